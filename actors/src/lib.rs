@@ -1,0 +1,1 @@
+//! Everything that runs: the bus, the wire messages, and one file per actor.

@@ -1,0 +1,225 @@
+//! The plan: who runs where, and who sends to whom under which condition.
+//!
+//! A plan is a file (JSON, versioned). Its types are also what the actors obey at run time, so that nothing is
+//! translated between what a planner decided and what serves.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::confidence::Calibration;
+
+/// Version of the plan format that this build writes and reads.
+pub const PLAN_VERSION: u32 = 1;
+
+/// Placement, gears and calibrations of one app.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Format version, [`PLAN_VERSION`].
+    pub version: u32,
+    /// The app this plan serves.
+    pub app: String,
+    /// Which planner and objective made it, for people: `cascade/ap seed=0`.
+    pub made_by: String,
+    /// The variants that the stages name, with what their replies are judged by.
+    pub variants: Vec<PlannedVariant>,
+    /// Every replica and where it runs.
+    pub placement: Vec<Replica>,
+    /// Gears in ascending order of load; a static plan has one.
+    pub gears: Vec<Gear>,
+}
+
+/// One variant of the family, as served.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedVariant {
+    /// Name, unique in the plan.
+    pub name: String,
+    /// How its outputs become a confidence. Needed by every stage that exits by `bands` with more than one band.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<Calibration>,
+}
+
+/// A running copy of a variant, or of one partition of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Replica {
+    /// Unique in the plan; one NATS subject token.
+    pub id: String,
+    /// The variant it runs.
+    pub variant: String,
+    /// The worker that hosts it.
+    pub worker: String,
+    /// Device on that worker: `cpu`, `cuda:0`, ...
+    pub device: String,
+    /// The slice of layers it holds; absent for the whole model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<Partition>,
+}
+
+/// A contiguous slice of a variant's layers (HybridServe §V).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Partition {
+    /// Position in the chain, from 0.
+    pub index: u32,
+    /// Length of the chain, `S_i`.
+    pub of: u32,
+}
+
+/// One setting of the service, valid for a range of load (CascadeServe §3).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Gear {
+    /// Name for people and metrics, unique in the plan.
+    pub name: String,
+    /// The load it is meant for.
+    pub load: LoadRange,
+    /// Who sends to whom.
+    pub wiring: Wiring,
+}
+
+/// Half-open range of offered load, requests per second.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LoadRange {
+    /// Inclusive lower end, requests/s.
+    pub from_qps: f64,
+    /// Exclusive upper end, requests/s; absent means unbounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_qps: Option<f64>,
+}
+
+impl LoadRange {
+    /// The range that covers every load.
+    pub const ALL: Self = Self {
+        from_qps: 0.0,
+        to_qps: None,
+    };
+}
+
+/// A small directed acyclic graph of stages.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Wiring {
+    /// Where an admitted request goes first.
+    pub entry: Edge,
+    /// The stages; an edge only leads to a later one in this list.
+    pub stages: Vec<Stage>,
+}
+
+/// A place in a cascade or pipeline.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Stage {
+    /// Unique in the wiring; one NATS subject token.
+    pub name: String,
+    /// The variant that its replicas run.
+    pub variant: String,
+    /// What happens to a result.
+    pub exit: Exit,
+    /// When a replica's queue becomes a batch.
+    pub batching: Batching,
+}
+
+/// What happens to a stage's result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Exit {
+    /// A cascade's stage: the confidence picks the band, the band the destination (HybridServe §IV).
+    Bands {
+        /// Ascending by `from`; the first starts at 0 and each ends where the next begins.
+        bands: Vec<Band>,
+    },
+    /// A pipeline's stage: every child gets the request, `multiplicity` times on average (Loki §3).
+    FanOut {
+        /// The children.
+        children: Vec<Child>,
+    },
+    /// One successor, unconditionally: the next partition of the same model.
+    Next {
+        /// The successor.
+        to: Edge,
+    },
+    /// The result is the reply, whatever its confidence.
+    Reply,
+}
+
+/// An interval of confidence and where it leads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Band {
+    /// Inclusive lower end, in [0, 1]; the band ends where the next begins.
+    pub from: f64,
+    /// Where a result of this confidence goes.
+    pub to: Target,
+}
+
+/// Where a band leads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// Answer the client.
+    Reply,
+    /// Ask a later stage; a skip connection leads further than the next one.
+    Stage(Edge),
+}
+
+/// A child of a pipeline's task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Child {
+    /// The child's stage.
+    pub to: Edge,
+    /// Expected requests to the child per request here.
+    pub multiplicity: f64,
+}
+
+/// An edge into a stage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Edge {
+    /// The stage it leads to.
+    pub stage: String,
+    /// Replica id to its share of the traffic, summing to 1. Empty: the stage's queue group shares it out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shares: BTreeMap<String, f64>,
+    /// Replicas with leftover capacity, best first, for rerouting (Loki §5.1).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backup: Vec<String>,
+}
+
+impl Edge {
+    /// An edge that leaves the sharing to the stage's queue group.
+    pub fn to(stage: impl Into<String>) -> Self {
+        Self {
+            stage: stage.into(),
+            shares: BTreeMap::new(),
+            backup: Vec::new(),
+        }
+    }
+}
+
+/// When a replica's queue becomes a batch (CascadeServe §4.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Batching {
+    /// An idle replica starts as soon as this many wait.
+    pub min_queue: u32,
+    /// At most this many in one batch.
+    pub max_batch: u32,
+    /// An idle replica starts anyway once the oldest has waited this long, microseconds.
+    pub max_wait_us: u64,
+}
+
+impl Default for Batching {
+    fn default() -> Self {
+        Self {
+            min_queue: 1,
+            max_batch: 32,
+            max_wait_us: 2_000,
+        }
+    }
+}

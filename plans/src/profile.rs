@@ -1,0 +1,88 @@
+//! The profile: what was measured of every variant. Planners read nothing else about a model.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::confidence::{Calibration, Estimator};
+
+/// Version of the profile format that this build writes and reads.
+pub const PROFILE_VERSION: u32 = 1;
+
+/// Measurements of a family on one device, over one validation set.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Format version, [`PROFILE_VERSION`].
+    pub version: u32,
+    /// The app the family serves.
+    pub app: String,
+    /// Device it was measured on, for people: `cpu (2 cores)`, `cuda:0 NVIDIA H200`.
+    pub device: String,
+    /// What the joules were read from.
+    pub energy_source: String,
+    /// Which confidence score the samples carry.
+    pub estimator: Estimator,
+    /// Number of validation samples; every variant has exactly this many.
+    pub samples: usize,
+    /// The family, smallest to largest.
+    pub variants: Vec<VariantProfile>,
+}
+
+/// Measurements of one variant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VariantProfile {
+    /// Name, unique in the family.
+    pub name: String,
+    /// Number of weights.
+    pub parameters: u64,
+    /// Cost by batch size, ascending, at least one.
+    pub costs: Vec<BatchCost>,
+    /// How its outputs become a confidence.
+    pub calibration: Calibration,
+    /// Expected calibration error before and after the fit, in [0, 1].
+    pub ece: BeforeAfter,
+    /// What it answered on the validation set, in the set's order.
+    pub validation: Validation,
+}
+
+/// A figure before and after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BeforeAfter {
+    /// Before.
+    pub before: f64,
+    /// After.
+    pub after: f64,
+}
+
+/// Cost of one batch. Absent figures are unknown, not zero.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BatchCost {
+    /// Requests in the batch.
+    pub batch: u32,
+    /// Latency of the batch, seconds (median).
+    pub latency_s: f64,
+    /// Energy of the batch, joules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_j: Option<f64>,
+    /// Active memory, bytes (`w_i(b)`, HybridServe §V).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Share of the device kept busy while it runs, in [0, 1] (`u_i(b)`, HybridServe §V).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilisation: Option<f64>,
+}
+
+/// Answers on the validation set, as columns of equal length.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Validation {
+    /// Predicted class (or 0 where the task has none).
+    pub predictions: Vec<u32>,
+    /// Calibrated confidence, in [0, 1].
+    pub confidences: Vec<f64>,
+    /// Whether the answer was right.
+    pub correct: Vec<bool>,
+}
