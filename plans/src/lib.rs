@@ -7,7 +7,9 @@
 //! | [`plan`] | the plan: placement, gears, wiring, batching |
 //! | [`profile`] | the profile: what was measured of every variant |
 //! | [`confidence`] | confidence scores and their calibration |
+//! | [`liveness`] | who is alive, judged by heartbeats |
 
 pub mod confidence;
+pub mod liveness;
 pub mod plan;
 pub mod profile;
