@@ -1,1 +1,3 @@
 //! Everything that runs: the bus, the wire messages, and one file per actor.
+
+pub mod broker;
