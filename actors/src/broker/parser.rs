@@ -29,7 +29,7 @@ pub(super) enum Op {
     Unsubscribe(Unsubscribe),
     /// `PUB` or `HPUB`.
     Publish(Publish),
-    /// `+OK`, `-ERR` or `INFO`: the protocol lets a client send them, and a server has no use for them.
+    /// `+OK` or `INFO`: the protocol lets a client send them, and a server has no use for them.
     Ignored,
 }
 
@@ -245,7 +245,7 @@ fn parse_line(line: &str) -> Result<Line, ParseError> {
         Op::Pong
     } else if name.eq_ignore_ascii_case("CONNECT") {
         Op::Connect(serde_json::from_str(rest).map_err(|_| ParseError::Arguments)?)
-    } else if ["+OK", "-ERR", "INFO"]
+    } else if ["+OK", "INFO"]
         .iter()
         .any(|known| name.eq_ignore_ascii_case(known))
     {
