@@ -3,8 +3,10 @@
 //! | module | holds |
 //! |---|---|
 //! | [`tensor`] | tensors as they travel (Open Inference Protocol v2) |
+//! | [`idx`] | labelled images in IDX files |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
 
+pub mod idx;
 pub mod model;
 pub mod tensor;
 
