@@ -3,12 +3,14 @@
 //! | module | holds |
 //! |---|---|
 //! | [`tensor`] | tensors as they travel (Open Inference Protocol v2) |
+//! | [`idx`] | labelled images in IDX files |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
 //! | [`checkpoint`] | Hugging Face directories, read strictly |
 //! | [`families`] | the models that burn runs, and the registry that finds a checkpoint's |
 
 pub mod checkpoint;
 pub mod families;
+pub mod idx;
 pub mod model;
 pub mod tensor;
 
