@@ -14,7 +14,7 @@ use crate::{
     node::NodeError,
     subjects::{self, App},
     system,
-    wire::{Beat, BeatReplica},
+    wire::{Beat, Message as _, ReplicaBeat},
 };
 
 /// Which stage of which app to serve, and how much at once.
@@ -76,12 +76,12 @@ async fn beat(exchange: Exchange, place: Place, room: Arc<Semaphore>, mut stoppe
             _ = stopped.wait_for(|stop| *stop) => true,
         };
         sequence += 1;
-        let in_flight = place.room.saturating_sub(room.available_permits()) as u64;
-        let replica = BeatReplica {
+        let in_flight = u32::try_from(place.room.saturating_sub(room.available_permits())).unwrap_or(u32::MAX);
+        let replica = ReplicaBeat {
             id: place.replica.clone(),
             stage: place.stage.clone(),
             in_flight,
-            ..BeatReplica::default()
+            ..ReplicaBeat::default()
         };
         let beat = Beat {
             actor: place.replica.clone(),
@@ -90,7 +90,9 @@ async fn beat(exchange: Exchange, place: Place, room: Arc<Semaphore>, mut stoppe
             replicas: if leaving { Vec::new() } else { vec![replica] },
             ..Beat::default()
         };
-        exchange.publish(subject.clone(), None, None, beat.encode());
+        if let Ok(payload) = beat.encode() {
+            exchange.publish(subject.clone(), None, None, payload);
+        }
         if leaving {
             return;
         }

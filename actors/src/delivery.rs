@@ -107,6 +107,6 @@ impl Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         let message = "the stage let go of the request without an answer";
-        self.settle(DoneResult::Fault(Fault { code: Code::ModelFailed, message: message.to_owned() }));
+        self.settle(DoneResult::Fault(Fault::new(Code::ModelFailed, message)));
     }
 }

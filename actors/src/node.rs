@@ -22,6 +22,7 @@ use crate::{
     store::{PlanStore, StoreError, Stored},
     subjects::{App, SubjectError},
     watcher,
+    wire::{GearShift, Message as _},
     worker::{Leave, Loader, Readiness, Reconcile, Worker, WorkerConfig},
 };
 
@@ -320,7 +321,7 @@ async fn follow_gears(bus: Bus, exchange: Exchange, book: PlanBook) {
     use futures::StreamExt;
     let Ok(mut shifts) = bus.subscribe(exchange.app().gear(), None).await else { return };
     while let Some(message) = shifts.next().await {
-        let shifted = crate::wire::GearShift::decode(message.payload)
+        let shifted = GearShift::decode(&message.payload)
             .map_err(|error| error.to_string())
             .and_then(|shift| book.shift(shift.epoch, shift.gear).map_err(|error| error.to_string()));
         if let Err(reason) = shifted {

@@ -92,7 +92,7 @@ impl Handler<Batch> for Router {
 pub(crate) fn way(adopted: &Adopted, gear: u32, stage: &str, confidence: Option<f64>) -> Result<Way, Fault> {
     let Some(found) = adopted.stage(gear, stage) else {
         let message = format!("epoch {} gear {gear} has no stage `{stage}`", adopted.epoch);
-        return Err(Fault { code: Code::Internal, message });
+        return Err(Fault::new(Code::Internal, message));
     };
     let continues = matches!(found.exit, Exit::Next { .. });
     match routing::route(&found.exit, confidence) {
@@ -100,9 +100,9 @@ pub(crate) fn way(adopted: &Adopted, gear: u32, stage: &str, confidence: Option<
         Ok(Route::Forward(edge)) if continues => Ok(Way::Continue(edge.clone())),
         Ok(Route::Forward(edge)) => Ok(Way::Forward(edge.clone())),
         Ok(Route::FanOut(_)) => {
-            Err(Fault { code: Code::Internal, message: format!("stage `{stage}` fans out, which is not served") })
+            Err(Fault::new(Code::Internal, format!("stage `{stage}` fans out, which is not served")))
         }
-        Err(error) => Err(Fault { code: Code::NotCalibrated, message: format!("stage `{stage}`: {error}") }),
+        Err(error) => Err(Fault::new(Code::NotCalibrated, format!("stage `{stage}`: {error}"))),
     }
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn confidence(adopted: &Adopted, variant: &str, outputs: &[Tensor]) -
     let Some(calibration) = adopted.calibration(variant) else { return Ok(None) };
     score(calibration, outputs)
         .map(Some)
-        .map_err(|reason| Fault { code: Code::BadOutput, message: format!("variant `{variant}`: {reason}") })
+        .map_err(|reason| Fault::new(Code::BadOutput, format!("variant `{variant}`: {reason}")))
 }
 
 fn score(calibration: &Calibration, outputs: &[Tensor]) -> Result<f64, String> {
@@ -139,5 +139,5 @@ fn score(calibration: &Calibration, outputs: &[Tensor]) -> Result<f64, String> {
 
 fn unknown_epoch(epoch: u64) -> Fault {
     // Retryable: the ingress resends under the same epoch, and this process may learn it in the meantime.
-    Fault { code: Code::Unavailable, message: format!("this worker does not know the plan of epoch {epoch} (yet)") }
+    Fault::new(Code::Unavailable, format!("this worker does not know the plan of epoch {epoch} (yet)"))
 }

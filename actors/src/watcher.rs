@@ -9,7 +9,7 @@ use actix::Recipient;
 use async_nats::connection::State;
 use futures::StreamExt;
 
-use crate::{bus::{Bus, BusError}, exchange::Exchange, ingress::Lost, wire::Beat};
+use crate::{bus::{Bus, BusError}, exchange::Exchange, ingress::Lost, wire::{Beat, Message as _}};
 
 /// How often silence is looked for: half a beat.
 const LOOK: Duration = Duration::from_millis(50);
@@ -27,7 +27,7 @@ pub async fn watch(bus: &Bus, exchange: &Exchange, ingress: Option<Recipient<Los
         let mut look = tokio::time::interval(LOOK);
         loop {
             tokio::select! {
-                message = beats.next() => match message.map(|message| Beat::decode(message.payload)) {
+                message = beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
                     Some(Ok(beat)) => hear(&exchange, &mut hosts, &beat),
                     Some(Err(error)) => tracing::warn!(%error, "a heartbeat could not be read"),
                     None => return,

@@ -5,11 +5,15 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, atomic::AtomicUsize},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
+use async_nats::Subject;
 use kaskade_models::{Executor, Model};
 use kaskade_plans::{
     liveness::BEAT_PERIOD_US,
@@ -24,8 +28,9 @@ use crate::{
     metrics::Metrics,
     planbook::{Adopted, PlanBook},
     router::Router,
-    subjects, system,
-    wire::{Beat, BeatReplica},
+    subjects::{self, SubjectError},
+    system,
+    wire::{Beat, Message as _, ReplicaBeat},
 };
 
 /// Makes the model of a replica. Called on the thread that will run it; the error is shown to the operator.
@@ -220,7 +225,7 @@ impl Worker {
                 if hosted.stages.contains(&stage) {
                     continue;
                 }
-                self.bind(hosted, self.exchange.app().stage(&stage), Some(subjects::stage_group(&stage)));
+                self.bind(hosted, self.exchange.app().stage(&stage), Some(subjects::STAGE_GROUP.to_owned()));
                 self.exchange.join_stage(&stage, hosted.local.clone());
                 hosted.stages.insert(stage);
             }
@@ -235,7 +240,9 @@ impl Worker {
         });
     }
 
-    fn bind(&self, hosted: &Hosted, subject: async_nats::Subject, group: Option<String>) {
+    fn bind(&self, hosted: &Hosted, subject: Result<Subject, SubjectError>, group: Option<String>) {
+        // Replica and stage names are checked with the plan.
+        let Ok(subject) = subject else { return };
         let (bus, exchange, stop) = (self.bus.clone(), self.exchange.clone(), hosted.stop.subscribe());
         let LocalReplica { id, mailbox, room, .. } = hosted.local.clone();
         actix::spawn(async move {
@@ -257,23 +264,33 @@ impl Worker {
         let replicas = self
             .replicas
             .values()
-            .map(|hosted| BeatReplica {
+            .map(|hosted| ReplicaBeat {
                 id: hosted.replica.id.clone(),
                 variant: hosted.replica.variant.clone(),
-                queued: hosted.local.depth.load(std::sync::atomic::Ordering::Relaxed) as u64,
-                in_flight: (hosted.capacity.saturating_sub(hosted.local.room.available_permits())) as u64,
+                queue: count(hosted.local.depth.load(Ordering::Relaxed)),
+                in_flight: count(hosted.capacity.saturating_sub(hosted.local.room.available_permits())),
+                ..ReplicaBeat::default()
             })
-            .collect();
+            .collect::<Vec<_>>();
         let epoch = self.book.current().map_or(0, |(adopted, _)| adopted.epoch);
         let beat = Beat {
             actor: self.config.name.clone(),
             kind: "worker".to_owned(),
             sequence: self.beats,
             epoch,
+            queue: replicas.iter().map(|replica| replica.queue).sum(),
+            in_flight: replicas.iter().map(|replica| replica.in_flight).sum(),
             replicas,
         };
-        self.exchange.publish(self.exchange.app().beat(&self.config.name), None, None, beat.encode());
+        // The name was checked when the worker was made.
+        if let (Ok(subject), Ok(payload)) = (self.exchange.app().beat(&self.config.name), beat.encode()) {
+            self.exchange.publish(subject, None, None, payload);
+        }
     }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 impl Actor for Worker {
