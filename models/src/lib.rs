@@ -3,10 +3,21 @@
 //! | module | holds |
 //! |---|---|
 //! | [`tensor`] | tensors as they travel (Open Inference Protocol v2) |
+//! | [`idx`] | labelled images in IDX files |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
+//! | [`checkpoint`] | Hugging Face directories, read strictly |
+//! | [`families`] | the models that burn runs, and the registry that finds a checkpoint's |
 
+pub mod checkpoint;
+pub mod families;
+pub mod idx;
 pub mod model;
 pub mod tensor;
+
+/// Where a model's tensors live and compute: burn's device, chosen at run time.
+pub use burn::tensor::Device;
+pub use checkpoint::{Checkpoint, LoadError};
+pub use families::{LoadOptions, Loaded, ModelInfo, Task, load, load_checkpoint};
 
 pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 pub use tensor::{Datatype, Tensor, TensorError};

@@ -27,7 +27,7 @@ pub trait Model: Send {
 /// The inputs that a model takes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Signature {
-    /// Every one is required; others are refused.
+    /// The ones it knows; others are refused.
     pub inputs: Vec<InputSpec>,
 }
 
@@ -40,6 +40,28 @@ pub struct InputSpec {
     pub datatype: Datatype,
     /// Its extents, without the batch dimension.
     pub shape: Vec<Extent>,
+    /// Whether a request may leave it out.
+    pub optional: bool,
+}
+
+impl InputSpec {
+    /// An input that every request must bring.
+    pub fn required(name: impl Into<String>, datatype: Datatype, shape: Vec<Extent>) -> Self {
+        Self {
+            name: name.into(),
+            datatype,
+            shape,
+            optional: false,
+        }
+    }
+
+    /// An input that a request may leave out.
+    pub fn optional(name: impl Into<String>, datatype: Datatype, shape: Vec<Extent>) -> Self {
+        Self {
+            optional: true,
+            ..Self::required(name, datatype, shape)
+        }
+    }
 }
 
 /// What one dimension may be.
@@ -72,6 +94,9 @@ impl Signature {
         for spec in &self.inputs {
             let mut named = inputs.iter().filter(|input| input.name == spec.name);
             let Some(input) = named.next() else {
+                if spec.optional {
+                    continue;
+                }
                 return Err(ModelError::MissingInput {
                     name: spec.name.clone(),
                     expected: self.names(),
@@ -189,18 +214,23 @@ mod tests {
 
     fn signature() -> Signature {
         Signature {
-            inputs: vec![InputSpec {
-                name: "image".into(),
-                datatype: Datatype::F32,
-                shape: vec![Extent::Exactly(2), Extent::UpTo(3)],
-            }],
+            inputs: vec![
+                InputSpec::required("image", Datatype::F32, vec![Extent::Exactly(2), Extent::UpTo(3)]),
+                InputSpec::optional("weight", Datatype::F32, vec![Extent::Exactly(1)]),
+            ],
         }
     }
 
     #[test]
     fn inputs_that_fit_pass() {
         let image = Tensor::from_f32("image", &[2, 3], &[0.0; 6]).unwrap();
-        assert_eq!(signature().check(&[image]), Ok(()));
+        assert_eq!(signature().check(std::slice::from_ref(&image)), Ok(()));
+        let weight = |shape: &[usize]| Tensor::from_f32("weight", shape, &vec![0.0; shape[0]]).unwrap();
+        assert_eq!(signature().check(&[image.clone(), weight(&[1])]), Ok(()));
+        assert!(matches!(
+            signature().check(&[image, weight(&[2])]),
+            Err(ModelError::WrongShape { .. })
+        ));
     }
 
     #[test]
