@@ -6,9 +6,11 @@
 //! | [`idx`] | labelled images in IDX files |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
 //! | [`checkpoint`] | Hugging Face directories, read strictly |
+//! | [`executor`] | a model on a thread of its own, its outputs checked |
 //! | [`families`] | the models that burn runs, and the registry that finds a checkpoint's |
 
 pub mod checkpoint;
+pub mod executor;
 pub mod families;
 pub mod idx;
 pub mod model;
@@ -19,5 +21,6 @@ pub use burn::tensor::Device;
 pub use checkpoint::{Checkpoint, LoadError};
 pub use families::{LoadOptions, Loaded, ModelInfo, Task, load, load_checkpoint};
 
+pub use executor::{BatchResult, Busy, Executor, ExecutorError};
 pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 pub use tensor::{Datatype, Tensor, TensorError};
