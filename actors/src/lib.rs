@@ -52,3 +52,5 @@ pub use fault::{Code, Fault};
 pub use node::{Node, NodeConfig, NodeError};
 pub use service::Service;
 pub use subjects::App;
+
+pub mod broker;
