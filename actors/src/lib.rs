@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`broker`] | the NATS server that Kaskade brings, on the loopback |
 //! | [`subjects`] | the grammar of every subject; nothing formats or parses one elsewhere |
 //! | [`fault`] | what a request or a command can fail with, classified once |
 //! | [`wire`] | the messages and their codec |
@@ -24,6 +25,7 @@
 
 pub mod attach;
 pub mod batcher;
+pub mod broker;
 pub mod bus;
 pub mod client;
 pub mod clock;
@@ -52,5 +54,3 @@ pub use fault::{Code, Fault};
 pub use node::{Node, NodeConfig, NodeError};
 pub use service::Service;
 pub use subjects::App;
-
-pub mod broker;
