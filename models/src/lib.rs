@@ -2,11 +2,14 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`device`] | the device that models run on |
 //! | [`tensor`] | tensors as they travel (Open Inference Protocol v2) |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
 
+pub mod device;
 pub mod model;
 pub mod tensor;
 
+pub use device::{DeviceChoice, DeviceError, DeviceInfo};
 pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 pub use tensor::{Datatype, Tensor, TensorError};
