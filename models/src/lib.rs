@@ -2,8 +2,10 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`device`] | the device that models run on |
 //! | [`tensor`] | tensors as they travel (Open Inference Protocol v2) |
 //! | [`idx`] | labelled images in IDX files |
+//! | [`power`] | energy readings of a device, their source always named |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
 //! | [`checkpoint`] | Hugging Face directories, read strictly |
 //! | [`executor`] | a model on a thread of its own, its outputs checked |
@@ -13,7 +15,9 @@ pub mod checkpoint;
 pub mod executor;
 pub mod families;
 pub mod idx;
+pub mod device;
 pub mod model;
+pub mod power;
 pub mod tensor;
 
 /// Where a model's tensors live and compute: burn's device, chosen at run time.
@@ -22,5 +26,7 @@ pub use checkpoint::{Checkpoint, LoadError};
 pub use families::{LoadOptions, Loaded, ModelInfo, Task, load, load_checkpoint};
 
 pub use executor::{BatchResult, Busy, Executor, ExecutorError};
+pub use device::{DeviceChoice, DeviceError, DeviceInfo};
 pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
+pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
 pub use tensor::{Datatype, Tensor, TensorError};
