@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`tensor`] | tensors as they travel (Open Inference Protocol v2) |
 //! | [`idx`] | labelled images in IDX files |
+//! | [`manifest`] | which checkpoints make up a family |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
 //! | [`checkpoint`] | Hugging Face directories, read strictly |
 //! | [`families`] | the models that burn runs, and the registry that finds a checkpoint's |
@@ -11,6 +12,7 @@
 pub mod checkpoint;
 pub mod families;
 pub mod idx;
+pub mod manifest;
 pub mod model;
 pub mod tensor;
 

@@ -2,7 +2,10 @@
 //!
 //! A family is added with one file and one line in [`FAMILIES`].
 
+pub mod cnn;
+mod image;
 pub mod layers;
+pub mod mlp;
 
 use std::path::Path;
 
@@ -22,7 +25,18 @@ struct Family {
     unused: &'static [&'static str],
 }
 
-const FAMILIES: &[Family] = &[];
+const FAMILIES: &[Family] = &[
+    Family {
+        architecture: cnn::MODEL_TYPE,
+        build: cnn::build,
+        unused: &[],
+    },
+    Family {
+        architecture: mlp::MODEL_TYPE,
+        build: mlp::build,
+        unused: &[],
+    },
+];
 
 /// A model as its family builds it; the registry adds what it knows of every checkpoint.
 pub struct Built {
