@@ -4,7 +4,7 @@ use rand::Rng;
 
 /// How far an image may be changed. Each change is drawn evenly from minus to plus its limit.
 #[derive(Debug, Clone, Copy)]
-pub struct Augmentation {
+pub(crate) struct Augmentation {
     /// Along each axis, pixels.
     pub shift: f32,
     /// Around the middle, degrees.
@@ -19,7 +19,7 @@ pub struct Augmentation {
 
 impl Augmentation {
     /// Appends a changed copy of an image of `width` pixels per row to `out`.
-    pub fn apply(&self, image: &[f32], width: usize, rng: &mut impl Rng, out: &mut Vec<f32>) {
+    pub(crate) fn apply(&self, image: &[f32], width: usize, rng: &mut impl Rng, out: &mut Vec<f32>) {
         let mut within = |limit: f32| rng.random_range(-1.0..=1.0) * limit;
         let height = image.len() / width;
         let middle = ((width as f32 - 1.0) / 2.0, (height as f32 - 1.0) / 2.0);

@@ -18,7 +18,7 @@ const WARM_UP: f64 = 0.05;
 const WEIGHT_DECAY: f32 = 0.02;
 
 /// Images as the network takes them.
-pub struct Images {
+pub(crate) struct Images {
     /// Pixels per row.
     pub width: usize,
     /// Each image's pixels, from 0 to 1, and its class.
@@ -26,7 +26,7 @@ pub struct Images {
 }
 
 /// How a network is fitted.
-pub struct Fitting {
+pub(crate) struct Fitting {
     /// Passes over the images.
     pub epochs: usize,
     /// Highest learning rate.
@@ -39,7 +39,7 @@ pub struct Fitting {
 
 impl Fitting {
     /// The network, fitted. Prints the loss ten times on the way.
-    pub fn run<M: Module>(
+    pub(crate) fn run<M: Module>(
         &self,
         mut network: M,
         forward: fn(&M, Tensor<2>) -> Tensor<2>,

@@ -7,7 +7,7 @@ use crate::augment::Augmentation;
 
 /// A family, tiny to largest.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum Family {
+pub(crate) enum Family {
     /// For the 8x8 digits of `examples/digits/data`.
     Digits,
     /// For images of 28x28.
@@ -16,7 +16,7 @@ pub enum Family {
 
 /// One variant.
 #[derive(Debug)]
-pub struct Recipe {
+pub(crate) struct Recipe {
     /// Its name.
     pub name: &'static str,
     /// Its layers.
@@ -31,7 +31,7 @@ pub struct Recipe {
 
 /// Layers between the image and its classes.
 #[derive(Debug)]
-pub enum Layers {
+pub(crate) enum Layers {
     /// A perceptron with these hidden layers.
     Mlp(&'static [usize]),
     /// A convolutional network with these stages.
@@ -40,7 +40,7 @@ pub enum Layers {
 
 impl Family {
     /// Its variants, smallest to largest.
-    pub fn recipes(self) -> &'static [Recipe] {
+    pub(crate) fn recipes(self) -> &'static [Recipe] {
         match self {
             Self::Digits => DIGITS,
             Self::Mnist => MNIST,
@@ -48,7 +48,7 @@ impl Family {
     }
 
     /// The app it serves.
-    pub fn app(self) -> &'static str {
+    pub(crate) fn app(self) -> &'static str {
         match self {
             Self::Digits => "digits",
             Self::Mnist => "mnist",
@@ -56,7 +56,7 @@ impl Family {
     }
 
     /// How far its images may be changed.
-    pub fn augmentation(self) -> Augmentation {
+    pub(crate) fn augmentation(self) -> Augmentation {
         match self {
             Self::Digits => Augmentation {
                 shift: 0.8,
@@ -87,7 +87,7 @@ const fn stage(channels: usize, stride: usize, blocks: usize) -> StageConfig {
 const DIGITS: &[Recipe] = &[
     Recipe {
         name: "digits-tiny",
-        layers: Layers::Mlp(&[16]),
+        layers: Layers::Mlp(&[8]),
         epochs: 200,
         rate: 1e-2,
         augment: 0.3,

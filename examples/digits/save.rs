@@ -12,7 +12,7 @@ use kaskade_models::families::mlp::{self, Mlp, MlpConfig};
 use serde_json::{Map, Value, json};
 
 /// Writes a perceptron for images of this shape.
-pub fn mlp(
+pub(crate) fn mlp(
     directory: &Path,
     input_shape: [usize; 3],
     config: &MlpConfig,
@@ -29,7 +29,7 @@ pub fn mlp(
 }
 
 /// Writes a convolutional network.
-pub fn cnn(directory: &Path, config: &CnnConfig, network: &Cnn) -> Result<(), Box<dyn Error>> {
+pub(crate) fn cnn(directory: &Path, config: &CnnConfig, network: &Cnn) -> Result<(), Box<dyn Error>> {
     let json = json!({
         "architectures": [cnn::MODEL_TYPE],
         "model_type": cnn::MODEL_TYPE,
