@@ -6,6 +6,7 @@
 //! | [`tensor`] | tensors as they travel (Open Inference Protocol v2) |
 //! | [`idx`] | labelled images in IDX files |
 //! | [`power`] | energy readings of a device, their source always named |
+//! | [`manifest`] | which checkpoints make up a family |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
 //! | [`checkpoint`] | Hugging Face directories, read strictly |
 //! | [`executor`] | the thread that a model lives on |
@@ -18,6 +19,7 @@ pub mod families;
 pub mod idx;
 pub mod device;
 pub mod fixtures;
+pub mod manifest;
 pub mod model;
 pub mod power;
 pub mod tensor;

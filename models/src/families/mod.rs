@@ -7,6 +7,9 @@ pub mod encoder;
 pub mod layers;
 pub mod text;
 pub mod vit;
+pub mod cnn;
+mod image;
+pub mod mlp;
 
 use std::path::Path;
 
@@ -43,6 +46,16 @@ const FAMILIES: &[Family] = &[
         architecture: "ViTForImageClassification",
         build: vit::image_classification,
         unused: &["vit.pooler."],
+    },
+    Family {
+        architecture: cnn::MODEL_TYPE,
+        build: cnn::build,
+        unused: &[],
+    },
+    Family {
+        architecture: mlp::MODEL_TYPE,
+        build: mlp::build,
+        unused: &[],
     },
 ];
 
