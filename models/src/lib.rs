@@ -5,6 +5,8 @@
 //! | [`device`] | the device that models run on |
 //! | [`tensor`] | tensors as they travel (Open Inference Protocol v2) |
 //! | [`power`] | energy readings of a device, their source always named |
+//! | [`idx`] | labelled images in IDX files |
+//! | [`manifest`] | which checkpoints make up a family |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
 //! | [`checkpoint`] | Hugging Face directories, read strictly |
 //! | [`executor`] | the thread that a model lives on |
@@ -16,6 +18,8 @@ pub mod device;
 pub mod executor;
 pub mod families;
 pub mod fixtures;
+pub mod idx;
+pub mod manifest;
 pub mod model;
 pub mod power;
 pub mod tensor;
