@@ -1,0 +1,131 @@
+//! What a batch costs: latency, energy and utilisation by batch size.
+//!
+//! Every batch size is measured in several rounds, and the rounds go through all sizes in turn, so that a neighbour who is
+//! busy for a second spoils one round of each size and not one size altogether. Medians leave that round out.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use kaskade::models::{Inputs, Model};
+use kaskade::plans::profile::BatchCost;
+
+use super::meter::{Meter, Stretch};
+
+/// How much is measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Effort {
+    /// Batch sizes, ascending.
+    pub batches: Vec<u32>,
+    /// Passes through all sizes.
+    pub rounds: u32,
+    /// How long each size is run in each round, at least; one run is always finished.
+    pub stretch: Duration,
+}
+
+impl Effort {
+    /// Powers of two up to 64, three rounds.
+    pub fn new(stretch: Duration) -> Self {
+        Self {
+            batches: (0..=6).map(|power| 1 << power).collect(),
+            rounds: 3,
+            stretch,
+        }
+    }
+
+    /// Number of measured stretches.
+    pub fn steps(&self) -> u64 {
+        self.batches.len() as u64 * u64::from(self.rounds)
+    }
+}
+
+/// What was seen of one batch size.
+#[derive(Debug, Default)]
+struct Seen {
+    latencies: Vec<f64>,
+    energies: Vec<f64>,
+    utilisations: Vec<f64>,
+}
+
+/// Measures a model on requests that are like the ones to come.
+///
+/// # Errors
+/// When the model fails on a request, or there are none.
+pub fn measure(
+    model: &mut dyn Model,
+    requests: &[Inputs],
+    effort: &Effort,
+    meter: &mut Meter,
+    mut step: impl FnMut(),
+) -> anyhow::Result<Vec<BatchCost>> {
+    ensure!(!requests.is_empty(), "there is nothing to measure with");
+    let largest = effort.batches.iter().max().copied().unwrap_or(1) as usize;
+    // Long enough for every window of the largest batch to be contiguous.
+    let requests: Vec<Inputs> = requests.iter().cycle().take(requests.len() + largest).cloned().collect();
+    let mut seen: Vec<Seen> = effort.batches.iter().map(|_| Seen::default()).collect();
+    for _ in 0..effort.rounds {
+        for (batch, seen) in effort.batches.iter().zip(&mut seen) {
+            run_round(model, &requests, *batch as usize, effort.stretch, meter, seen)
+                .with_context(|| format!("at batch size {batch}"))?;
+            step();
+        }
+    }
+    let costs = effort.batches.iter().zip(seen).map(|(batch, mut seen)| {
+        let energies = (seen.energies.len() == effort.rounds as usize).then_some(&mut seen.energies);
+        Ok(BatchCost {
+            batch: *batch,
+            latency_s: median(&mut seen.latencies).context("nothing was measured")?,
+            energy_j: energies.and_then(|energies| median(energies)),
+            memory_bytes: None,
+            utilisation: median(&mut seen.utilisations),
+        })
+    });
+    costs.collect()
+}
+
+/// Runs one batch size for a stretch of time. The first run warms caches up and does not count.
+fn run_round(
+    model: &mut dyn Model,
+    requests: &[Inputs],
+    batch: usize,
+    length: Duration,
+    meter: &mut Meter,
+    seen: &mut Seen,
+) -> anyhow::Result<()> {
+    let mut windows = requests.windows(batch).step_by(batch).cycle();
+    let mut run = || -> anyhow::Result<f64> {
+        let window = windows.next().context("there are fewer requests than a batch")?;
+        let started = Instant::now();
+        let results = model.run(window);
+        let took = started.elapsed().as_secs_f64();
+        for result in results {
+            result.context("the model does not answer a sample of the set")?;
+        }
+        Ok(took)
+    };
+    run()?;
+    let started = Instant::now();
+    let reading = meter.begin();
+    let mut runs = 0_u32;
+    while runs == 0 || started.elapsed() < length {
+        seen.latencies.push(run()?);
+        runs += 1;
+    }
+    let Stretch {
+        joules, utilisation, ..
+    } = meter.end(reading);
+    seen.energies.extend(joules.map(|joules| joules / f64::from(runs)));
+    seen.utilisations.extend(utilisation);
+    Ok(())
+}
+
+/// The middle value; the mean of the middle two where there are two.
+fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = values.get(middle).copied()?;
+    if values.len().is_multiple_of(2) {
+        values.get(middle - 1).map(|lower| f64::midpoint(*lower, upper))
+    } else {
+        Some(upper)
+    }
+}
