@@ -76,7 +76,7 @@ pub fn single(app: &App, variant: &str) -> Plan {
 pub fn placement(app: &App, variants: &[&str]) -> Vec<Replica> {
     let device = |name: &str| {
         let known = app.variants.iter().find(|variant| variant.name.as_str() == name);
-        known.map_or(app.device.as_str(), |variant| app.device_of(variant)).to_owned()
+        known.map_or(app.device, |variant| app.device_of(variant)).to_string()
     };
     let of_worker = app
         .workers

@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`device`] | the device that models run on |
 //! | [`tensor`] | tensors as they travel (Open Inference Protocol v2) |
 //! | [`idx`] | labelled images in IDX files |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
@@ -9,6 +10,7 @@
 //! | [`families`] | the models that burn runs, and the registry that finds a checkpoint's |
 
 pub mod checkpoint;
+pub mod device;
 pub mod families;
 pub mod idx;
 pub mod model;
@@ -17,7 +19,7 @@ pub mod tensor;
 /// Where a model's tensors live and compute: burn's device, chosen at run time.
 pub use burn::tensor::Device;
 pub use checkpoint::{Checkpoint, LoadError};
+pub use device::{DeviceChoice, DeviceError, DeviceInfo};
 pub use families::{LoadOptions, Loaded, ModelInfo, Task, load, load_checkpoint};
-
 pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 pub use tensor::{Datatype, Tensor, TensorError};

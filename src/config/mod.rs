@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
+use kaskade_models::device::DeviceChoice;
 use kaskade_plans::confidence::Estimator;
 use kaskade_plans::plan::Batching;
 use schemars::JsonSchema;
@@ -22,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use data::DataSets;
-use scalar::{Size, Span, Token, Watts};
+use scalar::{Span, Token, Watts};
 
 /// One app: a family of models, what they are measured on, and how they are served.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -37,8 +38,9 @@ pub struct App {
     #[serde(default = "default_slo")]
     pub slo: Span,
     /// Device of every variant that names none: `cpu`, `cuda` or `cuda:1`.
-    #[serde(default = "default_device")]
-    pub device: String,
+    #[serde(default)]
+    #[schemars(with = "String")]
+    pub device: DeviceChoice,
     /// The family, smallest to largest.
     #[schemars(length(min = 1))]
     pub variants: Vec<Variant>,
@@ -100,7 +102,8 @@ pub struct Variant {
     pub dir: PathBuf,
     /// Device, where it differs from the app's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device: Option<String>,
+    #[schemars(with = "Option<String>")]
+    pub device: Option<DeviceChoice>,
 }
 
 /// Which plan serves.
@@ -219,10 +222,6 @@ fn default_slo() -> Span {
     Span::from_millis(250)
 }
 
-fn default_device() -> String {
-    "cpu".to_owned()
-}
-
 fn default_workers() -> Vec<Worker> {
     vec![Worker {
         name: Token::local(),
@@ -320,8 +319,8 @@ impl App {
     }
 
     /// The device of a variant.
-    pub fn device_of<'a>(&'a self, variant: &'a Variant) -> &'a str {
-        variant.device.as_deref().unwrap_or(&self.device)
+    pub fn device_of(&self, variant: &Variant) -> DeviceChoice {
+        variant.device.unwrap_or(self.device)
     }
 
     /// Makes relative paths relative to `folder`, where the file stands.

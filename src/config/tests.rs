@@ -12,7 +12,7 @@ fn the_least_app_has_working_defaults() {
     let app = App::parse(LEAST).unwrap();
     assert_eq!(app.plan, PlanSource::Largest);
     assert_eq!(app.estimator(), Estimator::MaxSquared);
-    assert_eq!(app.device_of(&app.variants[0]), "cpu");
+    assert_eq!(app.device_of(&app.variants[0]), DeviceChoice::Cpu);
     assert_eq!(app.ingress.default_budget.to_string(), "2s");
     assert_eq!(Batching::from(app.batching), Batching::default());
     assert_eq!(app.workers.len(), 1);
@@ -68,7 +68,7 @@ fn every_field_is_read() {
     .unwrap();
     assert_eq!(app.task.estimator(), Estimator::Span);
     assert_eq!(app.estimator(), Estimator::Margin);
-    assert_eq!(app.device_of(&app.variants[0]), "cuda:1");
+    assert_eq!(app.device_of(&app.variants[0]), DeviceChoice::Cuda(1));
     assert_eq!(Batching::from(app.batching).max_wait_us, 500);
     assert_eq!(app.energy.cpu_core_watts.map(Watts::get), Some(12.5));
     let Some(data::DataSet::Idx(idx)) = &app.data.validation else {
@@ -94,7 +94,7 @@ fn each_malformed_value_is_refused_with_its_line() {
         (after("weight = 3\n"), 5, "unknown field `weight`"),
         (after("[batching]\nmax_batch = 0\n"), 6, "nonzero"),
         (after("[ingress]\nmax_in_flight = -1\n"), 6, "integer"),
-        (after("[nats]\nmax_payload = \"0 B\"\n"), 6, "no room"),
+        (format!("device = \"tpu\"\n{LEAST}"), 1, "`tpu` is not a device"),
         (after("[energy]\ncpu_core_watts = 0\n"), 6, "not a power"),
         (after("[energy]\nidle_watts = nan\n"), 6, "not a power"),
         (
