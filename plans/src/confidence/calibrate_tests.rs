@@ -200,8 +200,8 @@ fn unusable_samples_are_named() {
 
 #[test]
 fn the_calibration_error_is_the_gap_between_stated_and_right() {
-    assert_eq!(ece(&[1.0, 1.0], &[true, false], 10).unwrap(), 0.5);
-    assert_eq!(ece(&[0.0, 1.0], &[false, true], 10).unwrap(), 0.0);
+    assert!((ece(&[1.0, 1.0], &[true, false], 10).unwrap() - 0.5).abs() < 1e-12);
+    assert!(ece(&[0.0, 1.0], &[false, true], 10).unwrap() < 1e-12);
     let mixed = ece(&[0.95, 0.95, 0.15, 0.15], &[true, true, true, false], 10).unwrap();
     assert!((mixed - (0.5 * 0.05 + 0.5 * 0.35)).abs() < 1e-12);
     assert!(ece(&[], &[], 10).is_err() && ece(&[0.5], &[true], 0).is_err());
