@@ -5,6 +5,7 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
+pub mod nvml;
 
 use std::fmt;
 use std::str::FromStr;

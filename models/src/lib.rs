@@ -5,6 +5,7 @@
 //! | [`device`] | the device that models run on |
 //! | [`tensor`] | tensors as they travel (Open Inference Protocol v2) |
 //! | [`idx`] | labelled images in IDX files |
+//! | [`power`] | energy readings of a device, their source always named |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
 //! | [`checkpoint`] | Hugging Face directories, read strictly |
 //! | [`families`] | the models that burn runs, and the registry that finds a checkpoint's |
@@ -14,6 +15,7 @@ pub mod device;
 pub mod families;
 pub mod idx;
 pub mod model;
+pub mod power;
 pub mod tensor;
 
 /// Where a model's tensors live and compute: burn's device, chosen at run time.
@@ -22,4 +24,5 @@ pub use checkpoint::{Checkpoint, LoadError};
 pub use device::{DeviceChoice, DeviceError, DeviceInfo};
 pub use families::{LoadOptions, Loaded, ModelInfo, Task, load, load_checkpoint};
 pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
+pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
 pub use tensor::{Datatype, Tensor, TensorError};
