@@ -16,6 +16,7 @@ fn the_least_app_has_working_defaults() {
     assert_eq!(app.ingress.default_budget.to_string(), "2s");
     assert_eq!(Batching::from(app.batching), Batching::default());
     assert_eq!(app.workers.len(), 1);
+    assert_eq!(PowerConfig::from(&app.energy), PowerConfig::default());
 }
 
 #[test]
@@ -58,8 +59,8 @@ fn every_field_is_read() {
         replicas = 2
 
         [energy]
-        cpu_core_watts = 12.5
-        idle_watts = 3
+        sources = ["rapl", "modelled"]
+        processor = { idle_watts = 3, active_watts = 12.5 }
 
         [nats]
         url = "nats://127.0.0.1:4222"
@@ -70,7 +71,9 @@ fn every_field_is_read() {
     assert_eq!(app.estimator(), Estimator::Margin);
     assert_eq!(app.device_of(&app.variants[0]), DeviceChoice::Cuda(1));
     assert_eq!(Batching::from(app.batching).max_wait_us, 500);
-    assert_eq!(app.energy.cpu_core_watts.map(Watts::get), Some(12.5));
+    let power = PowerConfig::from(&app.energy);
+    assert_eq!(power.sources, [SourceKind::Rapl, SourceKind::Modelled]);
+    assert!((power.processor.active_watts - 12.5).abs() < f64::EPSILON);
     let Some(data::DataSet::Idx(idx)) = &app.data.validation else {
         panic!("{:?}", app.data)
     };
@@ -95,8 +98,17 @@ fn each_malformed_value_is_refused_with_its_line() {
         (after("[batching]\nmax_batch = 0\n"), 6, "nonzero"),
         (after("[ingress]\nmax_in_flight = -1\n"), 6, "integer"),
         (format!("device = \"tpu\"\n{LEAST}"), 1, "`tpu` is not a device"),
-        (after("[energy]\ncpu_core_watts = 0\n"), 6, "not a power"),
-        (after("[energy]\nidle_watts = nan\n"), 6, "not a power"),
+        (
+            after("[energy]\ngpu = { idle_watts = 1, active_watts = 0 }\n"),
+            6,
+            "not a power",
+        ),
+        (
+            after("[energy.processor]\nidle_watts = nan\nactive_watts = 1\n"),
+            6,
+            "not a power",
+        ),
+        (after("[energy]\nsources = [\"sun\"]\n"), 6, "unknown variant `sun`"),
         (
             after("[data.test.idx]\nimages = \"i\"\nlabels = \"l\"\nshape = [0]\n"),
             8,

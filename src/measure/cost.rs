@@ -11,6 +11,9 @@ use kaskade::plans::profile::BatchCost;
 
 use super::meter::{Meter, Stretch};
 
+/// How often sources that integrate a power are read.
+const SAMPLED_EVERY: Duration = Duration::from_millis(100);
+
 /// How much is measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Effort {
@@ -104,15 +107,18 @@ fn run_round(
     };
     run()?;
     let started = Instant::now();
+    let mut touched = started;
     let reading = meter.begin();
     let mut runs = 0_u32;
     while runs == 0 || started.elapsed() < length {
         seen.latencies.push(run()?);
         runs += 1;
+        if touched.elapsed() >= SAMPLED_EVERY {
+            meter.touch();
+            touched = Instant::now();
+        }
     }
-    let Stretch {
-        joules, utilisation, ..
-    } = meter.end(reading);
+    let Stretch { joules, utilisation } = meter.end_busy(reading);
     seen.energies.extend(joules.map(|joules| joules / f64::from(runs)));
     seen.utilisations.extend(utilisation);
     Ok(())
@@ -127,5 +133,81 @@ fn median(values: &mut [f64]) -> Option<f64> {
         values.get(middle - 1).map(|lower| f64::midpoint(*lower, upper))
     } else {
         Some(upper)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaskade::models::device::DeviceChoice;
+    use kaskade::models::power::{PowerConfig, SourceKind};
+    use kaskade::models::{ModelError, Outputs, Tensor};
+
+    /// Works for a while per request, and fails on an input called `bad`.
+    struct Busy;
+
+    impl Model for Busy {
+        fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            let answer = |inputs: &Inputs| {
+                let started = Instant::now();
+                while started.elapsed() < Duration::from_micros(300) {
+                    std::hint::spin_loop();
+                }
+                match inputs.iter().find(|input| input.name == "bad") {
+                    Some(_) => Err(ModelError::Failed {
+                        reason: "no".to_owned(),
+                    }),
+                    None => Ok(Vec::new()),
+                }
+            };
+            batch.iter().map(answer).collect()
+        }
+    }
+
+    fn effort() -> Effort {
+        Effort {
+            batches: vec![1, 4, 16],
+            rounds: 3,
+            stretch: Duration::from_millis(5),
+        }
+    }
+
+    fn meter() -> Meter {
+        let config = PowerConfig {
+            sources: vec![SourceKind::Modelled],
+            ..PowerConfig::default()
+        };
+        Meter::of(DeviceChoice::Cpu, &config).unwrap()
+    }
+
+    fn requests(name: &str) -> Vec<Inputs> {
+        let request = |_| vec![Tensor::from_f32(name, &[1], &[0.0]).unwrap()];
+        (0..3).map(request).collect()
+    }
+
+    #[test]
+    fn larger_batches_take_longer_and_cost_more() {
+        let mut steps = 0;
+        let costs = measure(&mut Busy, &requests("x"), &effort(), &mut meter(), || steps += 1).unwrap();
+        assert_eq!(steps, effort().steps());
+        assert_eq!(costs.iter().map(|cost| cost.batch).collect::<Vec<_>>(), [1, 4, 16]);
+        assert!(costs[0].latency_s >= 3e-4, "{costs:?}");
+        assert!(costs.is_sorted_by(|a, b| a.latency_s < b.latency_s), "{costs:?}");
+        assert!(costs.is_sorted_by(|a, b| a.energy_j < b.energy_j), "{costs:?}");
+        assert!(costs.iter().all(|cost| cost.utilisation.is_some_and(|share| share <= 1.0)));
+    }
+
+    #[test]
+    fn a_model_that_fails_is_not_measured() {
+        let failed = measure(&mut Busy, &requests("bad"), &effort(), &mut meter(), || ()).unwrap_err();
+        assert!(format!("{failed:#}").contains("at batch size 1"), "{failed:#}");
+        assert!(measure(&mut Busy, &[], &effort(), &mut meter(), || ()).is_err());
+    }
+
+    #[test]
+    fn the_median_leaves_the_outlier_out() {
+        assert_eq!(median(&mut [3.0, 1.0, 100.0]), Some(3.0));
+        assert_eq!(median(&mut [4.0, 2.0]), Some(3.0));
+        assert_eq!(median(&mut []), None);
     }
 }
