@@ -116,8 +116,16 @@ impl Metrics {
             retried: self.retried.load(Relaxed),
             stale: self.stale.load(Relaxed),
             queue_full: self.queue_full.load(Relaxed),
-            faults: self.faults.iter().map(|entry| (entry.key().to_string(), *entry.value())).collect(),
-            variants: self.variants.iter().map(|entry| (entry.key().clone(), *entry.value())).collect(),
+            faults: self
+                .faults
+                .iter()
+                .map(|entry| (entry.key().to_string(), *entry.value()))
+                .collect(),
+            variants: self
+                .variants
+                .iter()
+                .map(|entry| (entry.key().clone(), *entry.value()))
+                .collect(),
         }
     }
 }

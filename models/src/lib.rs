@@ -8,12 +8,14 @@
 //! | [`power`] | energy readings of a device, their source always named |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
 //! | [`checkpoint`] | Hugging Face directories, read strictly |
+//! | [`executor`] | a model on a thread of its own, its outputs checked |
 //! | [`families`] | the models that burn runs, and the registry that finds a checkpoint's |
 
 pub mod checkpoint;
-pub mod device;
+pub mod executor;
 pub mod families;
 pub mod idx;
+pub mod device;
 pub mod model;
 pub mod power;
 pub mod tensor;
@@ -21,8 +23,10 @@ pub mod tensor;
 /// Where a model's tensors live and compute: burn's device, chosen at run time.
 pub use burn::tensor::Device;
 pub use checkpoint::{Checkpoint, LoadError};
-pub use device::{DeviceChoice, DeviceError, DeviceInfo};
 pub use families::{LoadOptions, Loaded, ModelInfo, Task, load, load_checkpoint};
+
+pub use executor::{BatchResult, Busy, Executor, ExecutorError};
+pub use device::{DeviceChoice, DeviceError, DeviceInfo};
 pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
 pub use tensor::{Datatype, Tensor, TensorError};

@@ -200,6 +200,12 @@ pub enum ModelError {
         /// The shape received.
         actual: Vec<usize>,
     },
+    /// What the model returned is no answer.
+    #[error("the model's output is no answer: {reason}")]
+    BadOutput {
+        /// Why not.
+        reason: String,
+    },
     /// The model itself failed.
     #[error("the model failed: {reason}")]
     Failed {

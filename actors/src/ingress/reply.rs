@@ -2,8 +2,8 @@
 
 use super::{Client, Ingress, Kept};
 use crate::{
-    fault::{Code, Fault},
     exchange::HEADROOM,
+    fault::{Code, Fault},
     headers,
     wire::{self, ContentType, Done, DoneResult, InferReply},
 };
@@ -11,8 +11,16 @@ use crate::{
 impl Ingress {
     /// Publishes the result; what cannot be published becomes a fault, so that the client is answered in any case.
     pub(super) fn reply_with(&self, kept: Kept, done: Done) {
-        let DoneResult::Outputs { outputs, confidence, .. } = done.result else { return };
-        let variant = kept.adopted.stage(kept.gear, &done.stage).map(|stage| stage.variant.clone());
+        let DoneResult::Outputs {
+            outputs, confidence, ..
+        } = done.result
+        else {
+            return;
+        };
+        let variant = kept
+            .adopted
+            .stage(kept.gear, &done.stage)
+            .map(|stage| stage.variant.clone());
         let reply = InferReply {
             id: kept.client.id.clone(),
             outputs,
@@ -28,7 +36,10 @@ impl Ingress {
         };
         let limit = self.max_payload.saturating_sub(HEADROOM);
         if payload.len() > limit {
-            let message = format!("the reply takes {} bytes, this broker carries {limit}", payload.len());
+            let message = format!(
+                "the reply takes {} bytes, this broker carries {limit}",
+                payload.len()
+            );
             return self.refuse(kept.client, &Fault::new(Code::TooLarge, message));
         }
         self.metrics.answered();
