@@ -35,7 +35,10 @@ pub fn read(app: &App, path: &std::path::Path) -> anyhow::Result<Plan> {
         app.name
     );
     for (index, planned) in plan.variants.iter().enumerate() {
-        let known = app.variants.iter().any(|variant| variant.name.as_str() == planned.name);
+        let known = app
+            .variants
+            .iter()
+            .any(|variant| variant.name.as_str() == planned.name);
         ensure!(
             known,
             "variants[{index}].name: the app has no variant `{}`; profile and plan again",
@@ -76,7 +79,9 @@ pub fn single(app: &App, variant: &str) -> Plan {
 pub fn placement(app: &App, variants: &[&str]) -> Vec<Replica> {
     let device = |name: &str| {
         let known = app.variants.iter().find(|variant| variant.name.as_str() == name);
-        known.map_or(app.device, |variant| app.device_of(variant)).to_string()
+        known
+            .map_or(app.device, |variant| app.device_of(variant))
+            .to_string()
     };
     let of_worker = app
         .workers

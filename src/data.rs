@@ -91,7 +91,10 @@ fn image_input(signature: &Signature) -> anyhow::Result<&InputSpec> {
     let mut required = signature.inputs.iter().filter(|input| !input.optional);
     match (required.next(), required.next()) {
         (Some(input), None) if input.datatype == Datatype::F32 => Ok(input),
-        _ => bail!("images go to models with one required FP32 input; this one takes {:?}", signature.inputs),
+        _ => bail!(
+            "images go to models with one required FP32 input; this one takes {:?}",
+            signature.inputs
+        ),
     }
 }
 
@@ -123,7 +126,9 @@ mod tests {
 
     /// Three images of 1x2.
     fn images() -> LabelledImages {
-        let pixels = [0, 0, 8, 3, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 2, 0, 51, 102, 153, 204, 255];
+        let pixels = [
+            0, 0, 8, 3, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 2, 0, 51, 102, 153, 204, 255,
+        ];
         let labels = [0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9];
         LabelledImages::parse(("i", &pixels), ("l", &labels)).unwrap()
     }
@@ -137,9 +142,15 @@ mod tests {
         let samples = Samples::from_images(&images(), &spec("skip = 1\ntake = 1"), &signature(&[2])).unwrap();
         assert_eq!(samples.labels, [8]);
         let tensor = &samples.inputs[0][0];
-        assert_eq!((tensor.name.as_str(), tensor.shape.as_slice()), ("pixels", [2].as_slice()));
+        assert_eq!(
+            (tensor.name.as_str(), tensor.shape.as_slice()),
+            ("pixels", [2].as_slice())
+        );
         let values = tensor.to_f32().unwrap();
-        assert!((values[0] - 0.4).abs() < 1e-6 && (values[1] - 0.6).abs() < 1e-6, "{values:?}");
+        assert!(
+            (values[0] - 0.4).abs() < 1e-6 && (values[1] - 0.6).abs() < 1e-6,
+            "{values:?}"
+        );
     }
 
     #[test]

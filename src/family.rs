@@ -43,27 +43,24 @@ pub enum Source {
 
 impl Family {
     /// The family of an app.
-    ///
-    /// # Errors
-    /// When a variant's device is no device.
-    pub fn of(app: &App) -> anyhow::Result<Self> {
-        let members = app.variants.iter().map(|variant| {
-            Ok(Member {
-                name: variant.name.to_string(),
-                device: app.device_of(variant),
-                source: Source::Directory(variant.dir.clone()),
-            })
+    pub fn of(app: &App) -> Self {
+        let members = app.variants.iter().map(|variant| Member {
+            name: variant.name.to_string(),
+            device: app.device_of(variant),
+            source: Source::Directory(variant.dir.clone()),
         });
-        Ok(Self {
-            members: members.collect::<anyhow::Result<_>>()?,
-        })
+        Self {
+            members: members.collect(),
+        }
     }
 
     /// Loads what a worker is told to load, from this family.
     pub fn loader(self) -> Loader {
         Arc::new(move |replica| {
             let loaded = self.load_as(&replica.variant, &replica.device);
-            loaded.map(|loaded| loaded.model).map_err(|error| format!("{error:#}"))
+            loaded
+                .map(|loaded| loaded.model)
+                .map_err(|error| format!("{error:#}"))
         })
     }
 

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`scalar`] | names, lengths of time, sizes and powers that cannot hold nonsense |
 //! | [`data`] | where labelled samples come from |
+//! | [`energy`] | where joules are read from |
 //!
 //! What a value may be is checked where it is read, with the line of the error; what values must be to each other, and to
 //! the files they name, is checked by [`App::problems`], which reports everything it finds.
 
 pub mod data;
+pub mod energy;
 pub mod scalar;
 
 use std::collections::BTreeSet;
@@ -16,7 +18,6 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use kaskade_models::device::DeviceChoice;
-use kaskade_models::power::{PowerConfig, SourceKind, Wattage};
 use kaskade_plans::confidence::Estimator;
 use kaskade_plans::plan::Batching;
 use schemars::JsonSchema;
@@ -24,7 +25,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use data::DataSets;
-use scalar::{Span, Token, Watts};
+use energy::Energy;
+use scalar::{Size, Span, Token};
 
 /// One app: a family of models, what they are measured on, and how they are served.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -64,69 +66,158 @@ pub struct App {
     #[serde(default = "default_workers")]
     #[schemars(length(min = 1))]
     pub workers: Vec<Worker>,
-    /// Where joules are read from, and what is assumed where nothing can be read. Assumed figures are always called modelled.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Energy {
-    /// Sources that may be used, best first.
-    #[schemars(with = "Vec<String>")]
-    pub sources: Vec<SourceKind>,
-    /// Assumed of the processor; its active power is that of one busy core.
-    pub processor: Power,
-    /// Assumed of a GPU. GPUs differ too much for a default: without NVML and without this, their energy is unknown.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gpu: Option<Power>,
+    /// Where joules are read from.
+    #[serde(default)]
+    pub energy: Energy,
+    /// The broker.
+    #[serde(default)]
+    pub nats: Nats,
 }
 
-/// The power that a device is assumed to draw.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// What the models answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// One class per input, from its scores.
+    #[default]
+    Classification,
+    /// The first and last token of an answer in a context, from two rows of scores.
+    QuestionAnswering,
+}
+
+impl Task {
+    /// The confidence score that HybridServe (§IV-A) gives this task.
+    pub const fn estimator(self) -> Estimator {
+        match self {
+            Self::Classification => Estimator::MaxSquared,
+            Self::QuestionAnswering => Estimator::Span,
+        }
+    }
+}
+
+/// One model of the family.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Power {
-    /// While it does nothing, watts.
-    pub idle_watts: Watts,
-    /// In addition while it computes, watts.
-    pub active_watts: Watts,
+pub struct Variant {
+    /// Name, unique in the family.
+    pub name: Token,
+    /// Checkpoint directory (`config.json`, `model.safetensors`), relative to this file.
+    pub dir: PathBuf,
+    /// Device, where it differs from the app's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub device: Option<DeviceChoice>,
 }
 
-impl Default for Energy {
+/// Which plan serves.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum PlanSource {
+    /// The largest variant alone, without a cascade.
+    #[default]
+    Largest,
+    /// The named variant alone, without a cascade.
+    Single(Token),
+    /// A plan file, relative to this file.
+    File(PathBuf),
+}
+
+/// When a replica's queue becomes a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct BatchingRule {
+    /// An idle replica starts as soon as this many wait.
+    pub min_queue: NonZeroU32,
+    /// At most this many in one batch.
+    pub max_batch: NonZeroU32,
+    /// An idle replica starts anyway once the oldest has waited this long.
+    pub max_wait: Span,
+}
+
+impl Default for BatchingRule {
     fn default() -> Self {
-        let PowerConfig {
-            sources, processor, ..
-        } = PowerConfig::default();
-        let watts = |watts| Watts::try_from(watts).unwrap_or(Watts::TEN);
         Self {
-            sources,
-            processor: Power {
-                idle_watts: watts(processor.idle_watts),
-                active_watts: watts(processor.active_watts),
-            },
-            gpu: None,
+            min_queue: NonZeroU32::MIN,
+            max_batch: NonZeroU32::MIN.saturating_add(31),
+            max_wait: Span::from_millis(2),
         }
     }
 }
 
-impl From<&Energy> for PowerConfig {
-    fn from(energy: &Energy) -> Self {
-        let wattage = |power: Power| Wattage {
-            idle_watts: power.idle_watts.get(),
-            active_watts: power.active_watts.get(),
-        };
+impl From<BatchingRule> for Batching {
+    fn from(rule: BatchingRule) -> Self {
         Self {
-            sources: energy.sources.clone(),
-            processor: wattage(energy.processor),
-            gpu: energy.gpu.map(wattage),
-            ..Self::default()
+            min_queue: rule.min_queue.get(),
+            max_batch: rule.max_batch.get(),
+            max_wait_us: rule.max_wait.as_micros(),
         }
     }
+}
+
+/// What the doors let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ingress {
+    /// Requests that an ingress holds at once; more are refused at the door.
+    pub max_in_flight: NonZeroU32,
+    /// Requests that may wait in front of one replica; more are refused there.
+    pub queue_capacity: NonZeroU32,
+    /// Time budget of a request that brings none.
+    pub default_budget: Span,
+    /// Longest budget granted; a request that asks for more gets this.
+    pub max_budget: Span,
+    /// How long requests in flight may take to finish when the process is told to stop.
+    pub drain: Span,
+}
+
+impl Default for Ingress {
+    fn default() -> Self {
+        const fn count(n: u32) -> NonZeroU32 {
+            NonZeroU32::MIN.saturating_add(n - 1)
+        }
+        Self {
+            max_in_flight: count(4_096),
+            queue_capacity: count(1_024),
+            default_budget: Span::from_millis(2_000),
+            max_budget: Span::from_millis(120_000),
+            drain: Span::from_millis(10_000),
+        }
+    }
+}
+
+/// Who hosts replicas.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Worker {
+    /// Name, unique in the app.
+    pub name: Token,
+    /// Copies of each variant that it runs.
+    #[serde(default = "one")]
+    pub replicas: NonZeroU32,
 }
 
 /// The broker.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Nats {
     /// A nats-server of 2.10 or newer; without one, a small broker is started in the process, on the loopback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
+    /// A `.creds` file for a nats-server that wants one, relative to this file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<PathBuf>,
+    /// Largest message that the broker in the process carries, headers included; a nats-server has its own.
+    pub max_payload: Size,
+}
+
+impl Default for Nats {
+    fn default() -> Self {
+        Self {
+            url: None,
+            credentials: None,
+            max_payload: Size::MEBIBYTE,
+        }
+    }
 }
 
 fn default_slo() -> Span {
@@ -210,11 +301,7 @@ impl App {
             let start = error.span().map_or(0, |span| span.start);
             let line = 1 + text.bytes().take(start).filter(|byte| *byte == b'\n').count();
             // Some messages of the parser span lines; a person gets one.
-            let reason = error
-                .message()
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" ");
+            let reason = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
             (line, reason)
         })
     }
@@ -241,6 +328,7 @@ impl App {
         if let PlanSource::File(path) = &mut self.plan {
             paths.push(path);
         }
+        paths.extend(&mut self.nats.credentials);
         for path in paths {
             *path = folder.join(&path);
         }
@@ -257,7 +345,10 @@ impl App {
         }
         let names = self.variants.iter().map(|variant| &variant.name);
         problems.extend(repeated("variants", names));
-        problems.extend(repeated("workers", self.workers.iter().map(|worker| &worker.name)));
+        problems.extend(repeated(
+            "workers",
+            self.workers.iter().map(|worker| &worker.name),
+        ));
         for (index, variant) in self.variants.iter().enumerate() {
             let config = variant.dir.join("config.json");
             if !config.is_file() {
@@ -277,6 +368,9 @@ impl App {
                 path.display()
             )),
             _ => {}
+        }
+        if let Some(path) = self.nats.credentials.as_ref().filter(|path| !path.is_file()) {
+            problems.push(format!("nats.credentials: `{}` is not there", path.display()));
         }
         if self.batching.min_queue > self.batching.max_batch {
             problems.push(format!(

@@ -124,6 +124,56 @@ impl fmt::Display for Span {
     }
 }
 
+/// A number of bytes as people write it, more than none: `64 KiB`, `1 MiB`, `500 kB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(extend("examples" = ["64 KiB", "1 MiB"]))]
+pub struct Size(u64);
+
+impl Size {
+    /// One mebibyte, the payload limit of a nats-server that nobody configured.
+    pub const MEBIBYTE: Self = Self(1 << 20);
+
+    /// The number of bytes.
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let size: bytesize::ByteSize = text
+            .parse()
+            .map_err(|error| format!("`{text}` is not a size ({error}); write `64 KiB` or `1 MiB`"))?;
+        if size.as_u64() == 0 {
+            return Err(format!("`{text}` leaves no room at all; write a size such as `1 MiB`"));
+        }
+        Ok(Self(size.as_u64()))
+    }
+}
+
+impl TryFrom<String> for Size {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Size> for String {
+    fn from(size: Size) -> Self {
+        size.to_string()
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        bytesize::ByteSize::b(self.0).display().iec().fmt(f)
+    }
+}
+
 /// A power in watts: finite and above zero.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "f64", into = "f64")]
@@ -238,6 +288,16 @@ mod tests {
         assert_eq!(span.to_string(), "1s 500ms");
         for bad in ["", "250", "0s", "-1s", "1 fortnight", "10ns"] {
             assert!(bad.parse::<Span>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_read_and_write_as_people_do() {
+        assert_eq!("1 MiB".parse::<Size>(), Ok(Size::MEBIBYTE));
+        assert_eq!("64KiB".parse::<Size>().unwrap().bytes(), 65_536);
+        assert_eq!(Size::MEBIBYTE.to_string().parse::<Size>(), Ok(Size::MEBIBYTE));
+        for bad in ["", "0", "-1 MiB", "much"] {
+            assert!(bad.parse::<Size>().is_err(), "{bad}");
         }
     }
 

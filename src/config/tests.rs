@@ -1,3 +1,5 @@
+use kaskade_models::power::{PowerConfig, SourceKind};
+
 use super::*;
 
 /// The least that makes an app.
@@ -64,10 +66,13 @@ fn every_field_is_read() {
 
         [nats]
         url = "nats://127.0.0.1:4222"
+        credentials = "app.creds"
+        max_payload = "4 MiB"
         "#,
     )
     .unwrap();
     assert_eq!(app.task.estimator(), Estimator::Span);
+    assert_eq!(app.nats.max_payload.bytes(), 4 << 20);
     assert_eq!(app.estimator(), Estimator::Margin);
     assert_eq!(app.device_of(&app.variants[0]), DeviceChoice::Cuda(1));
     assert_eq!(Batching::from(app.batching).max_wait_us, 500);
@@ -91,9 +96,21 @@ fn each_malformed_value_is_refused_with_its_line() {
         ("name = \"a.b\"\nvariants = []\n".to_owned(), 1, "NATS subject"),
         (format!("colour = \"red\"\n{LEAST}"), 1, "unknown field `colour`"),
         (format!("\nslo = \"soon\"\n{LEAST}"), 2, "not a length of time"),
-        (format!("\n\nslo = \"0s\"\n{LEAST}"), 3, "shorter than a microsecond"),
-        (format!("task = \"poetry\"\n{LEAST}"), 1, "unknown variant `poetry`"),
-        (format!("plan = {{ best = \"x\" }}\n{LEAST}"), 1, "unknown variant `best`"),
+        (
+            format!("\n\nslo = \"0s\"\n{LEAST}"),
+            3,
+            "shorter than a microsecond",
+        ),
+        (
+            format!("task = \"poetry\"\n{LEAST}"),
+            1,
+            "unknown variant `poetry`",
+        ),
+        (
+            format!("plan = {{ best = \"x\" }}\n{LEAST}"),
+            1,
+            "unknown variant `best`",
+        ),
         (after("weight = 3\n"), 5, "unknown field `weight`"),
         (after("[batching]\nmax_batch = 0\n"), 6, "nonzero"),
         (after("[ingress]\nmax_in_flight = -1\n"), 6, "integer"),
@@ -108,12 +125,17 @@ fn each_malformed_value_is_refused_with_its_line() {
             6,
             "not a power",
         ),
-        (after("[energy]\nsources = [\"sun\"]\n"), 6, "unknown variant `sun`"),
+        (
+            after("[energy]\nsources = [\"sun\"]\n"),
+            6,
+            "unknown variant `sun`",
+        ),
         (
             after("[data.test.idx]\nimages = \"i\"\nlabels = \"l\"\nshape = [0]\n"),
             8,
             "nonzero",
         ),
+        (after("[nats]\nmax_payload = \"0 B\"\n"), 6, "no room"),
         (after("[nats\n"), 5, "table"),
     ] {
         let (actual, message) = refused(&text);

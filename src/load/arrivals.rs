@@ -71,7 +71,11 @@ fn parse_trace(text: &str) -> anyhow::Result<Vec<f64>> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let Some(time) = line.parse().ok().filter(|time: &f64| time.is_finite() && *time >= 0.0) else {
+        let Some(time) = line
+            .parse()
+            .ok()
+            .filter(|time: &f64| time.is_finite() && *time >= 0.0)
+        else {
             bail!("line {number}: `{line}` is not a time in seconds");
         };
         if times.last().is_some_and(|last| time < *last) {

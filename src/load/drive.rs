@@ -118,7 +118,7 @@ mod tests {
             };
             tokio::time::sleep(self.pause).await;
             Outcome::Answered {
-                stage: "only".to_owned(),
+                variant: "only".to_owned(),
             }
         }
     }
@@ -180,6 +180,9 @@ mod tests {
         });
         let record = record();
         closed_loop(target, 7, Until::Sent(100), Duration::ZERO, Arc::clone(&record)).await;
-        assert_eq!(record.lock().unwrap().figures(Duration::from_secs(1)).requests, 100);
+        assert_eq!(
+            record.lock().unwrap().figures(Duration::from_secs(1)).requests,
+            100
+        );
     }
 }

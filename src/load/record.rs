@@ -14,8 +14,8 @@ const LONGEST: Duration = Duration::from_secs(600);
 pub enum Outcome {
     /// A result.
     Answered {
-        /// The stage that answered.
-        stage: String,
+        /// The variant that answered.
+        variant: String,
     },
     /// A typed refusal or failure, by its code.
     Failed {
@@ -30,7 +30,7 @@ pub struct Record {
     slo: Duration,
     latencies: Histogram<u64>,
     in_time: u64,
-    stages: BTreeMap<String, u64>,
+    variants: BTreeMap<String, u64>,
     errors: BTreeMap<String, u64>,
 }
 
@@ -51,8 +51,8 @@ pub struct Figures {
     pub slo_ms: f64,
     /// Latencies of the results, from when the request was due.
     pub latency_ms: Latency,
-    /// Share of the results per stage.
-    pub stages: BTreeMap<String, f64>,
+    /// Share of the results per variant.
+    pub variants: BTreeMap<String, f64>,
     /// Failures by code.
     pub errors: BTreeMap<String, u64>,
 }
@@ -84,7 +84,7 @@ impl Record {
             slo,
             latencies: Histogram::new_with_bounds(1, micros(LONGEST), 3)?,
             in_time: 0,
-            stages: BTreeMap::new(),
+            variants: BTreeMap::new(),
             errors: BTreeMap::new(),
         })
     }
@@ -92,10 +92,10 @@ impl Record {
     /// Adds one request: how long after it was due its terminal reply came, and what that was.
     pub fn add(&mut self, latency: Duration, outcome: Outcome) {
         match outcome {
-            Outcome::Answered { stage } => {
+            Outcome::Answered { variant } => {
                 self.latencies.saturating_record(micros(latency).max(1));
                 self.in_time += u64::from(latency <= self.slo);
-                *self.stages.entry(stage).or_default() += 1;
+                *self.variants.entry(variant).or_default() += 1;
             }
             Outcome::Failed { code } => *self.errors.entry(code).or_default() += 1,
         }
@@ -105,7 +105,13 @@ impl Record {
     pub fn figures(&self, length: Duration) -> Figures {
         let seconds = length.as_secs_f64();
         let replies = self.latencies.len();
-        let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        let per_second = |count: u64| {
+            if seconds > 0.0 {
+                count as f64 / seconds
+            } else {
+                0.0
+            }
+        };
         Figures {
             seconds,
             requests: replies + self.errors.values().sum::<u64>(),
@@ -114,10 +120,10 @@ impl Record {
             goodput_per_s: per_second(self.in_time),
             slo_ms: self.slo.as_secs_f64() * 1e3,
             latency_ms: self.latency(),
-            stages: self
-                .stages
+            variants: self
+                .variants
                 .iter()
-                .map(|(stage, count)| (stage.clone(), *count as f64 / replies as f64))
+                .map(|(variant, count)| (variant.clone(), *count as f64 / replies as f64))
                 .collect(),
             errors: self.errors.clone(),
         }
@@ -147,9 +153,9 @@ fn micros(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    fn answered(stage: &str) -> Outcome {
+    fn answered(variant: &str) -> Outcome {
         Outcome::Answered {
-            stage: stage.to_owned(),
+            variant: variant.to_owned(),
         }
     }
 
@@ -170,7 +176,7 @@ mod tests {
         assert_eq!((figures.requests, figures.replies), (101, 100));
         assert!((figures.throughput_per_s - 50.0).abs() < 1e-9);
         assert!((figures.goodput_per_s - 25.0).abs() < 1e-9);
-        assert!((figures.stages["s"] - 0.75).abs() < 1e-9);
+        assert!((figures.variants["s"] - 0.75).abs() < 1e-9);
         assert_eq!(figures.errors["full"], 1);
         let p99 = figures.latency_ms.p99.unwrap();
         assert!((p99 - 99.0).abs() < 0.1, "{p99}");

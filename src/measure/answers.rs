@@ -43,7 +43,12 @@ pub fn calibrated(
         }
         step(batch.len() as u64);
     }
-    ensure!(logits.len() == labels.len(), "the model answered {} of {} samples", logits.len(), labels.len());
+    ensure!(
+        logits.len() == labels.len(),
+        "the model answered {} of {} samples",
+        logits.len(),
+        labels.len()
+    );
     let samples: Vec<Labelled<'_>> = logits
         .iter()
         .zip(labels)
@@ -115,7 +120,9 @@ mod tests {
     #[test]
     fn overconfidence_is_calibrated_and_no_answer_changes() {
         let requests: Vec<Inputs> = (0..200_u8).map(|n| asking(f32::from(n % 3))).collect();
-        let labels: Vec<usize> = (0..200).map(|n| if n % 4 == 0 { (n + 1) % 3 } else { n % 3 }).collect();
+        let labels: Vec<usize> = (0..200)
+            .map(|n| if n % 4 == 0 { (n + 1) % 3 } else { n % 3 })
+            .collect();
         let mut seen = 0;
         let answers = calibrated(
             &mut Overconfident,
@@ -128,9 +135,23 @@ mod tests {
         .unwrap();
         assert_eq!(seen, 200);
         assert!(answers.calibration.temperature > 1.5, "{:?}", answers.calibration);
-        assert!(answers.ece.after < 0.02 && answers.ece.before > 0.2, "{:?}", answers.ece);
-        assert_eq!(answers.validation.correct.iter().filter(|right| **right).count(), 150);
-        assert!(answers.validation.predictions.iter().zip(0..).all(|(said, n)| *said == n % 3));
+        assert!(
+            answers.ece.after < 0.02 && answers.ece.before > 0.2,
+            "{:?}",
+            answers.ece
+        );
+        assert_eq!(
+            answers.validation.correct.iter().filter(|right| **right).count(),
+            150
+        );
+        assert!(
+            answers
+                .validation
+                .predictions
+                .iter()
+                .zip(0..)
+                .all(|(said, n)| *said == n % 3)
+        );
     }
 
     #[test]

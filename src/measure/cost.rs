@@ -63,7 +63,12 @@ pub fn measure(
     ensure!(!requests.is_empty(), "there is nothing to measure with");
     let largest = effort.batches.iter().max().copied().unwrap_or(1) as usize;
     // Long enough for every window of the largest batch to be contiguous.
-    let requests: Vec<Inputs> = requests.iter().cycle().take(requests.len() + largest).cloned().collect();
+    let requests: Vec<Inputs> = requests
+        .iter()
+        .cycle()
+        .take(requests.len() + largest)
+        .cloned()
+        .collect();
     let mut seen: Vec<Seen> = effort.batches.iter().map(|_| Seen::default()).collect();
     for _ in 0..effort.rounds {
         for (batch, seen) in effort.batches.iter().zip(&mut seen) {
@@ -119,7 +124,8 @@ fn run_round(
         }
     }
     let Stretch { joules, utilisation } = meter.end_busy(reading);
-    seen.energies.extend(joules.map(|joules| joules / f64::from(runs)));
+    seen.energies
+        .extend(joules.map(|joules| joules / f64::from(runs)));
     seen.utilisations.extend(utilisation);
     Ok(())
 }
@@ -190,11 +196,18 @@ mod tests {
         let mut steps = 0;
         let costs = measure(&mut Busy, &requests("x"), &effort(), &mut meter(), || steps += 1).unwrap();
         assert_eq!(steps, effort().steps());
-        assert_eq!(costs.iter().map(|cost| cost.batch).collect::<Vec<_>>(), [1, 4, 16]);
+        assert_eq!(
+            costs.iter().map(|cost| cost.batch).collect::<Vec<_>>(),
+            [1, 4, 16]
+        );
         assert!(costs[0].latency_s >= 3e-4, "{costs:?}");
         assert!(costs.is_sorted_by(|a, b| a.latency_s < b.latency_s), "{costs:?}");
         assert!(costs.is_sorted_by(|a, b| a.energy_j < b.energy_j), "{costs:?}");
-        assert!(costs.iter().all(|cost| cost.utilisation.is_some_and(|share| share <= 1.0)));
+        assert!(
+            costs
+                .iter()
+                .all(|cost| cost.utilisation.is_some_and(|share| share <= 1.0))
+        );
     }
 
     #[test]

@@ -98,9 +98,16 @@ fn variant(
         calibration,
         ece,
         validation,
-    } = answers::calibrated(model, &set.inputs, &set.labels, plan.estimator, ANSWER_BATCH, |done| {
-        progress.advance(done);
-    })?;
+    } = answers::calibrated(
+        model,
+        &set.inputs,
+        &set.labels,
+        plan.estimator,
+        ANSWER_BATCH,
+        |done| {
+            progress.advance(done);
+        },
+    )?;
     let costs = cost::measure(model, &set.inputs, plan.effort, meter, || progress.advance(1))?;
     let right = validation.correct.iter().filter(|right| **right).count();
     progress.end(&format!(

@@ -128,14 +128,28 @@ fn draw(
         let at = chart.backend_coord(&position(model.at));
         root.draw(&Circle::new(at, 5, palette::INK.filled()))?;
         let beside = (at.0, at.1 + 9);
-        root.draw(&text(&model.name, beside, 13, palette::INK, HPos::Center, VPos::Top))?;
+        root.draw(&text(
+            &model.name,
+            beside,
+            13,
+            palette::INK,
+            HPos::Center,
+            VPos::Top,
+        ))?;
     }
     for mark in graph.marks.iter().filter(|mark| drawable(&mark.at)) {
         let at = chart.backend_coord(&position(mark.at));
         root.draw(&Circle::new(at, 7, palette::MARK.filled()))?;
         root.draw(&Circle::new(at, 3, palette::GROUND.filled()))?;
         let above = (at.0, at.1 - 11);
-        root.draw(&text(&mark.name, above, 15, palette::MARK, HPos::Center, VPos::Bottom))?;
+        root.draw(&text(
+            &mark.name,
+            above,
+            15,
+            palette::MARK,
+            HPos::Center,
+            VPos::Bottom,
+        ))?;
     }
     root.present()?;
     Ok(())
@@ -155,20 +169,58 @@ fn draw_axes(
         );
         root.draw(&PathElement::new(vec![foot, head], palette::GRID))?;
         let label = units::joules(Some(tick)).replace(".00", "").replace(".0 ", " ");
-        root.draw(&text(&label, (foot.0, foot.1 + 8), 13, palette::FAINT, HPos::Center, VPos::Top))?;
+        root.draw(&text(
+            &label,
+            (foot.0, foot.1 + 8),
+            13,
+            palette::FAINT,
+            HPos::Center,
+            VPos::Top,
+        ))?;
     }
     for tick in accuracy_ticks(y) {
-        let (foot, head) = (chart.backend_coord(&(x.0, tick)), chart.backend_coord(&(x.1, tick)));
+        let (foot, head) = (
+            chart.backend_coord(&(x.0, tick)),
+            chart.backend_coord(&(x.1, tick)),
+        );
         root.draw(&PathElement::new(vec![foot, head], palette::GRID))?;
         let label = format!("{} %", (tick * 1e4).round() / 1e2);
-        root.draw(&text(&label, (foot.0 - 8, foot.1), 13, palette::FAINT, HPos::Right, VPos::Center))?;
+        root.draw(&text(
+            &label,
+            (foot.0 - 8, foot.1),
+            13,
+            palette::FAINT,
+            HPos::Right,
+            VPos::Center,
+        ))?;
     }
-    root.draw(&text(&graph.title, (20, 18), 18, palette::INK, HPos::Left, VPos::Top))?;
+    root.draw(&text(
+        &graph.title,
+        (20, 18),
+        18,
+        palette::INK,
+        HPos::Left,
+        VPos::Top,
+    ))?;
     let height = i32::try_from(SIZE.1)?;
     let axis = format!("energy per request, joules ({})", graph.energy_source);
     let middle = chart.backend_coord(&(f64::midpoint(x.0, x.1), y.0)).0;
-    root.draw(&text(&axis, (middle, height - 30), 13, palette::INK, HPos::Center, VPos::Top))?;
-    root.draw(&text("accuracy", (20, 44), 13, palette::INK, HPos::Left, VPos::Top))?;
+    root.draw(&text(
+        &axis,
+        (middle, height - 30),
+        13,
+        palette::INK,
+        HPos::Center,
+        VPos::Top,
+    ))?;
+    root.draw(&text(
+        "accuracy",
+        (20, 44),
+        13,
+        palette::INK,
+        HPos::Left,
+        VPos::Top,
+    ))?;
     Ok(())
 }
 
@@ -214,7 +266,11 @@ fn text(
 
 /// 1, 2 and 5 times the powers of ten inside the range of log10; the powers alone where those would be too many.
 fn energy_ticks((low, high): (f64, f64)) -> Vec<f64> {
-    let steps: &[f64] = if high - low > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    let steps: &[f64] = if high - low > 3.0 {
+        &[1.0]
+    } else {
+        &[1.0, 2.0, 5.0]
+    };
     let powers = (low.floor() as i32)..=(high.ceil() as i32);
     powers
         .flat_map(|power| steps.iter().map(move |step| step * 10_f64.powi(power)))
@@ -240,7 +296,9 @@ fn accuracy_ticks((low, high): (f64, f64)) -> Vec<f64> {
 fn with_dark_mode(svg: &str) -> String {
     let rules: String = palette::DARK
         .iter()
-        .map(|(light, dark)| format!("[fill=\"{light}\"]{{fill:{dark}}}[stroke=\"{light}\"]{{stroke:{dark}}}"))
+        .map(|(light, dark)| {
+            format!("[fill=\"{light}\"]{{fill:{dark}}}[stroke=\"{light}\"]{{stroke:{dark}}}")
+        })
         .collect();
     let style = format!("<style>@media (prefers-color-scheme:dark){{{rules}}}</style>\n");
     match svg.find(">\n") {
@@ -281,17 +339,16 @@ mod tests {
                 named("base", point(6e-3, 0.975)),
                 named("large", point(2e-2, 0.985)),
             ],
-            marks: vec![
-                named("EO", point(9e-4, 0.975)),
-                named("AP", point(4e-3, 0.9875)),
-            ],
+            marks: vec![named("EO", point(9e-4, 0.975)), named("AP", point(4e-3, 0.9875))],
         }
     }
 
     #[test]
     fn everything_with_a_name_is_on_it() {
         let svg = svg(&graph()).unwrap();
-        if let Ok(p) = std::env::var("GRAPH_OUT") { std::fs::write(p, &svg).unwrap(); }
+        if let Ok(p) = std::env::var("GRAPH_OUT") {
+            std::fs::write(p, &svg).unwrap();
+        }
         for name in ["tiny", "small", "base", "large", "AP", "EO", "modelled"] {
             assert!(svg.contains(name), "{name}");
         }
@@ -302,7 +359,11 @@ mod tests {
     fn every_colour_has_its_dark_counterpart() {
         let svg = svg(&graph()).unwrap();
         let body = svg.split_once("</style>").unwrap().1;
-        for part in body.split("fill=\"").skip(1).chain(body.split("stroke=\"").skip(1)) {
+        for part in body
+            .split("fill=\"")
+            .skip(1)
+            .chain(body.split("stroke=\"").skip(1))
+        {
             let colour = part.split('"').next().unwrap();
             assert!(
                 colour == "none" || palette::DARK.iter().any(|(light, _)| *light == colour),

@@ -41,11 +41,7 @@ impl Progress {
                 said: started,
             }
         };
-        Self {
-            label,
-            started,
-            kind,
-        }
+        Self { label, started, kind }
     }
 
     /// Says that `steps` more are done.

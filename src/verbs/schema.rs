@@ -27,7 +27,7 @@ enum Format {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     report::print_json(&match args.format {
         Format::App => kaskade::App::schema(),
-        Format::Plan => schemars::schema_for!(Plan),
-        Format::Profile => schemars::schema_for!(Profile),
+        Format::Plan => Plan::json_schema(),
+        Format::Profile => Profile::json_schema(),
     })
 }

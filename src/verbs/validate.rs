@@ -40,7 +40,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             report::print(&as_text(finding))?;
         }
     }
-    let bad = findings.iter().filter(|finding| !finding.problems.is_empty()).count();
+    let bad = findings
+        .iter()
+        .filter(|finding| !finding.problems.is_empty())
+        .count();
     if bad > 0 {
         bail!("{bad} of {} files cannot be used", findings.len());
     }
@@ -52,7 +55,10 @@ fn as_text(finding: &Finding) -> String {
     if finding.problems.is_empty() {
         return format!("{file}: a valid {}", finding.kind);
     }
-    let lines = finding.problems.iter().map(|problem| format!("{file}: {problem}"));
+    let lines = finding
+        .problems
+        .iter()
+        .map(|problem| format!("{file}: {problem}"));
     lines.collect::<Vec<_>>().join("\n")
 }
 
