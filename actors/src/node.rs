@@ -7,6 +7,7 @@ use std::{
 };
 
 use actix::{Actor, Addr};
+use futures::StreamExt;
 use kaskade_plans::plan::Plan;
 use thiserror::Error;
 use tokio::sync::{Semaphore, watch};
@@ -14,7 +15,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::{
     bus::{Bus, BusConfig, BusError},
     clock::Clock,
-    discovery,
+    discovery::{self, Announcement},
     exchange::Exchange,
     ingress::{self, GiveUp, Ingress, IngressConfig},
     metrics::Metrics,
@@ -22,6 +23,7 @@ use crate::{
     store::{PlanStore, StoreError, Stored},
     subjects::{App, SubjectError},
     watcher,
+    wire::{GearShift, Message as _},
     worker::{Leave, Loader, Readiness, Reconcile, Worker, WorkerConfig},
 };
 
@@ -65,7 +67,10 @@ pub enum NodeError {
 }
 
 fn reasons(readiness: &Readiness) -> String {
-    let reasons = readiness.failed.iter().map(|(replica, reason)| format!("`{replica}`: {reason}"));
+    let reasons = readiness
+        .failed
+        .iter()
+        .map(|(replica, reason)| format!("`{replica}`: {reason}"));
     reasons.collect::<Vec<_>>().join("; ")
 }
 
@@ -105,8 +110,21 @@ impl Node {
             Ok(up) => up?,
             Err(_) => return Err(NodeError::Thread("it ended before it served".to_owned())),
         };
-        let Up { bus, exchange, book, metrics } = up;
-        Ok(Self { bus, book, metrics, exchange, stop, thread: Some(thread), grace })
+        let Up {
+            bus,
+            exchange,
+            book,
+            metrics,
+        } = up;
+        Ok(Self {
+            bus,
+            book,
+            metrics,
+            exchange,
+            stop,
+            thread: Some(thread),
+            grace,
+        })
     }
 
     /// The broker it is connected to.
@@ -171,7 +189,7 @@ struct Parts {
     store: Arc<dyn PlanStore>,
     book: PlanBook,
     exchange: Exchange,
-    ingress: Option<(Addr<Ingress>, Arc<Semaphore>, usize)>,
+    ingress: Option<(Addr<Ingress>, Arc<Semaphore>, usize, Announcement)>,
     worker: Option<Addr<Worker>>,
     close: watch::Sender<bool>,
 }
@@ -188,8 +206,14 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
 
     let worker = match config.worker {
         Some((worker, loader)) => {
-            let (worker, readiness) =
-                Worker::new(worker, bus.clone(), book.clone(), exchange.clone(), Arc::clone(&metrics), loader);
+            let (worker, readiness) = Worker::new(
+                worker,
+                bus.clone(),
+                book.clone(),
+                exchange.clone(),
+                Arc::clone(&metrics),
+                loader,
+            );
             let worker = worker.start();
             ready(&book, readiness).await?;
             Some(worker)
@@ -209,14 +233,35 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
             )
             .start();
             let door = ingress::open(&bus, &exchange, &ingress, &id, &limits, closed).await?;
-            discovery::announce(&bus, &app, &id, Arc::clone(&metrics)).await?;
-            Some((ingress, door.room, limits.max_in_flight))
+            let announced = discovery::announce(&bus, &app, &id, metrics.clone()).await?;
+            Some((ingress, door.room, limits.max_in_flight, announced))
         }
         None => None,
     };
-    watcher::watch(&bus, &exchange, ingress.as_ref().map(|(ingress, ..)| ingress.clone().recipient())).await?;
-    let up = Up { bus: bus.clone(), exchange: exchange.clone(), book: book.clone(), metrics };
-    Ok((Parts { bus, store, book, exchange, ingress, worker, close }, up))
+    watcher::watch(
+        &bus,
+        &exchange,
+        ingress.as_ref().map(|(ingress, ..)| ingress.clone().recipient()),
+    )
+    .await?;
+    let up = Up {
+        bus: bus.clone(),
+        exchange: exchange.clone(),
+        book: book.clone(),
+        metrics,
+    };
+    Ok((
+        Parts {
+            bus,
+            store,
+            book,
+            exchange,
+            ingress,
+            worker,
+            close,
+        },
+        up,
+    ))
 }
 
 /// The plan given, written to the store; or the store's.
@@ -237,7 +282,9 @@ async fn first_plan(store: &dyn PlanStore, book: &PlanBook, plan: Option<Plan>) 
 
 /// Waits until the worker has loaded what the first plan gives it.
 async fn ready(book: &PlanBook, mut readiness: watch::Receiver<Readiness>) -> Result<(), NodeError> {
-    let Some((adopted, _)) = book.current() else { return Ok(()) };
+    let Some((adopted, _)) = book.current() else {
+        return Ok(());
+    };
     let reached = readiness.wait_for(|ready| ready.epoch >= adopted.epoch).await;
     match reached.map(|ready| ready.clone()) {
         Ok(ready) if ready.failed.is_empty() => Ok(()),
@@ -250,7 +297,11 @@ impl Parts {
     /// Follows plans and gears until it is stopped, then drains.
     async fn serve(self, mut stopped: watch::Receiver<Option<Duration>>) {
         let follow_store = actix::spawn(follow_store(Arc::clone(&self.store), self.book.clone()));
-        let follow_gears = actix::spawn(follow_gears(self.bus.clone(), self.exchange.clone(), self.book.clone()));
+        let follow_gears = actix::spawn(follow_gears(
+            self.bus.clone(),
+            self.exchange.clone(),
+            self.book.clone(),
+        ));
         let follow_book = self.worker.clone().map(|worker| {
             let mut changes = self.book.changes();
             actix::spawn(async move {
@@ -263,7 +314,10 @@ impl Parts {
             Ok(grace) => grace.unwrap_or_default(),
             Err(_) => Duration::ZERO,
         };
-        for task in [Some(follow_store), Some(follow_gears), follow_book].into_iter().flatten() {
+        for task in [Some(follow_store), Some(follow_gears), follow_book]
+            .into_iter()
+            .flatten()
+        {
             task.abort();
         }
         self.drain(grace).await;
@@ -272,7 +326,8 @@ impl Parts {
     async fn drain(self, grace: Duration) {
         let end = tokio::time::Instant::now() + grace;
         self.close.send_replace(true);
-        if let Some((_, room, all)) = &self.ingress {
+        if let Some((_, room, all, announced)) = &self.ingress {
+            announced.withdraw();
             until(end, || room.available_permits() == *all).await;
         }
         if let Some(worker) = &self.worker
@@ -298,17 +353,20 @@ async fn until(end: tokio::time::Instant, condition: impl Fn() -> bool) {
 
 /// Adopts every plan that appears in the store; one that is refused changes nothing.
 async fn follow_store(store: Arc<dyn PlanStore>, book: PlanBook) {
-    let Ok(mut plans) = store.watch().await.inspect_err(|error| tracing::error!(%error, "the plan store is not watched"))
+    let Ok(mut plans) = store
+        .watch()
+        .await
+        .inspect_err(|error| tracing::error!(%error, "the plan store is not watched"))
     else {
         return;
     };
     while let Some(change) = plans.next().await {
-        let adopted = change.map_err(|error| error.to_string()).and_then(|Stored { plan, epoch }| {
-            match book.adopt(epoch, plan) {
+        let adopted = change
+            .map_err(|error| error.to_string())
+            .and_then(|Stored { plan, epoch }| match book.adopt(epoch, plan) {
                 Err(AdoptError::Stale { .. }) | Ok(()) => Ok(()),
                 Err(error) => Err(error.to_string()),
-            }
-        });
+            });
         if let Err(reason) = adopted {
             tracing::error!(reason, "a plan was refused; the last good one goes on serving");
         }
@@ -317,12 +375,16 @@ async fn follow_store(store: Arc<dyn PlanStore>, book: PlanBook) {
 
 /// Shifts gears as they are announced.
 async fn follow_gears(bus: Bus, exchange: Exchange, book: PlanBook) {
-    use futures::StreamExt;
-    let Ok(mut shifts) = bus.subscribe(exchange.app().gear(), None).await else { return };
+    let Ok(mut shifts) = bus.subscribe(exchange.app().gear(), None).await else {
+        return;
+    };
     while let Some(message) = shifts.next().await {
-        let shifted = crate::wire::GearShift::decode(message.payload)
+        let shifted = GearShift::decode(&message.payload)
             .map_err(|error| error.to_string())
-            .and_then(|shift| book.shift(shift.epoch, shift.gear).map_err(|error| error.to_string()));
+            .and_then(|shift| {
+                book.shift(shift.epoch, shift.gear)
+                    .map_err(|error| error.to_string())
+            });
         if let Err(reason) = shifted {
             tracing::warn!(reason, "a gear shift was not followed");
         }

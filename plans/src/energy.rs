@@ -18,7 +18,7 @@ pub struct EnergyModel {
 pub fn modelled_joules(wall_s: f64, busy_core_s: f64, model: EnergyModel) -> Option<f64> {
     let inputs = [wall_s, busy_core_s, model.idle_watts, model.active_watts_per_core];
     let sound = inputs.iter().all(|input| input.is_finite() && *input >= 0.0);
-    sound.then(|| wall_s * model.idle_watts + busy_core_s * model.active_watts_per_core)
+    sound.then_some(wall_s * model.idle_watts + busy_core_s * model.active_watts_per_core)
 }
 
 /// Joules per request, those of idle time included. Unknown if the joules are, or if there was no request to share them.

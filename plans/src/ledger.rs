@@ -291,6 +291,19 @@ impl<T> Ledger<T> {
         self.entries.get(&id).map(|entry| &entry.kept)
     }
 
+    /// The same, to change it.
+    pub fn get_mut(&mut self, id: u64) -> Option<&mut T> {
+        self.entries.get_mut(&id).map(|entry| &mut entry.kept)
+    }
+
+    /// The number of a request's current attempt, and the replica that has it, where that is known.
+    pub fn place(&self, id: u64) -> Option<(u32, Option<&str>)> {
+        self.entries.get(&id).map(|entry| match &entry.state {
+            State::At(replica) => (entry.attempt, Some(&**replica)),
+            _ => (entry.attempt, None),
+        })
+    }
+
     /// What is left of its budget, microseconds: what the next attempt may use.
     pub fn remaining_us(&self, id: u64, now: u64) -> Option<u64> {
         self.entries

@@ -300,6 +300,7 @@ impl<T> Ledger<T> {
 /// Run with `cargo test --release -p kaskade-plans -- --ignored --nocapture ledger_speed`.
 #[test]
 #[ignore = "a measurement"]
+#[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 fn ledger_speed() {
     let config = LedgerConfig {
         max_in_flight: 200_000,

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`plan`] | the plan: placement, gears, wiring, batching |
 //! | [`profile`] | the profile: what was measured of every variant |
+//! | [`invalid`] | what is wrong with a plan or a profile, and where |
 //! | [`confidence`] | confidence scores and their calibration |
 //! | [`routing`] | where a result goes next, and which replica gets it |
 //! | [`batching`] | when a replica's queue becomes a batch |
@@ -20,9 +21,13 @@ pub mod admission;
 pub mod batching;
 pub mod confidence;
 pub mod energy;
+pub mod invalid;
 pub mod ledger;
 pub mod liveness;
 pub mod plan;
 pub mod profile;
 pub mod routing;
 pub mod run_time;
+
+#[cfg(test)]
+mod schema_tests;

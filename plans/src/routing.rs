@@ -33,7 +33,7 @@ pub enum RoutingError {
 
 /// The way out of a stage for a result of this confidence (HybridServe §IV-B, §IV-C).
 ///
-/// Bands must be ascending, as [`Plan::validate`](crate::plan::Plan) demands. A single band needs no confidence.
+/// Bands must be ascending, as [`Plan::validate`](crate::plan::Plan::validate) demands. A single band needs no confidence.
 ///
 /// # Errors
 /// A [`RoutingError`] if bands must choose and the confidence is absent or not in [0, 1]: such a result is an error to

@@ -314,8 +314,12 @@ fn is_correct(sample: &Labelled<'_>) -> Result<bool, ConfidenceError> {
 }
 
 fn argmax(scores: &[f32]) -> Option<usize> {
-    let best = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    scores.iter().position(|score| *score == best)
+    let stronger = |best: (usize, f32), (place, score): (usize, &f32)| {
+        if *score > best.1 { (place, *score) } else { best }
+    };
+    let mut scores = scores.iter().enumerate();
+    let first = scores.next().map(|(place, score)| (place, *score))?;
+    Some(scores.fold(first, stronger).0)
 }
 
 fn wrong_label(sample: &Labelled<'_>) -> ConfidenceError {
@@ -348,3 +352,7 @@ fn at(sample: usize, cause: ConfidenceError) -> ConfidenceError {
         },
     }
 }
+
+#[cfg(test)]
+#[path = "calibrate_tests.rs"]
+mod tests;
