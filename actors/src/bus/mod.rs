@@ -178,7 +178,7 @@ impl Bus {
         })))
     }
 
-    /// The client, for everything that the bus does not wrap.
+    /// The client, for everything that the bus does not wrap. It does not keep an embedded broker running; the bus does.
     pub fn client(&self) -> &Client {
         &self.0.client
     }

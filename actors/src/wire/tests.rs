@@ -577,3 +577,14 @@ fn a_failed_decode_gives_the_buffer_back() {
     assert!(StageRequest::decode(&bytes).is_err());
     assert!(bytes.is_unique());
 }
+
+#[test]
+fn the_documented_request_is_read() {
+    let page = include_str!("../../../docs/wire.md");
+    let (_, rest) = page.split_once("```json\n").unwrap();
+    let (body, _) = rest.split_once("```").unwrap();
+    let request = decode_infer(ContentType::Json, &Bytes::copy_from_slice(body.as_bytes())).unwrap();
+    assert_eq!(request.id.as_deref(), Some("42"));
+    assert_eq!(request.inputs[0].to_f32(), Ok(vec![0.0, 0.5, 0.25, 1.0]));
+    assert_eq!(request.parameters["tenant"], "blue");
+}
