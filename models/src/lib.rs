@@ -5,22 +5,29 @@
 //! | [`tensor`] | tensors as they travel (Open Inference Protocol v2) |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
 //! | [`checkpoint`] | Hugging Face directories, read strictly |
-//! | [`executor`] | the thread that a model lives on |
-//! | [`fixtures`] | small checkpoints with known answers, to compare a device with transformers |
 //! | [`families`] | the models that burn runs, and the registry that finds a checkpoint's |
+//! | [`executor`] | the thread that a model lives on |
+//! | [`device`] | the device that models run on |
+//! | [`power`] | energy readings of a device, their source always named |
+//! | [`fixtures`] | small checkpoints with known answers, to compare a device with transformers |
+//! | [`idx`] | labelled images in IDX files |
 
 pub mod checkpoint;
+pub mod device;
 pub mod executor;
 pub mod families;
 pub mod fixtures;
+pub mod idx;
 pub mod model;
+pub mod power;
 pub mod tensor;
 
 /// Where a model's tensors live and compute: burn's device, chosen at run time.
 pub use burn::tensor::Device;
 pub use checkpoint::{Checkpoint, LoadError};
-pub use executor::{BatchResult, Executor, RunError, SpawnError};
+pub use device::{DeviceChoice, DeviceError, DeviceInfo};
+pub use executor::{BatchResult, Busy, Executor, ExecutorError};
 pub use families::{LoadOptions, Loaded, ModelInfo, Task, load, load_checkpoint};
-
 pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, check_outputs};
+pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
 pub use tensor::{Datatype, Tensor, TensorError};
