@@ -1,0 +1,135 @@
+//! A request on loan to whoever serves a stage.
+
+use actix::Message;
+use kaskade_models::Tensor;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::{
+    exchange::Exchange,
+    fault::{Code, Fault},
+    headers::Trace,
+    wire::{Done, DoneResult, Hop, StageRequest},
+};
+
+/// One request for one stage, and the duty to answer it.
+///
+/// Any actix actor with `Handler<Delivery>` can serve a stage (see [`crate::system::bind`]). A delivery that is dropped
+/// unanswered, by a bug or a panic, answers for itself with a fault, so that nobody waits for it in vain.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Delivery {
+    /// The request.
+    pub request: StageRequest,
+    /// When its budget ends, on this process's clock, microseconds.
+    pub deadline: u64,
+    /// When it arrived here, on this process's clock, microseconds.
+    pub arrived: u64,
+    /// The trace it belongs to.
+    pub trace: Trace,
+    duty: Option<Duty>,
+}
+
+/// What is needed to answer. The permit comes last: it is dropped once the answer is on its way.
+struct Duty {
+    exchange: Exchange,
+    replica: String,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Delivery {
+    /// A delivery to `replica`, which answers through `exchange` and then frees the permit.
+    pub fn new(
+        request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+        exchange: Exchange,
+        replica: &str,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        let arrived = exchange.clock().now();
+        let duty = Some(Duty {
+            exchange,
+            replica: replica.to_owned(),
+            _permit: permit,
+        });
+        Self {
+            request,
+            deadline,
+            arrived,
+            trace,
+            duty,
+        }
+    }
+
+    /// Answers with outputs whose way the ingress still has to decide: it applies the stage's exit to `confidence`, or to
+    /// the confidence it computes from the outputs where that is absent.
+    pub fn answer(self, outputs: Vec<Tensor>, confidence: Option<f64>) {
+        self.finish(DoneResult::Outputs {
+            outputs,
+            confidence,
+            routed: false,
+        });
+    }
+
+    /// Answers with outputs that are the reply, whatever the stage's exit says.
+    pub fn reply(self, outputs: Vec<Tensor>, confidence: Option<f64>) {
+        self.finish(DoneResult::Outputs {
+            outputs,
+            confidence,
+            routed: true,
+        });
+    }
+
+    /// Answers with a fault.
+    pub fn fail(self, fault: Fault) {
+        self.finish(DoneResult::Fault(fault));
+    }
+
+    /// Notes what the stage cost this request.
+    pub fn hop(&mut self, started: u64, run_us: u64, batch: usize) {
+        let wait_us = u32::try_from(started.saturating_sub(self.arrived)).unwrap_or(u32::MAX);
+        let run_us = u32::try_from(run_us).unwrap_or(u32::MAX);
+        let batch = u32::try_from(batch).unwrap_or(u32::MAX);
+        self.request.hops.push(Hop {
+            stage: self.request.stage.clone(),
+            wait_us,
+            run_us,
+            batch,
+        });
+    }
+
+    /// Passes the request on: no answer is owed any more, the next stage owes it. `inputs` replaces what it was asked.
+    pub(crate) fn forward(mut self, edge: &kaskade_plans::plan::Edge, inputs: Option<Vec<Tensor>>) {
+        let Some(duty) = self.duty.take() else { return };
+        let mut request = std::mem::take(&mut self.request);
+        if let Some(inputs) = inputs {
+            request.inputs = inputs;
+        }
+        duty.exchange.dispatch(edge, request, self.deadline, self.trace);
+    }
+
+    fn finish(mut self, result: DoneResult) {
+        self.settle(result);
+    }
+
+    fn settle(&mut self, result: DoneResult) {
+        let Some(duty) = self.duty.take() else { return };
+        let request = std::mem::take(&mut self.request);
+        let done = Done {
+            id: request.id,
+            attempt: request.attempt,
+            stage: request.stage,
+            replica: duty.replica,
+            hops: request.hops,
+            result,
+        };
+        duty.exchange.done(&request.ingress, done);
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        let message = "the stage let go of the request without an answer";
+        self.settle(DoneResult::Fault(Fault::new(Code::ModelFailed, message)));
+    }
+}

@@ -1,0 +1,353 @@
+//! The switch in front of the bus: what is for an actor of this process goes to its mailbox, the rest onto a subject.
+//!
+//! A cascade step inside one process costs two mailbox hops and copies no tensor; the same step between processes costs
+//! one hop over NATS. Senders cannot tell the difference.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use actix::{Message, Recipient};
+use async_nats::{HeaderMap, Subject};
+use bytes::Bytes;
+use dashmap::DashMap;
+use kaskade_plans::{
+    liveness::Liveness,
+    plan::Edge,
+    routing::{self, Destination},
+};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::{
+    bus::Bus,
+    clock::Clock,
+    delivery::Delivery,
+    fault::{Code, Fault},
+    headers::{self, Trace},
+    subjects::{App, SubjectError},
+    wire::{Done, DoneResult, Message as _, StageRequest},
+};
+
+/// A stage's answer, handed to the ingress that owns the request.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Finished(pub Done);
+
+/// A replica of this process, as its neighbours see it.
+#[derive(Clone)]
+pub struct LocalReplica {
+    /// Its id.
+    pub id: String,
+    /// Its mailbox.
+    pub mailbox: Recipient<Delivery>,
+    /// Room in its queue.
+    pub room: Arc<Semaphore>,
+    /// Requests that wait in its queue.
+    pub depth: Arc<AtomicUsize>,
+    /// Its largest batch.
+    pub max_batch: u32,
+}
+
+/// Bytes that the headers of a message may take of the broker's `max_payload`.
+pub const HEADROOM: usize = 1024;
+
+/// One thing for the bus.
+enum Outgoing {
+    Message {
+        subject: Subject,
+        reply: Option<Subject>,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+    },
+    Flush(oneshot::Sender<()>),
+}
+
+/// Cheap to clone; one per process and app.
+#[derive(Clone)]
+pub struct Exchange(Arc<Inner>);
+
+struct Inner {
+    app: App,
+    clock: Clock,
+    max_payload: usize,
+    outgoing: mpsc::UnboundedSender<Outgoing>,
+    ingresses: DashMap<String, Recipient<Finished>>,
+    /// Stage to the replicas of this process that serve it.
+    stages: DashMap<String, Vec<LocalReplica>>,
+    liveness: Mutex<Liveness>,
+    draws: AtomicU64,
+}
+
+impl Exchange {
+    /// An exchange over `bus`. Must be called inside an actix system: it spawns the task that publishes.
+    pub fn new(bus: &Bus, app: App, clock: Clock) -> Self {
+        // Unbounded, but bounded in fact: whatever is published was admitted under somebody's permit.
+        let (outgoing, receiver) = mpsc::unbounded_channel();
+        actix::spawn(publish(bus.client().clone(), receiver));
+        Self(Arc::new(Inner {
+            app,
+            clock,
+            max_payload: bus.max_payload(),
+            outgoing,
+            ingresses: DashMap::new(),
+            stages: DashMap::new(),
+            liveness: Mutex::default(),
+            draws: AtomicU64::new(0),
+        }))
+    }
+
+    /// The clock that all actors of the process read.
+    pub fn clock(&self) -> Clock {
+        self.0.clock
+    }
+
+    /// The subjects of the app.
+    pub fn app(&self) -> &App {
+        &self.0.app
+    }
+
+    /// Who beats and who fell silent.
+    pub fn liveness<T>(&self, look: impl FnOnce(&mut Liveness) -> T) -> T {
+        look(&mut self.0.liveness.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes an ingress of this process known to its neighbours.
+    pub fn join_ingress(&self, id: &str, mailbox: Recipient<Finished>) {
+        self.0.ingresses.insert(id.to_owned(), mailbox);
+    }
+
+    /// Makes a replica of this process known to its neighbours, for one stage.
+    pub fn join_stage(&self, stage: &str, replica: LocalReplica) {
+        self.0.stages.entry(stage.to_owned()).or_default().push(replica);
+    }
+
+    /// Takes a replica out of every stage: nothing new reaches it from inside the process.
+    pub fn leave(&self, replica: &str) {
+        for mut replicas in self.0.stages.iter_mut() {
+            replicas.retain(|local| local.id != replica);
+        }
+    }
+
+    /// Publishes raw bytes.
+    pub fn publish(
+        &self,
+        subject: Subject,
+        reply: Option<Subject>,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+    ) {
+        // The receiver outlives every actor; after it, nobody is left to hear.
+        let _ = self.0.outgoing.send(Outgoing::Message {
+            subject,
+            reply,
+            headers,
+            payload,
+        });
+    }
+
+    /// Brings an answer to the ingress that owns the request.
+    pub fn done(&self, ingress: &str, done: Done) {
+        if let Some(mailbox) = self.0.ingresses.get(ingress) {
+            mailbox.do_send(Finished(done));
+            return;
+        }
+        let subject = match self.0.app.done(ingress, done.id) {
+            Ok(subject) => subject,
+            // Only a forged request names an ingress that cannot exist; there is nobody to tell.
+            Err(error) => return tracing::warn!(%error, "an answer has no address"),
+        };
+        let payload = self.fitting(&done).or_else(|fault| {
+            let result = DoneResult::Fault(fault);
+            Done { result, ..done }.encode()
+        });
+        match payload {
+            Ok(payload) => self.publish(subject, None, None, payload),
+            Err(error) => tracing::error!(%error, "an answer could not be written"),
+        }
+    }
+
+    /// Sends a request to a stage: to a replica of this process where the policy prefers one, else over the bus. Returns
+    /// the replica it went to, where that is known.
+    pub fn dispatch(
+        &self,
+        edge: &Edge,
+        mut request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+    ) -> Option<String> {
+        edge.stage.clone_into(&mut request.stage);
+        let draw = self.draw();
+        match routing::destination(edge, |replica| self.reachable(&edge.stage, replica), draw) {
+            Destination::Replica(id) => {
+                let id = id.to_owned();
+                match self.local(&edge.stage, |replica| replica.id == id) {
+                    Some(replica) => self.hand_over(&replica, request, deadline, trace),
+                    None => self.send(self.0.app.replica(&id), request, deadline, trace),
+                }
+                Some(id)
+            }
+            Destination::QueueGroup => self.to_group(edge, request, deadline, trace),
+        }
+    }
+
+    fn to_group(&self, edge: &Edge, request: StageRequest, deadline: u64, trace: Trace) -> Option<String> {
+        let near = self.local(&edge.stage, |replica| {
+            routing::prefer_local(replica.depth.load(Ordering::Relaxed), replica.max_batch)
+        });
+        if let Some(replica) = near {
+            self.hand_over(&replica, request, deadline, trace);
+            return Some(replica.id);
+        }
+        self.send(self.0.app.stage(&edge.stage), request, deadline, trace);
+        None
+    }
+
+    /// The shortest queue among the local replicas of a stage that pass the test.
+    fn local(&self, stage: &str, passes: impl Fn(&LocalReplica) -> bool) -> Option<LocalReplica> {
+        let replicas = self.0.stages.get(stage)?;
+        let candidates = replicas.iter().filter(|replica| passes(replica));
+        candidates
+            .min_by_key(|replica| replica.depth.load(Ordering::Relaxed))
+            .cloned()
+    }
+
+    fn reachable(&self, stage: &str, replica: &str) -> bool {
+        self.liveness(|liveness| liveness.alive(replica))
+            || self.local(stage, |local| local.id == replica).is_some()
+    }
+
+    fn hand_over(&self, replica: &LocalReplica, request: StageRequest, deadline: u64, trace: Trace) {
+        let permit = Arc::clone(&replica.room).try_acquire_owned().ok();
+        let full = permit.is_none();
+        let delivery = Delivery::new(request, deadline, trace, self.clone(), &replica.id, permit);
+        if full {
+            delivery.fail(full_queue(&replica.id));
+        } else {
+            replica.mailbox.do_send(delivery);
+        }
+    }
+
+    fn send(
+        &self,
+        subject: Result<Subject, SubjectError>,
+        request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+    ) {
+        let budget = Duration::from_micros(deadline.saturating_sub(self.0.clock.now()));
+        // The reply subject is where the answer belongs; it is also where the server says that nobody listens.
+        let addressed =
+            subject.and_then(|subject| Ok((subject, self.0.app.done(&request.ingress, request.id)?)));
+        let written = addressed
+            .map_err(Fault::from)
+            .and_then(|to| Ok((to, self.fitting(&request)?)));
+        match written {
+            Ok(((subject, reply), payload)) => {
+                self.publish(
+                    subject,
+                    Some(reply),
+                    Some(headers::for_hop(budget, &trace.child())),
+                    payload,
+                );
+            }
+            Err(fault) => {
+                let StageRequest {
+                    id,
+                    ingress,
+                    attempt,
+                    stage,
+                    hops,
+                    ..
+                } = request;
+                let result = DoneResult::Fault(fault);
+                self.done(
+                    &ingress,
+                    Done {
+                        id,
+                        attempt,
+                        stage,
+                        replica: String::new(),
+                        hops,
+                        result,
+                    },
+                );
+            }
+        }
+    }
+
+    /// The message as bytes, if the broker carries that many.
+    fn fitting<M: crate::wire::Message>(&self, message: &M) -> Result<Bytes, Fault> {
+        let payload = message.encode()?;
+        // Headers count towards the broker's limit; these take less than this.
+        let limit = self.0.max_payload.saturating_sub(HEADROOM);
+        if payload.len() <= limit {
+            return Ok(payload);
+        }
+        let message = format!(
+            "{} takes {} bytes on the wire, this broker carries {limit}; send less, or raise max_payload in its configuration",
+            M::NAME,
+            payload.len(),
+        );
+        Err(Fault::new(Code::TooLarge, message))
+    }
+
+    /// Resolves once everything published so far has reached the broker.
+    pub async fn flush(&self) {
+        let (flushed, done) = oneshot::channel();
+        if self.0.outgoing.send(Outgoing::Flush(flushed)).is_ok() {
+            let _ = done.await;
+        }
+    }
+
+    /// A low-discrepancy draw in [0, 1): successive draws by the golden ratio spread as evenly as shares can be met.
+    fn draw(&self) -> f64 {
+        let count = self.0.draws.fetch_add(1, Ordering::Relaxed);
+        let turned = count.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (turned >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// The refusal of a replica whose queue is full.
+pub(crate) fn full_queue(replica: &str) -> Fault {
+    Fault::new(
+        Code::Overloaded,
+        format!("the queue of replica `{replica}` is full; try again later, or add replicas"),
+    )
+}
+
+/// Publishes in order until every exchange is gone, then flushes.
+async fn publish(client: async_nats::Client, mut outgoing: mpsc::UnboundedReceiver<Outgoing>) {
+    while let Some(next) = outgoing.recv().await {
+        let (subject, reply, headers, payload) = match next {
+            Outgoing::Message {
+                subject,
+                reply,
+                headers,
+                payload,
+            } => (subject, reply, headers, payload),
+            Outgoing::Flush(flushed) => {
+                let _ = client.flush().await;
+                let _ = flushed.send(());
+                continue;
+            }
+        };
+        let published = match (reply, headers) {
+            (None, None) => client.publish(subject, payload).await,
+            (None, Some(headers)) => client.publish_with_headers(subject, headers, payload).await,
+            (Some(reply), None) => client.publish_with_reply(subject, reply, payload).await,
+            (Some(reply), Some(headers)) => {
+                client
+                    .publish_with_reply_and_headers(subject, reply, headers, payload)
+                    .await
+            }
+        };
+        if let Err(error) = published {
+            tracing::warn!(%error, "a message was not published");
+        }
+    }
+    let _ = client.flush().await;
+}

@@ -1,0 +1,435 @@
+//! The ingress: the door of an app. It owns every request it accepts until the one terminal reply.
+//!
+//! The book-keeping from which "exactly one terminal reply, before the budget ends" follows is
+//! [`kaskade_plans::ledger`]; when to shed is [`kaskade_plans::admission`]. Here they meet messages and timers.
+
+mod door;
+mod reply;
+
+use std::{sync::Arc, time::Duration};
+
+use actix::{Actor, AsyncContext, Context, Handler, Message};
+use async_nats::Subject;
+use kaskade_models::Tensor;
+use kaskade_plans::{
+    admission::{Admission, AdmissionConfig},
+    ledger::{Admitted, Answer, Failure, Ledger, LedgerConfig},
+    plan::Edge,
+};
+use tokio::sync::OwnedSemaphorePermit;
+
+pub use door::{Door, open};
+
+use crate::{
+    exchange::{Exchange, Finished},
+    fault::{Code, Fault},
+    headers::Trace,
+    metrics::Metrics,
+    planbook::{Adopted, PlanBook},
+    router::{self, Way},
+    wire::{ContentType, Done, DoneResult, StageRequest},
+};
+
+/// What an ingress allows.
+#[derive(Debug, Clone)]
+pub struct IngressConfig {
+    /// Requests in flight at once; beyond that the client is refused at once.
+    pub max_in_flight: usize,
+    /// Budget of a request that names none.
+    pub default_budget: Duration,
+    /// Largest budget granted; a request that asks for more gets this.
+    pub max_budget: Duration,
+    /// Attempts per request, the first included.
+    pub max_attempts: u32,
+}
+
+impl Default for IngressConfig {
+    fn default() -> Self {
+        Self {
+            max_in_flight: 4096,
+            default_budget: Duration::from_secs(5),
+            max_budget: Duration::from_secs(120),
+            max_attempts: 5,
+        }
+    }
+}
+
+/// A request as it came in.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Inbound {
+    message: async_nats::Message,
+    permit: OwnedSemaphorePermit,
+}
+
+/// The broker says that nobody serves what request `id` was sent to.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Undeliverable {
+    id: u64,
+}
+
+/// Replicas that fell silent.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Lost(pub Vec<String>);
+
+/// Asks how many requests are in flight.
+#[derive(Message)]
+#[rtype(result = "usize")]
+pub struct InFlight;
+
+/// Answers whatever is still in flight with a `Draining` fault: the grace time is over.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct GiveUp;
+
+/// What the ingress keeps of a request until its terminal reply.
+struct Kept {
+    client: Client,
+    inputs: Vec<Tensor>,
+    trace: Trace,
+    accepted: u64,
+    deadline: u64,
+    adopted: Arc<Adopted>,
+    gear: u32,
+    /// The stage that this ingress sent it to last.
+    stage: String,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Where the reply goes, and in what form.
+struct Client {
+    inbox: Option<Subject>,
+    content_type: ContentType,
+    id: Option<String>,
+}
+
+/// The ingress actor.
+pub struct Ingress {
+    id: String,
+    config: IngressConfig,
+    ledger: Ledger<Kept>,
+    admission: Admission,
+    book: PlanBook,
+    exchange: Exchange,
+    metrics: Arc<Metrics>,
+    max_payload: usize,
+}
+
+/// How often expiries and resends are looked for when no message does it. Coarser than a batch, finer than a budget.
+const SWEEP: Duration = Duration::from_millis(5);
+
+impl Ingress {
+    /// An ingress of that id, unique among all that serve the app.
+    pub fn new(
+        id: &str,
+        config: IngressConfig,
+        book: PlanBook,
+        exchange: Exchange,
+        metrics: Arc<Metrics>,
+        max_payload: usize,
+    ) -> Self {
+        let limits = LedgerConfig {
+            max_in_flight: config.max_in_flight,
+            max_attempts: config.max_attempts,
+            ..LedgerConfig::default()
+        };
+        Self {
+            id: id.to_owned(),
+            config,
+            ledger: Ledger::new(limits),
+            admission: Admission::new(AdmissionConfig::default()),
+            book,
+            exchange,
+            metrics,
+            max_payload,
+        }
+    }
+
+    /// Sends the request to the first stage of its wiring.
+    fn send(&mut self, id: u64, attempt: u32, now: u64) {
+        let Some(kept) = self.ledger.get(id) else { return };
+        let Some(gear) = kept.adopted.gear(kept.gear) else {
+            return;
+        };
+        let request = self.stage_request(id, attempt, kept, Vec::new());
+        let entry = gear.wiring.entry.clone();
+        self.send_to(&entry, request, now);
+    }
+
+    fn send_to(&mut self, edge: &Edge, request: StageRequest, now: u64) {
+        let (id, attempt) = (request.id, request.attempt);
+        let Some(kept) = self.ledger.get_mut(id) else {
+            return;
+        };
+        edge.stage.clone_into(&mut kept.stage);
+        let to = self.exchange.dispatch(edge, request, kept.deadline, kept.trace);
+        self.ledger.sent(id, attempt, to.as_deref(), now);
+    }
+
+    fn stage_request(&self, id: u64, attempt: u32, kept: &Kept, hops: Vec<crate::wire::Hop>) -> StageRequest {
+        StageRequest {
+            id,
+            ingress: self.id.clone(),
+            attempt,
+            epoch: kept.adopted.epoch,
+            gear: kept.gear,
+            stage: String::new(),
+            hops,
+            inputs: kept.inputs.clone(),
+        }
+    }
+
+    /// A stage that does not route by itself (a custom actor, a process in another language) left the exit to us.
+    fn route_on_behalf(&mut self, done: Done, now: u64) {
+        let (id, attempt) = (done.id, done.attempt);
+        let DoneResult::Outputs {
+            outputs, confidence, ..
+        } = done.result
+        else {
+            return;
+        };
+        let Some(kept) = self.ledger.get(id) else {
+            return self.metrics.stale();
+        };
+        let decided = match confidence {
+            Some(given) => Ok(Some(given)),
+            None => self.confidence_of(kept, &done.stage, &outputs),
+        }
+        .and_then(|confidence| {
+            router::way(&kept.adopted, kept.gear, &done.stage, confidence).map(|way| (way, confidence))
+        });
+        match decided {
+            Err(fault) => self.fail(id, attempt, fault, now),
+            Ok((Way::Reply, confidence)) => {
+                let result = DoneResult::Outputs {
+                    outputs,
+                    confidence,
+                    routed: true,
+                };
+                self.answer(Done { result, ..done }, now);
+            }
+            Ok((Way::Forward(edge), _)) => {
+                let request = self.stage_request(id, attempt, kept, done.hops);
+                self.send_to(&edge, request, now);
+            }
+            Ok((Way::Continue(edge), _)) => {
+                let request = StageRequest {
+                    inputs: outputs,
+                    ..self.stage_request(id, attempt, kept, done.hops)
+                };
+                self.send_to(&edge, request, now);
+            }
+        }
+    }
+
+    /// Fills in what a worker in another language may leave out: it answers what it was asked last.
+    fn complete(&self, done: &mut Done) {
+        if done.attempt == 0 {
+            done.attempt = self.ledger.place(done.id).map_or(0, |(attempt, _)| attempt);
+        }
+        if done.stage.is_empty()
+            && let Some(kept) = self.ledger.get(done.id)
+        {
+            kept.stage.clone_into(&mut done.stage);
+        }
+    }
+
+    fn confidence_of(&self, kept: &Kept, stage: &str, outputs: &[Tensor]) -> Result<Option<f64>, Fault> {
+        let variant = kept
+            .adopted
+            .stage(kept.gear, stage)
+            .map(|stage| stage.variant.as_str());
+        variant.map_or(Ok(None), |variant| {
+            router::confidence(&kept.adopted, variant, outputs)
+        })
+    }
+
+    /// The terminal result, unless the request has been answered already.
+    fn answer(&mut self, done: Done, now: u64) {
+        match self.ledger.answered(done.id, done.attempt, now) {
+            Answer::First(kept) => {
+                self.admission.completed(now);
+                self.reply_with(kept, done);
+            }
+            Answer::Stale => self.metrics.stale(),
+        }
+    }
+
+    /// An attempt failed: another one, or the terminal fault.
+    fn fail(&mut self, id: u64, attempt: u32, fault: Fault, now: u64) {
+        // A full queue is not asked again: the client was promised a quick refusal, and a resend only adds load.
+        let retry = fault.code.retryable() && fault.code != Code::Overloaded;
+        match self.ledger.failed(id, attempt, retry, now) {
+            // The sweep sends it again once it is due.
+            Failure::Retry { .. } => {}
+            Failure::Terminal(kept) => {
+                self.admission.completed(now);
+                self.refuse(kept.client, &fault);
+            }
+            Failure::Stale => self.metrics.stale(),
+        }
+    }
+
+    /// Answers what expired and resends what is due. Called by the timer and by every message, because a timer behind a
+    /// busy mailbox comes late.
+    fn sweep(&mut self, now: u64) {
+        if self.ledger.next_wake(now).is_none_or(|wake| wake > now) {
+            return;
+        }
+        let due = self.ledger.due(now);
+        for (_, kept) in due.expired {
+            self.refuse(
+                kept.client,
+                &Fault::new(Code::Expired, "no stage answered within the budget"),
+            );
+        }
+        for (_, kept) in due.exhausted {
+            let message = "every attempt was lost with the replica that had it";
+            self.refuse(kept.client, &Fault::new(Code::Unavailable, message));
+        }
+        self.resend(due.resend, now);
+    }
+
+    fn resend(&mut self, entries: Vec<(u64, u32)>, now: u64) {
+        for (id, attempt) in entries {
+            self.metrics.retried();
+            self.send(id, attempt, now);
+        }
+    }
+
+    fn lose(&mut self, replica: &str, now: u64) {
+        let entries = self.ledger.lost(replica, now);
+        tracing::warn!(replica, resent = entries.len(), "a replica is lost");
+        self.resend(entries, now);
+    }
+
+    fn accept(&mut self, inbound: Inbound, now: u64) {
+        let Inbound { message, permit } = inbound;
+        let Some((adopted, gear)) = self.book.current() else {
+            let fault = Fault::new(Code::Unavailable, "no plan has been adopted yet");
+            return self.refuse(Client::of(&message), &fault);
+        };
+        let read = match door::read(&message, &self.config) {
+            Ok(read) => read,
+            Err(fault) => return self.refuse(Client::of(&message), &fault),
+        };
+        if !self.admission.admit(now, self.ledger.len(), read.budget_us) {
+            let message =
+                "more requests wait than can be answered within the budget; try again later, or add replicas";
+            return self.refuse(read.client, &Fault::new(Code::Overloaded, message));
+        }
+        let kept = Kept {
+            client: read.client,
+            inputs: read.inputs,
+            trace: read.trace,
+            accepted: now,
+            deadline: now.saturating_add(read.budget_us),
+            adopted,
+            gear,
+            stage: String::new(),
+            _permit: permit,
+        };
+        match self.ledger.admit(now, read.budget_us, kept) {
+            Ok(Admitted { id, attempt }) => {
+                self.metrics.accepted();
+                self.send(id, attempt, now);
+            }
+            Err((refusal, kept)) => {
+                self.refuse(kept.client, &Fault::new(Code::Overloaded, refusal.to_string()));
+            }
+        }
+    }
+}
+
+impl Actor for Ingress {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.exchange.join_ingress(&self.id, ctx.address().recipient());
+        ctx.run_interval(SWEEP, |ingress, _| {
+            let now = ingress.exchange.clock().now();
+            ingress.sweep(now);
+        });
+    }
+}
+
+impl Handler<Inbound> for Ingress {
+    type Result = ();
+
+    fn handle(&mut self, inbound: Inbound, _: &mut Context<Self>) {
+        let now = self.exchange.clock().now();
+        self.sweep(now);
+        self.accept(inbound, now);
+    }
+}
+
+impl Handler<Finished> for Ingress {
+    type Result = ();
+
+    fn handle(&mut self, Finished(mut done): Finished, _: &mut Context<Self>) {
+        let now = self.exchange.clock().now();
+        self.complete(&mut done);
+        match &done.result {
+            DoneResult::Outputs { routed: true, .. } => self.answer(done, now),
+            DoneResult::Outputs { routed: false, .. } => self.route_on_behalf(done, now),
+            DoneResult::Fault(fault) => {
+                let fault = fault.clone();
+                self.fail(done.id, done.attempt, fault, now);
+            }
+        }
+        self.sweep(now);
+    }
+}
+
+impl Handler<Undeliverable> for Ingress {
+    type Result = ();
+
+    fn handle(&mut self, Undeliverable { id }: Undeliverable, _: &mut Context<Self>) {
+        let now = self.exchange.clock().now();
+        let Some((attempt, replica)) = self.ledger.place(id) else {
+            return;
+        };
+        if let Some(replica) = replica.map(ToOwned::to_owned)
+            && self.exchange.liveness(|liveness| liveness.declare_lost(&replica))
+        {
+            // It had a subject of its own, and that is gone: so are its other requests. No need to wait for its silence.
+            return self.lose(&replica, now);
+        }
+        let message = "nobody serves the next stage: its last replica is gone, or was never started";
+        self.fail(id, attempt, Fault::new(Code::Unavailable, message), now);
+    }
+}
+
+impl Handler<Lost> for Ingress {
+    type Result = ();
+
+    fn handle(&mut self, Lost(replicas): Lost, _: &mut Context<Self>) {
+        let now = self.exchange.clock().now();
+        for replica in replicas {
+            self.lose(&replica, now);
+        }
+    }
+}
+
+impl Handler<InFlight> for Ingress {
+    type Result = usize;
+
+    fn handle(&mut self, _: InFlight, _: &mut Context<Self>) -> usize {
+        self.ledger.len()
+    }
+}
+
+impl Handler<GiveUp> for Ingress {
+    type Result = ();
+
+    fn handle(&mut self, _: GiveUp, _: &mut Context<Self>) {
+        let message =
+            "the service is shutting down and the grace time is over; send it again elsewhere".to_owned();
+        let fault = Fault::new(Code::Draining, message);
+        for (_, kept) in self.ledger.drain_all() {
+            self.refuse(kept.client, &fault);
+        }
+    }
+}

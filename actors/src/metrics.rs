@@ -1,0 +1,161 @@
+//! Every metric: its name, its unit, and where it is counted. Nothing names a metric elsewhere.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use dashmap::DashMap;
+use kaskade_models::BatchResult;
+use serde::Serialize;
+
+use crate::{
+    discovery::{EndpointStats, ServiceStats},
+    fault::{Code, Fault},
+};
+
+/// Requests that an ingress took responsibility for.
+pub const ACCEPTED: &str = "kaskade_accepted_requests_total";
+/// Requests answered with a result.
+pub const ANSWERED: &str = "kaskade_answered_requests_total";
+/// Requests answered or refused with a fault, by code.
+pub const FAULTS: &str = "kaskade_fault_replies_total";
+/// Attempts that were sent again.
+pub const RETRIED: &str = "kaskade_retried_attempts_total";
+/// Answers that came after the request had been answered.
+pub const STALE: &str = "kaskade_stale_answers_total";
+/// Deliveries refused by a full replica queue.
+pub const QUEUE_FULL: &str = "kaskade_queue_full_refusals_total";
+/// Requests run, by variant.
+pub const VARIANT_REQUESTS: &str = "kaskade_variant_requests_total";
+/// Batches run, by variant.
+pub const VARIANT_BATCHES: &str = "kaskade_variant_batches_total";
+/// Time the model thread was busy, by variant.
+pub const VARIANT_BUSY: &str = "kaskade_variant_busy_microseconds_total";
+
+/// Counters of one process.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    accepted: AtomicU64,
+    answered: AtomicU64,
+    retried: AtomicU64,
+    stale: AtomicU64,
+    queue_full: AtomicU64,
+    processing_us: AtomicU64,
+    faults: DashMap<Code, u64>,
+    last_fault: Mutex<Option<Fault>>,
+    variants: DashMap<String, VariantCount>,
+}
+
+/// What a variant has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct VariantCount {
+    /// Requests run.
+    pub requests: u64,
+    /// Batches run.
+    pub batches: u64,
+    /// Time its model threads were busy, microseconds.
+    pub busy_us: u64,
+}
+
+/// The counters at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Reading {
+    /// [`ACCEPTED`].
+    pub accepted: u64,
+    /// [`ANSWERED`].
+    pub answered: u64,
+    /// [`RETRIED`].
+    pub retried: u64,
+    /// [`STALE`].
+    pub stale: u64,
+    /// [`QUEUE_FULL`].
+    pub queue_full: u64,
+    /// [`FAULTS`], by code.
+    pub faults: BTreeMap<String, u64>,
+    /// [`VARIANT_REQUESTS`], [`VARIANT_BATCHES`] and [`VARIANT_BUSY`], by variant.
+    pub variants: BTreeMap<String, VariantCount>,
+}
+
+impl Metrics {
+    pub(crate) fn accepted(&self) {
+        self.accepted.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn answered(&self, in_flight_us: u64) {
+        self.answered.fetch_add(1, Relaxed);
+        self.processing_us.fetch_add(in_flight_us, Relaxed);
+    }
+
+    pub(crate) fn retried(&self) {
+        self.retried.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn stale(&self) {
+        self.stale.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn queue_full(&self) {
+        self.queue_full.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn fault(&self, fault: &Fault) {
+        *self.faults.entry(fault.code).or_default() += 1;
+        *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault.clone());
+    }
+
+    pub(crate) fn batch(&self, variant: &str, size: usize, result: &BatchResult) {
+        if !self.variants.contains_key(variant) {
+            self.variants.insert(variant.to_owned(), VariantCount::default());
+        }
+        if let Some(mut count) = self.variants.get_mut(variant) {
+            count.requests += size as u64;
+            count.batches += 1;
+            count.busy_us += result.run_us;
+        }
+    }
+
+    /// All counters now.
+    pub fn read(&self) -> Reading {
+        Reading {
+            accepted: self.accepted.load(Relaxed),
+            answered: self.answered.load(Relaxed),
+            retried: self.retried.load(Relaxed),
+            stale: self.stale.load(Relaxed),
+            queue_full: self.queue_full.load(Relaxed),
+            faults: self
+                .faults
+                .iter()
+                .map(|entry| (entry.key().to_string(), *entry.value()))
+                .collect(),
+            variants: self
+                .variants
+                .iter()
+                .map(|entry| (entry.key().clone(), *entry.value()))
+                .collect(),
+        }
+    }
+}
+
+/// What `nats micro stats` shows of an ingress.
+impl ServiceStats for Metrics {
+    fn stats(&self) -> EndpointStats {
+        let reading = self.read();
+        let errors = reading.faults.values().sum();
+        EndpointStats {
+            requests: reading.answered + errors,
+            errors,
+            last_error: self
+                .last_fault
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+            processing: Duration::from_micros(self.processing_us.load(Relaxed)),
+            data: serde_json::to_value(&reading).ok(),
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! A node: one process's share of an app, its actors assembled on one actix system.
+
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use actix::{Actor, Addr};
+use futures::StreamExt;
+use kaskade_plans::plan::Plan;
+use thiserror::Error;
+use tokio::sync::{Semaphore, watch};
+
+use crate::{
+    bus::{Bus, BusConfig, BusError},
+    clock::Clock,
+    discovery::{self, Announcement},
+    exchange::Exchange,
+    ingress::{self, GiveUp, Ingress, IngressConfig},
+    metrics::Metrics,
+    planbook::{AdoptError, PlanBook},
+    store::{PlanStore, StoreError, Stored},
+    subjects::{App, SubjectError},
+    watcher,
+    wire::{GearShift, Message as _},
+    worker::{Leave, Loader, Readiness, Reconcile, Worker, WorkerConfig},
+};
+
+/// What a node runs.
+pub struct NodeConfig {
+    /// The app it serves.
+    pub app: String,
+    /// The broker.
+    pub bus: BusConfig,
+    /// The ingress, if it has one.
+    pub ingress: Option<IngressConfig>,
+    /// The worker, if it has one, and how it makes models.
+    pub worker: Option<(WorkerConfig, Loader)>,
+    /// The plan to begin with; without one, the plan store's.
+    pub plan: Option<Plan>,
+    /// How long a shutdown waits for requests in flight.
+    pub grace: Duration,
+}
+
+/// Why a node did not start.
+#[derive(Debug, Error)]
+pub enum NodeError {
+    /// The app's name is no subject token.
+    #[error(transparent)]
+    App(#[from] SubjectError),
+    /// The broker is absent, too old, or failed.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// The plan store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The plan is not served.
+    #[error(transparent)]
+    Plan(#[from] AdoptError),
+    /// Replicas could not be loaded.
+    #[error("{} of the worker's replicas could not be loaded: {}", .0.failed.len(), reasons(.0))]
+    Replicas(Readiness),
+    /// The thread of the actors could not be started, or died.
+    #[error("the actors' thread failed: {0}")]
+    Thread(String),
+}
+
+fn reasons(readiness: &Readiness) -> String {
+    let reasons = readiness
+        .failed
+        .iter()
+        .map(|(replica, reason)| format!("`{replica}`: {reason}"));
+    reasons.collect::<Vec<_>>().join("; ")
+}
+
+/// A running node. Dropping it stops it without grace; [`Node::stop`] lets it finish.
+pub struct Node {
+    bus: Bus,
+    book: PlanBook,
+    metrics: Arc<Metrics>,
+    exchange: Exchange,
+    stop: watch::Sender<Option<Duration>>,
+    thread: Option<thread::JoinHandle<()>>,
+    grace: Duration,
+}
+
+/// What the actors' thread reports once it serves.
+struct Up {
+    bus: Bus,
+    exchange: Exchange,
+    book: PlanBook,
+    metrics: Arc<Metrics>,
+}
+
+impl Node {
+    /// Starts the actors on a thread of their own and returns once they serve: replicas loaded, doors open.
+    ///
+    /// # Errors
+    /// [`NodeError`]; nothing is left running.
+    pub fn start(config: NodeConfig) -> Result<Self, NodeError> {
+        let (stop, stopped) = watch::channel(None);
+        let (up, started) = mpsc::sync_channel(1);
+        let grace = config.grace;
+        let thread = thread::Builder::new()
+            .name(format!("kaskade-{}", config.app))
+            .spawn(move || actix::System::new().block_on(run(config, stopped, up)))
+            .map_err(|error| NodeError::Thread(error.to_string()))?;
+        let up = match started.recv() {
+            Ok(up) => up?,
+            Err(_) => return Err(NodeError::Thread("it ended before it served".to_owned())),
+        };
+        let Up {
+            bus,
+            exchange,
+            book,
+            metrics,
+        } = up;
+        Ok(Self {
+            bus,
+            book,
+            metrics,
+            exchange,
+            stop,
+            thread: Some(thread),
+            grace,
+        })
+    }
+
+    /// The broker it is connected to.
+    pub fn bus(&self) -> &Bus {
+        &self.bus
+    }
+
+    /// The plans it knows.
+    pub fn book(&self) -> &PlanBook {
+        &self.book
+    }
+
+    /// What it has counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// The exchange its actors meet at, for custom actors that join the process.
+    pub fn exchange(&self) -> &Exchange {
+        &self.exchange
+    }
+
+    /// Stops taking requests, answers those in flight within the grace time, and ends.
+    pub fn stop(mut self) {
+        self.finish(self.grace);
+    }
+
+    fn finish(&mut self, grace: Duration) {
+        self.stop.send_replace(Some(grace));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.finish(Duration::ZERO);
+    }
+}
+
+async fn run(
+    config: NodeConfig,
+    stopped: watch::Receiver<Option<Duration>>,
+    up: mpsc::SyncSender<Result<Up, NodeError>>,
+) {
+    match assemble(config).await {
+        Ok((parts, report)) => {
+            if up.send(Ok(report)).is_ok() {
+                parts.serve(stopped).await;
+            }
+        }
+        Err(error) => {
+            let _ = up.send(Err(error));
+        }
+    }
+}
+
+/// The actors of a node.
+struct Parts {
+    bus: Bus,
+    store: Arc<dyn PlanStore>,
+    book: PlanBook,
+    exchange: Exchange,
+    ingress: Option<(Addr<Ingress>, Arc<Semaphore>, usize, Announcement)>,
+    worker: Option<Addr<Worker>>,
+    close: watch::Sender<bool>,
+}
+
+async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
+    let app = App::new(&config.app)?;
+    let bus = Bus::connect(config.bus).await?;
+    let store = bus.plan_store(&app).await?;
+    let book = PlanBook::new(&config.app);
+    first_plan(&*store, &book, config.plan).await?;
+    let metrics = Arc::new(Metrics::default());
+    let exchange = Exchange::new(&bus, app.clone(), Clock::start());
+    let (close, closed) = watch::channel(false);
+
+    let worker = match config.worker {
+        Some((worker, loader)) => {
+            let (worker, readiness) = Worker::new(
+                worker,
+                bus.clone(),
+                book.clone(),
+                exchange.clone(),
+                Arc::clone(&metrics),
+                loader,
+            );
+            let worker = worker.start();
+            ready(&book, readiness).await?;
+            Some(worker)
+        }
+        None => None,
+    };
+    let ingress = match config.ingress {
+        Some(limits) => {
+            let id = discovery::instance_id();
+            let ingress = Ingress::new(
+                &id,
+                limits.clone(),
+                book.clone(),
+                exchange.clone(),
+                Arc::clone(&metrics),
+                bus.max_payload(),
+            )
+            .start();
+            let door = ingress::open(&bus, &exchange, &ingress, &id, &limits, closed).await?;
+            let announced = discovery::announce(&bus, &app, &id, metrics.clone()).await?;
+            Some((ingress, door.room, limits.max_in_flight, announced))
+        }
+        None => None,
+    };
+    watcher::watch(
+        &bus,
+        &exchange,
+        ingress.as_ref().map(|(ingress, ..)| ingress.clone().recipient()),
+    )
+    .await?;
+    let up = Up {
+        bus: bus.clone(),
+        exchange: exchange.clone(),
+        book: book.clone(),
+        metrics,
+    };
+    Ok((
+        Parts {
+            bus,
+            store,
+            book,
+            exchange,
+            ingress,
+            worker,
+            close,
+        },
+        up,
+    ))
+}
+
+/// The plan given, written to the store; or the store's.
+async fn first_plan(store: &dyn PlanStore, book: &PlanBook, plan: Option<Plan>) -> Result<(), NodeError> {
+    let stored = store.get().await?;
+    match (plan, stored) {
+        (Some(plan), stored) => {
+            // Tried before it is stored: what this process would not serve is not put before others either.
+            PlanBook::new(&plan.app).adopt(u64::MAX, plan.clone())?;
+            let epoch = store.put(&plan, stored.map(|stored| stored.epoch)).await?;
+            book.adopt(epoch, plan)?;
+        }
+        (None, Some(Stored { plan, epoch })) => book.adopt(epoch, plan)?,
+        (None, None) => {}
+    }
+    Ok(())
+}
+
+/// Waits until the worker has loaded what the first plan gives it.
+async fn ready(book: &PlanBook, mut readiness: watch::Receiver<Readiness>) -> Result<(), NodeError> {
+    let Some((adopted, _)) = book.current() else {
+        return Ok(());
+    };
+    let reached = readiness.wait_for(|ready| ready.epoch >= adopted.epoch).await;
+    match reached.map(|ready| ready.clone()) {
+        Ok(ready) if ready.failed.is_empty() => Ok(()),
+        Ok(ready) => Err(NodeError::Replicas(ready)),
+        Err(_) => Err(NodeError::Thread("the worker ended".to_owned())),
+    }
+}
+
+impl Parts {
+    /// Follows plans and gears until it is stopped, then drains.
+    async fn serve(self, mut stopped: watch::Receiver<Option<Duration>>) {
+        let follow_store = actix::spawn(follow_store(Arc::clone(&self.store), self.book.clone()));
+        let follow_gears = actix::spawn(follow_gears(
+            self.bus.clone(),
+            self.exchange.clone(),
+            self.book.clone(),
+        ));
+        let follow_book = self.worker.clone().map(|worker| {
+            let mut changes = self.book.changes();
+            actix::spawn(async move {
+                while changes.next().await {
+                    worker.do_send(Reconcile);
+                }
+            })
+        });
+        let grace = match stopped.wait_for(Option::is_some).await {
+            Ok(grace) => grace.unwrap_or_default(),
+            Err(_) => Duration::ZERO,
+        };
+        for task in [Some(follow_store), Some(follow_gears), follow_book]
+            .into_iter()
+            .flatten()
+        {
+            task.abort();
+        }
+        self.drain(grace).await;
+    }
+
+    async fn drain(self, grace: Duration) {
+        let end = tokio::time::Instant::now() + grace;
+        self.close.send_replace(true);
+        if let Some((_, room, all, announced)) = &self.ingress {
+            announced.withdraw();
+            until(end, || room.available_permits() == *all).await;
+        }
+        if let Some(worker) = &self.worker
+            && let Ok(draining) = worker.send(Leave).await
+        {
+            until(end, || draining.done()).await;
+        }
+        if let Some((ingress, ..)) = &self.ingress {
+            let _ = ingress.send(GiveUp).await;
+        }
+        self.exchange.flush().await;
+        self.bus.close().await;
+    }
+}
+
+/// Polls until the condition holds or the time is over.
+async fn until(end: tokio::time::Instant, condition: impl Fn() -> bool) {
+    const POLL: Duration = Duration::from_millis(2);
+    while !condition() && tokio::time::Instant::now() < end {
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Adopts every plan that appears in the store; one that is refused changes nothing.
+async fn follow_store(store: Arc<dyn PlanStore>, book: PlanBook) {
+    let Ok(mut plans) = store
+        .watch()
+        .await
+        .inspect_err(|error| tracing::error!(%error, "the plan store is not watched"))
+    else {
+        return;
+    };
+    while let Some(change) = plans.next().await {
+        let adopted = change
+            .map_err(|error| error.to_string())
+            .and_then(|Stored { plan, epoch }| match book.adopt(epoch, plan) {
+                Err(AdoptError::Stale { .. }) | Ok(()) => Ok(()),
+                Err(error) => Err(error.to_string()),
+            });
+        if let Err(reason) = adopted {
+            tracing::error!(reason, "a plan was refused; the last good one goes on serving");
+        }
+    }
+}
+
+/// Shifts gears as they are announced.
+async fn follow_gears(bus: Bus, exchange: Exchange, book: PlanBook) {
+    let Ok(mut shifts) = bus.subscribe(exchange.app().gear(), None).await else {
+        return;
+    };
+    while let Some(message) = shifts.next().await {
+        let shifted = GearShift::decode(&message.payload)
+            .map_err(|error| error.to_string())
+            .and_then(|shift| {
+                book.shift(shift.epoch, shift.gear)
+                    .map_err(|error| error.to_string())
+            });
+        if let Err(reason) = shifted {
+            tracing::warn!(reason, "a gear shift was not followed");
+        }
+    }
+}

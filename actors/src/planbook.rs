@@ -1,0 +1,252 @@
+//! The plans that a process knows, by epoch, and the gear it is in.
+//!
+//! A request finishes under the epoch that admitted it, so a few past epochs are kept. The book lives in a watch
+//! channel: control never waits behind a mailbox full of work.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use kaskade_plans::{
+    confidence::Calibration,
+    plan::{Batching, Exit, Gear, Plan, Stage},
+};
+use thiserror::Error;
+use tokio::sync::watch;
+
+/// Past epochs that are kept for the requests they admitted.
+const EPOCHS_KEPT: usize = 8;
+
+/// A plan and the epoch it was adopted as.
+#[derive(Debug)]
+pub struct Adopted {
+    /// Its epoch.
+    pub epoch: u64,
+    /// The plan, validated.
+    pub plan: Plan,
+}
+
+/// Why a plan or a gear was not adopted. What served before goes on serving.
+#[derive(Debug, Error)]
+pub enum AdoptError {
+    /// The plan does not hold together.
+    #[error("the plan of epoch {epoch} is refused: {reason}")]
+    Invalid {
+        /// Its epoch.
+        epoch: u64,
+        /// The first thing wrong with it.
+        reason: String,
+    },
+    /// The plan is for another app.
+    #[error("the plan of epoch {epoch} is for app `{theirs}`, this is `{ours}`")]
+    WrongApp {
+        /// Its epoch.
+        epoch: u64,
+        /// Its app.
+        theirs: String,
+        /// This app.
+        ours: String,
+    },
+    /// The plan uses what this build does not serve yet.
+    #[error(
+        "stage `{stage}` exits by fan_out, which is planned for but not served by this version; use bands, next or reply"
+    )]
+    FanOut {
+        /// The stage.
+        stage: String,
+    },
+    /// A newer plan has been adopted already.
+    #[error("epoch {epoch} is stale: {current} is running")]
+    Stale {
+        /// The epoch offered.
+        epoch: u64,
+        /// The one that runs.
+        current: u64,
+    },
+    /// The gear does not exist in the running plan.
+    #[error(
+        "gear {gear} of epoch {epoch} does not exist in the running plan (epoch {current}, {gears} gears)"
+    )]
+    NoSuchGear {
+        /// The gear asked for.
+        gear: u32,
+        /// The epoch it was meant for.
+        epoch: u64,
+        /// The epoch that runs.
+        current: u64,
+        /// How many gears that has.
+        gears: usize,
+    },
+}
+
+impl Adopted {
+    /// The gear of that index.
+    pub fn gear(&self, index: u32) -> Option<&Gear> {
+        self.plan.gears.get(index as usize)
+    }
+
+    /// The stage of that name in that gear.
+    pub fn stage(&self, gear: u32, name: &str) -> Option<&Stage> {
+        self.gear(gear)?
+            .wiring
+            .stages
+            .iter()
+            .find(|stage| stage.name == name)
+    }
+
+    /// How the variant's outputs become a confidence.
+    pub fn calibration(&self, variant: &str) -> Option<&Calibration> {
+        self.plan
+            .variants
+            .iter()
+            .find(|planned| planned.name == variant)?
+            .calibration
+            .as_ref()
+    }
+
+    /// Names of the stages that run the variant, over all gears, each once.
+    pub fn stages_of(&self, variant: &str) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .plan
+            .gears
+            .iter()
+            .flat_map(|gear| &gear.wiring.stages)
+            .filter(|stage| stage.variant == variant)
+            .map(|stage| stage.name.clone())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// The batching of the variant's first stage in that gear.
+    pub fn batching(&self, gear: u32, variant: &str) -> Option<Batching> {
+        let stages = &self.gear(gear)?.wiring.stages;
+        stages
+            .iter()
+            .find(|stage| stage.variant == variant)
+            .map(|stage| stage.batching)
+    }
+}
+
+/// What the book holds at one moment.
+#[derive(Debug, Clone, Default)]
+struct Page {
+    epochs: BTreeMap<u64, Arc<Adopted>>,
+    gear: u32,
+}
+
+/// The plans of one app, shared by the actors of a process.
+#[derive(Debug, Clone)]
+pub struct PlanBook {
+    app: String,
+    page: Arc<watch::Sender<Page>>,
+}
+
+impl PlanBook {
+    /// An empty book.
+    pub fn new(app: &str) -> Self {
+        Self {
+            app: app.to_owned(),
+            page: Arc::new(watch::Sender::new(Page::default())),
+        }
+    }
+
+    /// The running plan and gear; `None` before the first plan.
+    pub fn current(&self) -> Option<(Arc<Adopted>, u32)> {
+        let page = self.page.borrow();
+        page.epochs
+            .last_key_value()
+            .map(|(_, adopted)| (Arc::clone(adopted), page.gear))
+    }
+
+    /// The plan of that epoch, while it is kept.
+    pub fn at(&self, epoch: u64) -> Option<Arc<Adopted>> {
+        self.page.borrow().epochs.get(&epoch).cloned()
+    }
+
+    /// Makes the plan the running one, in its first gear.
+    ///
+    /// # Errors
+    /// [`AdoptError`]; the running plan stays as it is.
+    pub fn adopt(&self, epoch: u64, plan: Plan) -> Result<(), AdoptError> {
+        plan.validate().map_err(|error| AdoptError::Invalid {
+            epoch,
+            reason: error.to_string(),
+        })?;
+        if plan.app != self.app {
+            return Err(AdoptError::WrongApp {
+                epoch,
+                theirs: plan.app,
+                ours: self.app.clone(),
+            });
+        }
+        let stages = plan.gears.iter().flat_map(|gear| &gear.wiring.stages);
+        if let Some(stage) = stages
+            .into_iter()
+            .find(|stage| matches!(stage.exit, Exit::FanOut { .. }))
+        {
+            return Err(AdoptError::FanOut {
+                stage: stage.name.clone(),
+            });
+        }
+        let mut adopted = Some(Arc::new(Adopted { epoch, plan }));
+        let mut refused = None;
+        self.page.send_if_modified(|page| {
+            if let Some((current, _)) = page.epochs.last_key_value()
+                && *current >= epoch
+            {
+                refused = Some(AdoptError::Stale {
+                    epoch,
+                    current: *current,
+                });
+                return false;
+            }
+            page.epochs.extend(adopted.take().map(|adopted| (epoch, adopted)));
+            page.gear = 0;
+            while page.epochs.len() > EPOCHS_KEPT {
+                page.epochs.pop_first();
+            }
+            true
+        });
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// Shifts the running plan into another gear. True if that changed anything.
+    ///
+    /// # Errors
+    /// [`AdoptError::NoSuchGear`] when the running plan is of another epoch or has no such gear.
+    pub fn shift(&self, epoch: u64, gear: u32) -> Result<bool, AdoptError> {
+        let mut refused = None;
+        let shifted = self.page.send_if_modified(|page| {
+            let (current, gears) = page
+                .epochs
+                .last_key_value()
+                .map_or((0, 0), |(epoch, adopted)| (*epoch, adopted.plan.gears.len()));
+            if current != epoch || gear as usize >= gears {
+                refused = Some(AdoptError::NoSuchGear {
+                    gear,
+                    epoch,
+                    current,
+                    gears,
+                });
+                return false;
+            }
+            std::mem::replace(&mut page.gear, gear) != gear
+        });
+        refused.map_or(Ok(shifted), Err)
+    }
+
+    /// Resolves whenever the plan or the gear changes.
+    pub fn changes(&self) -> Changes {
+        Changes(self.page.subscribe())
+    }
+}
+
+/// Notices of changes in a [`PlanBook`].
+pub struct Changes(watch::Receiver<Page>);
+
+impl Changes {
+    /// Waits for the next change. False once the book is gone.
+    pub async fn next(&mut self) -> bool {
+        self.0.changed().await.is_ok()
+    }
+}

@@ -1,0 +1,134 @@
+//! The one thin module around actix: subjects become mailboxes here.
+//!
+//! actix is in passive maintenance, so nothing outside this module relies on more of it than actors, addresses and
+//! arbiters. The shape that was measured to work is: subscription pump -> permit -> actor -> model thread -> publish,
+//! the permit dropped last; no permit means an immediate refusal.
+
+use std::{sync::Arc, time::Duration};
+
+use actix::{Recipient, dev::ToEnvelope};
+use async_nats::{Message, Subject};
+use futures::StreamExt;
+use tokio::sync::{Semaphore, watch};
+
+use crate::{
+    bus::{Bus, BusError},
+    delivery::Delivery,
+    exchange::{Exchange, full_queue},
+    fault::{Code, Fault},
+    headers::{self, Trace},
+    wire::{Done, DoneResult, Message as _, StageRequest},
+};
+
+/// Serves `subject` with an actor: every message becomes a [`Delivery`] in its mailbox, at most `room` of them at a
+/// time; beyond that the sender is refused at once with `Overloaded`. With a `group`, its members share the messages.
+/// Ends, after what was received has been handed over, when `stop` turns true.
+///
+/// # Errors
+/// [`BusError`] when the subscription fails.
+pub async fn bind(
+    bus: &Bus,
+    exchange: &Exchange,
+    subject: Subject,
+    group: Option<String>,
+    replica: &str,
+    mailbox: Recipient<Delivery>,
+    room: Arc<Semaphore>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), BusError> {
+    let mut subscription = bus.subscribe(subject, group).await?;
+    let exchange = exchange.clone();
+    let replica = replica.to_owned();
+    actix::spawn(async move {
+        loop {
+            tokio::select! {
+                message = subscription.next() => match message {
+                    Some(message) => receive(&exchange, &replica, &mailbox, &room, message),
+                    None => break,
+                },
+                _ = stop.wait_for(|stop| *stop) => {
+                    // Drain, not drop: a dropped subscription loses what it has buffered.
+                    let _ = subscription.drain().await;
+                    while let Some(message) = subscription.next().await {
+                        receive(&exchange, &replica, &mailbox, &room, message);
+                    }
+                    break;
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Turns a message into a delivery, or refuses it with a typed fault where it can be told whose it is.
+fn receive(
+    exchange: &Exchange,
+    replica: &str,
+    mailbox: &Recipient<Delivery>,
+    room: &Arc<Semaphore>,
+    message: Message,
+) {
+    let now = exchange.clock().now();
+    let request = match StageRequest::decode(&message.payload) {
+        Ok(request) => request,
+        Err(error) => return refuse_undecodable(exchange, replica, &message, &error.to_string()),
+    };
+    let headers = message.headers.as_ref();
+    let budget = headers
+        .and_then(|headers| headers::budget(headers).ok().flatten())
+        .unwrap_or(DEFAULT_BUDGET);
+    let budget_us = budget.as_micros() as u64;
+    let trace = headers.and_then(Trace::read).unwrap_or_else(Trace::start);
+    let permit = Arc::clone(room).try_acquire_owned().ok();
+    let full = permit.is_none();
+    let delivery = Delivery::new(
+        request,
+        now.saturating_add(budget_us),
+        trace,
+        exchange.clone(),
+        replica,
+        permit,
+    );
+    if full {
+        delivery.fail(full_queue(replica));
+    } else {
+        mailbox.do_send(delivery);
+    }
+}
+
+/// Budget of a stage request whose sender named none, such as a hand-written client: generous, but never unbounded.
+const DEFAULT_BUDGET: Duration = Duration::from_secs(30);
+
+/// The request cannot be read, but the reply subject says where it belongs: `done.<ingress>.<id>`.
+fn refuse_undecodable(exchange: &Exchange, replica: &str, message: &Message, reason: &str) {
+    tracing::warn!(subject = %message.subject, reason, "a stage request could not be read");
+    let Some(reply) = message.reply.clone() else {
+        return;
+    };
+    let fault = Fault::new(
+        Code::Malformed,
+        format!("the stage could not read the request: {reason}"),
+    );
+    let result = DoneResult::Fault(fault);
+    let done = Done {
+        id: 0,
+        attempt: 0,
+        stage: String::new(),
+        replica: replica.to_owned(),
+        hops: Vec::new(),
+        result,
+    };
+    if let Ok(payload) = done.encode() {
+        exchange.publish(reply, None, None, payload);
+    }
+}
+
+/// Starts an actor on a thread of its own, so that a handler that blocks or panics takes nobody else down.
+pub fn spawn_apart<A>(make: impl FnOnce() -> A + Send + 'static) -> actix::Addr<A>
+where
+    A: actix::Actor<Context = actix::Context<A>>,
+    A::Context: ToEnvelope<A, Delivery>,
+    A: actix::Handler<Delivery>,
+{
+    A::start_in_arbiter(&actix::Arbiter::new().handle(), move |_| make())
+}

@@ -1,0 +1,393 @@
+//! The worker: owns devices and runs the replicas that the placement gives it.
+//!
+//! When a plan moves replicas, the new ones are loaded before the old ones leave, and a leaving replica first answers
+//! everything it has taken.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
+use async_nats::Subject;
+use kaskade_models::{Executor, Model, SpawnError};
+use kaskade_plans::{
+    liveness::BEAT_PERIOD_US,
+    plan::{Batching, Replica},
+};
+use tokio::sync::{Semaphore, watch};
+
+use crate::{
+    batcher::{Batcher, BatcherParts, Rebatch},
+    bus::Bus,
+    exchange::{Exchange, LocalReplica},
+    metrics::Metrics,
+    planbook::{Adopted, PlanBook},
+    router::Router,
+    subjects::{self, SubjectError},
+    system,
+    wire::{Beat, Message as _, ReplicaBeat},
+};
+
+/// Makes the model of a replica. Called on the thread that will run it; the error is shown to the operator.
+pub type Loader = Arc<dyn Fn(&Replica) -> Result<Box<dyn Model>, String> + Send + Sync>;
+
+/// What a worker is told at its start.
+#[derive(Debug, Clone)]
+pub struct WorkerConfig {
+    /// Its name, as placements use it.
+    pub name: String,
+    /// Requests that may wait in each replica's queue.
+    pub queue_capacity: usize,
+}
+
+/// How far a worker has come with the placement.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// Epoch whose placement is in place; 0 before the first.
+    pub epoch: u64,
+    /// Replicas that could not be loaded, with the reason.
+    pub failed: BTreeMap<String, String>,
+}
+
+/// The worker actor.
+pub struct Worker {
+    config: WorkerConfig,
+    bus: Bus,
+    book: PlanBook,
+    exchange: Exchange,
+    metrics: Arc<Metrics>,
+    loader: Loader,
+    replicas: BTreeMap<String, Hosted>,
+    loading: BTreeSet<String>,
+    failed: BTreeMap<String, String>,
+    readiness: watch::Sender<Readiness>,
+    beats: u64,
+}
+
+/// A replica that this worker runs.
+struct Hosted {
+    replica: Replica,
+    local: LocalReplica,
+    batcher: Addr<Batcher>,
+    stages: BTreeSet<String>,
+    stop: watch::Sender<bool>,
+    capacity: usize,
+}
+
+/// Brings the replicas in line with the running plan.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Reconcile;
+
+/// Takes every replica out of service; answered with what is needed to wait until they are empty.
+#[derive(Message)]
+#[rtype(result = "Draining")]
+pub struct Leave;
+
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Loaded {
+    replica: Replica,
+    executor: Result<Executor, String>,
+}
+
+/// The queues of leaving replicas.
+pub struct Draining(Vec<(Arc<Semaphore>, usize)>);
+
+impl Draining {
+    /// Whether every request that was taken has been answered.
+    pub fn done(&self) -> bool {
+        self.0
+            .iter()
+            .all(|(room, capacity)| room.available_permits() == *capacity)
+    }
+}
+
+impl<A: Actor, M: Message<Result = Draining>> actix::dev::MessageResponse<A, M> for Draining {
+    fn handle(self, _: &mut A::Context, sender: Option<actix::dev::OneshotSender<Draining>>) {
+        if let Some(sender) = sender {
+            let _ = sender.send(self);
+        }
+    }
+}
+
+impl Worker {
+    /// A worker without replicas, and where to see how far it is.
+    pub fn new(
+        config: WorkerConfig,
+        bus: Bus,
+        book: PlanBook,
+        exchange: Exchange,
+        metrics: Arc<Metrics>,
+        loader: Loader,
+    ) -> (Self, watch::Receiver<Readiness>) {
+        let (readiness, watch) = watch::channel(Readiness::default());
+        let worker = Self {
+            config,
+            bus,
+            book,
+            exchange,
+            metrics,
+            loader,
+            replicas: BTreeMap::new(),
+            loading: BTreeSet::new(),
+            failed: BTreeMap::new(),
+            readiness,
+            beats: 0,
+        };
+        (worker, watch)
+    }
+
+    fn reconcile(&mut self, ctx: &mut Context<Self>) {
+        let Some((adopted, gear)) = self.book.current() else {
+            return;
+        };
+        let wanted: BTreeMap<&str, &Replica> = adopted
+            .plan
+            .placement
+            .iter()
+            .filter(|replica| replica.worker == self.config.name)
+            .map(|replica| (replica.id.as_str(), replica))
+            .collect();
+        self.failed.retain(|id, _| wanted.contains_key(id.as_str()));
+        for replica in wanted.values() {
+            let known = self
+                .replicas
+                .get(&replica.id)
+                .is_some_and(|hosted| hosted.replica == **replica);
+            if !known && !self.failed.contains_key(&replica.id) && self.loading.insert(replica.id.clone()) {
+                self.load((*replica).clone(), ctx);
+            }
+        }
+        if !self.loading.is_empty() {
+            return;
+        }
+        // Everything new is loaded: now the old may leave.
+        let leaving: Vec<String> = self
+            .replicas
+            .keys()
+            .filter(|id| !wanted.contains_key(id.as_str()))
+            .cloned()
+            .collect();
+        for id in leaving {
+            self.retire(&id);
+        }
+        for hosted in self.replicas.values_mut() {
+            if let Some(batching) = adopted.batching(gear, &hosted.replica.variant) {
+                hosted.batcher.do_send(Rebatch(batching));
+            }
+        }
+        self.serve_stages(&adopted);
+    }
+
+    fn load(&self, replica: Replica, ctx: &mut Context<Self>) {
+        let (loader, worker) = (Arc::clone(&self.loader), ctx.address());
+        actix::spawn(async move {
+            let wanted = replica.clone();
+            let loaded = tokio::task::spawn_blocking(move || {
+                Executor::spawn(&wanted.id.clone(), move || loader(&wanted)).map_err(|error| match error {
+                    SpawnError::Build(reason) => reason,
+                    SpawnError::Panicked { reason } => format!("loading it panicked: {reason}"),
+                    SpawnError::Thread(error) => format!("no thread for it: {error}"),
+                })
+            });
+            let executor = loaded
+                .await
+                .unwrap_or_else(|_| Err("loading it panicked".to_owned()));
+            worker.do_send(Loaded { replica, executor });
+        });
+    }
+
+    fn host(&mut self, replica: Replica, executor: Executor, batching: Batching) {
+        self.retire(&replica.id);
+        let capacity = self.config.queue_capacity;
+        let depth = Arc::new(AtomicUsize::new(0));
+        let router = Router::new(&replica.variant, self.book.clone(), Arc::clone(&self.metrics)).start();
+        let batcher = Batcher::new(BatcherParts {
+            replica: replica.id.clone(),
+            batching,
+            capacity,
+            executor,
+            router,
+            clock: self.exchange.clock(),
+            depth: Arc::clone(&depth),
+            metrics: Arc::clone(&self.metrics),
+        })
+        .start();
+        let local = LocalReplica {
+            id: replica.id.clone(),
+            mailbox: batcher.clone().recipient(),
+            // Room for a full queue and the batch that runs.
+            room: Arc::new(Semaphore::new(capacity + batching.max_batch as usize)),
+            depth,
+            max_batch: batching.max_batch,
+        };
+        let capacity = local.room.available_permits();
+        let (stop, _) = watch::channel(false);
+        let hosted = Hosted {
+            local,
+            batcher,
+            stages: BTreeSet::new(),
+            stop,
+            capacity,
+            replica,
+        };
+        self.bind(&hosted, self.exchange.app().replica(&hosted.replica.id), None);
+        self.replicas.insert(hosted.replica.id.clone(), hosted);
+    }
+
+    /// Makes every replica serve every stage that the plan has for its variant, in any gear.
+    fn serve_stages(&mut self, adopted: &Adopted) {
+        let mut replicas = std::mem::take(&mut self.replicas);
+        for hosted in replicas.values_mut() {
+            for stage in adopted.stages_of(&hosted.replica.variant) {
+                if hosted.stages.contains(&stage) {
+                    continue;
+                }
+                self.bind(
+                    hosted,
+                    self.exchange.app().stage(&stage),
+                    Some(subjects::STAGE_GROUP.to_owned()),
+                );
+                self.exchange.join_stage(&stage, hosted.local.clone());
+                hosted.stages.insert(stage);
+            }
+        }
+        self.replicas = replicas;
+        let ready = Readiness {
+            epoch: adopted.epoch,
+            failed: self.failed.clone(),
+        };
+        let (bus, readiness) = (self.bus.clone(), self.readiness.clone());
+        actix::spawn(async move {
+            // Only a round trip proves that the subscriptions stand.
+            let _ = bus.barrier().await;
+            readiness.send_replace(ready);
+        });
+    }
+
+    fn bind(&self, hosted: &Hosted, subject: Result<Subject, SubjectError>, group: Option<String>) {
+        // Replica and stage names are checked with the plan.
+        let Ok(subject) = subject else { return };
+        let (bus, exchange, stop) = (self.bus.clone(), self.exchange.clone(), hosted.stop.subscribe());
+        let LocalReplica {
+            id, mailbox, room, ..
+        } = hosted.local.clone();
+        actix::spawn(async move {
+            if let Err(error) = system::bind(&bus, &exchange, subject, group, &id, mailbox, room, stop).await
+            {
+                tracing::error!(%error, replica = id, "a replica could not subscribe");
+            }
+        });
+    }
+
+    fn retire(&mut self, id: &str) {
+        if let Some(hosted) = self.replicas.remove(id) {
+            self.exchange.leave(id);
+            hosted.stop.send_replace(true);
+        }
+    }
+
+    fn beat(&mut self) {
+        self.beats += 1;
+        let replicas = self
+            .replicas
+            .values()
+            .map(|hosted| ReplicaBeat {
+                id: hosted.replica.id.clone(),
+                variant: hosted.replica.variant.clone(),
+                queue: count(hosted.local.depth.load(Ordering::Relaxed)),
+                in_flight: count(
+                    hosted
+                        .capacity
+                        .saturating_sub(hosted.local.room.available_permits()),
+                ),
+                ..ReplicaBeat::default()
+            })
+            .collect::<Vec<_>>();
+        let epoch = self.book.current().map_or(0, |(adopted, _)| adopted.epoch);
+        let beat = Beat {
+            actor: self.config.name.clone(),
+            kind: "worker".to_owned(),
+            sequence: self.beats,
+            epoch,
+            queue: replicas.iter().map(|replica| replica.queue).sum(),
+            in_flight: replicas.iter().map(|replica| replica.in_flight).sum(),
+            replicas,
+        };
+        // The name was checked when the worker was made.
+        if let (Ok(subject), Ok(payload)) = (self.exchange.app().beat(&self.config.name), beat.encode()) {
+            self.exchange.publish(subject, None, None, payload);
+        }
+    }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+impl Actor for Worker {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        ctx.run_interval(Duration::from_micros(BEAT_PERIOD_US), |worker, _| worker.beat());
+        ctx.notify(Reconcile);
+    }
+}
+
+impl Handler<Reconcile> for Worker {
+    type Result = ();
+
+    fn handle(&mut self, _: Reconcile, ctx: &mut Context<Self>) {
+        self.reconcile(ctx);
+    }
+}
+
+impl Handler<Loaded> for Worker {
+    type Result = ();
+
+    fn handle(&mut self, Loaded { replica, executor }: Loaded, ctx: &mut Context<Self>) {
+        self.loading.remove(&replica.id);
+        let batching = self
+            .book
+            .current()
+            .and_then(|(adopted, gear)| adopted.batching(gear, &replica.variant));
+        match executor {
+            Ok(executor) => self.host(replica, executor, batching.unwrap_or_default()),
+            Err(reason) => {
+                tracing::error!(
+                    replica = replica.id,
+                    variant = replica.variant,
+                    reason,
+                    "a replica was not loaded"
+                );
+                self.failed.insert(replica.id, reason);
+            }
+        }
+        self.reconcile(ctx);
+    }
+}
+
+impl Handler<Leave> for Worker {
+    type Result = Draining;
+
+    fn handle(&mut self, _: Leave, _: &mut Context<Self>) -> Draining {
+        let leaving: Vec<String> = self.replicas.keys().cloned().collect();
+        let queues = self
+            .replicas
+            .values()
+            .map(|hosted| (Arc::clone(&hosted.local.room), hosted.capacity));
+        let draining = Draining(queues.collect());
+        for id in leaving {
+            self.retire(&id);
+        }
+        // Tells everybody at once, instead of after three missed beats.
+        self.beat();
+        draining
+    }
+}

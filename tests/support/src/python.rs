@@ -1,0 +1,68 @@
+//! A Python that can speak to Kaskade, for the tests that run Python programs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::cache::{build_once, cache_dir, run};
+
+/// What is installed, pinned so that a test means the same tomorrow.
+const PACKAGES: [&str; 2] = ["nats-py==2.16.0", "msgpack==1.2.4"];
+const IMPORTS: &str = "import nats, msgpack";
+
+/// A Python interpreter that has `nats-py` and `msgpack`.
+///
+/// In this order: the environment variable `KASKADE_PYTHON`; a virtual environment under cargo's target directory, made
+/// once with `python3 -m venv` and pip; the `python3` on the `PATH` if it happens to have both modules.
+///
+/// # Panics
+/// When there is none; the message says what was tried and what to install.
+pub fn python() -> PathBuf {
+    static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    match FOUND.get_or_init(find) {
+        Ok(path) => path.clone(),
+        Err(message) => panic!("{message}"),
+    }
+}
+
+fn find() -> Result<PathBuf, String> {
+    if let Some(named) = std::env::var_os("KASKADE_PYTHON") {
+        let path = PathBuf::from(named);
+        return usable(&path).map_err(|e| format!("KASKADE_PYTHON={}: {e}", path.display()));
+    }
+    environment().or_else(|venv| {
+        usable(Path::new("python3")).map_err(|system| {
+            format!(
+                "no Python with nats-py and msgpack to test with.\n  a virtual environment: {venv}\n  on the PATH: \
+                 {system}\nInstall python3 with venv and pip (Debian: apt-get install python3-venv), or name an \
+                 interpreter that has both modules in KASKADE_PYTHON."
+            )
+        })
+    })
+}
+
+fn usable(interpreter: &Path) -> Result<PathBuf, String> {
+    run(Command::new(interpreter).args(["-c", IMPORTS]))?;
+    Ok(interpreter.to_path_buf())
+}
+
+fn environment() -> Result<PathBuf, String> {
+    // The pins are in the name, so that changing one makes a new environment.
+    let name = PACKAGES.join("-").replace("==", "-").replace('.', "_");
+    let dir = cache_dir()?.join(format!("python-{name}"));
+    build_once(&dir, |scratch| {
+        run(Command::new("python3").args(["-m", "venv"]).arg(scratch))?;
+        run(Command::new(scratch.join("bin/python"))
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+            .args(PACKAGES))?;
+        eprintln!(
+            "kaskade-testkit: {} installed from PyPI into {}",
+            PACKAGES.join(" and "),
+            dir.display()
+        );
+        Ok(())
+    })?;
+    // The environment was made under another name: its interpreter finds its modules by its own place, its scripts
+    // (pip and the like) would not, and nothing here uses them.
+    usable(&dir.join("bin/python"))
+}

@@ -1,0 +1,284 @@
+//! A real nats-server for one test.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::{free_port, nats_server_binary, wait_until};
+
+/// A server that has not answered by then is taken for broken; the machine may be busy compiling.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often another port is tried when the chosen one was taken in between.
+const ATTEMPTS: u32 = 5;
+
+/// How a [`NatsServer`] is set up; the default is core NATS with the server's own defaults.
+#[derive(Debug, Clone, Default)]
+pub struct NatsOptions {
+    /// Turn `JetStream` on, with its files in a temporary folder that outlives [`NatsServer::restart`].
+    pub jetstream: bool,
+    /// `max_payload` in bytes; the server's default is 1 MiB.
+    pub max_payload: Option<usize>,
+    /// Further lines of the server's configuration file, as they are (`sync_interval` goes into
+    /// [`NatsOptions::jetstream_config`]).
+    pub config: String,
+    /// Further lines inside the `jetstream` block, such as `sync_interval: always`.
+    pub jetstream_config: String,
+}
+
+impl NatsOptions {
+    /// Core NATS with `JetStream` on.
+    pub fn jetstream() -> Self {
+        Self {
+            jetstream: true,
+            ..Self::default()
+        }
+    }
+}
+
+/// A running nats-server on the loopback, killed when dropped, and when the test process dies.
+#[derive(Debug)]
+pub struct NatsServer {
+    port: u16,
+    name: String,
+    options: NatsOptions,
+    dir: TempDir,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    server: Child,
+    /// Kills the server when this process is gone without having dropped it (a signal, a `static`).
+    watchdog: Child,
+}
+
+impl NatsServer {
+    /// Starts a server on a free port and waits until it answers.
+    ///
+    /// # Panics
+    /// When no binary is found (see [`nats_server_binary`]) or the server does not come up; the message has its log.
+    pub fn start(options: NatsOptions) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let mut server = Self {
+            port: 0,
+            name: format!("kaskade-test-{}-{count}", std::process::id()),
+            options,
+            dir: tempfile::tempdir().expect("cannot create a temporary folder"),
+            running: None,
+        };
+        for _ in 0..ATTEMPTS {
+            server.port = free_port();
+            if server.launch() {
+                return server;
+            }
+        }
+        panic!(
+            "nats-server did not start in {ATTEMPTS} attempts; its log:\n{}",
+            server.log()
+        );
+    }
+
+    /// The URL for clients, `nats://127.0.0.1:<port>`; it stays the same over [`NatsServer::restart`].
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// The port it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The process id.
+    ///
+    /// # Panics
+    /// When it is stopped.
+    pub fn pid(&self) -> u32 {
+        self.running
+            .as_ref()
+            .expect("the nats-server is stopped")
+            .server
+            .id()
+    }
+
+    /// What the server has logged so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// Asks it to end (SIGTERM) and waits until it has.
+    pub fn stop(&mut self) {
+        self.end(Signal::TERM);
+    }
+
+    /// Ends it at once (SIGKILL), as a crash does.
+    pub fn kill(&mut self) {
+        self.end(Signal::KILL);
+    }
+
+    /// Starts it again on the same port and the same store, stopping it first if it runs.
+    ///
+    /// # Panics
+    /// When it does not come up again.
+    pub fn restart(&mut self) {
+        self.stop();
+        assert!(
+            self.launch(),
+            "nats-server did not come up again; its log:\n{}",
+            self.log()
+        );
+    }
+
+    /// Freezes it (SIGSTOP): connections stay open, nothing answers.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets a paused server go on (SIGCONT).
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.pid())
+            .ok()
+            .and_then(Pid::from_raw)
+            .expect("a process id");
+        kill_process(pid, signal).expect("cannot signal the nats-server");
+    }
+
+    fn end(&mut self, signal: Signal) {
+        if self.running.is_none() {
+            return;
+        }
+        self.signal(signal);
+        // A paused process only sees a polite signal once it goes on.
+        self.signal(Signal::CONT);
+        let Some(mut running) = self.running.take() else {
+            return;
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while running.server.try_wait().is_ok_and(|status| status.is_none()) {
+            if Instant::now() > deadline {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        running.reap();
+    }
+
+    /// Starts the process; `false` when it ended by itself, as it does when the port is taken.
+    fn launch(&mut self) -> bool {
+        let config = self.dir.path().join("nats.conf");
+        fs::write(&config, self.config_text()).expect("cannot write the nats-server's configuration");
+        let log = File::options().create(true).append(true).open(self.log_path());
+        let log = log.expect("cannot open the nats-server's log");
+        let mut server = Command::new(nats_server_binary())
+            .arg("--config")
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("cannot start nats-server");
+        let watchdog = watchdog(server.id());
+        let mut ended = false;
+        wait_until("nats-server answers or ends", PATIENCE, || {
+            ended = server.try_wait().is_ok_and(|status| status.is_some());
+            ended || self.answers()
+        });
+        let running = Running { server, watchdog };
+        if ended {
+            running.reap();
+            return false;
+        }
+        self.running = Some(running);
+        true
+    }
+
+    fn config_text(&self) -> String {
+        let mut lines = vec![
+            format!("listen: \"127.0.0.1:{}\"", self.port),
+            format!("server_name: \"{}\"", self.name),
+        ];
+        if let Some(bytes) = self.options.max_payload {
+            lines.push(format!("max_payload: {bytes}"));
+            // The server refuses a payload limit over what a client may have pending.
+            lines.push(format!("max_pending: {}", bytes.max(64 << 20)));
+        }
+        if self.options.jetstream {
+            let store = self.dir.path().join("jetstream");
+            let extra = &self.options.jetstream_config;
+            lines.push(format!(
+                "jetstream {{\nstore_dir: \"{}\"\n{extra}\n}}",
+                store.display()
+            ));
+        }
+        lines.push(self.options.config.clone());
+        lines.join("\n") + "\n"
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.path().join("nats.log")
+    }
+
+    /// Whether this very server (not another one that took the port) completes a ping.
+    fn answers(&self) -> bool {
+        self.ping().unwrap_or(false)
+    }
+
+    fn ping(&self) -> std::io::Result<bool> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"CONNECT {\"verbose\":false}\r\nPING\r\n")?;
+        let mut lines = BufReader::new(stream).lines();
+        let info = lines.next().transpose()?.unwrap_or_default();
+        let info: serde_json::Value =
+            serde_json::from_str(info.trim_start_matches("INFO ")).unwrap_or_default();
+        let ours = info
+            .get("server_name")
+            .is_some_and(|name| name == self.name.as_str());
+        Ok(ours
+            && lines
+                .next()
+                .transpose()?
+                .is_some_and(|line| line.starts_with("PONG")))
+    }
+}
+
+impl Drop for NatsServer {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.reap();
+        }
+    }
+}
+
+impl Running {
+    /// The watchdog first: the server's id is free for others once the server is reaped.
+    fn reap(mut self) {
+        let _ = self.watchdog.kill();
+        let _ = self.watchdog.wait();
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// A shell that waits for the end of its standard input, which comes when this process is gone, however it went.
+fn watchdog(server: u32) -> Child {
+    Command::new("sh")
+        .arg("-c")
+        .arg(format!("read _; kill -9 {server}"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("cannot start sh")
+}
