@@ -1,25 +1,72 @@
-//! The replica's engine room: a model on a thread of its own, one batch at a time.
+//! The thread that a model lives on.
 //!
-//! What comes back has been checked: as many results as requests, outputs that are there and finite. A model that panics
-//! fails the requests of that batch and serves on.
+//! A model blocks for as long as a batch takes, may not be movable between threads once its device is set up, and may
+//! panic in code that nobody here wrote. So it gets one thread to itself, on which it is built, run and dropped, and
+//! everything that comes out of it is checked before it is anyone's answer.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::mpsc,
-    thread,
-    time::Instant,
-};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
 
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use thiserror::Error;
 
-use crate::model::{Inputs, Model, ModelError, Outputs, Signature};
+use crate::model::{Inputs, Model, ModelError, Outputs, Signature, check_outputs};
 
-/// A running model.
+/// A model on its own thread, one batch at a time. Dropping it waits for the batch in hand.
+#[derive(Debug)]
 pub struct Executor {
+    /// Absent only while it is being dropped.
+    jobs: Option<SyncSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    occupied: Arc<AtomicBool>,
     signature: Signature,
-    // Dropped before the thread is joined: that is what ends it.
-    jobs: Option<mpsc::SyncSender<Job>>,
-    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// What came of one batch.
+#[derive(Debug)]
+pub struct BatchResult {
+    /// One result per request, in order; every `Ok` has passed [`check_outputs`].
+    pub outputs: Vec<Result<Outputs, ModelError>>,
+    /// Wall time of the model's run, microseconds.
+    pub run_us: u64,
+    /// CPU time of the model's thread in the run, microseconds. Helpers that it shares the work with are not in it.
+    pub thread_cpu_us: u64,
+    /// CPU time of the whole process during the run, microseconds: the model's helpers are in it, and whatever else
+    /// the process did meanwhile.
+    pub process_cpu_us: u64,
+}
+
+/// Why a batch was not taken; it comes back untouched.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// Another batch is in hand.
+    #[error("the model is busy with another batch")]
+    Busy(Vec<Inputs>),
+    /// The model's thread has ended.
+    #[error("the model's thread has ended; load the model again")]
+    Stopped(Vec<Inputs>),
+}
+
+/// Why there is no executor.
+#[derive(Debug, Error)]
+pub enum SpawnError<E> {
+    /// The model was not built.
+    #[error(transparent)]
+    Build(E),
+    /// Building the model panicked.
+    #[error("building the model panicked: {reason}")]
+    Panicked {
+        /// What the panic said.
+        reason: String,
+    },
+    /// The operating system gave no thread.
+    #[error("no thread for the model: {0}")]
+    Thread(std::io::Error),
 }
 
 struct Job {
@@ -27,66 +74,43 @@ struct Job {
     done: Box<dyn FnOnce(BatchResult) + Send>,
 }
 
-/// What a batch came to.
-#[derive(Debug)]
-pub struct BatchResult {
-    /// One result per request, in order.
-    pub outputs: Vec<Result<Outputs, ModelError>>,
-    /// How long the model ran, microseconds of wall time.
-    pub run_us: u64,
-}
-
-/// Why there is no running model.
-#[derive(Debug, Error)]
-pub enum ExecutorError {
-    /// The model could not be made.
-    #[error("{0}")]
-    Load(String),
-    /// Making the model panicked, or its thread could not be started.
-    #[error("the model's thread failed: {0}")]
-    Thread(String),
-}
-
-/// Why a batch was not taken: the thread has one and another waits, or it is gone. The batch comes back.
-#[derive(Debug)]
-pub struct Busy(pub Vec<Inputs>);
-
 impl Executor {
-    /// Makes a model on a new thread called `name`, and waits until it is loaded.
+    /// Builds a model on a thread of its own, named `name`, and waits until it is ready.
     ///
     /// # Errors
-    /// [`ExecutorError::Load`] with what `make` said, or [`ExecutorError::Thread`].
-    pub fn spawn<E: std::fmt::Display>(
+    /// [`SpawnError`] when the model is not built or there is no thread.
+    pub fn spawn<E: Send + 'static>(
         name: &str,
-        make: impl FnOnce() -> Result<Box<dyn Model>, E> + Send + 'static,
-    ) -> Result<Self, ExecutorError> {
-        let (loaded, loading) = mpsc::sync_channel(1);
-        let (jobs, queue) = mpsc::sync_channel::<Job>(1);
-        let serve = move || {
-            let made = catch_unwind(AssertUnwindSafe(make)).map_err(|panic| said(&*panic));
-            let mut model = match made {
-                Ok(Ok(model)) => model,
-                Ok(Err(error)) => return drop(loaded.send(Err(ExecutorError::Load(error.to_string())))),
-                Err(panic) => return drop(loaded.send(Err(ExecutorError::Thread(panic)))),
-            };
-            if loaded.send(Ok(model.signature())).is_err() {
-                return;
-            }
-            for Job { batch, done } in queue {
-                done(run(&mut *model, &batch));
-            }
-        };
-        let thread = thread::Builder::new()
+        model: impl FnOnce() -> Result<Box<dyn Model>, E> + Send + 'static,
+    ) -> Result<Self, SpawnError<E>> {
+        let (jobs, queue) = sync_channel(1);
+        let (report, ready) = sync_channel(1);
+        let occupied = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::Builder::new()
             .name(name.to_owned())
-            .spawn(serve)
-            .map_err(|error| ExecutorError::Thread(error.to_string()))?;
-        let signature = loading
-            .recv()
-            .unwrap_or_else(|_| Err(ExecutorError::Thread("it ended while loading".to_owned())))?;
+            .spawn({
+                let occupied = Arc::clone(&occupied);
+                move || match build(model) {
+                    Err(error) => drop(report.send(Err(error))),
+                    Ok(model) => {
+                        // Nobody waits for the report if the process is going down.
+                        if report.send(Ok(model.signature())).is_ok() {
+                            serve(model, &queue, &occupied);
+                        }
+                    }
+                }
+            })
+            .map_err(SpawnError::Thread)?;
+        let signature = ready.recv().unwrap_or_else(|_| {
+            Err(SpawnError::Panicked {
+                reason: "its thread ended without a word".into(),
+            })
+        })?;
         Ok(Self {
-            signature,
             jobs: Some(jobs),
             thread: Some(thread),
+            occupied,
+            signature,
         })
     }
 
@@ -95,24 +119,35 @@ impl Executor {
         &self.signature
     }
 
-    /// Runs a batch on the model's thread and calls `done` there. Never blocks.
+    /// Whether a batch is in hand.
+    pub fn is_busy(&self) -> bool {
+        self.occupied.load(Ordering::Acquire)
+    }
+
+    /// Hands over a batch and returns at once; `done` is called on the model's thread, which is free for the next
+    /// batch by then and waits for `done` to return: it should pass the result on and no more.
     ///
     /// # Errors
-    /// [`Busy`], with the batch; `done` is dropped uncalled.
+    /// [`RunError`] with the batch; `done` is dropped uncalled.
     pub fn run(
         &self,
         batch: Vec<Inputs>,
         done: impl FnOnce(BatchResult) + Send + 'static,
-    ) -> Result<(), Busy> {
+    ) -> Result<(), RunError> {
         let Some(jobs) = &self.jobs else {
-            return Err(Busy(batch));
+            return Err(RunError::Stopped(batch));
         };
-        jobs.try_send(Job {
+        if self.occupied.swap(true, Ordering::AcqRel) {
+            return Err(RunError::Busy(batch));
+        }
+        let job = Job {
             batch,
             done: Box::new(done),
-        })
-        .map_err(|error| match error {
-            mpsc::TrySendError::Full(job) | mpsc::TrySendError::Disconnected(job) => Busy(job.batch),
+        };
+        // Whoever holds `occupied` finds the channel empty, so this never blocks.
+        jobs.send(job).map_err(|returned| {
+            self.occupied.store(false, Ordering::Release);
+            RunError::Stopped(returned.0.batch)
         })
     }
 }
@@ -120,178 +155,116 @@ impl Executor {
 impl Drop for Executor {
     fn drop(&mut self) {
         self.jobs = None;
-        if let Some(thread) = self.thread.take()
-            // The last message to an executor may come from its own thread's `done`.
-            && thread.thread().id() != thread::current().id()
-        {
-            let _ = thread.join();
+        // The last handle may go away inside `done`, on the very thread that would be waited for.
+        let elsewhere = self
+            .thread
+            .take()
+            .filter(|thread| thread.thread().id() != std::thread::current().id());
+        if let Some(thread) = elsewhere {
+            drop(thread.join());
+        }
+    }
+}
+
+fn build<E>(model: impl FnOnce() -> Result<Box<dyn Model>, E>) -> Result<Box<dyn Model>, SpawnError<E>> {
+    match catch_unwind(AssertUnwindSafe(model)) {
+        Ok(built) => built.map_err(SpawnError::Build),
+        Err(panic) => Err(SpawnError::Panicked {
+            reason: said(panic.as_ref()),
+        }),
+    }
+}
+
+fn serve(mut model: Box<dyn Model>, queue: &Receiver<Job>, occupied: &AtomicBool) {
+    while let Ok(Job { batch, done }) = queue.recv() {
+        let result = run(model.as_mut(), &batch);
+        drop(batch);
+        occupied.store(false, Ordering::Release);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| done(result))) {
+            tracing::error!(
+                reason = said(panic.as_ref()),
+                "the receiver of a batch's result panicked"
+            );
         }
     }
 }
 
 fn run(model: &mut dyn Model, batch: &[Inputs]) -> BatchResult {
-    let started = Instant::now();
-    let outcome = catch_unwind(AssertUnwindSafe(|| model.run(batch)));
-    let run_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-    let fail = |reason: String| -> Vec<Result<Outputs, ModelError>> {
-        batch
-            .iter()
-            .map(|_| {
-                Err(ModelError::Failed {
-                    reason: reason.clone(),
-                })
-            })
-            .collect()
+    let (started, clocks) = (Instant::now(), CpuClocks::now());
+    let outputs = if batch.is_empty() {
+        Vec::new()
+    } else {
+        catch_unwind(AssertUnwindSafe(|| model.run(batch))).unwrap_or_else(|panic| {
+            vec![Err(failed(format!("it panicked: {}", said(panic.as_ref())))); batch.len()]
+        })
     };
-    let outputs = match outcome {
-        Err(panic) => fail(format!("it panicked: {}", said(&*panic))),
-        Ok(outputs) if outputs.len() != batch.len() => fail(format!(
-            "it returned {} results for {} requests",
-            outputs.len(),
-            batch.len()
-        )),
-        Ok(outputs) => outputs
-            .into_iter()
-            .map(|outputs| outputs.and_then(checked))
-            .collect(),
-    };
-    BatchResult { outputs, run_us }
+    let (run_us, cpu) = (
+        started.elapsed().as_micros() as u64,
+        CpuClocks::now().since(clocks),
+    );
+    BatchResult {
+        outputs: checked(outputs, batch.len()),
+        run_us,
+        thread_cpu_us: cpu.thread_us,
+        process_cpu_us: cpu.process_us,
+    }
 }
 
-/// The outputs, if they are an answer: some, well-formed, not empty, finite.
-fn checked(outputs: Outputs) -> Result<Outputs, ModelError> {
-    let bad = |reason: String| ModelError::BadOutput { reason };
-    if outputs.is_empty() {
-        return Err(bad("there is no output".to_owned()));
+/// Every request gets a result, and only results that can be served count as such. Results that are too many or too
+/// few cannot be told apart, so none of them is anybody's.
+fn checked(outputs: Vec<Result<Outputs, ModelError>>, requests: usize) -> Vec<Result<Outputs, ModelError>> {
+    let results = outputs.len();
+    if results != requests {
+        return vec![
+            Err(failed(format!(
+                "it gave {results} results for {requests} requests"
+            )));
+            requests
+        ];
     }
     outputs
         .into_iter()
-        .map(|output| {
-            let output = output.checked().map_err(|error| bad(error.to_string()))?;
-            if output.data.is_empty() {
-                return Err(bad(format!("output `{}` is empty", output.name)));
-            }
-            output.check_finite().map_err(|error| bad(error.to_string()))?;
-            Ok(output)
-        })
+        .map(|outputs| outputs.and_then(check_outputs))
         .collect()
 }
 
+fn failed(reason: String) -> ModelError {
+    ModelError::Failed { reason }
+}
+
 /// What a panic said.
-fn said(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "(no message)".to_owned())
+        .unwrap_or_else(|| "without a message".into())
+}
+
+/// CPU time so far of this thread and of the process, microseconds.
+#[derive(Clone, Copy)]
+struct CpuClocks {
+    thread_us: u64,
+    process_us: u64,
+}
+
+impl CpuClocks {
+    fn now() -> Self {
+        Self {
+            thread_us: micros(clock_gettime(ClockId::ThreadCPUTime)),
+            process_us: micros(clock_gettime(ClockId::ProcessCPUTime)),
+        }
+    }
+
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            thread_us: self.thread_us.saturating_sub(earlier.thread_us),
+            process_us: self.process_us.saturating_sub(earlier.process_us),
+        }
+    }
+}
+
+fn micros(time: Timespec) -> u64 {
+    u64::try_from(time.tv_sec * 1_000_000 + time.tv_nsec / 1_000).unwrap_or_default()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tensor::Tensor;
-
-    /// Does what the first element of its only input says.
-    struct Moody;
-
-    impl Model for Moody {
-        fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-            let moods = batch
-                .iter()
-                .map(|inputs| inputs[0].to_f32().unwrap()[0])
-                .collect::<Vec<_>>();
-            if moods.contains(&-1.0) {
-                panic!("in a bad mood");
-            }
-            let skip = usize::from(moods.contains(&-2.0));
-            moods.iter().skip(skip).map(|mood| answer(*mood)).collect()
-        }
-    }
-
-    fn answer(mood: f32) -> Result<Outputs, ModelError> {
-        match mood {
-            -3.0 => Ok(Vec::new()),
-            -4.0 => Ok(vec![Tensor::from_f32("y", &[0], &[])?]),
-            -5.0 => Ok(vec![Tensor {
-                shape: vec![3],
-                ..Tensor::from_f32("y", &[1], &[1.0])?
-            }]),
-            mood => Ok(vec![Tensor::from_f32("y", &[1], &[mood])?]),
-        }
-    }
-
-    fn ask(executor: &Executor, moods: &[f32]) -> Vec<Result<Outputs, ModelError>> {
-        let batch = moods
-            .iter()
-            .map(|mood| vec![Tensor::from_f32("x", &[1], &[*mood]).unwrap()])
-            .collect();
-        let (sender, receiver) = mpsc::channel();
-        executor
-            .run(batch, move |result| sender.send(result).unwrap())
-            .unwrap();
-        receiver.recv().unwrap().outputs
-    }
-
-    #[test]
-    fn a_batch_is_answered_in_order() {
-        let executor =
-            Executor::spawn("moody", || Ok::<_, String>(Box::new(Moody) as Box<dyn Model>)).unwrap();
-        let outputs = ask(&executor, &[1.0, 2.0, 3.0]);
-        let values: Vec<f32> = outputs
-            .iter()
-            .map(|o| o.as_ref().unwrap()[0].to_f32().unwrap()[0])
-            .collect();
-        assert_eq!(values, [1.0, 2.0, 3.0]);
-    }
-
-    #[test]
-    fn what_is_no_answer_is_an_error_and_the_model_serves_on() {
-        let executor =
-            Executor::spawn("moody", || Ok::<_, String>(Box::new(Moody) as Box<dyn Model>)).unwrap();
-        for mood in [-1.0, -2.0] {
-            let failed = ask(&executor, &[1.0, mood]);
-            assert!(
-                failed
-                    .iter()
-                    .all(|result| matches!(result, Err(ModelError::Failed { .. }))),
-                "{mood}"
-            );
-            assert_eq!(failed.len(), 2);
-        }
-        for mood in [f32::NAN, f32::INFINITY, -3.0, -4.0, -5.0] {
-            let mixed = ask(&executor, &[1.0, mood]);
-            assert!(mixed[0].is_ok(), "a request fails alone");
-            assert!(matches!(mixed[1], Err(ModelError::BadOutput { .. })), "{mood}");
-        }
-        assert!(ask(&executor, &[7.0])[0].is_ok());
-    }
-
-    #[test]
-    fn a_model_that_cannot_be_made_says_why() {
-        let error = Executor::spawn("none", || Err("no such file".to_owned()))
-            .err()
-            .unwrap();
-        assert!(matches!(error, ExecutorError::Load(reason) if reason == "no such file"));
-        let panicking = || -> Result<Box<dyn Model>, String> { panic!("while loading") };
-        let error = Executor::spawn("none", panicking).err().unwrap();
-        assert!(matches!(error, ExecutorError::Thread(reason) if reason == "while loading"));
-    }
-
-    #[test]
-    fn a_third_batch_is_refused_and_comes_back() {
-        let executor =
-            Executor::spawn("moody", || Ok::<_, String>(Box::new(Moody) as Box<dyn Model>)).unwrap();
-        let (release, gate) = mpsc::channel::<()>();
-        let (running, started) = mpsc::channel();
-        let batch = || vec![vec![Tensor::from_f32("x", &[1], &[1.0]).unwrap()]];
-        executor
-            .run(batch(), move |_| {
-                running.send(()).unwrap();
-                gate.recv().unwrap();
-            })
-            .unwrap();
-        started.recv().unwrap();
-        executor.run(batch(), |_| {}).unwrap();
-        let Busy(refused) = executor.run(batch(), |_| {}).unwrap_err();
-        assert_eq!(refused.len(), 1);
-        release.send(()).unwrap();
-    }
-}
+mod tests;

@@ -6,9 +6,11 @@
 //! | [`tensor`] | tensors as they travel (Open Inference Protocol v2) |
 //! | [`idx`] | labelled images in IDX files |
 //! | [`power`] | energy readings of a device, their source always named |
+//! | [`manifest`] | which checkpoints make up a family |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
 //! | [`checkpoint`] | Hugging Face directories, read strictly |
-//! | [`executor`] | a model on a thread of its own, its outputs checked |
+//! | [`executor`] | the thread that a model lives on |
+//! | [`fixtures`] | small checkpoints with known answers, to compare a device with transformers |
 //! | [`families`] | the models that burn runs, and the registry that finds a checkpoint's |
 
 pub mod checkpoint;
@@ -16,6 +18,8 @@ pub mod executor;
 pub mod families;
 pub mod idx;
 pub mod device;
+pub mod fixtures;
+pub mod manifest;
 pub mod model;
 pub mod power;
 pub mod tensor;
@@ -23,10 +27,10 @@ pub mod tensor;
 /// Where a model's tensors live and compute: burn's device, chosen at run time.
 pub use burn::tensor::Device;
 pub use checkpoint::{Checkpoint, LoadError};
+pub use executor::{BatchResult, Executor, RunError, SpawnError};
 pub use families::{LoadOptions, Loaded, ModelInfo, Task, load, load_checkpoint};
 
-pub use executor::{BatchResult, Busy, Executor, ExecutorError};
 pub use device::{DeviceChoice, DeviceError, DeviceInfo};
-pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
+pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, check_outputs};
 pub use tensor::{Datatype, Tensor, TensorError};

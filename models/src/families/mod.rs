@@ -2,15 +2,23 @@
 //!
 //! A family is added with one file and one line in [`FAMILIES`].
 
+pub mod bert;
+pub mod encoder;
 pub mod layers;
+pub mod text;
+pub mod vit;
+pub mod cnn;
+mod image;
+pub mod mlp;
 
 use std::path::Path;
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::model::Model;
+use crate::model::{Inputs, Model, ModelError, Outputs};
+use crate::tensor;
 
 /// One architecture that can be served.
 struct Family {
@@ -22,7 +30,34 @@ struct Family {
     unused: &'static [&'static str],
 }
 
-const FAMILIES: &[Family] = &[];
+const FAMILIES: &[Family] = &[
+    Family {
+        architecture: "BertForSequenceClassification",
+        build: bert::sequence_classification,
+        unused: &[],
+    },
+    Family {
+        architecture: "BertForQuestionAnswering",
+        build: bert::question_answering,
+        // Saved by old versions of transformers; the answer is read from the tokens and not from the pooled state.
+        unused: &["bert.pooler."],
+    },
+    Family {
+        architecture: "ViTForImageClassification",
+        build: vit::image_classification,
+        unused: &["vit.pooler."],
+    },
+    Family {
+        architecture: cnn::MODEL_TYPE,
+        build: cnn::build,
+        unused: &[],
+    },
+    Family {
+        architecture: mlp::MODEL_TYPE,
+        build: mlp::build,
+        unused: &[],
+    },
+];
 
 /// A model as its family builds it; the registry adds what it knows of every checkpoint.
 pub struct Built {
@@ -138,3 +173,69 @@ fn find(checkpoint: &Checkpoint) -> Result<&'static Family, LoadError> {
             known: known(),
         })
 }
+
+/// One result per request, in the order of the batch.
+pub(crate) type Answers = Vec<Result<Outputs, ModelError>>;
+
+/// Answers a batch: requests that `read` refuses fail alone, the others are answered together by `forward`, which
+/// gives as many results as it is given requests.
+pub(crate) fn answer_batch<T>(
+    batch: &[Inputs],
+    read: impl Fn(&Inputs) -> Result<T, ModelError>,
+    forward: impl FnOnce(&[T]) -> Result<Answers, ModelError>,
+) -> Answers {
+    let (mut requests, mut refusals) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+    for inputs in batch {
+        match read(inputs) {
+            Ok(request) => {
+                requests.push(request);
+                refusals.push(None);
+            }
+            Err(error) => refusals.push(Some(error)),
+        }
+    }
+    let answers = if requests.is_empty() {
+        Ok(Vec::new())
+    } else {
+        forward(&requests)
+    };
+    let mut answers = answers.map(Vec::into_iter);
+    refusals
+        .into_iter()
+        .map(|refusal| match (refusal, &mut answers) {
+            (Some(error), _) => Err(error),
+            (None, Err(error)) => Err(error.clone()),
+            (None, Ok(answers)) => answers.next().unwrap_or_else(|| {
+                Err(ModelError::Failed {
+                    reason: "it gave fewer answers than it was given requests".into(),
+                })
+            }),
+        })
+        .collect()
+}
+
+/// The rows of a matrix, read back from its device.
+///
+/// # Errors
+/// [`ModelError::Failed`] with what the device says went wrong.
+pub(crate) fn rows(matrix: Tensor<2>) -> Result<Vec<Vec<f32>>, ModelError> {
+    let [_, columns] = matrix.dims();
+    let values = matrix
+        .try_into_vec_as::<f32>()
+        .map_err(|error| ModelError::Failed {
+            reason: format!("its device: {error}"),
+        })?;
+    Ok(values.chunks(columns.max(1)).map(<[f32]>::to_vec).collect())
+}
+
+/// One output `logits` FP32 `[columns]` per row of a matrix.
+///
+/// # Errors
+/// As [`rows`].
+pub(crate) fn logits_per_row(matrix: Tensor<2>) -> Result<Answers, ModelError> {
+    let outputs = |row: Vec<f32>| Ok(vec![tensor::Tensor::from_f32("logits", &[row.len()], &row)?]);
+    Ok(rows(matrix)?.into_iter().map(outputs).collect())
+}
+
+#[cfg(test)]
+mod tests;
