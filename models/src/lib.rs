@@ -14,11 +14,11 @@
 //! | [`families`] | the models that burn runs, and the registry that finds a checkpoint's |
 
 pub mod checkpoint;
+pub mod device;
 pub mod executor;
 pub mod families;
-pub mod idx;
-pub mod device;
 pub mod fixtures;
+pub mod idx;
 pub mod manifest;
 pub mod model;
 pub mod power;
@@ -31,6 +31,6 @@ pub use executor::{BatchResult, Executor, RunError, SpawnError};
 pub use families::{LoadOptions, Loaded, ModelInfo, Task, load, load_checkpoint};
 
 pub use device::{DeviceChoice, DeviceError, DeviceInfo};
-pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
 pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, check_outputs};
+pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
 pub use tensor::{Datatype, Tensor, TensorError};

@@ -3,13 +3,13 @@
 //! A family is added with one file and one line in [`FAMILIES`].
 
 pub mod bert;
+pub mod cnn;
 pub mod encoder;
+mod image;
 pub mod layers;
+pub mod mlp;
 pub mod text;
 pub mod vit;
-pub mod cnn;
-mod image;
-pub mod mlp;
 
 use std::path::Path;
 
