@@ -25,7 +25,7 @@ pub(crate) struct Recipe {
     pub epochs: usize,
     /// Highest learning rate.
     pub rate: f64,
-    /// Share of the images changed per epoch is all of them; this is how much, as a factor on the family's limits.
+    /// How far its images are changed, as a share of the family's limits: a small network has room for few variations.
     pub augment: f32,
 }
 
@@ -140,14 +140,14 @@ const MNIST: &[Recipe] = &[
     Recipe {
         name: "mnist-large",
         layers: Layers::Cnn(&[stage(32, 2, 1), stage(64, 2, 1)]),
-        epochs: 20,
+        epochs: 15,
         rate: 2e-3,
         augment: 1.0,
     },
     Recipe {
         name: "mnist-giant",
         layers: Layers::Cnn(&[stage(64, 2, 2), stage(128, 2, 3)]),
-        epochs: 10,
+        epochs: 8,
         rate: 1e-3,
         augment: 1.0,
     },

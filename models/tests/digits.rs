@@ -1,4 +1,5 @@
 //! The committed digits family: what its manifest says of it is so.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
 use std::path::{Path, PathBuf};
 

@@ -1,21 +1,18 @@
 //! What the small image networks share: how their layers are made, and how a batch of requests passes through them.
+//!
+//! A request brings `image` FP32 of the configured shape, intensities from 0 to 1; it gets `logits` FP32 `[labels]`.
 
 use std::convert::Infallible;
 
 use burn::module::Param;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
-use burn::tensor::{Device, Tensor as Batch, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 
-use super::layers;
+use super::{answer_batch, layers, logits_per_row};
 use crate::checkpoint::{Config, LoadError, Weights};
 use crate::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
-use crate::tensor::{Datatype, Tensor, TensorError};
-
-/// Name of the input: an image, FP32, intensities from 0 to 1.
-pub(super) const INPUT: &str = "image";
-/// Name of the output: FP32 `[labels]`, unnormalised.
-pub(super) const OUTPUT: &str = "logits";
+use crate::tensor::{self, Datatype};
 
 /// Where the layers of a network come from.
 pub(super) trait Layers {
@@ -107,7 +104,7 @@ pub(super) fn extents(config: &Config, key: &str) -> Result<(Vec<usize>, usize),
 /// A network from flattened images to logits.
 pub(super) trait Network: Send {
     /// `[batch, pixels]` to `[batch, labels]`.
-    fn logits(&self, images: Batch<2>) -> Batch<2>;
+    fn logits(&self, images: Tensor<2>) -> Tensor<2>;
 }
 
 /// A network that answers requests.
@@ -117,8 +114,6 @@ pub(super) struct Classifier<N> {
     pub(super) input_shape: Vec<usize>,
     /// Product of the shape.
     pub(super) pixels: usize,
-    /// Number of classes.
-    pub(super) labels: usize,
     pub(super) device: Device,
 }
 
@@ -126,73 +121,23 @@ impl<N: Network> Model for Classifier<N> {
     fn signature(&self) -> Signature {
         let shape = self.input_shape.iter().copied().map(Extent::Exactly).collect();
         Signature {
-            inputs: vec![InputSpec::required(INPUT, Datatype::F32, shape)],
+            inputs: vec![InputSpec::required("image", Datatype::F32, shape)],
         }
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        let mut pixels = Vec::with_capacity(batch.len().saturating_mul(self.pixels));
-        let admitted: Vec<Result<(), ModelError>> = batch
-            .iter()
-            .map(|inputs| self.append(inputs, &mut pixels))
-            .collect();
-        let mut rows = self.rows(pixels).into_iter();
-        admitted
-            .into_iter()
-            .map(|admitted| {
-                admitted?;
-                rows.next()
-                    .unwrap_or_else(|| Err(failed("it returned too few rows")))
-            })
-            .collect()
-    }
-}
-
-impl<N: Network> Classifier<N> {
-    /// Appends the pixels of one request, if they are as many as an image has.
-    fn append(&self, inputs: &Inputs, pixels: &mut Vec<f32>) -> Result<(), ModelError> {
-        let Some(image) = inputs.iter().find(|input| input.name == INPUT) else {
-            return Err(ModelError::MissingInput {
-                name: INPUT.into(),
-                expected: vec![INPUT.into()],
-            });
-        };
-        let values = image.to_f32()?;
-        if values.len() != self.pixels {
-            return Err(ModelError::WrongShape {
-                name: INPUT.into(),
-                expected: format!("{} values", self.pixels),
-                actual: image.shape.clone(),
-            });
-        }
-        pixels.extend(values);
-        Ok(())
-    }
-
-    /// The answer to each image, one after the other.
-    fn rows(&self, pixels: Vec<f32>) -> Vec<Result<Outputs, ModelError>> {
-        let images = pixels.len() / self.pixels.max(1);
-        if images == 0 {
-            return Vec::new();
-        }
-        let data = TensorData::new(pixels, [images, self.pixels]);
-        let logits = self.network.logits(Batch::from_data(data, &self.device));
-        match logits.into_data().try_into_vec::<f32>() {
-            Ok(logits) => logits
-                .chunks(self.labels.max(1))
-                .map(|row| output(row).map_err(ModelError::from))
-                .collect(),
-            Err(error) => vec![Err(failed(&format!("its logits are not f32: {error:?}"))); images],
-        }
-    }
-}
-
-fn output(row: &[f32]) -> Result<Outputs, TensorError> {
-    Ok(vec![Tensor::from_f32(OUTPUT, &[row.len()], row)?])
-}
-
-fn failed(reason: &str) -> ModelError {
-    ModelError::Failed {
-        reason: reason.to_owned(),
+        let signature = self.signature();
+        answer_batch(
+            batch,
+            |inputs| {
+                signature.check(inputs)?;
+                let image = inputs.first().map(tensor::Tensor::to_f32).transpose()?;
+                Ok(image.unwrap_or_default())
+            },
+            |images| {
+                let data = TensorData::new(images.concat(), [images.len(), self.pixels]);
+                logits_per_row(self.network.logits(Tensor::from_data(data, &self.device)))
+            },
+        )
     }
 }

@@ -94,7 +94,6 @@ pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Buil
             network: size.build(&mut Stored(&mut checkpoint.weights, device))?,
             input_shape,
             pixels: inputs,
-            labels: labels.len(),
             device: device.clone(),
         }),
         task: Task::Classification,
