@@ -26,7 +26,7 @@ use crate::serving::{self, Asker, Broker, Questions, Role};
 /// (`--concurrency`) has clients that wait for their answers. Latencies count from when a request was due. Without a
 /// nats-server, the app is started in this process.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The TOML file of the app.
     #[arg(long, value_name = "FILE")]
     app: PathBuf,
@@ -99,7 +99,7 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 /// Makes the load and reports.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     let samples = samples(&app)?;
     let bus = args.broker.bus(&app, "bench");

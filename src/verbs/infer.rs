@@ -22,7 +22,7 @@ use crate::serving::{self, Asker, Broker, Role};
 /// Asks an app once and prints the answer, with the stages it took. Without a nats-server, the app is started for this one
 /// question.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The TOML file of the app.
     #[arg(long, value_name = "FILE")]
     app: PathBuf,
@@ -57,7 +57,7 @@ struct Question {
 }
 
 /// Asks and prints.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     let (inputs, label) = question(&app, args)?;
     let bus = args.broker.bus(&app, "infer");

@@ -13,7 +13,7 @@ use crate::serving::{self, Broker, Role};
 
 /// Serves an app: its doors, its replicas, or both, until SIGTERM or Ctrl-C; then what is in flight is answered first.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The TOML file of the app.
     #[arg(long, value_name = "FILE")]
     app: PathBuf,
@@ -34,7 +34,7 @@ pub struct Args {
 }
 
 /// Starts, serves, drains.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     ensure!(
         args.role == Role::All || args.broker.url(&app).is_some(),
