@@ -25,7 +25,7 @@ fn main() -> Result<(), CodecError> {
         let rounds = 20_000_000 / (size + 20_000);
         let encode = median(rounds, || drop(black_box(black_box(&message).encode())));
         let decode = median(rounds, || {
-            drop(black_box(StageRequest::decode(black_box(&bytes))))
+            drop(black_box(StageRequest::decode(black_box(&bytes))));
         });
         println!("{size:>10} {encode:>10.3} {decode:>10.3} {:>12}", bytes.len());
     }

@@ -3,6 +3,9 @@
 //! | module | holds |
 //! |---|---|
 //! | [`broker`] | the NATS server that Kaskade brings, on the loopback |
+//! | [`bus`] | the connection to a broker, whichever it is |
+//! | [`discovery`] | the ingress as a NATS service |
+//! | [`store`] | the plan store, in memory or in JetStream |
 //! | [`subjects`] | the grammar of every subject; nothing formats or parses one elsewhere |
 //! | [`fault`] | what a request or a command can fail with, classified once |
 //! | [`wire`] | the messages and their codec |
@@ -22,6 +25,8 @@
 //! | [`service`] | an app in a few lines |
 //! | [`attach`] | joining a running app with an actor of one's own |
 //! | [`client`] | asking an app |
+//! | [`ids`] | identifiers unlike each other |
+//! | [`shutdown`] | when to stop |
 
 pub mod attach;
 pub mod batcher;
@@ -41,6 +46,7 @@ pub mod node;
 pub mod planbook;
 pub mod router;
 pub mod service;
+pub mod shutdown;
 pub mod store;
 pub mod subjects;
 pub mod system;

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::{
     bus::{Bus, BusConfig, BusError},
     clock::Clock,
-    discovery,
+    discovery::{self, Announcement},
     exchange::Exchange,
     ingress::{self, GiveUp, Ingress, IngressConfig},
     metrics::Metrics,
@@ -189,7 +189,7 @@ struct Parts {
     store: Arc<dyn PlanStore>,
     book: PlanBook,
     exchange: Exchange,
-    ingress: Option<(Addr<Ingress>, Arc<Semaphore>, usize)>,
+    ingress: Option<(Addr<Ingress>, Arc<Semaphore>, usize, Announcement)>,
     worker: Option<Addr<Worker>>,
     close: watch::Sender<bool>,
 }
@@ -233,8 +233,8 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
             )
             .start();
             let door = ingress::open(&bus, &exchange, &ingress, &id, &limits, closed).await?;
-            discovery::announce(&bus, &app, &id, Arc::clone(&metrics)).await?;
-            Some((ingress, door.room, limits.max_in_flight))
+            let announced = discovery::announce(&bus, &app, &id, metrics.clone()).await?;
+            Some((ingress, door.room, limits.max_in_flight, announced))
         }
         None => None,
     };
@@ -326,7 +326,8 @@ impl Parts {
     async fn drain(self, grace: Duration) {
         let end = tokio::time::Instant::now() + grace;
         self.close.send_replace(true);
-        if let Some((_, room, all)) = &self.ingress {
+        if let Some((_, room, all, announced)) = &self.ingress {
+            announced.withdraw();
             until(end, || room.available_permits() == *all).await;
         }
         if let Some(worker) = &self.worker

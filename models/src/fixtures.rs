@@ -1,5 +1,6 @@
 //! Small random checkpoints that transformers saved, with what it answers: `models/fixtures/make_fixtures.py` makes
-//! them. They are part of the library, so that a device can be checked wherever the binary runs.
+//! them. `make_small_fixtures.py` makes those of the families that transformers does not have; torch answers there.
+//! They are part of the library, so that a device can be checked wherever the binary runs.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -33,7 +34,7 @@ macro_rules! file {
 }
 
 /// Every fixture.
-pub const ALL: [Fixture; 3] = [
+pub const ALL: [Fixture; 5] = [
     Fixture {
         name: "bert-classification",
         config: file!("bert-classification", "config.json"),
@@ -54,6 +55,20 @@ pub const ALL: [Fixture; 3] = [
         weights: file!("vit", "model.safetensors"),
         tokenizer: None,
         expected: file!("vit", "expected.json"),
+    },
+    Fixture {
+        name: "cnn",
+        config: file!("cnn", "config.json"),
+        weights: file!("cnn", "model.safetensors"),
+        tokenizer: None,
+        expected: file!("cnn", "expected.json"),
+    },
+    Fixture {
+        name: "mlp",
+        config: file!("mlp", "config.json"),
+        weights: file!("mlp", "model.safetensors"),
+        tokenizer: None,
+        expected: file!("mlp", "expected.json"),
     },
 ];
 

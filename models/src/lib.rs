@@ -11,6 +11,7 @@
 //! | [`power`] | energy readings of a device, their source always named |
 //! | [`fixtures`] | small checkpoints with known answers, to compare a device with transformers |
 //! | [`idx`] | labelled images in IDX files |
+//! | [`manifest`] | which checkpoints make up a family |
 
 pub mod checkpoint;
 pub mod device;
@@ -18,6 +19,7 @@ pub mod executor;
 pub mod families;
 pub mod fixtures;
 pub mod idx;
+pub mod manifest;
 pub mod model;
 pub mod power;
 pub mod tensor;
@@ -26,7 +28,7 @@ pub mod tensor;
 pub use burn::tensor::Device;
 pub use checkpoint::{Checkpoint, LoadError};
 pub use device::{DeviceChoice, DeviceError, DeviceInfo};
-pub use executor::{BatchResult, Busy, Executor, ExecutorError};
+pub use executor::{BatchResult, Executor, RunError, SpawnError};
 pub use families::{LoadOptions, Loaded, ModelInfo, Task, load, load_checkpoint};
 pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, check_outputs};
 pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};

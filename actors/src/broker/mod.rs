@@ -8,6 +8,7 @@
 //! - `parser.rs`: bytes to operations, pure
 //! - `trie.rs`: which subscriptions a subject reaches, pure
 //! - `outbox.rs`: what waits to be written to one client, pure
+//! - `buffers.rs`: read buffers that are used again, pure
 //! - `hub.rs`: delivery, queue groups, no responders
 //! - `session.rs`: one connection
 //! - `server.rs`: the thread, the listener, the shutdown
@@ -17,6 +18,7 @@
 //! messages from one publisher to one subscriber stay in order because nothing runs beside them. One core moves more
 //! messages than the models behind it can answer; beyond one machine the engine is a NATS cluster.
 
+mod buffers;
 mod hub;
 mod outbox;
 mod parser;

@@ -227,8 +227,8 @@ impl Batch {
         set
     }
 
-    /// Takes `written` bytes off the front.
-    pub(super) fn advance(&mut self, written: usize) {
+    /// Takes `written` bytes off the front; `done` gets each part that is finished with.
+    pub(super) fn advance(&mut self, written: usize, mut done: impl FnMut(Bytes)) {
         let mut rest = written;
         while let Some(front) = self.chunks.front_mut() {
             if rest < front.bytes.len() {
@@ -238,7 +238,10 @@ impl Batch {
             }
             rest -= front.bytes.len();
             self.inside = !front.whole;
-            self.chunks.pop_front();
+            self.chunks
+                .pop_front()
+                .into_iter()
+                .for_each(|chunk| done(chunk.bytes));
         }
     }
 

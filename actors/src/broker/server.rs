@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep};
 
+use super::buffers::Buffers;
 use super::hub::Hub;
 use super::session::{Limits, Session, serve};
 use super::stats::Counters;
@@ -52,12 +53,13 @@ impl Server {
     }
 
     async fn accept(&self, hub: &Rc<RefCell<Hub>>) {
+        let buffers = Rc::default();
         let mut id = 0;
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
                     id += 1;
-                    self.welcome(stream, id, hub);
+                    self.welcome(stream, id, hub, &buffers);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the embedded broker cannot accept a connection");
@@ -67,7 +69,7 @@ impl Server {
         }
     }
 
-    fn welcome(&self, stream: TcpStream, id: u64, hub: &Rc<RefCell<Hub>>) {
+    fn welcome(&self, stream: TcpStream, id: u64, hub: &Rc<RefCell<Hub>>, buffers: &Rc<RefCell<Buffers>>) {
         // Messages are already gathered into large writes; waiting for more would only delay them.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(client = id, %error, "the connection was gone before it began");
@@ -76,7 +78,13 @@ impl Server {
         let session = Rc::new(Session::new(id, self.limits.max_pending));
         hub.borrow_mut().enter(&session);
         session.send_line(self.info(id).as_bytes());
-        spawn_local(serve(stream, session, Rc::clone(hub), self.limits));
+        spawn_local(serve(
+            stream,
+            session,
+            Rc::clone(hub),
+            Rc::clone(buffers),
+            self.limits,
+        ));
     }
 
     /// The greeting, which tells a client what it may do.

@@ -15,13 +15,12 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::buffers::{Buffers, READ};
 use super::hub::{Hub, Subscription};
 use super::outbox::{Batch, Message, Outbox};
 use super::parser::{ClientOptions, Op, ParseError, Parser};
 use super::trie;
 
-/// How much is read at once; a longer payload that has begun is read in one piece.
-const READ: usize = 64 << 10;
 /// With less room than this left, a buffer is not worth another read.
 const LEAST_READ: usize = 16 << 10;
 /// The most chunks in one write.
@@ -170,13 +169,19 @@ pub(super) async fn serve(
     mut stream: TcpStream,
     session: Rc<Session>,
     hub: Rc<RefCell<Hub>>,
+    buffers: Rc<RefCell<Buffers>>,
     limits: Limits,
 ) {
     let (mut read, mut write) = stream.split();
-    let guest = Guest { session, hub };
+    let guest = Guest {
+        session,
+        hub,
+        buffers,
+    };
     let session = &*guest.session;
     let mut writer = Writer {
         session,
+        buffers: &guest.buffers,
         batch: Batch::default(),
         deadline: limits.write_deadline,
     };
@@ -203,6 +208,7 @@ pub(super) async fn serve(
 struct Guest {
     session: Rc<Session>,
     hub: Rc<RefCell<Hub>>,
+    buffers: Rc<RefCell<Buffers>>,
 }
 
 impl Guest {
@@ -222,9 +228,10 @@ async fn receive(guest: &Guest, read: &mut ReadHalf<'_>, max_payload: usize) -> 
     let mut buffer = BytesMut::new();
     loop {
         let missing = parser.missing(&buffer);
-        if buffer.capacity() - buffer.len() < missing.max(LEAST_READ) {
-            buffer.reserve(missing.max(READ));
-        }
+        guest
+            .buffers
+            .borrow_mut()
+            .make_room(&mut buffer, missing.max(LEAST_READ));
         match read.read_buf(&mut buffer).await {
             Ok(0) => return Ending::Closed,
             Ok(_) => guest.session.heard.set(true),
@@ -314,6 +321,7 @@ async fn keep_alive(session: &Session, every: Duration) -> Ending {
 
 struct Writer<'a> {
     session: &'a Session,
+    buffers: &'a RefCell<Buffers>,
     /// Outlives the loop, so that a connection that ends can finish the message it is in.
     batch: Batch,
     deadline: Duration,
@@ -346,7 +354,8 @@ impl Writer<'_> {
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        self.batch.advance(written);
+        let mut buffers = self.buffers.borrow_mut();
+        self.batch.advance(written, |bytes| buffers.give_back(bytes));
         self.session.outbox.borrow_mut().written(written);
         self.session.drained.notify_waiters();
         Ok(())

@@ -42,7 +42,8 @@ impl Ingress {
             );
             return self.refuse(kept.client, &Fault::new(Code::TooLarge, message));
         }
-        self.metrics.answered();
+        self.metrics
+            .answered(self.exchange.clock().now().saturating_sub(kept.accepted));
         if let Some(inbox) = kept.client.inbox {
             let headers = match kept.client.content_type {
                 // The default needs no header, and most replies are of it.
@@ -55,7 +56,7 @@ impl Ingress {
 
     /// Answers with a typed fault, in the headers of a NATS service (ADR-32) and in the body.
     pub(super) fn refuse(&self, client: Client, fault: &Fault) {
-        self.metrics.fault(fault.code);
+        self.metrics.fault(fault);
         if let Some(inbox) = client.inbox {
             let payload = wire::encode_fault(client.content_type, fault);
             let headers = headers::for_fault(client.content_type, fault);

@@ -1,4 +1,11 @@
 //! The embedded broker, tested beside a real nats-server: what both promise is asked of both.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, in its helpers too"
+)]
 
 mod clients;
 mod limits;

@@ -38,7 +38,7 @@ fn transcript(url: &str, script: &str) -> String {
 
 /// Lines of a script, each with its end.
 fn lines(lines: &[&str]) -> String {
-    lines.iter().map(|line| format!("{line}\r\n")).collect()
+    lines.join("\r\n") + if lines.is_empty() { "" } else { "\r\n" }
 }
 
 #[test]

@@ -3,9 +3,12 @@
 //! A family is added with one file and one line in [`FAMILIES`].
 
 pub mod bert;
+pub mod cnn;
 pub mod encoder;
 mod host;
+mod image;
 pub mod layers;
+pub mod mlp;
 pub mod text;
 pub mod vit;
 
@@ -44,6 +47,16 @@ const FAMILIES: &[Family] = &[
         architecture: "ViTForImageClassification",
         build: vit::image_classification,
         unused: &["vit.pooler."],
+    },
+    Family {
+        architecture: cnn::MODEL_TYPE,
+        build: cnn::build,
+        unused: &[],
+    },
+    Family {
+        architecture: mlp::MODEL_TYPE,
+        build: mlp::build,
+        unused: &[],
     },
 ];
 

@@ -255,7 +255,9 @@ fn tensors_that_nobody_takes_are_refused() {
 
 #[test]
 fn every_key_that_is_needed_is_named() {
-    for fixture in fixtures::ALL {
+    // The image networks have keys of their own; `tests/small_families.rs` goes through them.
+    let transformers = |fixture: &Fixture| !["cnn", "mlp"].contains(&fixture.name);
+    for fixture in fixtures::ALL.into_iter().filter(transformers) {
         let mut keys = vec![
             "hidden_size",
             "num_hidden_layers",

@@ -94,7 +94,7 @@ proptest! {
         while sent.len() < stop {
             let step = step.min(stop - sent.len());
             sent.extend_from_slice(&all.0[sent.len()..sent.len() + step]);
-            batch.advance(step);
+            batch.advance(step, drop);
         }
         batch.cut_short("-ERR\r\n".to_owned());
         let rest: Vec<u8> = batch.chunks.iter().flat_map(|chunk| chunk.bytes.to_vec()).collect();
