@@ -7,6 +7,7 @@
 //! | [`family`] | where the models come from |
 //! | [`data`] | labelled samples |
 //! | [`appplan`] | the plan that an app asks for |
+//! | [`serving`] | an app on the bus, and who asks it |
 //! | [`load`] | arrivals, and the clients that make them |
 //! | [`report`] | tables, graphs, progress |
 //!
@@ -18,6 +19,7 @@ mod family;
 mod load;
 mod measure;
 mod report;
+mod serving;
 mod verbs;
 
 use std::process::ExitCode;
@@ -35,6 +37,9 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Profile(verbs::profile::Args),
+    Serve(verbs::serve::Args),
+    Infer(verbs::infer::Args),
+    Bench(verbs::bench::Args),
     Validate(verbs::validate::Args),
     Explain(verbs::explain::Args),
     Schema(verbs::schema::Args),
@@ -45,6 +50,9 @@ fn main() -> ExitCode {
     report::log::init();
     let done = match verb {
         Verb::Profile(args) => verbs::profile::run(&args),
+        Verb::Serve(args) => verbs::serve::run(&args),
+        Verb::Infer(args) => verbs::infer::run(&args),
+        Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Validate(args) => verbs::validate::run(&args),
         Verb::Explain(args) => verbs::explain::run(&args),
         Verb::Schema(args) => verbs::schema::run(&args),

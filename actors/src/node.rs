@@ -232,7 +232,8 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
                 bus.max_payload(),
             )
             .start();
-            let door = ingress::open(&bus, &exchange, &ingress, &id, &limits, closed).await?;
+            let door =
+                ingress::open(&bus, &exchange, &ingress, &id, &limits, metrics.clone(), closed).await?;
             let announced = discovery::announce(&bus, &app, &id, metrics.clone()).await?;
             Some((ingress, door.room, limits.max_in_flight, announced))
         }

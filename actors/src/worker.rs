@@ -14,7 +14,7 @@ use std::{
 
 use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
 use async_nats::Subject;
-use kaskade_models::{Executor, Model, SpawnError};
+use kaskade_models::{Executor, Model};
 use kaskade_plans::{
     liveness::BEAT_PERIOD_US,
     plan::{Batching, Replica},
@@ -190,11 +190,7 @@ impl Worker {
         actix::spawn(async move {
             let wanted = replica.clone();
             let loaded = tokio::task::spawn_blocking(move || {
-                Executor::spawn(&wanted.id.clone(), move || loader(&wanted)).map_err(|error| match error {
-                    SpawnError::Build(reason) => reason,
-                    SpawnError::Panicked { reason } => format!("loading it panicked: {reason}"),
-                    SpawnError::Thread(error) => format!("no thread for it: {error}"),
-                })
+                Executor::spawn(&wanted.id.clone(), move || loader(&wanted)).map_err(|error| error.to_string())
             });
             let executor = loaded
                 .await

@@ -4,7 +4,7 @@
 //! panic in code that nobody here wrote. So it gets one thread to itself, on which it is built, run and dropped, and
 //! everything that comes out of it is checked before it is anyone's answer.
 
-use std::any::Any;
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +15,7 @@ use std::time::Instant;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use thiserror::Error;
 
+use crate::device::panic_message;
 use crate::model::{Inputs, Model, ModelError, Outputs, Signature, check_outputs};
 
 /// A model on its own thread, one batch at a time. Dropping it waits for the batch in hand.
@@ -41,32 +42,20 @@ pub struct BatchResult {
     pub process_cpu_us: u64,
 }
 
-/// Why a batch was not taken; it comes back untouched.
+/// A batch that was not taken, because another is in hand; it comes back untouched.
 #[derive(Debug, Error)]
-pub enum RunError {
-    /// Another batch is in hand.
-    #[error("the model is busy with another batch")]
-    Busy(Vec<Inputs>),
-    /// The model's thread has ended.
-    #[error("the model's thread has ended; load the model again")]
-    Stopped(Vec<Inputs>),
-}
+#[error("the model is busy with another batch")]
+pub struct Busy(pub Vec<Inputs>);
 
 /// Why there is no executor.
 #[derive(Debug, Error)]
-pub enum SpawnError<E> {
+pub enum ExecutorError {
     /// The model was not built.
-    #[error(transparent)]
-    Build(E),
-    /// Building the model panicked.
-    #[error("building the model panicked: {reason}")]
-    Panicked {
-        /// What the panic said.
-        reason: String,
-    },
-    /// The operating system gave no thread.
-    #[error("no thread for the model: {0}")]
-    Thread(std::io::Error),
+    #[error("{0}")]
+    Load(String),
+    /// Building the model panicked, or there is no thread for it.
+    #[error("the model's thread failed: {0}")]
+    Thread(String),
 }
 
 struct Job {
@@ -78,34 +67,29 @@ impl Executor {
     /// Builds a model on a thread of its own, named `name`, and waits until it is ready.
     ///
     /// # Errors
-    /// [`SpawnError`] when the model is not built or there is no thread.
-    pub fn spawn<E: Send + 'static>(
+    /// [`ExecutorError::Load`] with what `model` said, or [`ExecutorError::Thread`].
+    pub fn spawn<E: Display>(
         name: &str,
         model: impl FnOnce() -> Result<Box<dyn Model>, E> + Send + 'static,
-    ) -> Result<Self, SpawnError<E>> {
+    ) -> Result<Self, ExecutorError> {
         let (jobs, queue) = sync_channel(1);
         let (report, ready) = sync_channel(1);
         let occupied = Arc::new(AtomicBool::new(false));
+        let shared = Arc::clone(&occupied);
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
-            .spawn({
-                let occupied = Arc::clone(&occupied);
-                move || match build(model) {
-                    Err(error) => drop(report.send(Err(error))),
-                    Ok(model) => {
-                        // Nobody waits for the report if the process is going down.
-                        if report.send(Ok(model.signature())).is_ok() {
-                            serve(model, &queue, &occupied);
-                        }
+            .spawn(move || match build(model) {
+                Err(error) => drop(report.send(Err(error))),
+                Ok(model) => {
+                    // Nobody waits for the report if the process is going down.
+                    if report.send(Ok(model.signature())).is_ok() {
+                        serve(model, &queue, &shared);
                     }
                 }
             })
-            .map_err(SpawnError::Thread)?;
-        let signature = ready.recv().unwrap_or_else(|_| {
-            Err(SpawnError::Panicked {
-                reason: "its thread ended without a word".into(),
-            })
-        })?;
+            .map_err(|error| ExecutorError::Thread(error.to_string()))?;
+        let ended = |_| Err(ExecutorError::Thread("it ended while the model was built".into()));
+        let signature = ready.recv().unwrap_or_else(ended)?;
         Ok(Self {
             jobs: Some(jobs),
             thread: Some(thread),
@@ -128,27 +112,24 @@ impl Executor {
     /// batch by then and waits for `done` to return: it should pass the result on and no more.
     ///
     /// # Errors
-    /// [`RunError`] with the batch; `done` is dropped uncalled.
+    /// [`Busy`] with the batch; `done` is dropped uncalled.
     pub fn run(
         &self,
         batch: Vec<Inputs>,
         done: impl FnOnce(BatchResult) + Send + 'static,
-    ) -> Result<(), RunError> {
+    ) -> Result<(), Busy> {
         let Some(jobs) = &self.jobs else {
-            return Err(RunError::Stopped(batch));
+            return Err(Busy(batch));
         };
         if self.occupied.swap(true, Ordering::AcqRel) {
-            return Err(RunError::Busy(batch));
+            return Err(Busy(batch));
         }
         let job = Job {
             batch,
             done: Box::new(done),
         };
-        // Whoever holds `occupied` finds the channel empty, so this never blocks.
-        jobs.send(job).map_err(|returned| {
-            self.occupied.store(false, Ordering::Release);
-            RunError::Stopped(returned.0.batch)
-        })
+        // Whoever turned `occupied` on finds the channel empty, so this does not block.
+        jobs.send(job).map_err(|returned| Busy(returned.0.batch))
     }
 }
 
@@ -166,12 +147,12 @@ impl Drop for Executor {
     }
 }
 
-fn build<E>(model: impl FnOnce() -> Result<Box<dyn Model>, E>) -> Result<Box<dyn Model>, SpawnError<E>> {
+fn build<E: Display>(
+    model: impl FnOnce() -> Result<Box<dyn Model>, E>,
+) -> Result<Box<dyn Model>, ExecutorError> {
     match catch_unwind(AssertUnwindSafe(model)) {
-        Ok(built) => built.map_err(SpawnError::Build),
-        Err(panic) => Err(SpawnError::Panicked {
-            reason: said(panic.as_ref()),
-        }),
+        Ok(built) => built.map_err(|error| ExecutorError::Load(error.to_string())),
+        Err(panic) => Err(ExecutorError::Thread(panic_message(panic.as_ref()))),
     }
 }
 
@@ -182,7 +163,7 @@ fn serve(mut model: Box<dyn Model>, queue: &Receiver<Job>, occupied: &AtomicBool
         occupied.store(false, Ordering::Release);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| done(result))) {
             tracing::error!(
-                reason = said(panic.as_ref()),
+                reason = panic_message(panic.as_ref()),
                 "the receiver of a batch's result panicked"
             );
         }
@@ -195,7 +176,7 @@ fn run(model: &mut dyn Model, batch: &[Inputs]) -> BatchResult {
         Vec::new()
     } else {
         catch_unwind(AssertUnwindSafe(|| model.run(batch))).unwrap_or_else(|panic| {
-            vec![Err(failed(format!("it panicked: {}", said(panic.as_ref())))); batch.len()]
+            vec![Err(failed(format!("it panicked: {}", panic_message(panic.as_ref())))); batch.len()]
         })
     };
     let (run_us, cpu) = (
@@ -230,13 +211,6 @@ fn checked(outputs: Vec<Result<Outputs, ModelError>>, requests: usize) -> Vec<Re
 
 fn failed(reason: String) -> ModelError {
     ModelError::Failed { reason }
-}
-
-/// What a panic said.
-fn said(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "without a message".into())
 }
 
 /// CPU time so far of this thread and of the process, microseconds.

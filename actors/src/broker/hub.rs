@@ -130,13 +130,20 @@ impl Hub {
         }
     }
 
-    /// Delivers a message; gives a receiver that cannot keep up, if there is one.
-    pub(super) fn publish(&mut self, from: &Rc<Session>, publish: &Publish) -> Option<Rc<Session>> {
+    /// Delivers a message that is part of a buffer of `buffer` bytes; gives a receiver that cannot keep up, if there is
+    /// one.
+    pub(super) fn publish(
+        &mut self,
+        from: &Rc<Session>,
+        publish: &Publish,
+        buffer: usize,
+    ) -> Option<Rc<Session>> {
         let message = Message {
             subject: publish.subject(),
             reply: publish.reply(),
             header: publish.header(),
             body: publish.body(),
+            buffer,
         };
         let mut matches = std::mem::take(&mut self.matches);
         self.subscriptions
@@ -171,6 +178,7 @@ impl Hub {
             reply: None,
             header: Some(header.len()),
             body: [&header, &b"\r\n"[..]].concat().into(),
+            buffer: 0,
         };
         from.deliver(&message, &subscription.sid);
     }

@@ -10,7 +10,8 @@
 //! - `outbox.rs`: what waits to be written to one client, pure
 //! - `buffers.rs`: read buffers that are used again, pure
 //! - `hub.rs`: delivery, queue groups, no responders
-//! - `session.rs`: one connection
+//! - `session.rs`: what is known of one client, and what waits for it
+//! - `connection.rs`: the loops that read and write its connection
 //! - `server.rs`: the thread, the listener, the shutdown
 //! - `stats.rs`: what is counted
 //!
@@ -19,6 +20,7 @@
 //! messages than the models behind it can answer; beyond one machine the engine is a NATS cluster.
 
 mod buffers;
+mod connection;
 mod hub;
 mod outbox;
 mod parser;
@@ -41,9 +43,9 @@ use tokio::task::LocalSet;
 
 pub use stats::BrokerStats;
 
+use connection::Limits;
 use parser::MAX_CONTROL_LINE;
 use server::Server;
-use session::Limits;
 use stats::Counters;
 
 /// `server_name` in the greeting, by which a client knows that this is no full nats-server.
@@ -242,7 +244,7 @@ impl Broker {
         self.counters.snapshot()
     }
 
-    /// Stops it: it takes no more connections, writes out what waits for its clients (for two seconds at most), closes
+    /// Stops it: it takes no more connections, writes out what waits for its clients (for a second at most), closes
     /// their connections and ends its thread.
     pub async fn shutdown(self) {
         let Self { stop, stopped, .. } = self;

@@ -8,9 +8,11 @@ use std::io::IoSlice;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
-/// From this size on a body is shared instead of copied. A shared body keeps the buffer that it was read into alive, so
-/// the limit is a good part of such a buffer.
+/// From this size on a body is shared instead of copied.
 const SHARE_FROM: usize = 16 << 10;
+/// A shared body keeps the buffer that it was read into alive. It must be a good part of it, or what a client has pending
+/// would occupy many times the memory that it is allowed.
+const SHARE_PART: usize = 4;
 /// A run of small messages is closed at this size, which bounds what growing it copies.
 const RUN: usize = 32 << 10;
 
@@ -33,6 +35,8 @@ pub(super) struct Message<'a> {
     pub(super) header: Option<usize>,
     /// Header block, payload, line end.
     pub(super) body: Bytes,
+    /// Size of the buffer that `body` is a part of.
+    pub(super) buffer: usize,
 }
 
 const LINE_END: usize = 2;
@@ -41,6 +45,10 @@ impl Message<'_> {
     /// Bytes of header block and payload.
     pub(super) fn size(&self) -> usize {
         self.body.len().saturating_sub(LINE_END)
+    }
+
+    fn is_worth_sharing(&self) -> bool {
+        self.body.len() >= SHARE_FROM && self.body.len() >= self.buffer / SHARE_PART
     }
 
     /// The same message for a client that knows no headers.
@@ -97,15 +105,15 @@ impl Outbox {
         self.put_line(message, sid);
         // What was admitted was an upper bound.
         self.pending -= line - (self.run.len() - before);
-        if message.body.len() < SHARE_FROM {
-            self.run.put_slice(&message.body);
-            self.close_long_run();
-        } else {
+        if message.is_worth_sharing() {
             self.close_run(false);
             self.closed.push_back(Chunk {
                 bytes: message.body.clone(),
                 whole: true,
             });
+        } else {
+            self.run.put_slice(&message.body);
+            self.close_long_run();
         }
         Ok(())
     }

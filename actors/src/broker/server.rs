@@ -13,8 +13,9 @@ use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep};
 
 use super::buffers::Buffers;
+use super::connection::{Limits, serve};
 use super::hub::Hub;
-use super::session::{Limits, Session, serve};
+use super::session::Session;
 use super::stats::Counters;
 use super::{SERVER_NAME, VERSION};
 

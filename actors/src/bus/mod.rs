@@ -21,6 +21,7 @@ use async_nats::{
     Client, ConnectErrorKind, ConnectOptions, HeaderMap, RequestErrorKind, Subject, Subscriber,
 };
 use bytes::Bytes;
+use percent_encoding::percent_decode_str;
 
 use crate::broker::{BrokerConfig, BrokerError};
 use crate::store::{KeyValueStore, MemoryStore, PlanStore, StoreError};
@@ -177,7 +178,7 @@ impl Bus {
         })))
     }
 
-    /// The client, for everything that the bus does not wrap.
+    /// The client, for everything that the bus does not wrap. It does not keep an embedded broker running; the bus does.
     pub fn client(&self) -> &Client {
         &self.0.client
     }
@@ -365,7 +366,12 @@ async fn connect(config: &BusConfig, url: &str, health: &Arc<Health>) -> Result<
         })?;
     // Each host may have several addresses, and each of those is tried for the whole timeout; together they get twice that.
     let patience = config.timeout * 2 * u32::try_from(addresses.len()).unwrap_or(u32::MAX);
-    let connecting = options(config, health).await?.connect(addresses);
+    let options = options(config, health).await?;
+    let options = match addresses.iter().find(|address| address.has_user_pass()) {
+        Some(address) => authenticated(options, address),
+        None => options,
+    };
+    let connecting = options.connect(addresses);
     let absent = |reason: String| BusError::Absent {
         url: without_credentials(url),
         reason,
@@ -411,6 +417,16 @@ async fn options(config: &BusConfig, health: &Arc<Health>) -> Result<ConnectOpti
             path: path.display().to_string(),
             reason: error.to_string(),
         })
+}
+
+/// The client reads no credentials out of an address, so they are given to it: a user and a password, or a lone token.
+fn authenticated(options: ConnectOptions, address: &async_nats::ServerAddr) -> ConnectOptions {
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let user = decoded(address.username().unwrap_or_default());
+    match address.password() {
+        Some(password) => options.user_and_password(user, decoded(password)),
+        None => options.token(user),
+    }
 }
 
 /// Nothing before the first attempt, then 10 ms doubling up to [`RECONNECT_PAUSE`].

@@ -139,7 +139,7 @@ async fn wrong_credentials_are_a_refusal() {
             "--user",
             "kaskade",
             "--pass",
-            "right",
+            "r@ght",
             "--port",
         ])
         .arg(port.to_string())
@@ -156,8 +156,8 @@ async fn wrong_credentials_are_a_refusal() {
         }
     })
     .await;
-    let bus = Bus::connect(with("right")).await.unwrap();
-    assert!(!format!("{} {bus:?} {:?}", bus.url(), with("right")).contains("right"));
+    let bus = Bus::connect(with("r%40ght")).await.unwrap();
+    assert!(!format!("{} {bus:?} {:?}", bus.url(), with("r%40ght")).contains("ght"));
 }
 
 #[tokio::test]

@@ -8,12 +8,13 @@ use futures::StreamExt;
 use kaskade_models::Tensor;
 use tokio::sync::{Semaphore, watch};
 
-use super::{Client, Inbound, Ingress, IngressConfig, Undeliverable};
+use super::{Client, Inbound, Ingress, IngressConfig, Undeliverable, reply};
 use crate::{
     bus::Bus,
     exchange::{Exchange, Finished},
     fault::{Code, Fault},
     headers::{self, Context, Trace},
+    metrics::Metrics,
     node::NodeError,
     subjects::{self, App},
     wire::{self, Done, DoneResult, Message as _},
@@ -93,6 +94,7 @@ pub async fn open(
     ingress: &Addr<Ingress>,
     id: &str,
     config: &IngressConfig,
+    metrics: Arc<Metrics>,
     stop: watch::Receiver<bool>,
 ) -> Result<Door, NodeError> {
     let app = exchange.app().clone();
@@ -106,6 +108,7 @@ pub async fn open(
         requests,
         ingress.clone(),
         exchange.clone(),
+        metrics,
         Arc::clone(&room),
         stop,
     ));
@@ -117,12 +120,13 @@ async fn pump_requests(
     mut requests: async_nats::Subscriber,
     ingress: Addr<Ingress>,
     exchange: Exchange,
+    metrics: Arc<Metrics>,
     room: Arc<Semaphore>,
     mut stop: watch::Receiver<bool>,
 ) {
     let take = |message: Message| match Arc::clone(&room).try_acquire_owned() {
         Ok(permit) => ingress.do_send(Inbound { message, permit }),
-        Err(_) => refuse_full(&exchange, &message),
+        Err(_) => refuse_full(&exchange, &metrics, &message),
     };
     loop {
         tokio::select! {
@@ -141,17 +145,13 @@ async fn pump_requests(
 }
 
 /// No permit: refused here and now, without a place in any queue.
-fn refuse_full(exchange: &Exchange, message: &Message) {
-    let client = Client::of(message);
-    let Some(inbox) = client.inbox else { return };
-    let message = "the ingress has as many requests in flight as it allows; try again later";
-    let fault = Fault::new(Code::Overloaded, message);
-    let payload = wire::encode_fault(client.content_type, &fault);
-    exchange.publish(
-        inbox,
-        None,
-        Some(headers::for_fault(client.content_type, &fault)),
-        payload,
+fn refuse_full(exchange: &Exchange, metrics: &Metrics, message: &Message) {
+    let reason = "the ingress has as many requests in flight as it allows; try again later";
+    reply::refuse(
+        exchange,
+        metrics,
+        Client::of(message),
+        &Fault::new(Code::Overloaded, reason),
     );
 }
 

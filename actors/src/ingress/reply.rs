@@ -2,9 +2,10 @@
 
 use super::{Client, Ingress, Kept};
 use crate::{
-    exchange::HEADROOM,
+    exchange::{Exchange, HEADROOM},
     fault::{Code, Fault},
     headers,
+    metrics::Metrics,
     wire::{self, ContentType, Done, DoneResult, InferReply},
 };
 
@@ -54,13 +55,17 @@ impl Ingress {
         }
     }
 
-    /// Answers with a typed fault, in the headers of a NATS service (ADR-32) and in the body.
     pub(super) fn refuse(&self, client: Client, fault: &Fault) {
-        self.metrics.fault(fault);
-        if let Some(inbox) = client.inbox {
-            let payload = wire::encode_fault(client.content_type, fault);
-            let headers = headers::for_fault(client.content_type, fault);
-            self.exchange.publish(inbox, None, Some(headers), payload);
-        }
+        refuse(&self.exchange, &self.metrics, client, fault);
+    }
+}
+
+/// Answers with a typed fault, in the headers of a NATS service (ADR-32) and in the body.
+pub(super) fn refuse(exchange: &Exchange, metrics: &Metrics, client: Client, fault: &Fault) {
+    metrics.fault(fault);
+    if let Some(inbox) = client.inbox {
+        let payload = wire::encode_fault(client.content_type, fault);
+        let headers = headers::for_fault(client.content_type, fault);
+        exchange.publish(inbox, None, Some(headers), payload);
     }
 }

@@ -88,6 +88,42 @@ async fn a_client_that_does_not_read_is_disconnected_and_stops_nobody() {
     assert_eq!(publisher.connection_state(), State::Connected);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn publishers_that_are_too_fast_are_slowed_down_and_nothing_is_lost() {
+    const MESSAGES: usize = 600;
+    const SIZE: usize = 50_000;
+    let broker = embedded(BrokerConfig {
+        max_pending_bytes: Some(16 << 20),
+        ..BrokerConfig::default()
+    });
+    let mut reader = Raw::connect(&broker, "SUB load 1\r\n");
+    for _ in 0..2 {
+        let publisher = async_nats::connect(broker.url()).await.unwrap();
+        tokio::spawn(async move {
+            for _ in 0..MESSAGES {
+                publisher.publish("load", vec![b'x'; SIZE].into()).await.unwrap();
+            }
+            publisher.flush().await.unwrap();
+            // Dropped, a client might not write all of it.
+            std::future::pending::<()>().await;
+        });
+    }
+    let one = format!("MSG load 1 {SIZE}\r\n").len() + SIZE + 2;
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut all = vec![0; 2 * MESSAGES * one];
+        // In small bites, so that it is the slowest of all.
+        all.chunks_mut(128)
+            .try_for_each(|bite| reader.0.read_exact(bite))
+            .map(|()| all)
+    });
+    let all = timeout(SOON, reading).await.unwrap().unwrap().unwrap();
+    assert!(
+        all.chunks(one)
+            .all(|message| message.starts_with(b"MSG load 1 50000\r\nx"))
+    );
+    assert_eq!(broker.stats().slow_consumers, 0);
+}
+
 #[test]
 fn a_client_that_takes_nothing_for_too_long_is_disconnected() {
     let broker = embedded(BrokerConfig {

@@ -46,6 +46,7 @@ fn both_engines_answer_alike() {
     let engines = Engines::start();
     let long = format!("SUB {} 1", "a".repeat(5000));
     let quiet = r#"CONNECT {"verbose":false}"#;
+    // Groups stand under subjects of their own: a server may still take the last script's client for a member.
     let scripts = [
         lines(&[]),
         lines(&["CONNECT {}"]),
@@ -80,7 +81,7 @@ fn both_engines_answer_alike() {
             "",
         ]),
         // Case, blanks, bare line ends.
-        format!("{HELLO}\r\nping\nsub  a\tg  7 \r\npub a\t \tr 2 \nhi\r\n"),
+        format!("{HELLO}\r\nping\nsub  b\tg  7 \r\npub b\t \tr 2 \nhi\r\n"),
         // Headers, and a client that knows none.
         lines(&[HELLO, "SUB a 1", "HPUB a r 12 14", "NATS/1.0", "", "hi"]),
         lines(&[quiet, "SUB a 1", "PUB a 0", ""]),
@@ -102,14 +103,13 @@ fn both_engines_answer_alike() {
         // Without echo the only subscriber does not count, in a queue group neither.
         lines(&[
             r#"CONNECT {"verbose":false,"echo":false,"headers":true,"no_responders":true}"#,
-            "SUB a 1",
-            "SUB a g 2",
+            "SUB c 1",
+            "SUB c g 2",
             "SUB r 3",
-            "PUB a r 0",
+            "PUB c r 0",
             "",
         ]),
-        // One member of a group, however many of its patterns match.
-        lines(&[HELLO, "SUB a g 1", "UNSUB 1 1", "PUB a 0", "", "PUB a 0", ""]),
+        lines(&[HELLO, "SUB d g 1", "UNSUB 1 1", "PUB d 0", "", "PUB d 0", ""]),
         // Limits on a subscription, and names used twice or never.
         lines(&[
             quiet,

@@ -1,5 +1,16 @@
 //! What the tests of serving share: scripted models and small plans.
-#![allow(dead_code, reason = "every test file uses its own part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::missing_panics_doc,
+    reason = "every test file uses its own part"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests fail by panicking"
+)]
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -30,7 +41,7 @@ pub const EMPTY: f32 = -4.0;
 impl Model for Scripted {
     fn signature(&self) -> Signature {
         Signature {
-            inputs: vec![InputSpec::required("x", Datatype::F32, &[Extent::Exactly(2)])],
+            inputs: vec![InputSpec::required("x", Datatype::F32, vec![Extent::Exactly(2)])],
         }
     }
 

@@ -80,8 +80,7 @@ fn a_panicking_receiver_does_not_stop_the_model() {
         let send = send.clone();
         match executor.run(batch, move |result| send.send(result).unwrap()) {
             Ok(()) => break,
-            Err(RunError::Busy(returned)) => batch = returned,
-            Err(error) => panic!("{error}"),
+            Err(Busy(returned)) => batch = returned,
         }
         std::thread::yield_now();
     }
@@ -119,10 +118,10 @@ fn one_batch_at_a_time_and_the_next_from_inside_done() {
         })
         .unwrap();
     assert!(executor.is_busy());
-    let refused = executor
+    let Busy(refused) = executor
         .run(vec![number(3.0)], |_| panic!("refused"))
         .unwrap_err();
-    assert!(matches!(refused, RunError::Busy(batch) if batch == [number(3.0)]));
+    assert_eq!(refused, [number(3.0)]);
     go.send(()).unwrap();
     go.send(()).unwrap();
     assert_eq!(receive.recv().unwrap(), [Ok(number(2.0))]);
@@ -151,12 +150,12 @@ fn a_model_that_is_not_built_says_why() {
     let refused = Executor::spawn("refused", || Err::<Box<dyn Model>, _>(failed("no".into())));
     assert!(matches!(
         refused,
-        Err(SpawnError::Build(ModelError::Failed { .. }))
+        Err(ExecutorError::Load(reason)) if reason == "the model failed: no"
     ));
     let panicked = Executor::spawn("panicked", || -> Result<Box<dyn Model>, ModelError> {
         panic!("no device")
     });
-    assert!(matches!(panicked, Err(SpawnError::Panicked { reason }) if reason == "no device"));
+    assert!(matches!(panicked, Err(ExecutorError::Thread(reason)) if reason == "no device"));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use super::encoder::{Block, BlockNames, EncoderConfig, padding_mask};
 use super::layers::{embedding, layer_norm, linear};
 use super::text::{SecondText, TextReader, Texts, TokenLimits, Tokens};
-use super::{Answers, Built, Task, answer_batch, logits_per_row, rows};
+use super::{Answers, Built, Task, answer_batch_in_parts, logits_per_row, rows};
 use crate::checkpoint::{Checkpoint, LoadError, Weights};
 use crate::model::{Inputs, Model, ModelError, Outputs, Signature};
 use crate::tensor;
@@ -103,9 +103,11 @@ impl Model for Classifier {
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        answer_batch(
+        answer_batch_in_parts(
+            &self.encoder.device,
             batch,
             |inputs| self.reader.read(inputs),
+            |tokens| tokens.ids.len(),
             |tokens| {
                 let states = self.encoder.forward(tokens);
                 let [batch, _, width] = states.dims();
@@ -128,9 +130,11 @@ impl Model for QuestionAnswering {
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        answer_batch(
+        answer_batch_in_parts(
+            &self.encoder.device,
             batch,
             |inputs| self.reader.read(inputs),
+            |tokens| tokens.ids.len(),
             |tokens| {
                 let logits = self.output.forward(self.encoder.forward(tokens));
                 let [batch, sequence, _] = logits.dims();

@@ -1,11 +1,12 @@
 //! The transformer encoder that BERT and ViT share (Vaswani et al. 2017, "Attention Is All You Need", section 3).
 
 use burn::nn::{LayerNorm, Linear};
-use burn::tensor::activation::{gelu, gelu_approximate, relu};
+use burn::tensor::activation::{gelu_approximate, relu};
 use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 
+use super::host::{gelu, is_host};
 use super::layers::{layer_norm, linear, linear_without_bias, side_by_side};
 use crate::checkpoint::{Config, LoadError, Weights};
 
@@ -231,7 +232,7 @@ pub fn padding_mask(seen: &[Vec<bool>], heads: usize, device: &Device) -> Option
         .collect::<Vec<bool>>();
     let mask = Tensor::from_data(TensorData::new(hidden, [batch, 1, sequence, sequence]), device);
     // On the CPU the heads share one mask without a copy; elsewhere the kernels are promised the whole shape.
-    if *device == Device::flex() {
+    if is_host(device) {
         Some(mask)
     } else {
         Some(mask.expand([batch, heads, sequence, sequence]))

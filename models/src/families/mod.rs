@@ -6,6 +6,7 @@ pub mod bert;
 pub mod cnn;
 pub mod encoder;
 mod image;
+mod host;
 pub mod layers;
 pub mod mlp;
 pub mod text;
@@ -184,6 +185,27 @@ pub(crate) fn answer_batch<T>(
     read: impl Fn(&Inputs) -> Result<T, ModelError>,
     forward: impl FnOnce(&[T]) -> Result<Answers, ModelError>,
 ) -> Answers {
+    answer_read(batch, read, |requests| one_each(&requests, forward))
+}
+
+/// The same on all cores of the CPU, as [`host::in_parts`] shares a batch out by the `size` of its requests.
+pub(crate) fn answer_batch_in_parts<T: Send + Sync>(
+    device: &Device,
+    batch: &[Inputs],
+    read: impl Fn(&Inputs) -> Result<T, ModelError>,
+    size: impl Fn(&T) -> usize,
+    forward: impl Fn(&[T]) -> Result<Answers, ModelError> + Sync,
+) -> Answers {
+    answer_read(batch, read, |requests| {
+        host::in_parts(device, requests, size, |part| one_each(part, &forward))
+    })
+}
+
+fn answer_read<T>(
+    batch: &[Inputs],
+    read: impl Fn(&Inputs) -> Result<T, ModelError>,
+    answer: impl FnOnce(Vec<T>) -> Answers,
+) -> Answers {
     let (mut requests, mut refusals) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
     for inputs in batch {
         match read(inputs) {
@@ -194,24 +216,28 @@ pub(crate) fn answer_batch<T>(
             Err(error) => refusals.push(Some(error)),
         }
     }
-    let answers = if requests.is_empty() {
-        Ok(Vec::new())
+    let mut answers = if requests.is_empty() {
+        Vec::new()
     } else {
-        forward(&requests)
-    };
-    let mut answers = answers.map(Vec::into_iter);
+        answer(requests)
+    }
+    .into_iter();
     refusals
         .into_iter()
-        .map(|refusal| match (refusal, &mut answers) {
-            (Some(error), _) => Err(error),
-            (None, Err(error)) => Err(error.clone()),
-            (None, Ok(answers)) => answers.next().unwrap_or_else(|| {
-                Err(ModelError::Failed {
-                    reason: "it gave fewer answers than it was given requests".into(),
-                })
-            }),
-        })
+        .filter_map(|refusal| refusal.map_or_else(|| answers.next(), |error| Some(Err(error))))
         .collect()
+}
+
+/// One result per request, whatever `forward` gives.
+fn one_each<T>(requests: &[T], forward: impl FnOnce(&[T]) -> Result<Answers, ModelError>) -> Answers {
+    let failed = |error: ModelError| vec![Err(error); requests.len()];
+    match forward(requests) {
+        Ok(answers) if answers.len() == requests.len() => answers,
+        Ok(answers) => failed(ModelError::Failed {
+            reason: format!("it gave {} answers to {} requests", answers.len(), requests.len()),
+        }),
+        Err(error) => failed(error),
+    }
 }
 
 /// The rows of a matrix, read back from its device.

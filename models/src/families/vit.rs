@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::encoder::{Block, BlockNames, EncoderConfig};
 use super::layers::{layer_norm, linear};
-use super::{Built, Task, answer_batch, logits_per_row};
+use super::{Built, Task, answer_batch_in_parts, logits_per_row};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 use crate::tensor::{self, Datatype};
@@ -172,13 +172,15 @@ impl Model for Vit {
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let signature = self.signature();
-        answer_batch(
+        answer_batch_in_parts(
+            &self.device,
             batch,
             |inputs| {
                 signature.check(inputs)?;
                 let image = inputs.first().map(tensor::Tensor::to_f32).transpose()?;
                 Ok(image.unwrap_or_default())
             },
+            Vec::len,
             |images| logits_per_row(self.forward(images)),
         )
     }

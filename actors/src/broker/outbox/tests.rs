@@ -8,6 +8,7 @@ fn message(body: &[u8], header: Option<usize>) -> Message<'static> {
         reply: Some(b"r"),
         header,
         body: [body, b"\r\n"].concat().into(),
+        buffer: body.len() + 2,
     }
 }
 
@@ -40,7 +41,7 @@ fn messages_look_as_the_protocol_wants() {
 }
 
 #[test]
-fn a_large_body_is_not_copied() {
+fn a_large_body_is_not_copied_unless_it_holds_much_more_memory() {
     let large = message(&vec![1; SHARE_FROM], None);
     let (mut one, mut two) = (Outbox::new(1 << 20), Outbox::new(1 << 20));
     for outbox in [&mut one, &mut two] {
@@ -48,6 +49,18 @@ fn a_large_body_is_not_copied() {
         let body = outbox.closed.back().unwrap();
         assert_eq!(body.bytes.as_ptr(), large.body.as_ptr());
     }
+    let part = Message {
+        buffer: large.body.len() * 10,
+        ..large
+    };
+    one.push(&part, b"1", true).unwrap();
+    assert_eq!(
+        one.closed
+            .iter()
+            .filter(|chunk| chunk.bytes.as_ptr() == part.body.as_ptr())
+            .count(),
+        1
+    );
 }
 
 #[test]
