@@ -70,9 +70,9 @@ fn a_model_and_an_actor_of_ones_own_make_a_cascade() {
 }
 
 /// A plan whose two stages are served by processes of another language: below a confidence of `bar` the first passes on.
-fn doubling(bar: f64) -> Plan {
+fn doubling(app: &str, bar: f64) -> Plan {
     let mut plan = service::single(
-        "double",
+        app,
         "doubler",
         "python",
         std::num::NonZeroU32::MIN,
@@ -116,9 +116,10 @@ fn doubling(bar: f64) -> Plan {
 }
 
 fn doors(plan: Plan) -> Node {
+    let app = plan.app.clone();
     Node::start(NodeConfig {
-        app: "double".into(),
-        bus: BusConfig::new("double"),
+        bus: BusConfig::new(&app),
+        app,
         ingress: Some(IngressConfig::default()),
         worker: None,
         plan: Some(plan),
@@ -128,8 +129,8 @@ fn doors(plan: Plan) -> Node {
     .unwrap()
 }
 
-fn stage(url: &str, name: &str) -> Running {
-    let mut child = python("stage.py", &[url, "double", name])
+fn stage(url: &str, app: &str, name: &str) -> Running {
+    let mut child = python("stage.py", &[url, app, name])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -143,11 +144,11 @@ fn stage(url: &str, name: &str) -> Running {
 
 #[test]
 fn a_stage_and_a_client_in_python_take_part() {
-    for (bar, answered_by) in [(0.5, "first"), (0.95, "second")] {
-        let node = doors(doubling(bar));
+    for (app, bar, answered_by) in [("lenient", 0.5, "first"), ("strict", 0.95, "second")] {
+        let node = doors(doubling(app, bar));
         let url = node.bus().url();
-        let _stages = [stage(&url, "first"), stage(&url, "second")];
-        let printed = printed(&mut python("client.py", &[&url, "double", "x", "1.5", "4"]));
+        let _stages = [stage(&url, app, "first"), stage(&url, app, "second")];
+        let printed = printed(&mut python("client.py", &[&url, app, "x", "1.5", "4"]));
         assert_eq!(
             printed.trim(),
             format!("stage={answered_by} outputs={{'doubled': [3.0, 8.0]}}")
@@ -158,8 +159,8 @@ fn a_stage_and_a_client_in_python_take_part() {
 
 #[test]
 fn without_anybody_in_the_stage_the_python_client_gets_a_typed_fault() {
-    let node = doors(doubling(0.5));
-    let output = python("client.py", &[&node.bus().url(), "double", "x", "1"])
+    let node = doors(doubling("deserted", 0.5));
+    let output = python("client.py", &[&node.bus().url(), "deserted", "x", "1"])
         .output()
         .unwrap();
     assert!(!output.status.success());

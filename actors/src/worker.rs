@@ -14,7 +14,7 @@ use std::{
 
 use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
 use async_nats::Subject;
-use kaskade_models::{Executor, Model, SpawnError};
+use kaskade_models::{Executor, Model};
 use kaskade_plans::{
     liveness::BEAT_PERIOD_US,
     plan::{Batching, Replica},
