@@ -10,11 +10,13 @@ use kaskade_models::{Executor, Signature};
 use kaskade_plans::{
     batching::{BatchQueue, Next},
     plan::Batching,
+    run_time::RunTimeEstimate,
 };
 
 use crate::{
     clock::Clock,
     delivery::Delivery,
+    exchange::full_queue,
     fault::{Code, Fault},
     metrics::Metrics,
     router::{Batch, Router},
@@ -30,6 +32,7 @@ pub struct Batcher {
     clock: Clock,
     depth: Arc<AtomicUsize>,
     metrics: Arc<Metrics>,
+    run_time: RunTimeEstimate,
     idle: bool,
     timer: Option<SpawnHandle>,
 }
@@ -38,6 +41,7 @@ pub struct Batcher {
 #[derive(Message)]
 #[rtype(result = "()")]
 struct Idle {
+    batch: usize,
     run_us: u64,
 }
 
@@ -78,6 +82,7 @@ impl Batcher {
             clock: parts.clock,
             depth: parts.depth,
             metrics: parts.metrics,
+            run_time: RunTimeEstimate::default(),
             idle: true,
             timer: None,
         }
@@ -88,8 +93,11 @@ impl Batcher {
         let now = self.clock.now();
         let poll = self.queue.poll(now, self.idle);
         for late in poll.late {
-            let message = format!("replica `{}` could not have answered within the budget", self.replica);
-            late.fail(Fault { code: Code::Expired, message });
+            let message = format!(
+                "replica `{}` could not have answered within the budget",
+                self.replica
+            );
+            late.fail(Fault::new(Code::Expired, message));
         }
         match poll.next {
             Next::Run(batch) => self.run(batch, now, ctx),
@@ -103,11 +111,21 @@ impl Batcher {
         if let Some(timer) = self.timer.take() {
             ctx.cancel_future(timer);
         }
-        let inputs = deliveries.iter().map(|delivery| delivery.request.inputs.clone()).collect();
+        let inputs = deliveries
+            .iter()
+            .map(|delivery| delivery.request.inputs.clone())
+            .collect();
         let (router, batcher) = (self.router.clone(), ctx.address());
         let submitted = self.executor.run(inputs, move |result| {
-            batcher.do_send(Idle { run_us: result.run_us });
-            router.do_send(Batch { deliveries, result, started });
+            batcher.do_send(Idle {
+                batch: deliveries.len(),
+                run_us: result.run_us,
+            });
+            router.do_send(Batch {
+                deliveries,
+                result,
+                started,
+            });
         });
         self.idle = submitted.is_err();
         if submitted.is_err() {
@@ -137,12 +155,12 @@ impl Handler<Delivery> for Batcher {
 
     fn handle(&mut self, delivery: Delivery, ctx: &mut Context<Self>) {
         if let Err(error) = self.signature.check(&delivery.request.inputs) {
-            return delivery.fail(Fault { code: Code::WrongInput, message: error.to_string() });
+            return delivery.fail(Fault::new(Code::WrongInput, error.to_string()));
         }
         let (now, deadline) = (self.clock.now(), delivery.deadline);
         if let Err(refused) = self.queue.push(delivery, now, deadline) {
             self.metrics.queue_full();
-            refused.fail(Fault::overloaded(&self.replica));
+            refused.fail(full_queue(&self.replica));
         }
         self.pump(ctx);
     }
@@ -153,7 +171,8 @@ impl Handler<Idle> for Batcher {
 
     fn handle(&mut self, idle: Idle, ctx: &mut Context<Self>) {
         self.idle = true;
-        self.queue.set_expected_run(idle.run_us);
+        self.run_time.observe(idle.batch, idle.run_us);
+        self.queue.set_expected_run(self.run_time.line());
         self.pump(ctx);
     }
 }

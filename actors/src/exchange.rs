@@ -3,9 +3,12 @@
 //! A cascade step inside one process costs two mailbox hops and copies no tensor; the same step between processes costs
 //! one hop over NATS. Senders cannot tell the difference.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use actix::{Message, Recipient};
@@ -17,7 +20,7 @@ use kaskade_plans::{
     plan::Edge,
     routing::{self, Destination},
 };
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::{
     bus::Bus,
@@ -25,8 +28,8 @@ use crate::{
     delivery::Delivery,
     fault::{Code, Fault},
     headers::{self, Trace},
-    subjects::App,
-    wire::{Done, DoneResult, StageRequest},
+    subjects::{App, SubjectError},
+    wire::{Done, DoneResult, Message as _, StageRequest},
 };
 
 /// A stage's answer, handed to the ingress that owns the request.
@@ -49,12 +52,18 @@ pub struct LocalReplica {
     pub max_batch: u32,
 }
 
-/// One message for the bus.
-struct Outgoing {
-    subject: Subject,
-    reply: Option<Subject>,
-    headers: Option<HeaderMap>,
-    payload: Bytes,
+/// Bytes that the headers of a message may take of the broker's `max_payload`.
+pub const HEADROOM: usize = 1024;
+
+/// One thing for the bus.
+enum Outgoing {
+    Message {
+        subject: Subject,
+        reply: Option<Subject>,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+    },
+    Flush(oneshot::Sender<()>),
 }
 
 /// Cheap to clone; one per process and app.
@@ -124,9 +133,20 @@ impl Exchange {
     }
 
     /// Publishes raw bytes.
-    pub fn publish(&self, subject: Subject, reply: Option<Subject>, headers: Option<HeaderMap>, payload: Bytes) {
+    pub fn publish(
+        &self,
+        subject: Subject,
+        reply: Option<Subject>,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+    ) {
         // The receiver outlives every actor; after it, nobody is left to hear.
-        let _ = self.0.outgoing.send(Outgoing { subject, reply, headers, payload });
+        let _ = self.0.outgoing.send(Outgoing::Message {
+            subject,
+            reply,
+            headers,
+            payload,
+        });
     }
 
     /// Brings an answer to the ingress that owns the request.
@@ -135,23 +155,30 @@ impl Exchange {
             mailbox.do_send(Finished(done));
             return;
         }
-        let subject = self.0.app.done(ingress, done.id);
-        let mut payload = done.encode();
-        if payload.len() > self.0.max_payload {
-            let message = format!(
-                "the outputs take {} bytes on the wire, the broker carries {}: raise its max_payload or answer less",
-                payload.len(),
-                self.0.max_payload
-            );
-            let result = DoneResult::Fault(Fault { code: Code::TooLarge, message });
-            payload = Done { result, ..done }.encode();
+        let subject = match self.0.app.done(ingress, done.id) {
+            Ok(subject) => subject,
+            // Only a forged request names an ingress that cannot exist; there is nobody to tell.
+            Err(error) => return tracing::warn!(%error, "an answer has no address"),
+        };
+        let payload = self.fitting(&done).or_else(|fault| {
+            let result = DoneResult::Fault(fault);
+            Done { result, ..done }.encode()
+        });
+        match payload {
+            Ok(payload) => self.publish(subject, None, None, payload),
+            Err(error) => tracing::error!(%error, "an answer could not be written"),
         }
-        self.publish(subject, None, None, payload);
     }
 
     /// Sends a request to a stage: to a replica of this process where the policy prefers one, else over the bus. Returns
     /// the replica it went to, where that is known.
-    pub fn dispatch(&self, edge: &Edge, mut request: StageRequest, deadline: u64, trace: Trace) -> Option<String> {
+    pub fn dispatch(
+        &self,
+        edge: &Edge,
+        mut request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+    ) -> Option<String> {
         edge.stage.clone_into(&mut request.stage);
         let draw = self.draw();
         match routing::destination(edge, |replica| self.reachable(&edge.stage, replica), draw) {
@@ -183,11 +210,14 @@ impl Exchange {
     fn local(&self, stage: &str, passes: impl Fn(&LocalReplica) -> bool) -> Option<LocalReplica> {
         let replicas = self.0.stages.get(stage)?;
         let candidates = replicas.iter().filter(|replica| passes(replica));
-        candidates.min_by_key(|replica| replica.depth.load(Ordering::Relaxed)).cloned()
+        candidates
+            .min_by_key(|replica| replica.depth.load(Ordering::Relaxed))
+            .cloned()
     }
 
     fn reachable(&self, stage: &str, replica: &str) -> bool {
-        self.liveness(|liveness| liveness.alive(replica)) || self.local(stage, |local| local.id == replica).is_some()
+        self.liveness(|liveness| liveness.alive(replica))
+            || self.local(stage, |local| local.id == replica).is_some()
     }
 
     fn hand_over(&self, replica: &LocalReplica, request: StageRequest, deadline: u64, trace: Trace) {
@@ -195,31 +225,82 @@ impl Exchange {
         let full = permit.is_none();
         let delivery = Delivery::new(request, deadline, trace, self.clone(), &replica.id, permit);
         if full {
-            delivery.fail(Fault::overloaded(&replica.id));
+            delivery.fail(full_queue(&replica.id));
         } else {
             replica.mailbox.do_send(delivery);
         }
     }
 
-    fn send(&self, subject: Subject, request: StageRequest, deadline: u64, trace: Trace) {
-        let budget_us = deadline.saturating_sub(self.0.clock.now());
+    fn send(
+        &self,
+        subject: Result<Subject, SubjectError>,
+        request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+    ) {
+        let budget = Duration::from_micros(deadline.saturating_sub(self.0.clock.now()));
         // The reply subject is where the answer belongs; it is also where the server says that nobody listens.
-        let reply = self.0.app.done(&request.ingress, request.id);
-        let payload = request.encode();
-        if payload.len() > self.0.max_payload {
-            let message = format!(
-                "the request takes {} bytes on the wire to stage `{}`, the broker carries {}: raise its max_payload",
-                payload.len(),
-                request.stage,
-                self.0.max_payload
-            );
-            let fault = DoneResult::Fault(Fault { code: Code::TooLarge, message });
-            let StageRequest { id, ingress, attempt, stage, hops, .. } = request;
-            let done = Done { id, attempt, stage, replica: String::new(), hops, result: fault };
-            return self.done(&ingress, done);
+        let addressed =
+            subject.and_then(|subject| Ok((subject, self.0.app.done(&request.ingress, request.id)?)));
+        let written = addressed
+            .map_err(Fault::from)
+            .and_then(|to| Ok((to, self.fitting(&request)?)));
+        match written {
+            Ok(((subject, reply), payload)) => {
+                self.publish(
+                    subject,
+                    Some(reply),
+                    Some(headers::for_hop(budget, &trace.child())),
+                    payload,
+                );
+            }
+            Err(fault) => {
+                let StageRequest {
+                    id,
+                    ingress,
+                    attempt,
+                    stage,
+                    hops,
+                    ..
+                } = request;
+                let result = DoneResult::Fault(fault);
+                self.done(
+                    &ingress,
+                    Done {
+                        id,
+                        attempt,
+                        stage,
+                        replica: String::new(),
+                        hops,
+                        result,
+                    },
+                );
+            }
         }
-        let headers = headers::stage(budget_us, &trace, request.epoch);
-        self.publish(subject, Some(reply), Some(headers), payload);
+    }
+
+    /// The message as bytes, if the broker carries that many.
+    fn fitting<M: crate::wire::Message>(&self, message: &M) -> Result<Bytes, Fault> {
+        let payload = message.encode()?;
+        // Headers count towards the broker's limit; these take less than this.
+        let limit = self.0.max_payload.saturating_sub(HEADROOM);
+        if payload.len() <= limit {
+            return Ok(payload);
+        }
+        let message = format!(
+            "{} takes {} bytes on the wire, this broker carries {limit}; send less, or raise max_payload in its configuration",
+            M::NAME,
+            payload.len(),
+        );
+        Err(Fault::new(Code::TooLarge, message))
+    }
+
+    /// Resolves once everything published so far has reached the broker.
+    pub async fn flush(&self) {
+        let (flushed, done) = oneshot::channel();
+        if self.0.outgoing.send(Outgoing::Flush(flushed)).is_ok() {
+            let _ = done.await;
+        }
     }
 
     /// A low-discrepancy draw in [0, 1): successive draws by the golden ratio spread as evenly as shares can be met.
@@ -230,15 +311,38 @@ impl Exchange {
     }
 }
 
+/// The refusal of a replica whose queue is full.
+pub(crate) fn full_queue(replica: &str) -> Fault {
+    Fault::new(
+        Code::Overloaded,
+        format!("the queue of replica `{replica}` is full; try again later, or add replicas"),
+    )
+}
+
 /// Publishes in order until every exchange is gone, then flushes.
 async fn publish(client: async_nats::Client, mut outgoing: mpsc::UnboundedReceiver<Outgoing>) {
-    while let Some(Outgoing { subject, reply, headers, payload }) = outgoing.recv().await {
+    while let Some(next) = outgoing.recv().await {
+        let (subject, reply, headers, payload) = match next {
+            Outgoing::Message {
+                subject,
+                reply,
+                headers,
+                payload,
+            } => (subject, reply, headers, payload),
+            Outgoing::Flush(flushed) => {
+                let _ = client.flush().await;
+                let _ = flushed.send(());
+                continue;
+            }
+        };
         let published = match (reply, headers) {
             (None, None) => client.publish(subject, payload).await,
             (None, Some(headers)) => client.publish_with_headers(subject, headers, payload).await,
             (Some(reply), None) => client.publish_with_reply(subject, reply, payload).await,
             (Some(reply), Some(headers)) => {
-                client.publish_with_reply_and_headers(subject, reply, headers, payload).await
+                client
+                    .publish_with_reply_and_headers(subject, reply, headers, payload)
+                    .await
             }
         };
         if let Err(error) = published {

@@ -4,7 +4,7 @@
 //! arbiters. The shape that was measured to work is: subscription pump -> permit -> actor -> model thread -> publish,
 //! the permit dropped last; no permit means an immediate refusal.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use actix::{Recipient, dev::ToEnvelope};
 use async_nats::{Message, Subject};
@@ -14,10 +14,10 @@ use tokio::sync::{Semaphore, watch};
 use crate::{
     bus::{Bus, BusError},
     delivery::Delivery,
-    exchange::Exchange,
+    exchange::{Exchange, full_queue},
     fault::{Code, Fault},
-    headers,
-    wire::{Done, DoneResult, StageRequest},
+    headers::{self, Trace},
+    wire::{Done, DoneResult, Message as _, StageRequest},
 };
 
 /// Serves `subject` with an actor: every message becomes a [`Delivery`] in its mailbox, at most `room` of them at a
@@ -69,32 +69,58 @@ fn receive(
     message: Message,
 ) {
     let now = exchange.clock().now();
-    let request = match StageRequest::decode(message.payload.clone()) {
+    let request = match StageRequest::decode(&message.payload) {
         Ok(request) => request,
         Err(error) => return refuse_undecodable(exchange, replica, &message, &error.to_string()),
     };
-    let budget_us = headers::budget(message.headers.as_ref()).ok().flatten().unwrap_or(DEFAULT_STAGE_BUDGET_US);
-    let trace = headers::trace(message.headers.as_ref());
+    let headers = message.headers.as_ref();
+    let budget = headers
+        .and_then(|headers| headers::budget(headers).ok().flatten())
+        .unwrap_or(DEFAULT_BUDGET);
+    let budget_us = budget.as_micros() as u64;
+    let trace = headers.and_then(Trace::read).unwrap_or_else(Trace::start);
     let permit = Arc::clone(room).try_acquire_owned().ok();
     let full = permit.is_none();
-    let delivery = Delivery::new(request, now.saturating_add(budget_us), trace, exchange.clone(), replica, permit);
+    let delivery = Delivery::new(
+        request,
+        now.saturating_add(budget_us),
+        trace,
+        exchange.clone(),
+        replica,
+        permit,
+    );
     if full {
-        delivery.fail(Fault::overloaded(replica));
+        delivery.fail(full_queue(replica));
     } else {
         mailbox.do_send(delivery);
     }
 }
 
 /// Budget of a stage request whose sender named none, such as a hand-written client: generous, but never unbounded.
-const DEFAULT_STAGE_BUDGET_US: u64 = 30_000_000;
+const DEFAULT_BUDGET: Duration = Duration::from_secs(30);
 
 /// The request cannot be read, but the reply subject says where it belongs: `done.<ingress>.<id>`.
 fn refuse_undecodable(exchange: &Exchange, replica: &str, message: &Message, reason: &str) {
     tracing::warn!(subject = %message.subject, reason, "a stage request could not be read");
-    let Some(reply) = message.reply.clone() else { return };
-    let fault = Fault { code: Code::Malformed, message: format!("the stage could not read the request: {reason}") };
-    let done = Done { replica: replica.to_owned(), result: DoneResult::Fault(fault), ..Done::default() };
-    exchange.publish(reply, None, None, done.encode());
+    let Some(reply) = message.reply.clone() else {
+        return;
+    };
+    let fault = Fault::new(
+        Code::Malformed,
+        format!("the stage could not read the request: {reason}"),
+    );
+    let result = DoneResult::Fault(fault);
+    let done = Done {
+        id: 0,
+        attempt: 0,
+        stage: String::new(),
+        replica: replica.to_owned(),
+        hops: Vec::new(),
+        result,
+    };
+    if let Ok(payload) = done.encode() {
+        exchange.publish(reply, None, None, payload);
+    }
 }
 
 /// Starts an actor on a thread of its own, so that a handler that blocks or panics takes nobody else down.

@@ -27,7 +27,7 @@ pub trait Model: Send {
 /// The inputs that a model takes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Signature {
-    /// Every one is required; others are refused.
+    /// The ones it knows; others are refused.
     pub inputs: Vec<InputSpec>,
 }
 
@@ -40,6 +40,28 @@ pub struct InputSpec {
     pub datatype: Datatype,
     /// Its extents, without the batch dimension.
     pub shape: Vec<Extent>,
+    /// Whether a request may leave it out.
+    pub optional: bool,
+}
+
+impl InputSpec {
+    /// An input that every request must bring.
+    pub fn required(name: impl Into<String>, datatype: Datatype, shape: Vec<Extent>) -> Self {
+        Self {
+            name: name.into(),
+            datatype,
+            shape,
+            optional: false,
+        }
+    }
+
+    /// An input that a request may leave out.
+    pub fn optional(name: impl Into<String>, datatype: Datatype, shape: Vec<Extent>) -> Self {
+        Self {
+            optional: true,
+            ..Self::required(name, datatype, shape)
+        }
+    }
 }
 
 /// What one dimension may be.
@@ -72,6 +94,9 @@ impl Signature {
         for spec in &self.inputs {
             let mut named = inputs.iter().filter(|input| input.name == spec.name);
             let Some(input) = named.next() else {
+                if spec.optional {
+                    continue;
+                }
                 return Err(ModelError::MissingInput {
                     name: spec.name.clone(),
                     expected: self.names(),
@@ -90,6 +115,28 @@ impl Signature {
     fn names(&self) -> Vec<String> {
         self.inputs.iter().map(|spec| spec.name.clone()).collect()
     }
+}
+
+/// The outputs themselves, if they can leave as an answer: at least one, each well-formed, not empty and finite.
+///
+/// # Errors
+/// [`ModelError::BadOutput`] for the first that is not.
+pub fn check_outputs(outputs: Outputs) -> Result<Outputs, ModelError> {
+    let bad = |reason: String| ModelError::BadOutput { reason };
+    if outputs.is_empty() {
+        return Err(bad("it has no outputs".into()));
+    }
+    outputs
+        .into_iter()
+        .map(|output| {
+            let output = output.checked().map_err(|error| bad(error.to_string()))?;
+            if output.data.is_empty() {
+                return Err(bad(format!("output `{}` is empty", output.name)));
+            }
+            output.check_finite().map_err(|error| bad(error.to_string()))?;
+            Ok(output)
+        })
+        .collect()
 }
 
 impl InputSpec {
@@ -175,6 +222,20 @@ pub enum ModelError {
         /// The shape received.
         actual: Vec<usize>,
     },
+    /// An input of the right type and shape whose values the model cannot take, such as a token it does not know.
+    #[error("input `{name}` cannot be used: {reason}")]
+    BadInput {
+        /// The input.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The model answered, and the answer must not leave: empty, ill-shaped, NaN or infinite.
+    #[error("the model's answer cannot be served: {reason}")]
+    BadOutput {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The model itself failed.
     #[error("the model failed: {reason}")]
     Failed {
@@ -189,18 +250,44 @@ mod tests {
 
     fn signature() -> Signature {
         Signature {
-            inputs: vec![InputSpec {
-                name: "image".into(),
-                datatype: Datatype::F32,
-                shape: vec![Extent::Exactly(2), Extent::UpTo(3)],
-            }],
+            inputs: vec![
+                InputSpec::required("image", Datatype::F32, vec![Extent::Exactly(2), Extent::UpTo(3)]),
+                InputSpec::optional("weight", Datatype::F32, vec![Extent::Exactly(1)]),
+            ],
         }
     }
 
     #[test]
     fn inputs_that_fit_pass() {
         let image = Tensor::from_f32("image", &[2, 3], &[0.0; 6]).unwrap();
-        assert_eq!(signature().check(&[image]), Ok(()));
+        assert_eq!(signature().check(std::slice::from_ref(&image)), Ok(()));
+        let weight = |shape: &[usize]| Tensor::from_f32("weight", shape, &vec![0.0; shape[0]]).unwrap();
+        assert_eq!(signature().check(&[image.clone(), weight(&[1])]), Ok(()));
+        assert!(matches!(
+            signature().check(&[image, weight(&[2])]),
+            Err(ModelError::WrongShape { .. })
+        ));
+    }
+
+    #[test]
+    fn outputs_that_must_not_leave_are_refused() {
+        let logits = |values: &[f32]| Tensor::from_f32("logits", &[values.len()], values).unwrap();
+        assert!(check_outputs(vec![logits(&[0.5, -0.5])]).is_ok());
+        for refused in [
+            vec![],
+            vec![logits(&[])],
+            vec![logits(&[1.0]), logits(&[0.0, f32::NAN])],
+            vec![logits(&[f32::NEG_INFINITY])],
+            vec![Tensor {
+                shape: vec![3],
+                ..logits(&[1.0])
+            }],
+        ] {
+            assert!(matches!(
+                check_outputs(refused),
+                Err(ModelError::BadOutput { .. })
+            ));
+        }
     }
 
     #[test]

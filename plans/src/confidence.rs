@@ -1,7 +1,19 @@
 //! Confidence scores and their calibration (HybridServe §IV-A, CascadeServe §3).
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`score`](self) | [`Scores`] to a confidence, once per reply |
+//! | [`calibrate`](self) | the temperature, fitted by negative log likelihood, and the calibration error |
+
+mod calibrate;
+mod score;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use calibrate::{Calibrated, Label, Labelled, TemperatureFit, calibrate, ece, fit_temperature};
+pub use score::Scores;
 
 /// How scores become a confidence.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -22,6 +34,19 @@ pub enum Estimator {
     Given,
 }
 
+impl Estimator {
+    /// The name that the plan file uses.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::MaxSquared => "max_squared",
+            Self::TopK { .. } => "top_k",
+            Self::Span => "span",
+            Self::Margin => "margin",
+            Self::Given => "given",
+        }
+    }
+}
+
 /// An estimator and its fitted temperature.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -30,4 +55,99 @@ pub struct Calibration {
     pub estimator: Estimator,
     /// Temperature `T > 0` that the scores are divided by; 1 leaves them as they are.
     pub temperature: f64,
+}
+
+/// Why scores have no confidence.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum ConfidenceError {
+    /// There are no scores.
+    #[error("the model gave no scores; a reply without scores has no confidence")]
+    Empty,
+    /// A single class is certain of itself whatever the input.
+    #[error("one class only: softmax of a single score is always 1; give the scores of both classes")]
+    OneClass,
+    /// A score is NaN or infinite.
+    #[error(
+        "score {index} is {value}; NaN and infinite scores carry no confidence, check the model and its input"
+    )]
+    NotFinite {
+        /// Its position.
+        index: usize,
+        /// What it is.
+        value: f32,
+    },
+    /// The token scores are not a whole number of vocabularies.
+    #[error("{length} token scores do not divide into rows of {vocabulary}")]
+    Ragged {
+        /// Number of scores.
+        length: usize,
+        /// Scores per token.
+        vocabulary: usize,
+    },
+    /// The probabilities are negative or do not sum to 1.
+    #[error(
+        "the probabilities sum to {sum} with the least at {least}; give a distribution, or call them logits"
+    )]
+    NotADistribution {
+        /// Their sum.
+        sum: f64,
+        /// The least of them.
+        least: f64,
+    },
+    /// The model's own confidence is outside [0, 1].
+    #[error("the model's own confidence is {value}, outside [0, 1]")]
+    GivenOutOfRange {
+        /// What it is.
+        value: f64,
+    },
+    /// The estimator does not read this kind of scores.
+    #[error(
+        "the estimator `{estimator}` does not read {scores}; name the estimator that fits the model's output"
+    )]
+    Mismatch {
+        /// The estimator's name.
+        estimator: &'static str,
+        /// The kind of scores.
+        scores: &'static str,
+    },
+    /// The temperature is not a positive number.
+    #[error("temperature {temperature} is not a positive number; calibrate the variant again")]
+    BadTemperature {
+        /// What it is.
+        temperature: f64,
+    },
+    /// `top_k` with `k` below 2.
+    #[error("top_k keeps {k} scores; fewer than 2 are always certain")]
+    BadK {
+        /// What it is.
+        k: u32,
+    },
+    /// A label does not fit the scores.
+    #[error("sample {sample}: {reason}")]
+    BadLabel {
+        /// Position of the sample.
+        sample: usize,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A validation sample has no confidence.
+    #[error("sample {sample}: {cause}")]
+    BadSample {
+        /// Position of the sample.
+        sample: usize,
+        /// Why.
+        cause: Box<ConfidenceError>,
+    },
+    /// Columns that must be of equal length are not, or there are no bins.
+    #[error(
+        "calibration error of {probabilities} probabilities, {correct} answers and {bins} bins is undefined"
+    )]
+    BadColumns {
+        /// Number of probabilities.
+        probabilities: usize,
+        /// Number of right-or-wrong flags.
+        correct: usize,
+        /// Number of bins.
+        bins: usize,
+    },
 }

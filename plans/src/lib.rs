@@ -1,15 +1,41 @@
 //! Everything that decides, and nothing that acts: no runtime, no network, no clock, no hidden randomness.
 //!
 //! The simulator and the actors call the same functions, so that a simulated figure speaks of the code that serves.
+//! Times are microseconds from whatever start the caller chose; draws come from the caller's generator.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`plan`] | the plan: placement, gears, wiring, batching |
 //! | [`profile`] | the profile: what was measured of every variant |
+//! | [`invalid`] | what is wrong with a plan or a profile, and where |
 //! | [`confidence`] | confidence scores and their calibration |
+//! | [`routing`] | where a result goes next, and which replica gets it |
+//! | [`batching`] | when a replica's queue becomes a batch |
+//! | [`ledger`] | the book of accepted requests: one terminal reply each |
+//! | [`admission`] | which requests to accept, so that goodput stays level under overload |
+//! | [`energy`] | joules, where known |
+//! | [`fit`] | straight lines through measurements |
+//! | [`thresholds`] | the accuracy-energy frontier of a cascade, and its named points |
+//! | [`skips`] | variants that do not pay, and connections that skip some |
+//! | [`cascade`] | from a profile to a plan |
+//! | [`run_time`] | how long a batch will take, learned while serving |
 //! | [`liveness`] | who is alive, judged by heartbeats |
 
+pub mod admission;
+pub mod batching;
+pub mod cascade;
 pub mod confidence;
+pub mod energy;
+pub mod fit;
+pub mod invalid;
+pub mod ledger;
 pub mod liveness;
 pub mod plan;
 pub mod profile;
+pub mod routing;
+pub mod run_time;
+pub mod skips;
+pub mod thresholds;
+
+#[cfg(test)]
+mod schema_tests;

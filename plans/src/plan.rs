@@ -3,12 +3,17 @@
 //! A plan is a file (JSON, versioned). Its types are also what the actors obey at run time, so that nothing is
 //! translated between what a planner decided and what serves.
 
+mod validate;
+
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::confidence::Calibration;
+use crate::invalid::FileError;
+
+pub(crate) use validate::calibration;
 
 /// Version of the plan format that this build writes and reads.
 pub const PLAN_VERSION: u32 = 1;
@@ -29,6 +34,32 @@ pub struct Plan {
     pub placement: Vec<Replica>,
     /// Gears in ascending order of load; a static plan has one.
     pub gears: Vec<Gear>,
+}
+
+impl Plan {
+    /// Reads a plan and checks it.
+    ///
+    /// # Errors
+    /// A [`FileError`] if the text is not JSON, has other fields than a plan, or describes an unsound one.
+    pub fn from_json(text: &str) -> Result<Self, FileError> {
+        let plan: Self = serde_json::from_str(text)?;
+        plan.validate()?;
+        Ok(plan)
+    }
+
+    /// Checks a plan and writes it, indented and in a fixed order of fields, so that two plans can be compared line by line.
+    ///
+    /// # Errors
+    /// [`FileError::Invalid`] if the plan is unsound: JSON has no NaN, and a file that cannot be read again is worse than none.
+    pub fn to_json(&self) -> Result<String, FileError> {
+        self.validate()?;
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// The JSON schema of a plan file, as committed in `docs/plan.schema.json`.
+    pub fn json_schema() -> schemars::Schema {
+        schemars::schema_for!(Self)
+    }
 }
 
 /// One variant of the family, as served.

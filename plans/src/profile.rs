@@ -1,9 +1,12 @@
 //! The profile: what was measured of every variant. Planners read nothing else about a model.
 
+mod validate;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::confidence::{Calibration, Estimator};
+use crate::invalid::FileError;
 
 /// Version of the profile format that this build writes and reads.
 pub const PROFILE_VERSION: u32 = 1;
@@ -26,6 +29,32 @@ pub struct Profile {
     pub samples: usize,
     /// The family, smallest to largest.
     pub variants: Vec<VariantProfile>,
+}
+
+impl Profile {
+    /// Reads a profile and checks it.
+    ///
+    /// # Errors
+    /// A [`FileError`] if the text is not JSON, has other fields than a profile, or describes an unsound one.
+    pub fn from_json(text: &str) -> Result<Self, FileError> {
+        let profile: Self = serde_json::from_str(text)?;
+        profile.validate()?;
+        Ok(profile)
+    }
+
+    /// Checks a profile and writes it. Not indented: its columns have thousands of entries.
+    ///
+    /// # Errors
+    /// [`FileError::Invalid`] if the profile is unsound.
+    pub fn to_json(&self) -> Result<String, FileError> {
+        self.validate()?;
+        Ok(serde_json::to_string(self)? + "\n")
+    }
+
+    /// The JSON schema of a profile file, as committed in `docs/profile.schema.json`.
+    pub fn json_schema() -> schemars::Schema {
+        schemars::schema_for!(Self)
+    }
 }
 
 /// Measurements of one variant.

@@ -12,8 +12,9 @@ use actix::{Actor, AsyncContext, Context, Handler, Message};
 use async_nats::Subject;
 use kaskade_models::Tensor;
 use kaskade_plans::{
-    admission::Admission,
+    admission::{Admission, AdmissionConfig},
     ledger::{Admitted, Answer, Failure, Ledger, LedgerConfig},
+    plan::Edge,
 };
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -88,9 +89,12 @@ struct Kept {
     client: Client,
     inputs: Vec<Tensor>,
     trace: Trace,
+    accepted: u64,
     deadline: u64,
     adopted: Arc<Adopted>,
     gear: u32,
+    /// The stage that this ingress sent it to last.
+    stage: String,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -135,7 +139,7 @@ impl Ingress {
             id: id.to_owned(),
             config,
             ledger: Ledger::new(limits),
-            admission: Admission::default(),
+            admission: Admission::new(AdmissionConfig::default()),
             book,
             exchange,
             metrics,
@@ -146,9 +150,21 @@ impl Ingress {
     /// Sends the request to the first stage of its wiring.
     fn send(&mut self, id: u64, attempt: u32, now: u64) {
         let Some(kept) = self.ledger.get(id) else { return };
-        let Some(gear) = kept.adopted.gear(kept.gear) else { return };
+        let Some(gear) = kept.adopted.gear(kept.gear) else {
+            return;
+        };
         let request = self.stage_request(id, attempt, kept, Vec::new());
-        let to = self.exchange.dispatch(&gear.wiring.entry, request, kept.deadline, kept.trace);
+        let entry = gear.wiring.entry.clone();
+        self.send_to(&entry, request, now);
+    }
+
+    fn send_to(&mut self, edge: &Edge, request: StageRequest, now: u64) {
+        let (id, attempt) = (request.id, request.attempt);
+        let Some(kept) = self.ledger.get_mut(id) else {
+            return;
+        };
+        edge.stage.clone_into(&mut kept.stage);
+        let to = self.exchange.dispatch(edge, request, kept.deadline, kept.trace);
         self.ledger.sent(id, attempt, to.as_deref(), now);
     }
 
@@ -168,8 +184,15 @@ impl Ingress {
     /// A stage that does not route by itself (a custom actor, a process in another language) left the exit to us.
     fn route_on_behalf(&mut self, done: Done, now: u64) {
         let (id, attempt) = (done.id, done.attempt);
-        let DoneResult::Outputs { outputs, confidence, .. } = done.result else { return };
-        let Some(kept) = self.ledger.get(id) else { return self.metrics.stale() };
+        let DoneResult::Outputs {
+            outputs, confidence, ..
+        } = done.result
+        else {
+            return;
+        };
+        let Some(kept) = self.ledger.get(id) else {
+            return self.metrics.stale();
+        };
         let decided = match confidence {
             Some(given) => Ok(Some(given)),
             None => self.confidence_of(kept, &done.stage, &outputs),
@@ -180,25 +203,47 @@ impl Ingress {
         match decided {
             Err(fault) => self.fail(id, attempt, fault, now),
             Ok((Way::Reply, confidence)) => {
-                let result = DoneResult::Outputs { outputs, confidence, routed: true };
+                let result = DoneResult::Outputs {
+                    outputs,
+                    confidence,
+                    routed: true,
+                };
                 self.answer(Done { result, ..done }, now);
             }
             Ok((Way::Forward(edge), _)) => {
                 let request = self.stage_request(id, attempt, kept, done.hops);
-                let to = self.exchange.dispatch(&edge, request, kept.deadline, kept.trace);
-                self.ledger.sent(id, attempt, to.as_deref(), now);
+                self.send_to(&edge, request, now);
             }
             Ok((Way::Continue(edge), _)) => {
-                let request = StageRequest { inputs: outputs, ..self.stage_request(id, attempt, kept, done.hops) };
-                let to = self.exchange.dispatch(&edge, request, kept.deadline, kept.trace);
-                self.ledger.sent(id, attempt, to.as_deref(), now);
+                let request = StageRequest {
+                    inputs: outputs,
+                    ..self.stage_request(id, attempt, kept, done.hops)
+                };
+                self.send_to(&edge, request, now);
             }
         }
     }
 
+    /// Fills in what a worker in another language may leave out: it answers what it was asked last.
+    fn complete(&self, done: &mut Done) {
+        if done.attempt == 0 {
+            done.attempt = self.ledger.place(done.id).map_or(0, |(attempt, _)| attempt);
+        }
+        if done.stage.is_empty()
+            && let Some(kept) = self.ledger.get(done.id)
+        {
+            kept.stage.clone_into(&mut done.stage);
+        }
+    }
+
     fn confidence_of(&self, kept: &Kept, stage: &str, outputs: &[Tensor]) -> Result<Option<f64>, Fault> {
-        let variant = kept.adopted.stage(kept.gear, stage).map(|stage| stage.variant.as_str());
-        variant.map_or(Ok(None), |variant| router::confidence(&kept.adopted, variant, outputs))
+        let variant = kept
+            .adopted
+            .stage(kept.gear, stage)
+            .map(|stage| stage.variant.as_str());
+        variant.map_or(Ok(None), |variant| {
+            router::confidence(&kept.adopted, variant, outputs)
+        })
     }
 
     /// The terminal result, unless the request has been answered already.
@@ -214,7 +259,9 @@ impl Ingress {
 
     /// An attempt failed: another one, or the terminal fault.
     fn fail(&mut self, id: u64, attempt: u32, fault: Fault, now: u64) {
-        match self.ledger.failed(id, attempt, fault.code.retryable(), now) {
+        // A full queue is not asked again: the client was promised a quick refusal, and a resend only adds load.
+        let retry = fault.code.retryable() && fault.code != Code::Overloaded;
+        match self.ledger.failed(id, attempt, retry, now) {
             // The sweep sends it again once it is due.
             Failure::Retry { .. } => {}
             Failure::Terminal(kept) => {
@@ -233,8 +280,14 @@ impl Ingress {
         }
         let due = self.ledger.due(now);
         for (_, kept) in due.expired {
-            let message = "no stage answered within the budget".to_owned();
-            self.refuse(kept.client, &Fault { code: Code::Expired, message });
+            self.refuse(
+                kept.client,
+                &Fault::new(Code::Expired, "no stage answered within the budget"),
+            );
+        }
+        for (_, kept) in due.exhausted {
+            let message = "every attempt was lost with the replica that had it";
+            self.refuse(kept.client, &Fault::new(Code::Unavailable, message));
         }
         self.resend(due.resend, now);
     }
@@ -246,10 +299,16 @@ impl Ingress {
         }
     }
 
+    fn lose(&mut self, replica: &str, now: u64) {
+        let entries = self.ledger.lost(replica, now);
+        tracing::warn!(replica, resent = entries.len(), "a replica is lost");
+        self.resend(entries, now);
+    }
+
     fn accept(&mut self, inbound: Inbound, now: u64) {
         let Inbound { message, permit } = inbound;
         let Some((adopted, gear)) = self.book.current() else {
-            let fault = Fault { code: Code::Unavailable, message: "no plan has been adopted yet".to_owned() };
+            let fault = Fault::new(Code::Unavailable, "no plan has been adopted yet");
             return self.refuse(Client::of(&message), &fault);
         };
         let read = match door::read(&message, &self.config) {
@@ -257,16 +316,19 @@ impl Ingress {
             Err(fault) => return self.refuse(Client::of(&message), &fault),
         };
         if !self.admission.admit(now, self.ledger.len(), read.budget_us) {
-            let message = "more requests wait than can be answered within the budget; try again later, or add replicas";
-            return self.refuse(read.client, &Fault { code: Code::Overloaded, message: message.to_owned() });
+            let message =
+                "more requests wait than can be answered within the budget; try again later, or add replicas";
+            return self.refuse(read.client, &Fault::new(Code::Overloaded, message));
         }
         let kept = Kept {
             client: read.client,
             inputs: read.inputs,
             trace: read.trace,
+            accepted: now,
             deadline: now.saturating_add(read.budget_us),
             adopted,
             gear,
+            stage: String::new(),
             _permit: permit,
         };
         match self.ledger.admit(now, read.budget_us, kept) {
@@ -275,7 +337,7 @@ impl Ingress {
                 self.send(id, attempt, now);
             }
             Err((refusal, kept)) => {
-                self.refuse(kept.client, &Fault { code: Code::Overloaded, message: refusal.to_string() });
+                self.refuse(kept.client, &Fault::new(Code::Overloaded, refusal.to_string()));
             }
         }
     }
@@ -306,8 +368,9 @@ impl Handler<Inbound> for Ingress {
 impl Handler<Finished> for Ingress {
     type Result = ();
 
-    fn handle(&mut self, Finished(done): Finished, _: &mut Context<Self>) {
+    fn handle(&mut self, Finished(mut done): Finished, _: &mut Context<Self>) {
         let now = self.exchange.clock().now();
+        self.complete(&mut done);
         match &done.result {
             DoneResult::Outputs { routed: true, .. } => self.answer(done, now),
             DoneResult::Outputs { routed: false, .. } => self.route_on_behalf(done, now),
@@ -325,9 +388,17 @@ impl Handler<Undeliverable> for Ingress {
 
     fn handle(&mut self, Undeliverable { id }: Undeliverable, _: &mut Context<Self>) {
         let now = self.exchange.clock().now();
-        let Some(attempt) = self.ledger.attempt(id) else { return };
-        let message = "nobody serves the next stage: its last replica is gone, or was never started".to_owned();
-        self.fail(id, attempt, Fault { code: Code::Unavailable, message }, now);
+        let Some((attempt, replica)) = self.ledger.place(id) else {
+            return;
+        };
+        if let Some(replica) = replica.map(ToOwned::to_owned)
+            && self.exchange.liveness(|liveness| liveness.declare_lost(&replica))
+        {
+            // It had a subject of its own, and that is gone: so are its other requests. No need to wait for its silence.
+            return self.lose(&replica, now);
+        }
+        let message = "nobody serves the next stage: its last replica is gone, or was never started";
+        self.fail(id, attempt, Fault::new(Code::Unavailable, message), now);
     }
 }
 
@@ -337,9 +408,7 @@ impl Handler<Lost> for Ingress {
     fn handle(&mut self, Lost(replicas): Lost, _: &mut Context<Self>) {
         let now = self.exchange.clock().now();
         for replica in replicas {
-            let entries = self.ledger.lost(&replica, now);
-            tracing::warn!(replica, resent = entries.len(), "a replica fell silent");
-            self.resend(entries, now);
+            self.lose(&replica, now);
         }
     }
 }
@@ -356,8 +425,9 @@ impl Handler<GiveUp> for Ingress {
     type Result = ();
 
     fn handle(&mut self, _: GiveUp, _: &mut Context<Self>) {
-        let message = "the service is shutting down and the grace time is over; send it again elsewhere".to_owned();
-        let fault = Fault { code: Code::Draining, message };
+        let message =
+            "the service is shutting down and the grace time is over; send it again elsewhere".to_owned();
+        let fault = Fault::new(Code::Draining, message);
         for (_, kept) in self.ledger.drain_all() {
             self.refuse(kept.client, &fault);
         }

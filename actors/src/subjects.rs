@@ -1,0 +1,415 @@
+//! The subject grammar. This is the only place that formats or parses a subject.
+//!
+//! ```text
+//! kaskade.<app>.infer                  requests, replied to            queue group INGRESS_GROUP
+//! kaskade.<app>.submit                 durable requests
+//! kaskade.<app>.stage.<stage>          whoever of a stage is free      queue group STAGE_GROUP
+//! kaskade.<app>.replica.<replica>      one replica
+//! kaskade.<app>.done.<ingress>.<id>    a result for the ingress that owns request <id>
+//! kaskade.<app>.beat.<actor>           signs of life
+//! kaskade.<app>.gear                   gear shifts
+//! kaskade.<app>.plan                   notices of a new epoch
+//! kaskade.<app>.event.<name>           what happened, for whoever watches
+//! ```
+//!
+//! A name becomes one token of letters, digits, `-` and `_`. Anything else is refused and not escaped: a name holding
+//! `.`, `*` or `>` would address other actors, and one holding a line break would write protocol lines of its own.
+
+use std::sync::Arc;
+
+use async_nats::Subject;
+use thiserror::Error;
+
+/// Queue group of the ingresses of an app. The default of ADR-32, so that `nats micro` shows what clients expect.
+pub const INGRESS_GROUP: &str = "q";
+
+/// Queue group of the replicas of a stage.
+pub const STAGE_GROUP: &str = "q";
+
+/// Longest name, bytes.
+pub const MAX_TOKEN: usize = 64;
+
+const ROOT: &str = "kaskade";
+
+/// An app's name, and every subject below it. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct App {
+    /// `kaskade.<app>.`
+    prefix: Arc<str>,
+}
+
+/// Why a name cannot be part of a subject.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SubjectError {
+    /// Nothing between two dots.
+    #[error("the {what} has no name; give it 1 to {MAX_TOKEN} letters, digits, `-` or `_`")]
+    Empty {
+        /// What was to be named.
+        what: &'static str,
+    },
+    /// Longer than [`MAX_TOKEN`].
+    #[error("the {what}'s name has {length} bytes; at most {MAX_TOKEN} fit")]
+    TooLong {
+        /// What was to be named.
+        what: &'static str,
+        /// Bytes of the name.
+        length: usize,
+    },
+    /// A character that means something to NATS, or is not ASCII.
+    #[error("the {what}'s name {name:?} holds {character:?}; use letters, digits, `-` and `_`")]
+    BadCharacter {
+        /// What was to be named.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// Its first character that does not fit.
+        character: char,
+    },
+}
+
+/// What a subject of an app means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Route<'a> {
+    /// `infer`
+    Infer,
+    /// `submit`
+    Submit,
+    /// `stage.<stage>`
+    Stage(&'a str),
+    /// `replica.<replica>`
+    Replica(&'a str),
+    /// `done.<ingress>.<id>`
+    Done {
+        /// The ingress that owns the request.
+        ingress: &'a str,
+        /// The request, as that ingress numbers it.
+        id: u64,
+    },
+    /// `beat.<actor>`
+    Beat(&'a str),
+    /// `gear`
+    Gear,
+    /// `plan`
+    Plan,
+    /// `event.<name>`
+    Event(&'a str),
+}
+
+impl App {
+    /// The app of that name: one token of letters, digits, `-` and `_`.
+    ///
+    /// # Errors
+    /// [`SubjectError`] for any other name.
+    pub fn new(name: &str) -> Result<Self, SubjectError> {
+        check_token("app", name)?;
+        Ok(Self {
+            prefix: format!("{ROOT}.{name}.").into(),
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.prefix
+            .get(ROOT.len() + 1..self.prefix.len() - 1)
+            .unwrap_or_default()
+    }
+
+    /// Where requests arrive that are answered to their reply subject.
+    pub fn infer(&self) -> Subject {
+        self.plain("infer")
+    }
+
+    /// Where durable requests arrive.
+    pub fn submit(&self) -> Subject {
+        self.plain("submit")
+    }
+
+    /// A stage, whoever serves it.
+    ///
+    /// # Errors
+    /// [`SubjectError`] when `stage` is no token.
+    pub fn stage(&self, stage: &str) -> Result<Subject, SubjectError> {
+        self.named("stage", "stage", stage)
+    }
+
+    /// One replica.
+    ///
+    /// # Errors
+    /// [`SubjectError`] when `replica` is no token.
+    pub fn replica(&self, replica: &str) -> Result<Subject, SubjectError> {
+        self.named("replica", "replica", replica)
+    }
+
+    /// Where the result of request `id` goes.
+    ///
+    /// # Errors
+    /// [`SubjectError`] when `ingress` is no token.
+    pub fn done(&self, ingress: &str, id: u64) -> Result<Subject, SubjectError> {
+        check_token("ingress", ingress)?;
+        Ok(format!("{}done.{ingress}.{id}", self.prefix).into())
+    }
+
+    /// All results for one ingress.
+    ///
+    /// # Errors
+    /// [`SubjectError`] when `ingress` is no token.
+    pub fn done_all(&self, ingress: &str) -> Result<Subject, SubjectError> {
+        check_token("ingress", ingress)?;
+        Ok(format!("{}done.{ingress}.*", self.prefix).into())
+    }
+
+    /// The request id in a subject that [`App::done`] made; `None` for any other subject.
+    pub fn parse_done(&self, subject: &str) -> Option<u64> {
+        match self.parse(subject) {
+            Some(Route::Done { id, .. }) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// An actor's signs of life.
+    ///
+    /// # Errors
+    /// [`SubjectError`] when `actor` is no token.
+    pub fn beat(&self, actor: &str) -> Result<Subject, SubjectError> {
+        self.named("beat", "actor", actor)
+    }
+
+    /// The signs of life of every actor.
+    pub fn beats(&self) -> Subject {
+        self.plain("beat.*")
+    }
+
+    /// Gear shifts.
+    pub fn gear(&self) -> Subject {
+        self.plain("gear")
+    }
+
+    /// Notices that a new epoch can be read from the plan store.
+    pub fn plan(&self) -> Subject {
+        self.plain("plan")
+    }
+
+    /// Events of one name.
+    ///
+    /// # Errors
+    /// [`SubjectError`] when `name` is no token.
+    pub fn event(&self, name: &str) -> Result<Subject, SubjectError> {
+        self.named("event", "event", name)
+    }
+
+    /// Every event.
+    pub fn events(&self) -> Subject {
+        self.plain("event.>")
+    }
+
+    /// What a subject of this app means; `None` when it is not one of this app's.
+    pub fn parse<'a>(&self, subject: &'a str) -> Option<Route<'a>> {
+        let mut tokens = subject.strip_prefix(&*self.prefix)?.split('.');
+        let kind = tokens.next()?;
+        let mut name = || tokens.next().filter(|name| check_token("name", name).is_ok());
+        let route = match kind {
+            "infer" => Route::Infer,
+            "submit" => Route::Submit,
+            "gear" => Route::Gear,
+            "plan" => Route::Plan,
+            "stage" => Route::Stage(name()?),
+            "replica" => Route::Replica(name()?),
+            "beat" => Route::Beat(name()?),
+            "event" => Route::Event(name()?),
+            "done" => Route::Done {
+                ingress: name()?,
+                id: parse_id(name()?)?,
+            },
+            _ => return None,
+        };
+        tokens.next().is_none().then_some(route)
+    }
+
+    fn plain(&self, tail: &str) -> Subject {
+        [&*self.prefix, tail].concat().into()
+    }
+
+    fn named(&self, kind: &str, what: &'static str, name: &str) -> Result<Subject, SubjectError> {
+        check_token(what, name)?;
+        Ok([&*self.prefix, kind, ".", name].concat().into())
+    }
+}
+
+impl std::fmt::Display for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "App({})", self.name())
+    }
+}
+
+/// A subject that nobody serves, another one every time: what a round trip is made with.
+pub fn nobody() -> Subject {
+    format!("_KASKADE.NOBODY.{}", crate::ids::unique_token()).into()
+}
+
+/// Where a NATS service answers `verb` (ADR-32): all services, those of its name, and itself.
+///
+/// # Errors
+/// [`SubjectError`] when `service` or `instance` is no token.
+pub fn discovery(verb: &str, service: &str, instance: &str) -> Result<[Subject; 3], SubjectError> {
+    check_token("service", service)?;
+    check_token("service instance", instance)?;
+    Ok([
+        format!("$SRV.{verb}").into(),
+        format!("$SRV.{verb}.{service}").into(),
+        format!("$SRV.{verb}.{service}.{instance}").into(),
+    ])
+}
+
+/// The verb of a subject that [`discovery`] made; empty for any other.
+pub fn discovery_verb(subject: &str) -> &str {
+    let rest = subject.strip_prefix("$SRV.");
+    rest.and_then(|rest| rest.split('.').next()).unwrap_or_default()
+}
+
+/// A name made from text that a machine or a person chose freely, such as a host name: what does not fit a token
+/// becomes `-`. Never apply it to a name that must address something; such a name is refused instead.
+pub fn token_from(text: &str) -> String {
+    let token = text
+        .chars()
+        .take(MAX_TOKEN)
+        .map(|character| if fits(character) { character } else { '-' })
+        .collect::<String>();
+    if token.is_empty() { "-".to_owned() } else { token }
+}
+
+/// Nothing, if `name` is one token.
+///
+/// # Errors
+/// [`SubjectError`], naming `what` was to be named.
+pub fn check_token(what: &'static str, name: &str) -> Result<(), SubjectError> {
+    if name.is_empty() {
+        return Err(SubjectError::Empty { what });
+    }
+    if name.len() > MAX_TOKEN {
+        return Err(SubjectError::TooLong {
+            what,
+            length: name.len(),
+        });
+    }
+    match name.chars().find(|character| !fits(*character)) {
+        None => Ok(()),
+        Some(character) => Err(SubjectError::BadCharacter {
+            what,
+            name: name.to_owned(),
+            character,
+        }),
+    }
+}
+
+fn fits(character: char) -> bool {
+    character.is_ascii_alphanumeric() || matches!(character, '-' | '_')
+}
+
+/// Only the spelling that `done` writes: `str::parse` would also take `+7` and `007`.
+fn parse_id(token: &str) -> Option<u64> {
+    let canonical = token == "0" || !token.starts_with('0');
+    (canonical && token.bytes().all(|byte| byte.is_ascii_digit()))
+        .then(|| token.parse().ok())
+        .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn token() -> impl Strategy<Value = String> {
+        "[A-Za-z0-9_-]{1,64}"
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_formatted_is_parsed_back(app in token(), name in token(), id in any::<u64>()) {
+            let app = App::new(&app).unwrap();
+            let formatted = [
+                (app.infer(), Route::Infer),
+                (app.submit(), Route::Submit),
+                (app.gear(), Route::Gear),
+                (app.plan(), Route::Plan),
+                (app.stage(&name).unwrap(), Route::Stage(&name)),
+                (app.replica(&name).unwrap(), Route::Replica(&name)),
+                (app.beat(&name).unwrap(), Route::Beat(&name)),
+                (app.event(&name).unwrap(), Route::Event(&name)),
+            ];
+            for (subject, route) in &formatted {
+                prop_assert_eq!(app.parse(subject), Some(*route));
+            }
+            let done = app.done(&name, id).unwrap();
+            prop_assert_eq!(app.parse(&done), Some(Route::Done { ingress: &name, id }));
+            prop_assert_eq!(app.parse_done(&done), Some(id));
+            prop_assert!(done.starts_with(app.done_all(&name).unwrap().trim_end_matches('*')));
+        }
+
+        #[test]
+        fn names_that_nats_would_read_are_refused(
+            before in "[a-z]{0,5}",
+            hostile in "[.*> \t\r\n\u{0}$:/\\\\é\u{2603}]",
+            after in "[a-z]{0,5}",
+        ) {
+            let name = format!("{before}{hostile}{after}");
+            prop_assert!(App::new(&name).is_err());
+            let app = App::new("digits").unwrap();
+            prop_assert!(app.stage(&name).is_err());
+            prop_assert!(app.replica(&name).is_err());
+            prop_assert!(app.done(&name, 1).is_err());
+            prop_assert!(app.done_all(&name).is_err());
+            prop_assert!(app.beat(&name).is_err());
+            prop_assert!(app.event(&name).is_err());
+        }
+
+        #[test]
+        fn a_parsed_subject_is_formatted_back(subject in "kaskade\\.a\\.(stage|done|beat|infer|gear)[a-z0-9.+*-]{0,12}") {
+            let app = App::new("a").unwrap();
+            let again = match app.parse(&subject) {
+                None => return Ok(()),
+                Some(Route::Stage(name)) => app.stage(name).unwrap(),
+                Some(Route::Done { ingress, id }) => app.done(ingress, id).unwrap(),
+                Some(Route::Beat(name)) => app.beat(name).unwrap(),
+                Some(Route::Infer) => app.infer(),
+                Some(Route::Gear) => app.gear(),
+                Some(other) => panic!("{subject} became {other:?}"),
+            };
+            prop_assert_eq!(again.as_str(), subject);
+        }
+
+        #[test]
+        fn free_text_becomes_a_token(text in ".*") {
+            prop_assert!(check_token("host", &token_from(&text)).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_what_and_why() {
+        assert_eq!(
+            App::new("a.b").unwrap_err().to_string(),
+            "the app's name \"a.b\" holds '.'; use letters, digits, `-` and `_`"
+        );
+        assert!(matches!(App::new(""), Err(SubjectError::Empty { what: "app" })));
+        assert!(matches!(
+            App::new(&"x".repeat(65)),
+            Err(SubjectError::TooLong { length: 65, .. })
+        ));
+    }
+
+    #[test]
+    fn another_apps_subject_is_not_ours() {
+        let app = App::new("digits").unwrap();
+        assert_eq!(app.name(), "digits");
+        assert_eq!(app.parse("kaskade.other.infer"), None);
+        assert_eq!(app.parse("kaskade.digits.infer.more"), None);
+        assert_eq!(app.parse_done("kaskade.digits.done.in.007"), None);
+        assert_eq!(app.parse_done("kaskade.digits.stage.s"), None);
+    }
+}

@@ -1,0 +1,237 @@
+//! What actors say to each other, and how it becomes bytes.
+//!
+//! Messages are MessagePack maps with field names; unknown fields are ignored, so that peers of different versions and
+//! languages take part. [`Message`] encodes and decodes; [`door`] adds JSON where clients come in.
+
+mod codec;
+mod done;
+pub mod door;
+mod lists;
+mod scan;
+mod tensors;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use kaskade_models::Tensor;
+use serde::{Deserialize, Serialize};
+
+pub use codec::{CodecError, Limits, Message};
+pub use done::{Done, DoneResult};
+pub use door::{ContentType, decode_infer, decode_reply, encode_fault, encode_reply};
+pub use lists::MAX_PARAMETERS;
+use lists::at_most;
+pub use tensors::{MAX_RANK, MAX_TENSORS};
+
+/// Hops kept in one message; a cascade has a handful, a pipeline a few more.
+pub const MAX_HOPS: usize = 64;
+
+/// Replicas in one beat.
+pub const MAX_REPLICAS: usize = 1024;
+
+/// What a client asks.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct InferRequest {
+    /// The inputs, without a batch dimension.
+    #[serde(with = "tensors")]
+    pub inputs: Vec<Tensor>,
+    /// The client's own id, returned with the reply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Anything else that a custom actor understands.
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "lists::parameters"
+    )]
+    pub parameters: BTreeMap<String, String>,
+}
+
+impl Message for InferRequest {
+    const NAME: &'static str = "InferRequest";
+
+    fn size_hint(&self) -> usize {
+        let parameters = self
+            .parameters
+            .iter()
+            .map(|(name, value)| name.len() + value.len() + 10);
+        tensors::size_hint(&self.inputs)
+            + self.id.as_ref().map_or(0, String::len)
+            + parameters.sum::<usize>()
+            + 64
+    }
+}
+
+/// What a client gets.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct InferReply {
+    /// The id that the client gave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The outputs, without a batch dimension.
+    #[serde(with = "tensors")]
+    pub outputs: Vec<Tensor>,
+    /// The stage that answered.
+    #[serde(default)]
+    pub stage: String,
+    /// The variant that answered.
+    #[serde(default)]
+    pub variant: String,
+    /// Its calibrated confidence in [0, 1], where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<f64>,
+    /// Every stage passed, in order.
+    #[serde(default, deserialize_with = "at_most::<_, _, MAX_HOPS>")]
+    pub hops: Vec<Hop>,
+    /// Answered by a stage that would have passed it on, had there been time or a replica left.
+    #[serde(default)]
+    pub degraded: bool,
+}
+
+impl Message for InferReply {
+    const NAME: &'static str = "InferReply";
+
+    fn size_hint(&self) -> usize {
+        tensors::size_hint(&self.outputs)
+            + hops_hint(&self.hops)
+            + self.id.as_ref().map_or(0, String::len)
+            + self.stage.len()
+            + self.variant.len()
+            + 96
+    }
+}
+
+/// What a stage is asked. A worker answers with a [`Done`] to the message's reply subject.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct StageRequest {
+    /// The request, as its ingress numbers it.
+    pub id: u64,
+    /// The ingress that owns it.
+    pub ingress: String,
+    /// 0 for the first try, one more for every retry; results of older attempts are dropped.
+    #[serde(default)]
+    pub attempt: u32,
+    /// The epoch that admitted it; it finishes under that plan.
+    #[serde(default)]
+    pub epoch: u64,
+    /// Position of the gear that admitted it, in its plan.
+    #[serde(default)]
+    pub gear: u32,
+    /// The stage asked.
+    pub stage: String,
+    /// The stages passed so far.
+    #[serde(default, deserialize_with = "at_most::<_, _, MAX_HOPS>")]
+    pub hops: Vec<Hop>,
+    /// The inputs, without a batch dimension.
+    #[serde(with = "tensors")]
+    pub inputs: Vec<Tensor>,
+}
+
+impl Message for StageRequest {
+    const NAME: &'static str = "StageRequest";
+
+    fn size_hint(&self) -> usize {
+        tensors::size_hint(&self.inputs) + hops_hint(&self.hops) + self.ingress.len() + self.stage.len() + 96
+    }
+}
+
+/// One stage passed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Hop {
+    /// The stage.
+    pub stage: String,
+    /// Time in its queue, microseconds.
+    #[serde(default)]
+    pub wait_us: u32,
+    /// Time of the batch that it was part of, microseconds.
+    #[serde(default)]
+    pub run_us: u32,
+    /// Requests in that batch.
+    #[serde(default)]
+    pub batch: u32,
+}
+
+fn hops_hint(hops: &[Hop]) -> usize {
+    hops.iter().map(|hop| hop.stage.len() + 48).sum()
+}
+
+/// A sign of life.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Beat {
+    /// The actor's name, unique in the app.
+    pub actor: String,
+    /// What it is: `ingress`, `worker`, ...
+    pub kind: String,
+    /// The replicas it hosts.
+    #[serde(default, deserialize_with = "at_most::<_, _, MAX_REPLICAS>")]
+    pub replicas: Vec<ReplicaBeat>,
+    /// Requests that wait in it, over all its replicas.
+    #[serde(default)]
+    pub queue: u32,
+    /// Requests that it works on.
+    #[serde(default)]
+    pub in_flight: u32,
+    /// The newest epoch it knows.
+    #[serde(default)]
+    pub epoch: u64,
+    /// Counts this actor's beats from 0; a smaller number than the last means that it started again.
+    #[serde(default)]
+    pub sequence: u64,
+}
+
+impl Message for Beat {
+    const NAME: &'static str = "Beat";
+
+    fn size_hint(&self) -> usize {
+        let replicas = self.replicas.iter();
+        128 + self.actor.len()
+            + self.kind.len()
+            + replicas
+                .map(|replica| replica.id.len() + replica.stage.len() + replica.variant.len() + 64)
+                .sum::<usize>()
+    }
+}
+
+/// One replica in a [`Beat`].
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ReplicaBeat {
+    /// Its id in the plan.
+    pub id: String,
+    /// The stage it serves.
+    #[serde(default)]
+    pub stage: String,
+    /// The variant it runs.
+    #[serde(default)]
+    pub variant: String,
+    /// Requests that wait for it.
+    #[serde(default)]
+    pub queue: u32,
+    /// Requests in its current batch.
+    #[serde(default)]
+    pub in_flight: u32,
+}
+
+/// The gear to use from now on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct GearShift {
+    /// The plan that the gear belongs to; a shift for another epoch is ignored.
+    pub epoch: u64,
+    /// Its position in that plan.
+    pub gear: u32,
+}
+
+impl Message for GearShift {
+    const NAME: &'static str = "GearShift";
+}
+
+/// A new plan can be read from the plan store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PlanNotice {
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+impl Message for PlanNotice {
+    const NAME: &'static str = "PlanNotice";
+}

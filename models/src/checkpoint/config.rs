@@ -1,0 +1,161 @@
+//! `config.json`: a few keys that an architecture needs among many that it does not.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::LoadError;
+
+/// A parsed `config.json`. Keys that nobody asks for are ignored: Hugging Face writes dozens.
+#[derive(Debug, Clone)]
+pub struct Config {
+    file: String,
+    keys: Map<String, Value>,
+}
+
+impl Config {
+    /// Parses the bytes of a `config.json`; `file` is what errors call it.
+    ///
+    /// # Errors
+    /// [`LoadError::BadConfig`] when they are not a JSON object.
+    pub fn parse(file: impl Into<String>, json: &[u8]) -> Result<Self, LoadError> {
+        let file = file.into();
+        match serde_json::from_slice(json) {
+            Ok(Value::Object(keys)) => Ok(Self { file, keys }),
+            Ok(_) => Err(LoadError::BadConfig {
+                file,
+                reason: "it is JSON, but not an object".into(),
+            }),
+            Err(error) => Err(LoadError::BadConfig {
+                file,
+                reason: error.to_string(),
+            }),
+        }
+    }
+
+    /// What errors call the file.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// The value of a key that must be there.
+    ///
+    /// # Errors
+    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] when it is not a `T`.
+    pub fn required<T: DeserializeOwned>(&self, key: &str) -> Result<T, LoadError> {
+        self.optional(key)?.ok_or_else(|| LoadError::MissingKey {
+            file: self.file.clone(),
+            key: key.to_owned(),
+        })
+    }
+
+    /// The value of a key that may be absent or null.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] when it is there and not a `T`.
+    pub fn optional<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, LoadError> {
+        let Some(value) = self.keys.get(key).filter(|value| !value.is_null()) else {
+            return Ok(None);
+        };
+        match T::deserialize(value) {
+            Ok(parsed) => Ok(Some(parsed)),
+            Err(error) => Err(self.refuse(key, error.to_string())),
+        }
+    }
+
+    /// A size that must be there and at least 1: a width, a number of layers.
+    ///
+    /// # Errors
+    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] when it is not a positive integer.
+    pub fn size(&self, key: &str) -> Result<usize, LoadError> {
+        match self.required(key)? {
+            0 => Err(self.refuse(key, "it must be at least 1")),
+            size => Ok(size),
+        }
+    }
+
+    /// Class names in the order of the logits, by `id2label`; `LABEL_0`, ... where the file names none.
+    /// Their number is that of the logits: `id2label`, else `num_labels`, else 2, as transformers has it.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] when `id2label` does not name the classes 0, 1, ... without a gap.
+    pub fn labels(&self) -> Result<Vec<String>, LoadError> {
+        let Some(named) = self.optional::<std::collections::HashMap<String, String>>("id2label")? else {
+            let count = self.optional::<u32>("num_labels")?.unwrap_or(2);
+            return Ok((0..count).map(|class| format!("LABEL_{class}")).collect());
+        };
+        let labels = (0..named.len())
+            .map(|class| named.get(&class.to_string()).cloned())
+            .collect::<Option<Vec<_>>>();
+        labels
+            .filter(|labels| !labels.is_empty())
+            .ok_or_else(|| self.refuse("id2label", "it must name the classes 0, 1, 2, ... without a gap"))
+    }
+
+    /// The error that a key's value cannot be served, for `reason`.
+    pub fn refuse(&self, key: &str, reason: impl Into<String>) -> LoadError {
+        LoadError::BadKey {
+            file: self.file.clone(),
+            key: key.to_owned(),
+            value: self
+                .keys
+                .get(key)
+                .map_or_else(|| "nothing".into(), Value::to_string),
+            reason: reason.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(json: &str) -> Config {
+        Config::parse("config.json", json.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn keys_are_named_when_missing_or_wrong() {
+        let config = config(r#"{"hidden_size": "wide", "num_hidden_layers": 0, "other": null}"#);
+        assert_eq!(
+            config.size("vocab_size").unwrap_err().to_string(),
+            "`config.json` has no `vocab_size`, which this architecture needs"
+        );
+        assert!(
+            config
+                .size("hidden_size")
+                .unwrap_err()
+                .to_string()
+                .contains("`hidden_size` = \"wide\"")
+        );
+        assert!(matches!(
+            config.size("num_hidden_layers"),
+            Err(LoadError::BadKey { .. })
+        ));
+        assert_eq!(config.optional::<u32>("other").unwrap(), None);
+    }
+
+    #[test]
+    fn labels_come_in_the_order_of_the_logits() {
+        let labels = config(r#"{"id2label": {"1": "dog", "0": "cat"}}"#)
+            .labels()
+            .unwrap();
+        assert_eq!(labels, ["cat", "dog"]);
+        assert_eq!(config("{}").labels().unwrap(), ["LABEL_0", "LABEL_1"]);
+        assert!(
+            config(r#"{"id2label": {"0": "cat", "2": "dog"}}"#)
+                .labels()
+                .is_err()
+        );
+        assert!(config(r#"{"id2label": {}}"#).labels().is_err());
+    }
+
+    #[test]
+    fn what_is_not_an_object_is_refused() {
+        for json in ["", "[]", "{", "{\"a\": }", &"[".repeat(100_000)] {
+            assert!(matches!(
+                Config::parse("config.json", json.as_bytes()),
+                Err(LoadError::BadConfig { .. })
+            ));
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What is wrong with a plan or a profile, and where.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use thiserror::Error;
+
+/// Longest name; with the rest of a subject it stays far below what a broker accepts.
+const LONGEST_NAME: usize = 64;
+
+/// The first thing found wrong, and the path to it: `gears[0].wiring.stages[2].exit.bands[1].from`.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[error("{path}: {problem}")]
+pub struct Invalid {
+    /// Where, from the root of the file.
+    pub path: String,
+    /// What.
+    pub problem: Problem,
+}
+
+/// What is wrong with a value.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum Problem {
+    /// Written by a build that this one does not understand.
+    #[error("version {found} is not {expected}, the one this build reads; make the file again")]
+    Version {
+        /// In the file.
+        found: u32,
+        /// What this build reads.
+        expected: u32,
+    },
+    /// At least one is needed.
+    #[error("is empty; at least one is needed")]
+    Empty,
+    /// Not usable as one token of a NATS subject.
+    #[error("`{name}` is no name; use 1 to 64 letters, digits, `-` and `_`")]
+    NotAName {
+        /// What is there.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("`{name}` is there twice; names are unique")]
+    Twice {
+        /// The name.
+        name: String,
+    },
+    /// Nothing has this name.
+    #[error("there is no {what} `{name}`")]
+    Unknown {
+        /// What was looked for.
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// A number is outside its range, or not a number.
+    #[error("{value} is not {range}")]
+    OutOfRange {
+        /// What is there.
+        value: f64,
+        /// What may be there.
+        range: &'static str,
+    },
+    /// An edge leads back or to its own stage.
+    #[error("leads to `{stage}`, which is not a later stage; edges only lead forward")]
+    LeadsBack {
+        /// The stage.
+        stage: String,
+    },
+    /// The shares of an edge do not sum to 1.
+    #[error("the shares sum to {sum}; they must sum to 1")]
+    Shares {
+        /// Their sum.
+        sum: f64,
+    },
+    /// A replica is listed for a stage whose variant it does not run.
+    #[error("replica `{replica}` runs `{actual}`, and the stage `{expected}`")]
+    WrongVariant {
+        /// The replica.
+        replica: String,
+        /// What it runs.
+        actual: String,
+        /// What the stage runs.
+        expected: String,
+    },
+    /// A stage that exits by confidence runs a variant without calibration.
+    #[error("`{variant}` exits by confidence and has no calibration; profile it and plan again")]
+    NotCalibrated {
+        /// The variant.
+        variant: String,
+    },
+    /// No replica runs the stage's variant.
+    #[error("no replica in `placement` runs `{variant}`")]
+    NoReplica {
+        /// The variant.
+        variant: String,
+    },
+    /// The range begins before its predecessor ends.
+    #[error("begins before the one before it ends; ranges ascend without overlap")]
+    Overlap,
+    /// A column is not as long as there are samples.
+    #[error("has {found} entries for {expected} samples")]
+    Length {
+        /// Its length.
+        found: usize,
+        /// The number of samples.
+        expected: usize,
+    },
+}
+
+/// Why a plan or profile file was not read or written.
+#[derive(Debug, Error)]
+pub enum FileError {
+    /// Not JSON, or not of the file's types.
+    #[error("not a valid file: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Well formed, and wrong.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+}
+
+/// The way to a value, as a list of frames on the stack: it becomes text only when something is wrong.
+#[derive(Clone, Copy)]
+pub(crate) enum Path<'a> {
+    Root,
+    Field(&'a Path<'a>, &'static str),
+    Index(&'a Path<'a>, usize),
+    Key(&'a Path<'a>, &'a str),
+}
+
+impl<'a> Path<'a> {
+    pub(crate) fn field(&'a self, name: &'static str) -> Self {
+        Self::Field(self, name)
+    }
+
+    pub(crate) fn index(&'a self, index: usize) -> Self {
+        Self::Index(self, index)
+    }
+
+    pub(crate) fn key(&'a self, key: &'a str) -> Self {
+        Self::Key(self, key)
+    }
+
+    pub(crate) fn fail<T>(&self, problem: Problem) -> Result<T, Invalid> {
+        Err(Invalid {
+            path: self.to_string(),
+            problem,
+        })
+    }
+
+    pub(crate) fn version(&self, found: u32, expected: u32) -> Result<(), Invalid> {
+        if found == expected {
+            Ok(())
+        } else {
+            self.field("version").fail(Problem::Version { found, expected })
+        }
+    }
+
+    pub(crate) fn not_empty<T>(&self, list: &[T]) -> Result<(), Invalid> {
+        if list.is_empty() {
+            self.fail(Problem::Empty)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A name that is one token of a subject.
+    pub(crate) fn name(&self, name: &str) -> Result<(), Invalid> {
+        let fits = (1..=LONGEST_NAME).contains(&name.len())
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+        if fits {
+            Ok(())
+        } else {
+            // Enough to recognise it by; the rest could be megabytes.
+            let name = name.chars().take(LONGEST_NAME).collect();
+            self.fail(Problem::NotAName { name })
+        }
+    }
+
+    /// A name that none before it has.
+    pub(crate) fn new_name<'n>(&self, name: &'n str, seen: &mut BTreeSet<&'n str>) -> Result<(), Invalid> {
+        self.name(name)?;
+        if seen.insert(name) {
+            Ok(())
+        } else {
+            self.fail(Problem::Twice {
+                name: name.to_owned(),
+            })
+        }
+    }
+
+    pub(crate) fn within(&self, value: f64, holds: bool, range: &'static str) -> Result<(), Invalid> {
+        if holds && value.is_finite() {
+            Ok(())
+        } else {
+            self.fail(Problem::OutOfRange { value, range })
+        }
+    }
+
+    pub(crate) fn unit_interval(&self, value: f64) -> Result<(), Invalid> {
+        self.within(value, (0.0..=1.0).contains(&value), "in [0, 1]")
+    }
+
+    pub(crate) fn positive(&self, value: f64) -> Result<(), Invalid> {
+        self.within(value, value > 0.0, "positive and finite")
+    }
+
+    pub(crate) fn not_negative(&self, value: f64) -> Result<(), Invalid> {
+        self.within(value, value >= 0.0, "zero or positive, and finite")
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Field(Self::Root, name) => write!(f, "{name}"),
+            Self::Field(parent, name) => write!(f, "{parent}.{name}"),
+            Self::Index(parent, index) => write!(f, "{parent}[{index}]"),
+            Self::Key(parent, key) => write!(f, "{parent}[{key:?}]"),
+        }
+    }
+}

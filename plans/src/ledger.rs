@@ -1,0 +1,417 @@
+//! The ingress's book of accepted requests, from which "exactly one terminal reply per accepted request" follows.
+//!
+//! An entry leaves the book exactly once, and whoever takes it out replies: with the first answer of any attempt, with
+//! the last failure, or because its budget ended. What comes later finds no entry and is dropped. Messages may be lost,
+//! doubled or reordered; none of that can make two replies or none.
+//!
+//! Every operation is `O(log n)` in the requests in flight (and linear in what it hands out).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+/// Limits of the book.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LedgerConfig {
+    /// At most this many accepted requests without a reply.
+    pub max_in_flight: usize,
+    /// At most this many attempts per request, the first included.
+    pub max_attempts: u32,
+    /// Pause before the second attempt, microseconds; it doubles with every further one.
+    pub backoff_us: u64,
+    /// Longest pause, microseconds.
+    pub max_backoff_us: u64,
+    /// The first request's id. An ingress that restarts under the same name starts elsewhere, so that a late answer to
+    /// its predecessor cannot match.
+    pub first_id: u64,
+}
+
+impl Default for LedgerConfig {
+    fn default() -> Self {
+        Self {
+            max_in_flight: 10_000,
+            max_attempts: 4,
+            backoff_us: 2_000,
+            max_backoff_us: 100_000,
+            first_id: 1,
+        }
+    }
+}
+
+/// A request that the book accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admitted {
+    /// Its id.
+    pub id: u64,
+    /// Its attempt, 1.
+    pub attempt: u32,
+}
+
+/// Why a request was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// The book is full.
+    #[error("{limit} requests are in flight, the most this ingress accepts; try again later")]
+    Full {
+        /// The most it accepts.
+        limit: usize,
+    },
+    /// The budget is zero.
+    #[error("the time budget is spent; send the request with a larger one")]
+    NoBudget,
+}
+
+/// What an answer means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer<T> {
+    /// The first: reply with it.
+    First(T),
+    /// The request has had its reply already: drop it.
+    Stale,
+}
+
+/// What a failure means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure<T> {
+    /// [`Ledger::due`] hands the request out for this attempt once the pause is over.
+    Retry {
+        /// The attempt to come.
+        attempt: u32,
+        /// The pause, microseconds.
+        after_us: u64,
+    },
+    /// Nothing more to try: reply with the failure.
+    Terminal(T),
+    /// A newer attempt runs, or the request has had its reply: drop it.
+    Stale,
+}
+
+/// What is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Due<T> {
+    /// Requests whose budget has ended: reply with a deadline error.
+    pub expired: Vec<(u64, T)>,
+    /// Requests whose last attempt was lost with a replica: reply that none is available.
+    pub exhausted: Vec<(u64, T)>,
+    /// Requests to send again, with the attempt's number.
+    pub resend: Vec<(u64, u32)>,
+}
+
+/// The accepted requests that have no reply yet. `T` is what the ingress keeps of each: where to reply and what to send.
+#[derive(Debug)]
+pub struct Ledger<T> {
+    config: LedgerConfig,
+    next_id: u64,
+    entries: BTreeMap<u64, Entry<T>>,
+    deadlines: BTreeSet<(u64, u64)>,
+    pauses: BTreeSet<(u64, u64)>,
+    exhausted: BTreeSet<u64>,
+    unplaced: BTreeSet<u64>,
+    placed: BTreeMap<Arc<str>, BTreeSet<u64>>,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    kept: T,
+    deadline: u64,
+    attempt: u32,
+    state: State,
+}
+
+/// Where the current attempt is. Each state but [`State::Exhausted`] has its index in the [`Ledger`].
+#[derive(Debug, Clone)]
+enum State {
+    /// Sent, or about to be, to nobody knows whom.
+    Unplaced,
+    /// At this replica.
+    At(Arc<str>),
+    /// Waiting to be sent at this time.
+    Paused(u64),
+    /// Lost with no attempt left.
+    Exhausted,
+}
+
+impl<T> Ledger<T> {
+    /// An empty book.
+    pub fn new(config: LedgerConfig) -> Self {
+        Self {
+            config,
+            next_id: config.first_id,
+            entries: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            pauses: BTreeSet::new(),
+            exhausted: BTreeSet::new(),
+            unplaced: BTreeSet::new(),
+            placed: BTreeMap::new(),
+        }
+    }
+
+    /// Accepts a request with this much time left, microseconds. From here on it gets exactly one terminal reply.
+    ///
+    /// # Errors
+    /// A [`Refusal`] and what was to be kept, if the book is full or the budget is zero.
+    pub fn admit(&mut self, now: u64, budget_us: u64, kept: T) -> Result<Admitted, (Refusal, T)> {
+        if budget_us == 0 {
+            return Err((Refusal::NoBudget, kept));
+        }
+        if self.entries.len() >= self.config.max_in_flight {
+            let limit = self.config.max_in_flight;
+            return Err((Refusal::Full { limit }, kept));
+        }
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1);
+        let deadline = now.saturating_add(budget_us);
+        self.deadlines.insert((deadline, id));
+        self.unplaced.insert(id);
+        self.entries.insert(
+            id,
+            Entry {
+                kept,
+                deadline,
+                attempt: 1,
+                state: State::Unplaced,
+            },
+        );
+        Ok(Admitted { id, attempt: 1 })
+    }
+
+    /// Notes where the current attempt is, as far as known. May be called again when more is known.
+    pub fn sent(&mut self, id: u64, attempt: u32, to: Option<&str>, _now: u64) {
+        let current = self.entries.get(&id).is_some_and(|entry| {
+            entry.attempt == attempt && matches!(entry.state, State::Unplaced | State::At(_))
+        });
+        if !current {
+            return;
+        }
+        let state = match to {
+            None => State::Unplaced,
+            Some(replica) => State::At(
+                self.placed
+                    .get_key_value(replica)
+                    .map_or_else(|| Arc::from(replica), |(known, _)| Arc::clone(known)),
+            ),
+        };
+        self.put(id, state);
+    }
+
+    /// An answer to an attempt came. The first of any attempt wins, also one that an older attempt gives.
+    pub fn answered(&mut self, id: u64, attempt: u32, _now: u64) -> Answer<T> {
+        let known = self
+            .entries
+            .get(&id)
+            .is_some_and(|entry| (1..=entry.attempt).contains(&attempt));
+        match known.then(|| self.take(id)).flatten() {
+            Some(kept) => Answer::First(kept),
+            None => Answer::Stale,
+        }
+    }
+
+    /// An attempt failed; `retryable` says whether another may do better.
+    ///
+    /// Only a failure of the current attempt counts: one of an older attempt says nothing about the newer.
+    pub fn failed(&mut self, id: u64, attempt: u32, retryable: bool, now: u64) -> Failure<T> {
+        let Some(entry) = self.entries.get(&id) else {
+            return Failure::Stale;
+        };
+        if entry.attempt != attempt || matches!(entry.state, State::Paused(_) | State::Exhausted) {
+            return Failure::Stale;
+        }
+        let after_us = self.pause(id, attempt);
+        let at = now.saturating_add(after_us);
+        if retryable && attempt < self.config.max_attempts && at < entry.deadline {
+            let attempt = attempt + 1;
+            self.next_attempt(id, State::Paused(at));
+            return Failure::Retry { attempt, after_us };
+        }
+        self.take(id).map_or(Failure::Stale, Failure::Terminal)
+    }
+
+    /// A replica is gone: the requests to send again now, each with its new attempt's number, in order of admission.
+    ///
+    /// Those known to be there, and those of which nobody knows where they are: some of these may be answered twice, which
+    /// costs work but not correctness, where the other choice would cost replies. A request known to have been there with
+    /// no attempt left comes out of [`Ledger::due`] as exhausted, so that one that kills its replicas does not kill all.
+    pub fn lost(&mut self, replica: &str, now: u64) -> Vec<(u64, u32)> {
+        let there = self.placed.get(replica).cloned().unwrap_or_default();
+        let mut again = Vec::new();
+        for &id in there.union(&self.unplaced.clone()) {
+            let Some(entry) = self.entries.get(&id).filter(|entry| entry.deadline > now) else {
+                continue;
+            };
+            if entry.attempt < self.config.max_attempts {
+                if let Some(attempt) = self.next_attempt(id, State::Unplaced) {
+                    again.push((id, attempt));
+                }
+            } else if there.contains(&id) {
+                self.put(id, State::Exhausted);
+            }
+        }
+        again
+    }
+
+    /// Takes out what has ended and what is to be sent again by `now`.
+    pub fn due(&mut self, now: u64) -> Due<T> {
+        let mut due = Due {
+            expired: Vec::new(),
+            exhausted: Vec::new(),
+            resend: Vec::new(),
+        };
+        while let Some(&(_, id)) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
+            if let Some(kept) = self.take(id) {
+                due.expired.push((id, kept));
+            }
+        }
+        while let Some(&id) = self.exhausted.first() {
+            if let Some(kept) = self.take(id) {
+                due.exhausted.push((id, kept));
+            }
+        }
+        while let Some(&(_, id)) = self.pauses.first().filter(|(at, _)| *at <= now) {
+            self.put(id, State::Unplaced);
+            if let Some(entry) = self.entries.get(&id) {
+                due.resend.push((id, entry.attempt));
+            }
+        }
+        due
+    }
+
+    /// When [`Ledger::due`] has something to give next, microseconds, if anything changes no earlier.
+    pub fn next_wake(&self, now: u64) -> Option<u64> {
+        if !self.exhausted.is_empty() {
+            return Some(now);
+        }
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        let pause = self.pauses.first().map(|(at, _)| *at);
+        deadline.into_iter().chain(pause).min()
+    }
+
+    /// What is kept of a request without a reply.
+    pub fn get(&self, id: u64) -> Option<&T> {
+        self.entries.get(&id).map(|entry| &entry.kept)
+    }
+
+    /// The same, to change it.
+    pub fn get_mut(&mut self, id: u64) -> Option<&mut T> {
+        self.entries.get_mut(&id).map(|entry| &mut entry.kept)
+    }
+
+    /// The number of a request's current attempt, and the replica that has it, where that is known.
+    pub fn place(&self, id: u64) -> Option<(u32, Option<&str>)> {
+        self.entries.get(&id).map(|entry| match &entry.state {
+            State::At(replica) => (entry.attempt, Some(&**replica)),
+            _ => (entry.attempt, None),
+        })
+    }
+
+    /// What is left of its budget, microseconds: what the next attempt may use.
+    pub fn remaining_us(&self, id: u64, now: u64) -> Option<u64> {
+        self.entries
+            .get(&id)
+            .map(|entry| entry.deadline.saturating_sub(now))
+    }
+
+    /// Number of requests without a reply.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether every request has had its reply.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Takes out every request, in order of admission, as a shutdown does after its grace time.
+    pub fn drain_all(&mut self) -> Vec<(u64, T)> {
+        self.deadlines.clear();
+        self.pauses.clear();
+        self.exhausted.clear();
+        self.unplaced.clear();
+        self.placed.clear();
+        std::mem::take(&mut self.entries)
+            .into_iter()
+            .map(|(id, entry)| (id, entry.kept))
+            .collect()
+    }
+
+    /// The pause after a failed attempt: doubling, capped, and shortened by up to half by a hash of the request, so that
+    /// requests which failed together do not come back together.
+    fn pause(&self, id: u64, attempt: u32) -> u64 {
+        let doubled = 1_u64
+            .checked_shl(attempt.saturating_sub(1))
+            .map_or(u64::MAX, |factor| self.config.backoff_us.saturating_mul(factor));
+        let full = doubled.min(self.config.max_backoff_us);
+        full - mix(id ^ u64::from(attempt)) % (full / 2 + 1)
+    }
+
+    fn next_attempt(&mut self, id: u64, state: State) -> Option<u32> {
+        self.put(id, state);
+        let entry = self.entries.get_mut(&id)?;
+        entry.attempt += 1;
+        Some(entry.attempt)
+    }
+
+    /// Moves an entry to a state and from one index to another.
+    fn put(&mut self, id: u64, state: State) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        let old = std::mem::replace(&mut entry.state, state.clone());
+        self.unlist(id, &old);
+        match state {
+            State::Unplaced => {
+                self.unplaced.insert(id);
+            }
+            State::At(replica) => {
+                self.placed.entry(replica).or_default().insert(id);
+            }
+            State::Paused(at) => {
+                self.pauses.insert((at, id));
+            }
+            State::Exhausted => {
+                self.exhausted.insert(id);
+            }
+        }
+    }
+
+    fn unlist(&mut self, id: u64, state: &State) {
+        match state {
+            State::Unplaced => {
+                self.unplaced.remove(&id);
+            }
+            State::At(replica) => {
+                if let Some(there) = self.placed.get_mut(replica) {
+                    there.remove(&id);
+                    if there.is_empty() {
+                        self.placed.remove(replica);
+                    }
+                }
+            }
+            State::Paused(at) => {
+                self.pauses.remove(&(*at, id));
+            }
+            State::Exhausted => {
+                self.exhausted.remove(&id);
+            }
+        }
+    }
+
+    fn take(&mut self, id: u64) -> Option<T> {
+        let entry = self.entries.remove(&id)?;
+        self.deadlines.remove(&(entry.deadline, id));
+        self.unlist(id, &entry.state);
+        Some(entry.kept)
+    }
+}
+
+/// Spreads a number over 64 bits (the finaliser of `SplitMix64`).
+fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

@@ -1,0 +1,93 @@
+//! What makes a profile sound.
+
+use std::collections::BTreeSet;
+
+use super::{BatchCost, PROFILE_VERSION, Profile, VariantProfile};
+use crate::invalid::{Invalid, Path, Problem};
+use crate::plan::calibration;
+
+impl Profile {
+    /// Checks everything that the types cannot say: names, ranges, and that all columns are of one length.
+    ///
+    /// # Errors
+    /// The first [`Invalid`] found, with the path to it.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        let root = Path::Root;
+        root.version(self.version, PROFILE_VERSION)?;
+        root.field("app").name(&self.app)?;
+        root.field("samples")
+            .within(self.samples as f64, self.samples > 0, "at least 1")?;
+        let variants = root.field("variants");
+        variants.not_empty(&self.variants)?;
+        let mut names = BTreeSet::new();
+        for (index, profiled) in self.variants.iter().enumerate() {
+            let path = variants.index(index);
+            path.field("name").new_name(&profiled.name, &mut names)?;
+            variant(&path, profiled, self.samples)?;
+        }
+        Ok(())
+    }
+}
+
+fn variant(path: &Path<'_>, variant: &VariantProfile, samples: usize) -> Result<(), Invalid> {
+    costs(&path.field("costs"), &variant.costs)?;
+    calibration(&path.field("calibration"), &variant.calibration)?;
+    path.field("ece")
+        .field("before")
+        .unit_interval(variant.ece.before)?;
+    path.field("ece")
+        .field("after")
+        .unit_interval(variant.ece.after)?;
+    let path = path.field("validation");
+    length(
+        &path.field("predictions"),
+        variant.validation.predictions.len(),
+        samples,
+    )?;
+    length(
+        &path.field("confidences"),
+        variant.validation.confidences.len(),
+        samples,
+    )?;
+    length(&path.field("correct"), variant.validation.correct.len(), samples)?;
+    let confidences = path.field("confidences");
+    for (index, confidence) in variant.validation.confidences.iter().enumerate() {
+        confidences.index(index).unit_interval(*confidence)?;
+    }
+    Ok(())
+}
+
+fn length(path: &Path<'_>, found: usize, expected: usize) -> Result<(), Invalid> {
+    if found == expected {
+        Ok(())
+    } else {
+        path.fail(Problem::Length { found, expected })
+    }
+}
+
+fn costs(path: &Path<'_>, costs: &[BatchCost]) -> Result<(), Invalid> {
+    path.not_empty(costs)?;
+    let mut before = 0;
+    for (index, cost) in costs.iter().enumerate() {
+        let path = path.index(index);
+        let ascends = cost.batch > before;
+        path.field("batch").within(
+            f64::from(cost.batch),
+            ascends,
+            "at least 1 and above the one before it",
+        )?;
+        before = cost.batch;
+        path.field("latency_s").positive(cost.latency_s)?;
+        if let Some(energy) = cost.energy_j {
+            path.field("energy_j").not_negative(energy)?;
+        }
+        if let Some(utilisation) = cost.utilisation {
+            path.field("utilisation").unit_interval(utilisation)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "validate_tests.rs"]
+mod tests;

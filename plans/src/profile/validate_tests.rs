@@ -1,0 +1,134 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::confidence::{Calibration, Estimator};
+use crate::profile::{BeforeAfter, Validation};
+
+fn sound() -> Profile {
+    let cost = |batch: u32| BatchCost {
+        batch,
+        latency_s: 0.001 * f64::from(batch),
+        energy_j: Some(0.1),
+        memory_bytes: None,
+        utilisation: Some(0.5),
+    };
+    let variant = |name: &str| VariantProfile {
+        name: name.into(),
+        parameters: 10,
+        costs: vec![cost(1), cost(8)],
+        calibration: Calibration {
+            estimator: Estimator::MaxSquared,
+            temperature: 1.25,
+        },
+        ece: BeforeAfter {
+            before: 0.1,
+            after: 0.05,
+        },
+        validation: Validation {
+            predictions: vec![1, 2, 3],
+            confidences: vec![0.5, 0.25, 1.0],
+            correct: vec![true, false, true],
+        },
+    };
+    Profile {
+        version: PROFILE_VERSION,
+        app: "digits".into(),
+        device: "cpu".into(),
+        energy_source: "modelled".into(),
+        estimator: Estimator::MaxSquared,
+        samples: 3,
+        variants: vec![variant("tiny"), variant("giant")],
+    }
+}
+
+fn after(spoil: impl FnOnce(&mut Profile)) -> String {
+    let mut profile = sound();
+    spoil(&mut profile);
+    profile
+        .validate()
+        .expect_err("the profile should be unsound")
+        .to_string()
+}
+
+#[test]
+fn a_sound_profile_passes_and_survives_the_file() {
+    let text = sound().to_json().unwrap();
+    assert_eq!(Profile::from_json(&text).unwrap(), sound());
+}
+
+#[test]
+fn columns_are_of_one_length_and_confidences_in_the_unit_interval() {
+    let short = after(|profile| profile.variants[1].validation.correct.truncate(2));
+    assert_eq!(
+        short,
+        "variants[1].validation.correct: has 2 entries for 3 samples"
+    );
+    assert!(
+        after(|profile| profile.variants[0].validation.predictions.push(1)).contains("predictions: has 4")
+    );
+    for bad in [f64::NAN, 1.01, -0.01, f64::INFINITY] {
+        let error = after(|profile| profile.variants[0].validation.confidences[2] = bad);
+        assert!(
+            error.starts_with("variants[0].validation.confidences[2]: "),
+            "{error}"
+        );
+    }
+    assert!(after(|profile| profile.samples = 0).starts_with("samples: "));
+}
+
+#[test]
+fn costs_are_there_ascending_and_finite() {
+    assert!(after(|profile| profile.variants[0].costs.clear()).starts_with("variants[0].costs: is empty"));
+    assert!(
+        after(|profile| profile.variants[0].costs[1].batch = 1).starts_with("variants[0].costs[1].batch")
+    );
+    assert!(
+        after(|profile| profile.variants[0].costs[0].latency_s = f64::NAN).contains("costs[0].latency_s")
+    );
+    assert!(after(|profile| profile.variants[0].costs[0].latency_s = 0.0).contains("costs[0].latency_s"));
+    assert!(
+        after(|profile| profile.variants[0].costs[0].energy_j = Some(-1.0)).contains("costs[0].energy_j")
+    );
+    assert!(
+        after(|profile| profile.variants[0].costs[0].utilisation = Some(1.5))
+            .contains("costs[0].utilisation")
+    );
+}
+
+#[test]
+fn the_rest_is_checked_too() {
+    assert!(after(|profile| profile.version = 7).starts_with("version: "));
+    assert!(after(|profile| profile.variants.clear()).starts_with("variants: is empty"));
+    assert!(after(|profile| profile.variants[1].name = "tiny".into()).starts_with("variants[1].name: "));
+    assert!(after(|profile| profile.variants[1].ece.after = f64::NAN).starts_with("variants[1].ece.after"));
+    let temperature = after(|profile| profile.variants[1].calibration.temperature = -1.0);
+    assert!(
+        temperature.starts_with("variants[1].calibration.temperature"),
+        "{temperature}"
+    );
+}
+
+#[test]
+fn the_committed_schema_is_the_one_of_the_types() {
+    crate::schema_tests::committed("profile.schema.json", &Profile::json_schema());
+}
+
+proptest! {
+    /// Reading moves a number by one unit in the last place at most.
+    #[test]
+    fn any_columns_survive_the_file(confidences in prop::collection::vec(0.0..=1.0_f64, 1..50)) {
+        let mut profile = sound();
+        profile.samples = confidences.len();
+        for variant in &mut profile.variants {
+            variant.validation = Validation {
+                predictions: vec![0; confidences.len()],
+                confidences: confidences.clone(),
+                correct: vec![true; confidences.len()],
+            };
+        }
+        let read = Profile::from_json(&profile.to_json().unwrap()).unwrap();
+        for (a, b) in read.variants[0].validation.confidences.iter().zip(&confidences) {
+            prop_assert!((a - b).abs() <= f64::EPSILON * b);
+        }
+    }
+}

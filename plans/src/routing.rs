@@ -1,0 +1,250 @@
+//! Where a result goes next, and which replica gets it.
+//!
+//! The router that stands beside a replica calls these per result, and so does the simulator.
+
+use thiserror::Error;
+
+use crate::plan::{Band, Child, Edge, Exit, Target};
+
+/// What to do with a result.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Route<'a> {
+    /// Answer the client.
+    Reply,
+    /// Send the request on along one edge.
+    Forward(&'a Edge),
+    /// Send it to every child.
+    FanOut(&'a [Child]),
+}
+
+/// Why a result has no route.
+#[derive(Debug, Clone, Copy, PartialEq, Error)]
+pub enum RoutingError {
+    /// The stage exits by confidence and the result has none.
+    #[error("the stage exits by confidence bands and the result carries none; calibrate its variant")]
+    NoConfidence,
+    /// The confidence is not a number in [0, 1].
+    #[error("confidence {0} is not in [0, 1]")]
+    BadConfidence(f64),
+    /// No band covers the confidence; a validated plan has no such stage.
+    #[error("no band covers confidence {0}; validate the plan")]
+    NotCovered(f64),
+}
+
+/// The way out of a stage for a result of this confidence (HybridServe §IV-B, §IV-C).
+///
+/// Bands must be ascending, as [`Plan::validate`](crate::plan::Plan::validate) demands. A single band needs no confidence.
+///
+/// # Errors
+/// A [`RoutingError`] if bands must choose and the confidence is absent or not in [0, 1]: such a result is an error to
+/// report, neither an answer to trust nor one to pass on.
+pub fn route(exit: &Exit, confidence: Option<f64>) -> Result<Route<'_>, RoutingError> {
+    match exit {
+        Exit::Reply => Ok(Route::Reply),
+        Exit::Next { to } => Ok(Route::Forward(to)),
+        Exit::FanOut { children } => Ok(Route::FanOut(children)),
+        Exit::Bands { bands } => Ok(match &band(bands, confidence)?.to {
+            Target::Reply => Route::Reply,
+            Target::Stage(edge) => Route::Forward(edge),
+        }),
+    }
+}
+
+fn band(bands: &[Band], confidence: Option<f64>) -> Result<&Band, RoutingError> {
+    if let [only] = bands {
+        return Ok(only);
+    }
+    let confidence = confidence.ok_or(RoutingError::NoConfidence)?;
+    if !(0.0..=1.0).contains(&confidence) {
+        return Err(RoutingError::BadConfidence(confidence));
+    }
+    bands
+        .partition_point(|band| band.from <= confidence)
+        .checked_sub(1)
+        .and_then(|last| bands.get(last))
+        .ok_or(RoutingError::NotCovered(confidence))
+}
+
+/// Who gets a request that takes an edge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Destination<'a> {
+    /// This replica, by id.
+    Replica(&'a str),
+    /// Whichever replica of the stage the broker picks.
+    QueueGroup,
+}
+
+/// Picks the replica for one request: by the edge's shares, renormalised over the living; if none of those lives, the
+/// first living backup (Loki §5.1); if there is none either, or the edge has no shares, the stage's queue group.
+///
+/// `draw` is uniform in [0, 1), from the caller's generator. The queue group comes last because the caller's view of who
+/// lives is always a little old: the broker knows of a replica that started a moment ago.
+pub fn destination(edge: &Edge, alive: impl Fn(&str) -> bool, draw: f64) -> Destination<'_> {
+    if edge.shares.is_empty() {
+        return Destination::QueueGroup;
+    }
+    let living = || {
+        edge.shares
+            .iter()
+            .filter(|(id, share)| **share > 0.0 && alive(id))
+            .map(|(id, share)| (id.as_str(), *share))
+    };
+    let total: f64 = living().map(|(_, share)| share).sum();
+    // A NaN draw compares as false below and so falls to the last living replica.
+    let mut left = draw * total;
+    let mut chosen = None;
+    for (id, share) in living() {
+        chosen = Some(id);
+        if left < share {
+            break;
+        }
+        left -= share;
+    }
+    chosen
+        .or_else(|| edge.backup.iter().map(String::as_str).find(|id| alive(id)))
+        .map_or(Destination::QueueGroup, Destination::Replica)
+}
+
+/// Whether a request on an edge without shares goes to the replica in the sender's own process rather than to the queue group.
+///
+/// A hand-over in the process saves encoding, two trips through the broker and decoding, which is worth more than the
+/// best placement as long as the request joins the replica's very next batch. Once a whole batch waits there, it would
+/// sit through a run of the model, and the queue group may know an idle replica elsewhere.
+pub fn prefer_local(local_queue: usize, max_batch: u32) -> bool {
+    local_queue < max_batch as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cascade() -> Exit {
+        let band = |from, to: Option<&str>| Band {
+            from,
+            to: to.map_or(Target::Reply, |stage| Target::Stage(Edge::to(stage))),
+        };
+        Exit::Bands {
+            bands: vec![
+                band(0.0, Some("giant")),
+                band(0.3, Some("middle")),
+                band(0.7, None),
+            ],
+        }
+    }
+
+    fn leads_to(confidence: f64) -> String {
+        match route(&cascade(), Some(confidence)).unwrap() {
+            Route::Reply => "reply".into(),
+            Route::Forward(edge) => edge.stage.clone(),
+            Route::FanOut(_) => "children".into(),
+        }
+    }
+
+    #[test]
+    fn the_band_picks_the_target_and_starts_inclusive() {
+        let ways: Vec<_> = [0.0, 0.299, 0.3, 0.69, 0.7, 1.0].map(leads_to).to_vec();
+        assert_eq!(ways, ["giant", "giant", "middle", "middle", "reply", "reply"]);
+    }
+
+    #[test]
+    fn a_result_without_a_usable_confidence_is_an_error() {
+        assert_eq!(route(&cascade(), None), Err(RoutingError::NoConfidence));
+        for bad in [f64::NAN, f64::INFINITY, -0.1, 1.1] {
+            assert!(matches!(
+                route(&cascade(), Some(bad)),
+                Err(RoutingError::BadConfidence(_))
+            ));
+        }
+        assert_eq!(
+            route(&Exit::Bands { bands: vec![] }, Some(0.5)),
+            Err(RoutingError::NotCovered(0.5))
+        );
+    }
+
+    #[test]
+    fn other_exits_ask_for_no_confidence() {
+        let next = Exit::Next { to: Edge::to("b") };
+        assert!(matches!(route(&next, None), Ok(Route::Forward(edge)) if edge.stage == "b"));
+        assert_eq!(route(&Exit::Reply, None), Ok(Route::Reply));
+        let children = vec![Child {
+            to: Edge::to("c"),
+            multiplicity: 2.0,
+        }];
+        assert!(matches!(
+            route(&Exit::FanOut { children }, None),
+            Ok(Route::FanOut([_]))
+        ));
+        let only = Band {
+            from: 0.0,
+            to: Target::Reply,
+        };
+        assert_eq!(route(&Exit::Bands { bands: vec![only] }, None), Ok(Route::Reply));
+    }
+
+    fn shared(shares: &[(&str, f64)], backup: &[&str]) -> Edge {
+        Edge {
+            stage: "s".into(),
+            shares: shares
+                .iter()
+                .map(|(id, share)| ((*id).to_owned(), *share))
+                .collect(),
+            backup: backup.iter().map(|id| (*id).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn shares_divide_the_draws() {
+        let edge = shared(&[("a", 0.25), ("b", 0.75)], &[]);
+        let count = (0..1000)
+            .filter(|i| destination(&edge, |_| true, f64::from(*i) / 1000.0) == Destination::Replica("a"))
+            .count();
+        assert_eq!(count, 250);
+    }
+
+    #[test]
+    fn the_dead_get_nothing_and_backups_step_in() {
+        let edge = shared(&[("a", 0.25), ("b", 0.75)], &["x", "y"]);
+        for i in 0..100 {
+            let draw = f64::from(i) / 100.0;
+            assert_eq!(
+                destination(&edge, |id| id != "b", draw),
+                Destination::Replica("a")
+            );
+            assert_eq!(
+                destination(&edge, |id| id == "y", draw),
+                Destination::Replica("y")
+            );
+            assert_eq!(destination(&edge, |_| false, draw), Destination::QueueGroup);
+        }
+        assert_eq!(
+            destination(&Edge::to("s"), |_| true, 0.5),
+            Destination::QueueGroup
+        );
+        assert_eq!(destination(&edge, |_| true, f64::NAN), Destination::Replica("b"));
+    }
+
+    #[test]
+    fn the_neighbour_is_preferred_until_a_batch_waits_there() {
+        assert!(prefer_local(0, 1));
+        assert!(prefer_local(31, 32));
+        assert!(!prefer_local(32, 32));
+    }
+
+    proptest! {
+        #[test]
+        fn a_draw_never_lands_on_the_dead(
+            shares in prop::collection::btree_map("[a-f]", 0.0..1.0_f64, 1..6),
+            dead in prop::collection::btree_set("[a-f]", 0..6),
+            draw in 0.0..1.0_f64,
+        ) {
+            let edge = Edge { stage: "s".into(), shares: shares.clone(), backup: vec![] };
+            let living = shares.iter().any(|(id, share)| *share > 0.0 && !dead.contains(id));
+            match destination(&edge, |id| !dead.contains(id), draw) {
+                Destination::Replica(id) => prop_assert!(shares[id] > 0.0 && !dead.contains(id)),
+                Destination::QueueGroup => prop_assert!(!living),
+            }
+        }
+    }
+}
