@@ -11,7 +11,7 @@ use kaskade::plans::plan::{
 ///
 /// # Errors
 /// When a plan file cannot be read, is unsound, or is another app's.
-pub fn of(app: &App) -> anyhow::Result<Plan> {
+pub(crate) fn of(app: &App) -> anyhow::Result<Plan> {
     match &app.plan {
         PlanSource::Largest => {
             let largest = app.variants.last().context("the app has no variants")?;
@@ -26,8 +26,17 @@ pub fn of(app: &App) -> anyhow::Result<Plan> {
 ///
 /// # Errors
 /// As [`of`].
-pub fn read(app: &App, path: &std::path::Path) -> anyhow::Result<Plan> {
+pub(crate) fn read(app: &App, path: &std::path::Path) -> anyhow::Result<Plan> {
     let plan = Plan::from_json(&std::fs::read_to_string(path)?)?;
+    check(app, &plan)?;
+    Ok(plan)
+}
+
+/// Nothing, if the app can be served by the plan.
+///
+/// # Errors
+/// When it is another app's, or names a variant or worker that the app does not have.
+pub(crate) fn check(app: &App, plan: &Plan) -> anyhow::Result<()> {
     ensure!(
         plan.app == app.name.as_str(),
         "the plan is for app `{}`, not for `{}`; make one with `kaskade plan`",
@@ -45,11 +54,22 @@ pub fn read(app: &App, path: &std::path::Path) -> anyhow::Result<Plan> {
             planned.name
         );
     }
-    Ok(plan)
+    for (index, replica) in plan.placement.iter().enumerate() {
+        let known = app
+            .workers
+            .iter()
+            .any(|worker| worker.name.as_str() == replica.worker);
+        ensure!(
+            known,
+            "placement[{index}].worker: the app has no worker `{}`; plan again with `--app`",
+            replica.worker
+        );
+    }
+    Ok(())
 }
 
 /// A plan that answers everything with one variant, a replica of it on every worker of the app.
-pub fn single(app: &App, variant: &str) -> Plan {
+pub(crate) fn single(app: &App, variant: &str) -> Plan {
     Plan {
         version: PLAN_VERSION,
         app: app.name.to_string(),
@@ -76,7 +96,7 @@ pub fn single(app: &App, variant: &str) -> Plan {
 }
 
 /// As many replicas of every variant as each worker of the app is told to run.
-pub fn placement(app: &App, variants: &[&str]) -> Vec<Replica> {
+pub(crate) fn placement(app: &App, variants: &[&str]) -> Vec<Replica> {
     let device = |name: &str| {
         let known = app.variants.iter().find(|variant| variant.name.as_str() == name);
         known

@@ -3,17 +3,17 @@
 use std::num::NonZeroUsize;
 
 use anyhow::{Context as _, bail, ensure};
-use kaskade::config::data::{DataSet, IdxImages};
+use kaskade::config::data::{DataSet, IdxImages, TsvTexts};
 use kaskade::models::idx::LabelledImages;
 use kaskade::models::{Datatype, Extent, InputSpec, Inputs, Signature, Tensor};
 
 /// Labelled samples of one set, in its order.
 #[derive(Debug, Clone)]
-pub struct Samples {
+pub(crate) struct Samples {
     /// What each request brings.
-    pub inputs: Vec<Inputs>,
+    pub(crate) inputs: Vec<Inputs>,
     /// The right class of each.
-    pub labels: Vec<usize>,
+    pub(crate) labels: Vec<usize>,
 }
 
 impl Samples {
@@ -21,12 +21,17 @@ impl Samples {
     ///
     /// # Errors
     /// When a file is not what it should be, or its samples are not what the model takes.
-    pub fn read(set: &DataSet, signature: &Signature) -> anyhow::Result<Self> {
+    pub(crate) fn read(set: &DataSet, signature: &Signature) -> anyhow::Result<Self> {
         match set {
             DataSet::Idx(idx) => {
                 let images = LabelledImages::read(&idx.images, &idx.labels)?;
                 Self::from_images(&images, idx, signature)
                     .with_context(|| format!("{} cannot be used", idx.images.display()))
+            }
+            DataSet::Tsv(tsv) => {
+                let failed = || format!("{} cannot be used", tsv.file.display());
+                let text = std::fs::read_to_string(&tsv.file).with_context(failed)?;
+                Self::from_lines(&text, tsv, signature).with_context(failed)
             }
         }
     }
@@ -35,7 +40,7 @@ impl Samples {
     ///
     /// # Errors
     /// When none are left, or they are not what the model takes.
-    pub fn from_images(
+    pub(crate) fn from_images(
         images: &LabelledImages,
         spec: &IdxImages,
         signature: &Signature,
@@ -57,18 +62,42 @@ impl Samples {
             samples.inputs.push(vec![tensor]);
             samples.labels.push(usize::from(label));
         }
+        samples.complete(spec.skip, spec.take, signature)
+    }
+
+    /// Texts in the form that a model of text takes: `text`, and `text_pair` where a line has two.
+    fn from_lines(lines: &str, spec: &TsvTexts, signature: &Signature) -> anyhow::Result<Self> {
+        let take = spec.take.map_or(usize::MAX, NonZeroUsize::get);
+        let mut samples = Self {
+            inputs: Vec::new(),
+            labels: Vec::new(),
+        };
+        for (number, line) in (1..).zip(lines.lines()).skip(spec.skip).take(take) {
+            let (inputs, label) = parse_line(line).with_context(|| format!("line {number}"))?;
+            samples.inputs.push(inputs);
+            samples.labels.push(label);
+        }
+        samples.complete(spec.skip, spec.take, signature)
+    }
+
+    /// The samples, if they are as many as were asked for, at least one, and what a model of this signature takes.
+    fn complete(
+        self,
+        skip: usize,
+        take: Option<NonZeroUsize>,
+        signature: &Signature,
+    ) -> anyhow::Result<Self> {
         ensure!(
-            spec.take.is_none_or(|take| samples.labels.len() == take.get()) && !samples.labels.is_empty(),
-            "there are {} samples after the first {}; correct `skip` and `take`",
-            samples.labels.len(),
-            spec.skip
+            take.is_none_or(|take| self.len() == take.get()) && !self.labels.is_empty(),
+            "there are {} samples after the first {skip}; correct `skip` and `take`",
+            self.len()
         );
-        samples.check(signature)?;
-        Ok(samples)
+        self.check(signature)?;
+        Ok(self)
     }
 
     /// Number of samples.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.labels.len()
     }
 
@@ -76,7 +105,7 @@ impl Samples {
     ///
     /// # Errors
     /// The first sample that is not, by its number from 0.
-    pub fn check(&self, signature: &Signature) -> anyhow::Result<()> {
+    pub(crate) fn check(&self, signature: &Signature) -> anyhow::Result<()> {
         for (number, inputs) in self.inputs.iter().enumerate() {
             signature
                 .check(inputs)
@@ -84,6 +113,28 @@ impl Samples {
         }
         Ok(())
     }
+}
+
+/// One line of a tab-separated file.
+fn parse_line(line: &str) -> anyhow::Result<(Inputs, usize)> {
+    let columns: Vec<&str> = line.split('\t').collect();
+    let (texts, label) = match columns.as_slice() {
+        [text, label] => (vec![("text", *text)], *label),
+        [text, pair, label] => (vec![("text", *text), ("text_pair", *pair)], *label),
+        _ => bail!(
+            "has {} columns; it takes a text, optionally a second one, and a label",
+            columns.len()
+        ),
+    };
+    let label = label
+        .trim()
+        .parse()
+        .ok()
+        .with_context(|| format!("`{label}` is no label; write a number from 0"))?;
+    let inputs = texts
+        .into_iter()
+        .map(|(name, text)| Tensor::from_texts(name, &[text]));
+    Ok((inputs.collect::<Result<_, _>>()?, label))
 }
 
 /// The one input that images go to.
@@ -163,5 +214,29 @@ mod tests {
         assert!(refused("shape = [3]", &[2]).contains("bytes"));
         assert!(refused("skip = 3", &[2]).contains("0 samples after the first 3"));
         assert!(refused("skip = 2\ntake = 2", &[2]).contains("1 samples after the first 2"));
+    }
+
+    #[test]
+    fn texts_and_pairs_are_read_and_a_bad_line_is_named() {
+        let optional = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
+        let signature = Signature {
+            inputs: vec![optional("text"), optional("text_pair")],
+        };
+        let read = |lines: &str, extra: &str| {
+            let spec: TsvTexts = toml::from_str(&format!("file = \"f\"\n{extra}")).unwrap();
+            Samples::from_lines(lines, &spec, &signature)
+        };
+        let samples = read("good\t1\nis it\tyes\t0\n", "").unwrap();
+        assert_eq!(samples.labels, [1, 0]);
+        assert_eq!(samples.inputs[1][1].to_texts().unwrap(), ["yes"]);
+        assert_eq!(read("a\t0\nb\t1\n", "skip = 1\ntake = 1").unwrap().labels, [1]);
+        for (lines, message) in [
+            ("a\t0\nlonely\n", "line 2: has 1 columns"),
+            ("a\tgood\n", "`good` is no label"),
+            ("", "0 samples"),
+        ] {
+            let error = format!("{:#}", read(lines, "").unwrap_err());
+            assert!(error.contains(message), "{error}");
+        }
     }
 }

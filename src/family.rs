@@ -11,25 +11,25 @@ use kaskade::models::{Checkpoint, LoadOptions, Loaded, load_checkpoint};
 
 /// The models of one app, smallest to largest.
 #[derive(Debug, Clone)]
-pub struct Family {
+pub(crate) struct Family {
     /// Its members.
-    pub members: Vec<Member>,
+    pub(crate) members: Vec<Member>,
 }
 
 /// One model of a family.
 #[derive(Debug, Clone)]
-pub struct Member {
+pub(crate) struct Member {
     /// The variant's name.
-    pub name: String,
+    pub(crate) name: String,
     /// Where it runs when nobody says otherwise.
-    pub device: DeviceChoice,
+    pub(crate) device: DeviceChoice,
     /// Where its weights are.
-    pub source: Source,
+    pub(crate) source: Source,
 }
 
 /// Where weights are.
 #[derive(Debug, Clone)]
-pub enum Source {
+pub(crate) enum Source {
     /// A Hugging Face directory.
     Directory(PathBuf),
     /// In this program.
@@ -43,7 +43,7 @@ pub enum Source {
 
 impl Family {
     /// The family of an app.
-    pub fn of(app: &App) -> Self {
+    pub(crate) fn of(app: &App) -> Self {
         let members = app.variants.iter().map(|variant| Member {
             name: variant.name.to_string(),
             device: app.device_of(variant),
@@ -55,7 +55,7 @@ impl Family {
     }
 
     /// Loads what a worker is told to load, from this family.
-    pub fn loader(self) -> Loader {
+    pub(crate) fn loader(self) -> Loader {
         Arc::new(move |replica| {
             let loaded = self.load_as(&replica.variant, &replica.device);
             loaded
@@ -77,7 +77,7 @@ impl Member {
     ///
     /// # Errors
     /// When the device cannot be opened or the checkpoint not be loaded.
-    pub fn load(&self, choice: DeviceChoice) -> anyhow::Result<Loaded> {
+    pub(crate) fn load(&self, choice: DeviceChoice) -> anyhow::Result<Loaded> {
         let device = device::open(choice)?;
         let checkpoint = match &self.source {
             Source::Directory(dir) => Checkpoint::open(dir),

@@ -7,6 +7,7 @@
 //! | [`family`] | where the models come from |
 //! | [`data`] | labelled samples |
 //! | [`appplan`] | the plan that an app asks for |
+//! | [`planning`] | cascades from a profile |
 //! | [`serving`] | an app on the bus, and who asks it |
 //! | [`load`] | arrivals, and the clients that make them |
 //! | [`report`] | tables, graphs, progress |
@@ -18,6 +19,7 @@ mod data;
 mod family;
 mod load;
 mod measure;
+mod planning;
 mod report;
 mod serving;
 mod verbs;
@@ -36,7 +38,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Demo(verbs::demo::Args),
     Profile(verbs::profile::Args),
+    #[command(subcommand)]
+    Plan(verbs::plan::Planner),
     Serve(verbs::serve::Args),
     Infer(verbs::infer::Args),
     Bench(verbs::bench::Args),
@@ -49,7 +54,9 @@ fn main() -> ExitCode {
     let verb = Cli::parse().verb;
     report::log::init();
     let done = match verb {
+        Verb::Demo(args) => verbs::demo::run(&args),
         Verb::Profile(args) => verbs::profile::run(&args),
+        Verb::Plan(verbs::plan::Planner::Cascade(args)) => verbs::plan::cascade(&args),
         Verb::Serve(args) => verbs::serve::run(&args),
         Verb::Infer(args) => verbs::infer::run(&args),
         Verb::Bench(args) => verbs::bench::run(&args),

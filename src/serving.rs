@@ -22,21 +22,21 @@ use crate::measure::answers;
 
 /// The broker, as every verb that needs one is told.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub struct Broker {
+pub(crate) struct Broker {
     /// A nats-server of 2.10 or newer. Without one (and without `nats.url` in the app), a small broker is started in the
     /// process, on the loopback.
     #[arg(long, value_name = "URL", env = "NATS_URL")]
-    pub nats: Option<String>,
+    pub(crate) nats: Option<String>,
 }
 
 impl Broker {
     /// The nats-server that was named, here or in the app.
-    pub fn url<'a>(&'a self, app: &'a App) -> Option<&'a str> {
+    pub(crate) fn url<'a>(&'a self, app: &'a App) -> Option<&'a str> {
         self.nats.as_deref().or(app.nats.url.as_deref())
     }
 
     /// How `verb` reaches the broker of an app.
-    pub fn bus(&self, app: &App, verb: &str) -> BusConfig {
+    pub(crate) fn bus(&self, app: &App, verb: &str) -> BusConfig {
         let nats = &app.nats;
         BusConfig {
             url: self.url(app).map(str::to_owned),
@@ -50,7 +50,7 @@ impl Broker {
 
 /// What a process takes on of an app.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Role {
+pub(crate) enum Role {
     /// The doors and a worker.
     All,
     /// The doors alone.
@@ -63,7 +63,7 @@ pub enum Role {
 ///
 /// # Errors
 /// What the broker, the plan or a model says.
-pub fn start(
+pub(crate) fn start(
     app: &App,
     family: Family,
     role: Role,
@@ -88,6 +88,7 @@ pub fn start(
         ingress: (role != Role::Worker).then_some(ingress),
         worker: (role != Role::Ingress).then(|| (worker, family.loader())),
         plan,
+        power: None,
         grace: app.ingress.drain.duration(),
     });
     node.with_context(|| format!("app `{}` does not start", app.name))
@@ -95,7 +96,7 @@ pub fn start(
 
 /// Asks an app.
 #[derive(Debug, Clone)]
-pub struct Asker {
+pub(crate) struct Asker {
     client: Client,
     budget: Duration,
 }
@@ -105,7 +106,7 @@ impl Asker {
     ///
     /// # Errors
     /// What the broker says.
-    pub async fn connect(app: &str, bus: BusConfig, budget: Duration) -> anyhow::Result<Self> {
+    pub(crate) async fn connect(app: &str, bus: BusConfig, budget: Duration) -> anyhow::Result<Self> {
         let app = subjects::App::new(app)?;
         let bus = Bus::connect(bus).await?;
         Ok(Self {
@@ -118,14 +119,14 @@ impl Asker {
     ///
     /// # Errors
     /// The app's own fault, or that nobody answered.
-    pub async fn ask(&self, inputs: Inputs) -> Result<InferReply, Fault> {
+    pub(crate) async fn ask(&self, inputs: Inputs) -> Result<InferReply, Fault> {
         self.client.infer(inputs, self.budget).await
     }
 }
 
 /// Asks labelled samples in turn, and counts the right answers.
 #[derive(Debug)]
-pub struct Questions {
+pub(crate) struct Questions {
     asker: Asker,
     inputs: Vec<Inputs>,
     labels: Vec<usize>,
@@ -135,7 +136,7 @@ pub struct Questions {
 
 impl Questions {
     /// Questions in the order of the set, over and over.
-    pub fn new(asker: Asker, inputs: Vec<Inputs>, labels: Vec<usize>) -> Self {
+    pub(crate) fn new(asker: Asker, inputs: Vec<Inputs>, labels: Vec<usize>) -> Self {
         Self {
             asker,
             inputs,
@@ -146,12 +147,12 @@ impl Questions {
     }
 
     /// How many answers were right so far.
-    pub fn right(&self) -> u64 {
+    pub(crate) fn right(&self) -> u64 {
         self.right.load(Ordering::Relaxed)
     }
 
     /// How many were answered so far, rightly or not.
-    pub fn answered(&self) -> u64 {
+    pub(crate) fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
 
@@ -187,7 +188,7 @@ impl Target for Questions {
 ///
 /// # Errors
 /// When the system gives no threads.
-pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("the client's runtime cannot be started")
 }

@@ -1,5 +1,7 @@
 //! The command line from the outside: exit codes, messages, and what machines read.
 
+#![allow(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
+
 use std::path::Path;
 use std::process::{Command, Output};
 

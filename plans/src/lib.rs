@@ -14,13 +14,19 @@
 //! | [`ledger`] | the book of accepted requests: one terminal reply each |
 //! | [`admission`] | which requests to accept, so that goodput stays level under overload |
 //! | [`energy`] | joules, where known |
+//! | [`fit`] | straight lines through measurements |
+//! | [`thresholds`] | the accuracy-energy frontier of a cascade, and its named points |
+//! | [`skips`] | variants that do not pay, and connections that skip some |
+//! | [`cascade`] | from a profile to a plan |
 //! | [`run_time`] | how long a batch will take, learned while serving |
 //! | [`liveness`] | who is alive, judged by heartbeats |
 
 pub mod admission;
 pub mod batching;
+pub mod cascade;
 pub mod confidence;
 pub mod energy;
+pub mod fit;
 pub mod invalid;
 pub mod ledger;
 pub mod liveness;
@@ -28,6 +34,8 @@ pub mod plan;
 pub mod profile;
 pub mod routing;
 pub mod run_time;
+pub mod skips;
+pub mod thresholds;
 
 #[cfg(test)]
 mod schema_tests;

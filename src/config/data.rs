@@ -26,6 +26,8 @@ pub struct DataSets {
 pub enum DataSet {
     /// Images and labels as two IDX files, the format of MNIST.
     Idx(IdxImages),
+    /// Texts and labels as tab-separated lines.
+    Tsv(TsvTexts),
 }
 
 /// Images and labels as two IDX files of unsigned bytes.
@@ -79,6 +81,20 @@ impl Normalise {
     }
 }
 
+/// One sample per line: a text, optionally a second one, and the label (a number from 0), separated by tabs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TsvTexts {
+    /// The file, relative to this one.
+    pub file: PathBuf,
+    /// First line used.
+    #[serde(default)]
+    pub skip: usize,
+    /// Number of lines used; all that follow where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub take: Option<NonZeroUsize>,
+}
+
 impl DataSets {
     /// Both sets that are named, with their paths in the file.
     fn named(&self) -> impl Iterator<Item = (&'static str, &DataSet)> {
@@ -91,6 +107,7 @@ impl DataSets {
         let sets = self.validation.iter_mut().chain(&mut self.test);
         sets.flat_map(|set| match set {
             DataSet::Idx(idx) => vec![&mut idx.images, &mut idx.labels],
+            DataSet::Tsv(tsv) => vec![&mut tsv.file],
         })
         .collect()
     }
@@ -105,6 +122,7 @@ impl DataSets {
                     missing(format!("{name}.idx.images"), &idx.images),
                     missing(format!("{name}.idx.labels"), &idx.labels),
                 ],
+                DataSet::Tsv(tsv) => vec![missing(format!("{name}.tsv.file"), &tsv.file)],
             })
             .flatten()
             .collect()

@@ -385,9 +385,10 @@ impl App {
 /// A problem for every name after its first appearance.
 fn repeated<'a>(list: &'a str, names: impl Iterator<Item = &'a Token>) -> impl Iterator<Item = String> {
     let mut seen = BTreeSet::new();
-    names.enumerate().filter_map(move |(index, name)| {
-        (!seen.insert(name)).then(|| format!("{list}[{index}].name: `{name}` is used twice"))
-    })
+    names
+        .enumerate()
+        .filter(move |(_, name)| !seen.insert(*name))
+        .map(move |(index, name)| format!("{list}[{index}].name: `{name}` is used twice"))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 /// How an open loop spaces its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Spacing {
+pub(crate) enum Spacing {
     /// Independent arrivals: exponential gaps.
     Poisson,
     /// One every `1 / rate` seconds.
@@ -19,7 +19,7 @@ pub enum Spacing {
 
 /// Arrival times since the start, ascending.
 #[derive(Debug)]
-pub enum Arrivals {
+pub(crate) enum Arrivals {
     /// Generated until the end.
     Generated {
         /// How the gaps are drawn.
@@ -39,7 +39,7 @@ pub enum Arrivals {
 
 impl Arrivals {
     /// Arrivals of a mean rate (requests per second, finite and above zero) for a length of time.
-    pub fn generated(spacing: Spacing, rate: f64, length: Duration, seed: u64) -> Self {
+    pub(crate) fn generated(spacing: Spacing, rate: f64, length: Duration, seed: u64) -> Self {
         Self::Generated {
             spacing,
             rate,
@@ -54,7 +54,7 @@ impl Arrivals {
     ///
     /// # Errors
     /// When the file cannot be read, or at the first line that is no time or goes back in time.
-    pub fn from_file(path: &Path, speed: f64) -> anyhow::Result<Self> {
+    pub(crate) fn from_file(path: &Path, speed: f64) -> anyhow::Result<Self> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
         let times = parse_trace(&text).with_context(|| path.display().to_string())?;
@@ -118,7 +118,7 @@ impl Iterator for Arrivals {
 mod tests {
     use super::*;
 
-    const MINUTE: Duration = Duration::from_secs(60);
+    const MINUTE: Duration = Duration::from_mins(1);
 
     #[test]
     fn poisson_arrivals_keep_their_rate_and_their_variance() {

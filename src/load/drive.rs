@@ -12,7 +12,7 @@ use super::arrivals::Arrivals;
 use super::record::{Outcome, Record};
 
 /// Something that answers requests by number.
-pub trait Target: Send + Sync + 'static {
+pub(crate) trait Target: Send + Sync + 'static {
     /// Sends the request of that number and waits for its one terminal reply.
     fn ask(&self, number: u64) -> impl Future<Output = Outcome> + Send;
 }
@@ -21,7 +21,7 @@ pub trait Target: Send + Sync + 'static {
 /// requests behind it. What is due in the first `warm_up` is sent, not recorded.
 ///
 /// Gives the length of the recorded part.
-pub async fn open_loop<T: Target>(
+pub(crate) async fn open_loop<T: Target>(
     target: Arc<T>,
     arrivals: Arrivals,
     warm_up: Duration,
@@ -48,7 +48,7 @@ pub async fn open_loop<T: Target>(
 
 /// When a closed loop ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Until {
+pub(crate) enum Until {
     /// After a length of time, warm-up not counted.
     Elapsed(Duration),
     /// After a number of requests, each sent once.
@@ -58,7 +58,7 @@ pub enum Until {
 /// Lets `clients` ask one request after the other. What is sent in the first `warm_up` is not recorded.
 ///
 /// Gives the length of the recorded part, to the last reply.
-pub async fn closed_loop<T: Target>(
+pub(crate) async fn closed_loop<T: Target>(
     target: Arc<T>,
     clients: usize,
     until: Until,

@@ -1,5 +1,5 @@
 //! Load: when requests arrive, the clients that send them, and what became of each.
 
-pub mod arrivals;
-pub mod drive;
-pub mod record;
+pub(crate) mod arrivals;
+pub(crate) mod drive;
+pub(crate) mod record;

@@ -7,11 +7,11 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 /// Latencies are kept to three significant digits up to this; longer ones count as this long.
-const LONGEST: Duration = Duration::from_secs(600);
+const LONGEST: Duration = Duration::from_mins(10);
 
 /// What a request came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// A result.
     Answered {
         /// The variant that answered.
@@ -26,7 +26,7 @@ pub enum Outcome {
 
 /// Counts and latencies of one run.
 #[derive(Debug)]
-pub struct Record {
+pub(crate) struct Record {
     slo: Duration,
     latencies: Histogram<u64>,
     in_time: u64,
@@ -36,42 +36,42 @@ pub struct Record {
 
 /// A run in figures.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Figures {
+pub(crate) struct Figures {
     /// Length of the measured part, seconds.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// Requests sent in it.
-    pub requests: u64,
+    pub(crate) requests: u64,
     /// Results received.
-    pub replies: u64,
+    pub(crate) replies: u64,
     /// Results per second.
-    pub throughput_per_s: f64,
+    pub(crate) throughput_per_s: f64,
     /// Results inside the objective, per second.
-    pub goodput_per_s: f64,
+    pub(crate) goodput_per_s: f64,
     /// The latency objective, milliseconds.
-    pub slo_ms: f64,
+    pub(crate) slo_ms: f64,
     /// Latencies of the results, from when the request was due.
-    pub latency_ms: Latency,
+    pub(crate) latency_ms: Latency,
     /// Share of the results per variant.
-    pub variants: BTreeMap<String, f64>,
+    pub(crate) variants: BTreeMap<String, f64>,
     /// Failures by code.
-    pub errors: BTreeMap<String, u64>,
+    pub(crate) errors: BTreeMap<String, u64>,
 }
 
 /// Quantiles of a latency, milliseconds; absent where nothing was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Latency {
+pub(crate) struct Latency {
     /// Mean.
-    pub mean: Option<f64>,
+    pub(crate) mean: Option<f64>,
     /// Median.
-    pub p50: Option<f64>,
+    pub(crate) p50: Option<f64>,
     /// 90th percentile.
-    pub p90: Option<f64>,
+    pub(crate) p90: Option<f64>,
     /// 99th percentile.
-    pub p99: Option<f64>,
+    pub(crate) p99: Option<f64>,
     /// 99.9th percentile.
-    pub p999: Option<f64>,
+    pub(crate) p999: Option<f64>,
     /// Maximum.
-    pub max: Option<f64>,
+    pub(crate) max: Option<f64>,
 }
 
 impl Record {
@@ -79,7 +79,7 @@ impl Record {
     ///
     /// # Errors
     /// Never for the constants used here; the histogram's own bounds check is passed on.
-    pub fn new(slo: Duration) -> anyhow::Result<Self> {
+    pub(crate) fn new(slo: Duration) -> anyhow::Result<Self> {
         Ok(Self {
             slo,
             latencies: Histogram::new_with_bounds(1, micros(LONGEST), 3)?,
@@ -90,7 +90,7 @@ impl Record {
     }
 
     /// Adds one request: how long after it was due its terminal reply came, and what that was.
-    pub fn add(&mut self, latency: Duration, outcome: Outcome) {
+    pub(crate) fn add(&mut self, latency: Duration, outcome: Outcome) {
         match outcome {
             Outcome::Answered { variant } => {
                 self.latencies.saturating_record(micros(latency).max(1));
@@ -102,7 +102,7 @@ impl Record {
     }
 
     /// The run in figures.
-    pub fn figures(&self, length: Duration) -> Figures {
+    pub(crate) fn figures(&self, length: Duration) -> Figures {
         let seconds = length.as_secs_f64();
         let replies = self.latencies.len();
         let per_second = |count: u64| {
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_latency_beyond_the_longest_still_counts() {
         let mut record = Record::new(Duration::from_millis(50)).unwrap();
-        record.add(Duration::from_secs(86_400), answered("s"));
+        record.add(Duration::from_hours(24), answered("s"));
         let max = record.figures(Duration::from_secs(1)).latency_ms.max.unwrap();
         assert!(max >= 599_000.0, "{max}");
     }

@@ -6,49 +6,35 @@ use kaskade::plans::confidence::{self, Calibration, Estimator, Label, Labelled, 
 use kaskade::plans::profile::{BeforeAfter, Validation};
 
 /// The output that classes are read from, as Hugging Face names it.
-pub const LOGITS: &str = "logits";
+pub(crate) const LOGITS: &str = "logits";
+
+/// Requests per batch: here only the answers count.
+const BATCH: usize = 32;
 
 /// Answers on a set, calibrated.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answers {
+pub(crate) struct Answers {
     /// The estimator with its temperature.
-    pub calibration: Calibration,
+    pub(crate) calibration: Calibration,
     /// Calibration error before and after.
-    pub ece: BeforeAfter,
+    pub(crate) ece: BeforeAfter,
     /// The answers themselves.
-    pub validation: Validation,
+    pub(crate) validation: Validation,
 }
 
 /// Runs a classifier over a labelled set and calibrates its confidence there.
 ///
 /// # Errors
 /// When the model fails on a sample, gives no `logits`, or its scores cannot be calibrated.
-pub fn calibrated(
+pub(crate) fn calibrated(
     model: &mut dyn Model,
     requests: &[Inputs],
     labels: &[usize],
     estimator: Estimator,
-    batch: usize,
-    mut step: impl FnMut(u64),
+    step: impl FnMut(u64),
 ) -> anyhow::Result<Answers> {
     ensure!(requests.len() == labels.len(), "every sample needs a label");
-    let mut logits: Vec<Vec<f32>> = Vec::with_capacity(requests.len());
-    for batch in requests.chunks(batch.max(1)) {
-        for result in model.run(batch) {
-            let number = logits.len();
-            let scores = result
-                .map_err(anyhow::Error::from)
-                .and_then(|outputs| logits_of(&outputs));
-            logits.push(scores.with_context(|| format!("sample {number}"))?);
-        }
-        step(batch.len() as u64);
-    }
-    ensure!(
-        logits.len() == labels.len(),
-        "the model answered {} of {} samples",
-        logits.len(),
-        labels.len()
-    );
+    let logits = scores(model, requests, step)?;
     let samples: Vec<Labelled<'_>> = logits
         .iter()
         .zip(labels)
@@ -70,11 +56,47 @@ pub fn calibrated(
     })
 }
 
+/// The class that a classifier gives each of some requests.
+///
+/// # Errors
+/// When the model fails on one, or gives no `logits`.
+pub(crate) fn classes(model: &mut dyn Model, requests: &[Inputs]) -> anyhow::Result<Vec<usize>> {
+    let logits = scores(model, requests, |_| ())?;
+    let classes = logits
+        .iter()
+        .map(|logits| class_of(logits).context("a reply has no class"));
+    classes.collect()
+}
+
+fn scores(
+    model: &mut dyn Model,
+    requests: &[Inputs],
+    mut step: impl FnMut(u64),
+) -> anyhow::Result<Vec<Vec<f32>>> {
+    let mut logits: Vec<Vec<f32>> = Vec::with_capacity(requests.len());
+    for batch in requests.chunks(BATCH) {
+        for result in model.run(batch) {
+            let scores = result
+                .map_err(anyhow::Error::from)
+                .and_then(|outputs| logits_of(&outputs));
+            logits.push(scores.with_context(|| format!("sample {}", logits.len()))?);
+        }
+        step(batch.len() as u64);
+    }
+    ensure!(
+        logits.len() == requests.len(),
+        "the model answered {} of {} requests",
+        logits.len(),
+        requests.len()
+    );
+    Ok(logits)
+}
+
 /// The class scores among a reply's outputs.
 ///
 /// # Errors
 /// When there are none, or they are not FP32.
-pub fn logits_of(outputs: &[Tensor]) -> anyhow::Result<Vec<f32>> {
+pub(crate) fn logits_of(outputs: &[Tensor]) -> anyhow::Result<Vec<f32>> {
     let logits = outputs.iter().find(|output| output.name == LOGITS);
     let logits = logits.with_context(|| {
         let names: Vec<&str> = outputs.iter().map(|output| output.name.as_str()).collect();
@@ -84,7 +106,7 @@ pub fn logits_of(outputs: &[Tensor]) -> anyhow::Result<Vec<f32>> {
 }
 
 /// The class with the highest score, the first of equals; none where there is no score.
-pub fn class_of(logits: &[f32]) -> Option<usize> {
+pub(crate) fn class_of(logits: &[f32]) -> Option<usize> {
     let mut best: Option<(usize, f32)> = None;
     for (class, score) in logits.iter().copied().enumerate() {
         if best.is_none_or(|(_, highest)| score > highest) {
@@ -106,7 +128,7 @@ mod tests {
         fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
             let answer = |inputs: &Inputs| {
                 let said = inputs.first().map_or(0.0, |input| input.to_f32().unwrap()[0]);
-                let scores = [0.0, 1.0, 2.0].map(|class| if class == said { 9.0 } else { 0.0 });
+                let scores = [0.0, 1.0, 2.0].map(|class| if (class - said).abs() < 0.5 { 9.0 } else { 0.0 });
                 Ok(vec![Tensor::from_f32(LOGITS, &[3], &scores).unwrap()])
             };
             batch.iter().map(answer).collect()
@@ -129,7 +151,6 @@ mod tests {
             &requests,
             &labels,
             Estimator::MaxSquared,
-            32,
             |done| seen += done,
         )
         .unwrap();

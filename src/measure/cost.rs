@@ -16,18 +16,18 @@ const SAMPLED_EVERY: Duration = Duration::from_millis(100);
 
 /// How much is measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Effort {
+pub(crate) struct Effort {
     /// Batch sizes, ascending.
-    pub batches: Vec<u32>,
+    pub(crate) batches: Vec<u32>,
     /// Passes through all sizes.
-    pub rounds: u32,
+    pub(crate) rounds: u32,
     /// How long each size is run in each round, at least; one run is always finished.
-    pub stretch: Duration,
+    pub(crate) stretch: Duration,
 }
 
 impl Effort {
     /// Powers of two up to 64, three rounds.
-    pub fn new(stretch: Duration) -> Self {
+    pub(crate) fn new(stretch: Duration) -> Self {
         Self {
             batches: (0..=6).map(|power| 1 << power).collect(),
             rounds: 3,
@@ -36,7 +36,7 @@ impl Effort {
     }
 
     /// Number of measured stretches.
-    pub fn steps(&self) -> u64 {
+    pub(crate) fn steps(&self) -> u64 {
         self.batches.len() as u64 * u64::from(self.rounds)
     }
 }
@@ -53,7 +53,7 @@ struct Seen {
 ///
 /// # Errors
 /// When the model fails on a request, or there are none.
-pub fn measure(
+pub(crate) fn measure(
     model: &mut dyn Model,
     requests: &[Inputs],
     effort: &Effort,

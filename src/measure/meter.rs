@@ -4,18 +4,18 @@ use kaskade::models::device::{self, DeviceChoice, DeviceInfo};
 use kaskade::models::power::{EnergySample, PowerConfig, PowerMeter};
 
 /// Reads one device's energy over stretches of work.
-pub struct Meter {
+pub(crate) struct Meter {
     power: PowerMeter,
     device: DeviceInfo,
 }
 
 /// What a stretch of work took.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Stretch {
+pub(crate) struct Stretch {
     /// Energy of the device, idle included, joules; unknown where no source could be read.
-    pub joules: Option<f64>,
+    pub(crate) joules: Option<f64>,
     /// Share of the processor's cores kept busy, in [0, 1]; unknown of a GPU.
-    pub utilisation: Option<f64>,
+    pub(crate) utilisation: Option<f64>,
 }
 
 impl Meter {
@@ -23,7 +23,7 @@ impl Meter {
     ///
     /// # Errors
     /// When the device cannot be opened or a stated power cannot be.
-    pub fn of(choice: DeviceChoice, config: &PowerConfig) -> anyhow::Result<Self> {
+    pub(crate) fn of(choice: DeviceChoice, config: &PowerConfig) -> anyhow::Result<Self> {
         let device = device::describe(choice, &device::open(choice)?);
         let mut power = PowerMeter::detect(config, &device)?;
         if choice != DeviceChoice::Cpu {
@@ -34,27 +34,27 @@ impl Meter {
     }
 
     /// The device, for people: `cpu (2 cores)`.
-    pub fn device(&self) -> String {
+    pub(crate) fn device(&self) -> String {
         self.device.to_string()
     }
 
     /// What the joules are read from, for people.
-    pub fn source(&self) -> String {
+    pub(crate) fn source(&self) -> String {
         self.power.source().to_string()
     }
 
     /// Begins a stretch.
-    pub fn begin(&mut self) -> EnergySample {
+    pub(crate) fn begin(&mut self) -> EnergySample {
         self.power.sample()
     }
 
     /// Reads in between, which sampled sources need about every 100 ms.
-    pub fn touch(&mut self) {
+    pub(crate) fn touch(&mut self) {
         self.power.sample();
     }
 
     /// Ends a stretch of time during which the model worked throughout.
-    pub fn end_busy(&mut self, begun: EnergySample) -> Stretch {
+    pub(crate) fn end_busy(&mut self, begun: EnergySample) -> Stretch {
         if self.device.choice != DeviceChoice::Cpu {
             let now = self.power.sample();
             self.power.add_device_busy(now.wall_s - begun.wall_s);
@@ -63,7 +63,7 @@ impl Meter {
     }
 
     /// Ends a stretch.
-    pub fn end(&mut self, begun: EnergySample) -> Stretch {
+    pub(crate) fn end(&mut self, begun: EnergySample) -> Stretch {
         let ended = self.power.sample();
         let wall = ended.wall_s - begun.wall_s;
         let busy = ended.busy_core_s - begun.busy_core_s;

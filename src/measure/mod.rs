@@ -6,9 +6,9 @@
 //! | [`cost`] | latency, energy and utilisation by batch size |
 //! | [`meter`] | stretches of work and their energy |
 
-pub mod answers;
-pub mod cost;
-pub mod meter;
+pub(crate) mod answers;
+pub(crate) mod cost;
+pub(crate) mod meter;
 
 use anyhow::{Context as _, ensure};
 use kaskade::models::ModelInfo;
@@ -24,21 +24,18 @@ use answers::Answers;
 use cost::Effort;
 use meter::Meter;
 
-/// Requests per batch where only the answers count.
-const ANSWER_BATCH: usize = 32;
-
 /// What is measured, and how.
-pub struct Plan<'a> {
+pub(crate) struct Plan<'a> {
     /// Name of the app.
-    pub app: &'a str,
+    pub(crate) app: &'a str,
     /// The confidence score.
-    pub estimator: Estimator,
+    pub(crate) estimator: Estimator,
     /// How much is measured.
-    pub effort: &'a Effort,
+    pub(crate) effort: &'a Effort,
     /// Where joules come from.
-    pub power: &'a PowerConfig,
+    pub(crate) power: &'a PowerConfig,
     /// Whether progress is kept to oneself.
-    pub quiet: bool,
+    pub(crate) quiet: bool,
 }
 
 /// Profiles a family: loads one model after the other, measures what it costs, and calibrates it on a labelled set, which
@@ -46,7 +43,7 @@ pub struct Plan<'a> {
 ///
 /// # Errors
 /// When a model cannot be loaded, fails on a sample, or does not take what the others take.
-pub fn profile(
+pub(crate) fn profile(
     plan: &Plan<'_>,
     family: &Family,
     samples: impl FnOnce(&kaskade::Signature) -> anyhow::Result<Samples>,
@@ -98,16 +95,9 @@ fn variant(
         calibration,
         ece,
         validation,
-    } = answers::calibrated(
-        model,
-        &set.inputs,
-        &set.labels,
-        plan.estimator,
-        ANSWER_BATCH,
-        |done| {
-            progress.advance(done);
-        },
-    )?;
+    } = answers::calibrated(model, &set.inputs, &set.labels, plan.estimator, |done| {
+        progress.advance(done);
+    })?;
     let costs = cost::measure(model, &set.inputs, plan.effort, meter, || progress.advance(1))?;
     let right = validation.correct.iter().filter(|right| **right).count();
     progress.end(&format!(

@@ -10,35 +10,37 @@ use super::units;
 
 /// What one request costs, and how often the answer is right.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Point {
-    /// Joules per request.
-    pub energy_j: f64,
+pub(crate) struct Point {
+    /// Joules per request, or what stands in for them.
+    pub(crate) cost: f64,
     /// Share of right answers, in [0, 1].
-    pub accuracy: f64,
+    pub(crate) accuracy: f64,
 }
 
 /// A point with a name beside it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Named {
+pub(crate) struct Named {
     /// The name.
-    pub name: String,
+    pub(crate) name: String,
     /// Where it stands.
-    pub at: Point,
+    pub(crate) at: Point,
 }
 
 /// Everything on one graph.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Graph {
+pub(crate) struct Graph {
     /// What it shows, above it.
-    pub title: String,
-    /// Where the joules come from, below the axis.
-    pub energy_source: String,
+    pub(crate) title: String,
+    /// What the lower axis shows, and where the figures come from.
+    pub(crate) axis: String,
+    /// Unit of that axis.
+    pub(crate) unit: &'static str,
     /// What cascades reach, ascending by energy and accuracy.
-    pub frontier: Vec<Point>,
+    pub(crate) frontier: Vec<Point>,
     /// The single models.
-    pub models: Vec<Named>,
+    pub(crate) models: Vec<Named>,
     /// The points that carry a name of their own: AP, EO.
-    pub marks: Vec<Named>,
+    pub(crate) marks: Vec<Named>,
 }
 
 const SIZE: (u32, u32) = (840, 520);
@@ -71,11 +73,11 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 /// Draws the graph.
 ///
 /// # Errors
-/// When there is no point with a positive, finite energy and a finite accuracy.
-pub fn svg(graph: &Graph) -> anyhow::Result<String> {
+/// When there is no point with a positive, finite cost and a finite accuracy.
+pub(crate) fn svg(graph: &Graph) -> anyhow::Result<String> {
     let mut drawn = String::new();
-    let (x, y) = ranges(graph)
-        .context("the accuracy-energy graph has no point whose energy is known and above zero")?;
+    let (x, y) =
+        ranges(graph).context("the accuracy-energy graph has no point whose cost is known and above zero")?;
     draw(graph, x, y, &mut drawn).map_err(|error| anyhow!("the graph cannot be drawn: {error}"))?;
     Ok(with_dark_mode(&drawn))
 }
@@ -95,7 +97,7 @@ fn ranges(graph: &Graph) -> Option<((f64, f64), (f64, f64))> {
             (low.min(value), high.max(value))
         })
     };
-    let (x0, x1) = span(&mut points.iter().map(|point| point.energy_j.log10()));
+    let (x0, x1) = span(&mut points.iter().map(|point| point.cost.log10()));
     let (y0, y1) = span(&mut points.iter().map(|point| point.accuracy));
     let padded = |low: f64, high: f64, least: f64| {
         let room = ((high - low) * 0.08).max(least);
@@ -105,7 +107,7 @@ fn ranges(graph: &Graph) -> Option<((f64, f64), (f64, f64))> {
 }
 
 fn drawable(point: &Point) -> bool {
-    point.energy_j.is_finite() && point.energy_j > 0.0 && point.accuracy.is_finite()
+    point.cost.is_finite() && point.cost > 0.0 && point.accuracy.is_finite()
 }
 
 fn draw(
@@ -168,7 +170,9 @@ fn draw_axes(
             chart.backend_coord(&(tick.log10(), y.1)),
         );
         root.draw(&PathElement::new(vec![foot, head], palette::GRID))?;
-        let label = units::joules(Some(tick)).replace(".00", "").replace(".0 ", " ");
+        let label = units::prefixed(tick, graph.unit)
+            .replace(".00", "")
+            .replace(".0 ", " ");
         root.draw(&text(
             &label,
             (foot.0, foot.1 + 8),
@@ -203,10 +207,9 @@ fn draw_axes(
         VPos::Top,
     ))?;
     let height = i32::try_from(SIZE.1)?;
-    let axis = format!("energy per request, joules ({})", graph.energy_source);
     let middle = chart.backend_coord(&(f64::midpoint(x.0, x.1), y.0)).0;
     root.draw(&text(
-        &axis,
+        &graph.axis,
         (middle, height - 30),
         13,
         palette::INK,
@@ -246,7 +249,7 @@ fn draw_frontier(
 }
 
 fn position(point: Point) -> (f64, f64) {
-    (point.energy_j.log10(), point.accuracy)
+    (point.cost.log10(), point.accuracy)
 }
 
 fn text(
@@ -294,12 +297,13 @@ fn accuracy_ticks((low, high): (f64, f64)) -> Vec<f64> {
 
 /// Adds the style that exchanges every colour where the reader prefers dark.
 fn with_dark_mode(svg: &str) -> String {
-    let rules: String = palette::DARK
-        .iter()
-        .map(|(light, dark)| {
-            format!("[fill=\"{light}\"]{{fill:{dark}}}[stroke=\"{light}\"]{{stroke:{dark}}}")
-        })
-        .collect();
+    let rule = |(light, dark): (&str, &str)| {
+        [
+            format!("[fill=\"{light}\"]{{fill:{dark}}}"),
+            format!("[stroke=\"{light}\"]{{stroke:{dark}}}"),
+        ]
+    };
+    let rules = palette::DARK.into_iter().flat_map(rule).collect::<String>();
     let style = format!("<style>@media (prefers-color-scheme:dark){{{rules}}}</style>\n");
     match svg.find(">\n") {
         Some(end) => {
@@ -314,8 +318,8 @@ fn with_dark_mode(svg: &str) -> String {
 mod tests {
     use super::*;
 
-    fn point(energy_j: f64, accuracy: f64) -> Point {
-        Point { energy_j, accuracy }
+    fn point(cost: f64, accuracy: f64) -> Point {
+        Point { cost, accuracy }
     }
 
     fn graph() -> Graph {
@@ -325,7 +329,8 @@ mod tests {
         };
         Graph {
             title: "digits: what cascades reach".to_owned(),
-            energy_source: "modelled".to_owned(),
+            axis: "energy per request (modelled)".to_owned(),
+            unit: "J",
             frontier: vec![
                 point(2e-4, 0.90),
                 point(5e-4, 0.955),
@@ -346,9 +351,6 @@ mod tests {
     #[test]
     fn everything_with_a_name_is_on_it() {
         let svg = svg(&graph()).unwrap();
-        if let Ok(p) = std::env::var("GRAPH_OUT") {
-            std::fs::write(p, &svg).unwrap();
-        }
         for name in ["tiny", "small", "base", "large", "AP", "EO", "modelled"] {
             assert!(svg.contains(name), "{name}");
         }
@@ -375,7 +377,7 @@ mod tests {
     #[test]
     fn points_without_a_known_energy_are_left_out_and_none_at_all_is_an_error() {
         let mut unknown = graph();
-        unknown.models[0].at.energy_j = f64::NAN;
+        unknown.models[0].at.cost = f64::NAN;
         assert!(!svg(&unknown).unwrap().contains("tiny"));
         assert!(svg(&Graph::default()).is_err());
     }

@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 
 /// Starts logging: warnings and worse, or what `KASKADE_LOG` asks for (`info`, `kaskade_actors=debug`); as JSON lines where
 /// `KASKADE_LOG_FORMAT` is `json`.
-pub fn init() {
+pub(crate) fn init() {
     let filter = EnvFilter::try_from_env("KASKADE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -1,10 +1,10 @@
 //! What people and machines read: results on standard output, everything else on standard error.
 
-pub mod graph;
-pub mod log;
-pub mod progress;
-pub mod table;
-pub mod units;
+pub(crate) mod graph;
+pub(crate) mod log;
+pub(crate) mod progress;
+pub(crate) mod table;
+pub(crate) mod units;
 
 use std::io::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ use serde::Serialize;
 ///
 /// # Errors
 /// When standard output cannot be written; a reader that has gone away is no error.
-pub fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let text = text.trim_end_matches('\n');
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
@@ -31,12 +31,12 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// As [`print`].
-pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&serde_json::to_string_pretty(value)?)
 }
 
 /// Says on one line of standard error why nothing came of it.
-pub fn refuse(error: &anyhow::Error) {
+pub(crate) fn refuse(error: &anyhow::Error) {
     let line = format!("{error:#}")
         .split_whitespace()
         .collect::<Vec<_>>()
@@ -49,7 +49,7 @@ pub fn refuse(error: &anyhow::Error) {
 ///
 /// # Errors
 /// When the folder cannot be made or the file not written, naming it.
-pub fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
+pub(crate) fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     let failed = || format!("{} cannot be written", path.display());
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).with_context(failed)?;

@@ -12,7 +12,7 @@ const PLAIN_EVERY: Duration = Duration::from_secs(5);
 
 /// One piece of work with a known number of steps.
 #[derive(Debug)]
-pub struct Progress {
+pub(crate) struct Progress {
     label: String,
     started: Instant,
     kind: Kind,
@@ -27,7 +27,7 @@ enum Kind {
 
 impl Progress {
     /// Begins a piece of work of `total` steps. A `quiet` one says nothing.
-    pub fn begin(label: impl Into<String>, total: u64, quiet: bool) -> Self {
+    pub(crate) fn begin(label: impl Into<String>, total: u64, quiet: bool) -> Self {
         let label = label.into();
         let started = Instant::now();
         let kind = if quiet {
@@ -45,7 +45,7 @@ impl Progress {
     }
 
     /// Says that `steps` more are done.
-    pub fn advance(&mut self, steps: u64) {
+    pub(crate) fn advance(&mut self, steps: u64) {
         match &mut self.kind {
             Kind::Bar(bar) => bar.inc(steps),
             Kind::Plain { total, done, said } => {
@@ -60,7 +60,7 @@ impl Progress {
     }
 
     /// Ends the work and says what came of it.
-    pub fn end(self, outcome: &str) {
+    pub(crate) fn end(self, outcome: &str) {
         let line = || {
             let took = units::seconds(self.started.elapsed().as_secs_f64());
             format!("{}: {outcome} ({took})", self.label)
@@ -77,7 +77,7 @@ impl Progress {
 }
 
 /// Says one line on standard error.
-pub fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     // Progress that nobody can read is no reason to stop working.
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

@@ -1,30 +1,22 @@
 //! Numbers as people read them.
 
 /// A share as a percentage: `98.61 %`.
-pub fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
 /// Joules with a prefix, or `unknown`: what cannot be known is never written as zero.
-pub fn joules(energy: Option<f64>) -> String {
+pub(crate) fn joules(energy: Option<f64>) -> String {
     energy.map_or_else(|| "unknown".to_owned(), |energy| prefixed(energy, "J"))
 }
 
 /// Seconds with a prefix: `2.31 ms`.
-pub fn seconds(time: f64) -> String {
+pub(crate) fn seconds(time: f64) -> String {
     prefixed(time, "s")
 }
 
-/// Bytes with a binary prefix, or `unknown`.
-pub fn bytes(size: Option<u64>) -> String {
-    size.map_or_else(
-        || "unknown".to_owned(),
-        |size| bytesize::ByteSize::b(size).display().iec().to_string(),
-    )
-}
-
 /// A count with its thousands apart: `1 234 567`.
-pub fn count(n: u64) -> String {
+pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
     let first = digits.len() % 3;
     let (head, tail) = digits.split_at(first);
@@ -41,14 +33,14 @@ pub fn count(n: u64) -> String {
 }
 
 /// How many times as much: `6.2x`, or a dash where it cannot be said.
-pub fn times(ratio: Option<f64>) -> String {
+pub(crate) fn times(ratio: Option<f64>) -> String {
     ratio
         .filter(|ratio| ratio.is_finite())
         .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.1}x"))
 }
 
 /// Three significant digits and an SI prefix.
-fn prefixed(value: f64, unit: &str) -> String {
+pub(crate) fn prefixed(value: f64, unit: &str) -> String {
     const PREFIXES: [(f64, &str); 6] = [
         (1e3, "k"),
         (1.0, ""),

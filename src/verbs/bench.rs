@@ -26,7 +26,7 @@ use crate::serving::{self, Asker, Broker, Questions, Role};
 /// (`--concurrency`) has clients that wait for their answers. Latencies count from when a request was due. Without a
 /// nats-server, the app is started in this process.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The TOML file of the app.
     #[arg(long, value_name = "FILE")]
     app: PathBuf,
@@ -99,13 +99,17 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 /// Makes the load and reports.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     let samples = samples(&app)?;
     let bus = args.broker.bus(&app, "bench");
     let node = match args.broker.url(&app) {
         Some(_) => {
-            ensure!(args.plan.is_none(), "`--plan` needs an app in this process; the one at {} has its own", bus_url(&bus));
+            ensure!(
+                args.plan.is_none(),
+                "`--plan` needs an app in this process; the one at {} has its own",
+                bus_url(&bus)
+            );
             None
         }
         None => Some(whole(&app, args, bus.clone())?),
@@ -138,24 +142,46 @@ fn whole(app: &App, args: &Args, bus: BusConfig) -> anyhow::Result<kaskade::acto
         Some(path) => appplan::read(app, path).with_context(|| path.display().to_string())?,
         None => appplan::of(app)?,
     };
-    let worker = app.workers.first().context("the app has no workers")?.name.as_str();
-    say(&format!("serving `{}` in this process, plan {}", app.name, plan.made_by));
+    let worker = app
+        .workers
+        .first()
+        .context("the app has no workers")?
+        .name
+        .as_str();
+    say(&format!(
+        "serving `{}` in this process, plan {}",
+        app.name, plan.made_by
+    ));
     serving::start(app, Family::of(app), Role::All, worker, Some(plan), bus)
 }
 
 /// Runs the load; `whole` says that the app is in this process, so that its energy can be told.
-fn under_load(app: &App, args: &Args, samples: Samples, bus: BusConfig, whole: bool) -> anyhow::Result<Report> {
+fn under_load(
+    app: &App,
+    args: &Args,
+    samples: Samples,
+    bus: BusConfig,
+    whole: bool,
+) -> anyhow::Result<Report> {
     let slo = args.slo.unwrap_or(app.slo).duration();
     let budget = args.budget.unwrap_or(app.ingress.default_budget).duration();
     let record = Arc::new(Mutex::new(Record::new(slo)?));
-    let mut meter = whole.then(|| Meter::of(app.device, &(&app.energy).into())).transpose()?;
+    let mut meter = whole
+        .then(|| Meter::of(app.device, &(&app.energy).into()))
+        .transpose()?;
     let begun = meter.as_mut().map(Meter::begin);
     let runtime = serving::runtime()?;
     let asker = runtime.block_on(Asker::connect(app.name.as_str(), bus, budget))?;
     let questions = Arc::new(Questions::new(asker, samples.inputs, samples.labels));
     let length = runtime.block_on(drive(args, Arc::clone(&questions), Arc::clone(&record)))?;
-    let spent = meter.as_mut().zip(begun).and_then(|(meter, begun)| meter.end(begun).joules);
-    let figures = record.lock().unwrap_or_else(PoisonError::into_inner).figures(length);
+    let spent = meter
+        .as_mut()
+        .zip(begun)
+        .and_then(|(meter, begun)| meter.end(begun).joules);
+    let figures = record
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .figures(length);
     let answered = questions.answered();
     let share = |count: f64| (answered > 0).then(|| count / answered as f64);
     Ok(Report {
@@ -168,7 +194,11 @@ fn under_load(app: &App, args: &Args, samples: Samples, bus: BusConfig, whole: b
     })
 }
 
-async fn drive(args: &Args, questions: Arc<Questions>, record: Arc<Mutex<Record>>) -> anyhow::Result<Duration> {
+async fn drive(
+    args: &Args,
+    questions: Arc<Questions>,
+    record: Arc<Mutex<Record>>,
+) -> anyhow::Result<Duration> {
     let (warm_up, length) = (args.warm_up.duration(), args.duration.duration());
     if let Some(clients) = args.load.concurrency {
         let until = Until::Elapsed(length);
@@ -219,11 +249,28 @@ fn as_text(report: &Report) -> String {
             millis(latency.max),
         ]],
     );
-    let shares = figures.variants.iter().map(|(name, share)| format!("{name} {}", units::percent(*share)));
-    let errors = figures.errors.iter().map(|(code, count)| format!("{code} {count}"));
-    let listed = |items: Vec<String>| if items.is_empty() { "none".to_owned() } else { items.join(", ") };
-    let accuracy = report.accuracy.map_or_else(|| "unknown".to_owned(), units::percent);
-    let source = report.energy_source.as_deref().unwrap_or("the app is in another process");
+    let shares = figures
+        .variants
+        .iter()
+        .map(|(name, share)| format!("{name} {}", units::percent(*share)));
+    let errors = figures
+        .errors
+        .iter()
+        .map(|(code, count)| format!("{code} {count}"));
+    let listed = |items: Vec<String>| {
+        if items.is_empty() {
+            "none".to_owned()
+        } else {
+            items.join(", ")
+        }
+    };
+    let accuracy = report
+        .accuracy
+        .map_or_else(|| "unknown".to_owned(), units::percent);
+    let source = report
+        .energy_source
+        .as_deref()
+        .unwrap_or("the app is in another process");
     format!(
         "{}: {}, {:.1} s\n\
          {} requests, {} replies: {:.1} /s, of which {:.1} /s within {} ms\n{quantiles}\n\

@@ -9,7 +9,7 @@ use crate::report::table::{Align, table};
 
 /// Explains an error code: its cause, and what to do. Without a code, lists them all.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The code, such as `KSK0007`.
     code: Option<String>,
     /// Print JSON.
@@ -18,7 +18,7 @@ pub struct Args {
 }
 
 /// Prints the explanation.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let Some(asked) = &args.code else {
         return list(args.json);
     };

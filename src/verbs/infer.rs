@@ -22,7 +22,7 @@ use crate::serving::{self, Asker, Broker, Role};
 /// Asks an app once and prints the answer, with the stages it took. Without a nats-server, the app is started for this one
 /// question.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The TOML file of the app.
     #[arg(long, value_name = "FILE")]
     app: PathBuf,
@@ -57,7 +57,7 @@ struct Question {
 }
 
 /// Asks and prints.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     let (inputs, label) = question(&app, args)?;
     let bus = args.broker.bus(&app, "infer");
@@ -82,7 +82,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// The whole app in this process, by its own plan.
 fn whole(app: &App, bus: kaskade::actors::bus::BusConfig) -> anyhow::Result<kaskade::actors::Node> {
-    let worker = app.workers.first().context("the app has no workers")?.name.as_str();
+    let worker = app
+        .workers
+        .first()
+        .context("the app has no workers")?
+        .name
+        .as_str();
     let plan = appplan::of(app)?;
     serving::start(app, Family::of(app), Role::All, worker, Some(plan), bus)
 }
@@ -116,15 +121,21 @@ fn sample(app: &App, index: usize) -> anyhow::Result<(Inputs, usize)> {
     let signature = smallest.load(smallest.device)?.model.signature();
     let samples = Samples::read(set, &signature)?;
     let found = samples.inputs.get(index).zip(samples.labels.get(index));
-    let (inputs, label) = found
-        .with_context(|| format!("there is no sample {index}; the set has 0 to {}", samples.len().saturating_sub(1)))?;
+    let (inputs, label) = found.with_context(|| {
+        format!(
+            "there is no sample {index}; the set has 0 to {}",
+            samples.len().saturating_sub(1)
+        )
+    })?;
     Ok((inputs.clone(), *label))
 }
 
 fn read_tensors(path: &Path) -> anyhow::Result<Inputs> {
     let mut body = Vec::new();
     if path == Path::new("-") {
-        std::io::stdin().read_to_end(&mut body).context("standard input cannot be read")?;
+        std::io::stdin()
+            .read_to_end(&mut body)
+            .context("standard input cannot be read")?;
     } else {
         body = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
     }
@@ -157,12 +168,23 @@ fn as_text(reply: &InferReply, label: Option<usize>) -> String {
         lines.push(format!("class {class}{verdict}"));
     }
     for output in &reply.outputs {
-        lines.push(format!("{} {} {:?}: {}", output.name, output.datatype.name(), output.shape, preview(output)));
+        lines.push(format!(
+            "{} {} {:?}: {}",
+            output.name,
+            output.datatype.name(),
+            output.shape,
+            preview(output)
+        ));
     }
-    let confidence = reply
-        .confidence
-        .map_or_else(|| "none stated".to_owned(), |confidence| format!("{confidence:.4}"));
-    let degraded = if reply.degraded { ", degraded: a larger model was meant to answer" } else { "" };
+    let confidence = reply.confidence.map_or_else(
+        || "none stated".to_owned(),
+        |confidence| format!("{confidence:.4}"),
+    );
+    let degraded = if reply.degraded {
+        ", degraded: a larger model was meant to answer"
+    } else {
+        ""
+    };
     lines.push(format!(
         "answered by {} in stage {}, confidence {confidence}{degraded}",
         reply.variant, reply.stage
@@ -192,7 +214,11 @@ fn preview(tensor: &Tensor) -> String {
     let Ok(values) = tensor.to_f32() else {
         return format!("{} bytes", tensor.data.len());
     };
-    let shown: Vec<String> = values.iter().take(SHOWN).map(|value| format!("{value:.3}")).collect();
+    let shown: Vec<String> = values
+        .iter()
+        .take(SHOWN)
+        .map(|value| format!("{value:.3}"))
+        .collect();
     let more = if values.len() > SHOWN { ", ..." } else { "" };
     format!("[{}{more}]", shown.join(", "))
 }

@@ -17,7 +17,7 @@ use crate::report::{self, units};
 /// Measures every variant of an app on its validation set: answers, calibrated confidence, latency, energy and utilisation by
 /// batch size.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The TOML file of the app.
     #[arg(long, value_name = "FILE")]
     app: PathBuf,
@@ -43,7 +43,7 @@ pub struct Args {
 }
 
 /// Measures and writes the profile.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     let set = app.data.validation.as_ref().with_context(|| {
         format!(
@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// A profile for people.
-pub fn as_text(profile: &Profile) -> String {
+pub(crate) fn as_text(profile: &Profile) -> String {
     let rows = profile.variants.iter().map(|variant| {
         let right = variant.validation.correct.iter().filter(|right| **right).count();
         let single = variant.costs.first();
@@ -104,7 +104,7 @@ pub fn as_text(profile: &Profile) -> String {
                 .map_or_else(|| "unknown".to_owned(), |share| format!("{:.0} %", share * 100.0)),
         ]
     });
-    let widest = profile.variants.iter().flat_map(|variant| variant.costs.last());
+    let widest = profile.variants.iter().filter_map(|variant| variant.costs.last());
     let widest = widest.map(|cost| cost.batch).max().unwrap_or_default();
     let (latency, busy) = (format!("batch of {widest}"), format!("busy at {widest}"));
     let table = table(

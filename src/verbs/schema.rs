@@ -8,7 +8,7 @@ use crate::report;
 
 /// Prints the JSON Schema of a file format.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The file format.
     format: Format,
 }
@@ -24,7 +24,7 @@ enum Format {
 }
 
 /// Prints the schema.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     report::print_json(&match args.format {
         Format::App => kaskade::App::schema(),
         Format::Plan => Plan::json_schema(),

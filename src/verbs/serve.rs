@@ -13,7 +13,7 @@ use crate::serving::{self, Broker, Role};
 
 /// Serves an app: its doors, its replicas, or both, until SIGTERM or Ctrl-C; then what is in flight is answered first.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The TOML file of the app.
     #[arg(long, value_name = "FILE")]
     app: PathBuf,
@@ -34,7 +34,7 @@ pub struct Args {
 }
 
 /// Starts, serves, drains.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     ensure!(
         args.role == Role::All || args.broker.url(&app).is_some(),
@@ -46,14 +46,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         None => Some(appplan::of(&app)?),
     };
     let worker = worker(&app, args)?;
-    let made_by = plan.as_ref().map_or_else(|| "of the plan store".to_owned(), |plan| plan.made_by.clone());
+    let made_by = plan
+        .as_ref()
+        .map_or_else(|| "of the plan store".to_owned(), |plan| plan.made_by.clone());
     let bus = args.broker.bus(&app, "serve");
     // A runtime of its own waits for signals: the actors' thread has better things to do.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let grace = app.ingress.drain.duration();
     let mut stop = runtime.block_on(async { shutdown::on_signals(grace) })?;
     let node = serving::start(&app, Family::of(&app), args.role, &worker, plan, bus)?;
-    say(&format!("serving `{}` on {}, plan {made_by}", app.name, node.bus().url()));
+    say(&format!(
+        "serving `{}` on {}, plan {made_by}",
+        app.name,
+        node.bus().url()
+    ));
     runtime.block_on(stop.wait());
     say("draining");
     // The second signal ends the process without waiting for the rest.
@@ -82,6 +90,8 @@ fn worker(app: &App, args: &Args) -> anyhow::Result<String> {
         (Some(name), _) => bail!("the app has no worker `{name}`; it has {names:?}"),
         (None, [only]) => Ok((*only).to_owned()),
         (None, _) if args.role == Role::Ingress => Ok(String::new()),
-        (None, _) => bail!("the app has the workers {names:?}; say with `--worker` which one this process is"),
+        (None, _) => {
+            bail!("the app has the workers {names:?}; say with `--worker` which one this process is")
+        }
     }
 }

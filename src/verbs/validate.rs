@@ -13,7 +13,7 @@ use crate::{appplan, report};
 
 /// Checks the TOML file of an app (and the plan it names), plans and profiles; says every problem with its path or line.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The files.
     #[arg(required = true)]
     files: Vec<PathBuf>,
@@ -31,7 +31,7 @@ struct Finding {
 }
 
 /// Checks every file, reports all, and refuses if one has a problem.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let findings: Vec<Finding> = args.files.iter().map(|file| check(file)).collect();
     if args.json {
         report::print_json(&findings)?;

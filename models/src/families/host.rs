@@ -65,10 +65,6 @@ fn gelu_of(x: f32) -> f32 {
 }
 
 /// `exp(-y)` for `y >= 0`, by `2^n * exp(r)` with `|r| <= ln(2) / 2`.
-#[expect(
-    clippy::inline_always,
-    reason = "only what is inlined into `with_simd` becomes vectors"
-)]
 #[inline(always)]
 fn exp_of_negative(y: f32) -> f32 {
     /// Added to a small number, it leaves that number rounded to an integer in the lowest bits.

@@ -1,0 +1,420 @@
+//! From a profile to a plan: one cascade, with thresholds, drops and skips (HybridServe §IV).
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::invalid::Invalid;
+use crate::plan::{
+    Band, Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Stage, Target,
+    Wiring,
+};
+use crate::profile::Profile;
+use crate::skips::{Dropped, Pruned, Skips, Split, Tried, add_skips, prune, trim};
+use crate::thresholds::{
+    CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, Guard, Outcome, Point, Search, Yardstick,
+    accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
+};
+
+/// What a cascade is planned for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Objective {
+    /// The accuracy of the best variant at the least energy.
+    Ap,
+    /// The knee of the curve, never under the second-best variant.
+    Eo,
+    /// The largest variant alone: what the others are compared with.
+    Largest,
+    /// These thresholds, one per variant but the last, in [0, 1]; 0 forwards nothing.
+    Thresholds(Vec<f64>),
+}
+
+impl Objective {
+    /// The name that the plan carries.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Ap => "ap",
+            Self::Eo => "eo",
+            Self::Largest => "largest",
+            Self::Thresholds(_) => "thresholds",
+        }
+    }
+}
+
+/// How to plan a cascade.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CascadeOptions {
+    /// What for.
+    pub objective: Objective,
+    /// The batch size at which costs are taken.
+    pub batch: u32,
+    /// Seed of the search.
+    pub seed: u64,
+    /// How sure the named points must be.
+    pub guard: Guard,
+    /// How hard to search.
+    pub exact_steps: u64,
+    /// Whether to try skip connections.
+    pub skips: bool,
+    /// Replicas of each variant, unless named in `replicas_of`.
+    pub replicas: u32,
+    /// Replicas of single variants.
+    pub replicas_of: BTreeMap<String, u32>,
+    /// The workers, which get the replicas in turn. At least one.
+    pub workers: Vec<String>,
+    /// The device on every worker.
+    pub device: String,
+    /// When a replica's queue becomes a batch.
+    pub batching: Batching,
+}
+
+impl Default for CascadeOptions {
+    fn default() -> Self {
+        Self {
+            objective: Objective::Ap,
+            batch: Batching::default().max_batch,
+            seed: 0,
+            guard: Guard::default(),
+            exact_steps: Search::default().exact_steps,
+            skips: true,
+            replicas: 1,
+            replicas_of: BTreeMap::new(),
+            workers: vec!["local".to_owned()],
+            device: "cpu".to_owned(),
+            batching: Batching::default(),
+        }
+    }
+}
+
+/// A planned cascade and what led to it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CascadePlan {
+    /// The plan, validated.
+    pub plan: Plan,
+    /// The frontier of the whole family.
+    pub frontier: Frontier,
+    /// The accuracy-preserving point of the whole family.
+    pub ap: Point,
+    /// The energy-optimising point of the whole family.
+    pub eo: Point,
+    /// The variants that the plan leaves out.
+    pub dropped: Vec<Dropped>,
+    /// The split that the plan's skip connections follow.
+    pub split: Split,
+    /// What the splits would do, the plain cascade first.
+    pub skips: Vec<Tried>,
+    /// What to expect of the plan.
+    pub estimates: Estimates,
+}
+
+/// What to expect, from the validation set.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Estimates {
+    /// Whether `energy_j` is joules or stands in for them.
+    pub basis: CostBasis,
+    /// Share of right answers.
+    pub accuracy: f64,
+    /// Cost per request.
+    pub energy_j: f64,
+    /// Variants that a request runs, on average.
+    pub hops: f64,
+    /// The stages.
+    pub stages: Vec<StageEstimate>,
+    /// The largest variant alone: share of right answers.
+    pub largest_accuracy: f64,
+    /// The largest variant alone: cost per request.
+    pub largest_energy_j: f64,
+}
+
+/// What to expect of one stage.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StageEstimate {
+    /// The variant.
+    pub variant: String,
+    /// Share of requests that it runs.
+    pub reach: f64,
+    /// Share of requests that it answers.
+    pub answered: f64,
+}
+
+/// Why there is no plan.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum PlanError {
+    /// The profile cannot be planned from.
+    #[error("the profile cannot be planned from: {0}")]
+    Profile(#[from] FamilyError),
+    /// The thresholds do not fit the family.
+    #[error("{found} thresholds for {expected} variants but the last, or one outside [0, 1]")]
+    Thresholds {
+        /// How many there are.
+        found: usize,
+        /// How many there must be.
+        expected: usize,
+    },
+    /// An option cannot be.
+    #[error("{option} must be at least 1")]
+    Zero {
+        /// Which.
+        option: &'static str,
+    },
+    /// The plan would be unsound.
+    #[error("the options do not make a sound plan: {0}")]
+    Plan(#[from] Invalid),
+    /// No cascade keeps up with the best variant, not even itself.
+    #[error("no cascade was found; the profile may be empty")]
+    NoPoint,
+}
+
+/// Plans one cascade. The same profile and options give the same plan, byte for byte.
+///
+/// # Errors
+/// A [`PlanError`] if the profile or an option is unusable. Whoever holds an older plan keeps it.
+pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<CascadePlan, PlanError> {
+    check(options)?;
+    let (family, basis) = Family::from_profile(profile, options.batch)?;
+    let search = Search {
+        seed: options.seed,
+        exact_steps: options.exact_steps,
+    };
+    let goals = Goals::new(&family, options.guard);
+    let found = frontier(&family, &search);
+    let ap = goals.preserving(&family, &found).ok_or(PlanError::NoPoint)?;
+    let eo = goals.optimising(&family, &found).ok_or(PlanError::NoPoint)?;
+    let (pruned, skips) = match &options.objective {
+        Objective::Ap => {
+            let choose = |family: &Family, found: &Frontier| goals.preserving(family, found);
+            let pruned = prune(&family, &found, |family| frontier(family, &search), choose);
+            with_skips(pruned, options, |outcome, _| {
+                options.guard.passes(outcome, &goals.best)
+            })?
+        }
+        Objective::Eo => {
+            let choose = |family: &Family, found: &Frontier| goals.optimising(family, found);
+            let pruned = prune(&family, &found, |family| frontier(family, &search), choose);
+            with_skips(pruned, options, |outcome, plain| outcome.accuracy >= plain)?
+        }
+        Objective::Largest => {
+            let largest = family.columns().len() - 1;
+            let only = (0..largest).fold(family.clone(), |family, _| family.without(0));
+            with_skips(given(&only, &[]), options, |_, _| false)?
+        }
+        Objective::Thresholds(thresholds) => {
+            check_thresholds(thresholds, largest_index(&family))?;
+            with_skips(given(&family, thresholds), options, |outcome, plain| {
+                outcome.accuracy >= plain
+            })?
+        }
+    };
+    let plan = build(profile, &pruned.family, &skips.exits, options);
+    plan.validate()?;
+    Ok(CascadePlan {
+        estimates: estimates(&family, basis, &pruned.family, &skips.outcome),
+        plan,
+        frontier: found,
+        ap,
+        eo,
+        dropped: pruned.dropped,
+        split: skips.split,
+        skips: skips.tried,
+    })
+}
+
+fn check(options: &CascadeOptions) -> Result<(), PlanError> {
+    let zero = |option| Err(PlanError::Zero { option });
+    if options.batch == 0 {
+        return zero("the batch size");
+    }
+    if options.workers.is_empty() {
+        return zero("the number of workers");
+    }
+    if options.replicas == 0 || options.replicas_of.values().any(|replicas| *replicas == 0) {
+        return zero("the number of replicas");
+    }
+    Ok(())
+}
+
+fn largest_index(family: &Family) -> usize {
+    family.columns().len().saturating_sub(1)
+}
+
+fn check_thresholds(thresholds: &[f64], expected: usize) -> Result<(), PlanError> {
+    let sound = |threshold: &f64| (0.0..=1.0).contains(threshold);
+    if thresholds.len() == expected && thresholds.iter().all(sound) {
+        Ok(())
+    } else {
+        Err(PlanError::Thresholds {
+            found: thresholds.len(),
+            expected,
+        })
+    }
+}
+
+/// What the named points are measured against: always the variants of the whole family, also when some are dropped.
+struct Goals {
+    best: Yardstick,
+    second_best: Yardstick,
+    guard: Guard,
+}
+
+impl Goals {
+    fn new(family: &Family, guard: Guard) -> Self {
+        Self {
+            best: Yardstick::new(family, family.best()),
+            second_best: Yardstick::new(family, family.second_best()),
+            guard,
+        }
+    }
+
+    fn preserving(&self, family: &Family, found: &Frontier) -> Option<Point> {
+        accuracy_preserving(family, found, &self.best, self.guard)
+    }
+
+    fn optimising(&self, family: &Family, found: &Frontier) -> Option<Point> {
+        let ap = self.preserving(family, found)?;
+        Some(energy_optimising(family, found, &self.second_best, &ap, self.guard).unwrap_or(ap))
+    }
+}
+
+/// Nothing was searched for: these thresholds are wanted.
+fn given(family: &Family, thresholds: &[f64]) -> Option<Pruned> {
+    let outcome = evaluate(family, &threshold_exits(thresholds));
+    let mut pruned = Pruned {
+        family: family.clone(),
+        point: outcome.into_point(thresholds.to_vec()),
+        dropped: Vec::new(),
+    };
+    trim(&mut pruned);
+    Some(pruned)
+}
+
+/// Adds skips where they help; `accepts` gets what a split does and the accuracy without it.
+fn with_skips(
+    pruned: Option<Pruned>,
+    options: &CascadeOptions,
+    accepts: impl Fn(&Outcome, f64) -> bool,
+) -> Result<(Pruned, Skips), PlanError> {
+    let pruned = pruned.ok_or(PlanError::NoPoint)?;
+    let plain = pruned.point.accuracy;
+    let skips = add_skips(&pruned.family, &pruned.point.thresholds, |outcome| {
+        options.skips && accepts(outcome, plain)
+    });
+    Ok((pruned, skips))
+}
+
+fn estimates(whole: &Family, basis: CostBasis, family: &Family, outcome: &Outcome) -> Estimates {
+    let largest = largest_index(whole);
+    let shares = outcome.reach.iter().zip(&outcome.answered);
+    Estimates {
+        basis,
+        accuracy: outcome.accuracy,
+        energy_j: outcome.energy_j,
+        hops: outcome.reach.iter().sum(),
+        stages: family
+            .columns()
+            .iter()
+            .zip(shares)
+            .map(|(column, (reach, answered))| StageEstimate {
+                variant: column.name.clone(),
+                reach: *reach,
+                answered: *answered,
+            })
+            .collect(),
+        largest_accuracy: whole.accuracy(largest),
+        largest_energy_j: whole.columns().get(largest).map_or(0.0, |column| column.energy_j),
+    }
+}
+
+fn build(profile: &Profile, family: &Family, exits: &Exits, options: &CascadeOptions) -> Plan {
+    let names: Vec<&str> = family
+        .columns()
+        .iter()
+        .map(|column| column.name.as_str())
+        .collect();
+    let stage = |(name, bands): (&&str, &Vec<crate::thresholds::Band>)| Stage {
+        name: (*name).to_owned(),
+        variant: (*name).to_owned(),
+        exit: exit(bands, &names),
+        batching: options.batching,
+    };
+    Plan {
+        version: PLAN_VERSION,
+        app: profile.app.clone(),
+        made_by: format!(
+            "cascade/{} seed={} batch={}",
+            options.objective.name(),
+            options.seed,
+            options.batch
+        ),
+        variants: profile
+            .variants
+            .iter()
+            .filter(|variant| names.contains(&variant.name.as_str()))
+            .map(|variant| PlannedVariant {
+                name: variant.name.clone(),
+                calibration: Some(variant.calibration),
+            })
+            .collect(),
+        placement: placement(&names, options),
+        gears: vec![Gear {
+            name: options.objective.name().to_owned(),
+            load: LoadRange::ALL,
+            wiring: Wiring {
+                entry: Edge::to(names.first().copied().unwrap_or_default()),
+                stages: names.iter().zip(exits).map(stage).collect(),
+            },
+        }],
+    }
+}
+
+fn exit(bands: &[crate::thresholds::Band], names: &[&str]) -> Exit {
+    let target = |to: Option<usize>| match to.and_then(|to| names.get(to)) {
+        Some(name) => Target::Stage(Edge::to(*name)),
+        None => Target::Reply,
+    };
+    // A threshold that no confidence reaches would be a band beyond 1.
+    let bands: Vec<Band> = bands
+        .iter()
+        .filter(|band| band.from < FORWARD_ALL)
+        .map(|band| Band {
+            from: band.from,
+            to: target(band.to),
+        })
+        .collect();
+    match bands.as_slice() {
+        []
+        | [
+            Band {
+                to: Target::Reply, ..
+            },
+        ] => Exit::Reply,
+        _ => Exit::Bands { bands },
+    }
+}
+
+/// Replicas go to the workers in turn, across variants, so that no worker hosts all of the largest.
+fn placement(names: &[&str], options: &CascadeOptions) -> Vec<Replica> {
+    let mut workers = options.workers.iter().cycle();
+    let mut placement = Vec::new();
+    for name in names {
+        let replicas = options
+            .replicas_of
+            .get(*name)
+            .copied()
+            .unwrap_or(options.replicas);
+        for index in 0..replicas {
+            placement.push(Replica {
+                id: format!("{name}-{index}"),
+                variant: (*name).to_owned(),
+                worker: workers.next().cloned().unwrap_or_default(),
+                device: options.device.clone(),
+                partition: None,
+            });
+        }
+    }
+    placement
+}
+
+#[cfg(test)]
+#[path = "cascade_tests.rs"]
+mod tests;

@@ -1,0 +1,165 @@
+//! Straight lines through measurements, beside the measurements (HybridServe §V-D: costs are close to linear in the batch size).
+
+use crate::batching::RunTime;
+use crate::profile::BatchCost;
+
+/// A least-squares line.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LinearFit {
+    /// Value at 0.
+    pub intercept: f64,
+    /// Increase per unit.
+    pub slope: f64,
+    /// Share of the variance that the line explains, in [0, 1]; 1 where there is no variance.
+    pub r2: f64,
+}
+
+impl LinearFit {
+    /// The least-squares line through points `(x, y)`. One point, or several at the same `x`, give a level line.
+    /// `None` without points, or with one that is not finite.
+    pub fn of(points: impl Iterator<Item = (f64, f64)> + Clone) -> Option<Self> {
+        let count = points.clone().count() as f64;
+        let (x_sum, y_sum) = points
+            .clone()
+            .fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
+        let (x_mean, y_mean) = (x_sum / count, y_sum / count);
+        let (mut xx, mut xy, mut yy) = (0.0, 0.0, 0.0);
+        for (x, y) in points {
+            xx += (x - x_mean) * (x - x_mean);
+            xy += (x - x_mean) * (y - y_mean);
+            yy += (y - y_mean) * (y - y_mean);
+        }
+        let slope = if xx > 0.0 { xy / xx } else { 0.0 };
+        let fit = Self {
+            intercept: y_mean - slope * x_mean,
+            slope,
+            r2: if xx > 0.0 && yy > 0.0 {
+                (xy * xy / (xx * yy)).min(1.0)
+            } else {
+                1.0
+            },
+        };
+        (fit.intercept.is_finite() && fit.slope.is_finite()).then_some(fit)
+    }
+
+    /// The line's value at `x`.
+    pub fn at(&self, x: f64) -> f64 {
+        self.intercept + self.slope * x
+    }
+}
+
+/// Latency of a batch, seconds, as a line over its size.
+pub fn latency_fit(costs: &[BatchCost]) -> Option<LinearFit> {
+    LinearFit::of(costs.iter().map(|cost| (f64::from(cost.batch), cost.latency_s)))
+}
+
+/// Energy of a batch, joules, as a line over its size, from the samples whose energy is known.
+pub fn energy_fit(costs: &[BatchCost]) -> Option<LinearFit> {
+    let known = |cost: &BatchCost| Some((f64::from(cost.batch), cost.energy_j?));
+    LinearFit::of(costs.iter().filter_map(known))
+}
+
+/// What a batcher needs to know of a variant: how long its batches take. The line is kept from promising negative times.
+pub fn run_time(costs: &[BatchCost]) -> Option<RunTime> {
+    let fit = latency_fit(costs)?;
+    let micros = |seconds: f64| (seconds.max(0.0) * 1e6).round() as u64;
+    Some(RunTime {
+        base_us: micros(fit.intercept),
+        per_request_us: micros(fit.slope),
+    })
+}
+
+/// The cost of one request in batches of this size: that of the measured batch, or else of the line between the measured
+/// neighbours, level beyond them. `of` picks the figure of a batch; `None` if a needed one is unknown or the size is 0.
+pub fn per_request(costs: &[BatchCost], batch: u32, of: impl Fn(&BatchCost) -> Option<f64>) -> Option<f64> {
+    if batch == 0 {
+        return None;
+    }
+    let each = |cost: &BatchCost| Some(of(cost)? / f64::from(cost.batch));
+    let above = costs.partition_point(|cost| cost.batch < batch);
+    match (
+        above.checked_sub(1).and_then(|below| costs.get(below)),
+        costs.get(above),
+    ) {
+        (None, Some(cost)) | (Some(cost), None) => each(cost),
+        (_, Some(cost)) if cost.batch == batch => each(cost),
+        (Some(below), Some(above)) => {
+            let width = f64::from(above.batch) - f64::from(below.batch);
+            let way = (f64::from(batch) - f64::from(below.batch)) / width;
+            Some((of(below)? * (1.0 - way) + of(above)? * way) / f64::from(batch))
+        }
+        (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cost(batch: u32, latency_s: f64, energy_j: Option<f64>) -> BatchCost {
+        BatchCost {
+            batch,
+            latency_s,
+            energy_j,
+            memory_bytes: None,
+            utilisation: None,
+        }
+    }
+
+    #[test]
+    fn a_line_is_found_and_noise_lowers_r2() {
+        let fit = LinearFit::of([1.0, 2.0, 4.0].iter().map(|x| (*x, 3.0 + 2.0 * x))).unwrap();
+        assert!((fit.intercept - 3.0).abs() < 1e-12 && (fit.slope - 2.0).abs() < 1e-12);
+        assert!((fit.r2 - 1.0).abs() < 1e-12 && (fit.at(10.0) - 23.0).abs() < 1e-9);
+        let noisy = LinearFit::of([(0.0, 0.0), (1.0, 5.0), (2.0, 1.0)].into_iter()).unwrap();
+        assert!(noisy.r2 < 0.5);
+    }
+
+    #[test]
+    fn degenerate_points_give_a_level_line_or_none() {
+        let level = LinearFit::of([(8.0, 2.0)].into_iter()).unwrap();
+        assert!((level.at(100.0) - 2.0).abs() < 1e-12);
+        assert_eq!(LinearFit::of(std::iter::empty()), None);
+        assert_eq!(LinearFit::of([(1.0, f64::NAN)].into_iter()), None);
+    }
+
+    #[test]
+    fn run_times_and_costs_come_from_the_measurements() {
+        let costs = [
+            cost(1, 0.002, Some(0.1)),
+            cost(9, 0.010, None),
+            cost(17, 0.018, Some(0.9)),
+        ];
+        let run = run_time(&costs).unwrap();
+        assert_eq!((run.base_us, run.per_request_us), (1_000, 1_000));
+        let latency = |batch| per_request(&costs, batch, |cost| Some(cost.latency_s));
+        assert!((latency(9).unwrap() - 0.010 / 9.0).abs() < 1e-12);
+        assert!((latency(5).unwrap() - 0.006 / 5.0).abs() < 1e-12);
+        assert!((latency(100).unwrap() - 0.018 / 17.0).abs() < 1e-12);
+        assert_eq!(
+            per_request(&costs, 5, |cost| cost.energy_j),
+            None,
+            "a neighbour is unknown"
+        );
+        assert!(per_request(&costs, 17, |cost| cost.energy_j).is_some());
+        assert_eq!(latency(0), None);
+        assert_eq!(per_request(&[], 1, |cost| Some(cost.latency_s)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_other_line_is_nearer(
+            points in prop::collection::vec((-10.0..10.0_f64, -10.0..10.0_f64), 3..20),
+            turn in -1.0..1.0_f64,
+            shift in -1.0..1.0_f64,
+        ) {
+            let fit = LinearFit::of(points.iter().copied()).unwrap();
+            let error = |line: LinearFit| points.iter().map(|(x, y)| (line.at(*x) - y).powi(2)).sum::<f64>();
+            let other = LinearFit { intercept: fit.intercept + shift, slope: fit.slope + turn, r2: 0.0 };
+            prop_assert!(error(fit) <= error(other) + 1e-9);
+            prop_assert!((0.0..=1.0).contains(&fit.r2));
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What the searches read of a profile.
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::fit::per_request;
+use crate::invalid::Invalid;
+use crate::profile::Profile;
+
+/// One variant over the validation set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// What one request costs it, `e_i`, in the family's [`CostBasis`].
+    pub energy_j: f64,
+    /// Confidence per sample, in [0, 1].
+    pub confidences: Vec<f64>,
+    /// Whether it was right, per sample.
+    pub correct: Vec<bool>,
+}
+
+/// What the costs of a family are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CostBasis {
+    /// Joules per request.
+    Energy,
+    /// Seconds per request, standing in for joules because the energy of some variant is unknown.
+    Latency,
+}
+
+/// Variants from smallest to largest over one validation set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Family {
+    columns: Vec<Column>,
+    samples: usize,
+}
+
+/// Why columns are no family.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum FamilyError {
+    /// The profile is unsound.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// There are no variants or no samples.
+    #[error("a family needs at least one variant and one validation sample")]
+    Empty,
+    /// Columns differ in length.
+    #[error("variant `{name}` has {found} samples where others have {expected}")]
+    Ragged {
+        /// The variant.
+        name: String,
+        /// Its samples.
+        found: usize,
+        /// The others'.
+        expected: usize,
+    },
+    /// A confidence is outside [0, 1] or a cost is negative or not finite.
+    #[error("variant `{name}` has a confidence outside [0, 1], or a cost that is negative or not finite")]
+    BadNumber {
+        /// The variant.
+        name: String,
+    },
+}
+
+impl Family {
+    /// Checks the columns.
+    ///
+    /// # Errors
+    /// A [`FamilyError`] if there are none, they differ in length, or hold numbers that cannot be.
+    pub fn new(columns: Vec<Column>) -> Result<Self, FamilyError> {
+        let samples = columns.first().map_or(0, |column| column.correct.len());
+        if samples == 0 || u32::try_from(samples).is_err() {
+            return Err(FamilyError::Empty);
+        }
+        for column in &columns {
+            for found in [column.correct.len(), column.confidences.len()] {
+                if found != samples {
+                    return Err(FamilyError::Ragged {
+                        name: column.name.clone(),
+                        found,
+                        expected: samples,
+                    });
+                }
+            }
+            let sound = column.energy_j.is_finite()
+                && column.energy_j >= 0.0
+                && column
+                    .confidences
+                    .iter()
+                    .all(|confidence| (0.0..=1.0).contains(confidence));
+            if !sound {
+                return Err(FamilyError::BadNumber {
+                    name: column.name.clone(),
+                });
+            }
+        }
+        Ok(Self { columns, samples })
+    }
+
+    /// The family of a profile at a batch size: joules per request, or seconds where the joules of any variant are unknown,
+    /// since a sum of both would mean nothing.
+    ///
+    /// # Errors
+    /// A [`FamilyError`] if the profile is unsound.
+    pub fn from_profile(profile: &Profile, batch: u32) -> Result<(Self, CostBasis), FamilyError> {
+        profile.validate()?;
+        let joules: Option<Vec<f64>> = profile
+            .variants
+            .iter()
+            .map(|variant| per_request(&variant.costs, batch, |cost| cost.energy_j))
+            .collect();
+        let (costs, basis) = match joules {
+            Some(joules) => (joules, CostBasis::Energy),
+            None => (
+                profile
+                    .variants
+                    .iter()
+                    .map(|variant| {
+                        per_request(&variant.costs, batch, |cost| Some(cost.latency_s)).unwrap_or(f64::NAN)
+                    })
+                    .collect(),
+                CostBasis::Latency,
+            ),
+        };
+        let columns = profile
+            .variants
+            .iter()
+            .zip(costs)
+            .map(|(variant, energy_j)| Column {
+                name: variant.name.clone(),
+                energy_j,
+                confidences: variant.validation.confidences.clone(),
+                correct: variant.validation.correct.clone(),
+            });
+        Ok((Self::new(columns.collect())?, basis))
+    }
+
+    /// The variants, smallest first. Never empty.
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// Number of samples, at least 1.
+    pub fn samples(&self) -> usize {
+        self.samples
+    }
+
+    /// Number of right answers of a variant.
+    pub fn right(&self, variant: usize) -> usize {
+        self.columns
+            .get(variant)
+            .map_or(0, |column| count(&column.correct))
+    }
+
+    /// Accuracy of a variant alone.
+    pub fn accuracy(&self, variant: usize) -> f64 {
+        self.right(variant) as f64 / self.samples as f64
+    }
+
+    /// The most accurate variant; the smallest of equals.
+    pub fn best(&self) -> usize {
+        self.ranked().first().copied().unwrap_or(0)
+    }
+
+    /// The second most accurate variant; the only one of a family of one.
+    pub fn second_best(&self) -> usize {
+        let ranked = self.ranked();
+        ranked.get(1).or(ranked.first()).copied().unwrap_or(0)
+    }
+
+    fn ranked(&self) -> Vec<usize> {
+        let mut ranked: Vec<usize> = (0..self.columns.len()).collect();
+        ranked.sort_by_key(|variant| std::cmp::Reverse(self.right(*variant)));
+        ranked
+    }
+
+    /// The family without one variant; unchanged if it is the only one.
+    #[must_use]
+    pub fn without(&self, variant: usize) -> Self {
+        let mut columns = self.columns.clone();
+        if variant < columns.len() && columns.len() > 1 {
+            columns.remove(variant);
+        }
+        Self {
+            columns,
+            samples: self.samples,
+        }
+    }
+
+    /// The family over some of the samples, repeats allowed, as cross-fitting and the bootstrap need it. `None` if there are none,
+    /// or if one does not exist.
+    pub fn subset(&self, samples: &[usize]) -> Option<Self> {
+        let columns: Option<Vec<Column>> = self
+            .columns
+            .iter()
+            .map(|column| {
+                Some(Column {
+                    name: column.name.clone(),
+                    energy_j: column.energy_j,
+                    confidences: samples
+                        .iter()
+                        .map(|s| column.confidences.get(*s).copied())
+                        .collect::<Option<_>>()?,
+                    correct: samples
+                        .iter()
+                        .map(|s| column.correct.get(*s).copied())
+                        .collect::<Option<_>>()?,
+                })
+            })
+            .collect();
+        Self::new(columns?).ok()
+    }
+}
+
+pub(super) fn count(flags: &[bool]) -> usize {
+    flags.iter().filter(|flag| **flag).count()
+}

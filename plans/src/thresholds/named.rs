@@ -1,0 +1,222 @@
+//! The two named points of a frontier (HybridServe §IV-B), and the guard that keeps the first from being luck.
+//!
+//! A frontier is the upper edge of thousands of cascades measured on the same few hundred samples, so its points look better
+//! than they are: the cheapest cascade that matches the best variant there usually misses it on other data. The study at
+//! the end of this folder measures by how much; the guard is what is done about it.
+
+use serde::Serialize;
+
+use super::evaluate::{Outcome, evaluate, threshold_exits};
+use super::family::Family;
+use super::{FORWARD_ALL, Frontier, Point};
+
+/// How sure a point must be to keep up with the variant it is measured against.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Guard {
+    /// As the paper has it: as accurate on the validation set.
+    None,
+    /// In addition, a one-sided confidence bound on the paired difference stays above `-tolerance`.
+    Bound {
+        /// How many standard errors are kept as a distance; 1.64 is 95 % for a cascade that was not picked for its luck.
+        z: f64,
+        /// The loss of accuracy that would be borne, as a share (0.005 is half a point).
+        tolerance: f64,
+    },
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        Self::Bound {
+            z: 1.64,
+            tolerance: 0.005,
+        }
+    }
+}
+
+impl Guard {
+    /// Whether a cascade keeps up with what it is measured against.
+    pub fn passes(&self, outcome: &Outcome, yardstick: &Yardstick) -> bool {
+        let paired = Paired::new(&outcome.correct, &yardstick.correct);
+        if paired.gained < paired.lost {
+            return false;
+        }
+        match *self {
+            Self::None => true,
+            Self::Bound { z, tolerance } => paired.difference() - z * paired.standard_error() >= -tolerance,
+        }
+    }
+}
+
+/// A variant that cascades are measured against. It stays what it is when variants are dropped from the family.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Yardstick {
+    /// The variant.
+    pub name: String,
+    /// Its right and wrong answers.
+    pub correct: Vec<bool>,
+}
+
+impl Yardstick {
+    /// A variant of a family.
+    pub fn new(family: &Family, variant: usize) -> Self {
+        let column = family.columns().get(variant);
+        Self {
+            name: column.map_or_else(String::new, |column| column.name.clone()),
+            correct: column.map_or_else(Vec::new, |column| column.correct.clone()),
+        }
+    }
+
+    fn accuracy(&self) -> f64 {
+        super::family::count(&self.correct) as f64 / self.correct.len().max(1) as f64
+    }
+}
+
+/// How two ways to answer the same samples differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Paired {
+    /// Samples that only the first answers rightly.
+    pub gained: usize,
+    /// Samples that only the second does.
+    pub lost: usize,
+    /// All samples.
+    pub samples: usize,
+}
+
+impl Paired {
+    /// Compares two columns of right and wrong answers.
+    pub fn new(first: &[bool], second: &[bool]) -> Self {
+        let count = |wanted: (bool, bool)| {
+            first
+                .iter()
+                .zip(second)
+                .filter(|(a, b)| (**a, **b) == wanted)
+                .count()
+        };
+        Self {
+            gained: count((true, false)),
+            lost: count((false, true)),
+            samples: first.len().min(second.len()),
+        }
+    }
+
+    /// Difference in accuracy.
+    pub fn difference(&self) -> f64 {
+        (self.gained as f64 - self.lost as f64) / self.samples.max(1) as f64
+    }
+
+    /// Standard error of the difference, as if one more sample differed: few differences seen do not prove that there are none.
+    /// Two columns that are known to be the same by construction need no such caution.
+    pub fn standard_error(&self) -> f64 {
+        let samples = self.samples.max(1) as f64;
+        let differing = (self.gained + self.lost) as f64 + 1.0;
+        (differing - self.difference().powi(2) * samples).max(0.0).sqrt() / samples
+    }
+}
+
+/// The accuracy-preserving point: the least energy that keeps up with the best variant and passes the guard. Where none
+/// does, the best variant alone, which keeps up by definition; `None` if the family has lost it.
+pub fn accuracy_preserving(
+    family: &Family,
+    frontier: &Frontier,
+    best: &Yardstick,
+    guard: Guard,
+) -> Option<Point> {
+    let needed = best.accuracy();
+    frontier
+        .points
+        .iter()
+        .filter(|point| point.accuracy >= needed)
+        .find(|point| guard.passes(&evaluate(family, &threshold_exits(&point.thresholds)), best))
+        .cloned()
+        .or_else(|| alone(family, &best.name))
+}
+
+/// One variant answers everything; those before it forward everything.
+pub fn alone(family: &Family, name: &str) -> Option<Point> {
+    let variant = family.columns().iter().position(|column| column.name == name)?;
+    let gates = family.columns().len() - 1;
+    let thresholds: Vec<f64> = (0..gates)
+        .map(|gate| if gate < variant { FORWARD_ALL } else { 0.0 })
+        .collect();
+    Some(evaluate(family, &threshold_exits(&thresholds)).into_point(thresholds))
+}
+
+/// Steps in which the curve is read for its bend. The raw frontier turns at every sample; this says what counts as a bend.
+const STEPS: usize = 32;
+
+/// The energy-optimising point: the knee of the accuracy-energy curve below the accuracy-preserving point, where it bends most
+/// (its second derivative, on axes from 0 to 1), among cascades that keep up with the second-best variant. `None` if there
+/// are none; the accuracy-preserving point then serves.
+pub fn energy_optimising(
+    family: &Family,
+    frontier: &Frontier,
+    floor: &Yardstick,
+    preserving: &Point,
+    guard: Guard,
+) -> Option<Point> {
+    let needed = floor.accuracy();
+    let eligible: Vec<&Point> = frontier
+        .points
+        .iter()
+        .filter(|point| point.accuracy >= needed && point.energy_j <= preserving.energy_j)
+        .filter(|point| guard.passes(&evaluate(family, &threshold_exits(&point.thresholds)), floor))
+        .collect();
+    let hull = upper_hull(&eligible);
+    let bend = sharpest_bend(&hull)?;
+    let distance = |point: &Point| (point.energy_j - bend).abs();
+    hull.into_iter()
+        .min_by(|a, b| distance(a).total_cmp(&distance(b)))
+        .cloned()
+}
+
+/// The points that no straight line between two others passes above, of points ascending in energy and accuracy.
+fn upper_hull<'a>(points: &[&'a Point]) -> Vec<&'a Point> {
+    let mut hull: Vec<&Point> = Vec::new();
+    for point in points {
+        while let [.., before, last] = hull.as_slice() {
+            let above = (last.accuracy - before.accuracy) * (point.energy_j - before.energy_j)
+                > (point.accuracy - before.accuracy) * (last.energy_j - before.energy_j);
+            if above {
+                break;
+            }
+            hull.pop();
+        }
+        hull.push(point);
+    }
+    hull
+}
+
+/// The energy at which the curve through these points bends most; their only energy if there is one.
+fn sharpest_bend(hull: &[&Point]) -> Option<f64> {
+    let (first, last) = (hull.first()?, hull.last()?);
+    let width = last.energy_j - first.energy_j;
+    let energy = |step: usize| first.energy_j + width * step as f64 / STEPS as f64;
+    // Only the place of the largest second difference is asked for, so scaling the axes to 0..1 would change nothing.
+    let bend = |step: usize| {
+        height(hull, energy(step - 1)) - 2.0 * height(hull, energy(step)) + height(hull, energy(step + 1))
+    };
+    (1..STEPS)
+        .min_by(|a, b| bend(*a).total_cmp(&bend(*b)))
+        .map(energy)
+}
+
+/// Accuracy of the curve at an energy.
+fn height(hull: &[&Point], energy: f64) -> f64 {
+    let above = hull.partition_point(|point| point.energy_j < energy);
+    match (
+        above.checked_sub(1).and_then(|below| hull.get(below)),
+        hull.get(above),
+    ) {
+        (Some(below), Some(above)) => {
+            let way = (energy - below.energy_j) / (above.energy_j - below.energy_j);
+            below.accuracy + way * (above.accuracy - below.accuracy)
+        }
+        (Some(only), None) | (None, Some(only)) => only.accuracy,
+        (None, None) => 0.0,
+    }
+}
+
+#[cfg(test)]
+#[path = "named_tests.rs"]
+mod tests;

@@ -1,0 +1,238 @@
+//! The family as the searches need it: every gate's samples in order of confidence.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "positions and samples are permutations of 0..samples that this module makes; the searches visit them a billion times"
+)]
+
+use super::family::Family;
+use super::{FORWARD_ALL, Point};
+
+/// A sample's place in the order of confidence at a gate.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spot {
+    /// Which sample it is.
+    pub(super) sample: u32,
+    /// Its position at the next gate (0 at the last).
+    pub(super) next: u32,
+    /// Samples of equal confidence share a group: no threshold parts them.
+    pub(super) group: u32,
+    /// Whether the gate's variant is right.
+    pub(super) right: bool,
+    /// Whether the next variant is right.
+    pub(super) right_next: bool,
+    /// Whether any later variant is right.
+    pub(super) hope: bool,
+}
+
+impl Spot {
+    /// Whether forwarding it can make a wrong answer right.
+    pub(super) fn is_rescuable(self) -> bool {
+        self.hope && !self.right
+    }
+}
+
+/// A gate: a variant with a successor, and the samples by its confidence.
+pub(super) struct Gate {
+    /// Cost of one request at its variant.
+    pub(super) energy: f64,
+    /// Ascending by confidence.
+    pub(super) spots: Vec<Spot>,
+    /// By sample: its position in `spots`.
+    pub(super) position: Vec<u32>,
+    /// By sample.
+    confidence: Vec<f64>,
+}
+
+pub(super) struct Table {
+    pub(super) gates: Vec<Gate>,
+    /// Cost of one request at the last variant.
+    pub(super) last_energy: f64,
+    /// By sample: whether the last variant is right.
+    pub(super) last_right: Vec<bool>,
+    pub(super) samples: usize,
+}
+
+impl Table {
+    pub(super) fn new(family: &Family) -> Self {
+        let samples = family.samples();
+        let mut columns = family.columns().to_vec();
+        let last = columns.pop();
+        let last_right = last.as_ref().map_or_else(Vec::new, |last| last.correct.clone());
+        let mut gates: Vec<Gate> = Vec::new();
+        let mut hope = last_right.clone();
+        for column in columns.into_iter().rev() {
+            let next = gates.last();
+            let right_next: Vec<bool> = match next {
+                None => last_right.clone(),
+                Some(next) => next
+                    .position
+                    .iter()
+                    .map(|place| next.spots[*place as usize].right)
+                    .collect(),
+            };
+            let gate = Gate::new(column, &hope, &right_next, next);
+            for (sample, hope) in hope.iter_mut().enumerate() {
+                *hope |= gate.spots[gate.position[sample] as usize].right;
+            }
+            gates.push(gate);
+        }
+        gates.reverse();
+        Self {
+            gates,
+            last_energy: last.map_or(0.0, |last| last.energy_j),
+            last_right,
+            samples,
+        }
+    }
+
+    /// The cuts, each raised until it parts no samples of equal confidence.
+    pub(super) fn snapped(&self, cuts: &[u32]) -> Vec<u32> {
+        let snap = |(gate, cut): (&Gate, &u32)| {
+            let Some(last) = cut.checked_sub(1) else {
+                return 0;
+            };
+            let group = gate.spots[last as usize].group;
+            gate.spots.partition_point(|spot| spot.group <= group) as u32
+        };
+        self.gates.iter().zip(cuts).map(snap).collect()
+    }
+
+    /// The point of some cuts. A cut says how many positions from the bottom a gate forwards; its threshold lies midway between
+    /// the confidences on its two sides, among the samples that reach the gate, and is as short a decimal as that allows.
+    pub(super) fn point(&self, cuts: &[u32]) -> Point {
+        let mut reached = vec![0_usize; self.gates.len() + 1];
+        let mut right = 0;
+        for sample in 0..self.samples {
+            let stop = self.stop(cuts, sample);
+            reached[stop] += 1;
+            right += usize::from(self.is_right(stop, sample));
+        }
+        let samples = self.samples as f64;
+        let answered: Vec<f64> = reached.iter().map(|count| *count as f64 / samples).collect();
+        for gate in (1..reached.len()).rev() {
+            reached[gate - 1] += reached[gate];
+        }
+        let reach: Vec<f64> = reached.iter().map(|count| *count as f64 / samples).collect();
+        let energies = self
+            .gates
+            .iter()
+            .map(|gate| gate.energy)
+            .chain([self.last_energy]);
+        Point {
+            thresholds: (0..self.gates.len())
+                .map(|gate| self.threshold(gate, cuts))
+                .collect(),
+            accuracy: right as f64 / samples,
+            energy_j: reach.iter().zip(energies).map(|(rho, energy)| rho * energy).sum(),
+            reach,
+            answered,
+        }
+    }
+
+    fn threshold(&self, index: usize, cuts: &[u32]) -> f64 {
+        let gate = &self.gates[index];
+        let (low, high) = gate.spots.split_at(cuts[index] as usize);
+        let confidence = |spot: &Spot| gate.confidence[spot.sample as usize];
+        let reaches = |spot: &&Spot| self.stop(&cuts[..index], spot.sample as usize) == index;
+        let below = low.iter().rev().find(reaches).map(confidence);
+        let above = high.iter().find(reaches).map(confidence);
+        match (below, above) {
+            (None, _) => 0.0,
+            (Some(below), Some(above)) => between(below, above),
+            (Some(below), None) if below < 1.0 => between(below, 1.0),
+            (Some(_), None) => FORWARD_ALL,
+        }
+    }
+
+    /// The gate of these cuts that does not forward the sample; their number if all do.
+    fn stop(&self, cuts: &[u32], sample: usize) -> usize {
+        let forwards = |(gate, cut): (&Gate, &u32)| gate.position[sample] < *cut;
+        self.gates
+            .iter()
+            .zip(cuts)
+            .take_while(|pair| forwards(*pair))
+            .count()
+    }
+
+    fn is_right(&self, stop: usize, sample: usize) -> bool {
+        match self.gates.get(stop) {
+            Some(gate) => gate.spots[gate.position[sample] as usize].right,
+            None => self.last_right[sample],
+        }
+    }
+}
+
+impl Gate {
+    fn new(column: super::Column, hope: &[bool], right_next: &[bool], next: Option<&Self>) -> Self {
+        let mut order: Vec<u32> = (0..column.confidences.len() as u32).collect();
+        order.sort_by(|a, b| column.confidences[*a as usize].total_cmp(&column.confidences[*b as usize]));
+        let mut position = vec![0; order.len()];
+        let mut group = 0;
+        let mut before = None;
+        let spots = order
+            .into_iter()
+            .enumerate()
+            .map(|(place, sample)| {
+                let confidence = column.confidences[sample as usize];
+                if before.is_some_and(|before| confidence > before) {
+                    group += 1;
+                }
+                before = Some(confidence);
+                position[sample as usize] = place as u32;
+                Spot {
+                    sample,
+                    next: next.map_or(0, |next| next.position[sample as usize]),
+                    group,
+                    right: column.correct[sample as usize],
+                    right_next: right_next[sample as usize],
+                    hope: hope[sample as usize],
+                }
+            })
+            .collect();
+        Self {
+            energy: column.energy_j,
+            spots,
+            position,
+            confidence: column.confidences,
+        }
+    }
+}
+
+/// The shortest decimal in the middle half of an interval, or its middle where there is none.
+fn between(below: f64, above: f64) -> f64 {
+    let middle = f64::midpoint(below, above);
+    let quarter = (above - below) / 4.0;
+    (1..=15)
+        .map(|digits| {
+            let scale = 10_f64.powi(digits);
+            (middle * scale).round() / scale
+        })
+        .find(|rounded| (rounded - middle).abs() <= quarter && *rounded > below && *rounded <= above)
+        .unwrap_or(if middle > below { middle } else { above })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::between;
+
+    #[test]
+    fn thresholds_are_short() {
+        assert_eq!(between(0.5, 0.7).to_string(), "0.6");
+        assert_eq!(between(0.812_345, 0.812_399).to_string(), "0.81237");
+        assert_eq!(between(0.999_999, 1.0).to_string(), "0.9999995");
+    }
+
+    proptest! {
+        #[test]
+        fn a_threshold_parts_its_neighbours(a in 0.0..=1.0_f64, b in 0.0..=1.0_f64, shrink in 0..52_u32) {
+            let below = a.min(b);
+            let above = below + (a.max(b) - below) / f64::from(1_u32 << (shrink / 2)) / f64::from(1_u32 << shrink.div_ceil(2));
+            prop_assume!(above > below);
+            let threshold = between(below, above);
+            prop_assert!(threshold > below && threshold <= above);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn family_of(columns: &[(f64, &[(f64, bool)])]) -> Family {
+    let columns = columns
+        .iter()
+        .enumerate()
+        .map(|(index, (energy, answers))| Column {
+            name: format!("v{index}"),
+            energy_j: *energy,
+            confidences: answers.iter().map(|answer| answer.0).collect(),
+            correct: answers.iter().map(|answer| answer.1).collect(),
+        })
+        .collect();
+    Family::new(columns).unwrap()
+}
+
+/// Every combination of every threshold that could matter.
+fn brute_force(family: &Family) -> Vec<(f64, f64)> {
+    let mut lists: Vec<Vec<f64>> = vec![vec![]];
+    for column in family.columns().iter().take(family.columns().len() - 1) {
+        let mut cuts: Vec<f64> = column.confidences.clone();
+        cuts.extend([0.0, FORWARD_ALL]);
+        lists = lists
+            .iter()
+            .flat_map(|list| cuts.iter().map(move |cut| [list.as_slice(), &[*cut]].concat()))
+            .collect();
+    }
+    let mut all: Vec<(f64, f64)> = lists
+        .iter()
+        .map(|list| {
+            let outcome = evaluate(family, &threshold_exits(list));
+            (outcome.accuracy, outcome.energy_j)
+        })
+        .collect();
+    all.sort_by(|a, b| a.1.total_cmp(&b.1).then(b.0.total_cmp(&a.0)));
+    let mut frontier: Vec<(f64, f64)> = Vec::new();
+    for (accuracy, energy) in all {
+        if frontier.last().is_none_or(|last| accuracy > last.0 + 1e-9) {
+            frontier.push((accuracy, energy));
+        }
+    }
+    frontier
+}
+
+fn arbitrary(
+    variants: std::ops::RangeInclusive<usize>,
+    samples: std::ops::Range<usize>,
+) -> impl Strategy<Value = Family> {
+    (variants, samples).prop_flat_map(|(variants, samples)| {
+        // Few distinct confidences, so that ties are common.
+        let answers = prop::collection::vec((0..=8_u8, any::<bool>()), samples);
+        prop::collection::vec((0..20_u8, answers), variants).prop_map(|columns| {
+            let columns: Vec<(f64, Vec<(f64, bool)>)> = columns
+                .into_iter()
+                .map(|(energy, answers)| {
+                    let answers = answers
+                        .into_iter()
+                        .map(|(c, right)| (f64::from(c) / 8.0, right))
+                        .collect();
+                    (f64::from(energy), answers)
+                })
+                .collect();
+            let borrowed: Vec<(f64, &[(f64, bool)])> =
+                columns.iter().map(|(e, a)| (*e, a.as_slice())).collect();
+            family_of(&borrowed)
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn the_exact_frontier_is_the_one_of_all_cascades(family in arbitrary(1..=4, 1..9)) {
+        let mut envelope = Envelope::new(family.samples());
+        let table = Table::new(&family);
+        // Alone, without the sampled search's head start.
+        prop_assert!(exact::search(&table, u64::MAX, &mut envelope));
+        let alone: Vec<Vec<f64>> = envelope.cuts().map(|cuts| table.point(cuts).thresholds).collect();
+        let found = frontier(&family, &Search::default());
+        prop_assert!(found.exact);
+        for point in &found.points {
+            let outcome = evaluate(&family, &threshold_exits(&point.thresholds));
+            prop_assert_eq!(&outcome.into_point(point.thresholds.clone()), point);
+        }
+        let expected = brute_force(&family);
+        for thresholds in [alone, found.points.iter().map(|point| point.thresholds.clone()).collect()] {
+            let actual: Vec<(f64, f64)> = thresholds
+                .iter()
+                .map(|list| evaluate(&family, &threshold_exits(list)))
+                .map(|outcome| (outcome.accuracy, outcome.energy_j))
+                .collect();
+            prop_assert_eq!(actual.len(), expected.len());
+            for (a, e) in actual.iter().zip(&expected) {
+                prop_assert!((a.0 - e.0).abs() < 1e-9 && (a.1 - e.1).abs() < 1e-9, "{:?} {:?}", actual, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn sampled_points_are_real_and_never_beat_the_exact_ones(family in arbitrary(3..=5, 3..10), seed in any::<u64>()) {
+        let sampled = frontier(&family, &Search { seed, exact_steps: 0 });
+        let exact = frontier(&family, &Search::default());
+        for point in &sampled.points {
+            let beaten = exact.points.iter().any(|other| other.accuracy >= point.accuracy - 1e-9 && other.energy_j <= point.energy_j + 1e-9);
+            prop_assert!(beaten);
+        }
+    }
+}
+
+#[test]
+fn equal_confidences_are_never_parted() {
+    let family = family_of(&[
+        (0.0, &[(0.25, false), (0.25, false)]),
+        (1.0, &[(0.0, false), (0.0, false)]),
+        (0.0, &[(0.0, true), (0.0, false)]),
+    ]);
+    for seed in 0..20 {
+        let sampled = frontier(&family, &Search { seed, exact_steps: 0 });
+        let reached: Vec<&[f64]> = sampled
+            .points
+            .iter()
+            .map(|point| point.reach.as_slice())
+            .collect();
+        assert_eq!(reached, [&[1.0, 0.0, 0.0], &[1.0, 1.0, 1.0]]);
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+#[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
+fn frontier_speed() {
+    for (skills, samples) in [
+        (vec![1.0, 1.6, 2.2], 10_000),
+        (vec![1.0, 1.4, 1.8, 2.2], 10_000),
+        (vec![0.0, 0.6, 1.2, 1.8], 10_000),
+        (vec![1.0, 1.4, 1.8, 2.2, 2.4], 1_000),
+        (vec![0.2, 0.5, 0.8, 1.1, 1.4, 1.7, 2.0, 2.3], 10_000),
+    ] {
+        let energies: Vec<f64> = (0..skills.len()).map(|i| 2.5_f64.powi(i as i32)).collect();
+        let family = synthetic::family(&skills, &energies, 3.0, samples, 1);
+        let accuracies: Vec<f64> = (0..skills.len()).map(|i| family.accuracy(i)).collect();
+        let best = Yardstick::new(&family, family.best());
+        let start = std::time::Instant::now();
+        let found = frontier(
+            &family,
+            &Search {
+                seed: 0,
+                exact_steps: 0,
+            },
+        );
+        let sampled = start.elapsed();
+        let ap = accuracy_preserving(&family, &found, &best, Guard::None).unwrap();
+        let start = std::time::Instant::now();
+        let exact = frontier(
+            &family,
+            &Search {
+                seed: 0,
+                ..Search::default()
+            },
+        );
+        let took = start.elapsed();
+        let exact_ap = accuracy_preserving(&family, &exact, &best, Guard::None).unwrap();
+        println!(
+            "{} x {samples} {accuracies:.3?}: sampled {sampled:?} {} points AP {:.4} J; exact {} {took:?} {} points AP {:.4} J",
+            skills.len(),
+            found.points.len(),
+            ap.energy_j,
+            exact.exact,
+            exact.points.len(),
+            exact_ap.energy_j
+        );
+    }
+}
