@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::memory::{of_process, reset_peak};
 use super::shapes::{BERT_BASE, BERT_SMALL, BERT_TINY, Shape, VIT_BASE, VIT_TINY};
-use super::torch::{self, TorchPoint, TorchReport};
+use super::torch::{self, TorchFigure, TorchPoint, TorchReport};
 use super::{Section, SelftestExtent, SelftestOptions, guarded};
 use crate::device::DeviceChoice;
 use crate::model::{Inputs, Model, Outputs};
@@ -51,8 +51,8 @@ pub struct Point {
     pub batch: usize,
     /// What this program takes.
     pub measured: Section<Measured>,
-    /// Median latency of a batch with torch, seconds.
-    pub torch_median_s: Option<f64>,
+    /// What torch takes.
+    pub torch: Option<TorchFigure>,
     /// This program's median over torch's: below 1, this program is faster.
     pub ratio_to_torch: Option<f64>,
     /// Why torch has no figure where it was asked for one.
@@ -85,7 +85,7 @@ pub(super) fn measure_all(
     device: &Device,
     mut meter: Option<&mut PowerMeter>,
     progress: &mut dyn FnMut(&str),
-) -> Result<ThroughputReport, String> {
+) -> ThroughputReport {
     let mut points = Vec::new();
     for (shape, batches) in plan(options) {
         let rows = guarded(|| {
@@ -110,7 +110,7 @@ pub(super) fn measure_all(
         device.memory_cleanup();
     }
     let torch = beside_torch(options, &mut points, progress);
-    Ok(ThroughputReport { points, torch })
+    ThroughputReport { points, torch }
 }
 
 fn plan(options: &SelftestOptions) -> Vec<(Shape, Vec<usize>)> {
@@ -239,7 +239,7 @@ fn point(shape: Shape, batch: usize, measured: Section<Measured>) -> Point {
         shape,
         batch,
         measured,
-        torch_median_s: None,
+        torch: None,
         ratio_to_torch: None,
         torch_error: None,
     }
@@ -266,13 +266,13 @@ fn beside_torch(
     let (report, figures) = torch::measure(python, &request, progress);
     for (point, figure) in measured.iter_mut().zip(figures) {
         match figure {
-            Ok(seconds) => {
-                point.torch_median_s = Some(seconds);
+            Ok(figure) => {
+                point.torch = Some(figure);
                 point.ratio_to_torch = point
                     .measured
                     .done()
-                    .filter(|_| seconds > 0.0)
-                    .map(|measured| measured.median_s / seconds);
+                    .filter(|_| figure.median_s > 0.0)
+                    .map(|measured| measured.median_s / figure.median_s);
             }
             Err(reason) => point.torch_error = Some(reason),
         }
@@ -309,8 +309,8 @@ mod tests {
     fn the_plan_grows_with_the_device() {
         let plan_of = |extent, device| {
             plan(&SelftestOptions {
-                extent,
                 device,
+                extent,
                 ..SelftestOptions::default()
             })
         };

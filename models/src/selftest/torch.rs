@@ -17,7 +17,7 @@ use crate::device::DeviceChoice;
 
 const PROGRAM: &str = include_str!("torch_baseline.py");
 /// Importing torch from a cold disk takes a minute.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// What torch measured with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,10 +29,18 @@ pub struct TorchReport {
     pub modules: String,
     /// The device it ran on, as torch calls it.
     pub device: String,
-    /// Processor threads it used.
-    pub threads: usize,
     /// How it multiplies matrices in single precision: `high` allows TF32, `highest` does not.
     pub precision: String,
+}
+
+/// What torch takes for a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TorchFigure {
+    /// Median latency of a batch, seconds.
+    pub median_s: f64,
+    /// Processor threads it did so with: all or one, whichever was faster.
+    pub threads: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -59,7 +67,7 @@ pub(super) struct TorchPoint {
 enum Line {
     Report(TorchReport),
     Absent(String),
-    MedianS(f64),
+    Figure(TorchFigure),
     Error(String),
 }
 
@@ -88,12 +96,12 @@ impl TorchPoint {
     }
 }
 
-/// What torch is, and a median in seconds or the reason why there is none for each point, as far as it came.
+/// What torch is, and a figure or the reason why there is none for each point, as far as it came.
 pub(super) fn measure(
     python: &Path,
     request: &Request,
     progress: &mut dyn FnMut(&str),
-) -> (Section<TorchReport>, Vec<Result<f64, String>>) {
+) -> (Section<TorchReport>, Vec<Result<TorchFigure, String>>) {
     match start(python, request) {
         Ok(mut child) => {
             let answer = converse(&mut child, request.points.len(), PATIENCE, progress);
@@ -129,7 +137,7 @@ fn converse(
     points: usize,
     patience: Duration,
     progress: &mut dyn FnMut(&str),
-) -> (Section<TorchReport>, Vec<Result<f64, String>>) {
+) -> (Section<TorchReport>, Vec<Result<TorchFigure, String>>) {
     progress("starting Python for torch");
     let lines = lines_of(child);
     let next = || -> Result<Line, String> {
@@ -142,7 +150,7 @@ fn converse(
         Ok(Line::Report(report)) => report,
         Ok(Line::Absent(reason)) => return (Section::Skipped(reason), Vec::new()),
         Ok(Line::Error(reason)) | Err(reason) => return (Section::Failed(reason), Vec::new()),
-        Ok(Line::MedianS(_)) => {
+        Ok(Line::Figure(_)) => {
             return (
                 Section::Failed("torch's process did not introduce itself".into()),
                 Vec::new(),
@@ -153,7 +161,7 @@ fn converse(
     for point in 1..=points {
         progress(&format!("timing torch, {point} of {points}"));
         match next() {
-            Ok(Line::MedianS(seconds)) => figures.push(Ok(seconds)),
+            Ok(Line::Figure(figure)) => figures.push(Ok(figure)),
             Ok(Line::Error(reason)) => figures.push(Err(reason)),
             Ok(Line::Report(_) | Line::Absent(_)) => {
                 return (
@@ -192,7 +200,7 @@ mod tests {
         Request::new(DeviceChoice::Cpu, Duration::from_millis(10), vec![point; points])
     }
 
-    fn answer_of(script: &str, points: usize) -> (Section<TorchReport>, Vec<Result<f64, String>>) {
+    fn answer_of(script: &str, points: usize) -> (Section<TorchReport>, Vec<Result<TorchFigure, String>>) {
         let mut child = Command::new("sh")
             .args(["-c", script])
             .stdin(Stdio::null())
@@ -205,16 +213,21 @@ mod tests {
         answer
     }
 
-    const REPORT: &str = r#"{"report": {"torch": "2", "modules": "plain", "device": "cpu", "threads": 2, "precision": "highest"}}"#;
+    const REPORT: &str =
+        r#"{"report": {"torch": "2", "modules": "plain", "device": "cpu", "precision": "highest"}}"#;
+
+    const FIGURE: &str = r#"{"figure": {"median_s": 0.25, "threads": 2}}"#;
 
     #[test]
     fn answers_are_read_line_by_line() {
-        let script = format!(
-            "echo '{REPORT}'; echo '{{\"median_s\": 0.25}}'; echo '{{\"error\": \"out of memory\"}}'"
-        );
+        let script = format!("echo '{REPORT}'; echo '{FIGURE}'; echo '{{\"error\": \"out of memory\"}}'");
         let (report, figures) = answer_of(&script, 2);
-        assert_eq!(report.done().unwrap().threads, 2);
-        assert_eq!(figures, [Ok(0.25), Err("out of memory".into())]);
+        assert_eq!(report.done().unwrap().torch, "2");
+        let figure = TorchFigure {
+            median_s: 0.25,
+            threads: 2,
+        };
+        assert_eq!(figures, [Ok(figure), Err("out of memory".into())]);
     }
 
     #[test]
@@ -224,16 +237,13 @@ mod tests {
             (report, figures),
             (Section::Skipped("no torch".into()), Vec::new())
         );
-        let (report, figures) = answer_of(
-            &format!("echo '{REPORT}'; echo '{{\"median_s\": 1}}'; exit 139"),
-            3,
-        );
+        let (report, figures) = answer_of(&format!("echo '{REPORT}'; echo '{FIGURE}'; exit 139"), 3);
         assert!(report.failed());
-        assert_eq!(figures, [Ok(1.0)]);
+        assert_eq!(figures.len(), 1);
         for nonsense in [
             "echo hello",
             "true",
-            "echo '{\"median_s\": 1}'",
+            "echo '{\"figure\": {}}'",
             "echo '{\"report\": {}}'",
         ] {
             assert!(answer_of(nonsense, 1).0.failed(), "{nonsense}");
@@ -257,7 +267,7 @@ mod tests {
                 assert!(
                     figures
                         .iter()
-                        .all(|figure| figure.as_ref().is_ok_and(|seconds| *seconds > 0.0)),
+                        .all(|figure| figure.as_ref().is_ok_and(|figure| figure.median_s > 0.0)),
                     "{figures:?}"
                 );
                 assert_eq!(figures.len(), 2);
