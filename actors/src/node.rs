@@ -288,20 +288,41 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
 }
 
 /// The plan given, written to the store; or the store's.
+///
+/// The processes of an app start side by side with the same plan: whoever finds it stored already takes that epoch, and
+/// whoever loses the race to write it looks again.
 async fn first_plan(store: &dyn PlanStore, book: &PlanBook, plan: Option<Plan>) -> Result<(), NodeError> {
-    let stored = store.get().await?;
-    match (plan, stored) {
-        (Some(plan), stored) => {
-            // Tried before it is stored: what this process would not serve is not put before others either.
-            PlanBook::new(&plan.app).adopt(u64::MAX, plan.clone())?;
-            let epoch = store.put(&plan, stored.map(|stored| stored.epoch)).await?;
-            book.adopt(epoch, plan)?;
+    let Some(plan) = plan else {
+        return match store.get().await? {
+            Some(Stored { plan, epoch }) => Ok(book.adopt(epoch, plan)?),
+            None => Ok(()),
+        };
+    };
+    // Tried before it is stored: what this process would not serve is not put before others either.
+    PlanBook::new(&plan.app).adopt(u64::MAX, plan.clone())?;
+    for _ in 0..FIRST_PLAN_TRIES {
+        let expected = match store.get().await {
+            Ok(Some(stored)) if stored.plan == plan => return Ok(book.adopt(stored.epoch, plan)?),
+            Ok(stored) => stored.map(|stored| stored.epoch),
+            // What nobody can read is replaced by what this process was told to serve.
+            Err(StoreError::Malformed { epoch, .. }) => Some(epoch),
+            Err(error) => return Err(error.into()),
+        };
+        match store.put(&plan, expected).await {
+            Ok(epoch) => return Ok(book.adopt(epoch, plan)?),
+            Err(StoreError::Stale { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
-        (None, Some(Stored { plan, epoch })) => book.adopt(epoch, plan)?,
-        (None, None) => {}
     }
-    Ok(())
+    Err(StoreError::Stale {
+        expected: None,
+        newest: None,
+    }
+    .into())
 }
+
+/// How often a starting process tries to write its plan while others write theirs.
+const FIRST_PLAN_TRIES: usize = 8;
 
 /// Waits until the worker has loaded what the first plan gives it.
 async fn ready(book: &PlanBook, mut readiness: watch::Receiver<Readiness>) -> Result<(), NodeError> {
