@@ -84,7 +84,7 @@ impl Rig {
                 partition: None,
             })
             .collect();
-        std::fs::write(&plan, two.to_json()).unwrap();
+        std::fs::write(&plan, two.to_json().unwrap()).unwrap();
         Self {
             nats,
             app,
