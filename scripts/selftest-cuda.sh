@@ -34,9 +34,11 @@ for folder in "${CUDA_PATH:-/usr/local/cuda}"/{lib64,lib}; do
 done
 
 arguments=(selftest --device "${KASKADE_DEVICE:-cuda}" --json)
+# A failed self-test leaves a report as well: it says what failed.
+trap 'echo "report: $report" >&2' EXIT
 if [[ -n ${KASKADE_BIN:-} ]]; then
     "$KASKADE_BIN" "${arguments[@]}" >"$report"
 else
+    cargo build --release --features cuda
     cargo run --release --features cuda -- "${arguments[@]}" >"$report"
 fi
-echo "report: $report" >&2
