@@ -34,11 +34,12 @@ for folder in "${CUDA_PATH:-/usr/local/cuda}"/{lib64,lib}; do
 done
 
 arguments=(selftest --device "${KASKADE_DEVICE:-cuda}" --json)
-# A failed self-test leaves a report as well: it says what failed.
-trap 'echo "report: $report" >&2' EXIT
 if [[ -n ${KASKADE_BIN:-} ]]; then
-    "$KASKADE_BIN" "${arguments[@]}" >"$report"
+    program=("$KASKADE_BIN")
 else
     cargo build --release --features cuda
-    cargo run --release --features cuda -- "${arguments[@]}" >"$report"
+    program=(cargo run --release --features cuda --)
 fi
+# A failed self-test leaves a report as well: it says what failed.
+trap 'echo "report: $report" >&2' EXIT
+"${program[@]}" "${arguments[@]}" >"$report"
