@@ -50,6 +50,8 @@ pub struct SelftestOptions {
     pub extent: SelftestExtent,
     /// Time to spend on each shape and batch size, besides loading and warming up.
     pub budget: Duration,
+    /// Time for all shapes together; those that are not reached by then are left out and say so. Nothing is no limit.
+    pub limit: Option<Duration>,
     /// The Python to measure torch with; nothing leaves torch out.
     pub python: Option<PathBuf>,
     /// Where energy may be read.
@@ -74,6 +76,7 @@ impl Default for SelftestOptions {
             device: DeviceChoice::Cpu,
             extent: SelftestExtent::Standard,
             budget: Duration::from_secs(1),
+            limit: None,
             python: Some("python3".into()),
             power: PowerConfig::default(),
         }

@@ -1,4 +1,5 @@
-"""Times BERT and ViT in torch for the self-test: one JSON object in, one JSON object per line out.
+"""Times BERT and ViT in torch for the self-test: JSON lines in, first the device and then a point each, and one out for
+each.
 
 transformers' modules where it is installed, because that is what people serve with; else plain ones of the same
 shapes. Timed is what the other side times: inputs in host memory to logits in host memory, in single precision.
@@ -116,8 +117,8 @@ def best_of(forward, inputs, device, budget, cores):
 
 
 def main():
-    request = json.load(sys.stdin)
-    device = request["device"]
+    opening = json.loads(sys.stdin.readline())
+    device = opening["device"]
     try:
         import torch
     except ImportError as error:
@@ -137,8 +138,9 @@ def main():
     say(report=dict(report, precision=torch.get_float32_matmul_precision()))
 
     key, network, forward = None, None, None
-    for point in request["points"]:
+    for line in sys.stdin:
         try:
+            point = json.loads(line)
             shape = {name: value for name, value in point.items() if name != "batch"}
             if shape != key:
                 network, forward = build(point)
@@ -150,7 +152,7 @@ def main():
             else:
                 inputs = torch.rand(batch, 3, side, side)
             with torch.inference_mode():
-                seconds, threads = best_of(forward, inputs, device, request["budget_s"], cores)
+                seconds, threads = best_of(forward, inputs, device, opening["budget_s"], cores)
             say(figure=dict(median_s=seconds, threads=threads))
         except Exception as error:
             key = None
