@@ -46,7 +46,11 @@ pub struct Attached {
 ///
 /// # Errors
 /// [`NodeError`]: the broker or a name.
-pub async fn attach(bus: BusConfig, place: &Place, mailbox: Recipient<Delivery>) -> Result<Attached, NodeError> {
+pub async fn attach(
+    bus: BusConfig,
+    place: &Place,
+    mailbox: Recipient<Delivery>,
+) -> Result<Attached, NodeError> {
     let app = App::new(&place.app)?;
     let bus = Bus::connect(bus).await?;
     let exchange = Exchange::new(&bus, app.clone(), Clock::start());
@@ -58,16 +62,34 @@ pub async fn attach(bus: BusConfig, place: &Place, mailbox: Recipient<Delivery>)
     ];
     for (subject, group) in subjects {
         let (room, stopped) = (Arc::clone(&room), stopped.clone());
-        system::bind(&bus, &exchange, subject, group, &place.replica, mailbox.clone(), room, stopped).await?;
+        system::bind(
+            &bus,
+            &exchange,
+            subject,
+            group,
+            &place.replica,
+            mailbox.clone(),
+            room,
+            stopped,
+        )
+        .await?;
     }
     bus.barrier().await?;
     actix::spawn(beat(exchange.clone(), place.clone(), Arc::clone(&room), stopped));
-    Ok(Attached { stop, room, all: place.room, bus, exchange })
+    Ok(Attached {
+        stop,
+        room,
+        all: place.room,
+        bus,
+        exchange,
+    })
 }
 
 /// Beats until it is stopped; the last beat names nobody, which is how one leaves in good order.
 async fn beat(exchange: Exchange, place: Place, room: Arc<Semaphore>, mut stopped: watch::Receiver<bool>) {
-    let Ok(subject) = exchange.app().beat(&place.replica) else { return };
+    let Ok(subject) = exchange.app().beat(&place.replica) else {
+        return;
+    };
     let mut period = tokio::time::interval(Duration::from_micros(BEAT_PERIOD_US));
     let mut sequence = 0;
     loop {
@@ -76,7 +98,8 @@ async fn beat(exchange: Exchange, place: Place, room: Arc<Semaphore>, mut stoppe
             _ = stopped.wait_for(|stop| *stop) => true,
         };
         sequence += 1;
-        let in_flight = u32::try_from(place.room.saturating_sub(room.available_permits())).unwrap_or(u32::MAX);
+        let in_flight =
+            u32::try_from(place.room.saturating_sub(room.available_permits())).unwrap_or(u32::MAX);
         let replica = ReplicaBeat {
             id: place.replica.clone(),
             stage: place.stage.clone(),
@@ -103,7 +126,12 @@ impl Attached {
     /// Takes nothing new, and waits until what was taken is answered, at most `grace`.
     pub async fn detach(self, grace: Duration) {
         self.stop.send_replace(true);
-        let _ = tokio::time::timeout(grace, self.room.acquire_many(u32::try_from(self.all).unwrap_or(u32::MAX))).await;
+        let _ = tokio::time::timeout(
+            grace,
+            self.room
+                .acquire_many(u32::try_from(self.all).unwrap_or(u32::MAX)),
+        )
+        .await;
         self.exchange.flush().await;
         self.bus.close().await;
     }

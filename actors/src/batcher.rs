@@ -93,7 +93,10 @@ impl Batcher {
         let now = self.clock.now();
         let poll = self.queue.poll(now, self.idle);
         for late in poll.late {
-            let message = format!("replica `{}` could not have answered within the budget", self.replica);
+            let message = format!(
+                "replica `{}` could not have answered within the budget",
+                self.replica
+            );
             late.fail(Fault::new(Code::Expired, message));
         }
         match poll.next {
@@ -108,11 +111,21 @@ impl Batcher {
         if let Some(timer) = self.timer.take() {
             ctx.cancel_future(timer);
         }
-        let inputs = deliveries.iter().map(|delivery| delivery.request.inputs.clone()).collect();
+        let inputs = deliveries
+            .iter()
+            .map(|delivery| delivery.request.inputs.clone())
+            .collect();
         let (router, batcher) = (self.router.clone(), ctx.address());
         let submitted = self.executor.run(inputs, move |result| {
-            batcher.do_send(Idle { batch: deliveries.len(), run_us: result.run_us });
-            router.do_send(Batch { deliveries, result, started });
+            batcher.do_send(Idle {
+                batch: deliveries.len(),
+                run_us: result.run_us,
+            });
+            router.do_send(Batch {
+                deliveries,
+                result,
+                started,
+            });
         });
         self.idle = submitted.is_err();
         if submitted.is_err() {

@@ -7,10 +7,10 @@ use kaskade_models::Tensor;
 
 use crate::{
     bus::Bus,
+    exchange::HEADROOM,
     fault::{Code, Fault},
     headers,
     subjects::App,
-    exchange::HEADROOM,
     wire::{self, InferReply, InferRequest, Message as _},
 };
 
@@ -28,7 +28,11 @@ pub struct Client {
 impl Client {
     /// A client of `app` on that bus.
     pub fn new(bus: &Bus, app: App) -> Self {
-        Self { client: bus.client().clone(), app, max_payload: bus.max_payload() }
+        Self {
+            client: bus.client().clone(),
+            app,
+            max_payload: bus.max_payload(),
+        }
     }
 
     /// Asks, and waits for the answer as long as the budget says.
@@ -37,7 +41,10 @@ impl Client {
     /// The service's own [`Fault`]; or `UnknownApp` when nobody serves the app, `TooLarge` when the request exceeds what
     /// the broker carries, `Expired` when no reply came in time.
     pub async fn infer(&self, inputs: Vec<Tensor>, budget: Duration) -> Result<InferReply, Fault> {
-        let request = InferRequest { inputs, ..InferRequest::default() };
+        let request = InferRequest {
+            inputs,
+            ..InferRequest::default()
+        };
         self.ask(&request, request_headers(budget), budget).await
     }
 
@@ -45,22 +52,40 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::infer`].
-    pub async fn ask(&self, request: &InferRequest, headers: HeaderMap, budget: Duration) -> Result<InferReply, Fault> {
+    pub async fn ask(
+        &self,
+        request: &InferRequest,
+        headers: HeaderMap,
+        budget: Duration,
+    ) -> Result<InferReply, Fault> {
         let payload = request.encode()?;
         let limit = self.max_payload.saturating_sub(HEADROOM);
         if payload.len() > limit {
-            let message = format!("the request takes {} bytes, this broker carries {limit}", payload.len());
+            let message = format!(
+                "the request takes {} bytes, this broker carries {limit}",
+                payload.len()
+            );
             return Err(Fault::new(Code::TooLarge, message));
         }
-        let message = async_nats::Request::new().headers(headers).payload(payload).timeout(Some(budget + WAY_BACK));
-        let reply = self.client.send_request(self.app.infer(), message).await.map_err(|error| match error.kind() {
-            RequestErrorKind::NoResponders => Fault::new(
-                Code::UnknownApp,
-                format!("nobody serves app `{}` on this broker; is it started, and the name right?", self.app.name()),
-            ),
-            RequestErrorKind::TimedOut => Fault::new(Code::Expired, "no reply came within the budget"),
-            _ => Fault::new(Code::Unavailable, error.to_string()),
-        })?;
+        let message = async_nats::Request::new()
+            .headers(headers)
+            .payload(payload)
+            .timeout(Some(budget + WAY_BACK));
+        let reply = self
+            .client
+            .send_request(self.app.infer(), message)
+            .await
+            .map_err(|error| match error.kind() {
+                RequestErrorKind::NoResponders => Fault::new(
+                    Code::UnknownApp,
+                    format!(
+                        "nobody serves app `{}` on this broker; is it started, and the name right?",
+                        self.app.name()
+                    ),
+                ),
+                RequestErrorKind::TimedOut => Fault::new(Code::Expired, "no reply came within the budget"),
+                _ => Fault::new(Code::Unavailable, error.to_string()),
+            })?;
         match headers::fault(reply.headers.as_ref()) {
             Some(fault) => Err(fault),
             None => wire::decode_reply(headers::content_type(reply.headers.as_ref())?, &reply.payload),

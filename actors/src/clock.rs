@@ -11,7 +11,9 @@ pub struct Clock {
 impl Clock {
     /// A clock that starts at 0 now.
     pub fn start() -> Self {
-        Self { origin: Instant::now() }
+        Self {
+            origin: Instant::now(),
+        }
     }
 
     /// Microseconds since its start.

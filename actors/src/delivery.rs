@@ -47,19 +47,37 @@ impl Delivery {
         permit: Option<OwnedSemaphorePermit>,
     ) -> Self {
         let arrived = exchange.clock().now();
-        let duty = Some(Duty { exchange, replica: replica.to_owned(), _permit: permit });
-        Self { request, deadline, arrived, trace, duty }
+        let duty = Some(Duty {
+            exchange,
+            replica: replica.to_owned(),
+            _permit: permit,
+        });
+        Self {
+            request,
+            deadline,
+            arrived,
+            trace,
+            duty,
+        }
     }
 
     /// Answers with outputs whose way the ingress still has to decide: it applies the stage's exit to `confidence`, or to
     /// the confidence it computes from the outputs where that is absent.
     pub fn answer(self, outputs: Vec<Tensor>, confidence: Option<f64>) {
-        self.finish(DoneResult::Outputs { outputs, confidence, routed: false });
+        self.finish(DoneResult::Outputs {
+            outputs,
+            confidence,
+            routed: false,
+        });
     }
 
     /// Answers with outputs that are the reply, whatever the stage's exit says.
     pub fn reply(self, outputs: Vec<Tensor>, confidence: Option<f64>) {
-        self.finish(DoneResult::Outputs { outputs, confidence, routed: true });
+        self.finish(DoneResult::Outputs {
+            outputs,
+            confidence,
+            routed: true,
+        });
     }
 
     /// Answers with a fault.
@@ -72,7 +90,12 @@ impl Delivery {
         let wait_us = u32::try_from(started.saturating_sub(self.arrived)).unwrap_or(u32::MAX);
         let run_us = u32::try_from(run_us).unwrap_or(u32::MAX);
         let batch = u32::try_from(batch).unwrap_or(u32::MAX);
-        self.request.hops.push(Hop { stage: self.request.stage.clone(), wait_us, run_us, batch });
+        self.request.hops.push(Hop {
+            stage: self.request.stage.clone(),
+            wait_us,
+            run_us,
+            batch,
+        });
     }
 
     /// Passes the request on: no answer is owed any more, the next stage owes it. `inputs` replaces what it was asked.

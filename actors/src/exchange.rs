@@ -57,7 +57,12 @@ pub const HEADROOM: usize = 1024;
 
 /// One thing for the bus.
 enum Outgoing {
-    Message { subject: Subject, reply: Option<Subject>, headers: Option<HeaderMap>, payload: Bytes },
+    Message {
+        subject: Subject,
+        reply: Option<Subject>,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+    },
     Flush(oneshot::Sender<()>),
 }
 
@@ -128,9 +133,20 @@ impl Exchange {
     }
 
     /// Publishes raw bytes.
-    pub fn publish(&self, subject: Subject, reply: Option<Subject>, headers: Option<HeaderMap>, payload: Bytes) {
+    pub fn publish(
+        &self,
+        subject: Subject,
+        reply: Option<Subject>,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+    ) {
         // The receiver outlives every actor; after it, nobody is left to hear.
-        let _ = self.0.outgoing.send(Outgoing::Message { subject, reply, headers, payload });
+        let _ = self.0.outgoing.send(Outgoing::Message {
+            subject,
+            reply,
+            headers,
+            payload,
+        });
     }
 
     /// Brings an answer to the ingress that owns the request.
@@ -156,7 +172,13 @@ impl Exchange {
 
     /// Sends a request to a stage: to a replica of this process where the policy prefers one, else over the bus. Returns
     /// the replica it went to, where that is known.
-    pub fn dispatch(&self, edge: &Edge, mut request: StageRequest, deadline: u64, trace: Trace) -> Option<String> {
+    pub fn dispatch(
+        &self,
+        edge: &Edge,
+        mut request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+    ) -> Option<String> {
         edge.stage.clone_into(&mut request.stage);
         let draw = self.draw();
         match routing::destination(edge, |replica| self.reachable(&edge.stage, replica), draw) {
@@ -188,11 +210,14 @@ impl Exchange {
     fn local(&self, stage: &str, passes: impl Fn(&LocalReplica) -> bool) -> Option<LocalReplica> {
         let replicas = self.0.stages.get(stage)?;
         let candidates = replicas.iter().filter(|replica| passes(replica));
-        candidates.min_by_key(|replica| replica.depth.load(Ordering::Relaxed)).cloned()
+        candidates
+            .min_by_key(|replica| replica.depth.load(Ordering::Relaxed))
+            .cloned()
     }
 
     fn reachable(&self, stage: &str, replica: &str) -> bool {
-        self.liveness(|liveness| liveness.alive(replica)) || self.local(stage, |local| local.id == replica).is_some()
+        self.liveness(|liveness| liveness.alive(replica))
+            || self.local(stage, |local| local.id == replica).is_some()
     }
 
     fn hand_over(&self, replica: &LocalReplica, request: StageRequest, deadline: u64, trace: Trace) {
@@ -206,19 +231,50 @@ impl Exchange {
         }
     }
 
-    fn send(&self, subject: Result<Subject, SubjectError>, request: StageRequest, deadline: u64, trace: Trace) {
+    fn send(
+        &self,
+        subject: Result<Subject, SubjectError>,
+        request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+    ) {
         let budget = Duration::from_micros(deadline.saturating_sub(self.0.clock.now()));
         // The reply subject is where the answer belongs; it is also where the server says that nobody listens.
-        let addressed = subject.and_then(|subject| Ok((subject, self.0.app.done(&request.ingress, request.id)?)));
-        let written = addressed.map_err(Fault::from).and_then(|to| Ok((to, self.fitting(&request)?)));
+        let addressed =
+            subject.and_then(|subject| Ok((subject, self.0.app.done(&request.ingress, request.id)?)));
+        let written = addressed
+            .map_err(Fault::from)
+            .and_then(|to| Ok((to, self.fitting(&request)?)));
         match written {
             Ok(((subject, reply), payload)) => {
-                self.publish(subject, Some(reply), Some(headers::for_hop(budget, &trace.child())), payload);
+                self.publish(
+                    subject,
+                    Some(reply),
+                    Some(headers::for_hop(budget, &trace.child())),
+                    payload,
+                );
             }
             Err(fault) => {
-                let StageRequest { id, ingress, attempt, stage, hops, .. } = request;
+                let StageRequest {
+                    id,
+                    ingress,
+                    attempt,
+                    stage,
+                    hops,
+                    ..
+                } = request;
                 let result = DoneResult::Fault(fault);
-                self.done(&ingress, Done { id, attempt, stage, replica: String::new(), hops, result });
+                self.done(
+                    &ingress,
+                    Done {
+                        id,
+                        attempt,
+                        stage,
+                        replica: String::new(),
+                        hops,
+                        result,
+                    },
+                );
             }
         }
     }
@@ -257,14 +313,22 @@ impl Exchange {
 
 /// The refusal of a replica whose queue is full.
 pub(crate) fn full_queue(replica: &str) -> Fault {
-    Fault::new(Code::Overloaded, format!("the queue of replica `{replica}` is full; try again later, or add replicas"))
+    Fault::new(
+        Code::Overloaded,
+        format!("the queue of replica `{replica}` is full; try again later, or add replicas"),
+    )
 }
 
 /// Publishes in order until every exchange is gone, then flushes.
 async fn publish(client: async_nats::Client, mut outgoing: mpsc::UnboundedReceiver<Outgoing>) {
     while let Some(next) = outgoing.recv().await {
         let (subject, reply, headers, payload) = match next {
-            Outgoing::Message { subject, reply, headers, payload } => (subject, reply, headers, payload),
+            Outgoing::Message {
+                subject,
+                reply,
+                headers,
+                payload,
+            } => (subject, reply, headers, payload),
             Outgoing::Flush(flushed) => {
                 let _ = client.flush().await;
                 let _ = flushed.send(());
@@ -276,7 +340,9 @@ async fn publish(client: async_nats::Client, mut outgoing: mpsc::UnboundedReceiv
             (None, Some(headers)) => client.publish_with_headers(subject, headers, payload).await,
             (Some(reply), None) => client.publish_with_reply(subject, reply, payload).await,
             (Some(reply), Some(headers)) => {
-                client.publish_with_reply_and_headers(subject, reply, headers, payload).await
+                client
+                    .publish_with_reply_and_headers(subject, reply, headers, payload)
+                    .await
             }
         };
         if let Err(error) = published {

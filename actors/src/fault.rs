@@ -210,6 +210,7 @@ impl From<ModelError> for Fault {
     fn from(error: ModelError) -> Self {
         let code = match error {
             ModelError::Failed { .. } => Code::ModelFailed,
+            ModelError::BadOutput { .. } => Code::BadOutput,
             _ => Code::WrongInput,
         };
         Self::new(code, error.to_string())

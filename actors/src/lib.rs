@@ -2,16 +2,63 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`broker`] | the NATS server that Kaskade brings, on the loopback |
+//! | [`bus`] | the connection to a broker, whichever it is |
+//! | [`discovery`] | the ingress as a NATS service |
+//! | [`store`] | the plan store, in memory or in JetStream |
 //! | [`subjects`] | the grammar of every subject; nothing formats or parses one elsewhere |
 //! | [`fault`] | what a request or a command can fail with, classified once |
 //! | [`wire`] | the messages and their codec |
 //! | [`headers`] | the headers that travel beside a message |
+//! | [`clock`] | the clock that actors read |
+//! | [`meter`] | joules per request |
+//! | [`metrics`] | every metric: its name, its unit, its counter |
+//! | [`planbook`] | the plans a process knows, by epoch, and the gear it is in |
+//! | [`exchange`] | the switch in front of the bus: mailbox or subject |
+//! | [`system`] | the thin module around actix: subjects become mailboxes |
+//! | [`delivery`] | a request on loan to whoever serves a stage |
+//! | [`ingress`] | the doors, and the owner of every request |
+//! | [`batcher`] | the queue of one replica |
+//! | [`router`] | exit, next or skip |
+//! | [`worker`] | the host of replicas |
+//! | [`watcher`] | who fell silent |
+//! | [`node`] | a process's share of an app, assembled |
+//! | [`service`] | an app in a few lines |
+//! | [`attach`] | joining a running app with an actor of one's own |
+//! | [`client`] | asking an app |
+//! | [`ids`] | identifiers unlike each other |
+//! | [`shutdown`] | when to stop |
 
+pub mod attach;
+pub mod batcher;
+pub mod broker;
+pub mod bus;
+pub mod client;
+pub mod clock;
+pub mod delivery;
+pub mod discovery;
+pub mod exchange;
 pub mod fault;
 pub mod headers;
 pub mod ids;
+pub mod ingress;
+pub mod meter;
+pub mod metrics;
+pub mod node;
+pub mod planbook;
+pub mod router;
+pub mod service;
+pub mod shutdown;
+pub mod store;
 pub mod subjects;
+pub mod system;
+pub mod watcher;
 pub mod wire;
+pub mod worker;
 
+pub use client::Client;
+pub use delivery::Delivery;
 pub use fault::{Code, Fault};
+pub use node::{Node, NodeConfig, NodeError};
+pub use service::Service;
 pub use subjects::App;

@@ -2,14 +2,21 @@
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use dashmap::DashMap;
 use kaskade_models::BatchResult;
 use serde::Serialize;
 
-use crate::fault::Code;
+use crate::{
+    discovery::{EndpointStats, ServiceStats},
+    fault::{Code, Fault},
+};
 
 /// Requests that an ingress took responsibility for.
 pub const ACCEPTED: &str = "kaskade_accepted_requests_total";
@@ -38,7 +45,9 @@ pub struct Metrics {
     retried: AtomicU64,
     stale: AtomicU64,
     queue_full: AtomicU64,
+    processing_us: AtomicU64,
     faults: DashMap<Code, u64>,
+    last_fault: Mutex<Option<Fault>>,
     variants: DashMap<String, VariantCount>,
 }
 
@@ -77,8 +86,9 @@ impl Metrics {
         self.accepted.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn answered(&self) {
+    pub(crate) fn answered(&self, in_flight_us: u64) {
         self.answered.fetch_add(1, Relaxed);
+        self.processing_us.fetch_add(in_flight_us, Relaxed);
     }
 
     pub(crate) fn retried(&self) {
@@ -93,8 +103,9 @@ impl Metrics {
         self.queue_full.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn fault(&self, code: Code) {
-        *self.faults.entry(code).or_default() += 1;
+    pub(crate) fn fault(&self, fault: &Fault) {
+        *self.faults.entry(fault.code).or_default() += 1;
+        *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault.clone());
     }
 
     pub(crate) fn batch(&self, variant: &str, size: usize, result: &BatchResult) {
@@ -116,8 +127,35 @@ impl Metrics {
             retried: self.retried.load(Relaxed),
             stale: self.stale.load(Relaxed),
             queue_full: self.queue_full.load(Relaxed),
-            faults: self.faults.iter().map(|entry| (entry.key().to_string(), *entry.value())).collect(),
-            variants: self.variants.iter().map(|entry| (entry.key().clone(), *entry.value())).collect(),
+            faults: self
+                .faults
+                .iter()
+                .map(|entry| (entry.key().to_string(), *entry.value()))
+                .collect(),
+            variants: self
+                .variants
+                .iter()
+                .map(|entry| (entry.key().clone(), *entry.value()))
+                .collect(),
+        }
+    }
+}
+
+/// What `nats micro stats` shows of an ingress.
+impl ServiceStats for Metrics {
+    fn stats(&self) -> EndpointStats {
+        let reading = self.read();
+        let errors = reading.faults.values().sum();
+        EndpointStats {
+            requests: reading.answered + errors,
+            errors,
+            last_error: self
+                .last_fault
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+            processing: Duration::from_micros(self.processing_us.load(Relaxed)),
+            data: serde_json::to_value(&reading).ok(),
         }
     }
 }

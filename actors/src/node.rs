@@ -7,6 +7,8 @@ use std::{
 };
 
 use actix::{Actor, Addr};
+use futures::StreamExt;
+use kaskade_models::power::PowerMeter;
 use kaskade_plans::plan::Plan;
 use thiserror::Error;
 use tokio::sync::{Semaphore, watch};
@@ -14,9 +16,10 @@ use tokio::sync::{Semaphore, watch};
 use crate::{
     bus::{Bus, BusConfig, BusError},
     clock::Clock,
-    discovery,
+    discovery::{self, Announcement},
     exchange::Exchange,
     ingress::{self, GiveUp, Ingress, IngressConfig},
+    meter::{EnergyReport, Meter, ReadEnergy},
     metrics::Metrics,
     planbook::{AdoptError, PlanBook},
     store::{PlanStore, StoreError, Stored},
@@ -38,6 +41,8 @@ pub struct NodeConfig {
     pub worker: Option<(WorkerConfig, Loader)>,
     /// The plan to begin with; without one, the plan store's.
     pub plan: Option<Plan>,
+    /// What reads the energy of this process, if it is to be metered.
+    pub power: Option<PowerMeter>,
     /// How long a shutdown waits for requests in flight.
     pub grace: Duration,
 }
@@ -66,7 +71,10 @@ pub enum NodeError {
 }
 
 fn reasons(readiness: &Readiness) -> String {
-    let reasons = readiness.failed.iter().map(|(replica, reason)| format!("`{replica}`: {reason}"));
+    let reasons = readiness
+        .failed
+        .iter()
+        .map(|(replica, reason)| format!("`{replica}`: {reason}"));
     reasons.collect::<Vec<_>>().join("; ")
 }
 
@@ -75,6 +83,7 @@ pub struct Node {
     bus: Bus,
     book: PlanBook,
     metrics: Arc<Metrics>,
+    meter: Option<Addr<Meter>>,
     exchange: Exchange,
     stop: watch::Sender<Option<Duration>>,
     thread: Option<thread::JoinHandle<()>>,
@@ -87,6 +96,7 @@ struct Up {
     exchange: Exchange,
     book: PlanBook,
     metrics: Arc<Metrics>,
+    meter: Option<Addr<Meter>>,
 }
 
 impl Node {
@@ -106,8 +116,23 @@ impl Node {
             Ok(up) => up?,
             Err(_) => return Err(NodeError::Thread("it ended before it served".to_owned())),
         };
-        let Up { bus, exchange, book, metrics } = up;
-        Ok(Self { bus, book, metrics, exchange, stop, thread: Some(thread), grace })
+        let Up {
+            bus,
+            exchange,
+            book,
+            metrics,
+            meter,
+        } = up;
+        Ok(Self {
+            bus,
+            book,
+            metrics,
+            meter,
+            exchange,
+            stop,
+            thread: Some(thread),
+            grace,
+        })
     }
 
     /// The broker it is connected to.
@@ -123,6 +148,11 @@ impl Node {
     /// What it has counted.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// What it has spent so far; `None` if it is not metered, or has stopped.
+    pub async fn energy(&self) -> Option<EnergyReport> {
+        self.meter.as_ref()?.send(ReadEnergy).await.ok()
     }
 
     /// The exchange its actors meet at, for custom actors that join the process.
@@ -172,7 +202,7 @@ struct Parts {
     store: Arc<dyn PlanStore>,
     book: PlanBook,
     exchange: Exchange,
-    ingress: Option<(Addr<Ingress>, Arc<Semaphore>, usize)>,
+    ingress: Option<(Addr<Ingress>, Arc<Semaphore>, usize, Announcement)>,
     worker: Option<Addr<Worker>>,
     close: watch::Sender<bool>,
 }
@@ -184,13 +214,23 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
     let book = PlanBook::new(&config.app);
     first_plan(&*store, &book, config.plan).await?;
     let metrics = Arc::new(Metrics::default());
+    let node = config
+        .worker
+        .as_ref()
+        .map_or_else(discovery::instance_id, |(worker, _)| worker.name.clone());
     let exchange = Exchange::new(&bus, app.clone(), Clock::start());
     let (close, closed) = watch::channel(false);
 
     let worker = match config.worker {
         Some((worker, loader)) => {
-            let (worker, readiness) =
-                Worker::new(worker, bus.clone(), book.clone(), exchange.clone(), Arc::clone(&metrics), loader);
+            let (worker, readiness) = Worker::new(
+                worker,
+                bus.clone(),
+                book.clone(),
+                exchange.clone(),
+                Arc::clone(&metrics),
+                loader,
+            );
             let worker = worker.start();
             ready(&book, readiness).await?;
             Some(worker)
@@ -209,36 +249,86 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
                 bus.max_payload(),
             )
             .start();
-            let door = ingress::open(&bus, &exchange, &ingress, &id, &limits, closed).await?;
-            discovery::announce(&bus, &app, &id, Arc::clone(&metrics)).await?;
-            Some((ingress, door.room, limits.max_in_flight))
+            let door =
+                ingress::open(&bus, &exchange, &ingress, &id, &limits, metrics.clone(), closed).await?;
+            let announced = discovery::announce(&bus, &app, &id, metrics.clone()).await?;
+            Some((ingress, door.room, limits.max_in_flight, announced))
         }
         None => None,
     };
-    watcher::watch(&bus, &exchange, ingress.as_ref().map(|(ingress, ..)| ingress.clone().recipient())).await?;
-    let up = Up { bus: bus.clone(), exchange: exchange.clone(), book: book.clone(), metrics };
-    Ok((Parts { bus, store, book, exchange, ingress, worker, close }, up))
+    let meter = config.power.map(|power| {
+        let meter = Meter::new(&node, power, exchange.clone(), Arc::clone(&metrics));
+        meter.start()
+    });
+    watcher::watch(
+        &bus,
+        &exchange,
+        ingress.as_ref().map(|(ingress, ..)| ingress.clone().recipient()),
+    )
+    .await?;
+    let up = Up {
+        bus: bus.clone(),
+        exchange: exchange.clone(),
+        book: book.clone(),
+        metrics,
+        meter,
+    };
+    Ok((
+        Parts {
+            bus,
+            store,
+            book,
+            exchange,
+            ingress,
+            worker,
+            close,
+        },
+        up,
+    ))
 }
 
 /// The plan given, written to the store; or the store's.
+///
+/// The processes of an app start side by side with the same plan: whoever finds it stored already takes that epoch, and
+/// whoever loses the race to write it looks again.
 async fn first_plan(store: &dyn PlanStore, book: &PlanBook, plan: Option<Plan>) -> Result<(), NodeError> {
-    let stored = store.get().await?;
-    match (plan, stored) {
-        (Some(plan), stored) => {
-            // Tried before it is stored: what this process would not serve is not put before others either.
-            PlanBook::new(&plan.app).adopt(u64::MAX, plan.clone())?;
-            let epoch = store.put(&plan, stored.map(|stored| stored.epoch)).await?;
-            book.adopt(epoch, plan)?;
+    let Some(plan) = plan else {
+        return match store.get().await? {
+            Some(Stored { plan, epoch }) => Ok(book.adopt(epoch, plan)?),
+            None => Ok(()),
+        };
+    };
+    // Tried before it is stored: what this process would not serve is not put before others either.
+    PlanBook::new(&plan.app).adopt(u64::MAX, plan.clone())?;
+    for _ in 0..FIRST_PLAN_TRIES {
+        let expected = match store.get().await {
+            Ok(Some(stored)) if stored.plan == plan => return Ok(book.adopt(stored.epoch, plan)?),
+            Ok(stored) => stored.map(|stored| stored.epoch),
+            // What nobody can read is replaced by what this process was told to serve.
+            Err(StoreError::Malformed { epoch, .. }) => Some(epoch),
+            Err(error) => return Err(error.into()),
+        };
+        match store.put(&plan, expected).await {
+            Ok(epoch) => return Ok(book.adopt(epoch, plan)?),
+            Err(StoreError::Stale { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
-        (None, Some(Stored { plan, epoch })) => book.adopt(epoch, plan)?,
-        (None, None) => {}
     }
-    Ok(())
+    Err(StoreError::Stale {
+        expected: None,
+        newest: None,
+    }
+    .into())
 }
+
+/// How often a starting process tries to write its plan while others write theirs.
+const FIRST_PLAN_TRIES: usize = 8;
 
 /// Waits until the worker has loaded what the first plan gives it.
 async fn ready(book: &PlanBook, mut readiness: watch::Receiver<Readiness>) -> Result<(), NodeError> {
-    let Some((adopted, _)) = book.current() else { return Ok(()) };
+    let Some((adopted, _)) = book.current() else {
+        return Ok(());
+    };
     let reached = readiness.wait_for(|ready| ready.epoch >= adopted.epoch).await;
     match reached.map(|ready| ready.clone()) {
         Ok(ready) if ready.failed.is_empty() => Ok(()),
@@ -251,7 +341,11 @@ impl Parts {
     /// Follows plans and gears until it is stopped, then drains.
     async fn serve(self, mut stopped: watch::Receiver<Option<Duration>>) {
         let follow_store = actix::spawn(follow_store(Arc::clone(&self.store), self.book.clone()));
-        let follow_gears = actix::spawn(follow_gears(self.bus.clone(), self.exchange.clone(), self.book.clone()));
+        let follow_gears = actix::spawn(follow_gears(
+            self.bus.clone(),
+            self.exchange.clone(),
+            self.book.clone(),
+        ));
         let follow_book = self.worker.clone().map(|worker| {
             let mut changes = self.book.changes();
             actix::spawn(async move {
@@ -264,7 +358,10 @@ impl Parts {
             Ok(grace) => grace.unwrap_or_default(),
             Err(_) => Duration::ZERO,
         };
-        for task in [Some(follow_store), Some(follow_gears), follow_book].into_iter().flatten() {
+        for task in [Some(follow_store), Some(follow_gears), follow_book]
+            .into_iter()
+            .flatten()
+        {
             task.abort();
         }
         self.drain(grace).await;
@@ -273,7 +370,8 @@ impl Parts {
     async fn drain(self, grace: Duration) {
         let end = tokio::time::Instant::now() + grace;
         self.close.send_replace(true);
-        if let Some((_, room, all)) = &self.ingress {
+        if let Some((_, room, all, announced)) = &self.ingress {
+            announced.withdraw();
             until(end, || room.available_permits() == *all).await;
         }
         if let Some(worker) = &self.worker
@@ -299,17 +397,20 @@ async fn until(end: tokio::time::Instant, condition: impl Fn() -> bool) {
 
 /// Adopts every plan that appears in the store; one that is refused changes nothing.
 async fn follow_store(store: Arc<dyn PlanStore>, book: PlanBook) {
-    let Ok(mut plans) = store.watch().await.inspect_err(|error| tracing::error!(%error, "the plan store is not watched"))
+    let Ok(mut plans) = store
+        .watch()
+        .await
+        .inspect_err(|error| tracing::error!(%error, "the plan store is not watched"))
     else {
         return;
     };
     while let Some(change) = plans.next().await {
-        let adopted = change.map_err(|error| error.to_string()).and_then(|Stored { plan, epoch }| {
-            match book.adopt(epoch, plan) {
+        let adopted = change
+            .map_err(|error| error.to_string())
+            .and_then(|Stored { plan, epoch }| match book.adopt(epoch, plan) {
                 Err(AdoptError::Stale { .. }) | Ok(()) => Ok(()),
                 Err(error) => Err(error.to_string()),
-            }
-        });
+            });
         if let Err(reason) = adopted {
             tracing::error!(reason, "a plan was refused; the last good one goes on serving");
         }
@@ -318,12 +419,16 @@ async fn follow_store(store: Arc<dyn PlanStore>, book: PlanBook) {
 
 /// Shifts gears as they are announced.
 async fn follow_gears(bus: Bus, exchange: Exchange, book: PlanBook) {
-    use futures::StreamExt;
-    let Ok(mut shifts) = bus.subscribe(exchange.app().gear(), None).await else { return };
+    let Ok(mut shifts) = bus.subscribe(exchange.app().gear(), None).await else {
+        return;
+    };
     while let Some(message) = shifts.next().await {
         let shifted = GearShift::decode(&message.payload)
             .map_err(|error| error.to_string())
-            .and_then(|shift| book.shift(shift.epoch, shift.gear).map_err(|error| error.to_string()));
+            .and_then(|shift| {
+                book.shift(shift.epoch, shift.gear)
+                    .map_err(|error| error.to_string())
+            });
         if let Err(reason) = shifted {
             tracing::warn!(reason, "a gear shift was not followed");
         }

@@ -46,7 +46,9 @@ pub enum AdoptError {
         ours: String,
     },
     /// The plan uses what this build does not serve yet.
-    #[error("stage `{stage}` exits by fan_out, which is planned for but not served by this version; use bands, next or reply")]
+    #[error(
+        "stage `{stage}` exits by fan_out, which is planned for but not served by this version; use bands, next or reply"
+    )]
     FanOut {
         /// The stage.
         stage: String,
@@ -60,7 +62,9 @@ pub enum AdoptError {
         current: u64,
     },
     /// The gear does not exist in the running plan.
-    #[error("gear {gear} of epoch {epoch} does not exist in the running plan (epoch {current}, {gears} gears)")]
+    #[error(
+        "gear {gear} of epoch {epoch} does not exist in the running plan (epoch {current}, {gears} gears)"
+    )]
     NoSuchGear {
         /// The gear asked for.
         gear: u32,
@@ -81,12 +85,21 @@ impl Adopted {
 
     /// The stage of that name in that gear.
     pub fn stage(&self, gear: u32, name: &str) -> Option<&Stage> {
-        self.gear(gear)?.wiring.stages.iter().find(|stage| stage.name == name)
+        self.gear(gear)?
+            .wiring
+            .stages
+            .iter()
+            .find(|stage| stage.name == name)
     }
 
     /// How the variant's outputs become a confidence.
     pub fn calibration(&self, variant: &str) -> Option<&Calibration> {
-        self.plan.variants.iter().find(|planned| planned.name == variant)?.calibration.as_ref()
+        self.plan
+            .variants
+            .iter()
+            .find(|planned| planned.name == variant)?
+            .calibration
+            .as_ref()
     }
 
     /// Names of the stages that run the variant, over all gears, each once.
@@ -107,7 +120,10 @@ impl Adopted {
     /// The batching of the variant's first stage in that gear.
     pub fn batching(&self, gear: u32, variant: &str) -> Option<Batching> {
         let stages = &self.gear(gear)?.wiring.stages;
-        stages.iter().find(|stage| stage.variant == variant).map(|stage| stage.batching)
+        stages
+            .iter()
+            .find(|stage| stage.variant == variant)
+            .map(|stage| stage.batching)
     }
 }
 
@@ -128,13 +144,18 @@ pub struct PlanBook {
 impl PlanBook {
     /// An empty book.
     pub fn new(app: &str) -> Self {
-        Self { app: app.to_owned(), page: Arc::new(watch::Sender::new(Page::default())) }
+        Self {
+            app: app.to_owned(),
+            page: Arc::new(watch::Sender::new(Page::default())),
+        }
     }
 
     /// The running plan and gear; `None` before the first plan.
     pub fn current(&self) -> Option<(Arc<Adopted>, u32)> {
         let page = self.page.borrow();
-        page.epochs.last_key_value().map(|(_, adopted)| (Arc::clone(adopted), page.gear))
+        page.epochs
+            .last_key_value()
+            .map(|(_, adopted)| (Arc::clone(adopted), page.gear))
     }
 
     /// The plan of that epoch, while it is kept.
@@ -147,13 +168,25 @@ impl PlanBook {
     /// # Errors
     /// [`AdoptError`]; the running plan stays as it is.
     pub fn adopt(&self, epoch: u64, plan: Plan) -> Result<(), AdoptError> {
-        plan.validate().map_err(|error| AdoptError::Invalid { epoch, reason: error.to_string() })?;
+        plan.validate().map_err(|error| AdoptError::Invalid {
+            epoch,
+            reason: error.to_string(),
+        })?;
         if plan.app != self.app {
-            return Err(AdoptError::WrongApp { epoch, theirs: plan.app, ours: self.app.clone() });
+            return Err(AdoptError::WrongApp {
+                epoch,
+                theirs: plan.app,
+                ours: self.app.clone(),
+            });
         }
         let stages = plan.gears.iter().flat_map(|gear| &gear.wiring.stages);
-        if let Some(stage) = stages.into_iter().find(|stage| matches!(stage.exit, Exit::FanOut { .. })) {
-            return Err(AdoptError::FanOut { stage: stage.name.clone() });
+        if let Some(stage) = stages
+            .into_iter()
+            .find(|stage| matches!(stage.exit, Exit::FanOut { .. }))
+        {
+            return Err(AdoptError::FanOut {
+                stage: stage.name.clone(),
+            });
         }
         let mut adopted = Some(Arc::new(Adopted { epoch, plan }));
         let mut refused = None;
@@ -161,7 +194,10 @@ impl PlanBook {
             if let Some((current, _)) = page.epochs.last_key_value()
                 && *current >= epoch
             {
-                refused = Some(AdoptError::Stale { epoch, current: *current });
+                refused = Some(AdoptError::Stale {
+                    epoch,
+                    current: *current,
+                });
                 return false;
             }
             page.epochs.extend(adopted.take().map(|adopted| (epoch, adopted)));
@@ -181,10 +217,17 @@ impl PlanBook {
     pub fn shift(&self, epoch: u64, gear: u32) -> Result<bool, AdoptError> {
         let mut refused = None;
         let shifted = self.page.send_if_modified(|page| {
-            let (current, gears) =
-                page.epochs.last_key_value().map_or((0, 0), |(epoch, adopted)| (*epoch, adopted.plan.gears.len()));
+            let (current, gears) = page
+                .epochs
+                .last_key_value()
+                .map_or((0, 0), |(epoch, adopted)| (*epoch, adopted.plan.gears.len()));
             if current != epoch || gear as usize >= gears {
-                refused = Some(AdoptError::NoSuchGear { gear, epoch, current, gears });
+                refused = Some(AdoptError::NoSuchGear {
+                    gear,
+                    epoch,
+                    current,
+                    gears,
+                });
                 return false;
             }
             std::mem::replace(&mut page.gear, gear) != gear

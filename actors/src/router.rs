@@ -50,15 +50,23 @@ pub(crate) enum Way {
 impl Router {
     /// A router for the replicas of one variant.
     pub fn new(variant: &str, book: PlanBook, metrics: Arc<Metrics>) -> Self {
-        Self { variant: variant.to_owned(), book, metrics }
+        Self {
+            variant: variant.to_owned(),
+            book,
+            metrics,
+        }
     }
 
     fn route(&self, delivery: Delivery, outputs: Vec<Tensor>) {
         let request = &delivery.request;
-        let decided = self.book.at(request.epoch).ok_or_else(|| unknown_epoch(request.epoch)).and_then(|adopted| {
-            let confidence = confidence(&adopted, &self.variant, &outputs)?;
-            way(&adopted, request.gear, &request.stage, confidence).map(|way| (way, confidence))
-        });
+        let decided = self
+            .book
+            .at(request.epoch)
+            .ok_or_else(|| unknown_epoch(request.epoch))
+            .and_then(|adopted| {
+                let confidence = confidence(&adopted, &self.variant, &outputs)?;
+                way(&adopted, request.gear, &request.stage, confidence).map(|way| (way, confidence))
+            });
         match decided {
             Err(fault) => delivery.fail(fault),
             Ok((Way::Reply, confidence)) => delivery.reply(outputs, confidence),
@@ -75,7 +83,15 @@ impl Actor for Router {
 impl Handler<Batch> for Router {
     type Result = ();
 
-    fn handle(&mut self, Batch { deliveries, result, started }: Batch, _: &mut Context<Self>) {
+    fn handle(
+        &mut self,
+        Batch {
+            deliveries,
+            result,
+            started,
+        }: Batch,
+        _: &mut Context<Self>,
+    ) {
         let size = deliveries.len();
         self.metrics.batch(&self.variant, size, &result);
         for (mut delivery, outcome) in deliveries.into_iter().zip(result.outputs) {
@@ -99,16 +115,22 @@ pub(crate) fn way(adopted: &Adopted, gear: u32, stage: &str, confidence: Option<
         Ok(Route::Reply) => Ok(Way::Reply),
         Ok(Route::Forward(edge)) if continues => Ok(Way::Continue(edge.clone())),
         Ok(Route::Forward(edge)) => Ok(Way::Forward(edge.clone())),
-        Ok(Route::FanOut(_)) => {
-            Err(Fault::new(Code::Internal, format!("stage `{stage}` fans out, which is not served")))
-        }
-        Err(error) => Err(Fault::new(Code::NotCalibrated, format!("stage `{stage}`: {error}"))),
+        Ok(Route::FanOut(_)) => Err(Fault::new(
+            Code::Internal,
+            format!("stage `{stage}` fans out, which is not served"),
+        )),
+        Err(error) => Err(Fault::new(
+            Code::NotCalibrated,
+            format!("stage `{stage}`: {error}"),
+        )),
     }
 }
 
 /// The calibrated confidence of a variant's outputs; `None` for a variant without calibration.
 pub(crate) fn confidence(adopted: &Adopted, variant: &str, outputs: &[Tensor]) -> Result<Option<f64>, Fault> {
-    let Some(calibration) = adopted.calibration(variant) else { return Ok(None) };
+    let Some(calibration) = adopted.calibration(variant) else {
+        return Ok(None);
+    };
     score(calibration, outputs)
         .map(Some)
         .map_err(|reason| Fault::new(Code::BadOutput, format!("variant `{variant}`: {reason}")))
@@ -117,19 +139,31 @@ pub(crate) fn confidence(adopted: &Adopted, variant: &str, outputs: &[Tensor]) -
 fn score(calibration: &Calibration, outputs: &[Tensor]) -> Result<f64, String> {
     let read = |name: &str| {
         let tensor = outputs.iter().find(|tensor| tensor.name == name);
-        let tensor = tensor.ok_or_else(|| format!("there is no output `{name}` to judge its confidence by"))?;
-        tensor.to_f32().map(|values| (values, tensor.shape.last().copied().unwrap_or(1))).map_err(|e| e.to_string())
+        let tensor =
+            tensor.ok_or_else(|| format!("there is no output `{name}` to judge its confidence by"))?;
+        tensor
+            .to_f32()
+            .map(|values| (values, tensor.shape.last().copied().unwrap_or(1)))
+            .map_err(|e| e.to_string())
     };
-    let judge = |scores: &Scores<'_>| calibration.confidence(scores).map_err(|e: ConfidenceError| e.to_string());
+    let judge = |scores: &Scores<'_>| {
+        calibration
+            .confidence(scores)
+            .map_err(|e: ConfidenceError| e.to_string())
+    };
     match calibration.estimator {
         Estimator::MaxSquared | Estimator::Margin => judge(&Scores::Logits(&read("logits")?.0)),
         Estimator::TopK { .. } => {
             let (logits, vocabulary) = read("logits")?;
-            judge(&Scores::Tokens { logits: &logits, vocabulary })
+            judge(&Scores::Tokens {
+                logits: &logits,
+                vocabulary,
+            })
         }
-        Estimator::Span => {
-            judge(&Scores::Span { start: &read("start_logits")?.0, end: &read("end_logits")?.0 })
-        }
+        Estimator::Span => judge(&Scores::Span {
+            start: &read("start_logits")?.0,
+            end: &read("end_logits")?.0,
+        }),
         Estimator::Given => {
             let given = read("confidence")?.0.first().copied().map(f64::from);
             judge(&Scores::Given(given.ok_or("output `confidence` is empty")?))
@@ -139,5 +173,8 @@ fn score(calibration: &Calibration, outputs: &[Tensor]) -> Result<f64, String> {
 
 fn unknown_epoch(epoch: u64) -> Fault {
     // Retryable: the ingress resends under the same epoch, and this process may learn it in the meantime.
-    Fault::new(Code::Unavailable, format!("this worker does not know the plan of epoch {epoch} (yet)"))
+    Fault::new(
+        Code::Unavailable,
+        format!("this worker does not know the plan of epoch {epoch} (yet)"),
+    )
 }

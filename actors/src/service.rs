@@ -45,7 +45,10 @@ impl Service {
             models: BTreeMap::new(),
             plan: None,
             ingress: Some(IngressConfig::default()),
-            worker: WorkerConfig { name: SOLE_WORKER.to_owned(), queue_capacity: 1024 },
+            worker: WorkerConfig {
+                name: SOLE_WORKER.to_owned(),
+                queue_capacity: 1024,
+            },
             batching: Batching::default(),
             replicas: NonZeroU32::MIN,
             grace: Duration::from_secs(10),
@@ -124,9 +127,13 @@ impl Service {
         let mut names = self.models.keys();
         let plan = match (self.plan, names.next(), names.next()) {
             (Some(plan), ..) => Some(plan),
-            (None, Some(only), None) => {
-                Some(single(&self.app, only, &self.worker.name, self.replicas, self.batching))
-            }
+            (None, Some(only), None) => Some(single(
+                &self.app,
+                only,
+                &self.worker.name,
+                self.replicas,
+                self.batching,
+            )),
             // Several models and no plan: the plan store has to say how they work together.
             (None, ..) => None,
         };
@@ -145,6 +152,7 @@ impl Service {
             ingress: self.ingress,
             worker: Some((self.worker, loader)),
             plan,
+            power: None,
             grace: self.grace,
         })
     }
@@ -156,7 +164,10 @@ pub fn single(app: &str, variant: &str, worker: &str, replicas: NonZeroU32, batc
         version: PLAN_VERSION,
         app: app.to_owned(),
         made_by: "single".to_owned(),
-        variants: vec![PlannedVariant { name: variant.to_owned(), calibration: None }],
+        variants: vec![PlannedVariant {
+            name: variant.to_owned(),
+            calibration: None,
+        }],
         placement: (0..replicas.get())
             .map(|index| Replica {
                 id: format!("{variant}-{index}"),

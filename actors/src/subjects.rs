@@ -247,6 +247,31 @@ impl std::fmt::Debug for App {
     }
 }
 
+/// A subject that nobody serves, another one every time: what a round trip is made with.
+pub fn nobody() -> Subject {
+    format!("_KASKADE.NOBODY.{}", crate::ids::unique_token()).into()
+}
+
+/// Where a NATS service answers `verb` (ADR-32): all services, those of its name, and itself.
+///
+/// # Errors
+/// [`SubjectError`] when `service` or `instance` is no token.
+pub fn discovery(verb: &str, service: &str, instance: &str) -> Result<[Subject; 3], SubjectError> {
+    check_token("service", service)?;
+    check_token("service instance", instance)?;
+    Ok([
+        format!("$SRV.{verb}").into(),
+        format!("$SRV.{verb}.{service}").into(),
+        format!("$SRV.{verb}.{service}.{instance}").into(),
+    ])
+}
+
+/// The verb of a subject that [`discovery`] made; empty for any other.
+pub fn discovery_verb(subject: &str) -> &str {
+    let rest = subject.strip_prefix("$SRV.");
+    rest.and_then(|rest| rest.split('.').next()).unwrap_or_default()
+}
+
 /// A name made from text that a machine or a person chose freely, such as a host name: what does not fit a token
 /// becomes `-`. Never apply it to a name that must address something; such a name is refused instead.
 pub fn token_from(text: &str) -> String {

@@ -74,12 +74,21 @@ fn receive(
         Err(error) => return refuse_undecodable(exchange, replica, &message, &error.to_string()),
     };
     let headers = message.headers.as_ref();
-    let budget = headers.and_then(|headers| headers::budget(headers).ok().flatten()).unwrap_or(DEFAULT_BUDGET);
+    let budget = headers
+        .and_then(|headers| headers::budget(headers).ok().flatten())
+        .unwrap_or(DEFAULT_BUDGET);
     let budget_us = budget.as_micros() as u64;
     let trace = headers.and_then(Trace::read).unwrap_or_else(Trace::start);
     let permit = Arc::clone(room).try_acquire_owned().ok();
     let full = permit.is_none();
-    let delivery = Delivery::new(request, now.saturating_add(budget_us), trace, exchange.clone(), replica, permit);
+    let delivery = Delivery::new(
+        request,
+        now.saturating_add(budget_us),
+        trace,
+        exchange.clone(),
+        replica,
+        permit,
+    );
     if full {
         delivery.fail(full_queue(replica));
     } else {
@@ -93,11 +102,22 @@ const DEFAULT_BUDGET: Duration = Duration::from_secs(30);
 /// The request cannot be read, but the reply subject says where it belongs: `done.<ingress>.<id>`.
 fn refuse_undecodable(exchange: &Exchange, replica: &str, message: &Message, reason: &str) {
     tracing::warn!(subject = %message.subject, reason, "a stage request could not be read");
-    let Some(reply) = message.reply.clone() else { return };
-    let fault = Fault::new(Code::Malformed, format!("the stage could not read the request: {reason}"));
+    let Some(reply) = message.reply.clone() else {
+        return;
+    };
+    let fault = Fault::new(
+        Code::Malformed,
+        format!("the stage could not read the request: {reason}"),
+    );
     let result = DoneResult::Fault(fault);
-    let done =
-        Done { id: 0, attempt: 0, stage: String::new(), replica: replica.to_owned(), hops: Vec::new(), result };
+    let done = Done {
+        id: 0,
+        attempt: 0,
+        stage: String::new(),
+        replica: replica.to_owned(),
+        hops: Vec::new(),
+        result,
+    };
     if let Ok(payload) = done.encode() {
         exchange.publish(reply, None, None, payload);
     }

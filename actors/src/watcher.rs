@@ -9,7 +9,12 @@ use actix::Recipient;
 use async_nats::connection::State;
 use futures::StreamExt;
 
-use crate::{bus::{Bus, BusError}, exchange::Exchange, ingress::Lost, wire::{Beat, Message as _}};
+use crate::{
+    bus::{Bus, BusError},
+    exchange::Exchange,
+    ingress::Lost,
+    wire::{Beat, Message as _},
+};
 
 /// How often silence is looked for: half a beat.
 const LOOK: Duration = Duration::from_millis(50);
@@ -53,7 +58,9 @@ pub async fn watch(bus: &Bus, exchange: &Exchange, ingress: Option<Recipient<Los
 fn hear(exchange: &Exchange, hosts: &mut BTreeMap<String, BTreeSet<String>>, beat: &Beat) {
     let now = exchange.clock().now();
     let named: BTreeSet<String> = beat.replicas.iter().map(|replica| replica.id.clone()).collect();
-    let before = hosts.insert(beat.actor.clone(), named.clone()).unwrap_or_default();
+    let before = hosts
+        .insert(beat.actor.clone(), named.clone())
+        .unwrap_or_default();
     exchange.liveness(|liveness| {
         for left in before.difference(&named) {
             liveness.forget(left);

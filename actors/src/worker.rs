@@ -102,7 +102,9 @@ pub struct Draining(Vec<(Arc<Semaphore>, usize)>);
 impl Draining {
     /// Whether every request that was taken has been answered.
     pub fn done(&self) -> bool {
-        self.0.iter().all(|(room, capacity)| room.available_permits() == *capacity)
+        self.0
+            .iter()
+            .all(|(room, capacity)| room.available_permits() == *capacity)
     }
 }
 
@@ -142,7 +144,9 @@ impl Worker {
     }
 
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
-        let Some((adopted, gear)) = self.book.current() else { return };
+        let Some((adopted, gear)) = self.book.current() else {
+            return;
+        };
         let wanted: BTreeMap<&str, &Replica> = adopted
             .plan
             .placement
@@ -152,7 +156,10 @@ impl Worker {
             .collect();
         self.failed.retain(|id, _| wanted.contains_key(id.as_str()));
         for replica in wanted.values() {
-            let known = self.replicas.get(&replica.id).is_some_and(|hosted| hosted.replica == **replica);
+            let known = self
+                .replicas
+                .get(&replica.id)
+                .is_some_and(|hosted| hosted.replica == **replica);
             if !known && !self.failed.contains_key(&replica.id) && self.loading.insert(replica.id.clone()) {
                 self.load((*replica).clone(), ctx);
             }
@@ -161,8 +168,12 @@ impl Worker {
             return;
         }
         // Everything new is loaded: now the old may leave.
-        let leaving: Vec<String> =
-            self.replicas.keys().filter(|id| !wanted.contains_key(id.as_str())).cloned().collect();
+        let leaving: Vec<String> = self
+            .replicas
+            .keys()
+            .filter(|id| !wanted.contains_key(id.as_str()))
+            .cloned()
+            .collect();
         for id in leaving {
             self.retire(&id);
         }
@@ -179,9 +190,12 @@ impl Worker {
         actix::spawn(async move {
             let wanted = replica.clone();
             let loaded = tokio::task::spawn_blocking(move || {
-                Executor::spawn(&wanted.id.clone(), move || loader(&wanted)).map_err(|error| error.to_string())
+                Executor::spawn(&wanted.id.clone(), move || loader(&wanted))
+                    .map_err(|error| error.to_string())
             });
-            let executor = loaded.await.unwrap_or_else(|_| Err("loading it panicked".to_owned()));
+            let executor = loaded
+                .await
+                .unwrap_or_else(|_| Err("loading it panicked".to_owned()));
             worker.do_send(Loaded { replica, executor });
         });
     }
@@ -212,7 +226,14 @@ impl Worker {
         };
         let capacity = local.room.available_permits();
         let (stop, _) = watch::channel(false);
-        let hosted = Hosted { local, batcher, stages: BTreeSet::new(), stop, capacity, replica };
+        let hosted = Hosted {
+            local,
+            batcher,
+            stages: BTreeSet::new(),
+            stop,
+            capacity,
+            replica,
+        };
         self.bind(&hosted, self.exchange.app().replica(&hosted.replica.id), None);
         self.replicas.insert(hosted.replica.id.clone(), hosted);
     }
@@ -225,13 +246,20 @@ impl Worker {
                 if hosted.stages.contains(&stage) {
                     continue;
                 }
-                self.bind(hosted, self.exchange.app().stage(&stage), Some(subjects::STAGE_GROUP.to_owned()));
+                self.bind(
+                    hosted,
+                    self.exchange.app().stage(&stage),
+                    Some(subjects::STAGE_GROUP.to_owned()),
+                );
                 self.exchange.join_stage(&stage, hosted.local.clone());
                 hosted.stages.insert(stage);
             }
         }
         self.replicas = replicas;
-        let ready = Readiness { epoch: adopted.epoch, failed: self.failed.clone() };
+        let ready = Readiness {
+            epoch: adopted.epoch,
+            failed: self.failed.clone(),
+        };
         let (bus, readiness) = (self.bus.clone(), self.readiness.clone());
         actix::spawn(async move {
             // Only a round trip proves that the subscriptions stand.
@@ -244,9 +272,12 @@ impl Worker {
         // Replica and stage names are checked with the plan.
         let Ok(subject) = subject else { return };
         let (bus, exchange, stop) = (self.bus.clone(), self.exchange.clone(), hosted.stop.subscribe());
-        let LocalReplica { id, mailbox, room, .. } = hosted.local.clone();
+        let LocalReplica {
+            id, mailbox, room, ..
+        } = hosted.local.clone();
         actix::spawn(async move {
-            if let Err(error) = system::bind(&bus, &exchange, subject, group, &id, mailbox, room, stop).await {
+            if let Err(error) = system::bind(&bus, &exchange, subject, group, &id, mailbox, room, stop).await
+            {
                 tracing::error!(%error, replica = id, "a replica could not subscribe");
             }
         });
@@ -268,7 +299,11 @@ impl Worker {
                 id: hosted.replica.id.clone(),
                 variant: hosted.replica.variant.clone(),
                 queue: count(hosted.local.depth.load(Ordering::Relaxed)),
-                in_flight: count(hosted.capacity.saturating_sub(hosted.local.room.available_permits())),
+                in_flight: count(
+                    hosted
+                        .capacity
+                        .saturating_sub(hosted.local.room.available_permits()),
+                ),
                 ..ReplicaBeat::default()
             })
             .collect::<Vec<_>>();
@@ -315,11 +350,19 @@ impl Handler<Loaded> for Worker {
 
     fn handle(&mut self, Loaded { replica, executor }: Loaded, ctx: &mut Context<Self>) {
         self.loading.remove(&replica.id);
-        let batching = self.book.current().and_then(|(adopted, gear)| adopted.batching(gear, &replica.variant));
+        let batching = self
+            .book
+            .current()
+            .and_then(|(adopted, gear)| adopted.batching(gear, &replica.variant));
         match executor {
             Ok(executor) => self.host(replica, executor, batching.unwrap_or_default()),
             Err(reason) => {
-                tracing::error!(replica = replica.id, variant = replica.variant, reason, "a replica was not loaded");
+                tracing::error!(
+                    replica = replica.id,
+                    variant = replica.variant,
+                    reason,
+                    "a replica was not loaded"
+                );
                 self.failed.insert(replica.id, reason);
             }
         }
@@ -332,7 +375,10 @@ impl Handler<Leave> for Worker {
 
     fn handle(&mut self, _: Leave, _: &mut Context<Self>) -> Draining {
         let leaving: Vec<String> = self.replicas.keys().cloned().collect();
-        let queues = self.replicas.values().map(|hosted| (Arc::clone(&hosted.local.room), hosted.capacity));
+        let queues = self
+            .replicas
+            .values()
+            .map(|hosted| (Arc::clone(&hosted.local.room), hosted.capacity));
         let draining = Draining(queues.collect());
         for id in leaving {
             self.retire(&id);

@@ -4,20 +4,35 @@
 //! |---|---|
 //! | [`tensor`] | tensors as they travel (Open Inference Protocol v2) |
 //! | [`idx`] | labelled images in IDX files |
+//! | [`power`] | energy readings of a device, their source always named |
+//! | [`manifest`] | which checkpoints make up a family |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
+//! | [`selftest`] | the suite that tells whether a device computes what it should, and how fast |
 //! | [`checkpoint`] | Hugging Face directories, read strictly |
+//! | [`executor`] | the thread that a model lives on |
+//! | [`fixtures`] | small checkpoints with known answers, to compare a device with transformers |
 //! | [`families`] | the models that burn runs, and the registry that finds a checkpoint's |
+//! | [`device`] | the device that models run on |
 
 pub mod checkpoint;
+pub mod device;
+pub mod executor;
 pub mod families;
+pub mod fixtures;
 pub mod idx;
+pub mod manifest;
 pub mod model;
+pub mod power;
+pub mod selftest;
 pub mod tensor;
 
 /// Where a model's tensors live and compute: burn's device, chosen at run time.
 pub use burn::tensor::Device;
 pub use checkpoint::{Checkpoint, LoadError};
+pub use device::{DeviceChoice, DeviceError, DeviceInfo};
+pub use executor::{BatchResult, Executor, RunError, SpawnError};
 pub use families::{LoadOptions, Loaded, ModelInfo, Task, load, load_checkpoint};
-
-pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
+pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, check_outputs};
+pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
+pub use selftest::{SelftestExtent, SelftestOptions, SelftestReport, selftest};
 pub use tensor::{Datatype, Tensor, TensorError};

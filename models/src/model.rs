@@ -117,6 +117,28 @@ impl Signature {
     }
 }
 
+/// The outputs themselves, if they can leave as an answer: at least one, each well-formed, not empty and finite.
+///
+/// # Errors
+/// [`ModelError::BadOutput`] for the first that is not.
+pub fn check_outputs(outputs: Outputs) -> Result<Outputs, ModelError> {
+    let bad = |reason: String| ModelError::BadOutput { reason };
+    if outputs.is_empty() {
+        return Err(bad("it has no outputs".into()));
+    }
+    outputs
+        .into_iter()
+        .map(|output| {
+            let output = output.checked().map_err(|error| bad(error.to_string()))?;
+            if output.data.is_empty() {
+                return Err(bad(format!("output `{}` is empty", output.name)));
+            }
+            output.check_finite().map_err(|error| bad(error.to_string()))?;
+            Ok(output)
+        })
+        .collect()
+}
+
 impl InputSpec {
     fn check(&self, input: &Tensor) -> Result<(), ModelError> {
         if input.datatype != self.datatype {
@@ -200,6 +222,20 @@ pub enum ModelError {
         /// The shape received.
         actual: Vec<usize>,
     },
+    /// An input of the right type and shape whose values the model cannot take, such as a token it does not know.
+    #[error("input `{name}` cannot be used: {reason}")]
+    BadInput {
+        /// The input.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The model answered, and the answer must not leave: empty, ill-shaped, NaN or infinite.
+    #[error("the model's answer cannot be served: {reason}")]
+    BadOutput {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The model itself failed.
     #[error("the model failed: {reason}")]
     Failed {
@@ -231,6 +267,27 @@ mod tests {
             signature().check(&[image, weight(&[2])]),
             Err(ModelError::WrongShape { .. })
         ));
+    }
+
+    #[test]
+    fn outputs_that_must_not_leave_are_refused() {
+        let logits = |values: &[f32]| Tensor::from_f32("logits", &[values.len()], values).unwrap();
+        assert!(check_outputs(vec![logits(&[0.5, -0.5])]).is_ok());
+        for refused in [
+            vec![],
+            vec![logits(&[])],
+            vec![logits(&[1.0]), logits(&[0.0, f32::NAN])],
+            vec![logits(&[f32::NEG_INFINITY])],
+            vec![Tensor {
+                shape: vec![3],
+                ..logits(&[1.0])
+            }],
+        ] {
+            assert!(matches!(
+                check_outputs(refused),
+                Err(ModelError::BadOutput { .. })
+            ));
+        }
     }
 
     #[test]

@@ -143,6 +143,26 @@ pub enum TensorError {
         /// Its type.
         actual: &'static str,
     },
+    /// A `BYTES` tensor whose elements' lengths do not add up to its bytes.
+    #[error(
+        "tensor `{name}` is BYTES of shape {shape:?}, but its elements' lengths do not add up to its {actual} bytes"
+    )]
+    WrongElements {
+        /// Its name.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Bytes received.
+        actual: usize,
+    },
+    /// A `BYTES` element asked for as text is not UTF-8.
+    #[error("tensor `{name}` is not UTF-8 text at element {index}")]
+    NotText {
+        /// Its name.
+        name: String,
+        /// Position of the first offending element.
+        index: usize,
+    },
     /// A float in it is NaN or infinite.
     #[error("tensor `{name}` holds {value} at element {index}; only finite numbers are served")]
     NotFinite {
@@ -192,6 +212,28 @@ impl Tensor {
         .checked()
     }
 
+    /// A one-copy `BYTES` tensor of texts, of shape `[texts.len()]`.
+    ///
+    /// # Errors
+    /// [`TensorError::Overflow`] when a text does not fit the protocol's 32-bit length.
+    pub fn from_texts(name: impl Into<String>, texts: &[&str]) -> Result<Self, TensorError> {
+        let (name, shape) = (name.into(), vec![texts.len()]);
+        let mut data = Vec::with_capacity(texts.iter().map(|text| text.len() + 4).sum());
+        for text in texts {
+            let Ok(length) = u32::try_from(text.len()) else {
+                return Err(TensorError::Overflow { name, shape });
+            };
+            data.extend(length.to_le_bytes());
+            data.extend(text.as_bytes());
+        }
+        Ok(Self {
+            name,
+            shape,
+            datatype: Datatype::Bytes,
+            data: data.into(),
+        })
+    }
+
     /// Number of elements.
     ///
     /// # Errors
@@ -209,11 +251,11 @@ impl Tensor {
     /// The tensor itself, if its bytes fill its shape.
     ///
     /// # Errors
-    /// [`TensorError::WrongLength`] or [`TensorError::Overflow`].
+    /// [`TensorError::WrongLength`], [`TensorError::WrongElements`] or [`TensorError::Overflow`].
     pub fn checked(self) -> Result<Self, TensorError> {
         let elements = self.elements()?;
         let Some(size) = self.datatype.size() else {
-            return Ok(self);
+            return self.elements_of_bytes().map(|_| ()).map(|()| self);
         };
         let expected = elements.checked_mul(size).ok_or_else(|| TensorError::Overflow {
             name: self.name.clone(),
@@ -259,6 +301,24 @@ impl Tensor {
             .collect())
     }
 
+    /// The elements as texts; `BYTES` only.
+    ///
+    /// # Errors
+    /// [`TensorError::WrongDatatype`], [`TensorError::WrongElements`] or [`TensorError::NotText`].
+    pub fn to_texts(&self) -> Result<Vec<&str>, TensorError> {
+        self.expect_type(Datatype::Bytes)?;
+        self.elements_of_bytes()?
+            .into_iter()
+            .enumerate()
+            .map(|(index, bytes)| {
+                std::str::from_utf8(bytes).map_err(|_| TensorError::NotText {
+                    name: self.name.clone(),
+                    index,
+                })
+            })
+            .collect()
+    }
+
     /// Nothing, if every element is a finite number (types that cannot hold anything else always pass).
     ///
     /// # Errors
@@ -285,6 +345,28 @@ impl Tensor {
                 value: value.to_string(),
             }),
         }
+    }
+
+    /// The elements of a `BYTES` tensor, as many as its shape says.
+    fn elements_of_bytes(&self) -> Result<Vec<&[u8]>, TensorError> {
+        let expected = self.elements()?;
+        let mut rest = self.data.as_ref();
+        let mut elements = Vec::new();
+        while let Some((length, after)) = rest.split_first_chunk() {
+            let Some((element, after)) = after.split_at_checked(u32::from_le_bytes(*length) as usize) else {
+                break;
+            };
+            elements.push(element);
+            rest = after;
+        }
+        if rest.is_empty() && elements.len() == expected {
+            return Ok(elements);
+        }
+        Err(TensorError::WrongElements {
+            name: self.name.clone(),
+            shape: self.shape.clone(),
+            actual: self.data.len(),
+        })
     }
 
     fn expect_type(&self, expected: Datatype) -> Result<(), TensorError> {
@@ -341,6 +423,43 @@ mod tests {
         assert!(matches!(
             tensor.check_finite(),
             Err(TensorError::NotFinite { index: 1, .. })
+        ));
+    }
+
+    #[test]
+    fn texts_come_back_as_they_went_in() {
+        let texts = ["", "sea", "雪 and light"];
+        let tensor = Tensor::from_texts("text", &texts).unwrap().checked().unwrap();
+        assert_eq!(tensor.to_texts().unwrap(), texts);
+    }
+
+    #[test]
+    fn byte_elements_that_do_not_add_up_are_refused() {
+        let bytes = |shape: &[usize], data: &[u8]| Tensor {
+            name: "text".into(),
+            shape: shape.to_vec(),
+            datatype: Datatype::Bytes,
+            data: data.to_vec().into(),
+        };
+        for (shape, data) in [
+            (vec![1], &[][..]),
+            (vec![0], &[0][..]),
+            (vec![1], &[1, 0, 0][..]),
+            (vec![1], &[2, 0, 0, 0, 7][..]),
+            (vec![1], &[255, 255, 255, 255, 7][..]),
+            (vec![1], &[1, 0, 0, 0, 7, 7][..]),
+            (vec![2], &[1, 0, 0, 0, 7][..]),
+        ] {
+            let refused = bytes(&shape, data).checked();
+            assert!(
+                matches!(refused, Err(TensorError::WrongElements { .. })),
+                "{shape:?} {data:?}"
+            );
+        }
+        let not_text = bytes(&[1], &[1, 0, 0, 0, 0xff]).checked().unwrap();
+        assert!(matches!(
+            not_text.to_texts(),
+            Err(TensorError::NotText { index: 0, .. })
         ));
     }
 

@@ -29,7 +29,10 @@ impl Liveness {
     pub fn beat(&mut self, name: &str, now: u64) -> bool {
         if let Some(seen) = self.seen.get_mut(name) {
             let returned = seen.lost;
-            *seen = Seen { at: seen.at.max(now), lost: false };
+            *seen = Seen {
+                at: seen.at.max(now),
+                lost: false,
+            };
             return returned;
         }
         self.seen.insert(name.to_owned(), Seen { at: now, lost: false });
@@ -39,7 +42,10 @@ impl Liveness {
     /// Names that fell silent since the last call: their newest beat is over [`MISSED_BEATS`] periods old at `now` (µs).
     pub fn newly_lost(&mut self, now: u64) -> Vec<String> {
         let oldest = now.saturating_sub(BEAT_PERIOD_US * MISSED_BEATS);
-        let silent = self.seen.iter_mut().filter(|(_, seen)| !seen.lost && seen.at < oldest);
+        let silent = self
+            .seen
+            .iter_mut()
+            .filter(|(_, seen)| !seen.lost && seen.at < oldest);
         silent
             .map(|(name, seen)| {
                 seen.lost = true;
@@ -50,7 +56,9 @@ impl Liveness {
 
     /// Takes `name` for lost now, for a reason other than silence. True if it was alive.
     pub fn declare_lost(&mut self, name: &str) -> bool {
-        self.seen.get_mut(name).is_some_and(|seen| !std::mem::replace(&mut seen.lost, true))
+        self.seen
+            .get_mut(name)
+            .is_some_and(|seen| !std::mem::replace(&mut seen.lost, true))
     }
 
     /// Forgets `name`: it left in good order.

@@ -43,9 +43,16 @@ impl RunTimeEstimate {
         let variance = self.batch_batch / self.weight - batch * batch;
         let covariance = self.batch_time / self.weight - batch * time;
         // Below this spread of batch sizes the slope is noise.
-        let slope = if variance > 0.05 * batch * batch { covariance / variance } else { time / batch };
+        let slope = if variance > 0.05 * batch * batch {
+            covariance / variance
+        } else {
+            time / batch
+        };
         let slope = slope.clamp(0.0, time / batch);
-        RunTime { base_us: (time - slope * batch).max(0.0) as u64, per_request_us: slope as u64 }
+        RunTime {
+            base_us: (time - slope * batch).max(0.0) as u64,
+            per_request_us: slope as u64,
+        }
     }
 }
 
@@ -65,7 +72,10 @@ mod tests {
             estimate.observe(batch, 500 + 100 * batch as u64);
         }
         let line = estimate.line();
-        assert!(line.base_us.abs_diff(500) <= 2 && line.per_request_us.abs_diff(100) <= 1, "{line:?}");
+        assert!(
+            line.base_us.abs_diff(500) <= 2 && line.per_request_us.abs_diff(100) <= 1,
+            "{line:?}"
+        );
     }
 
     #[test]

@@ -8,13 +8,14 @@ use futures::StreamExt;
 use kaskade_models::Tensor;
 use tokio::sync::{Semaphore, watch};
 
-use super::{Client, Inbound, Ingress, IngressConfig, Undeliverable};
+use super::{Client, Inbound, Ingress, IngressConfig, Undeliverable, reply};
 use crate::{
     bus::Bus,
-    node::NodeError,
     exchange::{Exchange, Finished},
     fault::{Code, Fault},
     headers::{self, Context, Trace},
+    metrics::Metrics,
+    node::NodeError,
     subjects::{self, App},
     wire::{self, Done, DoneResult, Message as _},
 };
@@ -31,7 +32,10 @@ impl Client {
     /// As much of the client as can be told without reading the body.
     pub(super) fn of(message: &Message) -> Self {
         // A content type or id that is none is refused by `read`; the refusal itself goes out in the default form.
-        let id = message.headers.as_ref().and_then(|headers| headers::request_id(headers).ok().flatten());
+        let id = message
+            .headers
+            .as_ref()
+            .and_then(|headers| headers::request_id(headers).ok().flatten());
         Self {
             inbox: message.reply.clone(),
             content_type: headers::content_type(message.headers.as_ref()).unwrap_or_default(),
@@ -43,17 +47,34 @@ impl Client {
 /// Reads a request: content type, capped body, budget.
 pub(super) fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fault> {
     let content_type = headers::content_type(message.headers.as_ref())?;
-    let Context { request_id, budget, trace, .. } = Context::read(message.headers.as_ref())?;
+    let Context {
+        request_id,
+        budget,
+        trace,
+        ..
+    } = Context::read(message.headers.as_ref())?;
     let budget = budget.unwrap_or(config.default_budget).min(config.max_budget);
     if budget.is_zero() {
-        return Err(Fault::new(Code::Expired, "the budget was used up before the request arrived"));
+        return Err(Fault::new(
+            Code::Expired,
+            "the budget was used up before the request arrived",
+        ));
     }
     let request = wire::decode_infer(content_type, &message.payload)?;
     if request.inputs.is_empty() {
         return Err(Fault::new(Code::WrongInput, "the request has no inputs"));
     }
-    let client = Client { inbox: message.reply.clone(), content_type, id: request_id.or(request.id) };
-    Ok(Read { client, inputs: request.inputs, budget_us: budget.as_micros() as u64, trace })
+    let client = Client {
+        inbox: message.reply.clone(),
+        content_type,
+        id: request_id.or(request.id),
+    };
+    Ok(Read {
+        client,
+        inputs: request.inputs,
+        budget_us: budget.as_micros() as u64,
+        trace,
+    })
 }
 
 /// The open doors of an ingress.
@@ -73,14 +94,24 @@ pub async fn open(
     ingress: &Addr<Ingress>,
     id: &str,
     config: &IngressConfig,
+    metrics: Arc<Metrics>,
     stop: watch::Receiver<bool>,
 ) -> Result<Door, NodeError> {
     let app = exchange.app().clone();
     let answers = bus.subscribe(app.done_all(id)?, None).await?;
     actix::spawn(pump_answers(answers, app.clone(), ingress.clone()));
     let room = Arc::new(Semaphore::new(config.max_in_flight));
-    let requests = bus.subscribe(app.infer(), Some(subjects::INGRESS_GROUP.to_owned())).await?;
-    actix::spawn(pump_requests(requests, ingress.clone(), exchange.clone(), Arc::clone(&room), stop));
+    let requests = bus
+        .subscribe(app.infer(), Some(subjects::INGRESS_GROUP.to_owned()))
+        .await?;
+    actix::spawn(pump_requests(
+        requests,
+        ingress.clone(),
+        exchange.clone(),
+        metrics,
+        Arc::clone(&room),
+        stop,
+    ));
     bus.barrier().await?;
     Ok(Door { room })
 }
@@ -89,12 +120,13 @@ async fn pump_requests(
     mut requests: async_nats::Subscriber,
     ingress: Addr<Ingress>,
     exchange: Exchange,
+    metrics: Arc<Metrics>,
     room: Arc<Semaphore>,
     mut stop: watch::Receiver<bool>,
 ) {
     let take = |message: Message| match Arc::clone(&room).try_acquire_owned() {
         Ok(permit) => ingress.do_send(Inbound { message, permit }),
-        Err(_) => refuse_full(&exchange, &message),
+        Err(_) => refuse_full(&exchange, &metrics, &message),
     };
     loop {
         tokio::select! {
@@ -113,26 +145,39 @@ async fn pump_requests(
 }
 
 /// No permit: refused here and now, without a place in any queue.
-fn refuse_full(exchange: &Exchange, message: &Message) {
-    let client = Client::of(message);
-    let Some(inbox) = client.inbox else { return };
-    let message = "the ingress has as many requests in flight as it allows; try again later";
-    let fault = Fault::new(Code::Overloaded, message);
-    let payload = wire::encode_fault(client.content_type, &fault);
-    exchange.publish(inbox, None, Some(headers::for_fault(client.content_type, &fault)), payload);
+fn refuse_full(exchange: &Exchange, metrics: &Metrics, message: &Message) {
+    let reason = "the ingress has as many requests in flight as it allows; try again later";
+    reply::refuse(
+        exchange,
+        metrics,
+        Client::of(message),
+        &Fault::new(Code::Overloaded, reason),
+    );
 }
 
 async fn pump_answers(mut answers: async_nats::Subscriber, app: App, ingress: Addr<Ingress>) {
     while let Some(message) = answers.next().await {
-        let Some(id) = app.parse_done(&message.subject) else { continue };
+        let Some(id) = app.parse_done(&message.subject) else {
+            continue;
+        };
         if message.status == Some(StatusCode::NO_RESPONDERS) {
             ingress.do_send(Undeliverable { id });
             continue;
         }
         let done = Done::decode(&message.payload).unwrap_or_else(|error| {
-            let fault = Fault::new(Code::BadOutput, format!("the stage's answer could not be read: {error}"));
+            let fault = Fault::new(
+                Code::BadOutput,
+                format!("the stage's answer could not be read: {error}"),
+            );
             let result = DoneResult::Fault(fault);
-            Done { id, attempt: 0, stage: String::new(), replica: String::new(), hops: Vec::new(), result }
+            Done {
+                id,
+                attempt: 0,
+                stage: String::new(),
+                replica: String::new(),
+                hops: Vec::new(),
+                result,
+            }
         });
         // The subject decides whose answer it is: a worker may leave the id out, or get it wrong.
         ingress.do_send(Finished(Done { id, ..done }));

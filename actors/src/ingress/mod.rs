@@ -89,6 +89,7 @@ struct Kept {
     client: Client,
     inputs: Vec<Tensor>,
     trace: Trace,
+    accepted: u64,
     deadline: u64,
     adopted: Arc<Adopted>,
     gear: u32,
@@ -149,7 +150,9 @@ impl Ingress {
     /// Sends the request to the first stage of its wiring.
     fn send(&mut self, id: u64, attempt: u32, now: u64) {
         let Some(kept) = self.ledger.get(id) else { return };
-        let Some(gear) = kept.adopted.gear(kept.gear) else { return };
+        let Some(gear) = kept.adopted.gear(kept.gear) else {
+            return;
+        };
         let request = self.stage_request(id, attempt, kept, Vec::new());
         let entry = gear.wiring.entry.clone();
         self.send_to(&entry, request, now);
@@ -157,7 +160,9 @@ impl Ingress {
 
     fn send_to(&mut self, edge: &Edge, request: StageRequest, now: u64) {
         let (id, attempt) = (request.id, request.attempt);
-        let Some(kept) = self.ledger.get_mut(id) else { return };
+        let Some(kept) = self.ledger.get_mut(id) else {
+            return;
+        };
         edge.stage.clone_into(&mut kept.stage);
         let to = self.exchange.dispatch(edge, request, kept.deadline, kept.trace);
         self.ledger.sent(id, attempt, to.as_deref(), now);
@@ -179,8 +184,15 @@ impl Ingress {
     /// A stage that does not route by itself (a custom actor, a process in another language) left the exit to us.
     fn route_on_behalf(&mut self, done: Done, now: u64) {
         let (id, attempt) = (done.id, done.attempt);
-        let DoneResult::Outputs { outputs, confidence, .. } = done.result else { return };
-        let Some(kept) = self.ledger.get(id) else { return self.metrics.stale() };
+        let DoneResult::Outputs {
+            outputs, confidence, ..
+        } = done.result
+        else {
+            return;
+        };
+        let Some(kept) = self.ledger.get(id) else {
+            return self.metrics.stale();
+        };
         let decided = match confidence {
             Some(given) => Ok(Some(given)),
             None => self.confidence_of(kept, &done.stage, &outputs),
@@ -191,7 +203,11 @@ impl Ingress {
         match decided {
             Err(fault) => self.fail(id, attempt, fault, now),
             Ok((Way::Reply, confidence)) => {
-                let result = DoneResult::Outputs { outputs, confidence, routed: true };
+                let result = DoneResult::Outputs {
+                    outputs,
+                    confidence,
+                    routed: true,
+                };
                 self.answer(Done { result, ..done }, now);
             }
             Ok((Way::Forward(edge), _)) => {
@@ -199,7 +215,10 @@ impl Ingress {
                 self.send_to(&edge, request, now);
             }
             Ok((Way::Continue(edge), _)) => {
-                let request = StageRequest { inputs: outputs, ..self.stage_request(id, attempt, kept, done.hops) };
+                let request = StageRequest {
+                    inputs: outputs,
+                    ..self.stage_request(id, attempt, kept, done.hops)
+                };
                 self.send_to(&edge, request, now);
             }
         }
@@ -218,8 +237,13 @@ impl Ingress {
     }
 
     fn confidence_of(&self, kept: &Kept, stage: &str, outputs: &[Tensor]) -> Result<Option<f64>, Fault> {
-        let variant = kept.adopted.stage(kept.gear, stage).map(|stage| stage.variant.as_str());
-        variant.map_or(Ok(None), |variant| router::confidence(&kept.adopted, variant, outputs))
+        let variant = kept
+            .adopted
+            .stage(kept.gear, stage)
+            .map(|stage| stage.variant.as_str());
+        variant.map_or(Ok(None), |variant| {
+            router::confidence(&kept.adopted, variant, outputs)
+        })
     }
 
     /// The terminal result, unless the request has been answered already.
@@ -256,7 +280,10 @@ impl Ingress {
         }
         let due = self.ledger.due(now);
         for (_, kept) in due.expired {
-            self.refuse(kept.client, &Fault::new(Code::Expired, "no stage answered within the budget"));
+            self.refuse(
+                kept.client,
+                &Fault::new(Code::Expired, "no stage answered within the budget"),
+            );
         }
         for (_, kept) in due.exhausted {
             let message = "every attempt was lost with the replica that had it";
@@ -289,13 +316,15 @@ impl Ingress {
             Err(fault) => return self.refuse(Client::of(&message), &fault),
         };
         if !self.admission.admit(now, self.ledger.len(), read.budget_us) {
-            let message = "more requests wait than can be answered within the budget; try again later, or add replicas";
+            let message =
+                "more requests wait than can be answered within the budget; try again later, or add replicas";
             return self.refuse(read.client, &Fault::new(Code::Overloaded, message));
         }
         let kept = Kept {
             client: read.client,
             inputs: read.inputs,
             trace: read.trace,
+            accepted: now,
             deadline: now.saturating_add(read.budget_us),
             adopted,
             gear,
@@ -359,7 +388,9 @@ impl Handler<Undeliverable> for Ingress {
 
     fn handle(&mut self, Undeliverable { id }: Undeliverable, _: &mut Context<Self>) {
         let now = self.exchange.clock().now();
-        let Some((attempt, replica)) = self.ledger.place(id) else { return };
+        let Some((attempt, replica)) = self.ledger.place(id) else {
+            return;
+        };
         if let Some(replica) = replica.map(ToOwned::to_owned)
             && self.exchange.liveness(|liveness| liveness.declare_lost(&replica))
         {
@@ -394,7 +425,8 @@ impl Handler<GiveUp> for Ingress {
     type Result = ();
 
     fn handle(&mut self, _: GiveUp, _: &mut Context<Self>) {
-        let message = "the service is shutting down and the grace time is over; send it again elsewhere".to_owned();
+        let message =
+            "the service is shutting down and the grace time is over; send it again elsewhere".to_owned();
         let fault = Fault::new(Code::Draining, message);
         for (_, kept) in self.ledger.drain_all() {
             self.refuse(kept.client, &fault);

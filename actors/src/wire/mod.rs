@@ -9,6 +9,8 @@ pub mod door;
 mod lists;
 mod scan;
 mod tensors;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

@@ -130,31 +130,12 @@ fn floats<S: Serializer, T: Copy + Serialize + fmt::Display>(
 }
 
 fn texts<S: Serializer>(tensor: &Tensor, serializer: S) -> Result<S::Ok, S::Error> {
-    let mut list = serializer.serialize_seq(None)?;
-    for element in byte_elements(&tensor.data) {
-        let text = element.and_then(|bytes| std::str::from_utf8(bytes).ok());
-        let Some(text) = text else {
-            return Err(ser::Error::custom(format!(
-                "tensor `{}` holds bytes that are no text, which have no JSON form; ask for MessagePack",
-                tensor.name
-            )));
-        };
-        list.serialize_element(text)?;
+    match tensor.to_texts() {
+        Ok(texts) => serializer.collect_seq(texts),
+        Err(error) => Err(ser::Error::custom(format!(
+            "{error}, which has no JSON form; ask for MessagePack"
+        ))),
     }
-    list.end()
-}
-
-/// The elements of `BYTES` data; `None` where a length runs past the end, and nothing after it.
-fn byte_elements(data: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
-    let mut rest = Some(data);
-    std::iter::from_fn(move || {
-        let bytes = rest.take().filter(|bytes| !bytes.is_empty())?;
-        let element = bytes
-            .split_first_chunk::<4>()
-            .and_then(|(length, after)| after.split_at_checked(u32::from_le_bytes(*length) as usize));
-        rest = element.map(|(_, after)| after);
-        Some(element.map(|(element, _)| element))
-    })
 }
 
 #[derive(serde::Deserialize)]
@@ -191,26 +172,8 @@ impl Received<'_> {
             datatype,
             data,
         };
-        let tensor = tensor.checked().map_err(|error| error.to_string())?;
-        if datatype == Datatype::Bytes {
-            check_byte_elements(&tensor)?;
-        }
-        Ok(tensor)
+        tensor.checked().map_err(|error| error.to_string())
     }
-}
-
-/// [`Tensor::checked`] leaves `BYTES` alone, whose elements say their own lengths.
-fn check_byte_elements(tensor: &Tensor) -> Result<(), String> {
-    let expected = tensor.elements().map_err(|error| error.to_string())?;
-    let whole = byte_elements(&tensor.data).take_while(Option::is_some).count();
-    let all = byte_elements(&tensor.data).count();
-    if whole == all && whole == expected {
-        return Ok(());
-    }
-    Err(format!(
-        "tensor `{}` has {whole} whole BYTES elements, but shape {:?} takes {expected}",
-        tensor.name, tensor.shape
-    ))
 }
 
 /// Tensor data as received.

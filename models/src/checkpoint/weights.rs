@@ -215,6 +215,24 @@ impl Weights {
         ))
     }
 
+    /// Takes a convolution's kernel of shape `[outputs, channels, height, width]` as the matrix
+    /// `[channels * height * width, outputs]` that its windows are multiplied by.
+    ///
+    /// # Errors
+    /// As [`Weights::take`], shapes as the file has them.
+    pub fn kernel_matrix(
+        &mut self,
+        name: &str,
+        shape: [usize; 4],
+        device: &Device,
+    ) -> Result<Tensor<2>, LoadError> {
+        let values = self.take(name, &shape)?;
+        let [outputs, ..] = shape;
+        let inputs = values.len() / outputs.max(1);
+        let data = TensorData::new(transposed(&values, inputs), [inputs, outputs]);
+        Ok(Tensor::from_data(data, device))
+    }
+
     /// What was taken, if nothing is left but [`HARMLESS`] buffers and tensors whose names begin with one of `unused`:
     /// those an architecture saves without ever computing with them.
     ///

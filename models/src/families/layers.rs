@@ -17,43 +17,44 @@ pub fn linear(
     outputs: usize,
     device: &Device,
 ) -> Result<Linear, LoadError> {
-    let weight = weights.matrix(&format!("{prefix}.weight"), inputs, outputs, device)?;
     let bias = weights.tensor(&format!("{prefix}.bias"), [outputs], device)?;
-    Ok(joined(weight, bias))
+    Ok(Linear {
+        bias: Some(Param::from_tensor(bias)),
+        ..linear_without_bias(weights, prefix, inputs, outputs, device)?
+    })
 }
 
-/// Several linear layers over the same input as one, their outputs side by side: one matrix product, and one reading
-/// of the input, instead of several.
+/// The linear layer `{prefix}.weight` (`[outputs, inputs]`), without a bias.
 ///
 /// # Errors
 /// As [`Weights::take`].
-pub fn linear_side_by_side(
+pub fn linear_without_bias(
     weights: &mut Weights,
-    prefixes: &[String],
+    prefix: &str,
     inputs: usize,
     outputs: usize,
     device: &Device,
 ) -> Result<Linear, LoadError> {
-    let parts = prefixes
-        .iter()
-        .map(|prefix| linear(weights, prefix, inputs, outputs, device))
-        .collect::<Result<Vec<_>, _>>()?;
-    let weight = Tensor::cat(parts.iter().map(|part| part.weight.val()).collect(), 1);
-    let bias = Tensor::cat(
-        parts
-            .iter()
-            .filter_map(|part| part.bias.as_ref())
-            .map(Param::val)
-            .collect(),
-        0,
-    );
-    Ok(joined(weight, bias))
+    let weight = weights.matrix(&format!("{prefix}.weight"), inputs, outputs, device)?;
+    Ok(Linear {
+        weight: Param::from_tensor(weight),
+        bias: None,
+    })
 }
 
-fn joined(weight: Tensor<2>, bias: Tensor<1>) -> Linear {
+/// Several linear layers over the same input as one, their outputs side by side: one matrix product, and one reading
+/// of the input, instead of several.
+pub fn side_by_side(parts: &[Linear]) -> Linear {
+    let biases = parts
+        .iter()
+        .filter_map(|part| part.bias.as_ref())
+        .map(Param::val)
+        .collect::<Vec<_>>();
+    let bias = (!biases.is_empty()).then(|| Param::from_tensor(Tensor::cat(biases, 0)));
+    let weights = parts.iter().map(|part| part.weight.val()).collect();
     Linear {
-        weight: Param::from_tensor(weight),
-        bias: Some(Param::from_tensor(bias)),
+        weight: Param::from_tensor(Tensor::cat(weights, 1)),
+        bias,
     }
 }
 

@@ -2,15 +2,24 @@
 //!
 //! A family is added with one file and one line in [`FAMILIES`].
 
+pub mod bert;
+pub mod cnn;
+pub mod encoder;
+mod host;
+mod image;
 pub mod layers;
+pub mod mlp;
+pub mod text;
+pub mod vit;
 
 use std::path::Path;
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::model::Model;
+use crate::model::{Inputs, Model, ModelError, Outputs};
+use crate::tensor;
 
 /// One architecture that can be served.
 struct Family {
@@ -22,7 +31,34 @@ struct Family {
     unused: &'static [&'static str],
 }
 
-const FAMILIES: &[Family] = &[];
+const FAMILIES: &[Family] = &[
+    Family {
+        architecture: "BertForSequenceClassification",
+        build: bert::sequence_classification,
+        unused: &[],
+    },
+    Family {
+        architecture: "BertForQuestionAnswering",
+        build: bert::question_answering,
+        // Saved by old versions of transformers; the answer is read from the tokens and not from the pooled state.
+        unused: &["bert.pooler."],
+    },
+    Family {
+        architecture: "ViTForImageClassification",
+        build: vit::image_classification,
+        unused: &["vit.pooler."],
+    },
+    Family {
+        architecture: cnn::MODEL_TYPE,
+        build: cnn::build,
+        unused: &[],
+    },
+    Family {
+        architecture: mlp::MODEL_TYPE,
+        build: mlp::build,
+        unused: &[],
+    },
+];
 
 /// A model as its family builds it; the registry adds what it knows of every checkpoint.
 pub struct Built {
@@ -138,3 +174,94 @@ fn find(checkpoint: &Checkpoint) -> Result<&'static Family, LoadError> {
             known: known(),
         })
 }
+
+/// One result per request, in the order of the batch.
+pub(crate) type Answers = Vec<Result<Outputs, ModelError>>;
+
+/// Answers a batch: requests that `read` refuses fail alone, the others are answered together by `forward`, which
+/// gives as many results as it is given requests.
+pub(crate) fn answer_batch<T>(
+    batch: &[Inputs],
+    read: impl Fn(&Inputs) -> Result<T, ModelError>,
+    forward: impl FnOnce(&[T]) -> Result<Answers, ModelError>,
+) -> Answers {
+    answer_read(batch, read, |requests| one_each(&requests, forward))
+}
+
+/// The same on all cores of the CPU, as [`host::in_parts`] shares a batch out by the `size` of its requests.
+pub(crate) fn answer_batch_in_parts<T: Send + Sync>(
+    device: &Device,
+    batch: &[Inputs],
+    read: impl Fn(&Inputs) -> Result<T, ModelError>,
+    size: impl Fn(&T) -> usize,
+    forward: impl Fn(&[T]) -> Result<Answers, ModelError> + Sync,
+) -> Answers {
+    answer_read(batch, read, |requests| {
+        host::in_parts(device, requests, size, |part| one_each(part, &forward))
+    })
+}
+
+fn answer_read<T>(
+    batch: &[Inputs],
+    read: impl Fn(&Inputs) -> Result<T, ModelError>,
+    answer: impl FnOnce(Vec<T>) -> Answers,
+) -> Answers {
+    let (mut requests, mut refusals) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+    for inputs in batch {
+        match read(inputs) {
+            Ok(request) => {
+                requests.push(request);
+                refusals.push(None);
+            }
+            Err(error) => refusals.push(Some(error)),
+        }
+    }
+    let mut answers = if requests.is_empty() {
+        Vec::new()
+    } else {
+        answer(requests)
+    }
+    .into_iter();
+    refusals
+        .into_iter()
+        .filter_map(|refusal| refusal.map_or_else(|| answers.next(), |error| Some(Err(error))))
+        .collect()
+}
+
+/// One result per request, whatever `forward` gives.
+fn one_each<T>(requests: &[T], forward: impl FnOnce(&[T]) -> Result<Answers, ModelError>) -> Answers {
+    let failed = |error: ModelError| vec![Err(error); requests.len()];
+    match forward(requests) {
+        Ok(answers) if answers.len() == requests.len() => answers,
+        Ok(answers) => failed(ModelError::Failed {
+            reason: format!("it gave {} answers to {} requests", answers.len(), requests.len()),
+        }),
+        Err(error) => failed(error),
+    }
+}
+
+/// The rows of a matrix, read back from its device.
+///
+/// # Errors
+/// [`ModelError::Failed`] with what the device says went wrong.
+pub(crate) fn rows(matrix: Tensor<2>) -> Result<Vec<Vec<f32>>, ModelError> {
+    let [_, columns] = matrix.dims();
+    let values = matrix
+        .try_into_vec_as::<f32>()
+        .map_err(|error| ModelError::Failed {
+            reason: format!("its device: {error}"),
+        })?;
+    Ok(values.chunks(columns.max(1)).map(<[f32]>::to_vec).collect())
+}
+
+/// One output `logits` FP32 `[columns]` per row of a matrix.
+///
+/// # Errors
+/// As [`rows`].
+pub(crate) fn logits_per_row(matrix: Tensor<2>) -> Result<Answers, ModelError> {
+    let outputs = |row: Vec<f32>| Ok(vec![tensor::Tensor::from_f32("logits", &[row.len()], &row)?]);
+    Ok(rows(matrix)?.into_iter().map(outputs).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! What the broker knows of one client, and what waits for it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::hub::Subscription;
+use super::outbox::{Batch, Message, Outbox};
+use super::parser::{ClientOptions, ParseError};
+
+/// The longest that a publisher waits for a congested receiver, per read.
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+
+/// Why a connection ends; the client is told where it can make use of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub(super) enum Ending {
+    #[error("the client closed it")]
+    Closed,
+    #[error("the connection broke")]
+    Broken,
+    #[error("the broker shuts down")]
+    Shutdown,
+    #[error(transparent)]
+    Refused(#[from] ParseError),
+    #[error("no responders requires headers support")]
+    NoRespondersNeedHeaders,
+    #[error("message headers not supported")]
+    HeadersNotAgreed,
+    #[error("Slow Consumer")]
+    SlowConsumer,
+    #[error("Stale Connection")]
+    Stale,
+}
+
+/// What the broker knows of a client.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) id: u64,
+    pub(super) options: Cell<ClientOptions>,
+    /// Its subscriptions by its own names for them.
+    pub(super) subscriptions: RefCell<HashMap<Box<[u8]>, Rc<Subscription>>>,
+    outbox: RefCell<Outbox>,
+    /// Something was put into the outbox.
+    filled: Notify,
+    /// Something was written out of the outbox.
+    drained: Notify,
+    ending: Cell<Option<Ending>>,
+    ended: Notify,
+    /// Whether it sent anything since the last look.
+    pub(super) heard: Cell<bool>,
+}
+
+impl Session {
+    pub(super) fn new(id: u64, max_pending: usize) -> Self {
+        Self {
+            id,
+            options: Cell::new(ClientOptions::default()),
+            subscriptions: RefCell::default(),
+            outbox: RefCell::new(Outbox::new(max_pending)),
+            filled: Notify::new(),
+            drained: Notify::new(),
+            ending: Cell::new(None),
+            ended: Notify::new(),
+            heard: Cell::new(false),
+        }
+    }
+
+    /// Ends the connection; the first reason counts.
+    pub(super) fn end(&self, ending: Ending) {
+        if self.ending.get().is_none() {
+            self.ending.set(Some(ending));
+            self.ended.notify_one();
+        }
+    }
+
+    /// Whether a client is being thrown out for not reading.
+    pub(super) fn is_slow(&self) -> bool {
+        self.ending.get() == Some(Ending::SlowConsumer)
+    }
+
+    /// Whether who sends to it should pause.
+    pub(super) fn is_congested(&self) -> bool {
+        self.outbox.borrow().is_congested()
+    }
+
+    /// Queues a message for it; `false` when it is not taken any more.
+    pub(super) fn deliver(&self, message: &Message<'_>, sid: &[u8]) -> bool {
+        self.queue(|outbox| outbox.push(message, sid, self.options.get().headers).is_ok())
+    }
+
+    /// Queues a line of the protocol.
+    pub(super) fn send_line(&self, line: &[u8]) {
+        self.queue(|outbox| outbox.push_line(line).is_ok());
+    }
+
+    /// Queues the word that something was refused.
+    pub(super) fn send_error(&self, text: &str) {
+        self.send_line(format!("-ERR '{text}'\r\n").as_bytes());
+    }
+
+    fn queue(&self, push: impl FnOnce(&mut Outbox) -> bool) -> bool {
+        if self.ending.get().is_some() {
+            return false;
+        }
+        let (was_empty, taken) = {
+            let mut outbox = self.outbox.borrow_mut();
+            (outbox.is_empty(), push(&mut outbox))
+        };
+        if !taken {
+            self.end(Ending::SlowConsumer);
+        } else if was_empty {
+            self.filled.notify_one();
+        }
+        taken
+    }
+
+    /// Waits for the reason why the connection ends.
+    pub(super) async fn until_ended(&self) -> Ending {
+        loop {
+            if let Some(ending) = self.ending.get() {
+                return ending;
+            }
+            self.ended.notified().await;
+        }
+    }
+
+    /// Waits until some of what is queued for it has left, but not for long: a publisher is slowed down by a receiver
+    /// that falls behind, and never stopped by one that stands still.
+    pub(super) async fn pause_for(&self) {
+        let room = async {
+            while self.is_congested() && self.ending.get().is_none() {
+                self.drained.notified().await;
+            }
+        };
+        let _ = timeout(LONGEST_PAUSE, room).await;
+    }
+
+    /// Moves what is queued to the end of `batch`.
+    pub(super) fn take(&self, batch: &mut Batch) {
+        self.outbox.borrow_mut().take(batch);
+    }
+
+    /// Waits until something is queued.
+    pub(super) async fn until_filled(&self) {
+        self.filled.notified().await;
+    }
+
+    /// Frees the room of `bytes` that were taken and have been written.
+    pub(super) fn written(&self, bytes: usize) {
+        self.outbox.borrow_mut().written(bytes);
+        self.drained.notify_waiters();
+    }
+}

@@ -1,0 +1,112 @@
+//! What can go wrong with the broker.
+
+use thiserror::Error;
+
+use crate::broker::BrokerError;
+use crate::fault::{Code, Fault};
+
+/// Why the bus does not serve.
+#[derive(Debug, Error)]
+pub enum BusError {
+    /// The address cannot be read.
+    #[error("`{url}` is no address of a NATS server: {reason}; write it as nats://host:4222")]
+    BadUrl {
+        /// The address, without credentials.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Nobody answers there.
+    #[error(
+        "no NATS server answers at {url}: {reason}; start nats-server there, correct the address, or leave it out to use the \
+         broker that Kaskade brings"
+    )]
+    Absent {
+        /// The address, without credentials.
+        url: String,
+        /// What the connection says.
+        reason: String,
+    },
+    /// It answers, and refuses.
+    #[error("the NATS server at {url} refuses the connection: {reason}; check the credentials")]
+    Refused {
+        /// The address, without credentials.
+        url: String,
+        /// What the server says.
+        reason: String,
+    },
+    /// It answers, and is too old.
+    #[error(
+        "the NATS server at {url} is version {found}; {}.{} or later is needed: use the official image, or the package of \
+         Debian 13 or Ubuntu 24.04",
+        super::OLDEST_SERVER.0,
+        super::OLDEST_SERVER.1
+    )]
+    TooOld {
+        /// The address, without credentials.
+        url: String,
+        /// The version it greets with.
+        found: String,
+    },
+    /// A file of credentials cannot be used.
+    #[error("the credentials in {path} cannot be used: {reason}")]
+    Credentials {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The embedded broker does not start.
+    #[error(transparent)]
+    Embedded(#[from] BrokerError),
+    /// A message is larger than the broker carries.
+    #[error(
+        "the message takes {size} bytes with its headers, and this broker carries {limit}; send less, or raise max_payload in \
+         its configuration"
+    )]
+    TooLarge {
+        /// Bytes of the message, headers included.
+        size: usize,
+        /// The broker's `max_payload`.
+        limit: usize,
+    },
+    /// Subscribing, publishing or flushing failed.
+    #[error("{what} failed: {reason}; the connection to the broker is closed or overfull")]
+    Failed {
+        /// What was tried.
+        what: &'static str,
+        /// What the client says.
+        reason: String,
+    },
+    /// The broker did not answer in time.
+    #[error("the broker did not answer {what} in time; is it overloaded or gone?")]
+    Timeout {
+        /// What was asked.
+        what: &'static str,
+    },
+}
+
+impl BusError {
+    pub(super) fn failed(what: &'static str, reason: &dyn std::fmt::Display) -> Self {
+        Self::Failed {
+            what,
+            reason: reason.to_string(),
+        }
+    }
+}
+
+impl From<BusError> for Fault {
+    fn from(error: BusError) -> Self {
+        let code = match error {
+            BusError::TooOld { .. } => Code::BrokerTooOld,
+            BusError::TooLarge { .. } => Code::TooLarge,
+            BusError::Timeout { .. } | BusError::Failed { .. } => Code::Unavailable,
+            BusError::BadUrl { .. }
+            | BusError::Absent { .. }
+            | BusError::Refused { .. }
+            | BusError::Credentials { .. }
+            | BusError::Embedded(_) => Code::BrokerAbsent,
+        };
+        Self::new(code, error.to_string())
+    }
+}

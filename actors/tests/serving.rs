@@ -1,0 +1,328 @@
+//! A cascade served over the embedded broker: results, refusals, and one terminal reply for everything.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod common;
+
+use std::{num::NonZeroU32, time::Duration};
+
+use bytes::Bytes;
+use common::{BUDGET, EMPTY, FAIL, NAN, PANIC, Scripted, ask, label, service};
+use futures::StreamExt;
+use kaskade_actors::{
+    App, Client, Code, Node, Service, headers,
+    ingress::IngressConfig,
+    wire::{self, ContentType},
+};
+use kaskade_models::Tensor;
+use kaskade_plans::plan::Batching;
+
+fn client(node: &Node, app: &str) -> Client {
+    Client::new(node.bus(), App::new(app).unwrap())
+}
+
+/// Runs the test with a node and a client of it, then stops the node.
+fn with<F: Future<Output = ()>>(service: Service, app: &str, test: impl FnOnce(Client) -> F) -> Node {
+    let node = service.start().unwrap();
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(test(client(&node, app)));
+    node
+}
+
+#[test]
+fn the_sure_exit_early_and_the_unsure_go_on_or_skip() {
+    let node = with(service("cascade"), "cascade", |client| async move {
+        let stages = |margin: f32| {
+            let client = client.clone();
+            async move {
+                let reply = client.infer(ask(2.0, margin), BUDGET).await.unwrap();
+                assert_eq!(label(&reply.outputs), 2);
+                (
+                    reply.stage.clone(),
+                    reply.hops.iter().map(|hop| hop.stage.clone()).collect::<Vec<_>>(),
+                )
+            }
+        };
+        // softmax of one leading logit m over four classes, squared: 0.58 at m = 2.3, 0.44 at 1.8, 0.11 at 0.
+        assert_eq!(stages(4.0).await, ("small".into(), vec!["small".into()]));
+        assert_eq!(
+            stages(1.8).await,
+            ("medium".into(), vec!["small".into(), "medium".into()])
+        );
+        assert_eq!(
+            stages(0.3).await,
+            ("large".into(), vec!["small".into(), "large".into()])
+        );
+    });
+    let counted = node.metrics().read();
+    assert_eq!((counted.accepted, counted.answered), (3, 3));
+    assert_eq!(counted.variants["small"].requests, 3);
+    node.stop();
+}
+
+#[test]
+fn a_reply_carries_its_confidence() {
+    with(service("confident"), "confident", |client| async move {
+        let reply = client.infer(ask(1.0, 4.0), BUDGET).await.unwrap();
+        let p = f64::from(4.0_f32).exp() / (f64::from(4.0_f32).exp() + 3.0);
+        assert!((reply.confidence.unwrap() - p * p).abs() < 1e-6);
+        assert_eq!(reply.variant, "small");
+    });
+}
+
+#[test]
+fn misbehaving_models_become_typed_faults_and_serve_on() {
+    with(service("faulty"), "faulty", |client| async move {
+        for (special, code) in [
+            (NAN, Code::BadOutput),
+            (PANIC, Code::ModelFailed),
+            (FAIL, Code::ModelFailed),
+            (EMPTY, Code::BadOutput),
+        ] {
+            let fault = client.infer(ask(special, 1.0), BUDGET).await.unwrap_err();
+            assert_eq!(fault.code, code, "{fault}");
+            assert!(
+                client.infer(ask(1.0, 4.0), BUDGET).await.is_ok(),
+                "after {code:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_refused_by_name() {
+    with(service("inputs"), "inputs", |client| async move {
+        let wrong = [
+            vec![Tensor::from_f32("x", &[3], &[0.0; 3]).unwrap()],
+            vec![Tensor::from_f32("y", &[2], &[0.0; 2]).unwrap()],
+            vec![Tensor::from_f32("x", &[2], &[f32::NAN, 0.0]).unwrap()],
+            vec![Tensor::from_i64("x", &[2], &[1, 2]).unwrap()],
+            Vec::new(),
+        ];
+        for inputs in wrong {
+            let fault = client.infer(inputs, BUDGET).await.unwrap_err();
+            assert_eq!(fault.code, Code::WrongInput, "{fault}");
+        }
+    });
+}
+
+#[test]
+fn bodies_that_cannot_be_read_get_a_typed_reply() {
+    let node = service("bodies").start().unwrap();
+    let nats = node.bus().client().clone();
+    let deep = [vec![0x91; 10_000], vec![0xc0]].concat();
+    let giant = vec![0xdf, 0xff, 0xff, 0xff, 0xff];
+    let bodies = [
+        Vec::new(),
+        vec![0xc1],
+        b"not a map".to_vec(),
+        deep,
+        giant,
+        vec![0x81, 0xa6],
+    ];
+    block_on(async {
+        for body in bodies {
+            let reply = nats
+                .request("kaskade.bodies.infer", Bytes::from(body))
+                .await
+                .unwrap();
+            let fault = headers::fault(reply.headers.as_ref()).unwrap();
+            assert_eq!(fault.code, Code::Malformed, "{fault}");
+            assert_eq!(
+                reply
+                    .headers
+                    .unwrap()
+                    .get("Nats-Service-Error-Code")
+                    .unwrap()
+                    .as_str(),
+                "400"
+            );
+        }
+        let mut bad_budget = async_nats::HeaderMap::new();
+        bad_budget.insert("Kaskade-Budget-Us", "-5");
+        let reply = nats
+            .request_with_headers("kaskade.bodies.infer", bad_budget, Bytes::new())
+            .await
+            .unwrap();
+        assert_eq!(
+            headers::fault(reply.headers.as_ref()).unwrap().code,
+            Code::Malformed
+        );
+    });
+    node.stop();
+}
+
+#[test]
+fn json_is_taken_at_the_door() {
+    let node = service("json").start().unwrap();
+    let nats = node.bus().client().clone();
+    block_on(async {
+        let body = r#"{"id":"a1","inputs":[{"name":"x","shape":[2],"datatype":"FP32","data":[3.0,5.0]}]}"#;
+        let headers = headers::for_body(ContentType::Json);
+        let reply = nats
+            .request_with_headers("kaskade.json.infer", headers, body.into())
+            .await
+            .unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&reply.payload).unwrap();
+        assert_eq!(json["id"], "a1");
+        assert_eq!(json["model_name"], "small");
+        assert_eq!(json["outputs"][0]["data"][3], 5.0);
+    });
+    node.stop();
+}
+
+#[test]
+fn what_exceeds_the_broker_is_refused_with_both_sizes() {
+    with(service("oversize"), "oversize", |client| async move {
+        let huge = vec![Tensor::from_f32("x", &[1 << 19], &vec![0.0; 1 << 19]).unwrap()];
+        let fault = client.infer(huge, BUDGET).await.unwrap_err();
+        assert_eq!(fault.code, Code::TooLarge);
+        assert!(fault.message.contains("2097"), "{fault}");
+        assert!(client.infer(ask(1.0, 4.0), BUDGET).await.is_ok());
+    });
+}
+
+#[test]
+fn an_app_that_nobody_serves_is_told_at_once() {
+    let node = with(service("known"), "unknown", |client| async move {
+        let fault = client.infer(ask(1.0, 4.0), BUDGET).await.unwrap_err();
+        assert_eq!(fault.code, Code::UnknownApp, "{fault}");
+    });
+    node.stop();
+}
+
+#[test]
+fn a_spent_budget_is_refused_and_a_short_one_expires_in_time() {
+    let slow = Service::new("slow").model("slow", || {
+        Ok::<_, String>(Scripted {
+            strength: 1.0,
+            run: Duration::from_millis(300),
+        })
+    });
+    let node = with(slow, "slow", |client| async move {
+        let fault = client.infer(ask(1.0, 4.0), Duration::ZERO).await.unwrap_err();
+        assert_eq!(fault.code, Code::Expired, "{fault}");
+        let asked = std::time::Instant::now();
+        let fault = client
+            .infer(ask(1.0, 4.0), Duration::from_millis(50))
+            .await
+            .unwrap_err();
+        assert_eq!(fault.code, Code::Expired, "{fault}");
+        assert!(
+            asked.elapsed() < Duration::from_millis(250),
+            "the refusal has to come before the model is done"
+        );
+    });
+    node.stop();
+}
+
+#[test]
+fn overload_is_refused_at_once_and_everyone_gets_exactly_one_reply() {
+    let limits = IngressConfig {
+        max_in_flight: 16,
+        ..IngressConfig::default()
+    };
+    let service = Service::new("flood")
+        .ingress(limits)
+        .batching(Batching {
+            min_queue: 1,
+            max_batch: 4,
+            max_wait_us: 1_000,
+        })
+        .replicas(NonZeroU32::MIN)
+        .model("slow", || {
+            Ok::<_, String>(Scripted {
+                strength: 1.0,
+                run: Duration::from_millis(20),
+            })
+        });
+    let node = service.start().unwrap();
+    let nats = node.bus().client().clone();
+    let total = 200_u64;
+    block_on(async {
+        let inbox = nats.new_inbox();
+        let mut replies = nats.subscribe(inbox.clone()).await.unwrap();
+        let request = wire::InferRequest {
+            inputs: ask(1.0, 4.0),
+            ..Default::default()
+        };
+        let body = wire::Message::encode(&request).unwrap();
+        for _ in 0..total {
+            nats.publish_with_reply("kaskade.flood.infer", inbox.clone(), body.clone())
+                .await
+                .unwrap();
+        }
+        let (mut answered, mut refused) = (0, 0);
+        while answered + refused < total {
+            let reply = tokio::time::timeout(BUDGET, replies.next())
+                .await
+                .expect("a reply is missing")
+                .unwrap();
+            match headers::fault(reply.headers.as_ref()) {
+                None => answered += 1,
+                Some(fault) => {
+                    assert_eq!(fault.code, Code::Overloaded, "{fault}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(answered >= 16, "what was accepted is answered: {answered}");
+        assert!(refused > 0);
+        let more = tokio::time::timeout(Duration::from_millis(200), replies.next()).await;
+        assert!(more.is_err(), "a request was answered twice");
+    });
+    let counted = node.metrics().read();
+    assert_eq!(counted.answered + counted.faults.values().sum::<u64>(), total);
+    node.stop();
+}
+
+#[test]
+fn draining_answers_what_was_accepted() {
+    let slow = Service::new("drain")
+        .batching(Batching {
+            min_queue: 1,
+            max_batch: 1,
+            max_wait_us: 0,
+        })
+        .model("slow", || {
+            Ok::<_, String>(Scripted {
+                strength: 1.0,
+                run: Duration::from_millis(30),
+            })
+        });
+    let node = slow.start().unwrap();
+    let client = client(&node, "drain");
+    block_on(async {
+        let asked: Vec<_> = (0..10)
+            .map(|_| {
+                let client = client.clone();
+                tokio::spawn(async move { client.infer(ask(1.0, 4.0), BUDGET).await })
+            })
+            .collect();
+        while node.metrics().read().accepted < 10 {
+            tokio::task::yield_now().await;
+        }
+        let stopping = tokio::task::spawn_blocking(move || node.stop());
+        for reply in asked {
+            assert!(reply.await.unwrap().is_ok());
+        }
+        stopping.await.unwrap();
+    });
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
+}

@@ -1,0 +1,82 @@
+//! Times a checkpoint on the CPU: `cargo run --release -p kaskade-models --example time_checkpoint -- DIR [BATCH] [SEQUENCE]`.
+//!
+//! Prints the median and the least wall time of a batch, and the CPU time it took, in milliseconds.
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::mpsc::channel;
+
+use kaskade_models::{
+    BatchResult, Datatype, Device, Executor, Extent, InputSpec, Inputs, LoadOptions, ModelError, Tensor, load,
+};
+
+const WARM_UP: usize = 3;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let dir = arguments
+        .next()
+        .ok_or("usage: time_checkpoint DIR [BATCH] [SEQUENCE]")?;
+    let mut number = |absent: usize| arguments.next().map_or(Ok(absent), |argument| argument.parse());
+    let (batch, sequence) = (number(1)?, number(64)?);
+    let executor = Executor::spawn("model", move || {
+        load(Path::new(&dir), &Device::flex(), &LoadOptions::default()).map(|loaded| loaded.model)
+    })?;
+    let required = executor
+        .signature()
+        .inputs
+        .first()
+        .ok_or("the model says nothing of its inputs")?;
+    let request: Inputs = vec![example(required, sequence)?];
+    let mut results = Vec::new();
+    for round in 0..WARM_UP + 30 {
+        let result = run(&executor, vec![request.clone(); batch])?;
+        for output in result.outputs {
+            output?;
+        }
+        if round >= WARM_UP {
+            results.push((result.run_us, result.process_cpu_us));
+        }
+    }
+    results.sort_unstable();
+    let milliseconds = |us: u64| us as f64 / 1e3;
+    let least = results.first().ok_or("no result")?;
+    let median = results.get(results.len() / 2).ok_or("no result")?;
+    println!(
+        "batch {batch} sequence {sequence}: median {:.2} ms wall, {:.2} ms cpu; least {:.2} ms wall, {:.2} ms cpu",
+        milliseconds(median.0),
+        milliseconds(median.1),
+        milliseconds(least.0),
+        milliseconds(least.1),
+    );
+    Ok(())
+}
+
+fn run(executor: &Executor, batch: Vec<Inputs>) -> Result<BatchResult, Box<dyn Error>> {
+    let (send, receive) = channel();
+    executor.run(batch, move |result| drop(send.send(result)))?;
+    Ok(receive.recv()?)
+}
+
+/// Something that fits: token ids 1, 2, ..., or numbers between 0 and 1.
+fn example(input: &InputSpec, sequence: usize) -> Result<Tensor, ModelError> {
+    let shape: Vec<usize> = input
+        .shape
+        .iter()
+        .map(|extent| match extent {
+            Extent::Exactly(extent) => *extent,
+            Extent::UpTo(limit) => sequence.min(*limit),
+        })
+        .collect();
+    let elements: usize = shape.iter().product();
+    Ok(match input.datatype {
+        Datatype::I64 => {
+            let ids: Vec<i64> = (1..).take(elements).collect();
+            Tensor::from_i64(&input.name, &shape, &ids)?
+        }
+        _ => {
+            let values: Vec<f32> = (0..elements).map(|index| (index % 256) as f32 / 255.0).collect();
+            Tensor::from_f32(&input.name, &shape, &values)?
+        }
+    })
+}

@@ -1,0 +1,216 @@
+//! Opening a GPU: looked for first, then the compiler of kernels, then one kernel run.
+
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use burn::tensor::{Device, DeviceType, Tensor};
+use cudarc::nvrtc::{CompileError, CompileOptions, compile_ptx_with_opts};
+use nvml_wrapper::Nvml;
+
+use super::{DeviceChoice, DeviceError, panic_message};
+
+/// A kernel that includes what most generated kernels include. The header of barriers is left out: it alone takes two
+/// seconds to compile.
+const PROBE: &str = "#include <cuda_fp16.h>
+#include <mma.h>
+extern \"C\" __global__ void probe(float *x) { x[threadIdx.x] += 1.0f; }
+";
+
+/// One header of each package that generated kernels include from (half precision, matrix instructions, the barriers of
+/// Hopper's bulk copies), the folders it may stand in, and the package's name on PyPI.
+const HEADERS: [(&str, &[&str], &str); 3] = [
+    ("cuda_fp16.h", &["include"], "nvidia-cuda-runtime"),
+    ("crt/mma.h", &["include"], "nvidia-cuda-crt"),
+    ("cuda/barrier", &["include/cccl", "include"], "nvidia-cuda-cccl"),
+];
+
+const WHERE_TO_GET_THEM: &str = "install the CUDA toolkit and set CUDA_PATH to it, or install the packages nvidia-cuda-nvrtc, \
+                                 nvidia-cuda-runtime, nvidia-cuda-crt and nvidia-cuda-cccl from PyPI, set CUDA_PATH to \
+                                 site-packages/nvidia/cu13 and add its lib folder to LD_LIBRARY_PATH";
+
+/// Set once NVRTC has compiled the probe, which takes a second.
+static COMPILER_WORKS: OnceLock<()> = OnceLock::new();
+
+pub(super) fn open(choice: DeviceChoice, index: u16) -> Result<Device, DeviceError> {
+    let devices = caught(|| Device::enumerate(DeviceType::Cuda).into_vec())
+        .map_err(|reason| DeviceError::Unusable { choice, reason })?;
+    let count = devices.len();
+    if count == 0 {
+        return Err(DeviceError::NoneFound {
+            choice,
+            found: what_is_there_instead(),
+        });
+    }
+    let Some(device) = devices.into_iter().nth(usize::from(index)) else {
+        return Err(DeviceError::OutOfRange { choice, count });
+    };
+    check_compiler(toolkit_root().as_deref()).map_err(|reason| DeviceError::NoCompiler { choice, reason })?;
+    let probe = device.clone();
+    caught(move || run_once(&probe))
+        .and_then(|outcome| outcome)
+        .map_err(|reason| DeviceError::Unusable { choice, reason })?;
+    Ok(device)
+}
+
+/// The GPU's name and bus address, as the driver tells them.
+pub(super) fn identity(device: &Device) -> (Option<String>, Option<String>) {
+    let device = device.clone();
+    let Ok(Some(identity)) = caught(move || device.identity()) else {
+        return (None, None);
+    };
+    let address = identity
+        .physical
+        .and_then(|physical| physical.pci_address)
+        .map(|address| address.to_string());
+    (Some(identity.name), address)
+}
+
+fn run_once(device: &Device) -> Result<(), String> {
+    let sum = Tensor::<1>::from_floats([1.0, 2.0, 4.0], device)
+        .add_scalar(1.0)
+        .sum();
+    let data = sum.try_into_data().map_err(|error| error.to_string())?;
+    match data.try_to_vec::<f32>().ok().as_deref() {
+        Some([10.0]) => Ok(()),
+        other => Err(format!("a sum of 10 came out as {other:?}")),
+    }
+}
+
+/// NVML comes with every driver and does not panic, so it tells a machine without a driver from a driver that hides its
+/// GPUs.
+fn what_is_there_instead() -> String {
+    let nvml = match Nvml::init() {
+        Ok(nvml) => nvml,
+        Err(error) => {
+            return format!(
+                "no working NVIDIA driver ({error}); install one, or in a container start it with the GPUs (`--gpus all`)"
+            );
+        }
+    };
+    let driver = nvml
+        .sys_driver_version()
+        .unwrap_or_else(|_| "of unknown version".into());
+    match nvml.device_count() {
+        Ok(0) | Err(_) => format!("driver {driver} is there but lists no GPU"),
+        Ok(count) => format!(
+            "driver {driver} lists {count} GPU(s), but CUDA can use none: look at CUDA_VISIBLE_DEVICES, at the permissions of \
+             /dev/nvidia*, and whether libcuda.so.1 is there"
+        ),
+    }
+}
+
+/// Where cubecl looks for headers, in its order; without one it panics at the first kernel.
+fn toolkit_root() -> Option<PathBuf> {
+    if let Some(root) = std::env::var_os("CUDA_PATH") {
+        return Some(root.into());
+    }
+    [
+        ("/usr/local/cuda", "/usr/local/cuda"),
+        ("/opt/cuda", "/opt/cuda"),
+        ("/usr/bin/nvcc", "/usr"),
+    ]
+    .into_iter()
+    .find(|(sign, _)| Path::new(sign).exists())
+    .map(|(_, root)| root.into())
+}
+
+fn check_compiler(root: Option<&Path>) -> Result<(), String> {
+    if COMPILER_WORKS.get().is_some() {
+        return Ok(());
+    }
+    let Some(root) = root else {
+        return Err(format!(
+            "CUDA's headers were found neither by CUDA_PATH nor in /usr/local/cuda or /opt/cuda; {WHERE_TO_GET_THEM}"
+        ));
+    };
+    check_headers(root)?;
+    compile_probe(root).map_err(|reason| format!("{reason}; {WHERE_TO_GET_THEM}"))?;
+    COMPILER_WORKS.get_or_init(|| ());
+    Ok(())
+}
+
+fn check_headers(root: &Path) -> Result<(), String> {
+    for (header, folders, package) in HEADERS {
+        if !folders
+            .iter()
+            .any(|folder| root.join(folder).join(header).is_file())
+        {
+            return Err(format!(
+                "the header {header} (PyPI: {package}) is not in {}; {WHERE_TO_GET_THEM}",
+                root.join("include").display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn compile_probe(root: &Path) -> Result<(), String> {
+    let options = CompileOptions {
+        include_paths: vec![root.join("include").display().to_string()],
+        arch: Some("compute_80"),
+        ..CompileOptions::default()
+    };
+    match caught(move || compile_ptx_with_opts(PROBE, options)) {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(CompileError::CompileError { log, .. })) => {
+            Err(format!("NVRTC says: {}", log.to_string_lossy().trim()))
+        }
+        Ok(Err(error)) => Err(format!("NVRTC failed: {error}")),
+        Err(reason) => Err(format!("NVRTC cannot be loaded: {reason}")),
+    }
+}
+
+fn caught<T>(call: impl FnOnce() -> T + std::panic::UnwindSafe) -> Result<T, String> {
+    catch_unwind(call).map_err(|payload| panic_message(payload.as_ref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn touch(root: &Path, header: &str) {
+        let file = root.join(header);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, "").unwrap();
+    }
+
+    #[test]
+    fn a_missing_header_is_named_with_its_package() {
+        let root = tempfile::tempdir().unwrap();
+        let refusal = || check_headers(root.path()).unwrap_err();
+        assert!(
+            refusal().contains("cuda_fp16.h (PyPI: nvidia-cuda-runtime)"),
+            "{}",
+            refusal()
+        );
+        touch(root.path(), "include/cuda_fp16.h");
+        assert!(refusal().contains("nvidia-cuda-crt"), "{}", refusal());
+        touch(root.path(), "include/crt/mma.h");
+        assert!(refusal().contains("nvidia-cuda-cccl"), "{}", refusal());
+        touch(root.path(), "include/cccl/cuda/barrier");
+        assert_eq!(check_headers(root.path()), Ok(()));
+    }
+
+    /// With NVRTC on the machine it says which header is missing, without it that there is no NVRTC.
+    #[test]
+    fn a_probe_that_does_not_compile_is_a_reason() {
+        let root = tempfile::tempdir().unwrap();
+        let reason = compile_probe(root.path()).unwrap_err();
+        assert!(
+            reason.contains("cuda_fp16.h") || reason.contains("NVRTC"),
+            "{reason}"
+        );
+    }
+
+    /// Runs where the toolkit or its packages are; elsewhere it checks that the refusal names what to install.
+    #[test]
+    fn the_compiler_works_or_says_what_to_install() {
+        if let Err(refusal) = check_compiler(toolkit_root().as_deref()) {
+            assert!(
+                refusal.contains("CUDA_PATH") && refusal.contains("nvidia-cuda-nvrtc"),
+                "{refusal}"
+            );
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! A plain multi-layer perceptron for images: linear layers with a rectifier between them.
+//!
+//! `config.json`:
+//!
+//! | key | holds |
+//! |---|---|
+//! | `model_type` | `kaskade-mlp` |
+//! | `input_shape` | shape of the input `image`, such as `[1, 8, 8]` or, flat, `[64]` |
+//! | `hidden_sizes` | width of each hidden layer; `[]` leaves a linear classifier |
+//! | `id2label` or `num_labels` | the classes |
+//!
+//! Tensors: `layers.{i}.weight` `[outputs, inputs]` and `layers.{i}.bias`, as torch lays them out.
+
+use burn::module::Module;
+use burn::nn::Linear;
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Tensor};
+
+use super::image::{Classifier, Fresh, Layers, Network, Stored, extents};
+use super::{Built, Task};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+
+/// Its `model_type`.
+pub const MODEL_TYPE: &str = "kaskade-mlp";
+
+/// Size of a perceptron.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MlpConfig {
+    /// Values per image.
+    pub inputs: usize,
+    /// Width of each hidden layer.
+    pub hidden_sizes: Vec<usize>,
+    /// Number of classes.
+    pub labels: usize,
+}
+
+/// The perceptron's layers.
+#[derive(Module, Debug)]
+pub struct Mlp {
+    layers: Vec<Linear>,
+}
+
+impl MlpConfig {
+    /// The perceptron with random weights, to be trained.
+    pub fn init(&self, device: &Device) -> Mlp {
+        let Ok(mlp) = self.build(&mut Fresh(device));
+        mlp
+    }
+
+    fn build<L: Layers>(&self, source: &mut L) -> Result<Mlp, L::Error> {
+        let widths = self.hidden_sizes.iter().chain([&self.labels]);
+        let layers = [&self.inputs]
+            .into_iter()
+            .chain(&self.hidden_sizes)
+            .zip(widths)
+            .enumerate()
+            .map(|(index, (inputs, outputs))| source.linear(&format!("layers.{index}"), *inputs, *outputs))
+            .collect::<Result<_, _>>()?;
+        Ok(Mlp { layers })
+    }
+}
+
+impl Mlp {
+    /// Logits `[batch, labels]` of flattened images `[batch, inputs]`.
+    pub fn forward(&self, images: Tensor<2>) -> Tensor<2> {
+        let Some((last, hidden)) = self.layers.split_last() else {
+            return images;
+        };
+        last.forward(
+            hidden
+                .iter()
+                .fold(images, |values, layer| relu(layer.forward(values))),
+        )
+    }
+}
+
+impl Network for Mlp {
+    fn logits(&self, images: Tensor<2>) -> Tensor<2> {
+        self.forward(images)
+    }
+}
+
+pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
+    let config = &checkpoint.config;
+    let (input_shape, inputs) = extents(config, "input_shape")?;
+    let labels = config.labels()?;
+    let size = MlpConfig {
+        inputs,
+        hidden_sizes: hidden_sizes(config)?,
+        labels: labels.len(),
+    };
+    Ok(Built {
+        model: Box::new(Classifier {
+            network: size.build(&mut Stored(&mut checkpoint.weights, device))?,
+            input_shape,
+            pixels: inputs,
+            device: device.clone(),
+        }),
+        task: Task::Classification,
+        labels,
+    })
+}
+
+fn hidden_sizes(config: &Config) -> Result<Vec<usize>, LoadError> {
+    let sizes = config.required::<Vec<usize>>("hidden_sizes")?;
+    if sizes.contains(&0) {
+        return Err(config.refuse("hidden_sizes", "each must be at least 1"));
+    }
+    Ok(sizes)
+}

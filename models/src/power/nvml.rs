@@ -1,0 +1,125 @@
+//! A GPU's energy by NVML: its own counter where it has one, else its power integrated between samples.
+
+use nvml_wrapper::error::NvmlError;
+
+use crate::device::DeviceInfo;
+use crate::device::nvml::Gpu;
+
+pub(super) struct NvmlReader {
+    gpu: Gpu,
+    mode: Mode,
+}
+
+enum Mode {
+    /// The counter's value when the meter was set up, millijoules.
+    Counter(u64),
+    Power(Integral),
+}
+
+impl NvmlReader {
+    pub(super) fn open(device: &DeviceInfo) -> Result<Self, String> {
+        let gpu = Gpu::open(device)?;
+        let mode = first_reading(gpu.energy_mj().ok(), || gpu.power_mw())?;
+        Ok(Self { gpu, mode })
+    }
+
+    pub(super) fn counts(&self) -> bool {
+        matches!(self.mode, Mode::Counter(_))
+    }
+
+    /// Joules since it was opened; unknown if it cannot be read now. `wall_s` is the time since then.
+    pub(super) fn joules(&mut self, wall_s: f64) -> Option<f64> {
+        match &mut self.mode {
+            Mode::Counter(start) => counted(*start, self.gpu.energy_mj().ok()?),
+            Mode::Power(integral) => {
+                let watts = f64::from(self.gpu.power_mw().ok()?) / 1e3;
+                Some(integral.add(wall_s, watts))
+            }
+        }
+    }
+}
+
+fn first_reading(
+    counter: Option<u64>,
+    power: impl FnOnce() -> Result<u32, NvmlError>,
+) -> Result<Mode, String> {
+    if let Some(start) = counter {
+        return Ok(Mode::Counter(start));
+    }
+    let milliwatts = power().map_err(|error| format!("the GPU tells neither energy nor power: {error}"))?;
+    Ok(Mode::Power(Integral::from(f64::from(milliwatts) / 1e3)))
+}
+
+/// Joules between two readings in millijoules; unknown if the counter went back, as when the driver is loaded anew.
+fn counted(start_mj: u64, now_mj: u64) -> Option<f64> {
+    now_mj.checked_sub(start_mj).map(|counted| counted as f64 / 1e3)
+}
+
+/// Power over time, by trapezoids. A reading that is missing is bridged by the two around it.
+struct Integral {
+    joules: f64,
+    last_s: f64,
+    last_watts: f64,
+}
+
+impl Integral {
+    /// From a first reading at time 0.
+    fn from(watts: f64) -> Self {
+        Self {
+            joules: 0.0,
+            last_s: 0.0,
+            last_watts: watts,
+        }
+    }
+
+    fn add(&mut self, now_s: f64, watts: f64) -> f64 {
+        let seconds = (now_s - self.last_s).max(0.0);
+        self.joules += seconds * f64::midpoint(self.last_watts, watts);
+        self.last_s = self.last_s.max(now_s);
+        self.last_watts = watts;
+        self.joules
+    }
+}
+
+#[cfg(test)]
+#[expect(
+    clippy::float_cmp,
+    reason = "small whole numbers of watts and seconds are exact"
+)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_preferred_and_power_is_the_fallback() {
+        let never =
+            || -> Result<u32, NvmlError> { panic!("power is not asked for where there is a counter") };
+        assert!(matches!(first_reading(Some(7), never), Ok(Mode::Counter(7))));
+        let mode = first_reading(None, || Ok(250_000)).unwrap();
+        let Mode::Power(integral) = mode else {
+            panic!("power is what there is")
+        };
+        assert_eq!(integral.last_watts, 250.0);
+        let refusal = first_reading(None, || Err(NvmlError::NoPermission));
+        assert!(refusal.is_err_and(|reason| reason.contains("neither")));
+    }
+
+    #[test]
+    fn a_counter_that_goes_back_is_unknown() {
+        assert_eq!(counted(1_000, 3_500), Some(2.5));
+        assert_eq!(counted(3_500, 1_000), None);
+    }
+
+    #[test]
+    fn power_is_integrated_by_trapezoids() {
+        let mut integral = Integral::from(100.0);
+        assert_eq!(integral.add(1.0, 200.0), 150.0);
+        assert_eq!(integral.add(3.0, 200.0), 550.0);
+        assert_eq!(integral.add(3.0, 0.0), 550.0, "no time, no energy");
+        assert_eq!(
+            integral.add(2.0, 400.0),
+            550.0,
+            "a clock that goes back adds nothing"
+        );
+        assert_eq!(integral.add(4.0, 0.0), 750.0);
+    }
+}

@@ -1,0 +1,212 @@
+//! Whether a device computes what it should: every family against answers that are known.
+//!
+//! The answers come with the committed checkpoints, computed in torch. On a GPU, larger networks are compared with this
+//! program on the processor as well: the committed checkpoints are too small to reach the kernels that large matrices
+//! use.
+
+use burn::tensor::Device;
+use serde::Serialize;
+
+use super::shapes::{BERT_SMALL, Shape, VIT_TINY};
+use super::{Section, guarded};
+use crate::device::DeviceChoice;
+use crate::fixtures;
+use crate::model::{Inputs, Model, Outputs};
+
+/// What a logit may differ by on a processor.
+const PROCESSOR_BOUND: f64 = 1e-4;
+/// What a logit may differ by on a GPU, whose matrix units may multiply in TF32: ten bits of mantissa, so about one part
+/// in two thousand per product, on logits of magnitude 1 to 3.
+const GPU_BOUND: f64 = 1e-2;
+/// What the logits of a large network may differ by on a GPU, as a share of their norm; rounding adds up over its blocks.
+const GPU_RELATIVE_BOUND: f64 = 1e-2;
+
+/// What the comparisons gave.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ParityReport {
+    /// One per family and checkpoint.
+    pub rows: Vec<ParityRow>,
+    /// Large networks, this device against the processor; none where the device is the processor.
+    pub agreement: Vec<Agreement>,
+}
+
+/// One family against known answers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ParityRow {
+    /// Checkpoint or family.
+    pub name: &'static str,
+    /// Requests compared, each alone and all in one batch.
+    pub cases: usize,
+    /// Largest absolute difference of a logit; nothing if there was no comparing.
+    pub max_abs_diff: Option<f64>,
+    /// What it may be.
+    pub bound: f64,
+    /// Whether it is within the bound.
+    pub passed: bool,
+    /// Why there was no comparing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A large network on this device and on the processor.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Agreement {
+    /// The network and its extent.
+    pub shape: Shape,
+    /// Norm of the difference of all logits over their norm on the processor; nothing if there was no comparing.
+    pub relative_difference: Option<f64>,
+    /// What it may be.
+    pub bound: f64,
+    /// Whether it is within the bound.
+    pub passed: bool,
+    /// Why there was no comparing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl ParityReport {
+    /// Whether everything agrees.
+    pub fn passed(&self) -> bool {
+        !self.rows.is_empty()
+            && self.rows.iter().all(|row| row.passed)
+            && self.agreement.iter().all(|row| row.passed)
+    }
+}
+
+pub(super) fn compare_all(
+    choice: DeviceChoice,
+    device: &Device,
+    progress: &mut dyn FnMut(&str),
+) -> ParityReport {
+    let (bound, large): (f64, &[Shape]) = match choice {
+        DeviceChoice::Cpu => (PROCESSOR_BOUND, &[]),
+        DeviceChoice::Cuda(_) => (GPU_BOUND, &[BERT_SMALL.at(64), VIT_TINY.at(224)]),
+    };
+    let mut rows = Vec::new();
+    for fixture in &fixtures::ALL {
+        progress(&format!("parity of {}", fixture.name));
+        let compared = guarded(|| {
+            let parity = fixture.compare(device).map_err(|error| error.to_string())?;
+            Ok((parity.cases, f64::from(parity.largest_difference)))
+        });
+        rows.push(row(fixture.name, bound, compared));
+    }
+    let agreement = large
+        .iter()
+        .map(|shape| {
+            progress(&format!("agreement of {shape} with the processor"));
+            agreement(*shape, guarded(|| relative_difference(*shape, device)))
+        })
+        .collect();
+    ParityReport { rows, agreement }
+}
+
+fn row(name: &'static str, bound: f64, compared: Section<(usize, f64)>) -> ParityRow {
+    let (cases, max_abs_diff, error) = match compared {
+        Section::Done((cases, difference)) => (cases, Some(difference), None),
+        Section::Failed(reason) | Section::Skipped(reason) => (0, None, Some(reason)),
+    };
+    ParityRow {
+        name,
+        cases,
+        max_abs_diff,
+        bound,
+        passed: max_abs_diff.is_some_and(|difference| difference <= bound),
+        error,
+    }
+}
+
+fn agreement(shape: Shape, compared: Section<f64>) -> Agreement {
+    let (relative_difference, error) = match compared {
+        Section::Done(difference) => (Some(difference), None),
+        Section::Failed(reason) | Section::Skipped(reason) => (None, Some(reason)),
+    };
+    Agreement {
+        shape,
+        relative_difference,
+        bound: GPU_RELATIVE_BOUND,
+        passed: relative_difference.is_some_and(|difference| difference <= GPU_RELATIVE_BOUND),
+        error,
+    }
+}
+
+fn relative_difference(shape: Shape, device: &Device) -> Result<f64, String> {
+    let requests = shape.requests(4).map_err(|error| error.to_string())?;
+    let logits = |device: &Device| -> Result<Vec<f32>, String> {
+        let mut model = shape.load(device).map_err(|error| error.to_string())?;
+        logits(model.as_mut(), &requests)
+    };
+    relative(&logits(device)?, &logits(&Device::flex())?)
+}
+
+/// The norm of the difference over the norm of `expected`.
+fn relative(actual: &[f32], expected: &[f32]) -> Result<f64, String> {
+    let norm = |squares: f64| squares.sqrt();
+    let difference: f64 = actual
+        .iter()
+        .zip(expected)
+        .map(|(actual, expected)| (f64::from(*actual) - f64::from(*expected)).powi(2))
+        .sum();
+    let expected_norm = norm(expected.iter().map(|value| f64::from(*value).powi(2)).sum());
+    let relative = norm(difference) / expected_norm;
+    if actual.len() != expected.len() || !relative.is_finite() {
+        return Err("the logits cannot be compared: their number differs, or one is not a number".into());
+    }
+    Ok(relative)
+}
+
+/// The logits of all requests, run as one batch.
+fn logits(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<f32>, String> {
+    let answers = model
+        .run(requests)
+        .into_iter()
+        .collect::<Result<Vec<Outputs>, _>>()
+        .map_err(|error| error.to_string())?;
+    let tensors = answers.iter().flatten().filter(|output| output.name == "logits");
+    let values = tensors
+        .map(|output| output.to_f32().map_err(|error| error.to_string()))
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(values.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::selftest::shapes::BERT_TINY;
+
+    #[test]
+    fn differences_are_judged_by_their_bound() {
+        let judged = |difference| row("bert", 1e-4, Section::Done((3, difference))).passed;
+        assert!(judged(0.0) && judged(1e-4));
+        assert!(!judged(1.1e-4) && !judged(f64::NAN) && !judged(f64::INFINITY));
+        let failed = row("bert", 1e-4, Section::Failed("it panicked".into()));
+        assert!(!failed.passed && failed.max_abs_diff.is_none());
+        assert_eq!(failed.error.as_deref(), Some("it panicked"));
+    }
+
+    #[test]
+    fn relative_differences_refuse_what_cannot_be_compared() {
+        assert_eq!(relative(&[3.0, 4.0], &[3.0, 4.0]), Ok(0.0));
+        assert_eq!(relative(&[3.0, 5.0], &[3.0, 4.0]), Ok(0.2));
+        assert!(relative(&[f32::NAN, 4.0], &[3.0, 4.0]).is_err());
+        assert!(relative(&[3.0], &[3.0, 4.0]).is_err());
+        assert!(relative(&[0.0], &[0.0]).is_err());
+    }
+
+    #[test]
+    fn a_network_agrees_with_itself() {
+        assert_eq!(relative_difference(BERT_TINY.at(8), &Device::flex()), Ok(0.0));
+    }
+
+    /// A family that is added without a comparison here would go untested on a GPU.
+    #[test]
+    fn every_family_is_compared() {
+        let known = crate::families::known();
+        assert_eq!(
+            known.len(),
+            fixtures::ALL.len(),
+            "{known:?} against {:?}",
+            fixtures::ALL.map(|fixture| fixture.name)
+        );
+    }
+}

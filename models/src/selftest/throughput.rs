@@ -1,0 +1,355 @@
+//! How fast: latency, throughput, memory and energy of BERT and ViT by batch size, beside torch.
+//!
+//! What is timed is [`Model::run`]: from requests in host memory to logits in host memory, as it is served.
+
+use std::time::{Duration, Instant};
+
+use burn::tensor::Device;
+use serde::Serialize;
+
+use super::memory::{of_process, reset_peak};
+use super::shapes::{BERT_BASE, BERT_SMALL, BERT_TINY, Shape, VIT_BASE, VIT_TINY};
+use super::torch::{self, TorchFigure, TorchPoint, TorchReport};
+use super::{Section, SelftestExtent, SelftestOptions, guarded};
+use crate::device::DeviceChoice;
+use crate::model::{Inputs, Model, Outputs};
+use crate::power::PowerMeter;
+
+/// A run that would take longer than this many budgets is left out.
+const PATIENCE: u32 = 10;
+const MOST_RUNS: usize = 10_000;
+/// How often the meter is read, so that power that is sampled is sampled often enough.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What the measurements gave.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ThroughputReport {
+    /// One per network, extent and batch size.
+    pub points: Vec<Point>,
+    /// What torch measured with, if there is one.
+    pub torch: Section<TorchReport>,
+}
+
+impl ThroughputReport {
+    /// Whether everything that was run answered with finite logits. What was left out does not count, torch neither.
+    pub fn answered(&self) -> bool {
+        self.points.iter().all(|point| match &point.measured {
+            Section::Done(measured) => measured.finite,
+            Section::Failed(_) => false,
+            Section::Skipped(_) => true,
+        })
+    }
+}
+
+/// One network, extent and batch size.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Point {
+    /// The network and its extent.
+    #[serde(flatten)]
+    pub shape: Shape,
+    /// Requests per batch.
+    pub batch: usize,
+    /// What this program takes.
+    pub measured: Section<Measured>,
+    /// What torch takes.
+    pub torch: Option<TorchFigure>,
+    /// This program's median over torch's: below 1, this program is faster.
+    pub ratio_to_torch: Option<f64>,
+    /// Why torch has no figure where it was asked for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub torch_error: Option<String>,
+}
+
+/// What a batch takes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Measured {
+    /// Batches timed.
+    pub runs: usize,
+    /// Time over which they ran, seconds.
+    pub window_s: f64,
+    /// Median latency of a batch, seconds.
+    pub median_s: f64,
+    /// Requests per second, by the whole window.
+    pub items_per_s: f64,
+    /// Energy per request, joules; unknown if the meter does not know.
+    pub joules_per_item: Option<f64>,
+    /// On a processor the most memory of the process while it ran; on a GPU what burn's pool had reserved by its end.
+    /// Bytes.
+    pub peak_memory_bytes: Option<u64>,
+    /// Whether every logit of the last batch is finite.
+    pub finite: bool,
+}
+
+pub(super) fn measure_all(
+    options: &SelftestOptions,
+    device: &Device,
+    mut meter: Option<&mut PowerMeter>,
+    progress: &mut dyn FnMut(&str),
+) -> ThroughputReport {
+    let mut points = Vec::new();
+    for (shape, batches) in plan(options) {
+        let rows = guarded(|| {
+            let bench = Bench {
+                shape,
+                device,
+                on_processor: options.device == DeviceChoice::Cpu,
+                budget: options.budget,
+            };
+            bench.by_batch(&batches, meter.as_deref_mut(), progress)
+        });
+        match rows {
+            Section::Done(rows) => points.extend(rows),
+            Section::Failed(reason) | Section::Skipped(reason) => {
+                points.extend(
+                    batches
+                        .iter()
+                        .map(|batch| point(shape, *batch, Section::Failed(reason.clone()))),
+                );
+            }
+        }
+        device.memory_cleanup();
+    }
+    let torch = beside_torch(options, &mut points, progress);
+    ThroughputReport { points, torch }
+}
+
+fn plan(options: &SelftestOptions) -> Vec<(Shape, Vec<usize>)> {
+    let batches: &[usize] = match (options.extent, options.device) {
+        (SelftestExtent::Quick, _) => {
+            return vec![(BERT_TINY.at(64), vec![1, 4]), (VIT_TINY.at(224), vec![1])];
+        }
+        (SelftestExtent::Standard, DeviceChoice::Cpu) => &[1, 8, 32],
+        (SelftestExtent::Standard, DeviceChoice::Cuda(_)) | (SelftestExtent::Full, _) => {
+            &[1, 2, 4, 8, 16, 32, 64]
+        }
+    };
+    let berts = [BERT_TINY, BERT_SMALL, BERT_BASE];
+    let texts = berts
+        .into_iter()
+        .flat_map(|network| [network.at(64), network.at(128)]);
+    let images = [VIT_TINY.at(224), VIT_BASE.at(224)];
+    texts
+        .chain(images)
+        .map(|shape| (shape, batches.to_vec()))
+        .collect()
+}
+
+struct Bench<'a> {
+    shape: Shape,
+    device: &'a Device,
+    on_processor: bool,
+    budget: Duration,
+}
+
+impl Bench<'_> {
+    /// Batch sizes ascend, so that a small one tells whether a large one would take too long.
+    fn by_batch(
+        &self,
+        batches: &[usize],
+        mut meter: Option<&mut PowerMeter>,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Vec<Point>, String> {
+        let shape = self.shape;
+        progress(&format!("loading {shape}"));
+        let mut model = shape.load(self.device).map_err(|error| error.to_string())?;
+        let mut per_item = None;
+        let mut points = Vec::new();
+        for batch in batches.iter().copied() {
+            let expected = per_item.map_or(0.0, |seconds: f64| seconds * batch as f64);
+            let limit = (self.budget * PATIENCE).as_secs_f64();
+            if expected > limit {
+                let reason = format!(
+                    "one batch would take about {expected:.0} s, more than the {limit:.0} s given to it"
+                );
+                points.push(point(shape, batch, Section::Skipped(reason)));
+                continue;
+            }
+            progress(&format!("timing {shape}, batch {batch}"));
+            let measured = guarded(|| {
+                let requests = shape.requests(batch).map_err(|error| error.to_string())?;
+                self.measure(model.as_mut(), &requests, meter.as_deref_mut())
+            });
+            if let Section::Done(measured) = &measured {
+                per_item = Some(measured.median_s / batch as f64);
+            }
+            points.push(point(shape, batch, measured));
+        }
+        Ok(points)
+    }
+
+    fn measure(
+        &self,
+        model: &mut dyn Model,
+        requests: &[Inputs],
+        mut meter: Option<&mut PowerMeter>,
+    ) -> Result<Measured, String> {
+        let peak_is_fresh = self.on_processor && reset_peak();
+        self.warm_up(model, requests)?;
+        let joules_before = meter.as_deref_mut().and_then(|meter| meter.sample().joules_total);
+        let started = Instant::now();
+        let mut last_tick = started;
+        let mut seconds = Vec::new();
+        let mut answers = Vec::new();
+        while seconds.is_empty() || (started.elapsed() < self.budget && seconds.len() < MOST_RUNS) {
+            let begun = Instant::now();
+            answers = model.run(requests);
+            seconds.push(begun.elapsed().as_secs_f64());
+            if last_tick.elapsed() >= TICK {
+                last_tick = Instant::now();
+                meter.as_deref_mut().map(PowerMeter::sample);
+            }
+        }
+        let window_s = started.elapsed().as_secs_f64();
+        let joules_after = meter.and_then(|meter| {
+            meter.add_device_busy(window_s);
+            meter.sample().joules_total
+        });
+        let items = (seconds.len() * requests.len()) as f64;
+        let joules = joules_before
+            .zip(joules_after)
+            .map(|(before, after)| after - before);
+        Ok(Measured {
+            runs: seconds.len(),
+            window_s,
+            median_s: median(&mut seconds).ok_or("nothing was timed")?,
+            items_per_s: items / window_s,
+            joules_per_item: joules.map(|joules| joules / items),
+            peak_memory_bytes: if self.on_processor {
+                of_process().peak.filter(|_| peak_is_fresh)
+            } else {
+                self.device.memory_pool_usage().map(|usage| usage.bytes_reserved)
+            },
+            finite: all_finite(answers)?,
+        })
+    }
+
+    /// The first batch compiles kernels and tries variants of them on a GPU, the second may still; the third runs what is
+    /// timed. On a processor one is enough, and for a large network long enough.
+    fn warm_up(&self, model: &mut dyn Model, requests: &[Inputs]) -> Result<(), String> {
+        let rounds = if self.on_processor { 1 } else { 3 };
+        for _ in 0..rounds {
+            all_finite(model.run(requests))?;
+        }
+        Ok(())
+    }
+}
+
+fn point(shape: Shape, batch: usize, measured: Section<Measured>) -> Point {
+    Point {
+        shape,
+        batch,
+        measured,
+        torch: None,
+        ratio_to_torch: None,
+        torch_error: None,
+    }
+}
+
+/// Asks torch for what was measured here, and fills in its figures.
+fn beside_torch(
+    options: &SelftestOptions,
+    points: &mut [Point],
+    progress: &mut dyn FnMut(&str),
+) -> Section<TorchReport> {
+    let Some(python) = &options.python else {
+        return Section::Skipped("no Python was named".into());
+    };
+    let mut measured: Vec<&mut Point> = points
+        .iter_mut()
+        .filter(|point| point.measured.done().is_some())
+        .collect();
+    let asked: Vec<TorchPoint> = measured
+        .iter()
+        .map(|point| TorchPoint::new(point.shape, point.batch))
+        .collect();
+    let request = torch::Request::new(options.device, options.budget, asked);
+    let (report, figures) = torch::measure(python, &request, progress);
+    for (point, figure) in measured.iter_mut().zip(figures) {
+        match figure {
+            Ok(figure) => {
+                point.torch = Some(figure);
+                point.ratio_to_torch = point
+                    .measured
+                    .done()
+                    .filter(|_| figure.median_s > 0.0)
+                    .map(|measured| measured.median_s / figure.median_s);
+            }
+            Err(reason) => point.torch_error = Some(reason),
+        }
+    }
+    report
+}
+
+/// Whether all logits are finite.
+fn all_finite(answers: Vec<Result<Outputs, crate::ModelError>>) -> Result<bool, String> {
+    let mut finite = true;
+    for answer in answers {
+        for output in answer.map_err(|error| error.to_string())? {
+            finite &= output
+                .to_f32()
+                .map_err(|error| error.to_string())?
+                .iter()
+                .all(|value| value.is_finite());
+        }
+    }
+    Ok(finite)
+}
+
+/// The middle value; of an even number of them the upper middle one.
+pub(super) fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plan_grows_with_the_device() {
+        let plan_of = |extent, device| {
+            plan(&SelftestOptions {
+                device,
+                extent,
+                ..SelftestOptions::default()
+            })
+        };
+        let batches = |extent, device| {
+            plan_of(extent, device)
+                .iter()
+                .map(|(_, batches)| batches.len())
+                .sum::<usize>()
+        };
+        assert_eq!(batches(SelftestExtent::Quick, DeviceChoice::Cuda(0)), 3);
+        assert_eq!(batches(SelftestExtent::Standard, DeviceChoice::Cpu), 8 * 3);
+        assert_eq!(batches(SelftestExtent::Standard, DeviceChoice::Cuda(0)), 8 * 7);
+        assert_eq!(batches(SelftestExtent::Full, DeviceChoice::Cpu), 8 * 7);
+        for (shape, batches) in plan_of(SelftestExtent::Full, DeviceChoice::Cpu) {
+            assert!(batches.is_sorted(), "{shape}");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_would_take_too_long_is_left_out_with_a_reason() {
+        let bench = Bench {
+            shape: BERT_TINY.at(16),
+            device: &Device::flex(),
+            on_processor: true,
+            budget: Duration::from_nanos(1),
+        };
+        let points = bench.by_batch(&[1, 2], None, &mut |_| ()).unwrap();
+        let first = points[0].measured.done().unwrap();
+        assert_eq!((first.runs, first.joules_per_item), (1, None));
+        let Section::Skipped(reason) = &points[1].measured else {
+            panic!("{points:?}")
+        };
+        assert!(reason.contains("would take"), "{reason}");
+    }
+
+    #[test]
+    fn medians_are_of_the_sorted_values() {
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&mut [4.0, 1.0]), Some(4.0));
+        assert_eq!(median(&mut []), None);
+    }
+}

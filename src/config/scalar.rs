@@ -1,0 +1,322 @@
+//! Values that cannot hold nonsense: each is checked where it is read, so that the error carries the line.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Longest name that still leaves room for the rest of a NATS subject.
+const LONGEST_TOKEN: usize = 64;
+
+/// A name that is one token of a NATS subject: ASCII letters, digits, `-` and `_`, 1 to 64 of them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = "^[A-Za-z0-9_-]{1,64}$"))]
+pub struct Token(String);
+
+impl Token {
+    /// The worker that an app has when it names none.
+    pub(super) fn local() -> Self {
+        Self("local".to_owned())
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Token {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let fits = !name.is_empty()
+            && name.len() <= LONGEST_TOKEN
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+        if fits {
+            return Ok(Self(name.to_owned()));
+        }
+        Err(format!(
+            "`{name}` cannot be part of a NATS subject: use 1 to {LONGEST_TOKEN} ASCII letters, digits, `-` or `_`"
+        ))
+    }
+}
+
+impl TryFrom<String> for Token {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        name.parse()
+    }
+}
+
+impl From<Token> for String {
+    fn from(token: Token) -> Self {
+        token.0
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A length of time as people write it, longer than zero: `250ms`, `2s`, `1m 30s`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(extend("examples" = ["250ms", "2s", "1m 30s"]))]
+pub struct Span(Duration);
+
+impl Span {
+    /// `millis` milliseconds; one where `millis` is zero.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(Duration::from_millis(if millis == 0 { 1 } else { millis }))
+    }
+
+    /// The time it stands for.
+    pub const fn duration(self) -> Duration {
+        self.0
+    }
+
+    /// The time it stands for, in microseconds.
+    pub fn as_micros(self) -> u64 {
+        u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let duration = humantime::parse_duration(text)
+            .map_err(|error| format!("`{text}` is not a length of time ({error}); write `250ms` or `2s`"))?;
+        if duration < Duration::from_micros(1) {
+            return Err(format!(
+                "`{text}` is shorter than a microsecond; write a length of time such as `250ms`"
+            ));
+        }
+        Ok(Self(duration))
+    }
+}
+
+impl TryFrom<String> for Span {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Span> for String {
+    fn from(span: Span) -> Self {
+        span.to_string()
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(self.0).fmt(f)
+    }
+}
+
+/// A number of bytes as people write it, more than none: `64 KiB`, `1 MiB`, `500 kB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(extend("examples" = ["64 KiB", "1 MiB"]))]
+pub struct Size(u64);
+
+impl Size {
+    /// One mebibyte, the payload limit of a nats-server that nobody configured.
+    pub const MEBIBYTE: Self = Self(1 << 20);
+
+    /// The number of bytes.
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let size: bytesize::ByteSize = text
+            .parse()
+            .map_err(|error| format!("`{text}` is not a size ({error}); write `64 KiB` or `1 MiB`"))?;
+        if size.as_u64() == 0 {
+            return Err(format!(
+                "`{text}` leaves no room at all; write a size such as `1 MiB`"
+            ));
+        }
+        Ok(Self(size.as_u64()))
+    }
+}
+
+impl TryFrom<String> for Size {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Size> for String {
+    fn from(size: Size) -> Self {
+        size.to_string()
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        bytesize::ByteSize::b(self.0).display().iec().fmt(f)
+    }
+}
+
+/// A power in watts: finite and above zero.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "f64", into = "f64")]
+#[schemars(extend("exclusiveMinimum" = 0))]
+pub struct Watts(f64);
+
+impl Watts {
+    /// Ten watts, about a core.
+    pub const TEN: Self = Self(10.0);
+
+    /// The power, watts.
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl TryFrom<f64> for Watts {
+    type Error = String;
+
+    fn try_from(watts: f64) -> Result<Self, String> {
+        if watts.is_finite() && watts > 0.0 {
+            return Ok(Self(watts));
+        }
+        Err(format!(
+            "{watts} is not a power; energy is modelled from a wattage above zero, or reported as unknown"
+        ))
+    }
+}
+
+impl From<Watts> for f64 {
+    fn from(watts: Watts) -> Self {
+        watts.0
+    }
+}
+
+/// A finite number above zero.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "f64", into = "f64")]
+#[schemars(extend("exclusiveMinimum" = 0))]
+pub struct Positive(f64);
+
+impl Positive {
+    /// One.
+    pub const ONE: Self = Self(1.0);
+
+    /// The largest byte.
+    pub const BYTE: Self = Self(255.0);
+
+    /// The number.
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl TryFrom<f64> for Positive {
+    type Error = String;
+
+    fn try_from(number: f64) -> Result<Self, String> {
+        if number.is_finite() && number > 0.0 {
+            return Ok(Self(number));
+        }
+        Err(format!("{number} is not a finite number above zero"))
+    }
+}
+
+impl From<Positive> for f64 {
+    fn from(number: Positive) -> Self {
+        number.0
+    }
+}
+
+/// A finite number.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Finite(f64);
+
+impl Finite {
+    /// Zero.
+    pub const ZERO: Self = Self(0.0);
+
+    /// The number.
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl TryFrom<f64> for Finite {
+    type Error = String;
+
+    fn try_from(number: f64) -> Result<Self, String> {
+        if number.is_finite() {
+            return Ok(Self(number));
+        }
+        Err(format!("{number} is not a finite number"))
+    }
+}
+
+impl From<Finite> for f64 {
+    fn from(number: Finite) -> Self {
+        number.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_read_and_write_as_people_do() {
+        let span: Span = "1s 500ms".parse().unwrap();
+        assert_eq!(span.duration(), Duration::from_millis(1_500));
+        assert_eq!(span.to_string(), "1s 500ms");
+        for bad in ["", "250", "0s", "-1s", "1 fortnight", "10ns"] {
+            assert!(bad.parse::<Span>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn sizes_read_and_write_as_people_do() {
+        assert_eq!("1 MiB".parse::<Size>(), Ok(Size::MEBIBYTE));
+        assert_eq!("64KiB".parse::<Size>().unwrap().bytes(), 65_536);
+        assert_eq!(Size::MEBIBYTE.to_string().parse::<Size>(), Ok(Size::MEBIBYTE));
+        for bad in ["", "0", "-1 MiB", "much"] {
+            assert!(bad.parse::<Size>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_one_part_of_a_subject() {
+        assert!("digits-v1_b".parse::<Token>().is_ok());
+        for bad in ["", "a.b", "a b", "a*", ">", "é", &"x".repeat(65)] {
+            assert!(bad.parse::<Token>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn powers_are_finite_and_above_zero() {
+        assert!(Watts::try_from(15.0).is_ok());
+        for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(Watts::try_from(bad).is_err(), "{bad}");
+            assert!(Positive::try_from(bad).is_err(), "{bad}");
+        }
+    }
+}

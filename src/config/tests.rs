@@ -1,0 +1,207 @@
+use kaskade_models::power::{PowerConfig, SourceKind};
+
+use super::*;
+
+/// The least that makes an app.
+const LEAST: &str = "name = \"digits\"\n[[variants]]\nname = \"tiny\"\ndir = \"tiny\"\n";
+
+fn refused(text: &str) -> (usize, String) {
+    App::parse(text).unwrap_err()
+}
+
+#[test]
+fn the_least_app_has_working_defaults() {
+    let app = App::parse(LEAST).unwrap();
+    assert_eq!(app.plan, PlanSource::Largest);
+    assert_eq!(app.estimator(), Estimator::MaxSquared);
+    assert_eq!(app.device_of(&app.variants[0]), DeviceChoice::Cpu);
+    assert_eq!(app.ingress.default_budget.to_string(), "2s");
+    assert_eq!(Batching::from(app.batching), Batching::default());
+    assert_eq!(app.workers.len(), 1);
+    assert_eq!(PowerConfig::from(&app.energy), PowerConfig::default());
+}
+
+#[test]
+fn every_field_is_read() {
+    let app = App::parse(
+        r#"
+        name = "faq"
+        task = "question_answering"
+        slo = "100ms"
+        device = "cuda"
+        plan = { single = "small" }
+        confidence = { kind = "margin" }
+
+        [[variants]]
+        name = "small"
+        dir = "small"
+        device = "cuda:1"
+
+        [data.validation.idx]
+        images = "i"
+        labels = "l"
+        skip = 10
+        take = 5
+        shape = [1, 8, 8]
+        normalise = { divide_by = 16, mean = 0.5, std = 0.25 }
+
+        [batching]
+        max_batch = 8
+        max_wait = "500us"
+
+        [ingress]
+        max_in_flight = 8
+        queue_capacity = 4
+        default_budget = "1s"
+        max_budget = "10s"
+        drain = "3s"
+
+        [[workers]]
+        name = "a"
+        replicas = 2
+
+        [energy]
+        sources = ["rapl", "modelled"]
+        processor = { idle_watts = 3, active_watts = 12.5 }
+
+        [nats]
+        url = "nats://127.0.0.1:4222"
+        credentials = "app.creds"
+        max_payload = "4 MiB"
+        "#,
+    )
+    .unwrap();
+    assert_eq!(app.task.estimator(), Estimator::Span);
+    assert_eq!(app.nats.max_payload.bytes(), 4 << 20);
+    assert_eq!(app.estimator(), Estimator::Margin);
+    assert_eq!(app.device_of(&app.variants[0]), DeviceChoice::Cuda(1));
+    assert_eq!(Batching::from(app.batching).max_wait_us, 500);
+    let power = PowerConfig::from(&app.energy);
+    assert_eq!(power.sources, [SourceKind::Rapl, SourceKind::Modelled]);
+    assert!((power.processor.active_watts - 12.5).abs() < f64::EPSILON);
+    let Some(data::DataSet::Idx(idx)) = &app.data.validation else {
+        panic!("{:?}", app.data)
+    };
+    assert!((idx.normalise.apply(16) - 2.0).abs() < 1e-6);
+    // What is written is read again.
+    let again = App::parse(&toml::to_string(&app).unwrap()).unwrap();
+    assert_eq!(again, app);
+}
+
+#[test]
+fn each_malformed_value_is_refused_with_its_line() {
+    let after = |extra: &str| format!("{LEAST}{extra}");
+    for (text, line, reason) in [
+        (String::new(), 1, "missing field `name`"),
+        ("name = \"a.b\"\nvariants = []\n".to_owned(), 1, "NATS subject"),
+        (format!("colour = \"red\"\n{LEAST}"), 1, "unknown field `colour`"),
+        (format!("\nslo = \"soon\"\n{LEAST}"), 2, "not a length of time"),
+        (
+            format!("\n\nslo = \"0s\"\n{LEAST}"),
+            3,
+            "shorter than a microsecond",
+        ),
+        (
+            format!("task = \"poetry\"\n{LEAST}"),
+            1,
+            "unknown variant `poetry`",
+        ),
+        (
+            format!("plan = {{ best = \"x\" }}\n{LEAST}"),
+            1,
+            "unknown variant `best`",
+        ),
+        (after("weight = 3\n"), 5, "unknown field `weight`"),
+        (after("[batching]\nmax_batch = 0\n"), 6, "nonzero"),
+        (after("[ingress]\nmax_in_flight = -1\n"), 6, "integer"),
+        (format!("device = \"tpu\"\n{LEAST}"), 1, "`tpu` is not a device"),
+        (
+            after("[energy]\ngpu = { idle_watts = 1, active_watts = 0 }\n"),
+            6,
+            "not a power",
+        ),
+        (
+            after("[energy.processor]\nidle_watts = nan\nactive_watts = 1\n"),
+            6,
+            "not a power",
+        ),
+        (
+            after("[energy]\nsources = [\"sun\"]\n"),
+            6,
+            "unknown variant `sun`",
+        ),
+        (
+            after("[data.test.idx]\nimages = \"i\"\nlabels = \"l\"\nshape = [0]\n"),
+            8,
+            "nonzero",
+        ),
+        (after("[nats]\nmax_payload = \"0 B\"\n"), 6, "no room"),
+        (after("[nats\n"), 5, "table"),
+    ] {
+        let (actual, message) = refused(&text);
+        assert!(message.contains(reason), "{message}\n{text}");
+        assert_eq!(actual, line, "{message}\n{text}");
+    }
+}
+
+#[test]
+fn every_inconsistency_is_named_with_its_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("app.toml");
+    let text = r#"
+        name = "digits"
+        plan = { single = "huge" }
+        batching = { min_queue = 9, max_batch = 4 }
+        [[variants]]
+        name = "tiny"
+        dir = "tiny"
+        [[variants]]
+        name = "tiny"
+        dir = "present"
+        [data.test.idx]
+        images = "i"
+        labels = "present/config.json"
+        [[workers]]
+        name = "a"
+        [[workers]]
+        name = "a"
+    "#;
+    std::fs::write(&file, text).unwrap();
+    std::fs::create_dir(folder.path().join("present")).unwrap();
+    std::fs::write(folder.path().join("present/config.json"), "{}").unwrap();
+    let Err(ConfigError::Inconsistent { problems, .. }) = App::load(&file) else {
+        panic!("accepted")
+    };
+    let paths: Vec<&str> = problems
+        .iter()
+        .map(|problem| problem.split(':').next().unwrap())
+        .collect();
+    assert_eq!(
+        paths,
+        [
+            "variants[1].name",
+            "workers[1].name",
+            "variants[0].dir",
+            "data.test.idx.images",
+            "plan.single",
+            "batching.min_queue",
+        ]
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let error = App::load(Path::new("no/such/app.toml")).unwrap_err().to_string();
+    assert!(error.starts_with("no/such/app.toml: cannot be read"), "{error}");
+}
+
+#[test]
+fn the_committed_schema_is_the_one_of_the_types() {
+    let schema = serde_json::to_value(App::schema()).unwrap();
+    let committed: serde_json::Value =
+        serde_json::from_str(include_str!("../../docs/app.schema.json")).unwrap();
+    assert_eq!(
+        committed, schema,
+        "the format has changed: run `kaskade schema app > docs/app.schema.json`"
+    );
+}

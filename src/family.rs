@@ -1,0 +1,93 @@
+//! Where the models of a family come from, and how they get onto a device.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use kaskade::App;
+use kaskade::actors::worker::Loader;
+use kaskade::models::device::{self, DeviceChoice};
+use kaskade::models::{Checkpoint, LoadOptions, Loaded, load_checkpoint};
+
+/// The models of one app, smallest to largest.
+#[derive(Debug, Clone)]
+pub(crate) struct Family {
+    /// Its members.
+    pub(crate) members: Vec<Member>,
+}
+
+/// One model of a family.
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    /// The variant's name.
+    pub(crate) name: String,
+    /// Where it runs when nobody says otherwise.
+    pub(crate) device: DeviceChoice,
+    /// Where its weights are.
+    pub(crate) source: Source,
+}
+
+/// Where weights are.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    /// A Hugging Face directory.
+    Directory(PathBuf),
+    /// In this program.
+    Embedded {
+        /// `config.json`.
+        config: &'static [u8],
+        /// `model.safetensors`.
+        weights: &'static [u8],
+    },
+}
+
+impl Family {
+    /// The family of an app.
+    pub(crate) fn of(app: &App) -> Self {
+        let members = app.variants.iter().map(|variant| Member {
+            name: variant.name.to_string(),
+            device: app.device_of(variant),
+            source: Source::Directory(variant.dir.clone()),
+        });
+        Self {
+            members: members.collect(),
+        }
+    }
+
+    /// Loads what a worker is told to load, from this family.
+    pub(crate) fn loader(self) -> Loader {
+        Arc::new(move |replica| {
+            let loaded = self.load_as(&replica.variant, &replica.device);
+            loaded
+                .map(|loaded| loaded.model)
+                .map_err(|error| format!("{error:#}"))
+        })
+    }
+
+    fn load_as(&self, variant: &str, device: &str) -> anyhow::Result<Loaded> {
+        let member = self.members.iter().find(|member| member.name == variant);
+        member
+            .with_context(|| format!("this process has no variant `{variant}`"))?
+            .load(device.parse()?)
+    }
+}
+
+impl Member {
+    /// Loads the model onto a device.
+    ///
+    /// # Errors
+    /// When the device cannot be opened or the checkpoint not be loaded.
+    pub(crate) fn load(&self, choice: DeviceChoice) -> anyhow::Result<Loaded> {
+        let device = device::open(choice)?;
+        let checkpoint = match &self.source {
+            Source::Directory(dir) => Checkpoint::open(dir),
+            Source::Embedded { config, weights } => {
+                Checkpoint::from_bytes(&self.name, config, bytes::Bytes::from_static(weights), None)
+            }
+        }?;
+        let options = LoadOptions {
+            name: Some(self.name.clone()),
+        };
+        Ok(load_checkpoint(checkpoint, &device, &options)?)
+    }
+}

@@ -1,0 +1,22 @@
+//! Kaskade serves a family of models, from tiny to giant, as if it were one model.
+//!
+//! This crate is the command line (`kaskade`), and the facade for people who plug their own actors in:
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`actors`] | the bus, the wire messages, one file per actor |
+//! | [`models`] | tensors, the [`Model`] trait, the families that burn runs |
+//! | [`plans`] | everything that decides: plans, profiles, confidence, thresholds |
+//! | [`config`] | the TOML file of an app |
+//!
+//! The shortest way in is a [`Model`]: one method that answers a batch. `examples/custom_actor` shows it on the bus.
+
+pub mod config;
+
+pub use kaskade_actors as actors;
+pub use kaskade_models as models;
+pub use kaskade_plans as plans;
+
+pub use config::App;
+pub use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature, Tensor};
+pub use kaskade_plans::plan::Plan;

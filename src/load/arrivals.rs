@@ -1,0 +1,165 @@
+//! When requests arrive. Pure: the same seed gives the same arrivals.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use rand::Rng as _;
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha8Rng;
+
+/// How an open loop spaces its requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Spacing {
+    /// Independent arrivals: exponential gaps.
+    Poisson,
+    /// One every `1 / rate` seconds.
+    Constant,
+}
+
+/// Arrival times since the start, ascending.
+#[derive(Debug)]
+pub(crate) enum Arrivals {
+    /// Generated until the end.
+    Generated {
+        /// How the gaps are drawn.
+        spacing: Spacing,
+        /// Mean rate, requests per second.
+        rate: f64,
+        /// When to stop, seconds.
+        until: f64,
+        /// The last arrival, seconds.
+        last: f64,
+        /// Where the gaps are drawn from.
+        rng: Box<ChaCha8Rng>,
+    },
+    /// Read from a trace.
+    Trace(std::vec::IntoIter<f64>),
+}
+
+impl Arrivals {
+    /// Arrivals of a mean rate (requests per second, finite and above zero) for a length of time.
+    pub(crate) fn generated(spacing: Spacing, rate: f64, length: Duration, seed: u64) -> Self {
+        Self::Generated {
+            spacing,
+            rate,
+            until: length.as_secs_f64(),
+            last: 0.0,
+            rng: Box::new(ChaCha8Rng::seed_from_u64(seed)),
+        }
+    }
+
+    /// Arrivals of a trace file: one time in seconds per line, ascending; blank lines and `#` lines are skipped. Every time is
+    /// divided by `speed`.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or at the first line that is no time or goes back in time.
+    pub(crate) fn from_file(path: &Path, speed: f64) -> anyhow::Result<Self> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+        let times = parse_trace(&text).with_context(|| path.display().to_string())?;
+        let first = times.first().copied().unwrap_or(0.0);
+        let times: Vec<f64> = times.into_iter().map(|time| (time - first) / speed).collect();
+        Ok(Self::Trace(times.into_iter()))
+    }
+}
+
+fn parse_trace(text: &str) -> anyhow::Result<Vec<f64>> {
+    let mut times: Vec<f64> = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let Some(time) = line
+            .parse()
+            .ok()
+            .filter(|time: &f64| time.is_finite() && *time >= 0.0)
+        else {
+            bail!("line {number}: `{line}` is not a time in seconds");
+        };
+        if times.last().is_some_and(|last| time < *last) {
+            bail!("line {number}: {time} s comes before the arrival above it; sort the trace");
+        }
+        times.push(time);
+    }
+    if times.is_empty() {
+        bail!("holds no arrival; write one time in seconds per line");
+    }
+    Ok(times)
+}
+
+impl Iterator for Arrivals {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        match self {
+            Self::Generated {
+                spacing,
+                rate,
+                until,
+                last,
+                rng,
+            } => {
+                let gap = match spacing {
+                    // 1 - u lies in (0, 1], where the logarithm is finite.
+                    Spacing::Poisson => -(1.0 - rng.random::<f64>()).ln() / *rate,
+                    Spacing::Constant => 1.0 / *rate,
+                };
+                *last += gap;
+                (*last < *until).then(|| Duration::from_secs_f64(*last))
+            }
+            Self::Trace(times) => times.next().map(Duration::from_secs_f64),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_mins(1);
+
+    #[test]
+    fn poisson_arrivals_keep_their_rate_and_their_variance() {
+        let times: Vec<f64> = Arrivals::generated(Spacing::Poisson, 500.0, MINUTE, 7)
+            .map(|time| time.as_secs_f64())
+            .collect();
+        let gaps: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!((mean * 500.0 - 1.0).abs() < 0.03, "{mean}");
+        // An exponential's standard deviation is its mean.
+        assert!((variance.sqrt() / mean - 1.0).abs() < 0.05, "{variance}");
+        assert!(times.is_sorted() && times.last().is_some_and(|last| *last < 60.0));
+    }
+
+    #[test]
+    fn constant_arrivals_are_even_and_end_in_time() {
+        let times: Vec<Duration> = Arrivals::generated(Spacing::Constant, 10.0, MINUTE, 0).collect();
+        assert!((598..=600).contains(&times.len()), "{}", times.len());
+        assert_eq!(times[0], Duration::from_millis(100));
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_arrivals() {
+        let draw = |seed| Arrivals::generated(Spacing::Poisson, 50.0, MINUTE, seed).collect::<Vec<_>>();
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn a_trace_is_read_and_its_errors_name_the_line() {
+        assert_eq!(parse_trace("# t\n0.5\n\n1\n").unwrap(), [0.5, 1.0]);
+        for (text, message) in [
+            ("1\nx\n", "line 2: `x`"),
+            ("2\n1\n", "line 2: 1 s comes before"),
+            ("-1\n", "line 1"),
+            ("NaN\n", "line 1"),
+            ("# none\n", "holds no arrival"),
+        ] {
+            let error = parse_trace(text).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Load: when requests arrive, the clients that send them, and what became of each.
+
+pub(crate) mod arrivals;
+pub(crate) mod drive;
+pub(crate) mod record;

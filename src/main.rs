@@ -1,0 +1,74 @@
+//! The command line: one file per verb in `verbs/`.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`verbs`] | what the command line does, one file per verb |
+//! | [`measure`] | what a variant costs and answers, measured |
+//! | [`family`] | where the models come from |
+//! | [`data`] | labelled samples |
+//! | [`appplan`] | the plan that an app asks for |
+//! | [`planning`] | cascades from a profile |
+//! | [`serving`] | an app on the bus, and who asks it |
+//! | [`load`] | arrivals, and the clients that make them |
+//! | [`report`] | tables, graphs, progress |
+//!
+//! Exit codes: 0 done, 1 the input or the service refused, 2 the command line itself is wrong.
+
+mod appplan;
+mod data;
+mod family;
+mod load;
+mod measure;
+mod planning;
+mod report;
+mod serving;
+mod verbs;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Serves a family of models, from tiny to giant, as if it were one model.
+#[derive(Debug, Parser)]
+#[command(name = "kaskade", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Demo(verbs::demo::Args),
+    Profile(verbs::profile::Args),
+    #[command(subcommand)]
+    Plan(verbs::plan::Planner),
+    Serve(verbs::serve::Args),
+    Infer(verbs::infer::Args),
+    Bench(verbs::bench::Args),
+    Validate(verbs::validate::Args),
+    Explain(verbs::explain::Args),
+    Schema(verbs::schema::Args),
+}
+
+fn main() -> ExitCode {
+    let verb = Cli::parse().verb;
+    report::log::init();
+    let done = match verb {
+        Verb::Demo(args) => verbs::demo::run(&args),
+        Verb::Profile(args) => verbs::profile::run(&args),
+        Verb::Plan(verbs::plan::Planner::Cascade(args)) => verbs::plan::cascade(&args),
+        Verb::Serve(args) => verbs::serve::run(&args),
+        Verb::Infer(args) => verbs::infer::run(&args),
+        Verb::Bench(args) => verbs::bench::run(&args),
+        Verb::Validate(args) => verbs::validate::run(&args),
+        Verb::Explain(args) => verbs::explain::run(&args),
+        Verb::Schema(args) => verbs::schema::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            report::refuse(&error);
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! The accuracy-energy graph (HybridServe §IV-B, Figure 3) as an SVG that reads in light and dark.
+
+use anyhow::{Context as _, anyhow};
+use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::units;
+
+/// What one request costs, and how often the answer is right.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Point {
+    /// Joules per request, or what stands in for them.
+    pub(crate) cost: f64,
+    /// Share of right answers, in [0, 1].
+    pub(crate) accuracy: f64,
+}
+
+/// A point with a name beside it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Named {
+    /// The name.
+    pub(crate) name: String,
+    /// Where it stands.
+    pub(crate) at: Point,
+}
+
+/// Everything on one graph.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Graph {
+    /// What it shows, above it.
+    pub(crate) title: String,
+    /// What the lower axis shows, and where the figures come from.
+    pub(crate) axis: String,
+    /// Unit of that axis.
+    pub(crate) unit: &'static str,
+    /// What cascades reach, ascending by energy and accuracy.
+    pub(crate) frontier: Vec<Point>,
+    /// The single models.
+    pub(crate) models: Vec<Named>,
+    /// The points that carry a name of their own: AP, EO.
+    pub(crate) marks: Vec<Named>,
+}
+
+const SIZE: (u32, u32) = (840, 520);
+
+/// Colours on a light ground, and what a dark ground makes of each.
+mod palette {
+    use plotters::style::RGBColor;
+
+    pub(super) const GROUND: RGBColor = RGBColor(255, 255, 255);
+    pub(super) const INK: RGBColor = RGBColor(31, 41, 55);
+    pub(super) const FAINT: RGBColor = RGBColor(107, 114, 128);
+    pub(super) const GRID: RGBColor = RGBColor(229, 231, 235);
+    pub(super) const FRONTIER: RGBColor = RGBColor(29, 111, 216);
+    pub(super) const MARK: RGBColor = RGBColor(200, 58, 30);
+
+    /// Light and dark of every colour above, in the notation of the SVG backend.
+    pub(super) const DARK: [(&str, &str); 6] = [
+        ("#FFFFFF", "#0F1419"),
+        ("#1F2937", "#E6E9EE"),
+        ("#6B7280", "#9AA4B2"),
+        ("#E5E7EB", "#2A323C"),
+        ("#1D6FD8", "#6CB0FF"),
+        ("#C83A1E", "#FF9274"),
+    ];
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// Draws the graph.
+///
+/// # Errors
+/// When there is no point with a positive, finite cost and a finite accuracy.
+pub(crate) fn svg(graph: &Graph) -> anyhow::Result<String> {
+    let mut drawn = String::new();
+    let (x, y) =
+        ranges(graph).context("the accuracy-energy graph has no point whose cost is known and above zero")?;
+    draw(graph, x, y, &mut drawn).map_err(|error| anyhow!("the graph cannot be drawn: {error}"))?;
+    Ok(with_dark_mode(&drawn))
+}
+
+/// Axis ranges: log10 of the energy, and the accuracy, both with some room around the points.
+fn ranges(graph: &Graph) -> Option<((f64, f64), (f64, f64))> {
+    let named = graph.models.iter().chain(&graph.marks).map(|named| named.at);
+    let points: Vec<Point> = graph
+        .frontier
+        .iter()
+        .copied()
+        .chain(named)
+        .filter(drawable)
+        .collect();
+    let span = |values: &mut dyn Iterator<Item = f64>| {
+        values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+            (low.min(value), high.max(value))
+        })
+    };
+    let (x0, x1) = span(&mut points.iter().map(|point| point.cost.log10()));
+    let (y0, y1) = span(&mut points.iter().map(|point| point.accuracy));
+    let padded = |low: f64, high: f64, least: f64| {
+        let room = ((high - low) * 0.08).max(least);
+        (low - room, high + room)
+    };
+    (!points.is_empty()).then(|| (padded(x0, x1, 0.1), padded(y0, y1, 0.005)))
+}
+
+fn drawable(point: &Point) -> bool {
+    point.cost.is_finite() && point.cost > 0.0 && point.accuracy.is_finite()
+}
+
+fn draw(
+    graph: &Graph,
+    x: (f64, f64),
+    y: (f64, f64),
+    into: &mut String,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let root = SVGBackend::with_string(into, SIZE).into_drawing_area();
+    root.fill(&palette::GROUND)?;
+    let mut chart = ChartBuilder::on(&root)
+        .margin_left(72)
+        .margin_right(28)
+        .margin_top(56)
+        .margin_bottom(68)
+        .build_cartesian_2d(x.0..x.1, y.0..y.1)?;
+    draw_axes(&root, &chart, graph, x, y)?;
+    draw_frontier(&mut chart, graph, x.1)?;
+    for model in graph.models.iter().filter(|model| drawable(&model.at)) {
+        let at = chart.backend_coord(&position(model.at));
+        root.draw(&Circle::new(at, 5, palette::INK.filled()))?;
+        let beside = (at.0, at.1 + 9);
+        root.draw(&text(
+            &model.name,
+            beside,
+            13,
+            palette::INK,
+            HPos::Center,
+            VPos::Top,
+        ))?;
+    }
+    for mark in graph.marks.iter().filter(|mark| drawable(&mark.at)) {
+        let at = chart.backend_coord(&position(mark.at));
+        root.draw(&Circle::new(at, 7, palette::MARK.filled()))?;
+        root.draw(&Circle::new(at, 3, palette::GROUND.filled()))?;
+        let above = (at.0, at.1 - 11);
+        root.draw(&text(
+            &mark.name,
+            above,
+            15,
+            palette::MARK,
+            HPos::Center,
+            VPos::Bottom,
+        ))?;
+    }
+    root.present()?;
+    Ok(())
+}
+
+fn draw_axes(
+    root: &Area<'_>,
+    chart: &Chart<'_, '_>,
+    graph: &Graph,
+    x: (f64, f64),
+    y: (f64, f64),
+) -> Result<(), Box<dyn std::error::Error>> {
+    for tick in energy_ticks(x) {
+        let (foot, head) = (
+            chart.backend_coord(&(tick.log10(), y.0)),
+            chart.backend_coord(&(tick.log10(), y.1)),
+        );
+        root.draw(&PathElement::new(vec![foot, head], palette::GRID))?;
+        let label = units::prefixed(tick, graph.unit)
+            .replace(".00", "")
+            .replace(".0 ", " ");
+        root.draw(&text(
+            &label,
+            (foot.0, foot.1 + 8),
+            13,
+            palette::FAINT,
+            HPos::Center,
+            VPos::Top,
+        ))?;
+    }
+    for tick in accuracy_ticks(y) {
+        let (foot, head) = (
+            chart.backend_coord(&(x.0, tick)),
+            chart.backend_coord(&(x.1, tick)),
+        );
+        root.draw(&PathElement::new(vec![foot, head], palette::GRID))?;
+        let label = format!("{} %", (tick * 1e4).round() / 1e2);
+        root.draw(&text(
+            &label,
+            (foot.0 - 8, foot.1),
+            13,
+            palette::FAINT,
+            HPos::Right,
+            VPos::Center,
+        ))?;
+    }
+    root.draw(&text(
+        &graph.title,
+        (20, 18),
+        18,
+        palette::INK,
+        HPos::Left,
+        VPos::Top,
+    ))?;
+    let height = i32::try_from(SIZE.1)?;
+    let middle = chart.backend_coord(&(f64::midpoint(x.0, x.1), y.0)).0;
+    root.draw(&text(
+        &graph.axis,
+        (middle, height - 30),
+        13,
+        palette::INK,
+        HPos::Center,
+        VPos::Top,
+    ))?;
+    root.draw(&text(
+        "accuracy",
+        (20, 44),
+        13,
+        palette::INK,
+        HPos::Left,
+        VPos::Top,
+    ))?;
+    Ok(())
+}
+
+/// The frontier as steps: between two points, the dearer one is not reached yet.
+fn draw_frontier(
+    chart: &mut Chart<'_, '_>,
+    graph: &Graph,
+    end: f64,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let mut steps: Vec<(f64, f64)> = Vec::new();
+    for point in graph.frontier.iter().filter(|point| drawable(point)) {
+        let (x, y) = position(*point);
+        if let Some((_, level)) = steps.last().copied() {
+            steps.push((x, level));
+        }
+        steps.push((x, y));
+    }
+    if let Some((_, level)) = steps.last().copied() {
+        steps.push((end, level));
+    }
+    chart.draw_series(LineSeries::new(steps, palette::FRONTIER.stroke_width(3)))?;
+    Ok(())
+}
+
+fn position(point: Point) -> (f64, f64) {
+    (point.cost.log10(), point.accuracy)
+}
+
+fn text(
+    words: &str,
+    at: (i32, i32),
+    size: i32,
+    colour: RGBColor,
+    horizontal: HPos,
+    vertical: VPos,
+) -> Text<'static, (i32, i32), String> {
+    let style = ("sans-serif", size)
+        .into_font()
+        .color(&colour)
+        .pos(Pos::new(horizontal, vertical));
+    Text::new(words.to_owned(), at, style)
+}
+
+/// 1, 2 and 5 times the powers of ten inside the range of log10; the powers alone where those would be too many.
+fn energy_ticks((low, high): (f64, f64)) -> Vec<f64> {
+    let steps: &[f64] = if high - low > 3.0 {
+        &[1.0]
+    } else {
+        &[1.0, 2.0, 5.0]
+    };
+    let powers = (low.floor() as i32)..=(high.ceil() as i32);
+    powers
+        .flat_map(|power| steps.iter().map(move |step| step * 10_f64.powi(power)))
+        .filter(|tick| (low..=high).contains(&tick.log10()))
+        .collect()
+}
+
+/// Four to ten round values inside the range.
+fn accuracy_ticks((low, high): (f64, f64)) -> Vec<f64> {
+    let step = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2]
+        .into_iter()
+        .find(|step| (high - low) / step <= 9.0)
+        .unwrap_or(0.5);
+    let first = (low / step).ceil() as i64;
+    let last = (high / step).floor() as i64;
+    (first..=last)
+        .map(|n| n as f64 * step)
+        .filter(|tick| (0.0..=1.0).contains(tick))
+        .collect()
+}
+
+/// Adds the style that exchanges every colour where the reader prefers dark.
+fn with_dark_mode(svg: &str) -> String {
+    let rule = |(light, dark): (&str, &str)| {
+        [
+            format!("[fill=\"{light}\"]{{fill:{dark}}}"),
+            format!("[stroke=\"{light}\"]{{stroke:{dark}}}"),
+        ]
+    };
+    let rules = palette::DARK.into_iter().flat_map(rule).collect::<String>();
+    let style = format!("<style>@media (prefers-color-scheme:dark){{{rules}}}</style>\n");
+    match svg.find(">\n") {
+        Some(end) => {
+            let (head, body) = svg.split_at(end + 2);
+            format!("{head}{style}{body}")
+        }
+        None => svg.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(cost: f64, accuracy: f64) -> Point {
+        Point { cost, accuracy }
+    }
+
+    fn graph() -> Graph {
+        let named = |name: &str, at| Named {
+            name: name.to_owned(),
+            at,
+        };
+        Graph {
+            title: "digits: what cascades reach".to_owned(),
+            axis: "energy per request (modelled)".to_owned(),
+            unit: "J",
+            frontier: vec![
+                point(2e-4, 0.90),
+                point(5e-4, 0.955),
+                point(9e-4, 0.975),
+                point(2e-3, 0.984),
+                point(4e-3, 0.9875),
+            ],
+            models: vec![
+                named("tiny", point(2e-4, 0.90)),
+                named("small", point(1e-3, 0.95)),
+                named("base", point(6e-3, 0.975)),
+                named("large", point(2e-2, 0.985)),
+            ],
+            marks: vec![named("EO", point(9e-4, 0.975)), named("AP", point(4e-3, 0.9875))],
+        }
+    }
+
+    #[test]
+    fn everything_with_a_name_is_on_it() {
+        let svg = svg(&graph()).unwrap();
+        for name in ["tiny", "small", "base", "large", "AP", "EO", "modelled"] {
+            assert!(svg.contains(name), "{name}");
+        }
+        assert!(svg.contains("prefers-color-scheme:dark"));
+    }
+
+    #[test]
+    fn every_colour_has_its_dark_counterpart() {
+        let svg = svg(&graph()).unwrap();
+        let body = svg.split_once("</style>").unwrap().1;
+        for part in body
+            .split("fill=\"")
+            .skip(1)
+            .chain(body.split("stroke=\"").skip(1))
+        {
+            let colour = part.split('"').next().unwrap();
+            assert!(
+                colour == "none" || palette::DARK.iter().any(|(light, _)| *light == colour),
+                "{colour}"
+            );
+        }
+    }
+
+    #[test]
+    fn points_without_a_known_energy_are_left_out_and_none_at_all_is_an_error() {
+        let mut unknown = graph();
+        unknown.models[0].at.cost = f64::NAN;
+        assert!(!svg(&unknown).unwrap().contains("tiny"));
+        assert!(svg(&Graph::default()).is_err());
+    }
+
+    #[test]
+    fn ticks_are_round_and_inside() {
+        assert_eq!(energy_ticks((-0.1, 1.1)).len(), 4);
+        let ticks = accuracy_ticks((0.89, 0.99));
+        assert!((4..=10).contains(&ticks.len()), "{ticks:?}");
+        assert!(accuracy_ticks((0.95, 1.02)).iter().all(|tick| *tick <= 1.0));
+    }
+}

@@ -1,0 +1,61 @@
+//! What people and machines read: results on standard output, everything else on standard error.
+
+pub(crate) mod graph;
+pub(crate) mod log;
+pub(crate) mod progress;
+pub(crate) mod table;
+pub(crate) mod units;
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+/// Prints a result for people.
+///
+/// # Errors
+/// When standard output cannot be written; a reader that has gone away is no error.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let text = text.trim_end_matches('\n');
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("standard output cannot be written")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints a result for machines: one JSON object.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    print(&serde_json::to_string_pretty(value)?)
+}
+
+/// Says on one line of standard error why nothing came of it.
+pub(crate) fn refuse(error: &anyhow::Error) {
+    let line = format!("{error:#}")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    // There is nowhere left to say that standard error is closed.
+    let _ = writeln!(std::io::stderr().lock(), "kaskade: {line}");
+}
+
+/// Writes a file whole: a reader sees the old one or the new one, never half of it.
+///
+/// # Errors
+/// When the folder cannot be made or the file not written, naming it.
+pub(crate) fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
+    let failed = || format!("{} cannot be written", path.display());
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder).with_context(failed)?;
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.tmp", std::process::id()));
+    std::fs::write(&beside, text).with_context(failed)?;
+    std::fs::rename(&beside, path).with_context(failed)
+}

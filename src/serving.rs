@@ -1,0 +1,194 @@
+//! An app on the bus: the process that serves it, and the client that asks it.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use kaskade::App;
+use kaskade::actors::bus::{Bus, BusConfig};
+use kaskade::actors::ingress::IngressConfig;
+use kaskade::actors::node::{Node, NodeConfig};
+use kaskade::actors::wire::InferReply;
+use kaskade::actors::worker::WorkerConfig;
+use kaskade::actors::{Client, Fault, subjects};
+use kaskade::models::Inputs;
+use kaskade::plans::plan::Plan;
+
+use crate::family::Family;
+use crate::load::drive::Target;
+use crate::load::record::Outcome;
+use crate::measure::answers;
+
+/// The broker, as every verb that needs one is told.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct Broker {
+    /// A nats-server of 2.10 or newer. Without one (and without `nats.url` in the app), a small broker is started in the
+    /// process, on the loopback.
+    #[arg(long, value_name = "URL", env = "NATS_URL")]
+    pub(crate) nats: Option<String>,
+}
+
+impl Broker {
+    /// The nats-server that was named, here or in the app.
+    pub(crate) fn url<'a>(&'a self, app: &'a App) -> Option<&'a str> {
+        self.nats.as_deref().or(app.nats.url.as_deref())
+    }
+
+    /// How `verb` reaches the broker of an app.
+    pub(crate) fn bus(&self, app: &App, verb: &str) -> BusConfig {
+        let nats = &app.nats;
+        BusConfig {
+            url: self.url(app).map(str::to_owned),
+            name: verb.to_owned(),
+            credentials: nats.credentials.clone(),
+            max_payload: usize::try_from(nats.max_payload.bytes()).unwrap_or(usize::MAX),
+            ..BusConfig::new(app.name.as_str())
+        }
+    }
+}
+
+/// What a process takes on of an app.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Role {
+    /// The doors and a worker.
+    All,
+    /// The doors alone.
+    Ingress,
+    /// A worker alone.
+    Worker,
+}
+
+/// Starts an app's share of this process, and returns once it serves. Without a plan, the plan store's is served.
+///
+/// # Errors
+/// What the broker, the plan or a model says.
+pub(crate) fn start(
+    app: &App,
+    family: Family,
+    role: Role,
+    worker: &str,
+    plan: Option<Plan>,
+    bus: BusConfig,
+) -> anyhow::Result<Node> {
+    let size = |count: NonZeroU32| usize::try_from(count.get()).unwrap_or(usize::MAX);
+    let ingress = IngressConfig {
+        max_in_flight: size(app.ingress.max_in_flight),
+        default_budget: app.ingress.default_budget.duration(),
+        max_budget: app.ingress.max_budget.duration(),
+        ..IngressConfig::default()
+    };
+    let worker = WorkerConfig {
+        name: worker.to_owned(),
+        queue_capacity: size(app.ingress.queue_capacity),
+    };
+    let node = Node::start(NodeConfig {
+        app: app.name.to_string(),
+        bus,
+        ingress: (role != Role::Worker).then_some(ingress),
+        worker: (role != Role::Ingress).then(|| (worker, family.loader())),
+        plan,
+        power: None,
+        grace: app.ingress.drain.duration(),
+    });
+    node.with_context(|| format!("app `{}` does not start", app.name))
+}
+
+/// Asks an app.
+#[derive(Debug, Clone)]
+pub(crate) struct Asker {
+    client: Client,
+    budget: Duration,
+}
+
+impl Asker {
+    /// Connects. The connection belongs to the runtime that this is awaited on.
+    ///
+    /// # Errors
+    /// What the broker says.
+    pub(crate) async fn connect(app: &str, bus: BusConfig, budget: Duration) -> anyhow::Result<Self> {
+        let app = subjects::App::new(app)?;
+        let bus = Bus::connect(bus).await?;
+        Ok(Self {
+            client: Client::new(&bus, app),
+            budget,
+        })
+    }
+
+    /// Asks, and waits for the one terminal reply.
+    ///
+    /// # Errors
+    /// The app's own fault, or that nobody answered.
+    pub(crate) async fn ask(&self, inputs: Inputs) -> Result<InferReply, Fault> {
+        self.client.infer(inputs, self.budget).await
+    }
+}
+
+/// Asks labelled samples in turn, and counts the right answers.
+#[derive(Debug)]
+pub(crate) struct Questions {
+    asker: Asker,
+    inputs: Vec<Inputs>,
+    labels: Vec<usize>,
+    right: AtomicU64,
+    answered: AtomicU64,
+}
+
+impl Questions {
+    /// Questions in the order of the set, over and over.
+    pub(crate) fn new(asker: Asker, inputs: Vec<Inputs>, labels: Vec<usize>) -> Self {
+        Self {
+            asker,
+            inputs,
+            labels,
+            right: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+        }
+    }
+
+    /// How many answers were right so far.
+    pub(crate) fn right(&self) -> u64 {
+        self.right.load(Ordering::Relaxed)
+    }
+
+    /// How many were answered so far, rightly or not.
+    pub(crate) fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
+    }
+
+    fn judge(&self, place: usize, reply: &InferReply) {
+        self.answered.fetch_add(1, Ordering::Relaxed);
+        let said = answers::logits_of(&reply.outputs).ok();
+        let said = said.and_then(|logits| answers::class_of(&logits));
+        if said.is_some() && said == self.labels.get(place).copied() {
+            self.right.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Target for Questions {
+    async fn ask(&self, number: u64) -> Outcome {
+        let place = (number % self.inputs.len().max(1) as u64) as usize;
+        let inputs = self.inputs.get(place).cloned().unwrap_or_default();
+        match self.asker.ask(inputs).await {
+            Ok(reply) => {
+                self.judge(place, &reply);
+                Outcome::Answered {
+                    variant: reply.variant,
+                }
+            }
+            Err(fault) => Outcome::Failed {
+                code: fault.code.id().to_owned(),
+            },
+        }
+    }
+}
+
+/// A runtime for the asking side.
+///
+/// # Errors
+/// When the system gives no threads.
+pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.context("the client's runtime cannot be started")
+}

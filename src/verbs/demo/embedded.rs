@@ -1,0 +1,91 @@
+//! The digits family and its images, in this program, so that the demo needs no file.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use kaskade::App;
+use kaskade::Signature;
+use kaskade::config::data::DataSet;
+use kaskade::models::idx::LabelledImages;
+
+use crate::data::Samples;
+use crate::family::{Family, Member, Source};
+
+/// The files of one checkpoint directory of `examples/digits`.
+macro_rules! checkpoint {
+    ($directory:literal) => {
+        (
+            $directory,
+            Source::Embedded {
+                config: include_bytes!(concat!("../../../examples/digits/", $directory, "/config.json")),
+                weights: include_bytes!(concat!(
+                    "../../../examples/digits/",
+                    $directory,
+                    "/model.safetensors"
+                )),
+            },
+        )
+    };
+}
+
+const CHECKPOINTS: [(&str, Source); 4] = [
+    checkpoint!("weights/digits-tiny"),
+    checkpoint!("weights/digits-small"),
+    checkpoint!("weights/digits-medium"),
+    checkpoint!("weights/digits-large"),
+];
+
+const IMAGES: (&str, &[u8]) = (
+    "data/images.idx3-ubyte",
+    include_bytes!("../../../examples/digits/data/images.idx3-ubyte"),
+);
+
+const LABELS: (&str, &[u8]) = (
+    "data/labels.idx1-ubyte",
+    include_bytes!("../../../examples/digits/data/labels.idx1-ubyte"),
+);
+
+/// The app that `examples/digits/app.toml` describes.
+///
+/// # Errors
+/// When that file is not what an app is.
+pub(crate) fn app() -> anyhow::Result<App> {
+    App::parse(include_str!("../../../examples/digits/app.toml"))
+        .map_err(|(line, reason)| anyhow::anyhow!("examples/digits/app.toml:{line}: {reason}"))
+}
+
+/// Its models.
+///
+/// # Errors
+/// When the app names a checkpoint that is not in this program.
+pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
+    let members = app.variants.iter().map(|variant| {
+        let held = CHECKPOINTS
+            .iter()
+            .find(|(directory, _)| Path::new(directory) == variant.dir);
+        let (_, source) =
+            held.with_context(|| format!("{} is not in this program", variant.dir.display()))?;
+        Ok(Member {
+            name: variant.name.to_string(),
+            device: app.device_of(variant),
+            source: source.clone(),
+        })
+    });
+    Ok(Family {
+        members: members.collect::<anyhow::Result<_>>()?,
+    })
+}
+
+/// One of its labelled sets, in the form that a model takes.
+///
+/// # Errors
+/// When the app names files that are not in this program, or the set does not fit the model.
+pub(crate) fn samples(set: Option<&DataSet>, signature: &Signature) -> anyhow::Result<Samples> {
+    let Some(DataSet::Idx(idx)) = set else {
+        bail!("the app of the demo names no images");
+    };
+    if idx.images != Path::new(IMAGES.0) || idx.labels != Path::new(LABELS.0) {
+        bail!("{} is not in this program", idx.images.display());
+    }
+    Samples::from_images(&LabelledImages::parse(IMAGES, LABELS)?, idx, signature)
+}

@@ -1,0 +1,255 @@
+//! `kaskade demo`: the whole promise on real input, in one command.
+//!
+//! It profiles and calibrates a family of digit classifiers on a validation set, plans cascades over them, and then serves a
+//! held-out test set through real actors on the bus in three ways: the largest model alone, the accuracy-preserving
+//! cascade (AP) and the energy-optimising one (EO).
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`embedded`] | the family and its images |
+//! | [`mode`] | one way of serving, measured |
+
+pub(crate) mod embedded;
+pub(crate) mod mode;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use kaskade::App;
+use kaskade::plans::fit;
+use kaskade::plans::plan::Plan;
+use kaskade::plans::profile::Profile;
+use serde::Serialize;
+
+use crate::appplan;
+use crate::data::Samples;
+use crate::family::Family;
+use crate::measure::{self, cost::Effort};
+use crate::planning;
+use crate::report::progress::say;
+use crate::report::table::{Align, table};
+use crate::report::{self, graph, units};
+use mode::Mode;
+
+/// Shows on real input what Kaskade does: profiles, calibrates and plans a family of digit classifiers, then serves a held-out
+/// test set through real actors on the bus: by the largest model alone, and by two cascades.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Folder for the graph, the profile and the plans.
+    #[arg(long, value_name = "FOLDER", default_value = "kaskade-demo")]
+    out: PathBuf,
+    /// How often the test set is served in each way; enough for a measurement where absent.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    passes: Option<u32>,
+    /// Seed of the planner.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Say nothing while working.
+    #[arg(long)]
+    quiet: bool,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How long each batch size is run in each round of the profile. With 7 sizes, 3 rounds and 4 variants: about 5 s.
+const STRETCH: Duration = Duration::from_millis(60);
+
+/// About how long the largest model alone serves: long enough for a meter, short enough for a demo.
+const SERVE_FOR: Duration = Duration::from_secs(5);
+
+/// What the demo prints for machines.
+#[derive(Debug, Serialize)]
+struct Report {
+    energy_source: String,
+    variants: Vec<Variant>,
+    modes: Modes,
+    files: BTreeMap<&'static str, PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct Variant {
+    name: String,
+    parameters: u64,
+    /// On the test set.
+    accuracy: f64,
+    /// Of the model alone, in full batches.
+    joules_per_request: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Modes {
+    largest: Mode,
+    ap: Mode,
+    eo: Mode,
+}
+
+/// Runs the demo.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let app = embedded::app()?;
+    let family = embedded::family(&app)?;
+    let profile = profile(&app, &family, args)?;
+    let cascades = planning::cascades(&app, &profile, args.seed)?;
+    let files = write(&args.out, &profile, &cascades)?;
+    let largest = family.members.last().context("the family has no members")?;
+    let mut loaded = largest.load(largest.device)?;
+    let test = embedded::samples(app.data.test.as_ref(), &loaded.model.signature())?;
+    let passes = match args.passes {
+        Some(passes) => passes,
+        None => passes(loaded.model.as_mut(), &test),
+    };
+    drop(loaded);
+    let alone = appplan::single(&app, &largest.name);
+    let serve = |name: &str, plan: Plan| mode::serve(name, &app, &family, plan, &test, passes, args.quiet);
+    let report = Report {
+        energy_source: profile.energy_source.clone(),
+        variants: variants(&app, &family, &profile, &test)?,
+        modes: Modes {
+            largest: serve("largest", alone)?,
+            ap: serve("AP", cascades.ap.plan)?,
+            eo: serve("EO", cascades.eo.plan)?,
+        },
+        files,
+    };
+    if args.json {
+        return report::print_json(&report);
+    }
+    report::print(&as_text(&report, &test))?;
+    if !args.quiet {
+        say(&format!(
+            "done in {}",
+            units::seconds(started.elapsed().as_secs_f64())
+        ));
+    }
+    Ok(())
+}
+
+fn profile(app: &App, family: &Family, args: &Args) -> anyhow::Result<Profile> {
+    let plan = measure::Plan {
+        app: app.name.as_str(),
+        estimator: app.estimator(),
+        effort: &Effort::new(STRETCH),
+        power: &(&app.energy).into(),
+        quiet: args.quiet,
+    };
+    measure::profile(&plan, family, |signature| {
+        embedded::samples(app.data.validation.as_ref(), signature)
+    })
+}
+
+/// How many passes over the test set keep the largest model busy for about [`SERVE_FOR`].
+fn passes(model: &mut dyn kaskade::Model, test: &Samples) -> u32 {
+    let started = Instant::now();
+    for batch in test.inputs.chunks(32) {
+        model.run(batch);
+    }
+    let pass = started.elapsed().as_secs_f64().max(1e-3);
+    ((SERVE_FOR.as_secs_f64() / pass).ceil() as u32).clamp(2, 40)
+}
+
+/// Every variant by itself: right answers on the test set, energy from the profile.
+fn variants(app: &App, family: &Family, profile: &Profile, test: &Samples) -> anyhow::Result<Vec<Variant>> {
+    let batch = app.batching.max_batch.get();
+    let variants = family
+        .members
+        .iter()
+        .zip(&profile.variants)
+        .map(|(member, profiled)| {
+            let mut loaded = member.load(member.device)?;
+            let classes = measure::answers::classes(loaded.model.as_mut(), &test.inputs)?;
+            let right = classes
+                .iter()
+                .zip(&test.labels)
+                .filter(|(said, label)| said == label)
+                .count();
+            Ok(Variant {
+                name: member.name.clone(),
+                parameters: profiled.parameters,
+                accuracy: right as f64 / test.len() as f64,
+                joules_per_request: fit::per_request(&profiled.costs, batch, |cost| cost.energy_j),
+            })
+        });
+    variants.collect()
+}
+
+/// Writes what others can use: the profile, the plans, the graph.
+fn write(
+    folder: &Path,
+    profile: &Profile,
+    cascades: &planning::Cascades,
+) -> anyhow::Result<BTreeMap<&'static str, PathBuf>> {
+    let texts = [
+        ("graph", "accuracy-energy.svg", graph::svg(&cascades.graph)?),
+        ("profile", "profile.json", profile.to_json()?),
+        ("plan_ap", "plan-ap.json", cascades.ap.plan.to_json()?),
+        ("plan_eo", "plan-eo.json", cascades.eo.plan.to_json()?),
+    ];
+    let written = texts.into_iter().map(|(what, name, text)| {
+        let path = folder.join(name);
+        report::write_file(&path, &text)?;
+        Ok((what, path))
+    });
+    written.collect()
+}
+
+/// The one table.
+fn as_text(report: &Report, test: &Samples) -> String {
+    let Modes { largest, ap, eo } = &report.modes;
+    let rows = [("largest only", largest), ("AP", ap), ("EO", eo)].map(|(name, mode)| {
+        let saved = largest.joules_per_request.zip(mode.joules_per_request);
+        let shares = report.variants.iter().map(|variant| {
+            let share = mode.distribution.get(&variant.name).copied().unwrap_or_default();
+            format!("{:.0}", share * 100.0)
+        });
+        [
+            name.to_owned(),
+            units::percent(mode.accuracy),
+            units::joules(mode.joules_per_request),
+            units::times(saved.map(|(largest, mode)| largest / mode)),
+            shares.collect::<Vec<_>>().join(" / "),
+            format!("{:.1} ms", mode.p50_ms),
+            format!("{:.1} ms", mode.p99_ms),
+            units::count(mode.requests),
+            units::count(mode.replies),
+            units::count(mode.errors),
+        ]
+    });
+    let heads = [
+        ("served by", Align::Left),
+        ("accuracy", Align::Right),
+        ("joules/request", Align::Right),
+        ("saved", Align::Right),
+        ("share per model, %", Align::Right),
+        ("p50", Align::Right),
+        ("p99", Align::Right),
+        ("requests", Align::Right),
+        ("replies", Align::Right),
+        ("errors", Align::Right),
+    ];
+    let models: Vec<String> = report
+        .variants
+        .iter()
+        .map(|variant| {
+            format!(
+                "  {}: {} weights, {} right, {} per request by itself",
+                variant.name,
+                units::count(variant.parameters),
+                units::percent(variant.accuracy),
+                units::joules(variant.joules_per_request)
+            )
+        })
+        .collect();
+    let files = report.files.values().map(|path| path.display().to_string());
+    format!(
+        "{} held-out images, served over and over by real actors on the bus. The models, smallest to largest:\n{}\n\n{}\n\
+         Energy: {}; of the whole process, idle included.\nFiles: {}",
+        test.len(),
+        models.join("\n"),
+        table(heads, rows),
+        report.energy_source,
+        files.collect::<Vec<_>>().join(", ")
+    )
+}

@@ -1,0 +1,60 @@
+//! `kaskade explain`: what an error code means and what to do about it.
+
+use anyhow::Context as _;
+use kaskade::actors::Code;
+use serde_json::json;
+
+use crate::report;
+use crate::report::table::{Align, table};
+
+/// Explains an error code: its cause, and what to do. Without a code, lists them all.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The code, such as `KSK0007`.
+    code: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the explanation.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let Some(asked) = &args.code else {
+        return list(args.json);
+    };
+    let code = Code::from_id(&asked.to_ascii_uppercase()).with_context(|| {
+        format!("`{asked}` is no error code of this version; `kaskade explain` lists them all")
+    })?;
+    if args.json {
+        return report::print_json(&as_json(code));
+    }
+    report::print(&format!("{} {}\n\n{}", code.id(), code.title(), code.explain()))
+}
+
+fn list(json: bool) -> anyhow::Result<()> {
+    if json {
+        let codes: Vec<_> = Code::ALL.iter().copied().map(as_json).collect();
+        return report::print_json(&codes);
+    }
+    report::print(&table(
+        [
+            ("code", Align::Left),
+            ("retry", Align::Left),
+            ("what it says", Align::Left),
+        ],
+        Code::ALL.iter().map(|code| {
+            let retry = if code.retryable() { "yes" } else { "no" };
+            [code.id().to_owned(), retry.to_owned(), code.title().to_owned()]
+        }),
+    ))
+}
+
+fn as_json(code: Code) -> serde_json::Value {
+    json!({
+        "code": code.id(),
+        "status": code.status(),
+        "retryable": code.retryable(),
+        "title": code.title(),
+        "explanation": code.explain(),
+    })
+}

@@ -1,0 +1,11 @@
+//! What the command line does, one file per verb.
+
+pub(crate) mod bench;
+pub(crate) mod demo;
+pub(crate) mod explain;
+pub(crate) mod infer;
+pub(crate) mod plan;
+pub(crate) mod profile;
+pub(crate) mod schema;
+pub(crate) mod serve;
+pub(crate) mod validate;

@@ -1,0 +1,127 @@
+//! `kaskade plan`: decides how a family serves.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use kaskade::App;
+use kaskade::plans::cascade::{CascadePlan, Objective};
+use kaskade::plans::profile::Profile;
+use kaskade::plans::thresholds::Guard;
+use serde::Serialize;
+
+use crate::planning;
+use crate::report::{self, graph};
+
+/// Decides how a family serves.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Planner {
+    Cascade(Cascade),
+}
+
+/// Plans a confidence cascade (HybridServe): finds the accuracy-energy frontier, picks a point on it, drops variants that do not
+/// pay and adds skip connections that do. The same profile, options and seed give the same plan.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Cascade {
+    /// The profile, as `kaskade profile` writes it.
+    #[arg(long, value_name = "FILE")]
+    profile: PathBuf,
+    /// What to plan for.
+    #[arg(long, value_enum, default_value = "ap")]
+    objective: Aim,
+    /// The thresholds of `--objective thresholds`, one per variant but the last, in [0, 1].
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    thresholds: Vec<f64>,
+    /// Where to write the plan.
+    #[arg(long, value_name = "FILE", default_value = "plan.json")]
+    out: PathBuf,
+    /// Where to draw the accuracy-energy graph.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// The TOML file of the app: its workers, devices and batching. One worker `local` on the CPU where absent.
+    #[arg(long, value_name = "FILE")]
+    app: Option<PathBuf>,
+    /// Batch size at which costs are taken; the app's largest batch where absent.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    batch: Option<u32>,
+    /// Take the named points as the paper has them: as accurate on the validation set, with no distance for luck.
+    #[arg(long)]
+    no_guard: bool,
+    /// Leave skip connections out.
+    #[arg(long)]
+    no_skips: bool,
+    /// Seed of the random part of the search.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a cascade may be planned for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Aim {
+    /// The accuracy of the best variant at the least energy (AP).
+    Ap,
+    /// The knee of the accuracy-energy curve, never under the second-best variant (EO).
+    Eo,
+    /// The largest variant alone, to compare with.
+    Largest,
+    /// Thresholds of your own.
+    Thresholds,
+}
+
+/// What is printed for machines.
+#[derive(Serialize)]
+struct Report<'a> {
+    files: Vec<&'a Path>,
+    #[serde(flatten)]
+    planned: &'a CascadePlan,
+}
+
+/// Plans a cascade, writes and prints it.
+pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
+    let app = args.app.as_deref().map(App::load).transpose()?;
+    let profile = read(&args.profile)?;
+    ensure!(
+        args.thresholds.is_empty() || args.objective == Aim::Thresholds,
+        "`--thresholds` needs `--objective thresholds`"
+    );
+    let objective = match args.objective {
+        Aim::Ap => Objective::Ap,
+        Aim::Eo => Objective::Eo,
+        Aim::Largest => Objective::Largest,
+        Aim::Thresholds => Objective::Thresholds(args.thresholds.clone()),
+    };
+    let mut options = planning::options(app.as_ref(), objective, args.seed);
+    options.batch = args.batch.unwrap_or(options.batch);
+    options.skips = !args.no_skips;
+    if args.no_guard {
+        options.guard = Guard::None;
+    }
+    let planned = planning::cascade(app.as_ref(), &profile, &options)?;
+    report::write_file(&args.out, &planned.plan.to_json()?)?;
+    let mut files = vec![args.out.as_path()];
+    if let Some(path) = &args.svg {
+        let drawn = graph::svg(&planning::graph(&profile, &planned, options.batch))?;
+        report::write_file(path, &drawn)?;
+        files.push(path);
+    }
+    if args.json {
+        return report::print_json(&Report {
+            files,
+            planned: &planned,
+        });
+    }
+    let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    report::print(&format!(
+        "{}\n\nwritten to {}",
+        planning::as_text(&profile, &planned),
+        written.join(", ")
+    ))
+}
+
+fn read(path: &Path) -> anyhow::Result<Profile> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("{} cannot be read; `kaskade profile` writes one", path.display()))?;
+    Profile::from_json(&text).with_context(|| path.display().to_string())
+}

@@ -1,0 +1,128 @@
+//! `kaskade profile`: measures a family, so that planners can decide about it.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use kaskade::App;
+use kaskade::config::Task;
+use kaskade::config::scalar::Span;
+use kaskade::plans::profile::Profile;
+
+use crate::data::Samples;
+use crate::family::Family;
+use crate::measure::{self, cost::Effort};
+use crate::report::table::{Align, table};
+use crate::report::{self, units};
+
+/// Measures every variant of an app on its validation set: answers, calibrated confidence, latency, energy and utilisation by
+/// batch size.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The TOML file of the app.
+    #[arg(long, value_name = "FILE")]
+    app: PathBuf,
+    /// Where to write the profile.
+    #[arg(long, value_name = "FILE", default_value = "profile.json")]
+    out: PathBuf,
+    /// Batch sizes to measure.
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "1,2,4,8,16,32,64",
+          value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    batches: Vec<u32>,
+    /// How long each batch size is run, in each of the rounds.
+    #[arg(long, value_name = "TIME", default_value = "150ms")]
+    stretch: Span,
+    /// How often all batch sizes are gone through; medians over the rounds are reported.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Say nothing while working.
+    #[arg(long)]
+    quiet: bool,
+    /// Print the profile as JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures and writes the profile.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let app = App::load(&args.app)?;
+    let set = app.data.validation.as_ref().with_context(|| {
+        format!(
+            "{}: data.validation: is missing; name the labelled set to measure on",
+            args.app.display()
+        )
+    })?;
+    anyhow::ensure!(
+        app.task == Task::Classification,
+        "{}: task: only classification has a labelled data format yet; write the profile of another task yourself \
+         (`kaskade schema profile`)",
+        args.app.display()
+    );
+    let mut batches = args.batches.clone();
+    batches.sort_unstable();
+    batches.dedup();
+    let effort = Effort {
+        batches,
+        rounds: args.rounds,
+        stretch: args.stretch.duration(),
+    };
+    let plan = measure::Plan {
+        app: app.name.as_str(),
+        estimator: app.estimator(),
+        effort: &effort,
+        power: &(&app.energy).into(),
+        quiet: args.quiet,
+    };
+    let profile = measure::profile(&plan, &Family::of(&app), |signature| {
+        Samples::read(set, signature)
+    })?;
+    report::write_file(&args.out, &profile.to_json()?)?;
+    if args.json {
+        return report::print_json(&profile);
+    }
+    report::print(&as_text(&profile))?;
+    report::print(&format!("\nwritten to {}", args.out.display()))
+}
+
+/// A profile for people.
+pub(crate) fn as_text(profile: &Profile) -> String {
+    let rows = profile.variants.iter().map(|variant| {
+        let right = variant.validation.correct.iter().filter(|right| **right).count();
+        let single = variant.costs.first();
+        let widest = variant.costs.last();
+        let energy = widest.and_then(|cost| Some(cost.energy_j? / f64::from(cost.batch)));
+        [
+            variant.name.clone(),
+            units::count(variant.parameters),
+            units::percent(right as f64 / profile.samples.max(1) as f64),
+            format!("{:.3}", variant.calibration.temperature),
+            format!("{:.3} -> {:.3}", variant.ece.before, variant.ece.after),
+            single.map_or_else(String::new, |cost| units::seconds(cost.latency_s)),
+            widest.map_or_else(String::new, |cost| units::seconds(cost.latency_s)),
+            units::joules(energy),
+            widest
+                .and_then(|cost| cost.utilisation)
+                .map_or_else(|| "unknown".to_owned(), |share| format!("{:.0} %", share * 100.0)),
+        ]
+    });
+    let widest = profile.variants.iter().filter_map(|variant| variant.costs.last());
+    let widest = widest.map(|cost| cost.batch).max().unwrap_or_default();
+    let (latency, busy) = (format!("batch of {widest}"), format!("busy at {widest}"));
+    let table = table(
+        [
+            ("variant", Align::Left),
+            ("weights", Align::Right),
+            ("accuracy", Align::Right),
+            ("T", Align::Right),
+            ("ECE", Align::Right),
+            ("batch of 1", Align::Right),
+            (latency.as_str(), Align::Right),
+            ("joules/request", Align::Right),
+            (busy.as_str(), Align::Right),
+        ],
+        rows,
+    );
+    format!(
+        "{} on {}: {} validation samples, energy {}\n{table}",
+        profile.app, profile.device, profile.samples, profile.energy_source
+    )
+}

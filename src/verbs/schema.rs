@@ -1,0 +1,33 @@
+//! `kaskade schema`: what a file may hold.
+
+use clap::ValueEnum;
+use kaskade::plans::plan::Plan;
+use kaskade::plans::profile::Profile;
+
+use crate::report;
+
+/// Prints the JSON Schema of a file format.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The file format.
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Format {
+    /// The TOML file of an app.
+    App,
+    /// A plan.
+    Plan,
+    /// A profile.
+    Profile,
+}
+
+/// Prints the schema.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    report::print_json(&match args.format {
+        Format::App => kaskade::App::schema(),
+        Format::Plan => Plan::json_schema(),
+        Format::Profile => Profile::json_schema(),
+    })
+}

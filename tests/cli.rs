@@ -1,0 +1,123 @@
+//! The command line from the outside: exit codes, messages, and what machines read.
+
+#![allow(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs `kaskade` in `folder`.
+fn kaskade(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kaskade"))
+        .args(args)
+        .current_dir(folder)
+        .env_remove("NATS_URL")
+        .env_remove("KASKADE_LOG")
+        .output()
+        .unwrap()
+}
+
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Refused input: exit code 1, nothing on standard output, one line on standard error.
+fn refusal(output: &Output) -> String {
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(message.starts_with("kaskade: "), "{message}");
+    message
+}
+
+#[test]
+fn a_wrong_command_line_is_a_usage_error() {
+    for args in [
+        &["serve-everything"][..],
+        &["profile"],
+        &["profile", "--app", "a.toml", "--stretch", "soon"],
+        &["profile", "--app", "a.toml", "--batches", "0"],
+        &["schema", "poem"],
+        &["validate"],
+        &["explain", "--colour"],
+    ] {
+        let output = kaskade(here(), args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output.stderr).contains("--help"), "{args:?}");
+    }
+}
+
+#[test]
+fn a_missing_file_is_named_and_so_is_what_to_do() {
+    let message = refusal(&kaskade(here(), &["profile", "--app", "no/such.toml"]));
+    assert!(message.contains("no/such.toml: cannot be read"), "{message}");
+    assert!(message.contains("name an app's TOML file"), "{message}");
+}
+
+#[test]
+fn a_malformed_app_is_refused_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = "name = \"digits\"\nslo = \"soon\"\n[[variants]]\nname = \"tiny\"\ndir = \"tiny\"\n";
+    std::fs::write(folder.path().join("app.toml"), app).unwrap();
+    let message = refusal(&kaskade(folder.path(), &["profile", "--app", "app.toml"]));
+    assert!(
+        message.contains("app.toml:2: `soon` is not a length of time"),
+        "{message}"
+    );
+}
+
+#[test]
+fn validate_says_every_problem_of_every_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write(
+        "app.toml",
+        "name = \"digits\"\n[[variants]]\nname = \"tiny\"\ndir = \"tiny\"\n[[variants]]\nname = \"tiny\"\ndir = \"b\"\n",
+    );
+    write("plan.json", r#"{"version": 1, "gears": []}"#);
+    write("poem.json", r#"{"roses": "red"}"#);
+    write("half.json", "{");
+    let files = ["app.toml", "plan.json", "poem.json", "half.json", "absent.json"];
+    let output = kaskade(folder.path(), &[&["validate", "--json"], &files[..]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let problems = |file: usize| findings[file]["problems"].as_array().unwrap().clone();
+    assert_eq!(problems(0).len(), 3, "{findings}");
+    assert!(problems(0)[0].as_str().unwrap().starts_with("variants[1].name"));
+    assert!(problems(1)[0].as_str().unwrap().contains("missing field"));
+    assert!(problems(2)[0].as_str().unwrap().contains("neither a plan"));
+    assert!(problems(3)[0].as_str().unwrap().contains("line 1"));
+    assert!(problems(4)[0].as_str().unwrap().contains("cannot be read"));
+    assert!(text(&output.stderr).contains("5 of 5 files cannot be used"));
+}
+
+#[test]
+fn explain_knows_every_code_and_refuses_others() {
+    let output = kaskade(here(), &["explain", "ksk0007"]);
+    assert!(output.status.success());
+    assert!(text(&output.stdout).starts_with("KSK0007 "));
+    let all = kaskade(here(), &["explain", "--json"]);
+    let all: serde_json::Value = serde_json::from_slice(&all.stdout).unwrap();
+    assert_eq!(all.as_array().unwrap().len(), kaskade::actors::Code::ALL.len());
+    let message = refusal(&kaskade(here(), &["explain", "KSK9999"]));
+    assert!(message.contains("`kaskade explain` lists them all"), "{message}");
+}
+
+#[test]
+fn schemas_are_the_committed_ones() {
+    for format in ["app", "plan", "profile"] {
+        let output = kaskade(here(), &["schema", format]);
+        assert!(output.status.success());
+        let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let committed = here().join(format!("docs/{format}.schema.json"));
+        let committed: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(committed).unwrap()).unwrap();
+        assert_eq!(
+            printed, committed,
+            "run `kaskade schema {format} > docs/{format}.schema.json`"
+        );
+    }
+}

@@ -1,0 +1,240 @@
+//! The command line over a broker: an app is served, asked and put under load.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the helpers of a test may fail it"
+)]
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+const APP: &str = "examples/digits/app.toml";
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kaskade"));
+    command
+        .args(args)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env_remove("NATS_URL")
+        .env_remove("KASKADE_LOG");
+    command
+}
+
+fn kaskade(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The digits app with its smallest model alone, which answers in microseconds.
+fn quick_app(folder: &Path) -> String {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let app = std::fs::read_to_string(here.join(APP)).unwrap();
+    let absolute = |name: &str| format!("\"{}/", here.join("examples/digits").join(name).display());
+    let app = app
+        .replace("\"weights/", &absolute("weights"))
+        .replace("\"data/", &absolute("data"))
+        .replace("slo = ", "plan = { single = \"digits-tiny\" }\nslo = ");
+    let path = folder.join("app.toml");
+    std::fs::write(&path, app).unwrap();
+    path.display().to_string()
+}
+
+/// A served app, killed when the test is over.
+struct Served {
+    child: Child,
+    url: String,
+}
+
+impl Served {
+    fn start(app: &str) -> Self {
+        let mut child = command(&["serve", "--app", app])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut first = String::new();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        stderr.read_line(&mut first).unwrap();
+        let url = first.split_whitespace().find(|word| word.starts_with("nats://"));
+        let url = url
+            .unwrap_or_else(|| panic!("{first}"))
+            .trim_end_matches(',')
+            .to_owned();
+        child.stderr = Some(stderr.into_inner());
+        Self { child, url }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn one_question_is_answered_in_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let reply = json(&kaskade(&["infer", "--app", &app, "--index", "0", "--json"]));
+    assert_eq!(reply["variant"], "digits-tiny");
+    assert_eq!(reply["hops"].as_array().unwrap().len(), 1);
+    assert_eq!(reply["outputs"][0]["shape"], serde_json::json!([10]));
+    assert!(reply["label"].is_u64());
+}
+
+#[test]
+fn tensors_are_asked_and_wrong_ones_are_refused_by_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let ask = |shape: &str, count: usize| {
+        let data = vec!["0.5"; count].join(",");
+        let path = folder.path().join("tensors.json");
+        let body = format!(
+            r#"{{"inputs": [{{"name": "image", "shape": {shape}, "datatype": "FP32", "data": [{data}]}}]}}"#
+        );
+        std::fs::write(&path, body).unwrap();
+        kaskade(&[
+            "infer",
+            "--app",
+            &app,
+            "--tensors",
+            path.to_str().unwrap(),
+            "--json",
+        ])
+    };
+    assert_eq!(json(&ask("[1, 8, 8]", 64))["variant"], "digits-tiny");
+    let refused = ask("[1, 9, 9]", 81);
+    let message = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{message}");
+    assert!(message.contains("KSK0003"), "{message}");
+}
+
+#[test]
+fn a_served_app_answers_others_and_drains_on_sigterm() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let mut served = Served::start(&app);
+    let url = served.url.clone();
+    let reply = json(&kaskade(&[
+        "infer", "--app", &app, "--nats", &url, "--index", "1", "--json",
+    ]));
+    assert_eq!(reply["variant"], "digits-tiny");
+    let figures = json(&kaskade(&[
+        "bench",
+        "--app",
+        &app,
+        "--nats",
+        &url,
+        "--concurrency",
+        "4",
+        "--duration",
+        "300ms",
+        "--warm-up",
+        "50ms",
+        "--json",
+    ]));
+    assert!(figures["replies"].as_u64().unwrap() > 0);
+    assert_eq!(figures["requests"], figures["replies"]);
+    assert!(
+        figures["joules_per_request"].is_null(),
+        "another process's energy is unknown"
+    );
+    let pid = served.child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert!(served.child.wait().unwrap().success());
+    let mut rest = String::new();
+    served
+        .child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut rest)
+        .unwrap();
+    assert!(rest.contains("draining") && rest.contains("stopped"), "{rest}");
+}
+
+#[test]
+fn an_open_loop_keeps_its_rate_and_counts_what_was_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let figures = json(&kaskade(&[
+        "bench",
+        "--app",
+        &app,
+        "--rate",
+        "200",
+        "--spacing",
+        "constant",
+        "--duration",
+        "1s",
+        "--warm-up",
+        "100ms",
+        "--json",
+    ]));
+    // 200 a second, less the one that falls on the end.
+    let requests = figures["requests"].as_u64().unwrap();
+    assert!((198..=201).contains(&requests), "{figures}");
+    assert_eq!(figures["errors"], serde_json::json!({}));
+    assert!(figures["accuracy"].as_f64().unwrap() > 0.85, "{figures}");
+    assert!(figures["joules_per_request"].as_f64().unwrap() > 0.0, "{figures}");
+}
+
+#[test]
+fn an_absent_broker_and_an_unserved_app_are_said_plainly() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let absent = kaskade(&[
+        "infer",
+        "--app",
+        &app,
+        "--index",
+        "0",
+        "--nats",
+        "nats://127.0.0.1:1",
+    ]);
+    let message = String::from_utf8(absent.stderr).unwrap();
+    assert_eq!(absent.status.code(), Some(1), "{message}");
+    assert!(message.contains("127.0.0.1:1"), "{message}");
+    let alone = kaskade(&["serve", "--app", &app, "--role", "worker"]);
+    let message = String::from_utf8(alone.stderr).unwrap();
+    assert_eq!(alone.status.code(), Some(1), "{message}");
+    assert!(message.contains("--nats"), "{message}");
+    let served = Served::start(&app);
+    let other = std::fs::read_to_string(&app)
+        .unwrap()
+        .replace("name = \"digits\"", "name = \"other\"");
+    let path = folder.path().join("other.toml");
+    std::fs::write(&path, other).unwrap();
+    let unserved = [
+        "infer",
+        "--app",
+        path.to_str().unwrap(),
+        "--index",
+        "0",
+        "--nats",
+        &served.url,
+    ];
+    let message = String::from_utf8(kaskade(&unserved).stderr).unwrap();
+    assert!(
+        message.contains("KSK0004") && message.contains("`other`"),
+        "{message}"
+    );
+}
