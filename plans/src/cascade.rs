@@ -192,7 +192,9 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
         Objective::Eo => {
             let choose = |family: &Family, found: &Frontier| goals.optimising(family, found);
             let pruned = prune(&family, &found, |family| frontier(family, &search), choose);
-            with_skips(pruned.ok_or(PlanError::NoPoint)?, options, |outcome, plain| outcome.accuracy >= plain)
+            with_skips(pruned.ok_or(PlanError::NoPoint)?, options, |outcome, plain| {
+                outcome.accuracy >= plain
+            })
         }
         Objective::Largest => {
             let largest = family.columns().len() - 1;
