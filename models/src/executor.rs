@@ -248,9 +248,12 @@ impl CpuClocks {
     }
 
     fn since(self, earlier: Self) -> Self {
+        let thread_us = self.thread_us.saturating_sub(earlier.thread_us);
+        // The two clocks are read one after the other; a process has worked at least as long as its thread.
+        let process_us = self.process_us.saturating_sub(earlier.process_us).max(thread_us);
         Self {
-            thread_us: self.thread_us.saturating_sub(earlier.thread_us),
-            process_us: self.process_us.saturating_sub(earlier.process_us),
+            thread_us,
+            process_us,
         }
     }
 }

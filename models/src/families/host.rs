@@ -129,7 +129,8 @@ mod tests {
         let actual = gelu(x).into_data().try_into_vec::<f32>().unwrap();
         for ((x, actual), expected) in values.iter().zip(actual).zip(expected) {
             assert!(
-                (actual - expected).abs() <= 2e-7 * x.abs().max(1.0),
+                // Four units in the last place: the two erf differ in their last polynomial term.
+                (actual - expected).abs() <= 4.0 * f32::EPSILON * x.abs().max(1.0),
                 "{x}: {actual} for {expected}"
             );
         }
