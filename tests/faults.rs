@@ -65,8 +65,9 @@ impl Rig {
             .join("examples/digits/weights")
             .join(VARIANT);
         let toml = format!(
-            "name = \"{APP}\"\ntask = \"classification\"\n\n[[variants]]\nname = \"{VARIANT}\"\ndir = {weights:?}\n\n\
-             [[workers]]\nname = \"w1\"\n\n[[workers]]\nname = \"w2\"\n"
+            "name = \"{APP}\"\ntask = \"classification\"\n\n[[variants]]\nname = \"{VARIANT}\"\ndir = \"{}\"\n\n\
+             [[workers]]\nname = \"w1\"\n\n[[workers]]\nname = \"w2\"\n",
+            weights.display()
         );
         std::fs::write(&app, toml).unwrap();
         let batching = Batching {
@@ -143,7 +144,7 @@ async fn load(url: &str, total: u64, gap: Duration, budget: Duration, strike: im
     headers::put_budget(&mut headers, budget);
 
     let sent = RefCell::new(Vec::new());
-    let send = async {
+    let asking = async {
         let mut strike = Some(strike);
         let mut pace = tokio::time::interval(gap);
         for id in 0..total {
@@ -182,7 +183,7 @@ async fn load(url: &str, total: u64, gap: Duration, budget: Duration, strike: im
         }
         (outcome, waits)
     };
-    let ((), (replies, mut waits)) = tokio::join!(send, collect);
+    let ((), (replies, mut waits)) = tokio::join!(asking, collect);
     waits.sort_unstable();
     Outcome {
         replies,
