@@ -55,7 +55,10 @@ pub(crate) fn check(app: &App, plan: &Plan) -> anyhow::Result<()> {
         );
     }
     for (index, replica) in plan.placement.iter().enumerate() {
-        let known = app.workers.iter().any(|worker| worker.name.as_str() == replica.worker);
+        let known = app
+            .workers
+            .iter()
+            .any(|worker| worker.name.as_str() == replica.worker);
         ensure!(
             known,
             "placement[{index}].worker: the app has no worker `{}`; plan again with `--app`",

@@ -2,11 +2,11 @@
 
 use kaskade::App;
 use kaskade::plans::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
+use kaskade::plans::fit;
 use kaskade::plans::plan::{Band, Exit, Plan, Stage, Target};
 use kaskade::plans::profile::Profile;
 use kaskade::plans::skips::{Reason, Split};
 use kaskade::plans::thresholds::{CostBasis, FORWARD_ALL, Point};
-use kaskade::plans::fit;
 
 use crate::appplan;
 use crate::report::graph::{self, Graph, Named};
@@ -71,7 +71,11 @@ pub(crate) fn graph(profile: &Profile, planned: &CascadePlan, batch: u32) -> Gra
         });
         let right = variant.validation.correct.iter().filter(|right| **right).count();
         Named {
-            name: if place == last { format!("{} (largest)", variant.name) } else { variant.name.clone() },
+            name: if place == last {
+                format!("{} (largest)", variant.name)
+            } else {
+                variant.name.clone()
+            },
             at: graph::Point {
                 cost: cost.unwrap_or(f64::NAN),
                 accuracy: right as f64 / profile.samples.max(1) as f64,
@@ -106,13 +110,20 @@ fn unit(basis: CostBasis) -> &'static str {
 pub(crate) fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
     let estimates = &planned.estimates;
     let cost = |cost: f64| units::prefixed(cost, unit(estimates.basis));
-    let kind = if planned.frontier.exact { "proven" } else { "as far as the search went" };
-    let estimated = format!(
+    let kind = if planned.frontier.exact {
+        "proven"
+    } else {
+        "as far as the search went"
+    };
+    let expected = format!(
         "expected: {} right at {} per request, {:.2} models asked; {} alone: {} right at {}, {} as much",
         units::percent(estimates.accuracy),
         cost(estimates.energy_j),
         estimates.hops,
-        profile.variants.last().map_or("the largest", |variant| variant.name.as_str()),
+        profile
+            .variants
+            .last()
+            .map_or("the largest", |variant| variant.name.as_str()),
         units::percent(estimates.largest_accuracy),
         cost(estimates.largest_energy_j),
         units::times(Some(estimates.largest_energy_j / estimates.energy_j)),
@@ -128,7 +139,7 @@ pub(crate) fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
             frontier_table(profile, planned)
         ),
         format!("\nplan\n{}", stage_table(planned)),
-        estimated,
+        expected,
         skips_line(planned),
     ];
     parts.extend(planned.dropped.iter().map(|dropped| {
@@ -155,8 +166,12 @@ fn frontier_table(profile: &Profile, planned: &CascadePlan) -> String {
     let points = &planned.frontier.points;
     let last = points.len().saturating_sub(1);
     let step = (last as f64 / (EXCERPT - 1) as f64).max(1.0);
-    let spread = (0..EXCERPT).map(|n| (n as f64 * step).round() as usize).filter(|place| *place <= last);
-    let mut shown: Vec<(&Point, &str)> = spread.filter_map(|place| Some((points.get(place)?, ""))).collect();
+    let spread = (0..EXCERPT)
+        .map(|n| (n as f64 * step).round() as usize)
+        .filter(|place| *place <= last);
+    let mut shown: Vec<(&Point, &str)> = spread
+        .filter_map(|place| Some((points.get(place)?, "")))
+        .collect();
     shown.retain(|(point, _)| **point != planned.ap && **point != planned.eo);
     shown.extend([(&planned.eo, "EO"), (&planned.ap, "AP")]);
     shown.sort_by(|(a, _), (b, _)| a.energy_j.total_cmp(&b.energy_j));
@@ -169,10 +184,19 @@ fn frontier_table(profile: &Profile, planned: &CascadePlan) -> String {
             units::prefixed(point.energy_j, unit(planned.estimates.basis)),
             units::times(Some(largest / point.energy_j)),
             answered.collect::<Vec<_>>().join(" / "),
-            point.thresholds.iter().map(|threshold| threshold_text(*threshold)).collect::<Vec<_>>().join(" / "),
+            point
+                .thresholds
+                .iter()
+                .map(|threshold| threshold_text(*threshold))
+                .collect::<Vec<_>>()
+                .join(" / "),
         ]
     });
-    let names: Vec<&str> = profile.variants.iter().map(|variant| variant.name.as_str()).collect();
+    let names: Vec<&str> = profile
+        .variants
+        .iter()
+        .map(|variant| variant.name.as_str())
+        .collect();
     let shares = format!("answered by {}, %", names.join(" / "));
     table(
         [
@@ -198,7 +222,11 @@ fn threshold_text(threshold: f64) -> String {
 /// The stages of the plan that is written.
 fn stage_table(planned: &CascadePlan) -> String {
     let rows = stages(&planned.plan).map(|stage| {
-        let estimate = planned.estimates.stages.iter().find(|estimate| estimate.variant == stage.variant);
+        let estimate = planned
+            .estimates
+            .stages
+            .iter()
+            .find(|estimate| estimate.variant == stage.variant);
         let share = |pick: fn(&kaskade::plans::cascade::StageEstimate) -> f64| {
             estimate.map_or_else(|| "-".to_owned(), |estimate| units::percent(pick(estimate)))
         };

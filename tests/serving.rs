@@ -1,6 +1,10 @@
 //! The command line over a broker: an app is served, asked and put under load.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test may fail it")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the helpers of a test may fail it"
+)]
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;

@@ -13,7 +13,7 @@ fn variant(name: &str, place: u32, wrong: usize, energy_j: Option<f64>) -> Varia
     };
     let cost = |batch: u32| BatchCost {
         batch,
-        latency_s: 1e-4 * 8_f64.powi(place as i32) * (0.5 + 0.5 * f64::from(batch)),
+        latency_s: 1e-4 * 8_f64.powi(place.cast_signed()) * (0.5 + 0.5 * f64::from(batch)),
         energy_j: energy_j.map(|energy| energy * f64::from(batch)),
         memory_bytes: None,
         utilisation: Some(0.5),
@@ -88,7 +88,8 @@ fn without_joules_seconds_stand_in_and_say_so() {
 
 #[test]
 fn an_app_places_the_plan_on_its_workers() {
-    let variants = ["small", "base", "large"].map(|name| format!("[[variants]]\nname = \"{name}\"\ndir = \"x\"\n"));
+    let variants =
+        ["small", "base", "large"].map(|name| format!("[[variants]]\nname = \"{name}\"\ndir = \"x\"\n"));
     let app = |name: &str| {
         let workers = "[[workers]]\nname = \"a\"\nreplicas = 2\n[[workers]]\nname = \"b\"\n";
         App::parse(&format!("name = \"{name}\"\n{}{workers}", variants.concat())).unwrap()
@@ -96,8 +97,20 @@ fn an_app_places_the_plan_on_its_workers() {
     let (profile, ours) = (profile(true), app("tiny-app"));
     let options = options(Some(&ours), Objective::Ap, 0);
     let plan = cascade(Some(&ours), &profile, &options).unwrap().plan;
-    let of_a = plan.placement.iter().filter(|replica| replica.worker == "a").count();
-    assert_eq!((plan.placement.len(), of_a), (3 * plan.variants.len(), 2 * plan.variants.len()));
-    let error = cascade(Some(&app("other")), &profile, &options).unwrap_err().to_string();
-    assert!(error.contains("`tiny-app`") && error.contains("`other`"), "{error}");
+    let of_a = plan
+        .placement
+        .iter()
+        .filter(|replica| replica.worker == "a")
+        .count();
+    assert_eq!(
+        (plan.placement.len(), of_a),
+        (3 * plan.variants.len(), 2 * plan.variants.len())
+    );
+    let error = cascade(Some(&app("other")), &profile, &options)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("`tiny-app`") && error.contains("`other`"),
+        "{error}"
+    );
 }

@@ -76,8 +76,8 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 /// When there is no point with a positive, finite cost and a finite accuracy.
 pub(crate) fn svg(graph: &Graph) -> anyhow::Result<String> {
     let mut drawn = String::new();
-    let (x, y) = ranges(graph)
-        .context("the accuracy-energy graph has no point whose cost is known and above zero")?;
+    let (x, y) =
+        ranges(graph).context("the accuracy-energy graph has no point whose cost is known and above zero")?;
     draw(graph, x, y, &mut drawn).map_err(|error| anyhow!("the graph cannot be drawn: {error}"))?;
     Ok(with_dark_mode(&drawn))
 }
@@ -170,7 +170,9 @@ fn draw_axes(
             chart.backend_coord(&(tick.log10(), y.1)),
         );
         root.draw(&PathElement::new(vec![foot, head], palette::GRID))?;
-        let label = units::prefixed(tick, graph.unit).replace(".00", "").replace(".0 ", " ");
+        let label = units::prefixed(tick, graph.unit)
+            .replace(".00", "")
+            .replace(".0 ", " ");
         root.draw(&text(
             &label,
             (foot.0, foot.1 + 8),
