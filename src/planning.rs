@@ -115,7 +115,7 @@ pub(crate) fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
     } else {
         "as far as the search went"
     };
-    let estimated = format!(
+    let expected = format!(
         "expected: {} right at {} per request, {:.2} models asked; {} alone: {} right at {}, {} as much",
         units::percent(estimates.accuracy),
         cost(estimates.energy_j),
@@ -139,7 +139,7 @@ pub(crate) fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
             frontier_table(profile, planned)
         ),
         format!("\nplan\n{}", stage_table(planned)),
-        estimated,
+        expected,
         skips_line(planned),
     ];
     parts.extend(planned.dropped.iter().map(|dropped| {

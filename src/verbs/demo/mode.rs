@@ -76,7 +76,10 @@ pub(crate) fn serve(
     let mut progress = Progress::begin(format!("serve {name}"), requests, quiet);
     let asked = ask(app, bus, test, requests, &mut meter, &mut progress);
     node.stop();
-    let mode = asked.with_context(|| format!("serving {name}"))?;
+    let mut mode = asked.with_context(|| format!("serving {name}"))?;
+    for member in &family.members {
+        mode.distribution.entry(member.name.clone()).or_insert(0.0);
+    }
     progress.end(&format!(
         "{} right, {} per request",
         units::percent(mode.accuracy),
