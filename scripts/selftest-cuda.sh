@@ -35,8 +35,11 @@ done
 
 arguments=(selftest --device "${KASKADE_DEVICE:-cuda}" --json)
 if [[ -n ${KASKADE_BIN:-} ]]; then
-    "$KASKADE_BIN" "${arguments[@]}" >"$report"
+    program=("$KASKADE_BIN")
 else
-    cargo run --release --features cuda -- "${arguments[@]}" >"$report"
+    cargo build --release --features cuda
+    program=(cargo run --release --features cuda --)
 fi
-echo "report: $report" >&2
+# A failed self-test leaves a report as well: it says what failed.
+trap 'echo "report: $report" >&2' EXIT
+"${program[@]}" "${arguments[@]}" >"$report"

@@ -46,6 +46,7 @@ enum Verb {
     Infer(verbs::infer::Args),
     Bench(verbs::bench::Args),
     Validate(verbs::validate::Args),
+    Selftest(verbs::selftest::Args),
     Explain(verbs::explain::Args),
     Schema(verbs::schema::Args),
 }
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         Verb::Infer(args) => verbs::infer::run(&args),
         Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Validate(args) => verbs::validate::run(&args),
+        Verb::Selftest(args) => verbs::selftest::run(&args),
         Verb::Explain(args) => verbs::explain::run(&args),
         Verb::Schema(args) => verbs::schema::run(&args),
     };

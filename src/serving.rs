@@ -88,6 +88,7 @@ pub(crate) fn start(
         ingress: (role != Role::Worker).then_some(ingress),
         worker: (role != Role::Ingress).then(|| (worker, family.loader())),
         plan,
+        power: None,
         grace: app.ingress.drain.duration(),
     });
     node.with_context(|| format!("app `{}` does not start", app.name))

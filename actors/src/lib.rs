@@ -11,6 +11,7 @@
 //! | [`wire`] | the messages and their codec |
 //! | [`headers`] | the headers that travel beside a message |
 //! | [`clock`] | the clock that actors read |
+//! | [`meter`] | joules per request |
 //! | [`metrics`] | every metric: its name, its unit, its counter |
 //! | [`planbook`] | the plans a process knows, by epoch, and the gear it is in |
 //! | [`exchange`] | the switch in front of the bus: mailbox or subject |
@@ -41,6 +42,7 @@ pub mod fault;
 pub mod headers;
 pub mod ids;
 pub mod ingress;
+pub mod meter;
 pub mod metrics;
 pub mod node;
 pub mod planbook;

@@ -8,6 +8,7 @@ use std::{
 
 use actix::{Actor, Addr};
 use futures::StreamExt;
+use kaskade_models::power::PowerMeter;
 use kaskade_plans::plan::Plan;
 use thiserror::Error;
 use tokio::sync::{Semaphore, watch};
@@ -18,6 +19,7 @@ use crate::{
     discovery::{self, Announcement},
     exchange::Exchange,
     ingress::{self, GiveUp, Ingress, IngressConfig},
+    meter::{EnergyReport, Meter, ReadEnergy},
     metrics::Metrics,
     planbook::{AdoptError, PlanBook},
     store::{PlanStore, StoreError, Stored},
@@ -39,6 +41,8 @@ pub struct NodeConfig {
     pub worker: Option<(WorkerConfig, Loader)>,
     /// The plan to begin with; without one, the plan store's.
     pub plan: Option<Plan>,
+    /// What reads the energy of this process, if it is to be metered.
+    pub power: Option<PowerMeter>,
     /// How long a shutdown waits for requests in flight.
     pub grace: Duration,
 }
@@ -79,6 +83,7 @@ pub struct Node {
     bus: Bus,
     book: PlanBook,
     metrics: Arc<Metrics>,
+    meter: Option<Addr<Meter>>,
     exchange: Exchange,
     stop: watch::Sender<Option<Duration>>,
     thread: Option<thread::JoinHandle<()>>,
@@ -91,6 +96,7 @@ struct Up {
     exchange: Exchange,
     book: PlanBook,
     metrics: Arc<Metrics>,
+    meter: Option<Addr<Meter>>,
 }
 
 impl Node {
@@ -115,11 +121,13 @@ impl Node {
             exchange,
             book,
             metrics,
+            meter,
         } = up;
         Ok(Self {
             bus,
             book,
             metrics,
+            meter,
             exchange,
             stop,
             thread: Some(thread),
@@ -140,6 +148,11 @@ impl Node {
     /// What it has counted.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// What it has spent so far; `None` if it is not metered, or has stopped.
+    pub async fn energy(&self) -> Option<EnergyReport> {
+        self.meter.as_ref()?.send(ReadEnergy).await.ok()
     }
 
     /// The exchange its actors meet at, for custom actors that join the process.
@@ -201,6 +214,10 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
     let book = PlanBook::new(&config.app);
     first_plan(&*store, &book, config.plan).await?;
     let metrics = Arc::new(Metrics::default());
+    let node = config
+        .worker
+        .as_ref()
+        .map_or_else(discovery::instance_id, |(worker, _)| worker.name.clone());
     let exchange = Exchange::new(&bus, app.clone(), Clock::start());
     let (close, closed) = watch::channel(false);
 
@@ -239,6 +256,10 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
         }
         None => None,
     };
+    let meter = config.power.map(|power| {
+        let meter = Meter::new(&node, power, exchange.clone(), Arc::clone(&metrics));
+        meter.start()
+    });
     watcher::watch(
         &bus,
         &exchange,
@@ -250,6 +271,7 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
         exchange: exchange.clone(),
         book: book.clone(),
         metrics,
+        meter,
     };
     Ok((
         Parts {
@@ -266,20 +288,41 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
 }
 
 /// The plan given, written to the store; or the store's.
+///
+/// The processes of an app start side by side with the same plan: whoever finds it stored already takes that epoch, and
+/// whoever loses the race to write it looks again.
 async fn first_plan(store: &dyn PlanStore, book: &PlanBook, plan: Option<Plan>) -> Result<(), NodeError> {
-    let stored = store.get().await?;
-    match (plan, stored) {
-        (Some(plan), stored) => {
-            // Tried before it is stored: what this process would not serve is not put before others either.
-            PlanBook::new(&plan.app).adopt(u64::MAX, plan.clone())?;
-            let epoch = store.put(&plan, stored.map(|stored| stored.epoch)).await?;
-            book.adopt(epoch, plan)?;
+    let Some(plan) = plan else {
+        return match store.get().await? {
+            Some(Stored { plan, epoch }) => Ok(book.adopt(epoch, plan)?),
+            None => Ok(()),
+        };
+    };
+    // Tried before it is stored: what this process would not serve is not put before others either.
+    PlanBook::new(&plan.app).adopt(u64::MAX, plan.clone())?;
+    for _ in 0..FIRST_PLAN_TRIES {
+        let expected = match store.get().await {
+            Ok(Some(stored)) if stored.plan == plan => return Ok(book.adopt(stored.epoch, plan)?),
+            Ok(stored) => stored.map(|stored| stored.epoch),
+            // What nobody can read is replaced by what this process was told to serve.
+            Err(StoreError::Malformed { epoch, .. }) => Some(epoch),
+            Err(error) => return Err(error.into()),
+        };
+        match store.put(&plan, expected).await {
+            Ok(epoch) => return Ok(book.adopt(epoch, plan)?),
+            Err(StoreError::Stale { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
-        (None, Some(Stored { plan, epoch })) => book.adopt(epoch, plan)?,
-        (None, None) => {}
     }
-    Ok(())
+    Err(StoreError::Stale {
+        expected: None,
+        newest: None,
+    }
+    .into())
 }
+
+/// How often a starting process tries to write its plan while others write theirs.
+const FIRST_PLAN_TRIES: usize = 8;
 
 /// Waits until the worker has loaded what the first plan gives it.
 async fn ready(book: &PlanBook, mut readiness: watch::Receiver<Readiness>) -> Result<(), NodeError> {

@@ -152,6 +152,7 @@ impl Service {
             ingress: self.ingress,
             worker: Some((self.worker, loader)),
             plan,
+            power: None,
             grace: self.grace,
         })
     }

@@ -190,7 +190,8 @@ impl Worker {
         actix::spawn(async move {
             let wanted = replica.clone();
             let loaded = tokio::task::spawn_blocking(move || {
-                Executor::spawn(&wanted.id.clone(), move || loader(&wanted)).map_err(|error| error.to_string())
+                Executor::spawn(&wanted.id.clone(), move || loader(&wanted))
+                    .map_err(|error| error.to_string())
             });
             let executor = loaded
                 .await

@@ -254,7 +254,7 @@ fn accuracy(model: &mut dyn Model, images: &LabelledImages, rescale: f32) -> Res
     for batch in samples.chunks(100) {
         let (inputs, classes): (Vec<_>, Vec<_>) = batch.iter().cloned().unzip();
         for (answer, class) in model.run(&inputs).into_iter().zip(classes) {
-            let logits = answer?.first().map(|logits| logits.to_f32()).transpose()?;
+            let logits = answer?.first().map(kaskade_models::Tensor::to_f32).transpose()?;
             let best = logits
                 .unwrap_or_default()
                 .into_iter()

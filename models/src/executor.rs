@@ -4,7 +4,6 @@
 //! panic in code that nobody here wrote. So it gets one thread to itself, on which it is built, run and dropped, and
 //! everything that comes out of it is checked before it is anyone's answer.
 
-use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,20 +41,32 @@ pub struct BatchResult {
     pub process_cpu_us: u64,
 }
 
-/// A batch that was not taken, because another is in hand; it comes back untouched.
+/// Why a batch was not taken; it comes back untouched.
 #[derive(Debug, Error)]
-#[error("the model is busy with another batch")]
-pub struct Busy(pub Vec<Inputs>);
+pub enum RunError {
+    /// Another batch is in hand.
+    #[error("the model is busy with another batch")]
+    Busy(Vec<Inputs>),
+    /// The model's thread has ended.
+    #[error("the model's thread has ended; load the model again")]
+    Stopped(Vec<Inputs>),
+}
 
 /// Why there is no executor.
 #[derive(Debug, Error)]
-pub enum ExecutorError {
+pub enum SpawnError<E> {
     /// The model was not built.
-    #[error("{0}")]
-    Load(String),
-    /// Building the model panicked, or there is no thread for it.
-    #[error("the model's thread failed: {0}")]
-    Thread(String),
+    #[error(transparent)]
+    Build(E),
+    /// Building the model panicked.
+    #[error("building the model panicked: {reason}")]
+    Panicked {
+        /// What the panic said.
+        reason: String,
+    },
+    /// The operating system gave no thread.
+    #[error("no thread for the model: {0}")]
+    Thread(std::io::Error),
 }
 
 struct Job {
@@ -67,29 +78,34 @@ impl Executor {
     /// Builds a model on a thread of its own, named `name`, and waits until it is ready.
     ///
     /// # Errors
-    /// [`ExecutorError::Load`] with what `model` said, or [`ExecutorError::Thread`].
-    pub fn spawn<E: Display>(
+    /// [`SpawnError`] when the model is not built or there is no thread.
+    pub fn spawn<E: Send + 'static>(
         name: &str,
         model: impl FnOnce() -> Result<Box<dyn Model>, E> + Send + 'static,
-    ) -> Result<Self, ExecutorError> {
+    ) -> Result<Self, SpawnError<E>> {
         let (jobs, queue) = sync_channel(1);
         let (report, ready) = sync_channel(1);
         let occupied = Arc::new(AtomicBool::new(false));
-        let shared = Arc::clone(&occupied);
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || match build(model) {
-                Err(error) => drop(report.send(Err(error))),
-                Ok(model) => {
-                    // Nobody waits for the report if the process is going down.
-                    if report.send(Ok(model.signature())).is_ok() {
-                        serve(model, &queue, &shared);
+            .spawn({
+                let occupied = Arc::clone(&occupied);
+                move || match build(model) {
+                    Err(error) => drop(report.send(Err(error))),
+                    Ok(model) => {
+                        // Nobody waits for the report if the process is going down.
+                        if report.send(Ok(model.signature())).is_ok() {
+                            serve(model, &queue, &occupied);
+                        }
                     }
                 }
             })
-            .map_err(|error| ExecutorError::Thread(error.to_string()))?;
-        let ended = |_| Err(ExecutorError::Thread("it ended while the model was built".into()));
-        let signature = ready.recv().unwrap_or_else(ended)?;
+            .map_err(SpawnError::Thread)?;
+        let signature = ready.recv().unwrap_or_else(|_| {
+            Err(SpawnError::Panicked {
+                reason: "its thread ended without a word".into(),
+            })
+        })?;
         Ok(Self {
             jobs: Some(jobs),
             thread: Some(thread),
@@ -112,24 +128,27 @@ impl Executor {
     /// batch by then and waits for `done` to return: it should pass the result on and no more.
     ///
     /// # Errors
-    /// [`Busy`] with the batch; `done` is dropped uncalled.
+    /// [`RunError`] with the batch; `done` is dropped uncalled.
     pub fn run(
         &self,
         batch: Vec<Inputs>,
         done: impl FnOnce(BatchResult) + Send + 'static,
-    ) -> Result<(), Busy> {
+    ) -> Result<(), RunError> {
         let Some(jobs) = &self.jobs else {
-            return Err(Busy(batch));
+            return Err(RunError::Stopped(batch));
         };
         if self.occupied.swap(true, Ordering::AcqRel) {
-            return Err(Busy(batch));
+            return Err(RunError::Busy(batch));
         }
         let job = Job {
             batch,
             done: Box::new(done),
         };
-        // Whoever turned `occupied` on finds the channel empty, so this does not block.
-        jobs.send(job).map_err(|returned| Busy(returned.0.batch))
+        // Whoever holds `occupied` finds the channel empty, so this never blocks.
+        jobs.send(job).map_err(|returned| {
+            self.occupied.store(false, Ordering::Release);
+            RunError::Stopped(returned.0.batch)
+        })
     }
 }
 
@@ -147,12 +166,12 @@ impl Drop for Executor {
     }
 }
 
-fn build<E: Display>(
-    model: impl FnOnce() -> Result<Box<dyn Model>, E>,
-) -> Result<Box<dyn Model>, ExecutorError> {
+fn build<E>(model: impl FnOnce() -> Result<Box<dyn Model>, E>) -> Result<Box<dyn Model>, SpawnError<E>> {
     match catch_unwind(AssertUnwindSafe(model)) {
-        Ok(built) => built.map_err(|error| ExecutorError::Load(error.to_string())),
-        Err(panic) => Err(ExecutorError::Thread(panic_message(panic.as_ref()))),
+        Ok(built) => built.map_err(SpawnError::Build),
+        Err(panic) => Err(SpawnError::Panicked {
+            reason: panic_message(panic.as_ref()),
+        }),
     }
 }
 
@@ -229,9 +248,12 @@ impl CpuClocks {
     }
 
     fn since(self, earlier: Self) -> Self {
+        let thread_us = self.thread_us.saturating_sub(earlier.thread_us);
+        // The two clocks are read one after the other; a process has worked at least as long as its thread.
+        let process_us = self.process_us.saturating_sub(earlier.process_us).max(thread_us);
         Self {
-            thread_us: self.thread_us.saturating_sub(earlier.thread_us),
-            process_us: self.process_us.saturating_sub(earlier.process_us),
+            thread_us,
+            process_us,
         }
     }
 }

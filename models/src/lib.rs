@@ -30,7 +30,7 @@ pub mod tensor;
 pub use burn::tensor::Device;
 pub use checkpoint::{Checkpoint, LoadError};
 pub use device::{DeviceChoice, DeviceError, DeviceInfo};
-pub use executor::{BatchResult, Busy, Executor, ExecutorError};
+pub use executor::{BatchResult, Executor, RunError, SpawnError};
 pub use families::{LoadOptions, Loaded, ModelInfo, Task, load, load_checkpoint};
 pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, check_outputs};
 pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};

@@ -153,7 +153,8 @@ pub struct PowerMeter {
 }
 
 enum Reader {
-    Nvml(NvmlReader),
+    // Boxed for its size: it holds NVML's table of functions.
+    Nvml(Box<NvmlReader>),
     Rapl(Rapl),
     Cores(Wattage),
     Gpu(Wattage),
@@ -241,7 +242,7 @@ impl PowerMeter {
 fn open(kind: SourceKind, config: &PowerConfig, device: &DeviceInfo) -> Result<Reader, String> {
     match (kind, device.choice) {
         (SourceKind::Nvml, DeviceChoice::Cuda(_)) => NvmlReader::open(device)
-            .map(Reader::Nvml)
+            .map(|reader| Reader::Nvml(Box::new(reader)))
             .map_err(|reason| format!("nvml: {reason}")),
         (SourceKind::Rapl, DeviceChoice::Cpu) => Rapl::open(&config.rapl_root)
             .map(Reader::Rapl)

@@ -16,7 +16,6 @@
 mod memory;
 mod parity;
 mod random;
-mod reference;
 mod shapes;
 mod throughput;
 mod torch;
@@ -36,7 +35,7 @@ pub use memory::{MemoryReport, ProcessMemory};
 pub use parity::{Agreement, ParityReport, ParityRow};
 pub use shapes::{Network, Shape};
 pub use throughput::{Measured, Point, ThroughputReport};
-pub use torch::TorchReport;
+pub use torch::{TorchFigure, TorchReport};
 pub use transfers::{Direction, Transfer};
 
 /// Version of the report's format.
@@ -51,6 +50,8 @@ pub struct SelftestOptions {
     pub extent: SelftestExtent,
     /// Time to spend on each shape and batch size, besides loading and warming up.
     pub budget: Duration,
+    /// Time for all shapes together; those that are not reached by then are left out and say so. Nothing is no limit.
+    pub limit: Option<Duration>,
     /// The Python to measure torch with; nothing leaves torch out.
     pub python: Option<PathBuf>,
     /// Where energy may be read.
@@ -75,6 +76,7 @@ impl Default for SelftestOptions {
             device: DeviceChoice::Cpu,
             extent: SelftestExtent::Standard,
             budget: Duration::from_secs(1),
+            limit: None,
             python: Some("python3".into()),
             power: PowerConfig::default(),
         }
@@ -92,6 +94,9 @@ pub struct SelftestReport {
     pub passed: bool,
     /// How long it took, seconds.
     pub seconds: f64,
+    /// Processes that wanted the processor, averaged over the minute before and the last one of the run. Far above the
+    /// number of cores, times are those of a machine that did something else.
+    pub load: [Option<f64>; 2],
     /// The device.
     pub device: Section<DeviceReport>,
     /// Whether it computes what it should.
@@ -164,12 +169,14 @@ pub struct EnergyReport {
 /// It always gives a report: what cannot be run says why in its place.
 pub fn selftest(options: &SelftestOptions, progress: &mut dyn FnMut(&str)) -> SelftestReport {
     let started = Instant::now();
+    let load = memory::load();
     progress(&format!("opening {}", options.device));
     let mut report = match guarded(|| device::open(options.device).map_err(|error| error.to_string())) {
         Section::Done(device) => on_device(options, &device, progress),
         Section::Failed(reason) | Section::Skipped(reason) => SelftestReport::without_device(reason),
     };
     report.seconds = started.elapsed().as_secs_f64();
+    report.load = [load, memory::load()];
     report
 }
 
@@ -178,7 +185,14 @@ fn on_device(options: &SelftestOptions, device: &Device, progress: &mut dyn FnMu
     let mut meter = PowerMeter::detect(&options.power, &info).map_err(|error| error.to_string());
     let device_report = guarded(|| Ok(describe(&info)));
     let parity = guarded(|| Ok(parity::compare_all(options.device, device, progress)));
-    let throughput = guarded(|| throughput::measure_all(options, device, meter.as_mut().ok(), progress));
+    let throughput = guarded(|| {
+        Ok(throughput::measure_all(
+            options,
+            device,
+            meter.as_mut().ok(),
+            progress,
+        ))
+    });
     let transfers = match options.device {
         DeviceChoice::Cpu => {
             Section::Skipped("the processor computes in host memory: nothing is transferred".into())
@@ -217,6 +231,7 @@ impl SelftestReport {
             program: env!("CARGO_PKG_VERSION"),
             passed: false,
             seconds: 0.0,
+            load: [None, None],
             device: Section::Failed(reason),
             parity: Section::Skipped(skipped.into()),
             throughput: Section::Skipped(skipped.into()),

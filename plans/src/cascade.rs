@@ -185,25 +185,27 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
         Objective::Ap => {
             let choose = |family: &Family, found: &Frontier| goals.preserving(family, found);
             let pruned = prune(&family, &found, |family| frontier(family, &search), choose);
-            with_skips(pruned, options, |outcome, _| {
+            with_skips(pruned.ok_or(PlanError::NoPoint)?, options, |outcome, _| {
                 options.guard.passes(outcome, &goals.best)
-            })?
+            })
         }
         Objective::Eo => {
             let choose = |family: &Family, found: &Frontier| goals.optimising(family, found);
             let pruned = prune(&family, &found, |family| frontier(family, &search), choose);
-            with_skips(pruned, options, |outcome, plain| outcome.accuracy >= plain)?
+            with_skips(pruned.ok_or(PlanError::NoPoint)?, options, |outcome, plain| {
+                outcome.accuracy >= plain
+            })
         }
         Objective::Largest => {
             let largest = family.columns().len() - 1;
             let only = (0..largest).fold(family.clone(), |family, _| family.without(0));
-            with_skips(given(&only, &[]), options, |_, _| false)?
+            with_skips(given(&only, &[]), options, |_, _| false)
         }
         Objective::Thresholds(thresholds) => {
             check_thresholds(thresholds, largest_index(&family))?;
             with_skips(given(&family, thresholds), options, |outcome, plain| {
                 outcome.accuracy >= plain
-            })?
+            })
         }
     };
     let plan = build(profile, &pruned.family, &skips.exits, options);
@@ -277,7 +279,7 @@ impl Goals {
 }
 
 /// Nothing was searched for: these thresholds are wanted.
-fn given(family: &Family, thresholds: &[f64]) -> Option<Pruned> {
+fn given(family: &Family, thresholds: &[f64]) -> Pruned {
     let outcome = evaluate(family, &threshold_exits(thresholds));
     let mut pruned = Pruned {
         family: family.clone(),
@@ -285,21 +287,20 @@ fn given(family: &Family, thresholds: &[f64]) -> Option<Pruned> {
         dropped: Vec::new(),
     };
     trim(&mut pruned);
-    Some(pruned)
+    pruned
 }
 
 /// Adds skips where they help; `accepts` gets what a split does and the accuracy without it.
 fn with_skips(
-    pruned: Option<Pruned>,
+    pruned: Pruned,
     options: &CascadeOptions,
     accepts: impl Fn(&Outcome, f64) -> bool,
-) -> Result<(Pruned, Skips), PlanError> {
-    let pruned = pruned.ok_or(PlanError::NoPoint)?;
+) -> (Pruned, Skips) {
     let plain = pruned.point.accuracy;
     let skips = add_skips(&pruned.family, &pruned.point.thresholds, |outcome| {
         options.skips && accepts(outcome, plain)
     });
-    Ok((pruned, skips))
+    (pruned, skips)
 }
 
 fn estimates(whole: &Family, basis: CostBasis, family: &Family, outcome: &Outcome) -> Estimates {

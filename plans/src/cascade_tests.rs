@@ -182,13 +182,13 @@ proptest! {
                 let stage = wiring.stages.iter().find(|stage| stage.name == at).unwrap();
                 let variant = profile.variants.iter().find(|variant| variant.name == stage.variant).unwrap();
                 energy += variant.costs[0].energy_j.unwrap();
-                match crate::routing::route(&stage.exit, Some(variant.validation.confidences[sample])).unwrap() {
-                    crate::routing::Route::Forward(edge) => at.clone_from(&edge.stage),
-                    _ => {
-                        right += usize::from(variant.validation.correct[sample]);
-                        break;
-                    }
-                }
+                let confidence = variant.validation.confidences[sample];
+                let way = crate::routing::route(&stage.exit, Some(confidence)).unwrap();
+                let crate::routing::Route::Forward(edge) = way else {
+                    right += usize::from(variant.validation.correct[sample]);
+                    break;
+                };
+                at.clone_from(&edge.stage);
             }
         }
         prop_assert!((right as f64 / samples as f64 - planned.estimates.accuracy).abs() < 1e-9);

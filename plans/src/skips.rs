@@ -213,7 +213,7 @@ fn split_exits(family: &Family, thresholds: &[f64], split: Split) -> Exits {
             continue;
         };
         let top = threshold.min(1.0);
-        let least = family.columns().get(variant).map_or(top, |column| {
+        let lowest = family.columns().get(variant).map_or(top, |column| {
             column
                 .confidences
                 .iter()
@@ -226,7 +226,7 @@ fn split_exits(family: &Family, thresholds: &[f64], split: Split) -> Exits {
             ..*on
         }];
         for part in 1..successors {
-            let from = rounded(boundary(split, least, top, part as f64 / successors as f64));
+            let from = rounded(boundary(split, lowest, top, part as f64 / successors as f64));
             if split_bands.last().is_some_and(|before| from > before.from) && from < top {
                 split_bands.push(Band {
                     from,
@@ -240,11 +240,11 @@ fn split_exits(family: &Family, thresholds: &[f64], split: Split) -> Exits {
     exits
 }
 
-fn boundary(split: Split, least: f64, top: f64, way: f64) -> f64 {
+fn boundary(split: Split, lowest: f64, top: f64, way: f64) -> f64 {
     match split {
         Split::None => 0.0,
         Split::Even => top * way,
-        Split::LogUniform => least * (top / least).powf(way),
+        Split::LogUniform => lowest * (top / lowest).powf(way),
     }
 }
 

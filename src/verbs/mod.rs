@@ -7,5 +7,6 @@ pub(crate) mod infer;
 pub(crate) mod plan;
 pub(crate) mod profile;
 pub(crate) mod schema;
+pub(crate) mod selftest;
 pub(crate) mod serve;
 pub(crate) mod validate;

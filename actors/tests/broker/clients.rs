@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::Engines;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_mins(1);
 
 async fn connect(url: &str) -> Client {
     async_nats::connect(url).await.unwrap()

@@ -80,7 +80,8 @@ fn a_panicking_receiver_does_not_stop_the_model() {
         let send = send.clone();
         match executor.run(batch, move |result| send.send(result).unwrap()) {
             Ok(()) => break,
-            Err(Busy(returned)) => batch = returned,
+            Err(RunError::Busy(returned)) => batch = returned,
+            Err(error) => panic!("{error}"),
         }
         std::thread::yield_now();
     }
@@ -118,10 +119,10 @@ fn one_batch_at_a_time_and_the_next_from_inside_done() {
         })
         .unwrap();
     assert!(executor.is_busy());
-    let Busy(refused) = executor
+    let refused = executor
         .run(vec![number(3.0)], |_| panic!("refused"))
         .unwrap_err();
-    assert_eq!(refused, [number(3.0)]);
+    assert!(matches!(refused, RunError::Busy(batch) if batch == [number(3.0)]));
     go.send(()).unwrap();
     go.send(()).unwrap();
     assert_eq!(receive.recv().unwrap(), [Ok(number(2.0))]);
@@ -150,12 +151,12 @@ fn a_model_that_is_not_built_says_why() {
     let refused = Executor::spawn("refused", || Err::<Box<dyn Model>, _>(failed("no".into())));
     assert!(matches!(
         refused,
-        Err(ExecutorError::Load(reason)) if reason == "the model failed: no"
+        Err(SpawnError::Build(ModelError::Failed { .. }))
     ));
     let panicked = Executor::spawn("panicked", || -> Result<Box<dyn Model>, ModelError> {
         panic!("no device")
     });
-    assert!(matches!(panicked, Err(ExecutorError::Thread(reason)) if reason == "no device"));
+    assert!(matches!(panicked, Err(SpawnError::Panicked { reason }) if reason == "no device"));
 }
 
 #[test]

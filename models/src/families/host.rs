@@ -65,10 +65,6 @@ fn gelu_of(x: f32) -> f32 {
 }
 
 /// `exp(-y)` for `y >= 0`, by `2^n * exp(r)` with `|r| <= ln(2) / 2`.
-#[expect(
-    clippy::inline_always,
-    reason = "only what is inlined into `with_simd` becomes vectors"
-)]
 #[inline(always)]
 fn exp_of_negative(y: f32) -> f32 {
     /// Added to a small number, it leaves that number rounded to an integer in the lowest bits.
@@ -133,7 +129,8 @@ mod tests {
         let actual = gelu(x).into_data().try_into_vec::<f32>().unwrap();
         for ((x, actual), expected) in values.iter().zip(actual).zip(expected) {
             assert!(
-                (actual - expected).abs() <= 2e-7 * x.abs().max(1.0),
+                // Four units in the last place: the two erf differ in their last polynomial term.
+                (actual - expected).abs() <= 4.0 * f32::EPSILON * x.abs().max(1.0),
                 "{x}: {actual} for {expected}"
             );
         }

@@ -5,8 +5,8 @@
 pub mod bert;
 pub mod cnn;
 pub mod encoder;
-mod image;
 mod host;
+mod image;
 pub mod layers;
 pub mod mlp;
 pub mod text;

@@ -19,7 +19,7 @@ enum Mode {
 impl NvmlReader {
     pub(super) fn open(device: &DeviceInfo) -> Result<Self, String> {
         let gpu = Gpu::open(device)?;
-        let mode = first_reading(gpu.energy_mj(), || gpu.power_mw())?;
+        let mode = first_reading(gpu.energy_mj().ok(), || gpu.power_mw())?;
         Ok(Self { gpu, mode })
     }
 
@@ -40,10 +40,10 @@ impl NvmlReader {
 }
 
 fn first_reading(
-    counter: Result<u64, NvmlError>,
+    counter: Option<u64>,
     power: impl FnOnce() -> Result<u32, NvmlError>,
 ) -> Result<Mode, String> {
-    if let Ok(start) = counter {
+    if let Some(start) = counter {
         return Ok(Mode::Counter(start));
     }
     let milliwatts = power().map_err(|error| format!("the GPU tells neither energy nor power: {error}"))?;
@@ -82,6 +82,10 @@ impl Integral {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::float_cmp,
+    reason = "small whole numbers of watts and seconds are exact"
+)]
 mod tests {
     use super::*;
 
@@ -89,13 +93,13 @@ mod tests {
     fn a_counter_is_preferred_and_power_is_the_fallback() {
         let never =
             || -> Result<u32, NvmlError> { panic!("power is not asked for where there is a counter") };
-        assert!(matches!(first_reading(Ok(7), never), Ok(Mode::Counter(7))));
-        let mode = first_reading(Err(NvmlError::NotSupported), || Ok(250_000)).unwrap();
+        assert!(matches!(first_reading(Some(7), never), Ok(Mode::Counter(7))));
+        let mode = first_reading(None, || Ok(250_000)).unwrap();
         let Mode::Power(integral) = mode else {
             panic!("power is what there is")
         };
         assert_eq!(integral.last_watts, 250.0);
-        let refusal = first_reading(Err(NvmlError::NotSupported), || Err(NvmlError::NoPermission));
+        let refusal = first_reading(None, || Err(NvmlError::NoPermission));
         assert!(refusal.is_err_and(|reason| reason.contains("neither")));
     }
 

@@ -1,4 +1,4 @@
-//! Memory of the device and of this process.
+//! Memory of the device and of this process, and the machine's load.
 
 use std::fs;
 
@@ -49,6 +49,12 @@ pub(super) fn of_process() -> ProcessMemory {
 /// process.
 pub(super) fn reset_peak() -> bool {
     fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
+/// Processes that want the processor, averaged over the last minute.
+pub(super) fn load() -> Option<f64> {
+    let averages = fs::read_to_string("/proc/loadavg").ok()?;
+    averages.split_whitespace().next()?.parse().ok()
 }
 
 fn parse(status: &str) -> ProcessMemory {

@@ -1,13 +1,12 @@
 //! Whether a device computes what it should: every family against answers that are known.
 //!
-//! BERT and ViT are compared with what transformers answered for the committed checkpoints, the families of this project
-//! with a plain computation in double precision. On a GPU, larger networks are compared with this program on the
-//! processor as well: the committed checkpoints are too small to reach the kernels that large matrices use.
+//! The answers come with the committed checkpoints, computed in torch. On a GPU, larger networks are compared with this
+//! program on the processor as well: the committed checkpoints are too small to reach the kernels that large matrices
+//! use.
 
 use burn::tensor::Device;
 use serde::Serialize;
 
-use super::reference;
 use super::shapes::{BERT_SMALL, Shape, VIT_TINY};
 use super::{Section, guarded};
 use crate::device::DeviceChoice;
@@ -15,7 +14,7 @@ use crate::fixtures;
 use crate::model::{Inputs, Model, Outputs};
 
 /// What a logit may differ by on a processor.
-pub(super) const PROCESSOR_BOUND: f64 = 1e-4;
+const PROCESSOR_BOUND: f64 = 1e-4;
 /// What a logit may differ by on a GPU, whose matrix units may multiply in TF32: ten bits of mantissa, so about one part
 /// in two thousand per product, on logits of magnitude 1 to 3.
 const GPU_BOUND: f64 = 1e-2;
@@ -36,8 +35,6 @@ pub struct ParityReport {
 pub struct ParityRow {
     /// Checkpoint or family.
     pub name: &'static str,
-    /// Who gave the answers.
-    pub reference: &'static str,
     /// Requests compared, each alone and all in one batch.
     pub cases: usize,
     /// Largest absolute difference of a logit; nothing if there was no comparing.
@@ -87,17 +84,12 @@ pub(super) fn compare_all(
     };
     let mut rows = Vec::new();
     for fixture in &fixtures::ALL {
-        progress(&format!("parity of {} with transformers", fixture.name));
+        progress(&format!("parity of {}", fixture.name));
         let compared = guarded(|| {
             let parity = fixture.compare(device).map_err(|error| error.to_string())?;
             Ok((parity.cases, f64::from(parity.largest_difference)))
         });
-        rows.push(row(fixture.name, "transformers", bound, compared));
-    }
-    for known in reference::ALL {
-        progress(&format!("parity of {} with double precision", known.name));
-        let compared = guarded(|| known.compare(device));
-        rows.push(row(known.name, "double precision", bound, compared));
+        rows.push(row(fixture.name, bound, compared));
     }
     let agreement = large
         .iter()
@@ -109,19 +101,13 @@ pub(super) fn compare_all(
     ParityReport { rows, agreement }
 }
 
-fn row(
-    name: &'static str,
-    reference: &'static str,
-    bound: f64,
-    compared: Section<(usize, f64)>,
-) -> ParityRow {
+fn row(name: &'static str, bound: f64, compared: Section<(usize, f64)>) -> ParityRow {
     let (cases, max_abs_diff, error) = match compared {
         Section::Done((cases, difference)) => (cases, Some(difference), None),
         Section::Failed(reason) | Section::Skipped(reason) => (0, None, Some(reason)),
     };
     ParityRow {
         name,
-        reference,
         cases,
         max_abs_diff,
         bound,
@@ -170,7 +156,7 @@ fn relative(actual: &[f32], expected: &[f32]) -> Result<f64, String> {
 }
 
 /// The logits of all requests, run as one batch.
-pub(super) fn logits(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<f32>, String> {
+fn logits(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<f32>, String> {
     let answers = model
         .run(requests)
         .into_iter()
@@ -190,15 +176,10 @@ mod tests {
 
     #[test]
     fn differences_are_judged_by_their_bound() {
-        let judged = |difference| row("bert", "transformers", 1e-4, Section::Done((3, difference))).passed;
+        let judged = |difference| row("bert", 1e-4, Section::Done((3, difference))).passed;
         assert!(judged(0.0) && judged(1e-4));
         assert!(!judged(1.1e-4) && !judged(f64::NAN) && !judged(f64::INFINITY));
-        let failed = row(
-            "bert",
-            "transformers",
-            1e-4,
-            Section::Failed("it panicked".into()),
-        );
+        let failed = row("bert", 1e-4, Section::Failed("it panicked".into()));
         assert!(!failed.passed && failed.max_abs_diff.is_none());
         assert_eq!(failed.error.as_deref(), Some("it panicked"));
     }
@@ -223,10 +204,9 @@ mod tests {
         let known = crate::families::known();
         assert_eq!(
             known.len(),
-            fixtures::ALL.len() + reference::ALL.len(),
-            "{known:?} against {:?} and {:?}",
-            fixtures::ALL.map(|fixture| fixture.name),
-            reference::ALL.map(|known| known.name)
+            fixtures::ALL.len(),
+            "{known:?} against {:?}",
+            fixtures::ALL.map(|fixture| fixture.name)
         );
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::memory::{of_process, reset_peak};
 use super::shapes::{BERT_BASE, BERT_SMALL, BERT_TINY, Shape, VIT_BASE, VIT_TINY};
-use super::torch::{self, TorchPoint, TorchReport};
+use super::torch::{Torch, TorchFigure, TorchPoint, TorchReport};
 use super::{Section, SelftestExtent, SelftestOptions, guarded};
 use crate::device::DeviceChoice;
 use crate::model::{Inputs, Model, Outputs};
@@ -51,8 +51,8 @@ pub struct Point {
     pub batch: usize,
     /// What this program takes.
     pub measured: Section<Measured>,
-    /// Median latency of a batch with torch, seconds.
-    pub torch_median_s: Option<f64>,
+    /// What torch takes.
+    pub torch: Option<TorchFigure>,
     /// This program's median over torch's: below 1, this program is faster.
     pub ratio_to_torch: Option<f64>,
     /// Why torch has no figure where it was asked for one.
@@ -85,18 +85,25 @@ pub(super) fn measure_all(
     device: &Device,
     mut meter: Option<&mut PowerMeter>,
     progress: &mut dyn FnMut(&str),
-) -> Result<ThroughputReport, String> {
+) -> ThroughputReport {
+    let (report, mut torch) = match &options.python {
+        Some(python) => {
+            progress("starting Python for torch");
+            Torch::start(python, options.device, options.budget)
+        }
+        None => (Section::Skipped("no Python was named".into()), None),
+    };
+    let started = Instant::now();
     let mut points = Vec::new();
     for (shape, batches) in plan(options) {
-        let rows = guarded(|| {
-            let bench = Bench {
-                shape,
-                device,
-                on_processor: options.device == DeviceChoice::Cpu,
-                budget: options.budget,
-            };
-            bench.by_batch(&batches, meter.as_deref_mut(), progress)
-        });
+        let bench = Bench {
+            shape,
+            device,
+            on_processor: options.device == DeviceChoice::Cpu,
+            budget: options.budget,
+            left: options.limit.map(|limit| limit.saturating_sub(started.elapsed())),
+        };
+        let rows = guarded(|| bench.by_batch(&batches, meter.as_deref_mut(), torch.as_mut(), progress));
         match rows {
             Section::Done(rows) => points.extend(rows),
             Section::Failed(reason) | Section::Skipped(reason) => {
@@ -109,8 +116,10 @@ pub(super) fn measure_all(
         }
         device.memory_cleanup();
     }
-    let torch = beside_torch(options, &mut points, progress);
-    Ok(ThroughputReport { points, torch })
+    ThroughputReport {
+        points,
+        torch: report,
+    }
 }
 
 fn plan(options: &SelftestOptions) -> Vec<(Shape, Vec<usize>)> {
@@ -139,6 +148,8 @@ struct Bench<'a> {
     device: &'a Device,
     on_processor: bool,
     budget: Duration,
+    /// Time left for this and all other shapes.
+    left: Option<Duration>,
 }
 
 impl Bench<'_> {
@@ -147,20 +158,27 @@ impl Bench<'_> {
         &self,
         batches: &[usize],
         mut meter: Option<&mut PowerMeter>,
+        mut torch: Option<&mut Torch>,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Vec<Point>, String> {
-        let shape = self.shape;
+        let (shape, started) = (self.shape, Instant::now());
+        let out_of_time = || self.left.is_some_and(|left| started.elapsed() >= left);
+        if out_of_time() {
+            return Ok(batches
+                .iter()
+                .map(|batch| out_of_time_at(shape, *batch))
+                .collect());
+        }
         progress(&format!("loading {shape}"));
         let mut model = shape.load(self.device).map_err(|error| error.to_string())?;
         let mut per_item = None;
         let mut points = Vec::new();
         for batch in batches.iter().copied() {
-            let expected = per_item.map_or(0.0, |seconds: f64| seconds * batch as f64);
-            let limit = (self.budget * PATIENCE).as_secs_f64();
-            if expected > limit {
-                let reason = format!(
-                    "one batch would take about {expected:.0} s, more than the {limit:.0} s given to it"
-                );
+            if out_of_time() {
+                points.push(out_of_time_at(shape, batch));
+                continue;
+            }
+            if let Some(reason) = self.too_slow(per_item, batch) {
                 points.push(point(shape, batch, Section::Skipped(reason)));
                 continue;
             }
@@ -169,12 +187,25 @@ impl Bench<'_> {
                 let requests = shape.requests(batch).map_err(|error| error.to_string())?;
                 self.measure(model.as_mut(), &requests, meter.as_deref_mut())
             });
-            if let Section::Done(measured) = &measured {
+            let mut row = point(shape, batch, measured);
+            if let Section::Done(measured) = row.measured {
                 per_item = Some(measured.median_s / batch as f64);
+                if let Some(torch) = torch.as_deref_mut() {
+                    row.compare(measured, torch.measure(&TorchPoint::new(shape, batch)));
+                }
             }
-            points.push(point(shape, batch, measured));
+            points.push(row);
         }
         Ok(points)
+    }
+
+    /// Why a batch is left out, judging by what a request of a smaller one took.
+    fn too_slow(&self, per_item: Option<f64>, batch: usize) -> Option<String> {
+        let expected = per_item? * batch as f64;
+        let limit = (self.budget * PATIENCE).as_secs_f64();
+        (expected > limit).then(|| {
+            format!("one batch would take about {expected:.0} s, more than the {limit:.0} s given to it")
+        })
     }
 
     fn measure(
@@ -239,45 +270,30 @@ fn point(shape: Shape, batch: usize, measured: Section<Measured>) -> Point {
         shape,
         batch,
         measured,
-        torch_median_s: None,
+        torch: None,
         ratio_to_torch: None,
         torch_error: None,
     }
 }
 
-/// Asks torch for what was measured here, and fills in its figures.
-fn beside_torch(
-    options: &SelftestOptions,
-    points: &mut [Point],
-    progress: &mut dyn FnMut(&str),
-) -> Section<TorchReport> {
-    let Some(python) = &options.python else {
-        return Section::Skipped("no Python was named".into());
-    };
-    let mut measured: Vec<&mut Point> = points
-        .iter_mut()
-        .filter(|point| point.measured.done().is_some())
-        .collect();
-    let asked: Vec<TorchPoint> = measured
-        .iter()
-        .map(|point| TorchPoint::new(point.shape, point.batch))
-        .collect();
-    let request = torch::Request::new(options.device, options.budget, asked);
-    let (report, figures) = torch::measure(python, &request, progress);
-    for (point, figure) in measured.iter_mut().zip(figures) {
-        match figure {
-            Ok(seconds) => {
-                point.torch_median_s = Some(seconds);
-                point.ratio_to_torch = point
-                    .measured
-                    .done()
-                    .filter(|_| seconds > 0.0)
-                    .map(|measured| measured.median_s / seconds);
+fn out_of_time_at(shape: Shape, batch: usize) -> Point {
+    point(
+        shape,
+        batch,
+        Section::Skipped("the suite's time limit was reached".into()),
+    )
+}
+
+impl Point {
+    fn compare(&mut self, measured: Measured, torch: Result<TorchFigure, String>) {
+        match torch {
+            Ok(figure) => {
+                self.torch = Some(figure);
+                self.ratio_to_torch = (figure.median_s > 0.0).then(|| measured.median_s / figure.median_s);
             }
-            Err(reason) => point.torch_error = Some(reason),
+            Err(reason) => self.torch_error = Some(reason),
         }
     }
-    report
 }
 
 /// Whether all logits are finite.
@@ -309,8 +325,8 @@ mod tests {
     fn the_plan_grows_with_the_device() {
         let plan_of = |extent, device| {
             plan(&SelftestOptions {
-                extent,
                 device,
+                extent,
                 ..SelftestOptions::default()
             })
         };
@@ -336,14 +352,57 @@ mod tests {
             device: &Device::flex(),
             on_processor: true,
             budget: Duration::from_nanos(1),
+            left: None,
         };
-        let points = bench.by_batch(&[1, 2], None, &mut |_| ()).unwrap();
+        let points = bench.by_batch(&[1, 2], None, None, &mut |_| ()).unwrap();
         let first = points[0].measured.done().unwrap();
         assert_eq!((first.runs, first.joules_per_item), (1, None));
         let Section::Skipped(reason) = &points[1].measured else {
             panic!("{points:?}")
         };
         assert!(reason.contains("would take"), "{reason}");
+    }
+
+    #[test]
+    fn what_the_time_limit_leaves_out_says_so_and_is_no_failure() {
+        let options = SelftestOptions {
+            extent: SelftestExtent::Full,
+            limit: Some(Duration::ZERO),
+            python: None,
+            ..SelftestOptions::default()
+        };
+        let report = measure_all(&options, &Device::flex(), None, &mut |_| ());
+        assert_eq!(report.points.len(), 8 * 7);
+        assert!(report.answered());
+        for point in report.points {
+            assert!(matches!(point.measured, Section::Skipped(reason) if reason.contains("time limit")));
+        }
+    }
+
+    #[test]
+    fn the_ratio_is_below_one_where_this_program_is_faster() {
+        let measured = Measured {
+            runs: 1,
+            window_s: 1.0,
+            median_s: 0.5,
+            items_per_s: 2.0,
+            joules_per_item: None,
+            peak_memory_bytes: None,
+            finite: true,
+        };
+        let figure = TorchFigure {
+            median_s: 2.0,
+            threads: 1,
+        };
+        let mut row = point(BERT_TINY.at(16), 1, Section::Done(measured));
+        row.compare(measured, Ok(figure));
+        assert_eq!(row.ratio_to_torch, Some(0.25));
+        let mut row = point(BERT_TINY.at(16), 1, Section::Done(measured));
+        row.compare(measured, Err("out of memory".into()));
+        assert_eq!(
+            (row.ratio_to_torch, row.torch_error.as_deref()),
+            (None, Some("out of memory"))
+        );
     }
 
     #[test]

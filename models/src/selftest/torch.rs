@@ -1,11 +1,12 @@
 //! The same networks in torch, where a Python has it: an embedded program in a process of its own.
 //!
-//! It gets one JSON object and answers with one JSON object per line: first what it is, then one figure per point. It is
-//! given up after a silence, so a torch that hangs costs a section and not the suite.
+//! It gets one JSON object per line, first the device and then a point each, and answers each with one: so the two
+//! sides take turns, and a machine that gets busier does so for both. It is given up after a silence, so a torch that
+//! hangs costs its figures and not the suite.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::device::DeviceChoice;
 
 const PROGRAM: &str = include_str!("torch_baseline.py");
 /// Importing torch from a cold disk takes a minute.
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// What torch measured with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,17 +30,25 @@ pub struct TorchReport {
     pub modules: String,
     /// The device it ran on, as torch calls it.
     pub device: String,
-    /// Processor threads it used.
-    pub threads: usize,
     /// How it multiplies matrices in single precision: `high` allows TF32, `highest` does not.
     pub precision: String,
 }
 
+/// What torch takes for a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TorchFigure {
+    /// Median latency of a batch, seconds.
+    pub median_s: f64,
+    /// Processor threads it did so with: all or one, whichever was faster.
+    pub threads: usize,
+}
+
+/// What the program is told first.
 #[derive(Debug, Serialize)]
-pub(super) struct Request {
+struct Opening {
     device: String,
     budget_s: f64,
-    points: Vec<TorchPoint>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -59,18 +68,8 @@ pub(super) struct TorchPoint {
 enum Line {
     Report(TorchReport),
     Absent(String),
-    MedianS(f64),
+    Figure(TorchFigure),
     Error(String),
-}
-
-impl Request {
-    pub(super) fn new(device: DeviceChoice, budget: Duration, points: Vec<TorchPoint>) -> Self {
-        Self {
-            device: device.to_string(),
-            budget_s: budget.as_secs_f64(),
-            points,
-        }
-    }
 }
 
 impl TorchPoint {
@@ -88,83 +87,103 @@ impl TorchPoint {
     }
 }
 
-/// What torch is, and a median in seconds or the reason why there is none for each point, as far as it came.
-pub(super) fn measure(
-    python: &Path,
-    request: &Request,
-    progress: &mut dyn FnMut(&str),
-) -> (Section<TorchReport>, Vec<Result<f64, String>>) {
-    match start(python, request) {
-        Ok(mut child) => {
-            let answer = converse(&mut child, request.points.len(), PATIENCE, progress);
-            // Both fail only if it has ended already.
-            let _ = child.kill();
-            let _ = child.wait();
-            answer
-        }
-        Err(error) => {
-            let reason = format!("{}: {error}", python.display());
-            (Section::Skipped(reason), Vec::new())
-        }
-    }
-}
-
-fn start(python: &Path, request: &Request) -> std::io::Result<Child> {
-    let mut child = Command::new(python)
-        .args(["-c", PROGRAM])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()?;
-    if let Some(mut stdin) = child.stdin.take() {
-        let request = serde_json::to_vec(request)?;
-        // A program that ends before it reads says so on its output, or says nothing; both are seen there.
-        let _ = stdin.write_all(&request);
-    }
-    Ok(child)
-}
-
-fn converse(
-    child: &mut Child,
-    points: usize,
+/// The program while it runs; it ends with this value.
+pub(super) struct Torch {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
     patience: Duration,
-    progress: &mut dyn FnMut(&str),
-) -> (Section<TorchReport>, Vec<Result<f64, String>>) {
-    progress("starting Python for torch");
-    let lines = lines_of(child);
-    let next = || -> Result<Line, String> {
-        let line = lines
-            .recv_timeout(patience)
-            .map_err(|_| "torch's process ended early or said nothing for too long".to_owned())?;
-        serde_json::from_str(&line).map_err(|error| format!("torch's process said `{line}`: {error}"))
-    };
-    let report = match next() {
-        Ok(Line::Report(report)) => report,
-        Ok(Line::Absent(reason)) => return (Section::Skipped(reason), Vec::new()),
-        Ok(Line::Error(reason)) | Err(reason) => return (Section::Failed(reason), Vec::new()),
-        Ok(Line::MedianS(_)) => {
-            return (
-                Section::Failed("torch's process did not introduce itself".into()),
-                Vec::new(),
-            );
-        }
-    };
-    let mut figures = Vec::new();
-    for point in 1..=points {
-        progress(&format!("timing torch, {point} of {points}"));
-        match next() {
-            Ok(Line::MedianS(seconds)) => figures.push(Ok(seconds)),
-            Ok(Line::Error(reason)) => figures.push(Err(reason)),
-            Ok(Line::Report(_) | Line::Absent(_)) => {
-                return (
-                    Section::Failed("torch's process introduced itself twice".into()),
-                    figures,
-                );
+}
+
+impl Torch {
+    /// Starts it: what torch is, and the program where there is one.
+    pub(super) fn start(
+        python: &Path,
+        device: DeviceChoice,
+        budget: Duration,
+    ) -> (Section<TorchReport>, Option<Self>) {
+        let opening = Opening {
+            device: device.to_string(),
+            budget_s: budget.as_secs_f64(),
+        };
+        let mut command = Command::new(python);
+        command.args(["-c", PROGRAM]);
+        Self::open(command, PATIENCE, &opening)
+    }
+
+    fn open(
+        mut command: Command,
+        patience: Duration,
+        opening: &Opening,
+    ) -> (Section<TorchReport>, Option<Self>) {
+        let spawned = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let mut child = match spawned {
+            Ok(child) => child,
+            Err(error) => {
+                let program = Path::new(command.get_program()).display();
+                return (Section::Skipped(format!("{program}: {error}")), None);
             }
-            Err(reason) => return (Section::Failed(reason), figures),
+        };
+        let mut torch = Self {
+            stdin: child.stdin.take(),
+            lines: lines_of(&mut child),
+            child,
+            patience,
+        };
+        match torch.ask(opening) {
+            Ok(Line::Report(report)) => (Section::Done(report), Some(torch)),
+            Ok(Line::Absent(reason)) => (Section::Skipped(reason), None),
+            Ok(Line::Figure(_)) => (
+                Section::Failed("torch's process did not introduce itself".into()),
+                None,
+            ),
+            Ok(Line::Error(reason)) | Err(reason) => (Section::Failed(reason), None),
         }
     }
-    (Section::Done(report), figures)
+
+    /// What torch takes for a point.
+    ///
+    /// # Errors
+    /// What torch or its process says, for people.
+    pub(super) fn measure(&mut self, point: &TorchPoint) -> Result<TorchFigure, String> {
+        match self.ask(point)? {
+            Line::Figure(figure) => Ok(figure),
+            Line::Error(reason) => Err(reason),
+            Line::Report(_) | Line::Absent(_) => Err("torch's process introduced itself twice".into()),
+        }
+    }
+
+    fn ask(&mut self, request: &impl Serialize) -> Result<Line, String> {
+        let mut line = serde_json::to_vec(request).map_err(|error| error.to_string())?;
+        line.push(b'\n');
+        if let Some(stdin) = &mut self.stdin {
+            // A program that ended says why on its output, or says nothing; both are seen there.
+            let _ = stdin.write_all(&line).and_then(|()| stdin.flush());
+        }
+        let answer = self.lines.recv_timeout(self.patience).map_err(|_| {
+            // What it says from now on would be taken for the answer to the next request.
+            self.stop();
+            "torch's process ended early or said nothing for too long".to_owned()
+        })?;
+        serde_json::from_str(&answer).map_err(|error| format!("torch's process said `{answer}`: {error}"))
+    }
+
+    fn stop(&mut self) {
+        self.stdin = None;
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Torch {
+    fn drop(&mut self) {
+        self.stop();
+    }
 }
 
 /// The lines of a child's output, read by a thread of their own: a pipe cannot be waited for with a time limit.
@@ -187,62 +206,78 @@ mod tests {
     use super::*;
     use crate::selftest::shapes::BERT_TINY;
 
-    fn request(points: usize) -> Request {
-        let point = TorchPoint::new(BERT_TINY.at(16), 1);
-        Request::new(DeviceChoice::Cpu, Duration::from_millis(10), vec![point; points])
+    const REPORT: &str =
+        r#"{"report": {"torch": "2", "modules": "plain", "device": "cpu", "precision": "highest"}}"#;
+    const FIGURE: &str = r#"{"figure": {"median_s": 0.25, "threads": 2}}"#;
+
+    fn point() -> TorchPoint {
+        TorchPoint::new(BERT_TINY.at(16), 1)
     }
 
-    fn answer_of(script: &str, points: usize) -> (Section<TorchReport>, Vec<Result<f64, String>>) {
-        let mut child = Command::new("sh")
-            .args(["-c", script])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let answer = converse(&mut child, points, Duration::from_secs(20), &mut |_| ());
-        let _ = child.kill();
-        child.wait().unwrap();
-        answer
+    fn talk(script: &str, patience: Duration) -> (Section<TorchReport>, Option<Torch>) {
+        let opening = Opening {
+            device: "cpu".into(),
+            budget_s: 0.01,
+        };
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Torch::open(command, patience, &opening)
     }
 
-    const REPORT: &str = r#"{"report": {"torch": "2", "modules": "plain", "device": "cpu", "threads": 2, "precision": "highest"}}"#;
+    fn patiently(script: &str) -> (Section<TorchReport>, Option<Torch>) {
+        talk(script, Duration::from_secs(20))
+    }
 
     #[test]
-    fn answers_are_read_line_by_line() {
+    fn each_point_gets_its_answer() {
         let script = format!(
-            "echo '{REPORT}'; echo '{{\"median_s\": 0.25}}'; echo '{{\"error\": \"out of memory\"}}'"
+            "read opening; echo '{REPORT}'; read point; echo '{FIGURE}'; read point; echo '{{\"error\": \"out of memory\"}}'"
         );
-        let (report, figures) = answer_of(&script, 2);
-        assert_eq!(report.done().unwrap().threads, 2);
-        assert_eq!(figures, [Ok(0.25), Err("out of memory".into())]);
+        let (report, torch) = patiently(&script);
+        assert_eq!(report.done().unwrap().torch, "2");
+        let mut torch = torch.unwrap();
+        let figure = TorchFigure {
+            median_s: 0.25,
+            threads: 2,
+        };
+        assert_eq!(torch.measure(&point()), Ok(figure));
+        assert_eq!(torch.measure(&point()), Err("out of memory".into()));
+        assert!(
+            torch
+                .measure(&point())
+                .is_err_and(|reason| reason.contains("ended early"))
+        );
     }
 
     #[test]
-    fn no_torch_is_skipped_and_a_crash_is_a_failure_that_keeps_what_came() {
-        let (report, figures) = answer_of("echo '{\"absent\": \"no torch\"}'", 1);
-        assert_eq!(
-            (report, figures),
-            (Section::Skipped("no torch".into()), Vec::new())
-        );
-        let (report, figures) = answer_of(
-            &format!("echo '{REPORT}'; echo '{{\"median_s\": 1}}'; exit 139"),
-            3,
-        );
-        assert!(report.failed());
-        assert_eq!(figures, [Ok(1.0)]);
-        for nonsense in [
-            "echo hello",
-            "true",
-            "echo '{\"median_s\": 1}'",
-            "echo '{\"report\": {}}'",
-        ] {
-            assert!(answer_of(nonsense, 1).0.failed(), "{nonsense}");
+    fn no_torch_is_skipped_and_nonsense_is_a_failure() {
+        let (report, torch) = patiently("echo '{\"absent\": \"no torch\"}'");
+        assert_eq!(report, Section::Skipped("no torch".into()));
+        assert!(torch.is_none());
+        for nonsense in ["echo hello", "true", "echo '{\"report\": {}}'"] {
+            assert!(patiently(nonsense).0.failed(), "{nonsense}");
         }
+        assert!(patiently(&format!("echo '{FIGURE}'")).0.failed());
+        let (_, twice) = patiently(&format!("echo '{REPORT}'; echo '{REPORT}'"));
+        assert!(twice.unwrap().measure(&point()).is_err());
+    }
+
+    #[test]
+    fn a_process_that_hangs_is_given_up() {
+        let (report, torch) = talk(
+            &format!("echo '{REPORT}'; exec sleep 600"),
+            Duration::from_secs(2),
+        );
+        assert!(report.done().is_some());
+        let mut torch = torch.unwrap();
+        assert!(torch.measure(&point()).is_err());
+        assert!(torch.child.try_wait().unwrap().is_some(), "it was ended");
     }
 
     #[test]
     fn a_python_that_is_not_there_is_skipped() {
-        let (report, _) = measure(Path::new("/nowhere/python3"), &request(1), &mut |_| ());
+        let nowhere = Path::new("/nowhere/python3");
+        let (report, _) = Torch::start(nowhere, DeviceChoice::Cpu, Duration::ZERO);
         assert!(matches!(report, Section::Skipped(reason) if reason.contains("/nowhere/python3")));
     }
 
@@ -250,17 +285,15 @@ mod tests {
     #[test]
     fn the_embedded_program_answers_as_agreed() {
         let python = std::env::var("KASKADE_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
-        let (report, figures) = measure(Path::new(&python), &request(2), &mut |_| ());
+        let (report, torch) = Torch::start(Path::new(&python), DeviceChoice::Cpu, Duration::from_millis(10));
         match report {
             Section::Done(report) => {
                 assert_eq!(report.device, "cpu");
-                assert!(
-                    figures
-                        .iter()
-                        .all(|figure| figure.as_ref().is_ok_and(|seconds| *seconds > 0.0)),
-                    "{figures:?}"
-                );
-                assert_eq!(figures.len(), 2);
+                let mut torch = torch.unwrap();
+                for _ in 0..2 {
+                    let figure = torch.measure(&point()).unwrap();
+                    assert!(figure.median_s > 0.0 && figure.threads >= 1, "{figure:?}");
+                }
             }
             Section::Skipped(reason) => assert!(!reason.is_empty()),
             Section::Failed(reason) => panic!("{reason}"),

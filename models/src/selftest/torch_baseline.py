@@ -1,4 +1,5 @@
-"""Times BERT and ViT in torch for the self-test: one JSON object in, one JSON object per line out.
+"""Times BERT and ViT in torch for the self-test: JSON lines in, first the device and then a point each, and one out for
+each.
 
 transformers' modules where it is installed, because that is what people serve with; else plain ones of the same
 shapes. Timed is what the other side times: inputs in host memory to logits in host memory, in single precision.
@@ -103,9 +104,21 @@ def median_of(forward, inputs, device, budget):
     return statistics.median(seconds)
 
 
+def best_of(forward, inputs, device, budget, cores):
+    """The better of all cores and one: on a machine that does other things too, torch's threads wait for each other and
+    one is many times faster. On a GPU the threads do not matter."""
+    import torch
+
+    figures = []
+    for threads in {cores, 1} if device == "cpu" else {cores}:
+        torch.set_num_threads(threads)
+        figures.append((median_of(forward, inputs, device, budget), threads))
+    return min(figures)
+
+
 def main():
-    request = json.load(sys.stdin)
-    device = request["device"]
+    opening = json.loads(sys.stdin.readline())
+    device = opening["device"]
     try:
         import torch
     except ImportError as error:
@@ -121,11 +134,13 @@ def main():
     # The other side's kernels may multiply in TF32 on a GPU, so torch may as well.
     torch.set_float32_matmul_precision("highest" if device == "cpu" else "high")
     report = dict(torch=torch.__version__, modules=modules, device=device)
-    say(report=dict(report, threads=torch.get_num_threads(), precision=torch.get_float32_matmul_precision()))
+    cores = torch.get_num_threads()
+    say(report=dict(report, precision=torch.get_float32_matmul_precision()))
 
     key, network, forward = None, None, None
-    for point in request["points"]:
+    for line in sys.stdin:
         try:
+            point = json.loads(line)
             shape = {name: value for name, value in point.items() if name != "batch"}
             if shape != key:
                 network, forward = build(point)
@@ -137,7 +152,8 @@ def main():
             else:
                 inputs = torch.rand(batch, 3, side, side)
             with torch.inference_mode():
-                say(median_s=median_of(forward, inputs, device, request["budget_s"]))
+                seconds, threads = best_of(forward, inputs, device, opening["budget_s"], cores)
+            say(figure=dict(median_s=seconds, threads=threads))
         except Exception as error:
             key = None
             say(error=f"{type(error).__name__}: {error}")

@@ -111,9 +111,9 @@ impl Walk<'_> {
             right_next += u32::from(spot.right_next);
             useful |= spot.is_rescuable();
             if let Some(next) = later_lists.first_mut() {
-                let slot = next.partition_point(|other| *other < spot.next);
-                next.insert(slot, spot.next);
-                self.spend(INSERT + (next.len() - slot) / MOVED)?;
+                let insertion = next.partition_point(|other| *other < spot.next);
+                next.insert(insertion, spot.next);
+                self.spend(INSERT + (next.len() - insertion) / MOVED)?;
             }
             if useful && ends_group(gate, list, place) {
                 useful = false;

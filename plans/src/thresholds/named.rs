@@ -18,7 +18,7 @@ pub enum Guard {
     None,
     /// In addition, a one-sided confidence bound on the paired difference stays above `-tolerance`.
     Bound {
-        /// How many standard errors are kept as a distance; 1.64 is 95 % for a cascade that was not picked for its luck.
+        /// How many standard errors are kept as a distance.
         z: f64,
         /// The loss of accuracy that would be borne, as a share (0.005 is half a point).
         tolerance: f64,
@@ -26,10 +26,13 @@ pub enum Guard {
 }
 
 impl Default for Guard {
+    /// One standard error in hand. In the study this keeps most of the saving and loses a fifth to a half of what the bare rule
+    /// loses on unseen data; a wider bound with a tolerance does better on large sets and leaves nothing but the best
+    /// variant on small ones.
     fn default() -> Self {
         Self::Bound {
-            z: 1.64,
-            tolerance: 0.005,
+            z: 1.0,
+            tolerance: 0.0,
         }
     }
 }
@@ -156,16 +159,19 @@ pub fn energy_optimising(
     guard: Guard,
 ) -> Option<Point> {
     let needed = floor.accuracy();
+    let passes = |point: &Point| guard.passes(&evaluate(family, &threshold_exits(&point.thresholds)), floor);
     let eligible: Vec<&Point> = frontier
         .points
         .iter()
         .filter(|point| point.accuracy >= needed && point.energy_j <= preserving.energy_j)
-        .filter(|point| guard.passes(&evaluate(family, &threshold_exits(&point.thresholds)), floor))
+        .skip_while(|point| !passes(point))
         .collect();
     let hull = upper_hull(&eligible);
     let bend = sharpest_bend(&hull)?;
     let distance = |point: &Point| (point.energy_j - bend).abs();
+    // Beyond the first point that passes, nearly all do; the one that is taken is checked.
     hull.into_iter()
+        .filter(|point| passes(point))
         .min_by(|a, b| distance(a).total_cmp(&distance(b)))
         .cloned()
 }

@@ -1,0 +1,116 @@
+"""Serving cost beside the peers, interleaved in one run.
+
+    cargo build --release -p kaskade-actors --example serving_cost
+    python3 scripts/bench-peers.py --kaskade target/release/examples/serving_cost --peers DIR \
+        --ray RAY_PYTHON --mosec MOSEC_PYTHON [--nats nats://127.0.0.1:4222] [--rounds 3] [--seconds 4]
+
+DIR holds ray_cascade.py and mosec_single.py. RAY_PYTHON and MOSEC_PYTHON are interpreters that have `ray[serve]` and
+`mosec`; leave one out to leave that peer out. Every round measures every contender once, in turn, so that the noise of a
+shared machine falls on all alike; medians over the rounds are printed, and their ratios.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import time
+from collections import defaultdict
+
+
+def start(command, **options):
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
+
+
+def line_with(process, word):
+    for line in process.stdout:
+        if word in line:
+            return line.strip()
+    raise SystemExit(f"{process.args} ended without saying {word!r}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kaskade", required=True)
+    parser.add_argument("--peers", default=".")
+    parser.add_argument("--ray")
+    parser.add_argument("--mosec")
+    parser.add_argument("--nats", default="embedded")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--concurrency", default="64,256")
+    arguments = parser.parse_args()
+    seconds = str(arguments.seconds)
+
+    figures = defaultdict(list)
+    processes = []
+
+    def ours(*words):
+        output = subprocess.run([arguments.kaskade, *words], capture_output=True, text=True)
+        if output.returncode:
+            print("failed:", words, output.stderr.strip()[-300:])
+            return None
+        return json.loads(output.stdout)
+
+    def note(name, figure):
+        if figure:
+            figures[name].append(figure)
+            print(f"  {name}: {figure}", flush=True)
+
+    try:
+        serve = start([arguments.kaskade, "serve", arguments.nats])
+        processes.append(serve)
+        url = line_with(serve, "nats://")
+        if arguments.ray:
+            environment = os.environ | {
+                "RAY_worker_niceness": "0",
+                "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+                "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
+            }
+            ray = start([arguments.ray, os.path.join(arguments.peers, "ray_cascade.py")], env=environment)
+            processes.append(ray)
+            print(line_with(ray, "ready"))
+        if arguments.mosec:
+            command = [arguments.mosec, os.path.join(arguments.peers, "mosec_single.py"), "--port", "18091"]
+            processes.append(start(command, stderr=subprocess.DEVNULL))
+            time.sleep(4)
+
+        for round_ in range(arguments.rounds):
+            print(f"round {round_ + 1}, load average {os.getloadavg()[0]:.1f}", flush=True)
+            for concurrency in arguments.concurrency.split(","):
+                note(f"kaskade cascade {concurrency}", ours("nats", url, "cascade", concurrency, seconds))
+                if arguments.ray:
+                    note(f"ray http {concurrency}", ours("http", "127.0.0.1:18000", "/cas", concurrency, seconds))
+                    ray.stdin.write(f"closed {concurrency} {seconds}\n")
+                    ray.stdin.flush()
+                    said = line_with(ray, "ray handle closed")
+                    rate, p50, p99 = re.search(r"thr (\d+)/s p50 ([\d.]+) p99 ([\d.]+)", said).groups()
+                    handle = {"per_s": float(rate), "p50_ms": float(p50), "p99_ms": float(p99), "errors": 0}
+                    note(f"ray handle {concurrency}", handle)
+                note(f"kaskade single {concurrency}", ours("nats", url, "single", concurrency, seconds))
+                if arguments.mosec:
+                    note(f"mosec {concurrency}", ours("http", "127.0.0.1:18091", "/inference", concurrency, seconds))
+            for size in ("51200", "1000000"):
+                note(f"hop {size}", ours("hop", url, size, seconds))
+    finally:
+        for process in processes:
+            process.terminate()
+
+    def middle(name, key):
+        return statistics.median(figure[key] for figure in figures[name])
+
+    print("\nmedians over the rounds")
+    for name in figures:
+        keys = [key for key in figures[name][0] if key not in ("name", "concurrency", "n", "bytes")]
+        print(f"  {name:24}", "  ".join(f"{key} {middle(name, key):g}" for key in keys))
+    print("\nratios")
+    for concurrency in arguments.concurrency.split(","):
+        for own, peer in (("cascade", "ray http"), ("cascade", "ray handle"), ("single", "mosec")):
+            ours_, theirs = f"kaskade {own} {concurrency}", f"{peer} {concurrency}"
+            if figures[ours_] and figures[theirs]:
+                print(f"  {ours_} / {theirs}: {middle(ours_, 'per_s') / max(middle(theirs, 'per_s'), 1e-9):.2f}x")
+
+
+if __name__ == "__main__":
+    main()
