@@ -147,8 +147,8 @@ fn a_stage_and_a_client_in_python_take_part() {
     for (app, bar, answered_by) in [("lenient", 0.5, "first"), ("strict", 0.95, "second")] {
         let node = doors(doubling(app, bar));
         let url = node.bus().url();
-        let _stages = [stage(&url, app, "first"), stage(&url, app, "second")];
-        let printed = printed(&mut python("client.py", &[&url, app, "x", "1.5", "4"]));
+        let _stages = [stage(url, app, "first"), stage(url, app, "second")];
+        let printed = printed(&mut python("client.py", &[url, app, "x", "1.5", "4"]));
         assert_eq!(
             printed.trim(),
             format!("stage={answered_by} outputs={{'doubled': [3.0, 8.0]}}")
@@ -160,7 +160,7 @@ fn a_stage_and_a_client_in_python_take_part() {
 #[test]
 fn without_anybody_in_the_stage_the_python_client_gets_a_typed_fault() {
     let node = doors(doubling("deserted", 0.5));
-    let output = python("client.py", &[&node.bus().url(), "deserted", "x", "1"])
+    let output = python("client.py", &[node.bus().url(), "deserted", "x", "1"])
         .output()
         .unwrap();
     assert!(!output.status.success());

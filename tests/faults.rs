@@ -11,6 +11,7 @@
 #![allow(clippy::print_stdout, reason = "the figures belong into docs/reliability.md")]
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
@@ -64,8 +65,9 @@ impl Rig {
             .join("examples/digits/weights")
             .join(VARIANT);
         let toml = format!(
-            "name = \"{APP}\"\ntask = \"classification\"\n\n[[variants]]\nname = \"{VARIANT}\"\ndir = {weights:?}\n\n\
-             [[workers]]\nname = \"w1\"\n\n[[workers]]\nname = \"w2\"\n"
+            "name = \"{APP}\"\ntask = \"classification\"\n\n[[variants]]\nname = \"{VARIANT}\"\ndir = \"{}\"\n\n\
+             [[workers]]\nname = \"w1\"\n\n[[workers]]\nname = \"w2\"\n",
+            weights.display()
         );
         std::fs::write(&app, toml).unwrap();
         let batching = Batching {
@@ -119,11 +121,13 @@ impl Rig {
 /// What became of every request, by id.
 struct Outcome {
     replies: BTreeMap<u64, Vec<Result<(), Code>>>,
-    /// Longest stretch without any good reply after the kill.
+    /// Longest that any request waited for its reply: those that the dead replica had, waited for the recovery.
     recovery: Duration,
+    /// Median wait, for comparison.
+    usual: Duration,
 }
 
-/// Sends `total` requests at an even pace and calls `strike` after a third of them.
+/// Sends `total` requests at an even pace, and calls `strike` after a third of them.
 async fn load(url: &str, total: u64, gap: Duration, budget: Duration, strike: impl FnOnce()) -> Outcome {
     let nats = async_nats::connect(url).await.unwrap();
     let inbox = nats.new_inbox();
@@ -139,67 +143,53 @@ async fn load(url: &str, total: u64, gap: Duration, budget: Duration, strike: im
     let mut headers = async_nats::HeaderMap::new();
     headers::put_budget(&mut headers, budget);
 
-    let sender = nats.clone();
-    let (struck, when) = tokio::sync::oneshot::channel();
-    let send = async move {
-        let mut strike = Some((strike, struck));
+    let sent = RefCell::new(Vec::new());
+    let asking = async {
+        let mut strike = Some(strike);
         let mut pace = tokio::time::interval(gap);
         for id in 0..total {
             pace.tick().await;
             if id == total / 3
-                && let Some((strike, struck)) = strike.take()
+                && let Some(strike) = strike.take()
             {
                 strike();
-                struck.send(Instant::now()).unwrap();
             }
-            let to = format!("{inbox}.{id}");
-            sender
-                .publish_with_reply_and_headers(
-                    format!("kaskade.{APP}.infer"),
-                    to,
-                    headers.clone(),
-                    body.clone(),
-                )
+            sent.borrow_mut().push(Instant::now());
+            let (subject, to) = (format!("kaskade.{APP}.infer"), format!("{inbox}.{id}"));
+            nats.publish_with_reply_and_headers(subject, to, headers.clone(), body.clone())
                 .await
                 .unwrap();
         }
     };
     let collect = async {
         let mut outcome: BTreeMap<u64, Vec<Result<(), Code>>> = BTreeMap::new();
-        let mut good: Vec<Instant> = Vec::new();
-        let mut answered = 0;
-        // Every reply comes within its budget; what comes in the second after the last one would be a second answer.
-        let patience = |answered| {
-            if answered < total {
-                budget + Duration::from_secs(1)
-            } else {
-                Duration::from_secs(1)
-            }
-        };
-        while let Ok(Some(reply)) = tokio::time::timeout(patience(answered), replies.next()).await {
-            let id: u64 = reply.subject.rsplit('.').next().unwrap().parse().unwrap();
+        let mut waits = Vec::new();
+        loop {
+            // Every reply comes within its budget; what comes in the second after the last would be a second answer.
+            let missing = (outcome.len() as u64) < total;
+            let patience = if missing { budget } else { Duration::ZERO } + Duration::from_secs(1);
+            let Ok(Some(reply)) = tokio::time::timeout(patience, replies.next()).await else {
+                break;
+            };
+            let id: usize = reply.subject.rsplit('.').next().unwrap().parse().unwrap();
+            waits.push(sent.borrow()[id].elapsed());
             let result = match headers::fault(reply.headers.as_ref()) {
                 Some(fault) => Err(fault.code),
                 None => InferReply::decode(&reply.payload)
-                    .map(|_| good.push(Instant::now()))
+                    .map(drop)
                     .map_err(|_| Code::Malformed),
             };
-            answered += u64::from(!outcome.contains_key(&id));
-            outcome.entry(id).or_default().push(result);
+            outcome.entry(id as u64).or_default().push(result);
         }
-        (outcome, good)
+        (outcome, waits)
     };
-    let ((), (replies, good)) = tokio::join!(send, collect);
-    let when = when.await.unwrap();
-    let after: Vec<Instant> = std::iter::once(when)
-        .chain(good.into_iter().filter(|at| *at > when))
-        .collect();
-    let recovery = after
-        .windows(2)
-        .map(|pair| pair[1] - pair[0])
-        .max()
-        .unwrap_or_default();
-    Outcome { replies, recovery }
+    let ((), (replies, mut waits)) = tokio::join!(asking, collect);
+    waits.sort_unstable();
+    Outcome {
+        replies,
+        recovery: waits.last().copied().unwrap_or_default(),
+        usual: waits.get(waits.len() / 2).copied().unwrap_or_default(),
+    }
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -236,8 +226,8 @@ fn one_of_two_replicas_killed_in_mid_batch_loses_nothing_and_answers_nothing_twi
         .filter(|replies| replies[0].is_err())
         .count();
     println!(
-        "requests {total} lost {lost} twice {twice} failed {failed} longest gap {:?}",
-        outcome.recovery
+        "requests {total} lost {lost} twice {twice} failed {failed} usual wait {:?} longest {:?}",
+        outcome.usual, outcome.recovery
     );
     assert_eq!((lost, twice, failed), (0, 0, 0));
 }

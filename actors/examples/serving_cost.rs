@@ -178,12 +178,12 @@ fn serve(url: &str) -> Result<(), Failure> {
     // The one broker of a process without a URL is shared by its nodes.
     let url = cascade.bus().url();
     let single = Service::new("single")
-        .bus(bus(&url, "single"))
+        .bus(bus(url, "single"))
         .batching(BATCHING)
         .model("s", model(1.1))
         .start()?;
     let echo = Service::new("echo")
-        .bus(bus(&url, "echo"))
+        .bus(bus(url, "echo"))
         .batching(BATCHING)
         .model("e", || Ok::<_, String>(Echo))
         .start()?;

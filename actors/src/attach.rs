@@ -13,7 +13,7 @@ use crate::{
     exchange::Exchange,
     node::NodeError,
     subjects::{self, App},
-    system,
+    system::{self, Seat},
     wire::{Beat, Message as _, ReplicaBeat},
 };
 
@@ -60,19 +60,13 @@ pub async fn attach(
         (app.stage(&place.stage)?, Some(subjects::STAGE_GROUP.to_owned())),
         (app.replica(&place.replica)?, None),
     ];
+    let seat = Seat {
+        replica: place.replica.clone(),
+        mailbox,
+        room: Arc::clone(&room),
+    };
     for (subject, group) in subjects {
-        let (room, stopped) = (Arc::clone(&room), stopped.clone());
-        system::bind(
-            &bus,
-            &exchange,
-            subject,
-            group,
-            &place.replica,
-            mailbox.clone(),
-            room,
-            stopped,
-        )
-        .await?;
+        system::bind(&bus, &exchange, subject, group, seat.clone(), stopped.clone()).await?;
     }
     bus.barrier().await?;
     actix::spawn(beat(exchange.clone(), place.clone(), Arc::clone(&room), stopped));

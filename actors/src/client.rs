@@ -20,7 +20,7 @@ const WAY_BACK: Duration = Duration::from_millis(500);
 /// Asks one app. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
-    client: async_nats::Client,
+    nats: async_nats::Client,
     app: App,
     max_payload: usize,
 }
@@ -29,7 +29,7 @@ impl Client {
     /// A client of `app` on that bus.
     pub fn new(bus: &Bus, app: App) -> Self {
         Self {
-            client: bus.client().clone(),
+            nats: bus.client().clone(),
             app,
             max_payload: bus.max_payload(),
         }
@@ -72,7 +72,7 @@ impl Client {
             .payload(payload)
             .timeout(Some(budget + WAY_BACK));
         let reply = self
-            .client
+            .nats
             .send_request(self.app.infer(), message)
             .await
             .map_err(|error| match error.kind() {

@@ -65,7 +65,7 @@ impl Meter {
         Self {
             node: node.to_owned(),
             power,
-            last: start.clone(),
+            last: start,
             start,
             exchange,
             metrics,

@@ -20,9 +20,20 @@ use crate::{
     wire::{Done, DoneResult, Message as _, StageRequest},
 };
 
-/// Serves `subject` with an actor: every message becomes a [`Delivery`] in its mailbox, at most `room` of them at a
-/// time; beyond that the sender is refused at once with `Overloaded`. With a `group`, its members share the messages.
-/// Ends, after what was received has been handed over, when `stop` turns true.
+/// An actor that serves, and how much it takes.
+#[derive(Clone)]
+pub struct Seat {
+    /// The replica's id.
+    pub replica: String,
+    /// The actor.
+    pub mailbox: Recipient<Delivery>,
+    /// Permits for deliveries that are not answered yet.
+    pub room: Arc<Semaphore>,
+}
+
+/// Serves `subject` with an actor: every message becomes a [`Delivery`] in its mailbox, as long as there is room; without,
+/// the sender is refused at once with `Overloaded`. With a `group`, its members share the messages. Ends, after what was
+/// received has been handed over, when `stop` turns true.
 ///
 /// # Errors
 /// [`BusError`] when the subscription fails.
@@ -31,26 +42,23 @@ pub async fn bind(
     exchange: &Exchange,
     subject: Subject,
     group: Option<String>,
-    replica: &str,
-    mailbox: Recipient<Delivery>,
-    room: Arc<Semaphore>,
+    seat: Seat,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), BusError> {
     let mut subscription = bus.subscribe(subject, group).await?;
     let exchange = exchange.clone();
-    let replica = replica.to_owned();
     actix::spawn(async move {
         loop {
             tokio::select! {
                 message = subscription.next() => match message {
-                    Some(message) => receive(&exchange, &replica, &mailbox, &room, message),
+                    Some(message) => receive(&exchange, &seat, &message),
                     None => break,
                 },
                 _ = stop.wait_for(|stop| *stop) => {
                     // Drain, not drop: a dropped subscription loses what it has buffered.
                     let _ = subscription.drain().await;
                     while let Some(message) = subscription.next().await {
-                        receive(&exchange, &replica, &mailbox, &room, message);
+                        receive(&exchange, &seat, &message);
                     }
                     break;
                 }
@@ -61,17 +69,12 @@ pub async fn bind(
 }
 
 /// Turns a message into a delivery, or refuses it with a typed fault where it can be told whose it is.
-fn receive(
-    exchange: &Exchange,
-    replica: &str,
-    mailbox: &Recipient<Delivery>,
-    room: &Arc<Semaphore>,
-    message: Message,
-) {
+fn receive(exchange: &Exchange, seat: &Seat, message: &Message) {
+    let replica = seat.replica.as_str();
     let now = exchange.clock().now();
     let request = match StageRequest::decode(&message.payload) {
         Ok(request) => request,
-        Err(error) => return refuse_undecodable(exchange, replica, &message, &error.to_string()),
+        Err(error) => return refuse_undecodable(exchange, replica, message, &error.to_string()),
     };
     let headers = message.headers.as_ref();
     let budget = headers
@@ -79,7 +82,7 @@ fn receive(
         .unwrap_or(DEFAULT_BUDGET);
     let budget_us = budget.as_micros() as u64;
     let trace = headers.and_then(Trace::read).unwrap_or_else(Trace::start);
-    let permit = Arc::clone(room).try_acquire_owned().ok();
+    let permit = Arc::clone(&seat.room).try_acquire_owned().ok();
     let full = permit.is_none();
     let delivery = Delivery::new(
         request,
@@ -92,7 +95,7 @@ fn receive(
     if full {
         delivery.fail(full_queue(replica));
     } else {
-        mailbox.do_send(delivery);
+        seat.mailbox.do_send(delivery);
     }
 }
 

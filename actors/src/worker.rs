@@ -14,12 +14,16 @@ use std::{
 
 use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
 use async_nats::Subject;
+use futures::future::join_all;
 use kaskade_models::{Executor, Model};
 use kaskade_plans::{
     liveness::BEAT_PERIOD_US,
     plan::{Batching, Replica},
 };
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinHandle,
+};
 
 use crate::{
     batcher::{Batcher, BatcherParts, Rebatch},
@@ -29,7 +33,7 @@ use crate::{
     planbook::{Adopted, PlanBook},
     router::Router,
     subjects::{self, SubjectError},
-    system,
+    system::{self, Seat},
     wire::{Beat, Message as _, ReplicaBeat},
 };
 
@@ -66,6 +70,7 @@ pub struct Worker {
     loading: BTreeSet<String>,
     failed: BTreeMap<String, String>,
     readiness: watch::Sender<Readiness>,
+    subscribing: Vec<JoinHandle<()>>,
     beats: u64,
 }
 
@@ -138,6 +143,7 @@ impl Worker {
             loading: BTreeSet::new(),
             failed: BTreeMap::new(),
             readiness,
+            subscribing: Vec::new(),
             beats: 0,
         };
         (worker, watch)
@@ -189,11 +195,11 @@ impl Worker {
         let (loader, worker) = (Arc::clone(&self.loader), ctx.address());
         actix::spawn(async move {
             let wanted = replica.clone();
-            let loaded = tokio::task::spawn_blocking(move || {
+            let executor = tokio::task::spawn_blocking(move || {
                 Executor::spawn(&wanted.id.clone(), move || loader(&wanted))
                     .map_err(|error| error.to_string())
             });
-            let executor = loaded
+            let executor = executor
                 .await
                 .unwrap_or_else(|_| Err("loading it panicked".to_owned()));
             worker.do_send(Loaded { replica, executor });
@@ -261,26 +267,33 @@ impl Worker {
             failed: self.failed.clone(),
         };
         let (bus, readiness) = (self.bus.clone(), self.readiness.clone());
+        let subscribing = std::mem::take(&mut self.subscribing);
         actix::spawn(async move {
+            join_all(subscribing).await;
             // Only a round trip proves that the subscriptions stand.
             let _ = bus.barrier().await;
             readiness.send_replace(ready);
         });
     }
 
-    fn bind(&self, hosted: &Hosted, subject: Result<Subject, SubjectError>, group: Option<String>) {
+    fn bind(&mut self, hosted: &Hosted, subject: Result<Subject, SubjectError>, group: Option<String>) {
         // Replica and stage names are checked with the plan.
         let Ok(subject) = subject else { return };
         let (bus, exchange, stop) = (self.bus.clone(), self.exchange.clone(), hosted.stop.subscribe());
         let LocalReplica {
             id, mailbox, room, ..
         } = hosted.local.clone();
-        actix::spawn(async move {
-            if let Err(error) = system::bind(&bus, &exchange, subject, group, &id, mailbox, room, stop).await
-            {
-                tracing::error!(%error, replica = id, "a replica could not subscribe");
+        let seat = Seat {
+            replica: id,
+            mailbox,
+            room,
+        };
+        self.subscribing.push(actix::spawn(async move {
+            let replica = seat.replica.clone();
+            if let Err(error) = system::bind(&bus, &exchange, subject, group, seat, stop).await {
+                tracing::error!(%error, replica, "a replica could not subscribe");
             }
-        });
+        }));
     }
 
     fn retire(&mut self, id: &str) {

@@ -12,6 +12,8 @@
 //!
 //! (c), a process in another language, is `examples/python_client`.
 
+#![allow(clippy::print_stdout, reason = "a program that talks to people")]
+
 use std::time::Duration;
 
 use actix::{Actor, Context, Handler};

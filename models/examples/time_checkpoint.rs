@@ -2,6 +2,8 @@
 //!
 //! Prints the median and the least wall time of a batch, and the CPU time it took, in milliseconds.
 
+#![allow(clippy::print_stdout, reason = "a program that prints figures")]
+
 use std::error::Error;
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -69,14 +71,11 @@ fn example(input: &InputSpec, sequence: usize) -> Result<Tensor, ModelError> {
         })
         .collect();
     let elements: usize = shape.iter().product();
-    Ok(match input.datatype {
-        Datatype::I64 => {
-            let ids: Vec<i64> = (1..).take(elements).collect();
-            Tensor::from_i64(&input.name, &shape, &ids)?
-        }
-        _ => {
-            let values: Vec<f32> = (0..elements).map(|index| (index % 256) as f32 / 255.0).collect();
-            Tensor::from_f32(&input.name, &shape, &values)?
-        }
+    Ok(if input.datatype == Datatype::I64 {
+        let ids: Vec<i64> = (1..).take(elements).collect();
+        Tensor::from_i64(&input.name, &shape, &ids)?
+    } else {
+        let values: Vec<f32> = (0..elements).map(|index| (index % 256) as f32 / 255.0).collect();
+        Tensor::from_f32(&input.name, &shape, &values)?
     })
 }

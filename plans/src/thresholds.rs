@@ -6,7 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`family`](Family) | what the search reads of a profile |
-//! | [`evaluate`](evaluate) | what a given cascade would have done on the validation set |
+//! | [`evaluate`](evaluate()) | what a given cascade would have done on the validation set |
 //! | `envelope` | the frontier while it is being found |
 //! | `exact` | all cascades worth looking at, for short cascades |
 //! | `sampled` | random cascades, refined line by line, for long ones |

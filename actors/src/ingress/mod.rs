@@ -48,7 +48,7 @@ impl Default for IngressConfig {
         Self {
             max_in_flight: 4096,
             default_budget: Duration::from_secs(5),
-            max_budget: Duration::from_secs(120),
+            max_budget: Duration::from_mins(2),
             max_attempts: 5,
         }
     }
@@ -195,13 +195,13 @@ impl Ingress {
         };
         let decided = match confidence {
             Some(given) => Ok(Some(given)),
-            None => self.confidence_of(kept, &done.stage, &outputs),
+            None => Self::confidence_of(kept, &done.stage, &outputs),
         }
         .and_then(|confidence| {
             router::way(&kept.adopted, kept.gear, &done.stage, confidence).map(|way| (way, confidence))
         });
         match decided {
-            Err(fault) => self.fail(id, attempt, fault, now),
+            Err(fault) => self.fail(id, attempt, &fault, now),
             Ok((Way::Reply, confidence)) => {
                 let result = DoneResult::Outputs {
                     outputs,
@@ -236,7 +236,7 @@ impl Ingress {
         }
     }
 
-    fn confidence_of(&self, kept: &Kept, stage: &str, outputs: &[Tensor]) -> Result<Option<f64>, Fault> {
+    fn confidence_of(kept: &Kept, stage: &str, outputs: &[Tensor]) -> Result<Option<f64>, Fault> {
         let variant = kept
             .adopted
             .stage(kept.gear, stage)
@@ -258,7 +258,7 @@ impl Ingress {
     }
 
     /// An attempt failed: another one, or the terminal fault.
-    fn fail(&mut self, id: u64, attempt: u32, fault: Fault, now: u64) {
+    fn fail(&mut self, id: u64, attempt: u32, fault: &Fault, now: u64) {
         // A full queue is not asked again: the client was promised a quick refusal, and a resend only adds load.
         let retry = fault.code.retryable() && fault.code != Code::Overloaded;
         match self.ledger.failed(id, attempt, retry, now) {
@@ -266,7 +266,7 @@ impl Ingress {
             Failure::Retry { .. } => {}
             Failure::Terminal(kept) => {
                 self.admission.completed(now);
-                self.refuse(kept.client, &fault);
+                self.refuse(kept.client, fault);
             }
             Failure::Stale => self.metrics.stale(),
         }
@@ -375,7 +375,6 @@ impl Handler<Finished> for Ingress {
             DoneResult::Outputs { routed: true, .. } => self.answer(done, now),
             DoneResult::Outputs { routed: false, .. } => self.route_on_behalf(done, now),
             DoneResult::Fault(fault) => {
-                let fault = fault.clone();
                 self.fail(done.id, done.attempt, fault, now);
             }
         }
@@ -398,7 +397,7 @@ impl Handler<Undeliverable> for Ingress {
             return self.lose(&replica, now);
         }
         let message = "nobody serves the next stage: its last replica is gone, or was never started";
-        self.fail(id, attempt, Fault::new(Code::Unavailable, message), now);
+        self.fail(id, attempt, &Fault::new(Code::Unavailable, message), now);
     }
 }
 

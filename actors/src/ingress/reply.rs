@@ -49,7 +49,7 @@ impl Ingress {
             let headers = match kept.client.content_type {
                 // The default needs no header, and most replies are of it.
                 ContentType::MessagePack => None,
-                other => Some(headers::for_body(other)),
+                ContentType::Json => Some(headers::for_body(ContentType::Json)),
             };
             self.exchange.publish(inbox, None, headers, payload);
         }
