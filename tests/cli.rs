@@ -121,3 +121,35 @@ fn schemas_are_the_committed_ones() {
         );
     }
 }
+
+#[test]
+fn the_processor_passes_its_quick_self_test() {
+    let folder = tempfile::tempdir().unwrap();
+    let quick = [
+        "selftest",
+        "--extent",
+        "quick",
+        "--budget",
+        "20ms",
+        "--no-torch",
+        "--quiet",
+        "--json",
+    ];
+    let output = kaskade(folder.path(), &[&quick[..], &["--out", "report.json"]].concat());
+    let message = text(&output.stderr);
+    assert!(output.status.success(), "{message}");
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(printed["passed"], true);
+    let written = std::fs::read(folder.path().join("report.json")).unwrap();
+    assert_eq!(
+        serde_json::from_slice::<serde_json::Value>(&written).unwrap(),
+        printed
+    );
+    let absent = kaskade(folder.path(), &[&quick[..], &["--device", "cuda:999"]].concat());
+    assert_eq!(absent.status.code(), Some(1));
+    let printed: serde_json::Value = serde_json::from_slice(&absent.stdout).unwrap();
+    assert_eq!(printed["passed"], false);
+    assert!(text(&absent.stderr).contains("`cuda:999` does not pass"));
+    let wrong = kaskade(folder.path(), &["selftest", "--device", "tpu"]);
+    assert_eq!(wrong.status.code(), Some(2));
+}

@@ -4,13 +4,13 @@
 //! |---|---|
 //! | [`scalar`] | names, lengths of time, sizes and powers that cannot hold nonsense |
 //! | [`data`] | where labelled samples come from |
-//! | [`energy`] | where joules are read from |
+//! | [`power`] | where joules are read from |
 //!
 //! What a value may be is checked where it is read, with the line of the error; what values must be to each other, and to
 //! the files they name, is checked by [`App::problems`], which reports everything it finds.
 
 pub mod data;
-pub mod energy;
+pub mod power;
 pub mod scalar;
 
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use data::DataSets;
-use energy::Energy;
+use power::Power;
 use scalar::{Size, Span, Token};
 
 /// One app: a family of models, what they are measured on, and how they are served.
@@ -68,7 +68,7 @@ pub struct App {
     pub workers: Vec<Worker>,
     /// Where joules are read from.
     #[serde(default)]
-    pub energy: Energy,
+    pub power: Power,
     /// The broker.
     #[serde(default)]
     pub nats: Nats,

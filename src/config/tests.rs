@@ -18,7 +18,7 @@ fn the_least_app_has_working_defaults() {
     assert_eq!(app.ingress.default_budget.to_string(), "2s");
     assert_eq!(Batching::from(app.batching), Batching::default());
     assert_eq!(app.workers.len(), 1);
-    assert_eq!(PowerConfig::from(&app.energy), PowerConfig::default());
+    assert_eq!(PowerConfig::from(&app.power), PowerConfig::default());
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn every_field_is_read() {
         name = "a"
         replicas = 2
 
-        [energy]
+        [power]
         sources = ["rapl", "modelled"]
         processor = { idle_watts = 3, active_watts = 12.5 }
 
@@ -76,7 +76,7 @@ fn every_field_is_read() {
     assert_eq!(app.estimator(), Estimator::Margin);
     assert_eq!(app.device_of(&app.variants[0]), DeviceChoice::Cuda(1));
     assert_eq!(Batching::from(app.batching).max_wait_us, 500);
-    let power = PowerConfig::from(&app.energy);
+    let power = PowerConfig::from(&app.power);
     assert_eq!(power.sources, [SourceKind::Rapl, SourceKind::Modelled]);
     assert!((power.processor.active_watts - 12.5).abs() < f64::EPSILON);
     let Some(data::DataSet::Idx(idx)) = &app.data.validation else {
@@ -116,17 +116,17 @@ fn each_malformed_value_is_refused_with_its_line() {
         (after("[ingress]\nmax_in_flight = -1\n"), 6, "integer"),
         (format!("device = \"tpu\"\n{LEAST}"), 1, "`tpu` is not a device"),
         (
-            after("[energy]\ngpu = { idle_watts = 1, active_watts = 0 }\n"),
+            after("[power]\ngpu = { idle_watts = 1, active_watts = 0 }\n"),
             6,
             "not a power",
         ),
         (
-            after("[energy.processor]\nidle_watts = nan\nactive_watts = 1\n"),
+            after("[power.processor]\nidle_watts = nan\nactive_watts = 1\n"),
             6,
             "not a power",
         ),
         (
-            after("[energy]\nsources = [\"sun\"]\n"),
+            after("[power]\nsources = [\"sun\"]\n"),
             6,
             "unknown variant `sun`",
         ),

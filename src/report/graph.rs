@@ -125,19 +125,11 @@ fn draw(
         .margin_bottom(68)
         .build_cartesian_2d(x.0..x.1, y.0..y.1)?;
     draw_axes(&root, &chart, graph, x, y)?;
-    draw_frontier(&mut chart, graph, x.1)?;
+    draw_frontier(&root, &mut chart, graph, x.1)?;
     for model in graph.models.iter().filter(|model| drawable(&model.at)) {
         let at = chart.backend_coord(&position(model.at));
         root.draw(&Circle::new(at, 5, palette::INK.filled()))?;
-        let beside = (at.0, at.1 + 9);
-        root.draw(&text(
-            &model.name,
-            beside,
-            13,
-            palette::INK,
-            HPos::Center,
-            VPos::Top,
-        ))?;
+        root.draw(&beside(&model.name, at))?;
     }
     for mark in graph.marks.iter().filter(|mark| drawable(&mark.at)) {
         let at = chart.backend_coord(&position(mark.at));
@@ -229,6 +221,7 @@ fn draw_axes(
 
 /// The frontier as steps: between two points, the dearer one is not reached yet.
 fn draw_frontier(
+    root: &Area<'_>,
     chart: &mut Chart<'_, '_>,
     graph: &Graph,
     end: f64,
@@ -243,9 +236,30 @@ fn draw_frontier(
     }
     if let Some((_, level)) = steps.last().copied() {
         steps.push((end, level));
+        let (x, y) = chart.backend_coord(&(end, level));
+        let at = (x - 2, y - 6);
+        root.draw(&text(
+            "cascades",
+            at,
+            13,
+            palette::FRONTIER,
+            HPos::Right,
+            VPos::Bottom,
+        ))?;
     }
     chart.draw_series(LineSeries::new(steps, palette::FRONTIER.stroke_width(3)))?;
     Ok(())
+}
+
+/// A model's name, beside its point where the picture has room for it.
+fn beside(name: &str, (x, y): (i32, i32)) -> Text<'static, (i32, i32), String> {
+    let room = SIZE.0.cast_signed() * 3 / 4;
+    let (x, side) = if x < room {
+        (x + 8, HPos::Left)
+    } else {
+        (x + 4, HPos::Right)
+    };
+    text(name, (x, y + 7), 13, palette::INK, side, VPos::Top)
 }
 
 fn position(point: Point) -> (f64, f64) {

@@ -34,9 +34,16 @@ pub(crate) fn count(n: u64) -> String {
 
 /// How many times as much: `6.2x`, or a dash where it cannot be said.
 pub(crate) fn times(ratio: Option<f64>) -> String {
-    ratio
-        .filter(|ratio| ratio.is_finite())
-        .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.1}x"))
+    ratio.filter(|ratio| ratio.is_finite()).map_or_else(
+        || "-".to_owned(),
+        |ratio| {
+            if ratio < 99.95 {
+                format!("{ratio:.1}x")
+            } else {
+                format!("{ratio:.0}x")
+            }
+        },
+    )
 }
 
 /// Three significant digits and an SI prefix.
@@ -100,6 +107,7 @@ mod tests {
     #[test]
     fn ratios_that_cannot_be_said_are_a_dash() {
         assert_eq!(times(Some(6.24)), "6.2x");
+        assert_eq!(times(Some(2_829.8)), "2830x");
         assert_eq!(times(Some(f64::INFINITY)), "-");
         assert_eq!(times(None), "-");
     }

@@ -167,7 +167,7 @@ fn under_load(
     let budget = args.budget.unwrap_or(app.ingress.default_budget).duration();
     let record = Arc::new(Mutex::new(Record::new(slo)?));
     let mut meter = whole
-        .then(|| Meter::of(app.device, &(&app.energy).into()))
+        .then(|| Meter::of(app.device, &(&app.power).into()))
         .transpose()?;
     let begun = meter.as_mut().map(Meter::begin);
     let runtime = serving::runtime()?;

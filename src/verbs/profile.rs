@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         app: app.name.as_str(),
         estimator: app.estimator(),
         effort: &effort,
-        power: &(&app.energy).into(),
+        power: &(&app.power).into(),
         quiet: args.quiet,
     };
     let profile = measure::profile(&plan, &Family::of(&app), |signature| {

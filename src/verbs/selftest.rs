@@ -1,58 +1,85 @@
-//! `kaskade selftest`: whether a device computes what it should, and how fast.
+//! `kaskade selftest`: does this machine compute what it should, and how fast?
+
+use std::path::PathBuf;
 
 use anyhow::ensure;
 use kaskade::config::scalar::Span;
-use kaskade::models::selftest::Section;
-use kaskade::models::{DeviceChoice, SelftestExtent, SelftestOptions, SelftestReport, selftest};
+use kaskade::models::device::DeviceChoice;
+use kaskade::models::power::PowerConfig;
+use kaskade::models::selftest::{
+    Measured, Section, SelftestExtent, SelftestOptions, SelftestReport, selftest,
+};
 
+use crate::report;
 use crate::report::progress::say;
 use crate::report::table::{Align, table};
-use crate::report::{self, units};
+use crate::report::units;
 
-/// Compares every family of models with known answers on a device, and measures throughput, transfers, memory and energy. Needs
-/// nothing but this binary (and, for a GPU, the driver and CUDA's run-time libraries). Ends with 1 when a comparison fails.
+/// Tests a device: every model family against known answers, throughput by batch size (beside torch, where `python3` has it),
+/// transfers, memory and energy readings. Needs no file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The device: `cpu`, `cuda` or `cuda:1`.
-    #[arg(long, default_value = "cpu")]
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
-    /// How much of the suite runs; `quick` takes seconds on a processor.
+    /// How much of the suite runs.
     #[arg(long, value_enum, default_value = "standard")]
     extent: Extent,
-    /// Time for all measurements of throughput together; what is not reached by then says so.
+    /// Time to spend on each shape and batch size.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    budget: Span,
+    /// Time for all shapes together; what is not reached by then is left out, and said to be.
     #[arg(long, value_name = "TIME")]
     limit: Option<Span>,
-    /// Leave out the comparison with torch.
-    #[arg(long)]
+    /// The Python that may have torch.
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    python: PathBuf,
+    /// Leave torch out.
+    #[arg(long, conflicts_with = "python")]
     no_torch: bool,
-    /// Print the whole report as one JSON object.
+    /// Where to write the report, JSON.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Say nothing while working.
+    #[arg(long)]
+    quiet: bool,
+    /// Print the report as JSON instead of tables.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Extent {
+    /// Seconds on a processor: parity, the smallest network, small transfers.
     Quick,
+    /// Every network; on a processor, at batch sizes 1, 8 and 32.
     Standard,
+    /// Every network at every batch size, wherever.
     Full,
 }
 
-/// Runs the suite and prints what came of it.
+/// Runs the suite; a device that does not pass is refused.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let mut options = SelftestOptions {
+    let options = SelftestOptions {
         device: args.device,
         extent: match args.extent {
             Extent::Quick => SelftestExtent::Quick,
             Extent::Standard => SelftestExtent::Standard,
             Extent::Full => SelftestExtent::Full,
         },
-        ..SelftestOptions::default()
+        budget: args.budget.duration(),
+        limit: args.limit.map(Span::duration),
+        python: (!args.no_torch).then(|| args.python.clone()),
+        power: PowerConfig::default(),
     };
-    options.limit = args.limit.map(|limit| limit.duration()).or(options.limit);
-    if args.no_torch {
-        options.python = None;
+    let report = selftest(&options, &mut |line| {
+        if !args.quiet {
+            say(line);
+        }
+    });
+    if let Some(path) = &args.out {
+        report::write_file(path, &(serde_json::to_string_pretty(&report)? + "\n"))?;
     }
-    let report = selftest(&options, &mut say);
     if args.json {
         report::print_json(&report)?;
     } else {
@@ -60,81 +87,112 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     ensure!(
         report.passed,
-        "the self-test failed on {}; --json says where",
+        "`{}` does not pass the self-test; the report says where",
         args.device
     );
     Ok(())
 }
 
-/// The report for people: a line per family and per point of throughput.
+/// A report for people.
 fn as_text(report: &SelftestReport) -> String {
-    let mut text = match &report.device {
-        Section::Done(device) => format!("{}\n", device.description),
-        Section::Failed(reason) | Section::Skipped(reason) => format!("no device: {reason}\n"),
-    };
-    text.push_str(&section(&report.parity, |parity| {
-        table(
+    let mut parts = vec![said("device", &report.device, |device| {
+        device.description.clone()
+    })];
+    parts.push(said("parity", &report.parity, |parity| {
+        let rows = parity.rows.iter().map(|row| {
+            let difference = row
+                .max_abs_diff
+                .map_or_else(|| "-".to_owned(), |difference| format!("{difference:.1e}"));
+            let verdict = match (&row.error, row.passed) {
+                (Some(error), _) => error.clone(),
+                (None, true) => "passed".to_owned(),
+                (None, false) => "FAILED".to_owned(),
+            };
             [
-                ("family", Align::Left),
-                ("cases", Align::Right),
-                ("largest difference", Align::Right),
-                ("bound", Align::Right),
-                ("", Align::Left),
-            ],
-            parity.rows.iter().map(|row| {
-                let difference = row
-                    .max_abs_diff
-                    .map_or_else(|| "-".to_owned(), |diff| format!("{diff:.1e}"));
-                let verdict = row
-                    .error
-                    .clone()
-                    .unwrap_or_else(|| if row.passed { "ok" } else { "FAILED" }.to_owned());
-                [
-                    row.name.to_owned(),
-                    row.cases.to_string(),
-                    difference,
-                    format!("{:.0e}", row.bound),
-                    verdict,
-                ]
-            }),
+                row.name.to_owned(),
+                row.cases.to_string(),
+                difference,
+                format!("{:.0e}", row.bound),
+                verdict,
+            ]
+        });
+        let heads = [
+            ("family", Align::Left),
+            ("cases", Align::Right),
+            ("largest difference", Align::Right),
+            ("allowed", Align::Right),
+            ("", Align::Left),
+        ];
+        format!("\n{}", table(heads, rows))
+    }));
+    parts.push(said("throughput", &report.throughput, |throughput| {
+        let rows = throughput.points.iter().map(|point| {
+            let shape = format!("{} {}", point.shape.network.name, point.shape.extent);
+            let figure = |text: &dyn Fn(&Measured) -> String| match &point.measured {
+                Section::Done(measured) => text(measured),
+                Section::Failed(reason) | Section::Skipped(reason) => reason.clone(),
+            };
+            [
+                shape,
+                point.batch.to_string(),
+                figure(&|measured| units::seconds(measured.median_s)),
+                figure(&|measured| format!("{:.1} /s", measured.items_per_s)),
+                figure(&|measured| units::joules(measured.joules_per_item)),
+                point
+                    .ratio_to_torch
+                    .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
+            ]
+        });
+        let heads = [
+            ("network", Align::Left),
+            ("batch", Align::Right),
+            ("median", Align::Right),
+            ("items", Align::Right),
+            ("joules/item", Align::Right),
+            ("time / torch's", Align::Right),
+        ];
+        format!("\n{}", table(heads, rows))
+    }));
+    parts.push(said("transfers", &report.transfers, |transfers| {
+        let rows = transfers.iter().map(|transfer| {
+            let size = bytesize::ByteSize::b(transfer.bytes as u64)
+                .display()
+                .iec()
+                .to_string();
+            [
+                format!("{:?}", transfer.direction),
+                size,
+                units::seconds(transfer.median_s),
+                format!("{:.2} GB/s", transfer.bytes_per_s / 1e9),
+                if transfer.intact { "intact" } else { "CORRUPT" }.to_owned(),
+            ]
+        });
+        let heads = [
+            ("direction", Align::Left),
+            ("size", Align::Right),
+            ("median", Align::Right),
+            ("bandwidth", Align::Right),
+            ("", Align::Left),
+        ];
+        format!("\n{}", table(heads, rows))
+    }));
+    parts.push(said("energy", &report.energy, |energy| {
+        format!(
+            "{} ({})",
+            units::joules(energy.total.joules_total),
+            energy.total.source
         )
     }));
-    text.push_str(&section(&report.throughput, |throughput| {
-        table(
-            [
-                ("shape", Align::Left),
-                ("batch", Align::Right),
-                ("median", Align::Right),
-                ("items/s", Align::Right),
-                ("of torch's", Align::Right),
-            ],
-            throughput.points.iter().map(|point| {
-                let (median, rate) = match &point.measured {
-                    Section::Done(measured) => (
-                        units::seconds(measured.median_s),
-                        format!("{:.0}", measured.items_per_s),
-                    ),
-                    Section::Failed(reason) | Section::Skipped(reason) => (reason.clone(), "-".to_owned()),
-                };
-                let ratio = units::times(point.ratio_to_torch);
-                [
-                    point.shape.to_string(),
-                    point.batch.to_string(),
-                    median,
-                    rate,
-                    ratio,
-                ]
-            }),
-        )
-    }));
-    text.push_str(if report.passed { "passed" } else { "FAILED" });
-    text
+    let verdict = if report.passed { "passed" } else { "FAILED" };
+    parts.push(format!("{verdict} in {}", units::seconds(report.seconds)));
+    parts.join("\n")
 }
 
-fn section<T>(section: &Section<T>, show: impl FnOnce(&T) -> String) -> String {
+/// A section, or why there is none.
+fn said<T>(name: &str, section: &Section<T>, text: impl Fn(&T) -> String) -> String {
     match section {
-        Section::Done(done) => format!("{}\n", show(done)),
-        Section::Failed(reason) => format!("failed: {reason}\n"),
-        Section::Skipped(reason) => format!("left out: {reason}\n"),
+        Section::Done(result) => format!("{name}: {}", text(result)),
+        Section::Failed(reason) => format!("{name}: FAILED: {reason}"),
+        Section::Skipped(reason) => format!("{name}: not run: {reason}"),
     }
 }

@@ -57,9 +57,6 @@ pub(crate) struct Args {
 /// How long each batch size is run in each round of the profile. With 7 sizes, 3 rounds and 4 variants: about 5 s.
 const STRETCH: Duration = Duration::from_millis(60);
 
-/// About how long the largest model alone serves: long enough for a meter, short enough for a demo.
-const SERVE_FOR: Duration = Duration::from_secs(5);
-
 /// What the demo prints for machines.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -95,15 +92,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let cascades = planning::cascades(&app, &profile, args.seed)?;
     let files = write(&args.out, &profile, &cascades)?;
     let largest = family.members.last().context("the family has no members")?;
-    let mut loaded = largest.load(largest.device)?;
-    let test = embedded::samples(app.data.test.as_ref(), &loaded.model.signature())?;
-    let passes = match args.passes {
-        Some(passes) => passes,
-        None => passes(loaded.model.as_mut(), &test),
-    };
-    drop(loaded);
+    let signature = largest.load(largest.device)?.model.signature();
+    let test = embedded::samples(app.data.test.as_ref(), &signature)?;
     let alone = appplan::single(&app, &largest.name);
-    let serve = |name: &str, plan: Plan| mode::serve(name, &app, &family, plan, &test, passes, args.quiet);
+    let serve =
+        |name: &str, plan: Plan| mode::serve(name, &app, &family, plan, &test, args.passes, args.quiet);
     let report = Report {
         energy_source: profile.energy_source.clone(),
         variants: variants(&app, &family, &profile, &test)?,
@@ -132,22 +125,12 @@ fn profile(app: &App, family: &Family, args: &Args) -> anyhow::Result<Profile> {
         app: app.name.as_str(),
         estimator: app.estimator(),
         effort: &Effort::new(STRETCH),
-        power: &(&app.energy).into(),
+        power: &(&app.power).into(),
         quiet: args.quiet,
     };
     measure::profile(&plan, family, |signature| {
         embedded::samples(app.data.validation.as_ref(), signature)
     })
-}
-
-/// How many passes over the test set keep the largest model busy for about [`SERVE_FOR`].
-fn passes(model: &mut dyn kaskade::Model, test: &Samples) -> u32 {
-    let started = Instant::now();
-    for batch in test.inputs.chunks(32) {
-        model.run(batch);
-    }
-    let pass = started.elapsed().as_secs_f64().max(1e-3);
-    ((SERVE_FOR.as_secs_f64() / pass).ceil() as u32).clamp(2, 40)
 }
 
 /// Every variant by itself: right answers on the test set, energy from the profile.
@@ -202,7 +185,7 @@ fn as_text(report: &Report, test: &Samples) -> String {
         let saved = largest.joules_per_request.zip(mode.joules_per_request);
         let shares = report.variants.iter().map(|variant| {
             let share = mode.distribution.get(&variant.name).copied().unwrap_or_default();
-            format!("{:.0}", share * 100.0)
+            format!("{:.1}", share * 100.0)
         });
         [
             name.to_owned(),

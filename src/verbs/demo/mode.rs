@@ -22,6 +22,18 @@ use crate::serving::{self, Asker, Questions, Role};
 /// Clients that ask at once: as many as fill a batch of the app.
 const CLIENTS: usize = 32;
 
+/// Requests that warm an app up and tell how fast it is.
+const WARM_UP: u64 = 128;
+
+/// About how long each way serves: long enough for a meter, short enough for a demo.
+const SERVE_FOR: Duration = Duration::from_secs(4);
+
+/// Most passes over the test set.
+const MOST_PASSES: f64 = 40.0;
+
+/// Time budget of a request. The point is what answering costs, so a slow machine gets to answer too.
+const BUDGET: Duration = Duration::from_mins(1);
+
 /// How often progress is shown and sampled energy sources are read.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -44,13 +56,10 @@ pub(crate) struct Mode {
     pub(crate) replies: u64,
     /// Requests that failed, and refusals, of all codes.
     pub(crate) errors: u64,
-    /// Time that it took, seconds.
-    #[serde(skip)]
-    pub(crate) seconds: f64,
 }
 
-/// Serves `passes` times the whole test set by a plan, through the doors, and takes the figures. One more pass before that warms
-/// up and is not counted.
+/// Serves the whole test set by a plan, through the doors, `passes` times (or as often as makes a measurement), and takes the
+/// figures. What warms up before that is not counted.
 ///
 /// # Errors
 /// When the app does not start, or nothing is answered.
@@ -60,7 +69,7 @@ pub(crate) fn serve(
     family: &Family,
     plan: Plan,
     test: &Samples,
-    passes: u32,
+    passes: Option<u32>,
     quiet: bool,
 ) -> anyhow::Result<Mode> {
     let worker = app
@@ -70,66 +79,59 @@ pub(crate) fn serve(
         .name
         .as_str();
     let bus = BusConfig::new(app.name.as_str());
-    let mut meter = Meter::of(app.device, &(&app.energy).into())?;
+    let meter = Meter::of(app.device, &(&app.power).into())?;
     let node = serving::start(app, family.clone(), Role::All, worker, Some(plan), bus.clone())?;
-    let requests = test.len() as u64 * u64::from(passes);
-    let mut progress = Progress::begin(format!("serve {name}"), requests, quiet);
-    let asked = ask(app, bus, test, requests, &mut meter, &mut progress);
+    // One thread asks: what it spends is on the account of every mode alike.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let asked = runtime.block_on(ask(name, app, bus, test, passes, meter, quiet));
     node.stop();
     let mut mode = asked.with_context(|| format!("serving {name}"))?;
     for member in &family.members {
         mode.distribution.entry(member.name.clone()).or_insert(0.0);
     }
+    Ok(mode)
+}
+
+async fn ask(
+    name: &str,
+    app: &App,
+    bus: BusConfig,
+    test: &Samples,
+    passes: Option<u32>,
+    mut meter: Meter,
+    quiet: bool,
+) -> anyhow::Result<Mode> {
+    let client = Asker::connect(app.name.as_str(), bus, BUDGET).await?;
+    let run = |requests: u64| {
+        let asked = Questions::new(client.clone(), test.inputs.clone(), test.labels.clone());
+        let asked = Arc::new(asked);
+        let record = Arc::new(Mutex::new(Record::new(app.slo.duration())?));
+        let (sent, none) = (Until::Sent(requests), Duration::ZERO);
+        let run = drive::closed_loop(Arc::clone(&asked), CLIENTS, sent, none, Arc::clone(&record));
+        anyhow::Ok((asked, record, run))
+    };
+    let (.., warm_up) = run(WARM_UP)?;
+    let pass = warm_up.await.as_secs_f64() * test.len() as f64 / WARM_UP as f64;
+    let enough = (SERVE_FOR.as_secs_f64() / pass).ceil().clamp(1.0, MOST_PASSES);
+    let requests = test.len() as u64 * passes.map_or(enough as u64, u64::from);
+    let mut progress = Progress::begin(format!("serve {name}"), requests, quiet);
+    let (asked, record, run) = run(requests)?;
+    let begun = meter.begin();
+    let length = watched(run, &asked, &mut meter, &mut progress).await;
+    let joules = meter.end(begun).joules;
+    let figures = record
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .figures(length);
+    let mode = mode(figures, asked.right(), joules)?;
     progress.end(&format!(
         "{} right, {} per request",
         units::percent(mode.accuracy),
         units::joules(mode.joules_per_request)
     ));
     Ok(mode)
-}
-
-fn ask(
-    app: &App,
-    bus: BusConfig,
-    test: &Samples,
-    requests: u64,
-    meter: &mut Meter,
-    progress: &mut Progress,
-) -> anyhow::Result<Mode> {
-    // One thread asks: what it spends is on the account of every mode alike.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let budget = app.ingress.default_budget.duration();
-        let asker = Asker::connect(app.name.as_str(), bus, budget).await?;
-        let questions = || {
-            Arc::new(Questions::new(
-                asker.clone(),
-                test.inputs.clone(),
-                test.labels.clone(),
-            ))
-        };
-        let record = || anyhow::Ok(Arc::new(Mutex::new(Record::new(app.slo.duration())?)));
-        let warm_up = Until::Sent(test.len() as u64);
-        drive::closed_loop(questions(), CLIENTS, warm_up, Duration::ZERO, record()?).await;
-        let (counted, recorded) = (questions(), record()?);
-        let run = drive::closed_loop(
-            Arc::clone(&counted),
-            CLIENTS,
-            Until::Sent(requests),
-            Duration::ZERO,
-            Arc::clone(&recorded),
-        );
-        let begun = meter.begin();
-        let length = watched(run, &counted, meter, progress).await;
-        let joules = meter.end(begun).joules;
-        let figures = recorded
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .figures(length);
-        mode(figures, counted.right(), joules)
-    })
 }
 
 /// Awaits a run while its progress is shown.
@@ -168,6 +170,5 @@ fn mode(figures: Figures, right: u64, joules: Option<f64>) -> anyhow::Result<Mod
         requests: figures.requests,
         replies: figures.replies,
         errors: figures.errors.values().sum(),
-        seconds: figures.seconds,
     })
 }
