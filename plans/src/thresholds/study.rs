@@ -57,7 +57,11 @@ fn the_guard_spares_most_of_the_loss_on_unseen_data() {
         let (loss, saving) = judged.fold((0.0, 0.0), |sum, (loss, saving)| (sum.0 + loss, sum.1 + saving));
         (loss / trials.len() as f64, saving / trials.len() as f64)
     };
-    let (bare, guarded) = (mean(Guard::None), mean(Guard::default()));
+    let error_in_hand = Guard::Bound {
+        z: 1.0,
+        tolerance: 0.0,
+    };
+    let (bare, guarded) = (mean(Guard::None), mean(error_in_hand));
     assert!(bare.0 < -0.003, "luck should show: {bare:?}");
     assert!(guarded.0 > bare.0 / 2.0, "{bare:?} {guarded:?}");
     assert!(guarded.1 > 3.0, "{guarded:?}");

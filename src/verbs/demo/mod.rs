@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use kaskade::App;
+use kaskade::config::data::DataSet;
+use kaskade::models::Signature;
 use kaskade::plans::fit;
 use kaskade::plans::plan::Plan;
 use kaskade::plans::profile::Profile;
@@ -37,6 +39,9 @@ use mode::Mode;
 /// test set through real actors on the bus: by the largest model alone, and by two cascades.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// Show it on an app of your own, with a validation and a test set, instead of the digits that this binary carries.
+    #[arg(long, value_name = "FILE")]
+    app: Option<PathBuf>,
     /// Folder for the graph, the profile and the plans.
     #[arg(long, value_name = "FOLDER", default_value = "kaskade-demo")]
     out: PathBuf,
@@ -86,14 +91,24 @@ struct Modes {
 /// Runs the demo.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let started = Instant::now();
-    let app = embedded::app()?;
-    let family = embedded::family(&app)?;
+    let (app, family) = match &args.app {
+        Some(path) => {
+            let app = App::load(path)?;
+            let family = Family::of(&app);
+            (app, family)
+        }
+        None => {
+            let app = embedded::app()?;
+            let family = embedded::family(&app)?;
+            (app, family)
+        }
+    };
     let profile = profile(&app, &family, args)?;
     let cascades = planning::cascades(&app, &profile, args.seed)?;
     let files = write(&args.out, &profile, &cascades)?;
     let largest = family.members.last().context("the family has no members")?;
     let signature = largest.load(largest.device)?.model.signature();
-    let test = embedded::samples(app.data.test.as_ref(), &signature)?;
+    let test = samples(args, app.data.test.as_ref(), "test", &signature)?;
     let alone = appplan::single(&app, &largest.name);
     let serve =
         |name: &str, plan: Plan| mode::serve(name, &app, &family, plan, &test, args.passes, args.quiet);
@@ -129,8 +144,19 @@ fn profile(app: &App, family: &Family, args: &Args) -> anyhow::Result<Profile> {
         quiet: args.quiet,
     };
     measure::profile(&plan, family, |signature| {
-        embedded::samples(app.data.validation.as_ref(), signature)
+        samples(args, app.data.validation.as_ref(), "validation", signature)
     })
+}
+
+/// A labelled set, from the files that the app names or out of this binary.
+fn samples(args: &Args, set: Option<&DataSet>, name: &str, signature: &Signature) -> anyhow::Result<Samples> {
+    if args.app.is_none() {
+        return embedded::samples(set, signature);
+    }
+    let set = set.with_context(|| {
+        format!("the app has no [data.{name}]; the demo needs a validation and a test set")
+    })?;
+    Samples::read(set, signature)
 }
 
 /// Every variant by itself: right answers on the test set, energy from the profile.
