@@ -206,11 +206,11 @@ fn one_of_two_replicas_killed_in_mid_batch_loses_nothing_and_answers_nothing_twi
     let mut first = rig.serve("worker", Some("w1"));
     let _second = rig.serve("worker", Some("w2"));
     let _doors = rig.serve("ingress", None);
-    let total = 300;
+    let total = 900;
     let outcome = block_on(load(
         &rig.nats.url(),
         total,
-        Duration::from_millis(8),
+        Duration::from_millis(2),
         Duration::from_secs(20),
         || first.kill(),
     ));

@@ -91,17 +91,14 @@ struct Modes {
 /// Runs the demo.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let started = Instant::now();
-    let (app, family) = match &args.app {
-        Some(path) => {
-            let app = App::load(path)?;
-            let family = Family::of(&app);
-            (app, family)
-        }
-        None => {
-            let app = embedded::app()?;
-            let family = embedded::family(&app)?;
-            (app, family)
-        }
+    let (app, family) = if let Some(path) = &args.app {
+        let app = App::load(path)?;
+        let family = Family::of(&app);
+        (app, family)
+    } else {
+        let app = embedded::app()?;
+        let family = embedded::family(&app)?;
+        (app, family)
     };
     let profile = profile(&app, &family, args)?;
     let cascades = planning::cascades(&app, &profile, args.seed)?;
