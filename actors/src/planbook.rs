@@ -250,3 +250,81 @@ impl Changes {
         self.0.changed().await.is_ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+    use crate::service::single;
+
+    fn plan(app: &str) -> Plan {
+        single(app, "m", "w", NonZeroU32::MIN, Batching::default())
+    }
+
+    fn two_gears() -> Plan {
+        let mut plan = plan("a");
+        let mut fast = plan.gears[0].clone();
+        plan.gears[0].load.to_qps = Some(100.0);
+        fast.name = "fast".into();
+        fast.load.from_qps = 100.0;
+        plan.gears.push(fast);
+        plan
+    }
+
+    #[test]
+    fn the_newest_epoch_runs_and_a_few_old_ones_are_kept() {
+        let book = PlanBook::new("a");
+        assert!(book.current().is_none());
+        for epoch in 1..=12 {
+            book.adopt(epoch, plan("a")).unwrap();
+        }
+        assert_eq!(book.current().unwrap().0.epoch, 12);
+        assert!(book.at(12 - EPOCHS_KEPT as u64 + 1).is_some());
+        assert!(book.at(12 - EPOCHS_KEPT as u64).is_none());
+    }
+
+    #[test]
+    fn stale_foreign_and_unsound_plans_change_nothing() {
+        let book = PlanBook::new("a");
+        book.adopt(5, plan("a")).unwrap();
+        assert!(matches!(
+            book.adopt(5, plan("a")),
+            Err(AdoptError::Stale { epoch: 5, current: 5 })
+        ));
+        assert!(matches!(
+            book.adopt(6, plan("b")),
+            Err(AdoptError::WrongApp { .. })
+        ));
+        let mut unsound = plan("a");
+        unsound.placement.clear();
+        assert!(matches!(
+            book.adopt(6, unsound),
+            Err(AdoptError::Invalid { epoch: 6, .. })
+        ));
+        assert_eq!(book.current().unwrap().0.epoch, 5);
+    }
+
+    #[test]
+    fn gears_shift_within_the_running_plan_only() {
+        let book = PlanBook::new("a");
+        book.adopt(1, two_gears()).unwrap();
+        assert_eq!(book.shift(1, 1).unwrap(), true);
+        assert_eq!(book.shift(1, 1).unwrap(), false);
+        assert_eq!(book.current().unwrap().1, 1);
+        assert!(matches!(
+            book.shift(1, 2),
+            Err(AdoptError::NoSuchGear { gears: 2, .. })
+        ));
+        assert!(matches!(
+            book.shift(2, 0),
+            Err(AdoptError::NoSuchGear { current: 1, .. })
+        ));
+        book.adopt(2, two_gears()).unwrap();
+        assert_eq!(
+            book.current().unwrap().1,
+            0,
+            "a new plan begins in its first gear"
+        );
+    }
+}

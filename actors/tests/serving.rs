@@ -285,6 +285,100 @@ fn overload_is_refused_at_once_and_everyone_gets_exactly_one_reply() {
 }
 
 #[test]
+fn goodput_stays_level_at_four_times_the_load() {
+    const BATCH: u32 = 4;
+    let run = Duration::from_millis(20);
+    let capacity = f64::from(BATCH) / run.as_secs_f64();
+    let budget = Duration::from_millis(400);
+    let service = Service::new("level")
+        .batching(Batching {
+            min_queue: 1,
+            max_batch: BATCH,
+            max_wait_us: 1_000,
+        })
+        .model("slow", move || Ok::<_, String>(Scripted { strength: 1.0, run }));
+    let node = service.start().unwrap();
+    let client = client(&node, "level");
+    let length = Duration::from_secs(3);
+    let (mut good, mut refused) = (0.0, 0);
+    block_on(async {
+        let mut pace = tokio::time::interval(Duration::from_secs_f64(1.0 / (4.0 * capacity)));
+        let end = tokio::time::Instant::now() + length;
+        let mut asked = Vec::new();
+        while tokio::time::Instant::now() < end {
+            pace.tick().await;
+            let client = client.clone();
+            asked.push(tokio::spawn(
+                async move { client.infer(ask(1.0, 4.0), budget).await },
+            ));
+        }
+        for reply in asked {
+            match reply.await.unwrap() {
+                Ok(_) => good += 1.0,
+                Err(fault) => {
+                    assert!(matches!(fault.code, Code::Overloaded | Code::Expired), "{fault}");
+                    refused += 1;
+                }
+            }
+        }
+    });
+    let share = good / (capacity * length.as_secs_f64());
+    assert!(refused > 0, "four times the load cannot all be served");
+    assert!(share > 0.6, "goodput fell to {share:.2} of what the model can do");
+    node.stop();
+}
+
+#[test]
+fn a_cascade_without_calibration_refuses_to_start() {
+    let mut plan = common::cascade("uncalibrated");
+    plan.variants[1].calibration = None;
+    let error = service("uncalibrated")
+        .plan(plan)
+        .start()
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.contains("medium") && error.contains("calibration"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_model_that_does_not_load_is_named_and_nothing_is_left_running() {
+    let broken = Service::new("broken").model("absent", || Err::<Scripted, _>("no such file"));
+    let error = broken.start().err().unwrap().to_string();
+    assert!(
+        error.contains("absent-0") && error.contains("no such file"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_new_plan_takes_over_and_a_broken_one_leaves_the_last_good_one_serving() {
+    let node = service("replanned").start().unwrap();
+    let client = client(&node, "replanned");
+    let stage = |margin: f32| block_on(client.infer(ask(1.0, margin), BUDGET)).unwrap().stage;
+    assert_eq!(stage(4.0), "small");
+    let (running, _) = node.book().current().unwrap();
+
+    let mut broken = common::cascade("replanned");
+    broken.gears[0].wiring.entry = kaskade_plans::plan::Edge::to("nowhere");
+    assert!(node.book().adopt(running.epoch + 1, broken).is_err());
+    assert_eq!(stage(4.0), "small");
+
+    let mut large = common::cascade("replanned");
+    large.gears[0].wiring.entry = kaskade_plans::plan::Edge::to("large");
+    assert!(
+        node.book().adopt(running.epoch, large.clone()).is_err(),
+        "an epoch is won once"
+    );
+    node.book().adopt(running.epoch + 1, large).unwrap();
+    assert_eq!(stage(4.0), "large");
+    node.stop();
+}
+
+#[test]
 fn draining_answers_what_was_accepted() {
     let slow = Service::new("drain")
         .batching(Batching {
