@@ -309,8 +309,8 @@ mod tests {
     fn gears_shift_within_the_running_plan_only() {
         let book = PlanBook::new("a");
         book.adopt(1, two_gears()).unwrap();
-        assert_eq!(book.shift(1, 1).unwrap(), true);
-        assert_eq!(book.shift(1, 1).unwrap(), false);
+        assert!(book.shift(1, 1).unwrap());
+        assert!(!book.shift(1, 1).unwrap());
         assert_eq!(book.current().unwrap().1, 1);
         assert!(matches!(
             book.shift(1, 2),
