@@ -12,7 +12,7 @@ use kaskade::actors::node::{Node, NodeConfig};
 use kaskade::actors::wire::InferReply;
 use kaskade::actors::worker::WorkerConfig;
 use kaskade::actors::{Client, Fault, subjects};
-use kaskade::models::Inputs;
+use kaskade::models::{Inputs, PowerMeter, device};
 use kaskade::plans::plan::Plan;
 
 use crate::family::Family;
@@ -88,10 +88,16 @@ pub(crate) fn start(
         ingress: (role != Role::Worker).then_some(ingress),
         worker: (role != Role::Ingress).then(|| (worker, family.loader())),
         plan,
-        power: None,
+        power: Some(power_meter(app)?),
         grace: app.ingress.drain.duration(),
     });
     node.with_context(|| format!("app `{}` does not start", app.name))
+}
+
+/// What reads the energy of a process that serves the app.
+fn power_meter(app: &App) -> anyhow::Result<PowerMeter> {
+    let device = device::describe(app.device, &device::open(app.device)?);
+    Ok(PowerMeter::detect(&(&app.power).into(), &device)?)
 }
 
 /// Asks an app.

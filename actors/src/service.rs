@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
 
-use kaskade_models::Model;
+use kaskade_models::{Model, PowerMeter};
 use kaskade_plans::plan::{
     Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Stage, Wiring,
 };
@@ -32,6 +32,7 @@ pub struct Service {
     worker: WorkerConfig,
     batching: Batching,
     replicas: NonZeroU32,
+    power: Option<PowerMeter>,
     grace: Duration,
 }
 
@@ -51,6 +52,7 @@ impl Service {
             },
             batching: Batching::default(),
             replicas: NonZeroU32::MIN,
+            power: None,
             grace: Duration::from_secs(10),
         }
     }
@@ -112,6 +114,13 @@ impl Service {
         self
     }
 
+    /// Meters the energy of the process with this.
+    #[must_use]
+    pub fn power(mut self, power: PowerMeter) -> Self {
+        self.power = Some(power);
+        self
+    }
+
     /// How long a shutdown waits for requests in flight.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
@@ -152,7 +161,7 @@ impl Service {
             ingress: self.ingress,
             worker: Some((self.worker, loader)),
             plan,
-            power: None,
+            power: self.power,
             grace: self.grace,
         })
     }

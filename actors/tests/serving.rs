@@ -13,12 +13,14 @@ use std::{num::NonZeroU32, time::Duration};
 use bytes::Bytes;
 use common::{BUDGET, EMPTY, FAIL, NAN, PANIC, Scripted, ask, label, service};
 use futures::StreamExt;
+use kaskade_actors::meter::EnergyReport;
 use kaskade_actors::{
     App, Client, Code, Node, Service, headers,
     ingress::IngressConfig,
     wire::{self, ContentType},
 };
-use kaskade_models::Tensor;
+use kaskade_models::power::SourceKind;
+use kaskade_models::{DeviceChoice, PowerConfig, PowerMeter, Tensor, device};
 use kaskade_plans::plan::Batching;
 
 fn client(node: &Node, app: &str) -> Client {
@@ -325,6 +327,40 @@ fn goodput_stays_level_at_four_times_the_load() {
     let share = good / (capacity * length.as_secs_f64());
     assert!(refused > 0, "four times the load cannot all be served");
     assert!(share > 0.6, "goodput fell to {share:.2} of what the model can do");
+    node.stop();
+}
+
+#[test]
+fn joules_per_request_are_published_with_their_source() {
+    let config = PowerConfig {
+        sources: vec![SourceKind::Modelled],
+        ..PowerConfig::default()
+    };
+    let device = device::describe(DeviceChoice::Cpu, &device::open(DeviceChoice::Cpu).unwrap());
+    let power = PowerMeter::detect(&config, &device).unwrap();
+    let node = service("metered").power(power).start().unwrap();
+    let client = client(&node, "metered");
+    let nats = node.bus().client().clone();
+    block_on(async {
+        let mut events = nats.subscribe("kaskade.metered.event.energy").await.unwrap();
+        client.infer(ask(1.0, 4.0), BUDGET).await.unwrap();
+        let report = loop {
+            let event = tokio::time::timeout(BUDGET, events.next())
+                .await
+                .unwrap()
+                .unwrap();
+            let report: EnergyReport = wire::Message::decode(&event.payload).unwrap();
+            if report.requests > 0 {
+                break report;
+            }
+        };
+        assert!(report.source.contains("modelled"), "{report:?}");
+        assert!(
+            report.joules_per_request.unwrap() > 0.0 && report.wall_s > 0.0,
+            "{report:?}"
+        );
+        assert_eq!(node.energy().await.unwrap().requests, 1);
+    });
     node.stop();
 }
 
