@@ -7,7 +7,7 @@
 //! | [`power`] | energy readings of a device, their source always named |
 //! | [`manifest`] | which checkpoints make up a family |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
-//! | [`selftest`] | the suite that tells whether a device computes what it should, and how fast |
+//! | [`mod@selftest`] | the suite that tells whether a device computes what it should, and how fast |
 //! | [`checkpoint`] | Hugging Face directories, read strictly |
 //! | [`executor`] | the thread that a model lives on |
 //! | [`fixtures`] | small checkpoints with known answers, to compare a device with transformers |

@@ -1,6 +1,6 @@
 //! The families of models that burn runs, and the registry that finds a checkpoint's.
 //!
-//! A family is added with one file and one line in [`FAMILIES`].
+//! A family is added with one file and one line in `FAMILIES`.
 
 pub mod bert;
 pub mod cnn;

@@ -24,7 +24,7 @@ pub struct MemoryReport {
 pub struct ProcessMemory {
     /// Resident now.
     pub resident: Option<u64>,
-    /// The most that was resident since the last [`reset_peak`].
+    /// The most that was resident since the last `reset_peak`.
     pub peak: Option<u64>,
 }
 
