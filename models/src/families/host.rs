@@ -15,7 +15,7 @@ pub(super) fn is_host(device: &Device) -> bool {
     *device == Device::flex()
 }
 
-/// GELU by the error function: `x / 2 * (1 + erf(x / sqrt(2)))`, to 2e-7 of the larger of 1 and `|x|` on the CPU.
+/// GELU by the error function: `x / 2 * (1 + erf(x / sqrt(2)))`, to four units in the last place of the larger of 1 and `|x|` on the CPU.
 pub(super) fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let device = x.device();
     if !is_host(&device) || x.dtype() != DType::F32 {
