@@ -4,7 +4,7 @@ use anyhow::{Context as _, ensure};
 use kaskade::App;
 use kaskade::config::PlanSource;
 use kaskade::plans::plan::{
-    Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Stage, Wiring,
+    Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage, Wiring,
 };
 
 /// The plan of an app, checked against the app.
@@ -79,11 +79,15 @@ pub(crate) fn single(app: &App, variant: &str) -> Plan {
             calibration: None,
         }],
         placement: placement(app, &[variant]),
+        sharing: Sharing::default(),
+        slo: None,
         gears: vec![Gear {
             name: "only".to_owned(),
             load: LoadRange::ALL,
+            expected: None,
             wiring: Wiring {
                 entry: Edge::to(variant),
+                ensemble: Vec::new(),
                 stages: vec![Stage {
                     name: variant.to_owned(),
                     variant: variant.to_owned(),

@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
 
 use kaskade_models::{Model, PowerMeter};
 use kaskade_plans::plan::{
-    Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Stage, Wiring,
+    Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
+    Wiring,
 };
 
 use crate::{
@@ -186,11 +187,15 @@ pub fn single(app: &str, variant: &str, worker: &str, replicas: NonZeroU32, batc
                 partition: None,
             })
             .collect(),
+        sharing: Sharing::default(),
+        slo: None,
         gears: vec![Gear {
             name: "only".to_owned(),
             load: LoadRange::ALL,
+            expected: None,
             wiring: Wiring {
                 entry: Edge::to(variant),
+                ensemble: Vec::new(),
                 stages: vec![Stage {
                     name: variant.to_owned(),
                     variant: variant.to_owned(),

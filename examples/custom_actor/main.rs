@@ -26,8 +26,8 @@ use kaskade::actors::{
 use kaskade::plans::{
     confidence::{Calibration, Estimator},
     plan::{
-        Band, Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica, Stage, Target,
-        Wiring,
+        Band, Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica, Sharing, Stage,
+        Target, Wiring,
     },
 };
 use kaskade::{Inputs, Model, ModelError, Outputs, Plan, Tensor};
@@ -115,11 +115,15 @@ fn plan() -> Plan {
             // No worker of ours is called `custom`: this replica is the actor that attaches itself.
             replica("rounder-0", "rounder", "custom"),
         ],
+        sharing: Sharing::default(),
+        slo: None,
         gears: vec![Gear {
             name: "only".into(),
             load: LoadRange::ALL,
+            expected: None,
             wiring: Wiring {
                 entry: Edge::to("guess"),
+                ensemble: Vec::new(),
                 stages: vec![
                     stage(
                         "guess",

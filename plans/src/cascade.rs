@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::invalid::Invalid;
 use crate::plan::{
-    Band, Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Stage, Target,
-    Wiring,
+    Band, Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
+    Target, Wiring,
 };
 use crate::profile::Profile;
 use crate::skips::{Dropped, Pruned, Skips, Split, Tried, add_skips, prune, trim};
@@ -357,11 +357,15 @@ fn build(profile: &Profile, family: &Family, exits: &Exits, options: &CascadeOpt
             })
             .collect(),
         placement: placement(&names, options),
+        sharing: Sharing::default(),
+        slo: None,
         gears: vec![Gear {
             name: options.objective.name().to_owned(),
             load: LoadRange::ALL,
+            expected: None,
             wiring: Wiring {
                 entry: Edge::to(names.first().copied().unwrap_or_default()),
+                ensemble: Vec::new(),
                 stages: names.iter().zip(exits).map(stage).collect(),
             },
         }],

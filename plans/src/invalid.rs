@@ -94,6 +94,14 @@ pub enum Problem {
         /// The variant.
         variant: String,
     },
+    /// A member of an ensemble does not reply.
+    #[error(
+        "`{stage}` is a member of an ensemble and does not exit by `reply`; the vote would miss its answer"
+    )]
+    MemberExits {
+        /// The stage.
+        stage: String,
+    },
     /// The range begins before its predecessor ends.
     #[error("begins before the one before it ends; ranges ascend without overlap")]
     Overlap,

@@ -20,11 +20,14 @@
 //! | [`cascade`] | from a profile to a plan |
 //! | [`run_time`] | how long a batch will take, learned while serving |
 //! | [`liveness`] | who is alive, judged by heartbeats |
+//! | [`shifting`] | which gear for which load |
+//! | [`drift`] | whether the load still is what the plan was made for |
 
 pub mod admission;
 pub mod batching;
 pub mod cascade;
 pub mod confidence;
+pub mod drift;
 pub mod energy;
 pub mod fit;
 pub mod invalid;
@@ -34,6 +37,7 @@ pub mod plan;
 pub mod profile;
 pub mod routing;
 pub mod run_time;
+pub mod shifting;
 pub mod skips;
 pub mod thresholds;
 

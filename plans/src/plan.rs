@@ -32,6 +32,12 @@ pub struct Plan {
     pub variants: Vec<PlannedVariant>,
     /// Every replica and where it runs.
     pub placement: Vec<Replica>,
+    /// How the replicas of one device share it.
+    #[serde(default, skip_serializing_if = "Sharing::is_default")]
+    pub sharing: Sharing,
+    /// What the gears were planned to hold; absent where nothing was promised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slo: Option<Slo>,
     /// Gears in ascending order of load; a static plan has one.
     pub gears: Vec<Gear>,
 }
@@ -100,6 +106,40 @@ pub struct Partition {
     pub of: u32,
 }
 
+/// How the replicas of one device share it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharing {
+    /// Every replica starts its batches when it likes; the device sorts them out (HybridServe §V).
+    #[default]
+    Concurrent,
+    /// One batch at a time on every device, in the order in which they fell due (CascadeServe appendix C).
+    Exclusive,
+}
+
+impl Sharing {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A service-level objective (CascadeServe §3): one side is promised, the other made as good as can be.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "on", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Slo {
+    /// The 95th percentile of latency, microseconds; accuracy is maximised.
+    Latency {
+        /// Upper bound of the 95th percentile, microseconds.
+        p95_us: u64,
+    },
+    /// The share of right answers, weighed by how common each load is; latency is minimised.
+    Accuracy {
+        /// Lower bound, in [0, 1].
+        at_least: f64,
+    },
+}
+
 /// One setting of the service, valid for a range of load (CascadeServe §3).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -108,8 +148,25 @@ pub struct Gear {
     pub name: String,
     /// The load it is meant for.
     pub load: LoadRange,
+    /// What the planner expects of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Expected>,
     /// Who sends to whom.
     pub wiring: Wiring,
+}
+
+/// What a planner expects of a gear at the upper end of its load.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Expected {
+    /// Share of time that the load is thought to spend in this range, in [0, 1]; the gears' shares sum to 1.
+    pub time_share: f64,
+    /// Share of right answers, in [0, 1].
+    pub accuracy: f64,
+    /// 95th percentile of latency, microseconds, simulated.
+    pub p95_us: u64,
+    /// Highest utilisation of any device, in [0, 1].
+    pub utilisation: f64,
 }
 
 /// Half-open range of offered load, requests per second.
@@ -137,6 +194,10 @@ impl LoadRange {
 pub struct Wiring {
     /// Where an admitted request goes first.
     pub entry: Edge,
+    /// Where it goes at the same time: the other members of a bagging ensemble, whose answers are put to the vote with the
+    /// entry's (Cocktail). Empty for everything but an ensemble; a member's stage exits by `reply`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ensemble: Vec<Edge>,
     /// The stages; an edge only leads to a later one in this list.
     pub stages: Vec<Stage>,
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kaskade_plans::plan::{Edge, Gear, LoadRange, PLAN_VERSION, Wiring};
+use kaskade_plans::plan::{Edge, Gear, LoadRange, PLAN_VERSION, Sharing, Wiring};
 use kaskade_testkit::{NatsOptions, NatsServer};
 
 use super::*;
@@ -18,11 +18,15 @@ fn plan(made_by: &str) -> Plan {
         made_by: made_by.to_owned(),
         variants: Vec::new(),
         placement: Vec::new(),
+        sharing: Sharing::default(),
+        slo: None,
         gears: vec![Gear {
             name: "only".to_owned(),
             load: LoadRange::ALL,
+            expected: None,
             wiring: Wiring {
                 entry: Edge::to("tiny"),
+                ensemble: Vec::new(),
                 stages: Vec::new(),
             },
         }],

@@ -19,8 +19,8 @@ use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Out
 use kaskade_plans::{
     confidence::{Calibration, Estimator},
     plan::{
-        Band, Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Stage,
-        Target, Wiring,
+        Band, Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing,
+        Stage, Target, Wiring,
     },
 };
 
@@ -124,11 +124,15 @@ pub fn cascade(app: &str) -> Plan {
                 partition: None,
             })
             .collect(),
+        sharing: Sharing::default(),
+        slo: None,
         gears: vec![Gear {
             name: "only".into(),
             load: LoadRange::ALL,
+            expected: None,
             wiring: Wiring {
                 entry: Edge::to("small"),
+                ensemble: Vec::new(),
                 stages: vec![
                     stage(
                         "small",

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Band, Batching, Child, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Stage,
-    Target, Wiring,
+    Band, Batching, Child, Edge, Exit, Expected, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant,
+    Replica, Slo, Stage, Target, Wiring,
 };
 use crate::confidence::{Calibration, Estimator};
 use crate::invalid::{Invalid, Path, Problem};
@@ -35,6 +35,7 @@ impl Plan {
                 .collect(),
         };
         placement(&root.field("placement"), &self.placement, &known)?;
+        slo(&root.field("slo"), self.slo)?;
         gears(&root.field("gears"), &self.gears, &known)
     }
 }
@@ -102,6 +103,17 @@ fn variant(path: &Path<'_>, name: &str, known: &Known<'_>) -> Result<(), Invalid
     }
 }
 
+fn slo(path: &Path<'_>, slo: Option<Slo>) -> Result<(), Invalid> {
+    match slo {
+        Some(Slo::Latency { p95_us }) => {
+            path.field("p95_us")
+                .within(p95_us as f64, p95_us > 0, "at least 1 microsecond")
+        }
+        Some(Slo::Accuracy { at_least }) => path.field("at_least").unit_interval(at_least),
+        None => Ok(()),
+    }
+}
+
 fn gears(path: &Path<'_>, gears: &[Gear], known: &Known<'_>) -> Result<(), Invalid> {
     path.not_empty(gears)?;
     let mut names = BTreeSet::new();
@@ -111,9 +123,18 @@ fn gears(path: &Path<'_>, gears: &[Gear], known: &Known<'_>) -> Result<(), Inval
         path.field("name").new_name(&gear.name, &mut names)?;
         load(&path.field("load"), gear.load, before)?;
         before = Some(gear.load);
+        if let Some(figures) = gear.expected {
+            expected(&path.field("expected"), figures)?;
+        }
         wiring(&path.field("wiring"), &gear.wiring, known)?;
     }
     Ok(())
+}
+
+fn expected(path: &Path<'_>, expected: Expected) -> Result<(), Invalid> {
+    path.field("time_share").unit_interval(expected.time_share)?;
+    path.field("accuracy").unit_interval(expected.accuracy)?;
+    path.field("utilisation").not_negative(expected.utilisation)
 }
 
 fn load(path: &Path<'_>, load: LoadRange, before: Option<LoadRange>) -> Result<(), Invalid> {
@@ -143,6 +164,7 @@ fn wiring(path: &Path<'_>, wiring: &Wiring, known: &Known<'_>) -> Result<(), Inv
         known,
     };
     graph.edge(&path.field("entry"), &wiring.entry, None)?;
+    graph.ensemble(&path.field("ensemble"), wiring)?;
     for (index, stage) in wiring.stages.iter().enumerate() {
         graph.stage(&stages_path.index(index), index, stage)?;
     }
@@ -178,6 +200,30 @@ impl Graph<'_> {
                 self.bands(&exit.field("bands"), bands, index)?;
                 self.calibrated(path, stage, bands)
             }
+        }
+    }
+
+    /// The members of an ensemble are different stages, and each of them replies: a vote needs one answer of each.
+    fn ensemble(&self, path: &Path<'_>, wiring: &Wiring) -> Result<(), Invalid> {
+        if wiring.ensemble.is_empty() {
+            return Ok(());
+        }
+        let mut members = BTreeSet::from([wiring.entry.stage.as_str()]);
+        for (index, edge) in wiring.ensemble.iter().enumerate() {
+            let path = path.index(index);
+            self.edge(&path, edge, None)?;
+            if !members.insert(&edge.stage) {
+                return path.field("stage").fail(Problem::Twice {
+                    name: edge.stage.clone(),
+                });
+            }
+        }
+        let answers = |stage: &&Stage| stage.exit != Exit::Reply && members.contains(stage.name.as_str());
+        match self.stages.iter().find(answers) {
+            Some(stage) => path.fail(Problem::MemberExits {
+                stage: stage.name.clone(),
+            }),
+            None => Ok(()),
         }
     }
 

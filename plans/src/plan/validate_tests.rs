@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::plan::Sharing;
 
 fn variant(name: &str) -> PlannedVariant {
     PlannedVariant {
@@ -59,11 +60,15 @@ fn sound() -> Plan {
             replica("m", "middle"),
             replica("g", "giant"),
         ],
+        sharing: Sharing::default(),
+        slo: None,
         gears: vec![Gear {
             name: "only".into(),
             load: LoadRange::ALL,
+            expected: None,
             wiring: Wiring {
                 entry,
+                ensemble: Vec::new(),
                 stages: vec![
                     stage("tiny", Exit::Bands { bands }),
                     stage(
@@ -326,4 +331,58 @@ proptest! {
         let cut = cut.min(sound.len());
         prop_assert!(cut == sound.len() || Plan::from_json(&sound[..cut]).is_err() || sound[cut..].trim().is_empty());
     }
+}
+
+#[test]
+fn members_of_an_ensemble_are_different_and_reply() {
+    let vote = |plan: &mut Plan, members: &[&str]| {
+        let wiring = &mut plan.gears[0].wiring;
+        wiring.entry = Edge::to("tiny");
+        wiring.stages[0].exit = Exit::Reply;
+        wiring.ensemble = members.iter().map(|name| Edge::to(*name)).collect();
+    };
+    let mut plan = sound();
+    vote(&mut plan, &["giant"]);
+    plan.validate().unwrap();
+    for (members, message) in [
+        (
+            &["giant", "giant"][..],
+            "ensemble[1].stage: `giant` is there twice",
+        ),
+        (&["tiny"], "ensemble[0].stage: `tiny` is there twice"),
+        (&["huge"], "ensemble[0].stage: there is no stage `huge`"),
+        (
+            &["middle"],
+            "`middle` is a member of an ensemble and does not exit by `reply`",
+        ),
+    ] {
+        let said = after(|plan| vote(plan, members));
+        assert!(said.contains(message), "{said}");
+    }
+}
+
+#[test]
+fn objectives_and_expectations_are_in_range() {
+    let said = after(|plan| plan.slo = Some(Slo::Latency { p95_us: 0 }));
+    assert!(said.starts_with("slo.p95_us"), "{said}");
+    let said = after(|plan| plan.slo = Some(Slo::Accuracy { at_least: 1.5 }));
+    assert!(said.starts_with("slo.at_least"), "{said}");
+    let figures = Expected {
+        time_share: 0.5,
+        accuracy: 0.9,
+        p95_us: 1000,
+        utilisation: 0.7,
+    };
+    let said = after(|plan| {
+        plan.gears[0].expected = Some(Expected {
+            accuracy: f64::NAN,
+            ..figures
+        });
+    });
+    assert!(said.starts_with("gears[0].expected.accuracy"), "{said}");
+    let mut plan = sound();
+    plan.sharing = Sharing::Exclusive;
+    plan.slo = Some(Slo::Latency { p95_us: 50_000 });
+    plan.gears[0].expected = Some(figures);
+    assert_eq!(Plan::from_json(&plan.to_json().unwrap()).unwrap(), plan);
 }
