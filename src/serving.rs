@@ -88,6 +88,7 @@ pub(crate) fn start(
         ingress: (role != Role::Worker).then_some(ingress),
         worker: (role != Role::Ingress).then(|| (worker, family.loader())),
         plan,
+        planner: None,
         power: Some(power_meter(app)?),
         grace: app.ingress.drain.duration(),
     });

@@ -123,6 +123,7 @@ fn doors(plan: Plan) -> Node {
         ingress: Some(IngressConfig::default()),
         worker: None,
         plan: Some(plan),
+        planner: None,
         power: None,
         grace: std::time::Duration::from_secs(1),
     })

@@ -22,6 +22,8 @@
 //! | [`router`] | exit, next or skip |
 //! | [`worker`] | the host of replicas |
 //! | [`watcher`] | who fell silent |
+//! | [`shifter`] | which gear the app is in |
+//! | [`planner`] | makes another plan when asked |
 //! | [`node`] | a process's share of an app, assembled |
 //! | [`service`] | an app in a few lines |
 //! | [`attach`] | joining a running app with an actor of one's own |
@@ -46,8 +48,10 @@ pub mod meter;
 pub mod metrics;
 pub mod node;
 pub mod planbook;
+pub mod planner;
 pub mod router;
 pub mod service;
+pub mod shifter;
 pub mod shutdown;
 pub mod store;
 pub mod subjects;

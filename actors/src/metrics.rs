@@ -18,6 +18,8 @@ use crate::{
     fault::{Code, Fault},
 };
 
+/// Requests that came to an ingress, accepted or not: the offered load.
+pub const ARRIVED: &str = "kaskade_arrived_requests_total";
 /// Requests that an ingress took responsibility for.
 pub const ACCEPTED: &str = "kaskade_accepted_requests_total";
 /// Requests answered with a result.
@@ -30,6 +32,8 @@ pub const RETRIED: &str = "kaskade_retried_attempts_total";
 pub const STALE: &str = "kaskade_stale_answers_total";
 /// Deliveries refused by a full replica queue.
 pub const QUEUE_FULL: &str = "kaskade_queue_full_refusals_total";
+/// Gear shifts that this process followed.
+pub const SHIFTS: &str = "kaskade_gear_shifts_total";
 /// Requests run, by variant.
 pub const VARIANT_REQUESTS: &str = "kaskade_variant_requests_total";
 /// Batches run, by variant.
@@ -40,6 +44,8 @@ pub const VARIANT_BUSY: &str = "kaskade_variant_busy_microseconds_total";
 /// Counters of one process.
 #[derive(Debug, Default)]
 pub struct Metrics {
+    arrived: AtomicU64,
+    shifts: AtomicU64,
     accepted: AtomicU64,
     answered: AtomicU64,
     retried: AtomicU64,
@@ -65,6 +71,10 @@ pub struct VariantCount {
 /// The counters at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Reading {
+    /// [`ARRIVED`].
+    pub arrived: u64,
+    /// [`SHIFTS`].
+    pub shifts: u64,
     /// [`ACCEPTED`].
     pub accepted: u64,
     /// [`ANSWERED`].
@@ -82,6 +92,19 @@ pub struct Reading {
 }
 
 impl Metrics {
+    pub(crate) fn arrived(&self) {
+        self.arrived.fetch_add(1, Relaxed);
+    }
+
+    /// Requests that came so far.
+    pub(crate) fn arrivals(&self) -> u64 {
+        self.arrived.load(Relaxed)
+    }
+
+    pub(crate) fn shifted(&self) {
+        self.shifts.fetch_add(1, Relaxed);
+    }
+
     pub(crate) fn accepted(&self) {
         self.accepted.fetch_add(1, Relaxed);
     }
@@ -122,6 +145,8 @@ impl Metrics {
     /// All counters now.
     pub fn read(&self) -> Reading {
         Reading {
+            arrived: self.arrived.load(Relaxed),
+            shifts: self.shifts.load(Relaxed),
             accepted: self.accepted.load(Relaxed),
             answered: self.answered.load(Relaxed),
             retried: self.retried.load(Relaxed),

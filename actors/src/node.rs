@@ -22,6 +22,8 @@ use crate::{
     meter::{EnergyReport, Meter, ReadEnergy},
     metrics::Metrics,
     planbook::{AdoptError, PlanBook},
+    planner::{Planner, PlannerConfig},
+    shifter::Shifter,
     store::{PlanStore, StoreError, Stored},
     subjects::{App, SubjectError},
     watcher,
@@ -41,6 +43,8 @@ pub struct NodeConfig {
     pub worker: Option<(WorkerConfig, Loader)>,
     /// The plan to begin with; without one, the plan store's.
     pub plan: Option<Plan>,
+    /// What makes another plan when asked, if this node has a planner.
+    pub planner: Option<PlannerConfig>,
     /// What reads the energy of this process, if it is to be metered.
     pub power: Option<PowerMeter>,
     /// How long a shutdown waits for requests in flight.
@@ -201,6 +205,7 @@ struct Parts {
     bus: Bus,
     store: Arc<dyn PlanStore>,
     book: PlanBook,
+    metrics: Arc<Metrics>,
     exchange: Exchange,
     ingress: Option<(Addr<Ingress>, Arc<Semaphore>, usize, Announcement)>,
     worker: Option<Addr<Worker>>,
@@ -251,11 +256,24 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
             .start();
             let door =
                 ingress::open(&bus, &exchange, &ingress, &id, &limits, metrics.clone(), closed).await?;
+            let shifter = Shifter::new(
+                &id,
+                limits.shift,
+                limits.drift,
+                book.clone(),
+                exchange.clone(),
+                Arc::clone(&metrics),
+            );
+            shifter.listen(&bus).await?;
             let announced = discovery::announce(&bus, &app, &id, metrics.clone()).await?;
             Some((ingress, door.room, limits.max_in_flight, announced))
         }
         None => None,
     };
+    if let Some(planner) = config.planner {
+        let planner = Planner::new(planner, Arc::clone(&store), book.clone(), exchange.clone());
+        planner.listen(&bus).await?;
+    }
     let meter = config.power.map(|power| {
         let meter = Meter::new(&node, power, exchange.clone(), Arc::clone(&metrics));
         meter.start()
@@ -270,7 +288,7 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
         bus: bus.clone(),
         exchange: exchange.clone(),
         book: book.clone(),
-        metrics,
+        metrics: Arc::clone(&metrics),
         meter,
     };
     Ok((
@@ -278,6 +296,7 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
             bus,
             store,
             book,
+            metrics,
             exchange,
             ingress,
             worker,
@@ -345,6 +364,7 @@ impl Parts {
             self.bus.clone(),
             self.exchange.clone(),
             self.book.clone(),
+            Arc::clone(&self.metrics),
         ));
         let follow_book = self.worker.clone().map(|worker| {
             let mut changes = self.book.changes();
@@ -418,7 +438,7 @@ async fn follow_store(store: Arc<dyn PlanStore>, book: PlanBook) {
 }
 
 /// Shifts gears as they are announced.
-async fn follow_gears(bus: Bus, exchange: Exchange, book: PlanBook) {
+async fn follow_gears(bus: Bus, exchange: Exchange, book: PlanBook, metrics: Arc<Metrics>) {
     let Ok(mut shifts) = bus.subscribe(exchange.app().gear(), None).await else {
         return;
     };
@@ -429,8 +449,10 @@ async fn follow_gears(bus: Bus, exchange: Exchange, book: PlanBook) {
                 book.shift(shift.epoch, shift.gear)
                     .map_err(|error| error.to_string())
             });
-        if let Err(reason) = shifted {
-            tracing::warn!(reason, "a gear shift was not followed");
+        match shifted {
+            Ok(true) => metrics.shifted(),
+            Ok(false) => {}
+            Err(reason) => tracing::warn!(reason, "a gear shift was not followed"),
         }
     }
 }

@@ -150,6 +150,11 @@ impl PlanBook {
         }
     }
 
+    /// The app it is for.
+    pub fn app(&self) -> &str {
+        &self.app
+    }
+
     /// The running plan and gear; `None` before the first plan.
     pub fn current(&self) -> Option<(Arc<Adopted>, u32)> {
         let page = self.page.borrow();

@@ -15,6 +15,7 @@ use crate::{
     bus::BusConfig,
     ingress::IngressConfig,
     node::{Node, NodeConfig, NodeError},
+    planner::PlannerConfig,
     worker::{Loader, WorkerConfig},
 };
 
@@ -33,6 +34,7 @@ pub struct Service {
     worker: WorkerConfig,
     batching: Batching,
     replicas: NonZeroU32,
+    planner: Option<PlannerConfig>,
     power: Option<PowerMeter>,
     grace: Duration,
 }
@@ -53,6 +55,7 @@ impl Service {
             },
             batching: Batching::default(),
             replicas: NonZeroU32::MIN,
+            planner: None,
             power: None,
             grace: Duration::from_secs(10),
         }
@@ -98,6 +101,13 @@ impl Service {
     #[must_use]
     pub fn worker(mut self, worker: WorkerConfig) -> Self {
         self.worker = worker;
+        self
+    }
+
+    /// What makes another plan when asked, or when the load has drifted.
+    #[must_use]
+    pub fn planner(mut self, planner: PlannerConfig) -> Self {
+        self.planner = Some(planner);
         self
     }
 
@@ -162,6 +172,7 @@ impl Service {
             ingress: self.ingress,
             worker: Some((self.worker, loader)),
             plan,
+            planner: self.planner,
             power: self.power,
             grace: self.grace,
         })

@@ -26,6 +26,9 @@ pub const INGRESS_GROUP: &str = "q";
 /// Queue group of the replicas of a stage.
 pub const STAGE_GROUP: &str = "q";
 
+/// Queue group of the planners of an app: each request for a plan goes to one of them.
+pub const PLANNER_GROUP: &str = "q";
+
 /// Longest name, bytes.
 pub const MAX_TOKEN: usize = 64;
 
@@ -91,6 +94,8 @@ pub enum Route<'a> {
     Gear,
     /// `plan`
     Plan,
+    /// `replan`
+    Replan,
     /// `event.<name>`
     Event(&'a str),
 }
@@ -189,6 +194,11 @@ impl App {
         self.plain("plan")
     }
 
+    /// Where the planner takes requests for another plan.
+    pub fn replan(&self) -> Subject {
+        self.plain("replan")
+    }
+
     /// Events of one name.
     ///
     /// # Errors
@@ -212,6 +222,7 @@ impl App {
             "submit" => Route::Submit,
             "gear" => Route::Gear,
             "plan" => Route::Plan,
+            "replan" => Route::Replan,
             "stage" => Route::Stage(name()?),
             "replica" => Route::Replica(name()?),
             "beat" => Route::Beat(name()?),
@@ -337,6 +348,7 @@ mod tests {
                 (app.infer(), Route::Infer),
                 (app.submit(), Route::Submit),
                 (app.gear(), Route::Gear),
+                (app.replan(), Route::Replan),
                 (app.plan(), Route::Plan),
                 (app.stage(&name).unwrap(), Route::Stage(&name)),
                 (app.replica(&name).unwrap(), Route::Replica(&name)),
@@ -379,6 +391,7 @@ mod tests {
                 Some(Route::Beat(name)) => app.beat(name).unwrap(),
                 Some(Route::Infer) => app.infer(),
                 Some(Route::Gear) => app.gear(),
+                Some(Route::Replan) => app.replan(),
                 Some(other) => panic!("{subject} became {other:?}"),
             };
             prop_assert_eq!(again.as_str(), subject);

@@ -72,6 +72,8 @@ pub struct Worker {
     readiness: watch::Sender<Readiness>,
     subscribing: Vec<JoinHandle<()>>,
     beats: u64,
+    /// The epoch whose placement is in place; 0 before the first.
+    in_place: u64,
 }
 
 /// A replica that this worker runs.
@@ -145,6 +147,7 @@ impl Worker {
             readiness,
             subscribing: Vec::new(),
             beats: 0,
+            in_place: 0,
         };
         (worker, watch)
     }
@@ -153,6 +156,10 @@ impl Worker {
         let Some((adopted, gear)) = self.book.current() else {
             return;
         };
+        if self.in_place == adopted.epoch {
+            // The gear has shifted and nothing else: every model is loaded, every subject served.
+            return self.rebatch(&adopted, gear);
+        }
         let wanted: BTreeMap<&str, &Replica> = adopted
             .plan
             .placement
@@ -183,12 +190,17 @@ impl Worker {
         for id in leaving {
             self.retire(&id);
         }
-        for hosted in self.replicas.values_mut() {
+        self.rebatch(&adopted, gear);
+        self.serve_stages(&adopted);
+        self.in_place = adopted.epoch;
+    }
+
+    fn rebatch(&self, adopted: &Adopted, gear: u32) {
+        for hosted in self.replicas.values() {
             if let Some(batching) = adopted.batching(gear, &hosted.replica.variant) {
                 hosted.batcher.do_send(Rebatch(batching));
             }
         }
-        self.serve_stages(&adopted);
     }
 
     fn load(&self, replica: Replica, ctx: &mut Context<Self>) {

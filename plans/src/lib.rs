@@ -20,6 +20,7 @@
 //! | [`cascade`] | from a profile to a plan |
 //! | [`run_time`] | how long a batch will take, learned while serving |
 //! | [`liveness`] | who is alive, judged by heartbeats |
+//! | [`load`] | how much load there is, counted by several ingresses |
 //! | [`shifting`] | which gear for which load |
 //! | [`drift`] | whether the load still is what the plan was made for |
 
@@ -33,6 +34,7 @@ pub mod fit;
 pub mod invalid;
 pub mod ledger;
 pub mod liveness;
+pub mod load;
 pub mod plan;
 pub mod profile;
 pub mod routing;

@@ -67,6 +67,13 @@ impl Shifter {
         }
     }
 
+    /// Takes up another plan's gears and keeps what it has counted: the load does not start anew with a plan.
+    pub fn adopt(&mut self, gears: &[Gear]) {
+        self.from_qps = gears.iter().map(|gear| gear.load.from_qps).collect();
+        self.gear = 0;
+        self.last_up = None;
+    }
+
     /// The gear it is in.
     pub fn gear(&self) -> u32 {
         self.gear

@@ -124,9 +124,12 @@ async fn pump_requests(
     room: Arc<Semaphore>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let take = |message: Message| match Arc::clone(&room).try_acquire_owned() {
-        Ok(permit) => ingress.do_send(Inbound { message, permit }),
-        Err(_) => refuse_full(&exchange, &metrics, &message),
+    let take = |message: Message| {
+        metrics.arrived();
+        match Arc::clone(&room).try_acquire_owned() {
+            Ok(permit) => ingress.do_send(Inbound { message, permit }),
+            Err(_) => refuse_full(&exchange, &metrics, &message),
+        }
     };
     loop {
         tokio::select! {

@@ -13,8 +13,10 @@ use async_nats::Subject;
 use kaskade_models::Tensor;
 use kaskade_plans::{
     admission::{Admission, AdmissionConfig},
+    drift::DriftConfig,
     ledger::{Admitted, Answer, Failure, Ledger, LedgerConfig},
     plan::Edge,
+    shifting::ShiftConfig,
 };
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -41,6 +43,10 @@ pub struct IngressConfig {
     pub max_budget: Duration,
     /// Attempts per request, the first included.
     pub max_attempts: u32,
+    /// How it counts and shifts gears.
+    pub shift: ShiftConfig,
+    /// When it says that the load has drifted from the plan's.
+    pub drift: DriftConfig,
 }
 
 impl Default for IngressConfig {
@@ -50,6 +56,8 @@ impl Default for IngressConfig {
             default_budget: Duration::from_secs(5),
             max_budget: Duration::from_mins(2),
             max_attempts: 5,
+            shift: ShiftConfig::default(),
+            drift: DriftConfig::default(),
         }
     }
 }

@@ -30,6 +30,9 @@ pub const MAX_HOPS: usize = 64;
 /// Replicas in one beat.
 pub const MAX_REPLICAS: usize = 1024;
 
+/// Gears in one message.
+pub const MAX_GEARS: usize = 4096;
+
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct InferRequest {
@@ -223,6 +226,108 @@ pub struct GearShift {
 
 impl Message for GearShift {
     const NAME: &'static str = "GearShift";
+}
+
+/// What an ingress has counted, told every tick (CascadeServe §5). The total makes good whatever message is lost.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LoadCount {
+    /// Who counted.
+    pub ingress: String,
+    /// Requests that came since its start, accepted or not.
+    pub arrivals: u64,
+}
+
+impl Message for LoadCount {
+    const NAME: &'static str = "LoadCount";
+}
+
+/// A shift that was made, and why: for people and dashboards.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ShiftReport {
+    /// The running plan.
+    pub epoch: u64,
+    /// The gear before.
+    pub from: u32,
+    /// The gear since.
+    pub to: u32,
+    /// Measured load, requests/s.
+    pub qps: f64,
+    /// Requests that waited for the first stage.
+    pub first_queue: u64,
+}
+
+impl Message for ShiftReport {
+    const NAME: &'static str = "ShiftReport";
+}
+
+/// The load is not what the running plan was made for (CascadeServe appendix C.2).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct DriftNotice {
+    /// The running plan.
+    pub epoch: u64,
+    /// Total variation distance between the measured and the planned distribution of load, in [0, 1].
+    pub distance: f64,
+    /// Measured share of time in each gear's range.
+    #[serde(default, deserialize_with = "at_most::<_, _, MAX_GEARS>")]
+    pub measured: Vec<f64>,
+    /// Highest load seen, requests/s.
+    pub peak_qps: f64,
+}
+
+impl Message for DriftNotice {
+    const NAME: &'static str = "DriftNotice";
+}
+
+/// Asks the planner for another plan.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct PlanRequest {
+    /// Why, for the log.
+    #[serde(default)]
+    pub reason: String,
+    /// The highest load to plan for, requests/s; the planner's own setting where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_qps: Option<f64>,
+    /// Share of time in each of the running gears' ranges, as measured; the planner's own prior where empty.
+    #[serde(default, deserialize_with = "at_most::<_, _, MAX_GEARS>")]
+    pub measured: Vec<f64>,
+}
+
+impl Message for PlanRequest {
+    const NAME: &'static str = "PlanRequest";
+}
+
+/// How planning ended. Whatever it says, a plan that was running before is untouched unless this one was adopted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum PlanReport {
+    /// The new plan runs.
+    Adopted {
+        /// As this epoch.
+        epoch: u64,
+    },
+    /// No plan was found, or the one found cannot be served.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// The planner panicked.
+    Crashed,
+    /// The planner took too long and was given up.
+    TimedOut {
+        /// How long it was given, milliseconds.
+        limit_ms: u64,
+    },
+    /// Somebody else's plan was written first.
+    Stale {
+        /// The epoch that runs.
+        newest: Option<u64>,
+    },
+    /// The planner is at work already.
+    Busy,
+}
+
+impl Message for PlanReport {
+    const NAME: &'static str = "PlanReport";
 }
 
 /// A new plan can be read from the plan store.

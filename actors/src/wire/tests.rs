@@ -275,9 +275,59 @@ fn survive(bytes: &Bytes) {
     let _ = Done::decode(bytes);
     let _ = Beat::decode(bytes);
     let _ = GearShift::decode(bytes);
+    let _ = LoadCount::decode(bytes);
+    let _ = DriftNotice::decode(bytes);
+    let _ = PlanRequest::decode(bytes);
+    let _ = PlanReport::decode(bytes);
     let _ = decode_infer(ContentType::Json, bytes);
     let _ = decode_reply(ContentType::Json, bytes);
     let _ = decode_reply(ContentType::MessagePack, bytes);
+}
+
+#[test]
+fn what_shifters_and_planners_say_survives_the_wire() {
+    fn same<M: Message + PartialEq + std::fmt::Debug>(message: &M) {
+        assert_eq!(M::decode(&message.encode().unwrap()).unwrap(), *message);
+    }
+    same(&LoadCount {
+        ingress: "i".into(),
+        arrivals: u64::MAX,
+    });
+    same(&ShiftReport {
+        epoch: 3,
+        from: 0,
+        to: 2,
+        qps: 1234.5,
+        first_queue: 7,
+    });
+    same(&DriftNotice {
+        epoch: 3,
+        distance: 0.5,
+        measured: vec![0.25, 0.75],
+        peak_qps: 900.0,
+    });
+    same(&PlanRequest {
+        reason: "more load".into(),
+        peak_qps: Some(100.0),
+        measured: vec![1.0],
+    });
+    for report in [
+        PlanReport::Adopted { epoch: 4 },
+        PlanReport::Refused {
+            reason: "none".into(),
+        },
+        PlanReport::Crashed,
+        PlanReport::TimedOut { limit_ms: 10 },
+        PlanReport::Stale { newest: None },
+        PlanReport::Busy,
+    ] {
+        same(&report);
+    }
+    let too_many = PlanRequest {
+        measured: vec![0.0; MAX_GEARS + 1],
+        ..PlanRequest::default()
+    };
+    assert!(PlanRequest::decode(&too_many.encode().unwrap()).is_err());
 }
 
 fn pack(value: &impl Serialize) -> Bytes {

@@ -1,0 +1,117 @@
+//! How much load an app has, counted by several ingresses that may come and go.
+//!
+//! Every ingress tells its total of arrivals, not its last count: a message that is lost is made good by the next. One of
+//! them, the living one of the smallest id, leads: it alone acts on the sum, so that two shifters never pull at one gear.
+
+use std::collections::BTreeMap;
+
+/// An ingress that was not heard for this long counts no more, microseconds: five of its ticks.
+const SILENCE_US: u64 = 500_000;
+
+/// What the ingresses of an app have counted.
+#[derive(Debug, Clone)]
+pub struct LoadBook {
+    since: u64,
+    ingresses: BTreeMap<String, Counted>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Counted {
+    total: u64,
+    taken: u64,
+    heard: u64,
+}
+
+impl LoadBook {
+    /// An empty book, begun at `now` (microseconds).
+    pub fn new(now: u64) -> Self {
+        Self {
+            since: now,
+            ingresses: BTreeMap::new(),
+        }
+    }
+
+    /// Notes that `ingress` has counted `total` arrivals since its start, at `now` (microseconds).
+    ///
+    /// What an ingress counted before it was first heard, or before it started anew, is not load of this moment.
+    pub fn heard(&mut self, ingress: &str, total: u64, now: u64) {
+        match self.ingresses.get_mut(ingress) {
+            Some(counted) if total >= counted.total => {
+                counted.total = total;
+                counted.heard = now;
+            }
+            _ => {
+                let counted = Counted {
+                    total,
+                    taken: total,
+                    heard: now,
+                };
+                self.ingresses.insert(ingress.to_owned(), counted);
+            }
+        }
+    }
+
+    /// Arrivals since they were last taken, over all ingresses. Forgets those that fell silent.
+    pub fn take(&mut self, now: u64) -> u64 {
+        let mut arrivals = 0;
+        self.ingresses.retain(|_, counted| {
+            arrivals += counted.total - counted.taken;
+            counted.taken = counted.total;
+            now.saturating_sub(counted.heard) < SILENCE_US
+        });
+        arrivals
+    }
+
+    /// Whether `ingress` has the smallest id of those that are heard. Nobody leads before it has listened for as long as it
+    /// takes to notice silence: until then it cannot know that it is alone.
+    pub fn leads(&self, ingress: &str, now: u64) -> bool {
+        let listened = now.saturating_sub(self.since) >= SILENCE_US;
+        let first = self.ingresses.first_key_value();
+        listened && first.is_none_or(|(first, _)| ingress <= first.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrivals_are_summed_and_a_lost_message_is_made_good() {
+        let mut book = LoadBook::new(0);
+        book.heard("a", 0, 0);
+        book.heard("b", 100, 0);
+        assert_eq!(
+            book.take(0),
+            0,
+            "what came before it was heard is not load of now"
+        );
+        book.heard("a", 10, 100_000);
+        book.heard("b", 130, 100_000);
+        assert_eq!(book.take(100_000), 40);
+        book.heard("b", 190, 300_000);
+        assert_eq!(book.take(300_000), 60);
+    }
+
+    #[test]
+    fn a_new_start_counts_from_nothing() {
+        let mut book = LoadBook::new(0);
+        book.heard("a", 1000, 0);
+        book.heard("a", 3, 100_000);
+        assert_eq!(book.take(100_000), 0);
+        book.heard("a", 8, 200_000);
+        assert_eq!(book.take(200_000), 5);
+    }
+
+    #[test]
+    fn the_living_one_of_the_smallest_id_leads() {
+        let mut book = LoadBook::new(0);
+        assert!(!book.leads("b", SILENCE_US - 1), "it may not be alone");
+        assert!(book.leads("b", SILENCE_US));
+        book.heard("a", 0, SILENCE_US);
+        book.heard("b", 0, SILENCE_US);
+        assert!(book.leads("a", SILENCE_US) && !book.leads("b", SILENCE_US));
+        book.heard("b", 0, 2 * SILENCE_US);
+        book.take(2 * SILENCE_US);
+        assert!(book.leads("b", 2 * SILENCE_US), "the silent one leads no more");
+    }
+}
