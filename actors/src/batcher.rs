@@ -16,6 +16,7 @@ use kaskade_plans::{
 use crate::{
     clock::Clock,
     delivery::Delivery,
+    device::{Device, Turn, YourTurn},
     exchange::full_queue,
     fault::{Code, Fault},
     metrics::Metrics,
@@ -34,6 +35,9 @@ pub struct Batcher {
     metrics: Arc<Metrics>,
     run_time: RunTimeEstimate,
     idle: bool,
+    turn: Option<Turn>,
+    /// It is this replica's turn, and its batch has not begun.
+    granted: bool,
     timer: Option<SpawnHandle>,
 }
 
@@ -45,10 +49,15 @@ struct Idle {
     run_us: u64,
 }
 
-/// The gear has shifted.
+/// The gear has shifted, or the plan has changed.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Rebatch(pub Batching);
+pub struct Rebatch {
+    /// The trigger from now on.
+    pub batching: Batching,
+    /// The device whose replicas take turns; `None` where each runs when it likes.
+    pub device: Option<Device>,
+}
 
 /// What a batcher is made of.
 pub struct BatcherParts {
@@ -84,6 +93,8 @@ impl Batcher {
             metrics: parts.metrics,
             run_time: RunTimeEstimate::default(),
             idle: true,
+            turn: None,
+            granted: false,
             timer: None,
         }
     }
@@ -91,7 +102,8 @@ impl Batcher {
     /// Asks the policy what to do now, and does it.
     fn pump(&mut self, ctx: &mut Context<Self>) {
         let now = self.clock.now();
-        let poll = self.queue.poll(now, self.idle);
+        let may_run = self.may_run(now);
+        let poll = self.queue.poll(now, may_run);
         for late in poll.late {
             let message = format!(
                 "replica `{}` could not have answered within the budget",
@@ -101,10 +113,36 @@ impl Batcher {
         }
         match poll.next {
             Next::Run(batch) => self.run(batch, now, ctx),
-            Next::WaitUntil(at) => self.wake_at(at, now, ctx),
-            Next::Wait => {}
+            Next::WaitUntil(at) => self.wait(Some(at), now, ctx),
+            Next::Wait => self.wait(None, now, ctx),
         }
         self.depth.store(self.queue.len(), Ordering::Relaxed);
+    }
+
+    /// Whether a batch could start now. On a device whose replicas take turns a queue stands in line from the moment it is
+    /// due, also while the batch before runs.
+    fn may_run(&mut self, now: u64) -> bool {
+        let Some(turn) = &self.turn else {
+            return self.idle;
+        };
+        if !self.granted && self.queue.due_at(now).is_some_and(|due| due <= now) {
+            self.granted = turn.request(now);
+        }
+        self.idle && self.granted
+    }
+
+    /// Nothing to run before `at`, if ever: the turn goes to somebody else, and the queue asks again when it is due.
+    fn wait(&mut self, at: Option<u64>, now: u64, ctx: &mut Context<Self>) {
+        let mut due = None;
+        if let Some(turn) = &self.turn {
+            if self.granted {
+                self.granted = turn.release();
+            }
+            due = self.queue.due_at(now).filter(|due| *due > now);
+        }
+        if let Some(at) = at.into_iter().chain(due).min() {
+            self.wake_at(at, now, ctx);
+        }
     }
 
     fn run(&mut self, deliveries: Vec<Delivery>, started: u64, ctx: &mut Context<Self>) {
@@ -128,7 +166,11 @@ impl Batcher {
             });
         });
         self.idle = submitted.is_err();
+        self.granted = false;
         if submitted.is_err() {
+            if let Some(turn) = &self.turn {
+                self.granted = turn.release();
+            }
             // The deliveries went down with the closure and have answered for themselves.
             tracing::error!(replica = self.replica, "the model thread is gone");
         }
@@ -148,6 +190,12 @@ impl Batcher {
 
 impl Actor for Batcher {
     type Context = Context<Self>;
+
+    fn stopped(&mut self, _: &mut Context<Self>) {
+        if let Some(turn) = self.turn.take() {
+            turn.cancel();
+        }
+    }
 }
 
 impl Handler<Delivery> for Batcher {
@@ -171,6 +219,9 @@ impl Handler<Idle> for Batcher {
 
     fn handle(&mut self, idle: Idle, ctx: &mut Context<Self>) {
         self.idle = true;
+        if let Some(turn) = &self.turn {
+            self.granted = turn.release();
+        }
         self.run_time.observe(idle.batch, idle.run_us);
         self.queue.set_expected_run(self.run_time.line());
         self.pump(ctx);
@@ -180,8 +231,25 @@ impl Handler<Idle> for Batcher {
 impl Handler<Rebatch> for Batcher {
     type Result = ();
 
-    fn handle(&mut self, Rebatch(batching): Rebatch, ctx: &mut Context<Self>) {
+    fn handle(&mut self, Rebatch { batching, device }: Rebatch, ctx: &mut Context<Self>) {
         self.queue.set_batching(batching);
+        let seated = self.turn.as_ref().map(Turn::device);
+        if seated != device.as_ref() {
+            if let Some(turn) = self.turn.take() {
+                turn.cancel();
+            }
+            self.granted = false;
+            self.turn = device.map(|device| device.seat(ctx.address().downgrade()));
+        }
+        self.pump(ctx);
+    }
+}
+
+impl Handler<YourTurn> for Batcher {
+    type Result = ();
+
+    fn handle(&mut self, _: YourTurn, ctx: &mut Context<Self>) {
+        self.granted = true;
         self.pump(ctx);
     }
 }

@@ -19,6 +19,7 @@
 //! | [`delivery`] | a request on loan to whoever serves a stage |
 //! | [`ingress`] | the doors, and the owner of every request |
 //! | [`batcher`] | the queue of one replica |
+//! | [`device`] | a device whose replicas take turns |
 //! | [`router`] | exit, next or skip |
 //! | [`worker`] | the host of replicas |
 //! | [`watcher`] | who fell silent |
@@ -38,6 +39,7 @@ pub mod bus;
 pub mod client;
 pub mod clock;
 pub mod delivery;
+pub mod device;
 pub mod discovery;
 pub mod exchange;
 pub mod fault;

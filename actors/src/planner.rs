@@ -87,6 +87,8 @@ impl Planner {
             .subscribe(app.replan(), Some(subjects::PLANNER_GROUP.to_owned()))
             .await?;
         let mut drifts = bus.subscribe(app.event(DRIFT)?, None).await?;
+        // Only a round trip proves that the subscriptions stand.
+        bus.barrier().await?;
         let planner = self.start();
         let desk = planner.clone();
         actix::spawn(async move {

@@ -105,6 +105,8 @@ impl Shifter {
         let app = self.exchange.app().clone();
         let mut beats = bus.subscribe(app.beats(), None).await?;
         let mut loads = bus.subscribe(app.event(LOAD)?, None).await?;
+        // Only a round trip proves that the subscriptions stand.
+        bus.barrier().await?;
         let shifter = self.start();
         let listener = shifter.clone();
         actix::spawn(async move {

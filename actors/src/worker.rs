@@ -18,7 +18,7 @@ use futures::future::join_all;
 use kaskade_models::{Executor, Model};
 use kaskade_plans::{
     liveness::BEAT_PERIOD_US,
-    plan::{Batching, Replica},
+    plan::{Batching, Replica, Sharing},
 };
 use tokio::{
     sync::{Semaphore, watch},
@@ -28,6 +28,7 @@ use tokio::{
 use crate::{
     batcher::{Batcher, BatcherParts, Rebatch},
     bus::Bus,
+    device::Device,
     exchange::{Exchange, LocalReplica},
     metrics::Metrics,
     planbook::{Adopted, PlanBook},
@@ -72,6 +73,8 @@ pub struct Worker {
     readiness: watch::Sender<Readiness>,
     subscribing: Vec<JoinHandle<()>>,
     beats: u64,
+    /// By their names in the placement, those whose replicas take turns.
+    devices: BTreeMap<String, Device>,
     /// The epoch whose placement is in place; 0 before the first.
     in_place: u64,
 }
@@ -147,6 +150,7 @@ impl Worker {
             readiness,
             subscribing: Vec::new(),
             beats: 0,
+            devices: BTreeMap::new(),
             in_place: 0,
         };
         (worker, watch)
@@ -195,10 +199,14 @@ impl Worker {
         self.in_place = adopted.epoch;
     }
 
-    fn rebatch(&self, adopted: &Adopted, gear: u32) {
+    fn rebatch(&mut self, adopted: &Adopted, gear: u32) {
         for hosted in self.replicas.values() {
+            let device = (adopted.plan.sharing == Sharing::Exclusive).then(|| {
+                let device = self.devices.entry(hosted.replica.device.clone());
+                device.or_default().clone()
+            });
             if let Some(batching) = adopted.batching(gear, &hosted.replica.variant) {
-                hosted.batcher.do_send(Rebatch(batching));
+                hosted.batcher.do_send(Rebatch { batching, device });
             }
         }
     }

@@ -17,19 +17,20 @@ use std::{
 };
 
 use async_nats::Subscriber;
-use common::{BUDGET, ask, cascade, service};
+use common::{BUDGET, Scripted, ask, cascade, service};
 use futures::{StreamExt, future::join_all};
 use kaskade_actors::{
-    App, Client, Node,
+    App, Client, Node, Service,
     bus::BusConfig,
     ingress::IngressConfig,
     planner::{PlannerConfig, Planning},
     wire::{DriftNotice, GearShift, Message, PlanReport, PlanRequest, ShiftReport},
     worker::WorkerConfig,
 };
+use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature};
 use kaskade_plans::{
     drift::DriftConfig,
-    plan::{Expected, Plan},
+    plan::{Expected, Plan, Sharing},
     shifting::ShiftConfig,
 };
 use tokio::time::timeout;
@@ -177,6 +178,63 @@ fn requests_survive_a_hundred_shifts_and_each_is_answered_once() {
     node.stop();
 }
 
+/// Runs batches that note when they began and ended.
+struct Watched {
+    at_work: Arc<AtomicU64>,
+    most: Arc<AtomicU64>,
+    inner: Scripted,
+}
+
+impl Model for Watched {
+    fn signature(&self) -> Signature {
+        self.inner.signature()
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let at_work = self.at_work.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(at_work, Ordering::SeqCst);
+        let outputs = self.inner.run(batch);
+        self.at_work.fetch_sub(1, Ordering::SeqCst);
+        outputs
+    }
+}
+
+#[test]
+fn on_an_exclusive_device_batches_never_overlap_and_nobody_starves() {
+    for (sharing, side_by_side) in [(Sharing::Exclusive, false), (Sharing::Concurrent, true)] {
+        let (at_work, most) = (Arc::default(), Arc::<AtomicU64>::default());
+        let mut plan = cascade("turns");
+        plan.sharing = sharing;
+        let mut service = Service::new("turns").plan(plan);
+        for (name, strength) in [("small", 1.0), ("medium", 2.0), ("large", 4.0)] {
+            let (at_work, most) = (Arc::clone(&at_work), Arc::clone(&most));
+            service = service.model(name, move || {
+                let inner = Scripted {
+                    strength,
+                    run: Duration::from_millis(2),
+                };
+                Ok::<_, String>(Watched {
+                    at_work: Arc::clone(&at_work),
+                    most: Arc::clone(&most),
+                    inner,
+                })
+            });
+        }
+        let node = service.start().unwrap();
+        block_on(async {
+            let client = Client::new(node.bus(), App::new("turns").unwrap());
+            // Margins that end in every stage, and skip.
+            let margins = [4.0, 1.8, 0.3, 1.2];
+            let asked = (0..200).map(|turn| client.infer(ask(1.0, margins[turn % margins.len()]), BUDGET));
+            for reply in join_all(asked).await {
+                reply.unwrap();
+            }
+        });
+        assert_eq!(most.load(Ordering::SeqCst) > 1, side_by_side, "{sharing:?}");
+        node.stop();
+    }
+}
+
 /// Two doors and a worker of their own process each, on one broker.
 #[test]
 fn two_ingresses_are_summed_and_one_of_them_shifts_everybody() {
@@ -268,6 +326,9 @@ async fn replan(node: &Node, app: &str) -> PlanReport {
     PlanReport::decode(&reply.payload).unwrap()
 }
 
+/// What plans, how long it may take, and what is to be reported.
+type Case = (Planning, Duration, fn(&PlanReport) -> bool);
+
 #[test]
 fn a_planner_that_crashes_hangs_or_finds_nothing_leaves_the_running_plan() {
     let hang: Planning = Arc::new(|_, _| {
@@ -281,7 +342,6 @@ fn a_planner_that_crashes_hangs_or_finds_nothing_leaves_the_running_plan() {
         Ok(plan)
     });
     let brief = Duration::from_millis(50);
-    type Case = (Planning, Duration, fn(&PlanReport) -> bool);
     let cases: [Case; 4] = [
         (Arc::new(|_, _| panic!("scripted to panic")), PATIENCE, |report| {
             *report == PlanReport::Crashed
