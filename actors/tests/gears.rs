@@ -17,7 +17,7 @@ use std::{
 };
 
 use async_nats::Subscriber;
-use common::{BUDGET, Scripted, ask, cascade, service};
+use common::{BUDGET, Scripted, ask, cascade, label, service};
 use futures::{StreamExt, future::join_all};
 use kaskade_actors::{
     App, Client, Node, Service,
@@ -30,7 +30,7 @@ use kaskade_actors::{
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature};
 use kaskade_plans::{
     drift::DriftConfig,
-    plan::{Expected, Plan, Sharing},
+    plan::{Edge, Expected, Plan, Sharing},
     shifting::ShiftConfig,
 };
 use tokio::time::timeout;
@@ -232,6 +232,86 @@ fn on_an_exclusive_device_batches_never_overlap_and_nobody_starves() {
         });
         assert_eq!(most.load(Ordering::SeqCst) > 1, side_by_side, "{sharing:?}");
         node.stop();
+    }
+}
+
+#[test]
+fn an_ensemble_is_put_to_the_vote() {
+    // Members that answer with a class of their own, whatever is asked.
+    let mut plan = cascade("vote");
+    let wiring = &mut plan.gears[0].wiring;
+    wiring.ensemble = vec![Edge::to("medium"), Edge::to("large")];
+    for stage in &mut wiring.stages {
+        stage.exit = kaskade_plans::plan::Exit::Reply;
+    }
+    let member = |class: f32, margin: f32| Stubborn {
+        class,
+        margin,
+        inner: Scripted {
+            strength: 1.0,
+            run: Duration::ZERO,
+        },
+    };
+    let node = Service::new("vote")
+        .plan(plan)
+        .model("small", move || Ok::<_, String>(member(1.0, 0.5)))
+        .model("medium", move || Ok::<_, String>(member(2.0, 9.0)))
+        .model("large", move || Ok::<_, String>(member(1.0, 0.4)))
+        .start()
+        .unwrap();
+    block_on(async {
+        let client = Client::new(node.bus(), App::new("vote").unwrap());
+        let reply = client.infer(ask(0.0, 4.0), BUDGET).await.unwrap();
+        assert_eq!(label(&reply.outputs), 1, "two of three say so");
+        assert_eq!(
+            (reply.stage.as_str(), reply.degraded),
+            ("small", false),
+            "the surer of the two"
+        );
+        let mut hops: Vec<_> = reply.hops.iter().map(|hop| hop.stage.as_str()).collect();
+        hops.sort_unstable();
+        assert_eq!(hops, ["large", "medium", "small"]);
+        // One member fails for good: the others answer for it.
+        let reply = client.infer(ask(FAIL_THE_FIRST, 0.0), BUDGET).await.unwrap();
+        assert!(reply.degraded);
+        assert_eq!((reply.stage.as_str(), label(&reply.outputs)), ("medium", 2));
+    });
+    let counted = node.metrics().read();
+    assert_eq!((counted.accepted, counted.answered), (2, 2));
+    node.stop();
+}
+
+/// The label of a request that makes the first member fail.
+const FAIL_THE_FIRST: f32 = -9.0;
+
+/// Answers with its own class.
+struct Stubborn {
+    class: f32,
+    margin: f32,
+    inner: Scripted,
+}
+
+impl Model for Stubborn {
+    fn signature(&self) -> Signature {
+        self.inner.signature()
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let asked: Vec<f32> = batch
+            .iter()
+            .map(|inputs| inputs[0].to_f32().unwrap()[0])
+            .collect();
+        let own: Vec<Inputs> = batch.iter().map(|_| ask(self.class, self.margin)).collect();
+        let outputs = self.inner.run(&own);
+        let spoiled = outputs.into_iter().zip(asked).map(|(output, asked)| {
+            if asked == FAIL_THE_FIRST && self.margin == 0.5 {
+                return Err(ModelError::Failed {
+                    reason: "scripted to fail".into(),
+                });
+            }
+            output
+        });
+        spoiled.collect()
     }
 }
 

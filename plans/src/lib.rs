@@ -11,6 +11,7 @@
 //! | [`confidence`] | confidence scores and their calibration |
 //! | [`routing`] | where a result goes next, and which replica gets it |
 //! | [`batching`] | when a replica's queue becomes a batch |
+//! | [`vote`] | the majority vote of a bagging ensemble |
 //! | [`turns`] | whose turn it is on a device that runs one batch at a time |
 //! | [`ledger`] | the book of accepted requests: one terminal reply each |
 //! | [`admission`] | which requests to accept, so that goodput stays level under overload |
@@ -44,6 +45,7 @@ pub mod shifting;
 pub mod skips;
 pub mod thresholds;
 pub mod turns;
+pub mod vote;
 
 #[cfg(test)]
 mod schema_tests;

@@ -202,6 +202,13 @@ pub struct Wiring {
     pub stages: Vec<Stage>,
 }
 
+impl Wiring {
+    /// Where an admitted request goes: the entry, and the other members of an ensemble.
+    pub fn members(&self) -> impl Iterator<Item = &Edge> {
+        std::iter::once(&self.entry).chain(&self.ensemble)
+    }
+}
+
 /// A place in a cascade or pipeline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

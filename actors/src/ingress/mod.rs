@@ -3,6 +3,7 @@
 //! The book-keeping from which "exactly one terminal reply, before the budget ends" follows is
 //! [`kaskade_plans::ledger`]; when to shed is [`kaskade_plans::admission`]. Here they meet messages and timers.
 
+mod ballot;
 mod door;
 mod reply;
 
@@ -20,6 +21,7 @@ use kaskade_plans::{
 };
 use tokio::sync::OwnedSemaphorePermit;
 
+use ballot::Ballot;
 pub use door::{Door, open};
 
 use crate::{
@@ -103,6 +105,8 @@ struct Kept {
     gear: u32,
     /// The stage that this ingress sent it to last.
     stage: String,
+    /// What the members of an ensemble have answered.
+    ballot: Ballot,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -163,7 +167,15 @@ impl Ingress {
         };
         let request = self.stage_request(id, attempt, kept, Vec::new());
         let entry = gear.wiring.entry.clone();
-        self.send_to(&entry, request, now);
+        if gear.wiring.ensemble.is_empty() {
+            return self.send_to(&entry, request, now);
+        }
+        let missing = gear.wiring.members().filter(|edge| !kept.ballot.has(&edge.stage));
+        for edge in missing.cloned().collect::<Vec<_>>() {
+            self.send_to(&edge, request.clone(), now);
+        }
+        // It is in several places: whoever of them is lost, the missing members are asked again.
+        self.ledger.sent(id, attempt, None, now);
     }
 
     fn send_to(&mut self, edge: &Edge, request: StageRequest, now: u64) {
@@ -254,27 +266,87 @@ impl Ingress {
         })
     }
 
-    /// The terminal result, unless the request has been answered already.
+    /// The terminal result, unless the request has been answered already, or further members of an ensemble must vote.
     fn answer(&mut self, done: Done, now: u64) {
+        let (id, attempt) = (done.id, done.attempt);
+        let members = self.members(id);
+        if members <= 1 {
+            return self.end(done, false, now);
+        }
+        if let Some(kept) = self.ledger.get_mut(id) {
+            kept.ballot.cast(done);
+        }
+        self.count(id, attempt, members, now);
+    }
+
+    /// How many answers make up the reply; 0 for a request that has had it.
+    fn members(&self, id: u64) -> usize {
+        let gear = self.ledger.get(id).and_then(|kept| kept.adopted.gear(kept.gear));
+        gear.map_or(0, |gear| gear.wiring.members().count())
+    }
+
+    /// Ends a request of an ensemble once every member has answered or failed. True if that has happened.
+    fn count(&mut self, id: u64, attempt: u32, members: usize, now: u64) -> bool {
+        let Some(ballot) = self.ledger.get(id).map(|kept| &kept.ballot) else {
+            return false;
+        };
+        let degraded = ballot.lacks(members);
+        match ballot.winner().filter(|_| ballot.len() >= members) {
+            Some(winner) => self.end(
+                Done {
+                    id,
+                    attempt,
+                    ..winner
+                },
+                degraded,
+                now,
+            ),
+            None => return false,
+        }
+        true
+    }
+
+    fn end(&mut self, done: Done, degraded: bool, now: u64) {
         match self.ledger.answered(done.id, done.attempt, now) {
             Answer::First(kept) => {
                 self.admission.completed(now);
-                self.reply_with(kept, done);
+                self.reply_with(kept, done, degraded);
             }
             Answer::Stale => self.metrics.stale(),
         }
     }
 
+    /// The end of a request without its answer: the vote of the members that did answer, or else the fault.
+    fn close(&self, kept: Kept, fault: &Fault) {
+        match kept.ballot.winner() {
+            Some(done) => self.reply_with(kept, done, true),
+            None => self.refuse(kept.client, fault),
+        }
+    }
+
+    /// A member of an ensemble failed for good: the others answer for it, unless none is left. True if they do, or may.
+    fn abstain(&mut self, done: &Done, fault: &Fault, now: u64) -> bool {
+        let members = self.members(done.id);
+        if members <= 1 || may_retry(fault) {
+            return false;
+        }
+        if let Some(kept) = self.ledger.get_mut(done.id) {
+            kept.ballot.abstain(&done.stage);
+            if kept.ballot.len() < members {
+                return true;
+            }
+        }
+        self.count(done.id, done.attempt, members, now)
+    }
+
     /// An attempt failed: another one, or the terminal fault.
     fn fail(&mut self, id: u64, attempt: u32, fault: &Fault, now: u64) {
-        // A full queue is not asked again: the client was promised a quick refusal, and a resend only adds load.
-        let retry = fault.code.retryable() && fault.code != Code::Overloaded;
-        match self.ledger.failed(id, attempt, retry, now) {
+        match self.ledger.failed(id, attempt, may_retry(fault), now) {
             // The sweep sends it again once it is due.
             Failure::Retry { .. } => {}
             Failure::Terminal(kept) => {
                 self.admission.completed(now);
-                self.refuse(kept.client, fault);
+                self.close(kept, fault);
             }
             Failure::Stale => self.metrics.stale(),
         }
@@ -288,14 +360,14 @@ impl Ingress {
         }
         let due = self.ledger.due(now);
         for (_, kept) in due.expired {
-            self.refuse(
-                kept.client,
+            self.close(
+                kept,
                 &Fault::new(Code::Expired, "no stage answered within the budget"),
             );
         }
         for (_, kept) in due.exhausted {
             let message = "every attempt was lost with the replica that had it";
-            self.refuse(kept.client, &Fault::new(Code::Unavailable, message));
+            self.close(kept, &Fault::new(Code::Unavailable, message));
         }
         self.resend(due.resend, now);
     }
@@ -337,6 +409,7 @@ impl Ingress {
             adopted,
             gear,
             stage: String::new(),
+            ballot: Ballot::default(),
             _permit: permit,
         };
         match self.ledger.admit(now, read.budget_us, kept) {
@@ -349,6 +422,12 @@ impl Ingress {
             }
         }
     }
+}
+
+/// Whether another attempt may do better. A full queue is not asked again: the client was promised a quick refusal, and a
+/// resend only adds load.
+fn may_retry(fault: &Fault) -> bool {
+    fault.code.retryable() && fault.code != Code::Overloaded
 }
 
 impl Actor for Ingress {
@@ -383,7 +462,9 @@ impl Handler<Finished> for Ingress {
             DoneResult::Outputs { routed: true, .. } => self.answer(done, now),
             DoneResult::Outputs { routed: false, .. } => self.route_on_behalf(done, now),
             DoneResult::Fault(fault) => {
-                self.fail(done.id, done.attempt, fault, now);
+                if !self.abstain(&done, fault, now) {
+                    self.fail(done.id, done.attempt, fault, now);
+                }
             }
         }
         self.sweep(now);

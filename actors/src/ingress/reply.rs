@@ -10,8 +10,9 @@ use crate::{
 };
 
 impl Ingress {
-    /// Publishes the result; what cannot be published becomes a fault, so that the client is answered in any case.
-    pub(super) fn reply_with(&self, kept: Kept, done: Done) {
+    /// Publishes the result, `degraded` where not everybody was heard who should have been; what cannot be published becomes a
+    /// fault, so that the client is answered in any case.
+    pub(super) fn reply_with(&self, kept: Kept, done: Done, degraded: bool) {
         let DoneResult::Outputs {
             outputs, confidence, ..
         } = done.result
@@ -29,7 +30,7 @@ impl Ingress {
             variant: variant.unwrap_or_default(),
             confidence,
             hops: done.hops,
-            ..InferReply::default()
+            degraded,
         };
         let payload = match wire::encode_reply(kept.client.content_type, &reply).map_err(Fault::from) {
             Ok(payload) => payload,
