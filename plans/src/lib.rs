@@ -22,6 +22,7 @@
 //! | [`liveness`] | who is alive, judged by heartbeats |
 //! | [`shifting`] | which gear for which load |
 //! | [`drift`] | whether the load still is what the plan was made for |
+//! | [`simulator`] | what a plan does with a load, without serving it |
 
 pub mod admission;
 pub mod batching;
@@ -38,6 +39,7 @@ pub mod profile;
 pub mod routing;
 pub mod run_time;
 pub mod shifting;
+pub mod simulator;
 pub mod skips;
 pub mod thresholds;
 
