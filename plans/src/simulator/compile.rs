@@ -182,7 +182,11 @@ impl Compiled {
             let compiled = self.stage(stage, &stages)?;
             self.stages.push(compiled);
         }
-        let batching = self.variants.iter().map(|variant| gear.batching(variant)).collect();
+        let batching = self
+            .variants
+            .iter()
+            .map(|variant| gear.batching(variant))
+            .collect();
         self.gears.push(CompiledGear {
             entries,
             vote: stages.vote(self.samples)?,
@@ -374,8 +378,14 @@ impl<'a> Stages<'a> {
     /// Its own variant, and those of the backups that any edge of the gear names for it.
     fn variants_at(&self, stage: &'a Stage) -> Vec<&'a str> {
         let mut variants = vec![stage.variant.as_str()];
-        for edge in edges(self.gear).into_iter().filter(|edge| edge.stage == stage.name) {
-            let backups = edge.backup.iter().filter_map(|id| self.names.replicas.get(id.as_str()));
+        for edge in edges(self.gear)
+            .into_iter()
+            .filter(|edge| edge.stage == stage.name)
+        {
+            let backups = edge
+                .backup
+                .iter()
+                .filter_map(|id| self.names.replicas.get(id.as_str()));
             for (_, variant) in backups {
                 if !variants.contains(variant) {
                     variants.push(variant);

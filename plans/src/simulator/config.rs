@@ -66,6 +66,60 @@ impl Default for SimConfig {
     }
 }
 
+impl SimConfig {
+    /// Checks what can be checked without the plan.
+    pub(super) fn check(&self, gears: usize) -> Result<(), SimError> {
+        let within = |field, found: f64, ok: bool, expected| {
+            let found = found.to_string();
+            if ok {
+                Ok(())
+            } else {
+                Err(SimError::Config {
+                    field,
+                    found,
+                    expected,
+                })
+            }
+        };
+        let gear = self.start_gear;
+        within(
+            "start_gear",
+            gear.into(),
+            (gear as usize) < gears,
+            "a gear of the plan",
+        )?;
+        if let Some(budget) = self.budget_us {
+            within("budget_us", budget as f64, budget > 0, "at least 1 microsecond")?;
+        }
+        if self.admission.is_some() && self.budget_us.is_none() {
+            return within("admission", 1.0, false, "absent where no request has a budget");
+        }
+        let capacity = self.queue_capacity;
+        within("queue_capacity", capacity as f64, capacity > 0, "at least 1")?;
+        let attempts = self.ledger.max_attempts;
+        let counted = (1..u32::from(u16::MAX)).contains(&attempts);
+        within("ledger.max_attempts", attempts.into(), counted, "from 1 to 65534")?;
+        if let Some(shift) = self.shift {
+            within(
+                "shift.tick_us",
+                shift.tick_us as f64,
+                shift.tick_us > 0,
+                "at least 1",
+            )?;
+        }
+        let watts = match self.power {
+            Some(Power::Modelled(model)) => vec![model.idle_watts, model.active_watts_per_core],
+            Some(Power::Profiled { idle_watts }) => vec![idle_watts],
+            None => Vec::new(),
+        };
+        let sound = |watts: &f64| watts.is_finite() && *watts >= 0.0;
+        let mut unsound = watts.into_iter().filter(|watts| !sound(watts));
+        unsound.next().map_or(Ok(()), |watts| {
+            within("power", watts, false, "finite and not negative")
+        })
+    }
+}
+
 /// Something that happens to a replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaEvent {

@@ -107,7 +107,11 @@ impl Meter {
     }
 
     fn total(&self, now: u64) -> u64 {
-        let current = if self.count > 0 { now.saturating_sub(self.since) } else { 0 };
+        let current = if self.count > 0 {
+            now.saturating_sub(self.since)
+        } else {
+            0
+        };
         self.total + current
     }
 }
@@ -127,7 +131,10 @@ pub(super) struct Fleet {
 impl Fleet {
     /// All replicas up, but for those that are down at the start.
     pub(super) fn new(plan: &Compiled, config: &SimConfig, down: &[u32], sharing: Sharing) -> Self {
-        let batching = plan.gears.get(config.start_gear as usize).map(|gear| &gear.batching);
+        let batching = plan
+            .gears
+            .get(config.start_gear as usize)
+            .map(|gear| &gear.batching);
         let batching = |variant: u32| -> Batching {
             let set = batching.and_then(|batching| *batching.get(variant as usize)?);
             set.unwrap_or_default()

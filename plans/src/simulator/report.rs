@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::histogram::LatencyHistogram;
 
 /// What a simulation found. Every request that came is answered, expired, refused or failed, and none twice.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Report {
     /// Requests that came.
     pub requests: u64,
