@@ -93,6 +93,11 @@ impl<T> BatchQueue<T> {
         self.batching = batching;
     }
 
+    /// The triggers.
+    pub fn batching(&self) -> Batching {
+        self.batching
+    }
+
     /// Tells how long a batch takes. Until told, a request is late only once its deadline has passed.
     pub fn set_expected_run(&mut self, run_time: RunTime) {
         self.run_time = run_time;

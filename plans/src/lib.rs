@@ -11,8 +11,8 @@
 //! | [`confidence`] | confidence scores and their calibration |
 //! | [`routing`] | where a result goes next, and which replica gets it |
 //! | [`batching`] | when a replica's queue becomes a batch |
-//! | [`vote`] | the majority vote of a bagging ensemble |
 //! | [`turns`] | whose turn it is on a device that runs one batch at a time |
+//! | [`vote`] | what an ensemble answers |
 //! | [`ledger`] | the book of accepted requests: one terminal reply each |
 //! | [`admission`] | which requests to accept, so that goodput stays level under overload |
 //! | [`energy`] | joules, where known |
@@ -25,6 +25,7 @@
 //! | [`load`] | how much load there is, counted by several ingresses |
 //! | [`shifting`] | which gear for which load |
 //! | [`drift`] | whether the load still is what the plan was made for |
+//! | [`simulator`] | what a plan does with a load, without serving it |
 
 pub mod admission;
 pub mod batching;
@@ -42,6 +43,7 @@ pub mod profile;
 pub mod routing;
 pub mod run_time;
 pub mod shifting;
+pub mod simulator;
 pub mod skips;
 pub mod thresholds;
 pub mod turns;
