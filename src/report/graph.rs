@@ -4,8 +4,9 @@ use anyhow::{Context as _, anyhow};
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::text_anchor::{HPos, VPos};
 
+use super::drawing::{palette, text, with_dark_mode};
 use super::units;
 
 /// What one request costs, and how often the answer is right.
@@ -44,28 +45,6 @@ pub(crate) struct Graph {
 }
 
 const SIZE: (u32, u32) = (840, 520);
-
-/// Colours on a light ground, and what a dark ground makes of each.
-mod palette {
-    use plotters::style::RGBColor;
-
-    pub(super) const GROUND: RGBColor = RGBColor(255, 255, 255);
-    pub(super) const INK: RGBColor = RGBColor(31, 41, 55);
-    pub(super) const FAINT: RGBColor = RGBColor(107, 114, 128);
-    pub(super) const GRID: RGBColor = RGBColor(229, 231, 235);
-    pub(super) const FRONTIER: RGBColor = RGBColor(29, 111, 216);
-    pub(super) const MARK: RGBColor = RGBColor(200, 58, 30);
-
-    /// Light and dark of every colour above, in the notation of the SVG backend.
-    pub(super) const DARK: [(&str, &str); 6] = [
-        ("#FFFFFF", "#0F1419"),
-        ("#1F2937", "#E6E9EE"),
-        ("#6B7280", "#9AA4B2"),
-        ("#E5E7EB", "#2A323C"),
-        ("#1D6FD8", "#6CB0FF"),
-        ("#C83A1E", "#FF9274"),
-    ];
-}
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
@@ -131,22 +110,31 @@ fn draw(
         root.draw(&Circle::new(at, 5, palette::INK.filled()))?;
         root.draw(&beside(&model.name, at))?;
     }
-    for mark in graph.marks.iter().filter(|mark| drawable(&mark.at)) {
-        let at = chart.backend_coord(&position(mark.at));
+    for (name, at) in shared(&graph.marks, |mark| chart.backend_coord(&position(mark.at))) {
         root.draw(&Circle::new(at, 7, palette::MARK.filled()))?;
         root.draw(&Circle::new(at, 3, palette::GROUND.filled()))?;
         let above = (at.0, at.1 - 11);
-        root.draw(&text(
-            &mark.name,
-            above,
-            15,
-            palette::MARK,
-            HPos::Center,
-            VPos::Bottom,
-        ))?;
+        root.draw(&text(&name, above, 15, palette::MARK, HPos::Center, VPos::Bottom))?;
     }
     root.present()?;
     Ok(())
+}
+
+/// The marks by place on the picture: those that would cover each other share one label.
+fn shared(marks: &[Named], place: impl Fn(&Named) -> (i32, i32)) -> Vec<(String, (i32, i32))> {
+    const APART: i32 = 24;
+    let mut labels: Vec<(String, (i32, i32))> = Vec::new();
+    for mark in marks.iter().filter(|mark| drawable(&mark.at)) {
+        let at = place(mark);
+        let near = |(_, there): &&mut (String, (i32, i32))| {
+            (there.0 - at.0).abs() < APART && (there.1 - at.1).abs() < APART
+        };
+        match labels.iter_mut().find(near) {
+            Some((name, _)) => *name = format!("{name} = {}", mark.name),
+            None => labels.push((mark.name.clone(), at)),
+        }
+    }
+    labels
 }
 
 fn draw_axes(
@@ -266,21 +254,6 @@ fn position(point: Point) -> (f64, f64) {
     (point.cost.log10(), point.accuracy)
 }
 
-fn text(
-    words: &str,
-    at: (i32, i32),
-    size: i32,
-    colour: RGBColor,
-    horizontal: HPos,
-    vertical: VPos,
-) -> Text<'static, (i32, i32), String> {
-    let style = ("sans-serif", size)
-        .into_font()
-        .color(&colour)
-        .pos(Pos::new(horizontal, vertical));
-    Text::new(words.to_owned(), at, style)
-}
-
 /// 1, 2 and 5 times the powers of ten inside the range of log10; the powers alone where those would be too many.
 fn energy_ticks((low, high): (f64, f64)) -> Vec<f64> {
     let steps: &[f64] = if high - low > 3.0 {
@@ -307,25 +280,6 @@ fn accuracy_ticks((low, high): (f64, f64)) -> Vec<f64> {
         .map(|n| n as f64 * step)
         .filter(|tick| (0.0..=1.0).contains(tick))
         .collect()
-}
-
-/// Adds the style that exchanges every colour where the reader prefers dark.
-fn with_dark_mode(svg: &str) -> String {
-    let rule = |(light, dark): (&str, &str)| {
-        [
-            format!("[fill=\"{light}\"]{{fill:{dark}}}"),
-            format!("[stroke=\"{light}\"]{{stroke:{dark}}}"),
-        ]
-    };
-    let rules = palette::DARK.into_iter().flat_map(rule).collect::<String>();
-    let style = format!("<style>@media (prefers-color-scheme:dark){{{rules}}}</style>\n");
-    match svg.find(">\n") {
-        Some(end) => {
-            let (head, body) = svg.split_at(end + 2);
-            format!("{head}{style}{body}")
-        }
-        None => svg.to_owned(),
-    }
 }
 
 #[cfg(test)]
@@ -386,6 +340,14 @@ mod tests {
                 "{colour}"
             );
         }
+    }
+
+    #[test]
+    fn marks_at_one_point_share_a_label() {
+        let mut same = graph();
+        same.marks[0].at = same.marks[1].at;
+        let svg = svg(&same).unwrap();
+        assert!(svg.contains("EO = AP"), "{svg}");
     }
 
     #[test]

@@ -1,7 +1,11 @@
 //! What people and machines read: results on standard output, everything else on standard error.
 
+pub(crate) mod bars;
+mod drawing;
 pub(crate) mod graph;
+pub(crate) mod grid;
 pub(crate) mod log;
+pub(crate) mod panels;
 pub(crate) mod progress;
 pub(crate) mod table;
 pub(crate) mod units;
