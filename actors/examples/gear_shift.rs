@@ -1,0 +1,201 @@
+//! How long a gear shift takes to reach the actors, under load.
+//!
+//! ```text
+//! gear_shift [URL] [SHIFTS]          without a URL, on the embedded broker
+//! ```
+//!
+//! Two ingress nodes and four worker nodes, each with a connection of its own. A shift is published as the shifter publishes
+//! it; what is measured ends when the last node's plan book has the gear, from where batchers hear of it by a mailbox.
+//! Prints one line of JSON.
+#![allow(clippy::print_stdout, reason = "a program that prints figures")]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use futures::future::join_all;
+use kaskade_actors::{
+    App, Client, Node, Service,
+    bus::{BusConfig, PlanKeeping},
+    planbook::PlanBook,
+    wire::{GearShift, Message as _},
+    worker::WorkerConfig,
+};
+use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
+use kaskade_plans::plan::{
+    Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
+    Wiring,
+};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+const APP: &str = "shifting";
+const WORKERS: usize = 4;
+const BUDGET: Duration = Duration::from_secs(10);
+
+/// Says yes.
+struct Yes;
+
+impl Model for Yes {
+    fn signature(&self) -> Signature {
+        Signature {
+            inputs: vec![InputSpec::required("x", Datatype::F32, vec![Extent::Exactly(64)])],
+        }
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let yes = || Ok(vec![Tensor::from_f32("logits", &[2], &[1.0, 0.0])?]);
+        batch.iter().map(|_| yes()).collect()
+    }
+}
+
+/// Two gears that differ in their batching.
+fn plan() -> Plan {
+    let gear = |name: &str, load: LoadRange, min_queue: u32| Gear {
+        name: name.to_owned(),
+        load,
+        expected: None,
+        wiring: Wiring {
+            entry: Edge::to("only"),
+            ensemble: Vec::new(),
+            stages: vec![Stage {
+                name: "only".to_owned(),
+                variant: "only".to_owned(),
+                exit: Exit::Reply,
+                batching: Batching {
+                    min_queue,
+                    max_batch: 32,
+                    max_wait_us: 500,
+                },
+            }],
+        },
+    };
+    let bound = 1e9;
+    let low = LoadRange {
+        from_qps: 0.0,
+        to_qps: Some(bound),
+    };
+    let high = LoadRange {
+        from_qps: bound,
+        to_qps: None,
+    };
+    let replica = |number: usize| Replica {
+        id: format!("only-{number}"),
+        variant: "only".to_owned(),
+        worker: format!("w{number}"),
+        device: "cpu".to_owned(),
+        partition: None,
+    };
+    Plan {
+        version: PLAN_VERSION,
+        app: APP.to_owned(),
+        made_by: "gear_shift".to_owned(),
+        variants: vec![PlannedVariant {
+            name: "only".to_owned(),
+            calibration: None,
+        }],
+        placement: (0..WORKERS).map(replica).collect(),
+        sharing: Sharing::Concurrent,
+        slo: None,
+        gears: vec![gear("low", low, 1), gear("high", high, 4)],
+    }
+}
+
+fn node(name: &str, url: Option<&str>, ingress: bool) -> Result<Node, Failure> {
+    let service = Service::new(APP)
+        .plan(plan())
+        .model("only", || Ok::<_, String>(Yes))
+        .bus(BusConfig {
+            url: url.map(str::to_owned),
+            plans: PlanKeeping::Memory,
+            ..BusConfig::new(APP)
+        })
+        .worker(WorkerConfig {
+            name: name.to_owned(),
+            queue_capacity: 1024,
+        });
+    let service = if ingress { service } else { service.ingress(None) };
+    Ok(service.start()?)
+}
+
+/// Resolves once the book is in that gear.
+async fn reached(book: &PlanBook, gear: u32) {
+    let mut changes = book.changes();
+    while book.current().is_some_and(|(_, now)| now != gear) {
+        changes.next().await;
+    }
+}
+
+async fn shift(nodes: &[Node], gear: u32) -> Result<Duration, Failure> {
+    let Some(leader) = nodes.first() else {
+        return Err("no nodes".into());
+    };
+    let payload = GearShift { epoch: 1, gear }.encode()?;
+    let begun = Instant::now();
+    leader.book().shift(1, gear)?;
+    leader
+        .exchange()
+        .publish(App::new(APP)?.gear(), None, None, payload);
+    join_all(nodes.iter().map(|node| reached(node.book(), gear))).await;
+    Ok(begun.elapsed())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let mut arguments = std::env::args().skip(1);
+    let url = arguments.next().filter(|url| url != "embedded");
+    let shifts: u32 = arguments.next().map_or(Ok(500), |text| text.parse())?;
+    let first = node("i0", url.as_deref(), true)?;
+    let shared = first.bus().url().to_owned();
+    let mut nodes = vec![first, node("i1", Some(&shared), true)?];
+    for number in 0..WORKERS {
+        nodes.push(node(&format!("w{number}"), Some(&shared), false)?);
+    }
+    let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let app = App::new(APP)?;
+    let client = nodes.first().map(|node| Client::new(node.bus(), app));
+    let load = (0..16).filter_map(|_| client.clone()).map(|client| {
+        let (stop, asked) = (Arc::clone(&stop), Arc::clone(&asked));
+        tokio::spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                let x = Tensor::from_f32("x", &[64], &[0.5; 64])?;
+                client.infer(vec![x], BUDGET).await?;
+                asked.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            Ok::<_, Failure>(())
+        })
+    });
+    let load: Vec<_> = load.collect();
+    let (mut times, begun) = (Vec::new(), Instant::now());
+    for number in 0..shifts {
+        times.push(shift(&nodes, (number + 1) % 2).await?);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    stop.store(true, Ordering::Relaxed);
+    for client in load {
+        client.await??;
+    }
+    times.sort_unstable();
+    let quantile = |q: f64| {
+        let place = ((times.len() as f64 * q) as usize).min(times.len().saturating_sub(1));
+        times.get(place).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
+    };
+    println!(
+        "{{\"nodes\": {}, \"shifts\": {shifts}, \"requests_per_s\": {:.0}, \"p50_ms\": {:.3}, \"p99_ms\": {:.3}, \"max_ms\": {:.3}}}",
+        nodes.len(),
+        asked.load(Ordering::Relaxed) as f64 / seconds,
+        quantile(0.5),
+        quantile(0.99),
+        quantile(1.0),
+    );
+    for node in nodes {
+        node.stop();
+    }
+    Ok(())
+}
