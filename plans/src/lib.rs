@@ -15,11 +15,13 @@
 //! | [`admission`] | which requests to accept, so that goodput stays level under overload |
 //! | [`energy`] | joules, where known |
 //! | [`fit`] | straight lines through measurements |
+//! | [`lp`] | linear programs, whoever solves them |
 //! | [`thresholds`] | the accuracy-energy frontier of a cascade, and its named points |
 //! | [`skips`] | variants that do not pay, and connections that skip some |
 //! | [`cascade`] | from a profile to a plan |
 //! | [`run_time`] | how long a batch will take, learned while serving |
 //! | [`liveness`] | who is alive, judged by heartbeats |
+//! | [`gears`] | gear plans: cascades, placement and batching by load |
 //! | [`shifting`] | which gear for which load |
 //! | [`drift`] | whether the load still is what the plan was made for |
 
@@ -30,9 +32,11 @@ pub mod confidence;
 pub mod drift;
 pub mod energy;
 pub mod fit;
+pub mod gears;
 pub mod invalid;
 pub mod ledger;
 pub mod liveness;
+pub mod lp;
 pub mod plan;
 pub mod profile;
 pub mod routing;
