@@ -1,6 +1,8 @@
 //! The family as the gear planner reads it: how long, how large, by index.
 
+use super::options::GearOptions;
 use crate::fit::per_request;
+use crate::plan::Slo;
 use crate::profile::{Profile, VariantProfile};
 
 /// Bytes of a weight that was never measured in memory: a 32-bit float.
@@ -54,33 +56,43 @@ struct Model {
     alone_s: f64,
     /// Seconds per request in a batch of the working size.
     working_s: f64,
+    max_batch: u32,
     memory_bytes: u64,
 }
 
 impl Models {
-    /// The variants of a profile. The working size of each is the batch of least time per request among those of at most
-    /// `max_batch` that end within `longest_us` (or a batch of one): what it can be driven to under load without a single
-    /// run being too long.
+    /// The variants of a profile, in batches of at most `max_batch` that end within `longest_us` (a batch of one may take longer).
+    /// The working size is the one of least time per request among those: what a variant can be driven to under load.
     pub(super) fn new(profile: &Profile, max_batch: u32, longest_us: Option<u64>) -> Self {
         let longest_s = longest_us.map_or(f64::INFINITY, |longest| longest as f64 / 1e6);
         let model = |variant: &VariantProfile| {
             let seconds = |batch| {
                 per_request(&variant.costs, batch, |cost| Some(cost.latency_s)).unwrap_or(f64::INFINITY)
             };
-            let working_s = (1..=max_batch)
-                .filter(|batch| *batch == 1 || seconds(*batch) * f64::from(*batch) <= longest_s)
-                .map(seconds)
-                .fold(f64::INFINITY, f64::min);
+            let fits = |batch: &u32| *batch == 1 || seconds(*batch) * f64::from(*batch) <= longest_s;
+            let working_s = (1..=max_batch).filter(fits).map(seconds).fold(f64::INFINITY, f64::min);
+            let max_batch = (1..=max_batch).rev().find(fits).unwrap_or(1);
             Model {
                 name: variant.name.clone(),
                 alone_s: seconds(1),
                 working_s,
+                max_batch,
                 memory_bytes: memory(variant, max_batch),
             }
         };
         Self {
             models: profile.variants.iter().map(model).collect(),
         }
+    }
+
+    /// The variants as these options let them run. Under a latency objective a batch lasts at most half of it: a request that
+    /// just missed one waits for it, and then for its own.
+    pub(super) fn of(profile: &Profile, options: &GearOptions) -> Self {
+        let longest_us = match options.slo {
+            Slo::Latency { p95_us } => Some(p95_us / 2),
+            Slo::Accuracy { .. } => None,
+        };
+        Self::new(profile, options.batching.max_batch, longest_us)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -103,6 +115,11 @@ impl Models {
         self.models
             .get(model)
             .map_or(f64::INFINITY, |model| model.working_s)
+    }
+
+    /// Most requests in a batch.
+    pub(super) fn max_batch(&self, model: usize) -> u32 {
+        self.models.get(model).map_or(1, |model| model.max_batch)
     }
 
     /// Memory of a replica at its largest batch, bytes.
