@@ -21,6 +21,8 @@ mod batching;
 mod bench;
 mod evaluate;
 mod fault;
+#[cfg(test)]
+mod fluid;
 mod mapping;
 mod models;
 mod options;

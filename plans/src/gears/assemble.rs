@@ -7,8 +7,8 @@ use super::models::{ModelSet, Models};
 use super::options::DeviceSpec;
 use super::search::Cascade;
 use crate::plan::{
-    Band, Batching, Edge, Exit, Gear, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Slo, Stage, Target,
-    Wiring,
+    Band, Batching, Edge, Exit, Gear, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Slo, Stage,
+    Target, Wiring,
 };
 use crate::profile::Profile;
 
@@ -24,9 +24,15 @@ pub(super) struct Parts<'a> {
 pub(super) fn project(groups: &[Group], models: ModelSet) -> Vec<Group> {
     let mut merged: BTreeMap<(ModelSet, u64), Vec<usize>> = BTreeMap::new();
     for group in groups {
-        let hosted: ModelSet = models.iter().filter(|model| group.hosted.contains(*model)).collect();
+        let hosted: ModelSet = models
+            .iter()
+            .filter(|model| group.hosted.contains(*model))
+            .collect();
         if hosted != ModelSet::default() {
-            merged.entry((hosted, group.speed.to_bits())).or_default().extend(&group.devices);
+            merged
+                .entry((hosted, group.speed.to_bits()))
+                .or_default()
+                .extend(&group.devices);
         }
     }
     let group = |((hosted, speed), mut devices): ((ModelSet, u64), Vec<usize>)| {
@@ -44,7 +50,9 @@ pub(super) fn project(groups: &[Group], models: ModelSet) -> Vec<Group> {
 impl Parts<'_> {
     /// A plan without gears, with the replicas of a placement.
     pub(super) fn plan(&self, groups: &[Group], made_by: String, slo: Option<Slo>) -> Plan {
-        let used = groups.iter().fold(ModelSet::default(), |set, group| set.union(group.hosted));
+        let used = groups
+            .iter()
+            .fold(ModelSet::default(), |set, group| set.union(group.hosted));
         let planned = |model: usize| {
             Some(PlannedVariant {
                 name: self.models.name(model).to_owned(),
@@ -58,7 +66,10 @@ impl Parts<'_> {
         hosts.sort_unstable_by_key(|(device, _)| *device);
         let replicas = |(device, hosted): &(usize, ModelSet)| {
             let device = *device;
-            hosted.iter().filter_map(move |model| self.replica(model, device)).collect::<Vec<Replica>>()
+            hosted
+                .iter()
+                .filter_map(move |model| self.replica(model, device))
+                .collect::<Vec<Replica>>()
         };
         Plan {
             version: PLAN_VERSION,
@@ -96,8 +107,11 @@ impl Parts<'_> {
         balance: &Balance,
         batching: impl Fn(usize) -> Batching,
     ) -> Wiring {
-        let edges: Vec<Edge> =
-            cascade.variants.iter().map(|model| self.edge(*model, groups, balance)).collect();
+        let edges: Vec<Edge> = cascade
+            .variants
+            .iter()
+            .map(|model| self.edge(*model, groups, balance))
+            .collect();
         let stage = |(place, model): (usize, &usize)| Stage {
             name: self.models.name(*model).to_owned(),
             variant: self.models.name(*model).to_owned(),
@@ -118,8 +132,12 @@ impl Parts<'_> {
     pub(super) fn edge(&self, model: usize, groups: &[Group], balance: &Balance) -> Edge {
         let of_model = balance.shares.iter().filter(|(served, ..)| *served == model);
         let shares = of_model.flat_map(|(_, group, share)| {
-            let devices = groups.get(*group).map_or(&[][..], |group| group.devices.as_slice());
-            devices.iter().map(move |device| (self.replica_id(model, *device), *share))
+            let devices = groups
+                .get(*group)
+                .map_or(&[][..], |group| group.devices.as_slice());
+            devices
+                .iter()
+                .map(move |device| (self.replica_id(model, *device), *share))
         });
         Edge {
             shares: shares.collect(),

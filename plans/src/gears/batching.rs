@@ -65,7 +65,8 @@ pub(super) fn tune<E: Evaluate>(
         if holds(&outcome) && (min_queue == 1 || holds(&lower_end(bench, spread, min_queue, load)?)) {
             return Ok(Ok(Tuned { min_queue, outcome }));
         }
-        let better = best.is_none_or(|best| (outcome.keeps_up, best.p95_us) > (best.keeps_up, outcome.p95_us));
+        let better =
+            best.is_none_or(|best| (outcome.keeps_up, best.p95_us) > (best.keeps_up, outcome.p95_us));
         worse = if better { 0 } else { worse + 1 };
         if better {
             best = Some(outcome);
@@ -75,7 +76,14 @@ pub(super) fn tune<E: Evaluate>(
         }
     }
     let kind = match (best, slo_us) {
-        (Some(Outcome { keeps_up: true, p95_us, .. }), Some(slo_us)) => FaultKind::Latency { p95_us, slo_us },
+        (
+            Some(Outcome {
+                keeps_up: true,
+                p95_us,
+                ..
+            }),
+            Some(slo_us),
+        ) => FaultKind::Latency { p95_us, slo_us },
         (best, _) => FaultKind::Throughput {
             utilisation: best.map_or(1.0, |best| best.utilisation),
         },
@@ -93,7 +101,9 @@ fn without_load<E: Evaluate>(bench: &Bench<'_, E>, spread: &Spread<'_>) -> u64 {
     let on_path = stages.take_while(|(_, reach)| **reach > TAIL);
     let hop_s = bench.options.hop_us as f64 / 1e6;
     // A hop into every stage, and one back.
-    let path_s: f64 = on_path.map(|(model, _)| bench.parts.models.alone_s(*model) / fastest + hop_s).sum();
+    let path_s: f64 = on_path
+        .map(|(model, _)| bench.parts.models.alone_s(*model) / fastest + hop_s)
+        .sum();
     ((path_s + hop_s) * 1e6) as u64
 }
 

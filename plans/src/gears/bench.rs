@@ -41,7 +41,11 @@ pub(super) struct Spread<'a> {
 
 impl<'a> Spread<'a> {
     /// Balances a cascade over a placement. The shares do not depend on the load.
-    pub(super) fn new(parts: &Parts<'_>, cascade: &'a Cascade, placement: &[Group]) -> Result<Self, GearError> {
+    pub(super) fn new(
+        parts: &Parts<'_>,
+        cascade: &'a Cascade,
+        placement: &[Group],
+    ) -> Result<Self, GearError> {
         let groups = project(placement, cascade.models());
         let balance = balance(&cascade.demands(parts.models, 1.0), &groups)?;
         Ok(Self {
@@ -54,7 +58,11 @@ impl<'a> Spread<'a> {
     /// Largest share of the first model's requests that one replica gets.
     pub(super) fn first_share(&self) -> f64 {
         let first = self.cascade.variants.first();
-        let of_first = self.balance.shares.iter().filter(|(model, ..)| Some(model) == first);
+        let of_first = self
+            .balance
+            .shares
+            .iter()
+            .filter(|(model, ..)| Some(model) == first);
         of_first.map(|(.., share)| *share).fold(0.0, f64::max)
     }
 }
@@ -71,10 +79,20 @@ impl<'a, E: Evaluate> Bench<'a, E> {
     }
 
     /// How a cascade fares at a load.
-    pub(super) fn measure(&mut self, spread: &Spread<'_>, min_queue: u32, qps: f64) -> Result<Outcome, GearError> {
+    pub(super) fn measure(
+        &mut self,
+        spread: &Spread<'_>,
+        min_queue: u32,
+        qps: f64,
+    ) -> Result<Outcome, GearError> {
         let key = Key {
             variants: spread.cascade.variants.clone(),
-            thresholds: spread.cascade.thresholds.iter().map(|threshold| threshold.to_bits()).collect(),
+            thresholds: spread
+                .cascade
+                .thresholds
+                .iter()
+                .map(|threshold| threshold.to_bits())
+                .collect(),
             groups: spread
                 .groups
                 .iter()
@@ -94,7 +112,10 @@ impl<'a, E: Evaluate> Bench<'a, E> {
             wiring: self.wiring(spread, min_queue),
         });
         self.simulations += 1;
-        let outcome = self.evaluate.gear(&candidate, qps).map_err(GearError::Simulation)?;
+        let outcome = self
+            .evaluate
+            .gear(&candidate, qps)
+            .map_err(GearError::Simulation)?;
         self.known.insert(key, outcome);
         Ok(outcome)
     }
@@ -111,7 +132,8 @@ impl<'a, E: Evaluate> Bench<'a, E> {
                 max_wait_us: self.max_wait_us(),
             }
         };
-        self.parts.wiring(spread.cascade, &spread.groups, &spread.balance, batching)
+        self.parts
+            .wiring(spread.cascade, &spread.groups, &spread.balance, batching)
     }
 
     /// At loads at the lower end of a range a batch may never fill; then a quarter of the objective is waited for it at most.

@@ -55,7 +55,11 @@ pub enum FaultKind {
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let to = self.load.to_qps.unwrap_or(f64::INFINITY);
-        write!(f, "from {:.1} to {:.1} requests/s, at model `{}`: ", self.load.from_qps, to, self.bottleneck)?;
+        write!(
+            f,
+            "from {:.1} to {:.1} requests/s, at model `{}`: ",
+            self.load.from_qps, to, self.bottleneck
+        )?;
         match self.kind {
             FaultKind::Utilisation { utilisation } => {
                 write!(f, "the busiest device would be {:.0} % busy", 100.0 * utilisation)
@@ -94,7 +98,9 @@ pub enum GearError {
     #[error("the profile cannot be planned from: {0}")]
     Profile(#[from] FamilyError),
     /// The objective is out of reach even with the cheapest cascade in the range that failed last.
-    #[error("the objective cannot be met on {devices} device(s), even by the cheapest cascade: {fault}; {remedy}")]
+    #[error(
+        "the objective cannot be met on {devices} device(s), even by the cheapest cascade: {fault}; {remedy}"
+    )]
     Unattainable {
         /// What is wrong with the cheapest cascade.
         fault: Fault,
@@ -126,7 +132,9 @@ pub enum GearError {
         name: String,
     },
     /// There are more cascades by ranges than can be searched.
-    #[error("{assignments} assignments of cascades to ranges are too many to try; use fewer ranges or cascades")]
+    #[error(
+        "{assignments} assignments of cascades to ranges are too many to try; use fewer ranges or cascades"
+    )]
     TooMany {
         /// How many there are.
         assignments: f64,

@@ -59,7 +59,10 @@ impl Fleet {
         let mut kinds: BTreeMap<(u64, u64), Vec<usize>> = BTreeMap::new();
         for (index, device) in devices.iter().enumerate() {
             // Positive floats sort like their bits.
-            kinds.entry((device.memory_bytes, device.speed.to_bits())).or_default().push(index);
+            kinds
+                .entry((device.memory_bytes, device.speed.to_bits()))
+                .or_default()
+                .push(index);
         }
         let group = |((memory_bytes, speed), devices)| Group {
             speed: f64::from_bits(speed),
@@ -79,7 +82,10 @@ impl Fleet {
 
     /// Speed of all devices together.
     pub(super) fn speed(&self) -> f64 {
-        self.kinds.iter().map(|kind| kind.speed * kind.devices.len() as f64).sum()
+        self.kinds
+            .iter()
+            .map(|kind| kind.speed * kind.devices.len() as f64)
+            .sum()
     }
 
     /// These models on every device, whether they fit or not.
@@ -148,15 +154,25 @@ struct Pruning<'a> {
 impl<'a> Pruning<'a> {
     /// The need that the placement cannot carry by far, its bottleneck and its utilisation.
     fn overloaded(&self) -> Option<(Need<'a>, usize, f64)> {
-        let loads = self.needs.iter().zip(&self.cuts).map(|(need, cuts)| (*need, cuts.load()));
+        let loads = self
+            .needs
+            .iter()
+            .zip(&self.cuts)
+            .map(|(need, cuts)| (*need, cuts.load()));
         let (need, load) = loads
             .filter(|(_, load)| load.utilisation > 1.0)
             .max_by(|(_, a), (_, b)| a.utilisation.total_cmp(&b.utilisation))?;
-        Some((need, bottleneck(self.models, need.cascade, load.binding), load.utilisation))
+        Some((
+            need,
+            bottleneck(self.models, need.cascade, load.binding),
+            load.utilisation,
+        ))
     }
 
     fn excess(&self, group: &Group) -> u64 {
-        self.models.memory_of(group.hosted).saturating_sub(group.memory_bytes)
+        self.models
+            .memory_of(group.hosted)
+            .saturating_sub(group.memory_bytes)
     }
 
     fn overallocated(&self) -> bool {
@@ -271,19 +287,32 @@ impl<'a> Pruning<'a> {
             self.excess(group) > 0 && group.hosted.iter().all(last)
         };
         if let Some(group) = self.groups.iter().find(last_ones) {
-            let largest = group.hosted.iter().max_by_key(|model| self.models.memory_bytes(*model)).unwrap_or(0);
-            let user = self.needs.iter().find(|need| need.cascade.models().contains(largest));
+            let largest = group
+                .hosted
+                .iter()
+                .max_by_key(|model| self.models.memory_bytes(*model))
+                .unwrap_or(0);
+            let user = self
+                .needs
+                .iter()
+                .find(|need| need.cascade.models().contains(largest));
             return Unplaced {
                 range: user.map_or(0, |need| need.range),
                 model: largest,
                 kind,
             };
         }
-        let loads = self.needs.iter().zip(&self.cuts).map(|(need, cuts)| (need, cuts.load()));
+        let loads = self
+            .needs
+            .iter()
+            .zip(&self.cuts)
+            .map(|(need, cuts)| (need, cuts.load()));
         let busiest = loads.max_by(|(_, a), (_, b)| a.utilisation.total_cmp(&b.utilisation));
         Unplaced {
             range: busiest.map_or(0, |(need, _)| need.range),
-            model: busiest.map_or(0, |(need, load)| bottleneck(self.models, need.cascade, load.binding)),
+            model: busiest.map_or(0, |(need, load)| {
+                bottleneck(self.models, need.cascade, load.binding)
+            }),
             kind,
         }
     }
@@ -291,7 +320,9 @@ impl<'a> Pruning<'a> {
 
 /// The models that some range uses.
 fn wanted(needs: &[Need<'_>]) -> ModelSet {
-    needs.iter().fold(ModelSet::default(), |set, need| set.union(need.cascade.models()))
+    needs
+        .iter()
+        .fold(ModelSet::default(), |set, need| set.union(need.cascade.models()))
 }
 
 /// Of the models that bind, the one that asks for most.

@@ -70,7 +70,10 @@ impl Models {
                 per_request(&variant.costs, batch, |cost| Some(cost.latency_s)).unwrap_or(f64::INFINITY)
             };
             let fits = |batch: &u32| *batch == 1 || seconds(*batch) * f64::from(*batch) <= longest_s;
-            let working_s = (1..=max_batch).filter(fits).map(seconds).fold(f64::INFINITY, f64::min);
+            let working_s = (1..=max_batch)
+                .filter(fits)
+                .map(seconds)
+                .fold(f64::INFINITY, f64::min);
             let max_batch = (1..=max_batch).rev().find(fits).unwrap_or(1);
             Model {
                 name: variant.name.clone(),

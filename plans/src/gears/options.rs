@@ -204,7 +204,10 @@ impl GearOptions {
             return bad("max_stages", "from 1 to 8");
         }
         if self.search.thresholds == 0 || self.search.max_cascades < 2 || self.search.exhaustive_up_to == 0 {
-            return bad("the cascade search", "at least 1 threshold, 2 cascades and 1 draw");
+            return bad(
+                "the cascade search",
+                "at least 1 threshold, 2 cascades and 1 draw",
+            );
         }
         let limits = self.batching;
         if !(1..=limits.max_batch).contains(&limits.max_min_queue) {

@@ -213,7 +213,11 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         }
         let spread = Spread::new(&self.bench.parts, cascade, placement)?;
         let outcome = self.bench.measure(&spread, 1, qps)?;
-        Ok(if outcome.keeps_up { outcome.p95_us as f64 } else { f64::INFINITY })
+        Ok(if outcome.keeps_up {
+            outcome.p95_us as f64
+        } else {
+            f64::INFINITY
+        })
     }
 
     fn upper_end(&self, range: usize) -> f64 {
@@ -257,11 +261,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     }
 
     /// SP3.
-    fn map(
-        &mut self,
-        cascades: &[Cascade],
-        at_least: &BTreeMap<usize, usize>,
-    ) -> Result<Vec<Group>, Named> {
+    fn map(&mut self, cascades: &[Cascade], at_least: &BTreeMap<usize, usize>) -> Result<Vec<Group>, Named> {
         self.effort.hardware_mapping += 1;
         let mut needs: Vec<Need<'_>> = Vec::new();
         for (range, cascade) in cascades.iter().enumerate() {
@@ -278,12 +278,18 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         }
         let placed = place(&self.fleet, self.bench.parts.models, &needs, at_least);
         let placed = placed.map_err(|Unplaced { range, model, kind }| self.named(range, model, kind));
-        self.report(Submodule::HardwareMapping, placed.as_ref().err().map(|(fault, _)| fault.clone()));
+        self.report(
+            Submodule::HardwareMapping,
+            placed.as_ref().err().map(|(fault, _)| fault.clone()),
+        );
         placed
     }
 
     /// SP4 for every range, from the highest load down, one of them first. The flag of a fault says whether replicas help.
-    #[expect(clippy::type_complexity, reason = "a fault, or the answer, or no answer at all")]
+    #[expect(
+        clippy::type_complexity,
+        reason = "a fault, or the answer, or no answer at all"
+    )]
     fn batch(
         &mut self,
         cascades: &[Cascade],
@@ -307,10 +313,8 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
                     }
                 }
                 Err(short) => {
-                    let binding = super::balance::Cuts::new(
-                        cascade.demands(self.models(), 1.0),
-                        &spread.groups,
-                    );
+                    let binding =
+                        super::balance::Cuts::new(cascade.demands(self.models(), 1.0), &spread.groups);
                     let model = bottleneck(self.models(), cascade, binding.load().binding);
                     let named = self.named(range, model, short.kind);
                     self.report(Submodule::Batching, Some(named.0.clone()));
@@ -411,8 +415,9 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     ) -> Result<Option<Feasible>, GearError> {
         self.effort.workload_adaption += 1;
         self.report(Submodule::WorkloadAdaption, None);
-        let found =
-            workload.fastest(at_least, |range, cascade| self.latency(&plan.placement, range, cascade))?;
+        let found = workload.fastest(at_least, |range, cascade| {
+            self.latency(&plan.placement, range, cascade)
+        })?;
         let Some(assignment) = found else {
             return Ok(None);
         };
@@ -432,8 +437,16 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
 
     /// Mean accuracy, and mean 95th percentile of latency, microseconds.
     pub(super) fn metrics(&self, plan: &Feasible) -> (f64, f64) {
-        let accuracy = self.weights.iter().zip(&plan.cascades).map(|(weight, cascade)| weight * cascade.accuracy);
-        let p95 = self.weights.iter().zip(&plan.tuned).map(|(weight, tuned)| weight * tuned.outcome.p95_us as f64);
+        let accuracy = self
+            .weights
+            .iter()
+            .zip(&plan.cascades)
+            .map(|(weight, cascade)| weight * cascade.accuracy);
+        let p95 = self
+            .weights
+            .iter()
+            .zip(&plan.tuned)
+            .map(|(weight, tuned)| weight * tuned.outcome.p95_us as f64);
         (accuracy.sum(), p95.sum())
     }
 
@@ -471,7 +484,10 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         self.effort.simulations = self.bench.simulations;
         let options = self.bench.options;
         let made_by = made_by(options, self.ranges.len());
-        let mut plan = self.bench.parts.plan(&found.placement, made_by, Some(options.slo));
+        let mut plan = self
+            .bench
+            .parts
+            .plan(&found.placement, made_by, Some(options.slo));
         let settings = found.cascades.iter().zip(&found.tuned);
         for (((cascade, tuned), load), weight) in settings.zip(&self.ranges).zip(&self.weights) {
             let spread = Spread::new(&self.bench.parts, cascade, &found.placement)?;

@@ -74,8 +74,11 @@ pub(super) struct Space {
 impl Space {
     /// Forms the cascades of a profile; single variants are always among them.
     pub(super) fn new(profile: &Profile, search: &CascadeSearch, seed: u64) -> Self {
-        let columns: Vec<Column> =
-            profile.variants.iter().map(|variant| Column::new(variant, search.thresholds)).collect();
+        let columns: Vec<Column> = profile
+            .variants
+            .iter()
+            .map(|variant| Column::new(variant, search.thresholds))
+            .collect();
         let mut former = Former {
             columns: &columns,
             samples: profile.samples,
@@ -122,12 +125,13 @@ impl Space {
 
     /// Ascending in accuracy, descending in throughput. What has no throughput at all (a model without a replica) is left out.
     fn pareto(&self, throughput: impl Fn(&Cascade) -> f64) -> Vec<&Cascade> {
-        let mut ranked: Vec<(f64, &Cascade)> =
-            self.cascades.iter().map(|cascade| (throughput(cascade), cascade)).collect();
+        let mut ranked: Vec<(f64, &Cascade)> = self
+            .cascades
+            .iter()
+            .map(|cascade| (throughput(cascade), cascade))
+            .collect();
         ranked.retain(|(throughput, _)| *throughput > 0.0);
-        ranked.sort_by(|(a, left), (b, right)| {
-            right.accuracy.total_cmp(&left.accuracy).then(b.total_cmp(a))
-        });
+        ranked.sort_by(|(a, left), (b, right)| right.accuracy.total_cmp(&left.accuracy).then(b.total_cmp(a)));
         let mut front: Vec<&Cascade> = Vec::new();
         let mut fastest = 0.0;
         for (throughput, cascade) in ranked {
@@ -154,9 +158,8 @@ fn thin<'a>(cascades: &[&'a Cascade], most: usize) -> Vec<&'a Cascade> {
     let steps = (most.max(2) - 1) as f64;
     let slot = |cascade: &Cascade| ((cascade.accuracy - first.accuracy) / width * steps).round();
     let mut kept: Vec<&Cascade> = Vec::new();
-    let distance = |cascade: &Cascade| {
-        (cascade.accuracy - (first.accuracy + slot(cascade) * width / steps)).abs()
-    };
+    let distance =
+        |cascade: &Cascade| (cascade.accuracy - (first.accuracy + slot(cascade) * width / steps)).abs();
     for cascade in cascades {
         match kept.last_mut() {
             Some(before) if slot(before) >= slot(cascade) => {
@@ -180,10 +183,15 @@ struct Column {
 impl Column {
     fn new(variant: &VariantProfile, thresholds: u32) -> Self {
         let validation = &variant.validation;
-        let below = quantiles(&validation.confidences, thresholds).into_iter().map(|threshold| {
-            let forwarded = validation.confidences.iter().map(|confidence| *confidence < threshold);
-            (threshold, bits(forwarded))
-        });
+        let below = quantiles(&validation.confidences, thresholds)
+            .into_iter()
+            .map(|threshold| {
+                let forwarded = validation
+                    .confidences
+                    .iter()
+                    .map(|confidence| *confidence < threshold);
+                (threshold, bits(forwarded))
+            });
         Self {
             below: below.collect(),
             right: bits(validation.correct.iter().copied()),
@@ -210,10 +218,14 @@ fn quantiles(confidences: &[f64], count: u32) -> Vec<f64> {
     sorted.sort_by(f64::total_cmp);
     let at = |level: u32| {
         let place = sorted.len() * level as usize / (count as usize + 1);
-        sorted.get(place).map(|confidence| (confidence * 1e4).round() / 1e4)
+        sorted
+            .get(place)
+            .map(|confidence| (confidence * 1e4).round() / 1e4)
     };
-    let mut thresholds: Vec<f64> =
-        (1..=count).filter_map(at).filter(|threshold| *threshold > 0.0).collect();
+    let mut thresholds: Vec<f64> = (1..=count)
+        .filter_map(at)
+        .filter(|threshold| *threshold > 0.0)
+        .collect();
     thresholds.dedup();
     thresholds
 }
@@ -309,8 +321,18 @@ impl Former<'_> {
     fn forwarded(&self, prefix: &Prefix, variant: usize, threshold: usize) -> Option<Prefix> {
         let column = self.columns.get(variant)?;
         let (threshold, below) = column.below.get(threshold)?;
-        let left: Vec<u64> = prefix.left.iter().zip(below).map(|(left, below)| left & below).collect();
-        let answered: Vec<u64> = prefix.left.iter().zip(below).map(|(left, below)| left & !below).collect();
+        let left: Vec<u64> = prefix
+            .left
+            .iter()
+            .zip(below)
+            .map(|(left, below)| left & below)
+            .collect();
+        let answered: Vec<u64> = prefix
+            .left
+            .iter()
+            .zip(below)
+            .map(|(left, below)| left & !below)
+            .collect();
         if left.iter().all(|word| *word == 0) || answered.iter().all(|word| *word == 0) {
             return None;
         }

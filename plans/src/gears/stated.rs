@@ -177,7 +177,11 @@ impl StatedWorkload {
             ),
             "the data sets and the fine-tuned models are not published; larger variants err mostly where small ones do",
         ));
-        if self.variants.iter().any(|variant| variant.memory_bytes * 10 > self.memory_bytes * 9) {
+        if self
+            .variants
+            .iter()
+            .any(|variant| variant.memory_bytes * 10 > self.memory_bytes * 9)
+        {
             all.push(assumption(
                 format!(
                     "a replica of the largest variant takes one device of {:.0} GB",
@@ -193,7 +197,9 @@ impl StatedWorkload {
     pub fn profile(&self) -> Profile {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         let difficulties: Vec<f64> = (0..self.samples).map(|_| normal(&mut rng)).collect();
-        let labels: Vec<u32> = (0..self.samples).map(|_| rng.random_range(0..self.classes)).collect();
+        let labels: Vec<u32> = (0..self.samples)
+            .map(|_| rng.random_range(0..self.classes))
+            .collect();
         let profiled = |variant: &StatedVariant| VariantProfile {
             name: variant.name.clone(),
             parameters: variant.parameters,
@@ -237,8 +243,14 @@ impl StatedWorkload {
         labels: &[u32],
         rng: &mut ChaCha8Rng,
     ) -> Validation {
-        let (shared, own) = (self.shared_difficulty.sqrt(), (1.0 - self.shared_difficulty).sqrt());
-        let ease: Vec<f64> = difficulties.iter().map(|hard| shared * hard + own * normal(rng)).collect();
+        let (shared, own) = (
+            self.shared_difficulty.sqrt(),
+            (1.0 - self.shared_difficulty).sqrt(),
+        );
+        let ease: Vec<f64> = difficulties
+            .iter()
+            .map(|hard| shared * hard + own * normal(rng))
+            .collect();
         let skill = skill(&ease, variant.accuracy);
         let mut answers = Validation::default();
         for (ease, label) in ease.iter().zip(labels) {
@@ -248,7 +260,9 @@ impl StatedWorkload {
             answers.confidences.push(chance(seen, skill, self.blur));
             let other = rng.random_range(1..self.classes.max(2));
             let wrong = (label + other) % self.classes.max(2);
-            answers.predictions.push(if margin > 0.0 { *label } else { wrong });
+            answers
+                .predictions
+                .push(if margin > 0.0 { *label } else { wrong });
         }
         answers
     }
@@ -291,7 +305,11 @@ mod tests {
             for (stated, found) in workload.variants.iter().zip(&profile.variants) {
                 let right = found.validation.correct.iter().filter(|right| **right).count();
                 let accuracy = right as f64 / workload.samples as f64;
-                assert!((accuracy - stated.accuracy).abs() < 1e-3, "{} {accuracy}", stated.name);
+                assert!(
+                    (accuracy - stated.accuracy).abs() < 1e-3,
+                    "{} {accuracy}",
+                    stated.name
+                );
             }
             assert!(workload.assumptions().len() > workload.variants.len());
         }

@@ -44,7 +44,9 @@ impl Workload {
             if self.ladder.contains(cascade) {
                 continue;
             }
-            let at = self.ladder.partition_point(|other| other.accuracy <= cascade.accuracy);
+            let at = self
+                .ladder
+                .partition_point(|other| other.accuracy <= cascade.accuracy);
             self.ladder.insert(at, cascade.clone());
             for allowed in &mut self.allowed {
                 allowed.insert(at, true);
@@ -54,7 +56,11 @@ impl Workload {
 
     /// Mean accuracy of an assignment, weighed by how common the ranges are.
     pub(super) fn accuracy(&self, assignment: &[usize]) -> f64 {
-        self.weights.iter().zip(assignment).map(|(weight, rung)| weight * self.accuracy_of(*rung)).sum()
+        self.weights
+            .iter()
+            .zip(assignment)
+            .map(|(weight, rung)| weight * self.accuracy_of(*rung))
+            .sum()
     }
 
     fn accuracy_of(&self, rung: usize) -> f64 {
@@ -64,18 +70,29 @@ impl Workload {
     /// The rungs of a range that are left, ascending.
     fn left(&self, range: usize) -> impl DoubleEndedIterator<Item = usize> {
         let allowed = self.allowed.get(range).map_or(&[][..], Vec::as_slice);
-        allowed.iter().enumerate().filter(|(_, allowed)| **allowed).map(|(rung, _)| rung)
+        allowed
+            .iter()
+            .enumerate()
+            .filter(|(_, allowed)| **allowed)
+            .map(|(rung, _)| rung)
     }
 
     /// The most accurate cascade that is left in every range. `None` if a range has none.
     pub(super) fn most_accurate(&self) -> Option<Assignment> {
-        (0..self.weights.len()).map(|range| self.left(range).next_back()).collect()
+        (0..self.weights.len())
+            .map(|range| self.left(range).next_back())
+            .collect()
     }
 
     /// Rules out what a fault names: the cascade of its range. A lack of memory is the doing of all ranges that use its model;
     /// of these (or else of all) the range is taken that loses least. Gives what was ruled out, `None` if there is nothing left
     /// to fall back to.
-    pub(super) fn rule_out(&mut self, assignment: &[usize], fault: &Fault, model: usize) -> Option<(usize, usize)> {
+    pub(super) fn rule_out(
+        &mut self,
+        assignment: &[usize],
+        fault: &Fault,
+        model: usize,
+    ) -> Option<(usize, usize)> {
         let ranges: Vec<usize> = match fault.kind {
             FaultKind::Memory { .. } => (0..assignment.len()).collect(),
             _ => vec![fault.range],
@@ -116,7 +133,10 @@ impl Workload {
     ) -> Result<Option<Assignment>, X> {
         // The same mean, summed in another order, is not below itself.
         let at_least = at_least - 1e-9;
-        let Some(highest) = self.most_accurate().filter(|best| self.accuracy(best) >= at_least) else {
+        let Some(highest) = self
+            .most_accurate()
+            .filter(|best| self.accuracy(best) >= at_least)
+        else {
             return Ok(None);
         };
         let mut choice = Choice {
@@ -199,7 +219,12 @@ impl Choice<'_> {
         for range in 0..self.rungs.len() {
             let now = self.at(range);
             let before = self.look(range, now, latency)?;
-            let steps: Vec<usize> = self.workload.left(range).filter(|rung| *rung > now).take(REACH).collect();
+            let steps: Vec<usize> = self
+                .workload
+                .left(range)
+                .filter(|rung| *rung > now)
+                .take(REACH)
+                .collect();
             for rung in steps {
                 let after = self.look(range, rung, latency)?;
                 let weight = self.weight(range);
@@ -208,7 +233,11 @@ impl Choice<'_> {
                     continue;
                 }
                 let cost = weight * (after - before);
-                let score = if cost > 0.0 { gain.min(missing) / cost } else { f64::INFINITY };
+                let score = if cost > 0.0 {
+                    gain.min(missing) / cost
+                } else {
+                    f64::INFINITY
+                };
                 if score > highest || best.is_none() {
                     highest = score;
                     best = Some((range, rung));
