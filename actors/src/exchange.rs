@@ -303,11 +303,8 @@ impl Exchange {
         }
     }
 
-    /// A low-discrepancy draw in [0, 1): successive draws by the golden ratio spread as evenly as shares can be met.
     fn draw(&self) -> f64 {
-        let count = self.0.draws.fetch_add(1, Ordering::Relaxed);
-        let turned = count.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        (turned >> 11) as f64 / (1_u64 << 53) as f64
+        routing::draw(self.0.draws.fetch_add(1, Ordering::Relaxed))
     }
 }
 

@@ -119,11 +119,7 @@ impl Adopted {
 
     /// The batching of the variant's first stage in that gear.
     pub fn batching(&self, gear: u32, variant: &str) -> Option<Batching> {
-        let stages = &self.gear(gear)?.wiring.stages;
-        stages
-            .iter()
-            .find(|stage| stage.variant == variant)
-            .map(|stage| stage.batching)
+        self.gear(gear)?.batching(variant)
     }
 }
 

@@ -43,6 +43,17 @@ pub enum Next<T> {
     Wait,
 }
 
+/// What [`BatchQueue::poll_into`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Run what is in the buffer for the batch.
+    Run,
+    /// As [`Next::WaitUntil`].
+    WaitUntil(u64),
+    /// As [`Next::Wait`].
+    Wait,
+}
+
 /// The bounded queue of one replica.
 #[derive(Debug)]
 pub struct BatchQueue<T> {
@@ -53,6 +64,8 @@ pub struct BatchQueue<T> {
     /// No later than the earliest deadline that waits: it may be that of a request which has left. The queue is only
     /// searched for late requests when this says that there may be one.
     earliest: u64,
+    /// Whether no request that waits has an earlier deadline than the one before it, so that the late are the first.
+    ascending: bool,
 }
 
 #[derive(Debug)]
@@ -71,12 +84,18 @@ impl<T> BatchQueue<T> {
             run_time: RunTime::default(),
             waiting: VecDeque::new(),
             earliest: u64::MAX,
+            ascending: true,
         }
     }
 
     /// Changes the triggers, as a gear shift does. The requests that wait stay.
     pub fn set_batching(&mut self, batching: Batching) {
         self.batching = batching;
+    }
+
+    /// The triggers.
+    pub fn batching(&self) -> Batching {
+        self.batching
     }
 
     /// Tells how long a batch takes. Until told, a request is late only once its deadline has passed.
@@ -103,6 +122,8 @@ impl<T> BatchQueue<T> {
             return Err(item);
         }
         self.earliest = self.earliest.min(deadline);
+        let before = self.waiting.back().map(|last| last.deadline);
+        self.ascending = before.is_none_or(|before| self.ascending && before <= deadline);
         self.waiting.push_back(Waiting {
             item,
             since: now,
@@ -122,24 +143,40 @@ impl<T> BatchQueue<T> {
     /// An idle replica starts once `min_queue` requests wait, or the oldest has waited `max_wait_us`, or waiting longer
     /// would make one late. A request is late when even a batch of its own would end at or after its deadline.
     pub fn poll(&mut self, now: u64, idle: bool) -> Poll<T> {
-        let mut late = self.take_late(now, self.run_time.of(1), usize::MAX);
+        let (mut late, mut batch) = (Vec::new(), Vec::new());
+        let next = match self.poll_into(now, idle, &mut late, &mut batch) {
+            Step::Run => Next::Run(batch),
+            Step::WaitUntil(at) => Next::WaitUntil(at),
+            Step::Wait => Next::Wait,
+        };
+        Poll { late, next }
+    }
+
+    /// The same, with the requests added to the caller's buffers, which spares a caller of many queues the allocation.
+    pub fn poll_into(&mut self, now: u64, idle: bool, late: &mut Vec<T>, batch: &mut Vec<T>) -> Step {
+        self.take_late(now, self.run_time.of(1), usize::MAX, late);
         if idle && self.is_due(now) {
             if self.waiting.len() > self.max_batch() {
                 // With a full batch waiting behind this one, shrinking it to save a tight request would make many late.
-                late.extend(self.take_late(now, self.run_time.of(self.max_batch()), self.max_batch()));
+                self.take_late(now, self.run_time.of(self.max_batch()), self.max_batch(), late);
             }
-            let batch = self.take_batch(now);
-            if !batch.is_empty() {
-                return Poll {
-                    late,
-                    next: Next::Run(batch),
-                };
+            if self.take_batch(now, batch) {
+                return Step::Run;
             }
         }
-        let next = self
-            .wake(idle)
-            .map_or(Next::Wait, |at| Next::WaitUntil(at.max(now + 1)));
-        Poll { late, next }
+        self.wake(idle)
+            .map_or(Step::Wait, |at| Step::WaitUntil(at.max(now + 1)))
+    }
+
+    /// When an idle replica should start if nothing more comes, microseconds: `now` if it is time. `None` if none waits.
+    ///
+    /// For replicas that take turns on a device: from this time on the queue has its place in the line.
+    pub fn due_at(&self, now: u64) -> Option<u64> {
+        if self.is_due(now) {
+            Some(now)
+        } else {
+            self.start_by()
+        }
     }
 
     fn max_batch(&self) -> usize {
@@ -167,12 +204,18 @@ impl<T> BatchQueue<T> {
 
     /// Takes out the requests that a run of `run` microseconds from now would answer too late, looking no further than the
     /// point where `enough` others are in time.
-    fn take_late(&mut self, now: u64, run: u64, enough: usize) -> Vec<T> {
+    fn take_late(&mut self, now: u64, run: u64, enough: usize, late: &mut Vec<T>) {
         let end = now.saturating_add(run);
         if self.earliest > end {
-            return Vec::new();
+            return;
         }
-        let mut late = Vec::new();
+        if self.ascending {
+            while let Some(first) = self.waiting.pop_front_if(|first| first.deadline <= end) {
+                late.push(first.item);
+            }
+            self.earliest = self.waiting.front().map_or(u64::MAX, |first| first.deadline);
+            return;
+        }
         let mut kept = VecDeque::with_capacity(self.waiting.len());
         let mut earliest = u64::MAX;
         for waiting in self.waiting.drain(..) {
@@ -185,12 +228,11 @@ impl<T> BatchQueue<T> {
         }
         self.waiting = kept;
         self.earliest = earliest;
-        late
     }
 
     /// The longest batch from the front in which every request is answered in time. The first alone is, since the late
-    /// have left.
-    fn take_batch(&mut self, now: u64) -> Vec<T> {
+    /// have left. False if there is none.
+    fn take_batch(&mut self, now: u64, batch: &mut Vec<T>) -> bool {
         let mut size = 0;
         let mut tightest = u64::MAX;
         for waiting in self.waiting.iter().take(self.max_batch()) {
@@ -200,11 +242,11 @@ impl<T> BatchQueue<T> {
             }
             size += 1;
         }
-        let batch = self.waiting.drain(..size).map(|waiting| waiting.item).collect();
+        batch.extend(self.waiting.drain(..size).map(|waiting| waiting.item));
         if self.waiting.is_empty() {
             self.earliest = u64::MAX;
         }
-        batch
+        size > 0
     }
 }
 

@@ -69,6 +69,50 @@ pub fn run_time(costs: &[BatchCost]) -> Option<RunTime> {
     })
 }
 
+/// Latency of a batch of this size, seconds: between measured sizes on the line between the neighbours; beyond the largest on
+/// from it by the slope of the fit, or in proportion if only one size was measured; below the smallest by the fit, but no
+/// longer than the smallest. `None` without measurements, for a size of 0, or where that gives no positive number.
+pub fn batch_latency_s(costs: &[BatchCost], batch: u32) -> Option<f64> {
+    batch_cost(costs, batch, |cost| Some(cost.latency_s)).filter(|latency| *latency > 0.0)
+}
+
+/// Energy of a batch of this size, joules, by the same rule. `None` also if a needed measurement has none.
+pub fn batch_energy_j(costs: &[BatchCost], batch: u32) -> Option<f64> {
+    batch_cost(costs, batch, |cost| cost.energy_j).filter(|energy| *energy >= 0.0)
+}
+
+fn batch_cost(costs: &[BatchCost], batch: u32, of: impl Fn(&BatchCost) -> Option<f64>) -> Option<f64> {
+    if batch == 0 {
+        return None;
+    }
+    let (first, last) = (costs.first()?, costs.last()?);
+    let known = || {
+        costs
+            .iter()
+            .filter_map(|cost| Some((f64::from(cost.batch), of(cost)?)))
+    };
+    let size = f64::from(batch);
+    let cost = if batch < first.batch {
+        let fit = LinearFit::of(known())?;
+        if fit.at(size) > 0.0 {
+            fit.at(size)
+        } else {
+            of(first)?
+        }
+        .min(of(first)?)
+    } else if batch <= last.batch {
+        per_request(costs, batch, of)? * size
+    } else {
+        let slope = if costs.len() > 1 {
+            LinearFit::of(known())?.slope.max(0.0)
+        } else {
+            of(last)? / f64::from(last.batch)
+        };
+        of(last)? + slope * (size - f64::from(last.batch))
+    };
+    cost.is_finite().then_some(cost)
+}
+
 /// The cost of one request in batches of this size: that of the measured batch, or else of the line between the measured
 /// neighbours, level beyond them. `of` picks the figure of a batch; `None` if a needed one is unknown or the size is 0.
 pub fn per_request(costs: &[BatchCost], batch: u32, of: impl Fn(&BatchCost) -> Option<f64>) -> Option<f64> {
@@ -146,6 +190,35 @@ mod tests {
         assert!(per_request(&costs, 17, |cost| cost.energy_j).is_some());
         assert_eq!(latency(0), None);
         assert_eq!(per_request(&[], 1, |cost| Some(cost.latency_s)), None);
+    }
+
+    #[test]
+    fn a_batch_costs_what_was_measured_or_what_lies_on_the_line() {
+        let costs = [
+            cost(2, 0.004, Some(0.1)),
+            cost(4, 0.006, None),
+            cost(8, 0.010, Some(0.9)),
+        ];
+        for (batch, latency) in [
+            (1, 0.003),
+            (2, 0.004),
+            (3, 0.005),
+            (4, 0.006),
+            (6, 0.008),
+            (8, 0.010),
+            (16, 0.018),
+        ] {
+            let found = batch_latency_s(&costs, batch).unwrap();
+            assert!((found - latency).abs() < 1e-12, "{batch}: {found}");
+        }
+        assert_eq!(batch_energy_j(&costs, 3), None);
+        assert!((batch_energy_j(&costs, 8).unwrap() - 0.9).abs() < 1e-12);
+        let one = [cost(4, 0.004, None)];
+        assert!((batch_latency_s(&one, 8).unwrap() - 0.008).abs() < 1e-12);
+        assert!((batch_latency_s(&one, 1).unwrap() - 0.004).abs() < 1e-12);
+        assert_eq!(batch_latency_s(&one, 0), None);
+        assert_eq!(batch_latency_s(&[], 1), None);
+        assert_eq!(batch_latency_s(&[cost(1, f64::NAN, None)], 1), None);
     }
 
     proptest! {

@@ -39,6 +39,46 @@ impl Default for LedgerConfig {
     }
 }
 
+impl LedgerConfig {
+    /// When the attempt after a failed one is to be sent, microseconds; `None` if there is none left, or no time for it.
+    pub fn retry_at(&self, id: u64, attempt: u32, now: u64, deadline: u64) -> Option<u64> {
+        let at = now.saturating_add(self.pause_us(id, attempt));
+        (attempt < self.max_attempts && at < deadline).then_some(at)
+    }
+
+    /// The pause after a failed attempt, microseconds: doubling, capped, and shortened by up to half by a hash of the request,
+    /// so that requests which failed together do not come back together.
+    pub fn pause_us(&self, id: u64, attempt: u32) -> u64 {
+        let doubled = 1_u64
+            .checked_shl(attempt.saturating_sub(1))
+            .map_or(u64::MAX, |factor| self.backoff_us.saturating_mul(factor));
+        let full = doubled.min(self.max_backoff_us);
+        full - mix(id ^ u64::from(attempt)) % (full / 2 + 1)
+    }
+
+    /// What becomes of an attempt that was lost with its replica.
+    pub fn after_loss(&self, attempt: u32, now: u64, deadline: u64) -> AfterLoss {
+        if deadline <= now {
+            AfterLoss::Expire
+        } else if attempt < self.max_attempts {
+            AfterLoss::Resend
+        } else {
+            AfterLoss::Exhausted
+        }
+    }
+}
+
+/// What becomes of an attempt that was lost with its replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterLoss {
+    /// It is sent again at once.
+    Resend,
+    /// It was the last one.
+    Exhausted,
+    /// Its budget has ended.
+    Expire,
+}
+
 /// A request that the book accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admitted {
@@ -217,12 +257,13 @@ impl<T> Ledger<T> {
         if entry.attempt != attempt || matches!(entry.state, State::Paused(_) | State::Exhausted) {
             return Failure::Stale;
         }
-        let after_us = self.pause(id, attempt);
-        let at = now.saturating_add(after_us);
-        if retryable && attempt < self.config.max_attempts && at < entry.deadline {
-            let attempt = attempt + 1;
+        let retry = self.config.retry_at(id, attempt, now, entry.deadline);
+        if let Some(at) = retry.filter(|_| retryable) {
             self.next_attempt(id, State::Paused(at));
-            return Failure::Retry { attempt, after_us };
+            return Failure::Retry {
+                attempt: attempt + 1,
+                after_us: at - now,
+            };
         }
         self.take(id).map_or(Failure::Stale, Failure::Terminal)
     }
@@ -236,15 +277,17 @@ impl<T> Ledger<T> {
         let there = self.placed.get(replica).cloned().unwrap_or_default();
         let mut again = Vec::new();
         for &id in there.union(&self.unplaced.clone()) {
-            let Some(entry) = self.entries.get(&id).filter(|entry| entry.deadline > now) else {
+            let Some(entry) = self.entries.get(&id) else {
                 continue;
             };
-            if entry.attempt < self.config.max_attempts {
-                if let Some(attempt) = self.next_attempt(id, State::Unplaced) {
-                    again.push((id, attempt));
+            match self.config.after_loss(entry.attempt, now, entry.deadline) {
+                AfterLoss::Resend => {
+                    let attempt = self.next_attempt(id, State::Unplaced);
+                    again.extend(attempt.map(|attempt| (id, attempt)));
                 }
-            } else if there.contains(&id) {
-                self.put(id, State::Exhausted);
+                AfterLoss::Exhausted if there.contains(&id) => self.put(id, State::Exhausted),
+                // Nobody knows where it is, or `due` takes it out.
+                AfterLoss::Exhausted | AfterLoss::Expire => {}
             }
         }
         again
@@ -332,16 +375,6 @@ impl<T> Ledger<T> {
             .into_iter()
             .map(|(id, entry)| (id, entry.kept))
             .collect()
-    }
-
-    /// The pause after a failed attempt: doubling, capped, and shortened by up to half by a hash of the request, so that
-    /// requests which failed together do not come back together.
-    fn pause(&self, id: u64, attempt: u32) -> u64 {
-        let doubled = 1_u64
-            .checked_shl(attempt.saturating_sub(1))
-            .map_or(u64::MAX, |factor| self.config.backoff_us.saturating_mul(factor));
-        let full = doubled.min(self.config.max_backoff_us);
-        full - mix(id ^ u64::from(attempt)) % (full / 2 + 1)
     }
 
     fn next_attempt(&mut self, id: u64, state: State) -> Option<u32> {

@@ -11,6 +11,8 @@
 //! | [`confidence`] | confidence scores and their calibration |
 //! | [`routing`] | where a result goes next, and which replica gets it |
 //! | [`batching`] | when a replica's queue becomes a batch |
+//! | [`turns`] | whose turn it is on a device that runs one batch at a time |
+//! | [`vote`] | what an ensemble answers |
 //! | [`ledger`] | the book of accepted requests: one terminal reply each |
 //! | [`admission`] | which requests to accept, so that goodput stays level under overload |
 //! | [`energy`] | joules, where known |
@@ -24,6 +26,7 @@
 //! | [`gears`] | gear plans: cascades, placement and batching by load |
 //! | [`shifting`] | which gear for which load |
 //! | [`drift`] | whether the load still is what the plan was made for |
+//! | [`simulator`] | what a plan does with a load, without serving it |
 
 pub mod admission;
 pub mod batching;
@@ -42,8 +45,11 @@ pub mod profile;
 pub mod routing;
 pub mod run_time;
 pub mod shifting;
+pub mod simulator;
 pub mod skips;
 pub mod thresholds;
+pub mod turns;
+pub mod vote;
 
 #[cfg(test)]
 mod schema_tests;

@@ -155,6 +155,16 @@ pub struct Gear {
     pub wiring: Wiring,
 }
 
+impl Gear {
+    /// The batching of a variant's replicas in this gear: that of its first stage. `None` if no stage runs the variant.
+    pub fn batching(&self, variant: &str) -> Option<Batching> {
+        let mut stages = self.wiring.stages.iter();
+        stages
+            .find(|stage| stage.variant == variant)
+            .map(|stage| stage.batching)
+    }
+}
+
 /// What a planner expects of a gear at the upper end of its load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -65,11 +65,11 @@ fn band(bands: &[Band], confidence: Option<f64>) -> Result<&Band, RoutingError> 
         .ok_or(RoutingError::NotCovered(confidence))
 }
 
-/// Who gets a request that takes an edge.
+/// Who gets a request that takes an edge. Replicas are ids for the actors and numbers for the simulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Destination<'a> {
-    /// This replica, by id.
-    Replica(&'a str),
+pub enum Destination<R> {
+    /// This replica.
+    Replica(R),
     /// Whichever replica of the stage the broker picks.
     QueueGroup,
 }
@@ -79,30 +79,74 @@ pub enum Destination<'a> {
 ///
 /// `draw` is uniform in [0, 1), from the caller's generator. The queue group comes last because the caller's view of who
 /// lives is always a little old: the broker knows of a replica that started a moment ago.
-pub fn destination(edge: &Edge, alive: impl Fn(&str) -> bool, draw: f64) -> Destination<'_> {
+pub fn destination(edge: &Edge, alive: impl Fn(&str) -> bool, draw: f64) -> Destination<&str> {
     if edge.shares.is_empty() {
         return Destination::QueueGroup;
     }
-    let living = || {
-        edge.shares
-            .iter()
-            .filter(|(id, share)| **share > 0.0 && alive(id))
-            .map(|(id, share)| (id.as_str(), *share))
-    };
-    let total: f64 = living().map(|(_, share)| share).sum();
-    // A NaN draw compares as false below and so falls to the last living replica.
-    let mut left = draw * total;
+    let shares = edge.shares.iter().map(|(id, share)| (id.as_str(), *share));
+    let living = summed(shares, &alive);
+    let point = draw * living.clone().last().map_or(0.0, |(_, end)| end);
     let mut chosen = None;
-    for (id, share) in living() {
+    for (id, end) in living {
         chosen = Some(id);
-        if left < share {
+        if point < end {
             break;
         }
-        left -= share;
     }
+    let backup = || edge.backup.iter().map(String::as_str).find(|id| alive(id));
     chosen
-        .or_else(|| edge.backup.iter().map(String::as_str).find(|id| alive(id)))
+        .or_else(backup)
         .map_or(Destination::QueueGroup, Destination::Replica)
+}
+
+/// The living replicas that have a share, each with the sum of the shares up to and with its own.
+fn summed<R: Copy>(
+    shares: impl Iterator<Item = (R, f64)> + Clone,
+    alive: impl Fn(R) -> bool + Clone,
+) -> impl Iterator<Item = (R, f64)> + Clone {
+    shares
+        .filter(move |(id, share)| *share > 0.0 && alive(*id))
+        .scan(0.0, |sum, (id, share)| {
+            *sum += share;
+            Some((id, *sum))
+        })
+}
+
+/// What [`destination`] comes to for one edge as long as nobody dies or comes back: the same choice in logarithmic time, for
+/// a caller that asks millions of times in between.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Living<R> {
+    /// Ascending by their sums of shares.
+    summed: Vec<(R, f64)>,
+    backup: Option<R>,
+}
+
+impl<R: Copy> Living<R> {
+    /// Of an edge with these shares, in the order of the replicas' ids, and this backup list.
+    pub fn of(shares: &[(R, f64)], backup: &[R], alive: impl Fn(R) -> bool) -> Self {
+        let backup = backup.iter().copied().filter(|_| !shares.is_empty());
+        Self {
+            summed: summed(shares.iter().copied(), &alive).collect(),
+            backup: backup.clone().find(|id| alive(*id)),
+        }
+    }
+
+    /// Picks the replica for one request, as [`destination`] does.
+    pub fn destination(&self, draw: f64) -> Destination<R> {
+        let Some((last, total)) = self.summed.last() else {
+            return self.backup.map_or(Destination::QueueGroup, Destination::Replica);
+        };
+        let point = draw * total;
+        let chosen = self.summed.partition_point(|(_, end)| *end <= point);
+        Destination::Replica(self.summed.get(chosen).map_or(*last, |(id, _)| *id))
+    }
+}
+
+/// The draw of this number: a low-discrepancy sequence in [0, 1). Successive draws by the golden ratio spread as evenly as
+/// shares can be met.
+pub fn draw(count: u64) -> f64 {
+    let turned = count.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (turned >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 /// Whether a request on an edge without shares goes to the replica in the sender's own process rather than to the queue group.
@@ -226,6 +270,13 @@ mod tests {
     }
 
     #[test]
+    fn draws_are_even() {
+        let mut tenths = [0; 10];
+        (0..1000).for_each(|count| tenths[(draw(count) * 10.0) as usize] += 1);
+        assert!(tenths.iter().all(|n| (98..=102).contains(n)), "{tenths:?}");
+    }
+
+    #[test]
     fn the_neighbour_is_preferred_until_a_batch_waits_there() {
         assert!(prefer_local(0, 1));
         assert!(prefer_local(31, 32));
@@ -244,6 +295,22 @@ mod tests {
             match destination(&edge, |id| !dead.contains(id), draw) {
                 Destination::Replica(id) => prop_assert!(shares[id] > 0.0 && !dead.contains(id)),
                 Destination::QueueGroup => prop_assert!(!living),
+            }
+        }
+
+        #[test]
+        fn the_prepared_choice_is_the_same(
+            shares in prop::collection::btree_map("[a-f]", 0.0..1.0_f64, 0..6),
+            backup in prop::collection::vec("[a-h]", 0..3),
+            dead in prop::collection::btree_set("[a-h]", 0..8),
+            draws in prop::collection::vec(0.0..1.0_f64, 20),
+        ) {
+            let edge = Edge { stage: "s".into(), shares, backup };
+            let shares: Vec<(&str, f64)> = edge.shares.iter().map(|(id, share)| (id.as_str(), *share)).collect();
+            let backup: Vec<&str> = edge.backup.iter().map(String::as_str).collect();
+            let living = Living::of(&shares, &backup, |id| !dead.contains(id));
+            for draw in draws {
+                prop_assert_eq!(living.destination(draw), destination(&edge, |id| !dead.contains(id), draw));
             }
         }
     }

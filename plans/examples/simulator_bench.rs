@@ -1,0 +1,297 @@
+//! How fast the simulator is: a three-stage cascade under several regimes of batching, on one core.
+//!
+//! `cargo run --release -p kaskade-plans --example simulator_bench [requests]`
+#![expect(clippy::print_stdout, reason = "it prints a table")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "it measures time; the simulator does not read it"
+)]
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::time::Instant;
+
+use kaskade_plans::confidence::{Calibration, Estimator};
+use kaskade_plans::plan::{
+    Band, Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
+    Target, Wiring,
+};
+use kaskade_plans::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
+use kaskade_plans::simulator::{SimConfig, Simulator};
+
+const SAMPLES: usize = 10_000;
+
+/// Latency of a batch, seconds: a fixed part and a part per request. A family like the small BERTs on a GPU.
+const VARIANTS: [(&str, f64, f64); 3] = [
+    ("tiny", 0.001, 0.000_01),
+    ("small", 0.003, 0.000_05),
+    ("base", 0.010, 0.000_4),
+];
+
+/// Up to these confidences a result goes on: 30 % after the first stage, 30 % of those after the second.
+const THRESHOLD: f64 = 0.3;
+
+struct Regime {
+    name: &'static str,
+    devices: usize,
+    qps: f64,
+    min_queue: u32,
+    max_batch: u32,
+    hop_us: u64,
+    budget_us: Option<u64>,
+    sharing: Sharing,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let requests = std::env::args()
+        .nth(1)
+        .map_or(Ok(10_000_000), |text| text.parse())?;
+    let plain = Regime {
+        name: "min_queue 1",
+        devices: 8,
+        qps: 8_000.0,
+        min_queue: 1,
+        max_batch: 64,
+        hop_us: 50,
+        budget_us: None,
+        sharing: Sharing::Exclusive,
+    };
+    let regimes = [
+        Regime {
+            name: "min_queue 1, light load",
+            qps: 800.0,
+            ..plain
+        },
+        Regime {
+            name: "min_queue 1, concurrent",
+            sharing: Sharing::Concurrent,
+            ..plain
+        },
+        Regime {
+            name: "min_queue 1, budget 200 ms",
+            budget_us: Some(200_000),
+            ..plain
+        },
+        Regime {
+            name: "min_queue 1, no hop cost",
+            hop_us: 0,
+            ..plain
+        },
+        Regime {
+            name: "min_queue 16",
+            min_queue: 16,
+            ..plain
+        },
+        Regime {
+            name: "min_queue 64",
+            min_queue: 64,
+            ..plain
+        },
+        Regime {
+            name: "1 device",
+            devices: 1,
+            qps: 1_000.0,
+            ..plain
+        },
+        Regime {
+            name: "100 devices",
+            devices: 100,
+            qps: 80_000.0,
+            ..plain
+        },
+        Regime {
+            name: "1000 devices",
+            devices: 1_000,
+            qps: 80_000.0,
+            ..plain
+        },
+        Regime {
+            name: "1000 devices, min_queue 16",
+            devices: 1_000,
+            qps: 80_000.0,
+            min_queue: 16,
+            ..plain
+        },
+        plain,
+    ];
+    println!(
+        "{:<28} {:>9} {:>9} {:>9} {:>8} {:>9} {:>7} {:>7}",
+        "regime", "Mreq/s", "Mevents/s", "x real", "in fl.", "p95 ms", "batch", "util"
+    );
+    for regime in &regimes {
+        measure(regime, requests)?;
+    }
+    Ok(())
+}
+
+fn measure(regime: &Regime, requests: u64) -> Result<(), Box<dyn Error>> {
+    let config = SimConfig {
+        entry_hop_us: 2 * regime.hop_us,
+        hop_us: regime.hop_us,
+        budget_us: regime.budget_us,
+        ..SimConfig::default()
+    };
+    let simulator = Simulator::new(&plan(regime), &profile(), &config)?;
+    let gap = 1e6 / regime.qps;
+    // Gaps between none and twice the mean, so that arrivals cost next to nothing themselves.
+    let arrivals = (0..requests).map(|number| ((number as f64 + noise(number)) * gap) as u64);
+    let started = Instant::now();
+    let report = simulator.run(arrivals, &mut ());
+    let seconds = started.elapsed().as_secs_f64();
+    let outcomes = report.answered + report.expired + report.refused + report.failed;
+    if outcomes != requests || report.lost != 0 {
+        return Err(format!("{outcomes} outcomes for {requests} requests").into());
+    }
+    let (runs, batches) = report
+        .variants
+        .iter()
+        .fold((0, 0), |sum, of| (sum.0 + of.runs, sum.1 + of.batches));
+    println!(
+        "{:<28} {:>9.2} {:>9.2} {:>9.1} {:>8} {:>9.2} {:>7.1} {:>7.2}",
+        regime.name,
+        requests as f64 / seconds / 1e6,
+        report.events as f64 / seconds / 1e6,
+        report.duration_us as f64 / 1e6 / seconds,
+        report.max_in_flight,
+        report.latency.p95().unwrap_or_default() as f64 / 1e3,
+        runs as f64 / f64::from(u32::try_from(batches)?.max(1)),
+        report.max_utilisation(),
+    );
+    Ok(())
+}
+
+/// A number in [0, 1) that looks drawn.
+fn noise(number: u64) -> f64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (mixed >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// Every variant on every device.
+fn plan(regime: &Regime) -> Plan {
+    let batching = |stage: usize| Batching {
+        min_queue: if stage == 0 { regime.min_queue } else { 1 },
+        max_batch: regime.max_batch,
+        max_wait_us: 20_000,
+    };
+    let edge = |variant: usize| Edge {
+        shares: shares(VARIANTS[variant].0, regime.devices),
+        ..Edge::to(VARIANTS[variant].0)
+    };
+    let stage = |(place, (name, _, _)): (usize, &(&str, f64, f64))| Stage {
+        name: (*name).to_owned(),
+        variant: (*name).to_owned(),
+        exit: if place + 1 < VARIANTS.len() {
+            let on = Band {
+                from: 0.0,
+                to: Target::Stage(edge(place + 1)),
+            };
+            Exit::Bands {
+                bands: vec![
+                    on,
+                    Band {
+                        from: THRESHOLD,
+                        to: Target::Reply,
+                    },
+                ],
+            }
+        } else {
+            Exit::Reply
+        },
+        batching: batching(place),
+    };
+    let replicas = (0..regime.devices).flat_map(|device| {
+        VARIANTS.iter().map(move |(name, _, _)| Replica {
+            id: id(name, device),
+            variant: (*name).to_owned(),
+            worker: format!("w{}", device / 2),
+            device: format!("cuda:{}", device % 2),
+            partition: None,
+        })
+    });
+    Plan {
+        version: PLAN_VERSION,
+        app: "bench".into(),
+        made_by: "simulator_bench".into(),
+        variants: VARIANTS.iter().map(planned).collect(),
+        placement: replicas.collect(),
+        sharing: regime.sharing,
+        slo: None,
+        gears: vec![Gear {
+            name: "only".into(),
+            load: LoadRange::ALL,
+            expected: None,
+            wiring: Wiring {
+                entry: edge(0),
+                ensemble: Vec::new(),
+                stages: VARIANTS.iter().enumerate().map(stage).collect(),
+            },
+        }],
+    }
+}
+
+fn planned((name, _, _): &(&str, f64, f64)) -> PlannedVariant {
+    PlannedVariant {
+        name: (*name).to_owned(),
+        calibration: Some(calibration()),
+    }
+}
+
+fn calibration() -> Calibration {
+    Calibration {
+        estimator: Estimator::MaxSquared,
+        temperature: 1.0,
+    }
+}
+
+fn id(variant: &str, device: usize) -> String {
+    format!("{variant}-{device}")
+}
+
+fn shares(variant: &str, devices: usize) -> BTreeMap<String, f64> {
+    (0..devices)
+        .map(|device| (id(variant, device), 1.0 / devices as f64))
+        .collect()
+}
+
+fn profile() -> Profile {
+    let cost = |fixed: f64, each: f64, batch: u32| BatchCost {
+        batch,
+        latency_s: fixed + each * f64::from(batch),
+        energy_j: None,
+        memory_bytes: None,
+        utilisation: None,
+    };
+    let variant = |(place, (name, fixed, each)): (u64, &(&str, f64, f64))| VariantProfile {
+        name: (*name).to_owned(),
+        parameters: 1,
+        costs: [1, 8, 64]
+            .iter()
+            .map(|batch| cost(*fixed, *each, *batch))
+            .collect(),
+        calibration: calibration(),
+        ece: BeforeAfter {
+            before: 0.0,
+            after: 0.0,
+        },
+        validation: Validation {
+            predictions: vec![0; SAMPLES],
+            confidences: (0..SAMPLES as u64)
+                .map(|sample| noise(sample + 1_000_000 * place))
+                .collect(),
+            correct: (0..SAMPLES as u64)
+                .map(|sample| noise(sample + 7_000_000 * (place + 1)) < 0.9)
+                .collect(),
+        },
+    };
+    Profile {
+        version: PROFILE_VERSION,
+        app: "bench".into(),
+        device: "made up".into(),
+        energy_source: "none".into(),
+        estimator: Estimator::MaxSquared,
+        samples: SAMPLES,
+        variants: (0..).zip(&VARIANTS).map(variant).collect(),
+    }
+}

@@ -1,0 +1,231 @@
+//! What a simulation is told beside the plan and the profile, and what may be wrong with it.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::admission::AdmissionConfig;
+use crate::energy::EnergyModel;
+use crate::invalid::Invalid;
+use crate::ledger::LedgerConfig;
+use crate::liveness::{BEAT_PERIOD_US, MISSED_BEATS};
+use crate::routing::RoutingError;
+use crate::shifting::ShiftConfig;
+
+/// What a simulation is told beside the plan and the profile. Times in microseconds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SimConfig {
+    /// Seed of every draw. The same seed gives the same report.
+    pub seed: u64,
+    /// From the client to the first queue and from the last replica back, together. Half of it is spent on each way.
+    pub entry_hop_us: u64,
+    /// From one stage to the next.
+    pub hop_us: u64,
+    /// How gears are chosen; absent: the service stays in [`SimConfig::start_gear`].
+    pub shift: Option<ShiftConfig>,
+    /// The gear it starts in.
+    pub start_gear: u32,
+    /// Time that each request has; absent: as long as it takes.
+    pub budget_us: Option<u64>,
+    /// Requests that may wait in each replica's queue.
+    pub queue_capacity: usize,
+    /// How early an overloaded service refuses; absent: it does not. Needs a budget.
+    pub admission: Option<AdmissionConfig>,
+    /// How many requests may be in flight, and how often and when one is sent again.
+    pub ledger: LedgerConfig,
+    /// How long a replica's failure stays unnoticed: until then shares lead to it, and what it held is not sent again.
+    pub detection_us: u64,
+    /// What happens to replicas, in any order.
+    pub timeline: Vec<ReplicaEvent>,
+    /// Ids of the replicas that do not run at the start.
+    pub initially_down: Vec<String>,
+    /// How joules are reckoned; absent: they stay unknown.
+    pub power: Option<Power>,
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            entry_hop_us: 0,
+            hop_us: 0,
+            shift: None,
+            start_gear: 0,
+            budget_us: None,
+            queue_capacity: usize::MAX,
+            admission: None,
+            ledger: LedgerConfig {
+                max_in_flight: usize::MAX,
+                ..LedgerConfig::default()
+            },
+            // A beat is missed half a period after the failure on average.
+            detection_us: BEAT_PERIOD_US * MISSED_BEATS + BEAT_PERIOD_US / 2,
+            timeline: Vec::new(),
+            initially_down: Vec::new(),
+            power: None,
+        }
+    }
+}
+
+impl SimConfig {
+    /// Checks what can be checked without the plan.
+    pub(super) fn check(&self, gears: usize) -> Result<(), SimError> {
+        let within = |field, found: f64, ok: bool, expected| {
+            let found = found.to_string();
+            if ok {
+                Ok(())
+            } else {
+                Err(SimError::Config {
+                    field,
+                    found,
+                    expected,
+                })
+            }
+        };
+        let gear = self.start_gear;
+        within(
+            "start_gear",
+            gear.into(),
+            (gear as usize) < gears,
+            "a gear of the plan",
+        )?;
+        if let Some(budget) = self.budget_us {
+            within("budget_us", budget as f64, budget > 0, "at least 1 microsecond")?;
+        }
+        if self.admission.is_some() && self.budget_us.is_none() {
+            return within("admission", 1.0, false, "absent where no request has a budget");
+        }
+        let capacity = self.queue_capacity;
+        within("queue_capacity", capacity as f64, capacity > 0, "at least 1")?;
+        let attempts = self.ledger.max_attempts;
+        let counted = (1..u32::from(u16::MAX)).contains(&attempts);
+        within("ledger.max_attempts", attempts.into(), counted, "from 1 to 65534")?;
+        if let Some(shift) = self.shift {
+            within(
+                "shift.tick_us",
+                shift.tick_us as f64,
+                shift.tick_us > 0,
+                "at least 1",
+            )?;
+        }
+        let watts = match self.power {
+            Some(Power::Modelled(model)) => vec![model.idle_watts, model.active_watts_per_core],
+            Some(Power::Profiled { idle_watts }) => vec![idle_watts],
+            None => Vec::new(),
+        };
+        let sound = |watts: &f64| watts.is_finite() && *watts >= 0.0;
+        let mut unsound = watts.into_iter().filter(|watts| !sound(watts));
+        unsound.next().map_or(Ok(()), |watts| {
+            within("power", watts, false, "finite and not negative")
+        })
+    }
+}
+
+/// Something that happens to a replica.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaEvent {
+    /// When, microseconds.
+    pub at_us: u64,
+    /// The replica's id.
+    pub replica: String,
+    /// What.
+    pub change: Change,
+}
+
+/// What happens to a replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// It is loaded and takes requests from now on.
+    Starts,
+    /// It takes nothing new and answers what it has.
+    Stops,
+    /// It is gone, and with it its queue and its batch.
+    Fails,
+}
+
+/// How joules are reckoned.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Power {
+    /// By stated power of every device that has a running replica; a busy device counts as one core.
+    Modelled(EnergyModel),
+    /// By what the profile measured of every batch, and this much for every device that has a running replica, watts.
+    Profiled {
+        /// Power drawn whether it works or not, watts.
+        idle_watts: f64,
+    },
+}
+
+/// Why a simulation cannot be set up.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum SimError {
+    /// The plan is unsound.
+    #[error("the plan cannot be simulated: {0}")]
+    Plan(#[from] Invalid),
+    /// A variant that a stage names was not profiled.
+    #[error("variant `{variant}` of the plan is not in the profile; profile it, or plan without it")]
+    NoProfile {
+        /// The variant.
+        variant: String,
+    },
+    /// A variant's costs are absent or no positive numbers.
+    #[error(
+        "the profile's costs of variant `{variant}` give no latency for a batch of {batch}; profile it again"
+    )]
+    NoLatency {
+        /// The variant.
+        variant: String,
+        /// The batch size.
+        batch: u32,
+    },
+    /// A variant's validation columns are shorter than the profile says, or there are none.
+    #[error(
+        "variant `{variant}` has {found} validation samples, the profile says {expected}; profile it again"
+    )]
+    Samples {
+        /// The variant.
+        variant: String,
+        /// The length of its shortest column.
+        found: usize,
+        /// What the profile says, at least one.
+        expected: usize,
+    },
+    /// A validation sample has no way out of a stage.
+    #[error("gear `{gear}`, stage `{stage}`, validation sample {sample}: {source}")]
+    NoRoute {
+        /// The gear.
+        gear: String,
+        /// The stage.
+        stage: String,
+        /// The sample.
+        sample: usize,
+        /// Why.
+        source: RoutingError,
+    },
+    /// The configuration names a replica that the plan has not.
+    #[error("{field}: the plan has no replica `{replica}`")]
+    NoSuchReplica {
+        /// The field of the configuration.
+        field: &'static str,
+        /// The replica.
+        replica: String,
+    },
+    /// A figure of the configuration is out of its range.
+    #[error("{field}: {found} must be {expected}")]
+    Config {
+        /// The field.
+        field: &'static str,
+        /// What it holds.
+        found: String,
+        /// What it may hold.
+        expected: &'static str,
+    },
+    /// The plan has more of something than the simulator counts.
+    #[error("the plan has more than {limit} {what}, which the simulator cannot number")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// The most there may be.
+        limit: usize,
+    },
+}

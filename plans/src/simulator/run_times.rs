@@ -1,0 +1,72 @@
+//! How long the batches of a replica run, by size.
+
+use super::config::SimError;
+use crate::fit;
+use crate::profile::{BatchCost, VariantProfile};
+
+/// Batch sizes whose times are reckoned beforehand; larger ones are rare and reckoned when they come.
+const PREPARED: u32 = 4096;
+
+/// How long the batches of one variant run, or of one partition of it, and what they draw.
+#[derive(Debug, Clone)]
+pub(super) struct RunTimes {
+    costs: Vec<BatchCost>,
+    parts: u32,
+    /// By batch size, from 0.
+    prepared: Vec<Cost>,
+}
+
+/// Of one batch.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cost {
+    /// Latency, microseconds, at least 1.
+    pub(super) run_us: u64,
+    /// Joules, NaN where unknown.
+    pub(super) energy_j: f64,
+}
+
+impl RunTimes {
+    /// Of batches up to `largest`. A partition takes its part of the whole model's time: slices are cut to be even.
+    pub(super) fn new(
+        profiled: &VariantProfile,
+        parts: u32,
+        largest: u32,
+        with_energy: bool,
+    ) -> Result<Self, SimError> {
+        let mut times = Self {
+            costs: profiled.costs.clone(),
+            parts,
+            prepared: Vec::new(),
+        };
+        if !with_energy {
+            times.costs.iter_mut().for_each(|cost| cost.energy_j = None);
+        }
+        times.prepared.push(Cost::default());
+        for batch in 1..=largest.clamp(1, PREPARED) {
+            let cost = times.reckon(batch).ok_or_else(|| SimError::NoLatency {
+                variant: profiled.name.clone(),
+                batch,
+            })?;
+            times.prepared.push(cost);
+        }
+        Ok(times)
+    }
+
+    pub(super) fn of(&self, batch: usize) -> Cost {
+        if let Some(cost) = self.prepared.get(batch) {
+            return *cost;
+        }
+        let batch = u32::try_from(batch).unwrap_or(u32::MAX);
+        self.reckon(batch).unwrap_or_default()
+    }
+
+    fn reckon(&self, batch: u32) -> Option<Cost> {
+        let parts = f64::from(self.parts);
+        let latency_s = fit::batch_latency_s(&self.costs, batch)? / parts;
+        let energy_j = fit::batch_energy_j(&self.costs, batch).map_or(f64::NAN, |joules| joules / parts);
+        Some(Cost {
+            run_us: ((latency_s * 1e6).round() as u64).max(1),
+            energy_j,
+        })
+    }
+}

@@ -1,0 +1,151 @@
+//! Whose turn it is on a device that runs one batch at a time (CascadeServe appendix C.1).
+//!
+//! A queue that falls due asks for the device and is served in the order in which the queues fell due. Without that
+//! order the queue that is polled first wins every time, and under load a small model's replica starves the large one beside
+//! it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The line before one device. `R` names its replicas; among queues that fell due at the same time the lesser goes first.
+#[derive(Debug, Clone)]
+pub struct Turns<R> {
+    holder: Option<R>,
+    line: BTreeSet<(u64, R)>,
+    since: BTreeMap<R, u64>,
+}
+
+impl<R: Copy + Ord> Default for Turns<R> {
+    fn default() -> Self {
+        Self {
+            holder: None,
+            line: BTreeSet::new(),
+            since: BTreeMap::new(),
+        }
+    }
+}
+
+impl<R: Copy + Ord> Turns<R> {
+    /// The queue of this replica fell due at `now`, microseconds. True if it has the device: start a batch. Otherwise it
+    /// stands in line and hears from [`Turns::release`]; asking again while in line keeps its place. The holder may ask too,
+    /// for the batch after the one it runs.
+    pub fn request(&mut self, replica: R, now: u64) -> bool {
+        if self.holder.is_none() {
+            self.holder = Some(replica);
+            return true;
+        }
+        if let std::collections::btree_map::Entry::Vacant(place) = self.since.entry(replica) {
+            place.insert(now);
+            self.line.insert((now, replica));
+        }
+        false
+    }
+
+    /// The holder's batch has ended, or it had none to start. Gives the next in line, which has the device from now on. From
+    /// any other replica this changes nothing.
+    pub fn release(&mut self, replica: R) -> Option<R> {
+        if self.holder != Some(replica) {
+            return None;
+        }
+        self.holder = self.line.pop_first().map(|(_, next)| next);
+        if let Some(next) = self.holder {
+            self.since.remove(&next);
+        }
+        self.holder
+    }
+
+    /// The replica is gone: it leaves the line, and the device if it had it. Gives who has the device instead, if that is
+    /// somebody new.
+    pub fn cancel(&mut self, replica: R) -> Option<R> {
+        if let Some(since) = self.since.remove(&replica) {
+            self.line.remove(&(since, replica));
+        }
+        self.release(replica)
+    }
+
+    /// Who has the device.
+    pub fn holder(&self) -> Option<R> {
+        self.holder
+    }
+
+    /// How many stand in line.
+    pub fn waiting(&self) -> usize {
+        self.line.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_free_device_is_had_at_once() {
+        let mut turns = Turns::default();
+        assert!(turns.request("a", 0));
+        assert_eq!(turns.release("a"), None);
+        assert_eq!(turns.holder(), None);
+    }
+
+    #[test]
+    fn the_line_is_by_time_then_by_replica_and_asking_again_keeps_the_place() {
+        let mut turns = Turns::default();
+        assert!(turns.request("x", 0));
+        assert!(!turns.request("c", 1));
+        assert!(!turns.request("b", 2));
+        assert!(!turns.request("a", 2));
+        assert!(!turns.request("c", 9));
+        assert_eq!(turns.waiting(), 3);
+        assert_eq!(turns.release("x"), Some("c"));
+        assert_eq!(turns.release("c"), Some("a"));
+        assert_eq!(turns.release("a"), Some("b"));
+        assert_eq!(turns.release("b"), None);
+    }
+
+    #[test]
+    fn the_holder_may_stand_in_line_for_its_next_batch() {
+        let mut turns = Turns::default();
+        assert!(turns.request("a", 0));
+        assert!(!turns.request("a", 1));
+        assert!(!turns.request("b", 2));
+        assert_eq!(turns.release("a"), Some("a"));
+        assert_eq!(turns.release("a"), Some("b"));
+    }
+
+    #[test]
+    fn who_leaves_gives_way() {
+        let mut turns = Turns::default();
+        assert!(turns.request("a", 0));
+        assert!(!turns.request("b", 1));
+        assert!(!turns.request("c", 2));
+        assert_eq!(turns.release("c"), None, "only the holder releases");
+        assert_eq!(turns.cancel("b"), None);
+        assert_eq!(turns.cancel("a"), Some("c"));
+        assert_eq!(turns.cancel("c"), None);
+        assert!(turns.request("b", 3));
+    }
+
+    proptest! {
+        /// Whoever asked gets the device once, in order of asking.
+        #[test]
+        fn nobody_is_forgotten_and_nobody_overtakes(asks in prop::collection::vec((0..8_u32, 0..3_u64), 1..60)) {
+            let mut turns = Turns::default();
+            let (mut now, mut line) = (0, Vec::<(u64, u32)>::new());
+            prop_assert!(turns.request(99, 0));
+            for (replica, later) in asks {
+                now += later;
+                prop_assert!(!turns.request(replica, now));
+                if line.iter().all(|(_, waits)| *waits != replica) {
+                    line.push((now, replica));
+                }
+            }
+            line.sort_unstable();
+            let mut holder = 99;
+            for (_, expected) in line {
+                prop_assert_eq!(turns.release(holder), Some(expected));
+                holder = expected;
+            }
+            prop_assert_eq!(turns.release(holder), None);
+        }
+    }
+}
