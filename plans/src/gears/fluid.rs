@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::evaluate::{Evaluate, Outcome};
-use crate::fit::per_request;
+use crate::fit::batch_latency_s;
 use crate::plan::{Edge, Plan, Wiring};
 use crate::profile::Profile;
 use crate::routing::{Route, route};
@@ -27,7 +27,7 @@ impl<'a> Fluid<'a> {
             .iter()
             .find(|profiled| profiled.name == variant)
             .unwrap();
-        per_request(&profiled.costs, batch, |cost| Some(cost.latency_s)).unwrap()
+        batch_latency_s(&profiled.costs, batch).unwrap() / f64::from(batch)
     }
 
     /// Share of the samples that every stage sees.

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! with `u` the highest utilisation after pruning over all ranges that use the replica's model (the paper's formula was lost; this
-//! one grows and falls with what it says). The last replica of a needed model, or one without which a range cannot be carried,
-//! has no utility. What was pruned too much, because something larger went later, is put back.
+//! one grows and falls with what it says). The last replica of a needed model is never pruned; one without which a range cannot be
+//! carried only if nothing else is left to prune. What was pruned too much, because something larger went later, is put back,
+//! and what the greedy order got wrong is [rearranged](super::rearrange); if a range still cannot be carried, that is the fault.
 //!
 //! A thousand devices with eight models are some seven thousand prunings out of thousands of candidates each. Three things
 //! make that a fraction of a second. Devices that host the same are one group, and one candidate. Ranges with the same
@@ -23,6 +24,7 @@ use super::balance::{Cuts, Group};
 use super::fault::FaultKind;
 use super::models::{ModelSet, Models};
 use super::options::DeviceSpec;
+use super::rearrange::{join, rearrange};
 use super::search::Cascade;
 
 /// A cascade at the highest load that it serves.
@@ -123,18 +125,22 @@ pub(super) fn place(
         cuts: cuts(models, needs, &groups),
         groups,
     };
-    if let Some((need, model, utilisation)) = pruning.overloaded() {
-        return Err(Unplaced {
-            range: need.range,
-            model,
-            kind: FaultKind::Utilisation { utilisation },
-        });
+    if let Some(unplaced) = pruning.overloaded() {
+        return Err(unplaced);
     }
+    let mut pruned = false;
     while pruning.overallocated() {
         pruning.step(fleet.step).ok_or_else(|| pruning.stuck(fleet))?;
+        pruned = true;
     }
-    pruning.put_back();
-    Ok(pruning.groups)
+    if pruned {
+        pruning.put_back();
+        pruning.rearrange();
+    }
+    match pruning.overloaded() {
+        Some(unplaced) => Err(unplaced),
+        None => Ok(pruning.groups),
+    }
 }
 
 fn cuts(models: &Models, needs: &[Need<'_>], groups: &[Group]) -> Vec<Cuts> {
@@ -152,21 +158,23 @@ struct Pruning<'a> {
 }
 
 impl<'a> Pruning<'a> {
-    /// The need that the placement cannot carry by far, its bottleneck and its utilisation.
-    fn overloaded(&self) -> Option<(Need<'a>, usize, f64)> {
+    /// The need that the placement falls shortest of, if there is any.
+    fn overloaded(&self) -> Option<Unplaced> {
         let loads = self
             .needs
             .iter()
             .zip(&self.cuts)
-            .map(|(need, cuts)| (*need, cuts.load()));
+            .map(|(need, cuts)| (need, cuts.load()));
         let (need, load) = loads
             .filter(|(_, load)| load.utilisation > 1.0)
             .max_by(|(_, a), (_, b)| a.utilisation.total_cmp(&b.utilisation))?;
-        Some((
-            need,
-            bottleneck(self.models, need.cascade, load.binding),
-            load.utilisation,
-        ))
+        Some(Unplaced {
+            range: need.range,
+            model: bottleneck(self.models, need.cascade, load.binding),
+            kind: FaultKind::Utilisation {
+                utilisation: load.utilisation,
+            },
+        })
     }
 
     fn excess(&self, group: &Group) -> u64 {
@@ -179,22 +187,29 @@ impl<'a> Pruning<'a> {
         self.groups.iter().any(|group| self.excess(group) > 0)
     }
 
-    /// Prunes the replicas of highest utility, on `step` devices of a group or as many less as it must be. `None` if none has
-    /// any.
+    /// Prunes the replicas of highest utility, on `step` devices of a group or as many less as it must be. If none has any, it
+    /// prunes the one that costs least nonetheless: rearranging may mend what that breaks. `None` if all are last replicas.
     fn step(&mut self, step: usize) -> Option<()> {
         let mut step = step;
         loop {
-            if let Some((group, model)) = self.best(step) {
+            if let Some((group, model)) = self.best(step, 0.0) {
                 self.prune(group, model, step);
                 return Some(());
             }
-            step = (step > 1).then_some(step / 2)?;
+            if step == 1 {
+                break;
+            }
+            step /= 2;
         }
+        let (group, model) = self.best(1, f64::NEG_INFINITY)?;
+        self.prune(group, model, 1);
+        Some(())
     }
 
-    fn best(&self, step: usize) -> Option<(usize, usize)> {
+    /// The replica of highest utility above a bound: its group and its model.
+    fn best(&self, step: usize, above: f64) -> Option<(usize, usize)> {
         let mut best = None;
-        let mut highest = 0.0;
+        let mut highest = above;
         for (index, group) in self.groups.iter().enumerate() {
             let excess = self.excess(group);
             for model in group.hosted.iter().filter(|_| excess > 0) {
@@ -208,20 +223,22 @@ impl<'a> Pruning<'a> {
         best
     }
 
+    /// Below 0 where a range could no longer be carried, infinitely so for a last replica.
     fn utility(&self, group: &Group, model: usize, excess: u64, step: usize) -> f64 {
         let pruned = step.min(group.devices.len());
-        let left = replicas(&self.groups, model) - pruned;
-        if left < self.at_least.get(&model).copied().unwrap_or(1).max(1) {
+        if replicas(&self.groups, model) - pruned < self.least(model) {
             return f64::NEG_INFINITY;
         }
         let speed = group.speed * pruned as f64;
         let after = |cuts: &Cuts| cuts.utilisation_without(group.hosted, model, speed);
         let users = self.cuts.iter().filter(|cuts| cuts.asks_for(model));
         let utilisation = users.map(after).fold(0.0, f64::max);
-        if utilisation > 1.0 {
-            return f64::NEG_INFINITY;
-        }
         excess.min(self.models.memory_bytes(model)) as f64 * (1.0 - utilisation)
+    }
+
+    /// How many replicas of a model there must be.
+    fn least(&self, model: usize) -> usize {
+        self.at_least.get(&model).copied().unwrap_or(1).max(1)
     }
 
     fn prune(&mut self, index: usize, model: usize, step: usize) {
@@ -240,23 +257,7 @@ impl<'a> Pruning<'a> {
             cuts.prune(hosted, model, speed);
         }
         self.groups.retain(|group| !group.devices.is_empty());
-        self.join(moved);
-    }
-
-    /// Adds a group to its like.
-    fn join(&mut self, moved: Group) {
-        let like = |group: &&mut Group| {
-            group.hosted == moved.hosted
-                && group.memory_bytes == moved.memory_bytes
-                && group.speed.to_bits() == moved.speed.to_bits()
-        };
-        match self.groups.iter_mut().find(like) {
-            Some(group) => {
-                group.devices.extend(moved.devices);
-                group.devices.sort_unstable();
-            }
-            None => self.groups.push(moved),
-        }
+        join(&mut self.groups, moved);
     }
 
     /// Adds the needed models that fit, largest first: a replica more never makes a device busier.
@@ -270,50 +271,48 @@ impl<'a> Pruning<'a> {
                     group.hosted = more;
                 }
             }
-            self.join(group);
+            join(&mut self.groups, group);
         }
     }
 
-    /// What keeps the placement from fitting. If some device is too small because of models that have no other replica, the
-    /// largest of them, whichever range uses it; else the model that binds the need nearest to its limit.
-    fn stuck(&self, fleet: &Fleet) -> Unplaced {
+    fn rearrange(&mut self) {
         let wanted = wanted(self.needs);
-        let kind = FaultKind::Memory {
-            needed_bytes: self.models.memory_of(wanted),
-            device_bytes: fleet.largest(),
-        };
-        let last_ones = |group: &&Group| {
-            let last = |model| replicas(&self.groups, model) <= group.devices.len().min(1);
-            self.excess(group) > 0 && group.hosted.iter().all(last)
-        };
-        if let Some(group) = self.groups.iter().find(last_ones) {
-            let largest = group
-                .hosted
+        let holds = |groups: &[Group]| {
+            wanted
                 .iter()
-                .max_by_key(|model| self.models.memory_bytes(*model))
-                .unwrap_or(0);
-            let user = self
-                .needs
-                .iter()
-                .find(|need| need.cascade.models().contains(largest));
-            return Unplaced {
-                range: user.map_or(0, |need| need.range),
-                model: largest,
-                kind,
-            };
-        }
-        let loads = self
+                .all(|model| replicas(groups, model) >= self.least(model))
+        };
+        let utilisation = |groups: &[Group]| {
+            let busy = cuts(self.models, self.needs, groups);
+            busy.iter()
+                .map(|cuts| cuts.load().utilisation)
+                .fold(0.0, f64::max)
+        };
+        let groups = rearrange(self.groups.clone(), wanted, self.models, holds, utilisation);
+        self.cuts = cuts(self.models, self.needs, &groups);
+        self.groups = groups;
+    }
+
+    /// What keeps the placement from fitting: some device is too small for models that have no other replica to spare. The largest of
+    /// them is named, and the first range that uses it.
+    fn stuck(&self, fleet: &Fleet) -> Unplaced {
+        let crowded = self.groups.iter().find(|group| self.excess(group) > 0);
+        let hosted = crowded.map_or_else(|| wanted(self.needs), |group| group.hosted);
+        let largest = hosted
+            .iter()
+            .max_by_key(|model| self.models.memory_bytes(*model))
+            .unwrap_or(0);
+        let user = self
             .needs
             .iter()
-            .zip(&self.cuts)
-            .map(|(need, cuts)| (need, cuts.load()));
-        let busiest = loads.max_by(|(_, a), (_, b)| a.utilisation.total_cmp(&b.utilisation));
+            .find(|need| need.cascade.models().contains(largest));
         Unplaced {
-            range: busiest.map_or(0, |(need, _)| need.range),
-            model: busiest.map_or(0, |(need, load)| {
-                bottleneck(self.models, need.cascade, load.binding)
-            }),
-            kind,
+            range: user.map_or(0, |need| need.range),
+            model: largest,
+            kind: FaultKind::Memory {
+                needed_bytes: self.models.memory_of(wanted(self.needs)),
+                device_bytes: fleet.largest(),
+            },
         }
     }
 }

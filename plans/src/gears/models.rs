@@ -1,7 +1,7 @@
 //! The family as the gear planner reads it: how long, how large, by index.
 
 use super::options::GearOptions;
-use crate::fit::per_request;
+use crate::fit::batch_latency_s;
 use crate::plan::Slo;
 use crate::profile::{Profile, VariantProfile};
 
@@ -67,7 +67,8 @@ impl Models {
         let longest_s = longest_us.map_or(f64::INFINITY, |longest| longest as f64 / 1e6);
         let model = |variant: &VariantProfile| {
             let seconds = |batch| {
-                per_request(&variant.costs, batch, |cost| Some(cost.latency_s)).unwrap_or(f64::INFINITY)
+                let batch_s = batch_latency_s(&variant.costs, batch).unwrap_or(f64::INFINITY);
+                batch_s / f64::from(batch)
             };
             let fits = |batch: &u32| *batch == 1 || seconds(*batch) * f64::from(*batch) <= longest_s;
             let working_s = (1..=max_batch)

@@ -222,6 +222,17 @@ impl GearOptions {
         self.check_devices()
     }
 
+    /// Checks that the simulator can tell these devices' latencies.
+    pub(super) fn check_speeds(&self) -> Result<(), OptionError> {
+        let first = self.devices.first().map(|device| device.speed.to_bits());
+        let same = |device: &DeviceSpec| Some(device.speed.to_bits()) == first;
+        if self.devices.iter().all(same) {
+            Ok(())
+        } else {
+            Err(OptionError::MixedSpeeds)
+        }
+    }
+
     fn check_devices(&self) -> Result<(), OptionError> {
         let mut names = std::collections::BTreeSet::new();
         for spec in &self.devices {
@@ -267,4 +278,9 @@ pub enum OptionError {
         /// The device.
         device: String,
     },
+    /// The simulator knows one speed.
+    #[error(
+        "the devices differ in speed, and the simulator knows one; plan for each kind of device apart, or give all the speed of the slowest"
+    )]
+    MixedSpeeds,
 }

@@ -21,7 +21,7 @@ use super::assemble::Parts;
 use super::balance::Group;
 use super::batching::{Tuned, tune};
 use super::bench::{Bench, Spread};
-use super::evaluate::Evaluate;
+use super::evaluate::{Evaluate, Simulated};
 use super::fault::{Effort, Fault, FaultKind, GearError, Remedy, Step, Submodule};
 use super::mapping::{Fleet, Need, Unplaced, bottleneck, place, replicas};
 use super::models::Models;
@@ -52,6 +52,19 @@ pub struct GearPlan {
     pub effort: Effort,
     /// The faults that were met and resolved, in order.
     pub faults: Vec<Fault>,
+}
+
+/// Plans gears, judged by the simulator. The same profile and options give the same plan, byte for byte.
+///
+/// # Errors
+/// A [`GearError`] if an input is unusable, or the objective cannot be met. Whoever holds an older plan keeps it.
+pub fn plan_gears(
+    profile: &Profile,
+    options: &GearOptions,
+    progress: impl FnMut(&Step),
+) -> Result<GearPlan, GearError> {
+    options.check_speeds()?;
+    plan_gears_with(profile, options, Simulated::new(profile, options), progress)
 }
 
 /// Plans gears with an evaluator of the caller's; `progress` hears of every call of a submodule. The same profile, options and
