@@ -21,14 +21,18 @@ use futures::future::join_all;
 use kaskade_actors::{
     App, Client, Node, Service,
     bus::{BusConfig, PlanKeeping},
+    ingress::IngressConfig,
     planbook::PlanBook,
     wire::{GearShift, Message as _},
     worker::WorkerConfig,
 };
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
-use kaskade_plans::plan::{
-    Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
-    Wiring,
+use kaskade_plans::{
+    plan::{
+        Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
+        Wiring,
+    },
+    shifting::ShiftConfig,
 };
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -118,7 +122,15 @@ fn node(name: &str, url: Option<&str>, ingress: bool) -> Result<Node, Failure> {
             name: name.to_owned(),
             queue_capacity: 1024,
         });
-    let service = if ingress { service } else { service.ingress(None) };
+    // The shifts are made by hand: the nodes' own shifters are left asleep.
+    let asleep = IngressConfig {
+        shift: ShiftConfig {
+            tick_us: 3_600_000_000,
+            ..ShiftConfig::default()
+        },
+        ..IngressConfig::default()
+    };
+    let service = service.ingress(ingress.then_some(asleep));
     Ok(service.start()?)
 }
 

@@ -17,12 +17,14 @@
 //! | [`admission`] | which requests to accept, so that goodput stays level under overload |
 //! | [`energy`] | joules, where known |
 //! | [`fit`] | straight lines through measurements |
+//! | [`lp`] | linear programs, whoever solves them |
 //! | [`thresholds`] | the accuracy-energy frontier of a cascade, and its named points |
 //! | [`skips`] | variants that do not pay, and connections that skip some |
 //! | [`cascade`] | from a profile to a plan |
 //! | [`run_time`] | how long a batch will take, learned while serving |
 //! | [`liveness`] | who is alive, judged by heartbeats |
 //! | [`load`] | how much load there is, counted by several ingresses |
+//! | [`gears`] | gear plans: cascades, placement and batching by load |
 //! | [`shifting`] | which gear for which load |
 //! | [`drift`] | whether the load still is what the plan was made for |
 //! | [`simulator`] | what a plan does with a load, without serving it |
@@ -34,6 +36,7 @@ pub mod confidence;
 pub mod drift;
 pub mod energy;
 pub mod fit;
+pub mod gears;
 pub mod invalid;
 pub mod ledger;
 pub mod liveness;

@@ -1,0 +1,162 @@
+//! From decisions to a plan: replicas, wiring, shares.
+
+use std::collections::BTreeMap;
+
+use super::balance::{Balance, Group};
+use super::models::{ModelSet, Models};
+use super::options::DeviceSpec;
+use super::search::Cascade;
+use crate::plan::{
+    Band, Batching, Edge, Exit, Gear, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Slo, Stage,
+    Target, Wiring,
+};
+use crate::profile::Profile;
+
+/// What a plan is assembled from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Parts<'a> {
+    pub(super) profile: &'a Profile,
+    pub(super) models: &'a Models,
+    pub(super) devices: &'a [DeviceSpec],
+}
+
+/// What the groups look like to some models: devices that host none of them left out, those that host the same together.
+pub(super) fn project(groups: &[Group], models: ModelSet) -> Vec<Group> {
+    let mut merged: BTreeMap<(ModelSet, u64), Vec<usize>> = BTreeMap::new();
+    for group in groups {
+        let hosted: ModelSet = models
+            .iter()
+            .filter(|model| group.hosted.contains(*model))
+            .collect();
+        if hosted != ModelSet::default() {
+            merged
+                .entry((hosted, group.speed.to_bits()))
+                .or_default()
+                .extend(&group.devices);
+        }
+    }
+    let group = |((hosted, speed), mut devices): ((ModelSet, u64), Vec<usize>)| {
+        devices.sort_unstable();
+        Group {
+            speed: f64::from_bits(speed),
+            memory_bytes: 0,
+            hosted,
+            devices,
+        }
+    };
+    merged.into_iter().map(group).collect()
+}
+
+impl Parts<'_> {
+    /// A plan without gears, with the replicas of a placement.
+    pub(super) fn plan(&self, groups: &[Group], made_by: String, slo: Option<Slo>) -> Plan {
+        let used = groups
+            .iter()
+            .fold(ModelSet::default(), |set, group| set.union(group.hosted));
+        let planned = |model: usize| {
+            Some(PlannedVariant {
+                name: self.models.name(model).to_owned(),
+                calibration: Some(self.profile.variants.get(model)?.calibration),
+            })
+        };
+        let mut hosts: Vec<(usize, ModelSet)> = groups
+            .iter()
+            .flat_map(|group| group.devices.iter().map(|device| (*device, group.hosted)))
+            .collect();
+        hosts.sort_unstable_by_key(|(device, _)| *device);
+        let replicas = |(device, hosted): &(usize, ModelSet)| {
+            let device = *device;
+            hosted
+                .iter()
+                .filter_map(move |model| self.replica(model, device))
+                .collect::<Vec<Replica>>()
+        };
+        Plan {
+            version: PLAN_VERSION,
+            app: self.profile.app.clone(),
+            made_by,
+            variants: used.iter().filter_map(planned).collect(),
+            placement: hosts.iter().flat_map(replicas).collect(),
+            sharing: Sharing::Exclusive,
+            slo,
+            gears: Vec::<Gear>::new(),
+        }
+    }
+
+    fn replica(&self, model: usize, device: usize) -> Option<Replica> {
+        let spec = self.devices.get(device)?;
+        Some(Replica {
+            id: self.replica_id(model, device),
+            variant: self.models.name(model).to_owned(),
+            worker: spec.worker.clone(),
+            device: spec.device.clone(),
+            partition: None,
+        })
+    }
+
+    /// A model is at most once on a device, so the two name the replica.
+    fn replica_id(&self, model: usize, device: usize) -> String {
+        format!("{}-{device}", self.models.name(model))
+    }
+
+    /// The wiring of a cascade. `groups` are those that the balance speaks of.
+    pub(super) fn wiring(
+        &self,
+        cascade: &Cascade,
+        groups: &[Group],
+        balance: &Balance,
+        batching: impl Fn(usize) -> Batching,
+    ) -> Wiring {
+        let edges: Vec<Edge> = cascade
+            .variants
+            .iter()
+            .map(|model| self.edge(*model, groups, balance))
+            .collect();
+        let stage = |(place, model): (usize, &usize)| Stage {
+            name: self.models.name(*model).to_owned(),
+            variant: self.models.name(*model).to_owned(),
+            exit: match (cascade.thresholds.get(place), edges.get(place + 1)) {
+                (Some(threshold), Some(next)) => exit(*threshold, next),
+                _ => Exit::Reply,
+            },
+            batching: batching(place),
+        };
+        Wiring {
+            entry: edges.first().cloned().unwrap_or_else(|| Edge::to("")),
+            ensemble: Vec::new(),
+            stages: cascade.variants.iter().enumerate().map(stage).collect(),
+        }
+    }
+
+    /// The edge into a model's stage, shared by its replicas as balanced.
+    pub(super) fn edge(&self, model: usize, groups: &[Group], balance: &Balance) -> Edge {
+        let of_model = balance.shares.iter().filter(|(served, ..)| *served == model);
+        let shares = of_model.flat_map(|(_, group, share)| {
+            let devices = groups
+                .get(*group)
+                .map_or(&[][..], |group| group.devices.as_slice());
+            devices
+                .iter()
+                .map(move |device| (self.replica_id(model, *device), *share))
+        });
+        Edge {
+            shares: shares.collect(),
+            ..Edge::to(self.models.name(model))
+        }
+    }
+}
+
+/// Below the threshold the next stage is asked.
+fn exit(threshold: f64, next: &Edge) -> Exit {
+    let on = Band {
+        from: 0.0,
+        to: Target::Stage(next.clone()),
+    };
+    let reply = Band {
+        from: threshold,
+        to: Target::Reply,
+    };
+    Exit::Bands {
+        bands: vec![on, reply],
+    }
+}

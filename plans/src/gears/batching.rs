@@ -1,0 +1,124 @@
+//! SP4, batching: how many requests the first model waits for (CascadeServe §4.5).
+//!
+//! A replica that waits for a few requests runs larger batches, which cost less each, and forwards larger bundles, which are larger
+//! batches for the models behind it. The price is the waiting. So the smallest `min_queue` is wanted at which the load is
+//! carried and the latency objective holds, simulated at the upper end of the range; one above 1 must hold at the lower end
+//! too, where batches fill slowly.
+//!
+//! Simulations are what planning spends its time on, so three things are settled without one: a cascade whose tail takes
+//! longer than the objective even without any load, a batch that cannot fill in time, and a series that gets worse and worse.
+
+use super::bench::{Bench, Spread};
+use super::evaluate::{Evaluate, Outcome};
+use super::fault::{FaultKind, GearError};
+use crate::plan::{LoadRange, Slo};
+
+/// The first `min_queue` that holds, and how it fares at the upper end of the range.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Tuned {
+    pub(super) min_queue: u32,
+    pub(super) outcome: Outcome,
+}
+
+/// What no batching makes good.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Short {
+    pub(super) kind: FaultKind,
+    /// Whether more replicas could.
+    pub(super) replicas_help: bool,
+}
+
+/// After so many queue lengths in a row that were no better, longer ones are not tried.
+const PATIENCE: u32 = 3;
+
+/// A request in twenty may exceed the objective: a stage that more reach is on the path of the 95th percentile.
+const TAIL: f64 = 0.05;
+
+/// Finds the batching of a cascade over a range of load, or what it falls short of.
+pub(super) fn tune<E: Evaluate>(
+    bench: &mut Bench<'_, E>,
+    spread: &Spread<'_>,
+    load: LoadRange,
+) -> Result<Result<Tuned, Short>, GearError> {
+    let slo_us = match bench.options.slo {
+        Slo::Latency { p95_us } => Some(p95_us),
+        Slo::Accuracy { .. } => None,
+    };
+    if let Some(slo_us) = slo_us {
+        let p95_us = without_load(bench, spread);
+        if p95_us > slo_us {
+            return Ok(Err(Short {
+                kind: FaultKind::Latency { p95_us, slo_us },
+                replicas_help: false,
+            }));
+        }
+    }
+    let holds = |outcome: &Outcome| outcome.keeps_up && slo_us.is_none_or(|slo| outcome.p95_us <= slo);
+    let qps = load.to_qps.unwrap_or(load.from_qps);
+    let mut best: Option<Outcome> = None;
+    let mut worse = 0;
+    for min_queue in 1..=bench.options.batching.max_min_queue {
+        if min_queue > 1 && slo_us.is_some_and(|slo| fill_us(spread, min_queue, qps) > slo as f64) {
+            break;
+        }
+        let outcome = bench.measure(spread, min_queue, qps)?;
+        if holds(&outcome) && (min_queue == 1 || holds(&lower_end(bench, spread, min_queue, load)?)) {
+            return Ok(Ok(Tuned { min_queue, outcome }));
+        }
+        let better =
+            best.is_none_or(|best| (outcome.keeps_up, best.p95_us) > (best.keeps_up, outcome.p95_us));
+        worse = if better { 0 } else { worse + 1 };
+        if better {
+            best = Some(outcome);
+        }
+        if worse >= PATIENCE {
+            break;
+        }
+    }
+    let kind = match (best, slo_us) {
+        (
+            Some(Outcome {
+                keeps_up: true,
+                p95_us,
+                ..
+            }),
+            Some(slo_us),
+        ) => FaultKind::Latency { p95_us, slo_us },
+        (best, _) => FaultKind::Throughput {
+            utilisation: best.map_or(1.0, |best| best.utilisation),
+        },
+    };
+    Ok(Err(Short {
+        kind,
+        replicas_help: true,
+    }))
+}
+
+/// What the 95th percentile cannot be less than, microseconds: every batch of one, nothing to wait for.
+fn without_load<E: Evaluate>(bench: &Bench<'_, E>, spread: &Spread<'_>) -> u64 {
+    let fastest = spread.groups.iter().map(|group| group.speed).fold(0.0, f64::max);
+    let stages = spread.cascade.variants.iter().zip(&spread.cascade.reach);
+    let on_path = stages.take_while(|(_, reach)| **reach > TAIL);
+    let hop_s = bench.options.hop_us as f64 / 1e6;
+    // A hop into every stage, and one back.
+    let path_s: f64 = on_path
+        .map(|(model, _)| bench.parts.models.alone_s(*model) / fastest + hop_s)
+        .sum();
+    ((path_s + hop_s) * 1e6) as u64
+}
+
+/// How long the first of a batch waits for the last, microseconds.
+fn fill_us(spread: &Spread<'_>, min_queue: u32, qps: f64) -> f64 {
+    1e6 * f64::from(min_queue - 1) / (qps * spread.first_share())
+}
+
+/// The lower end of the range; a twentieth of the upper one stands for none at all.
+fn lower_end<E: Evaluate>(
+    bench: &mut Bench<'_, E>,
+    spread: &Spread<'_>,
+    min_queue: u32,
+    load: LoadRange,
+) -> Result<Outcome, GearError> {
+    let least = load.to_qps.unwrap_or(load.from_qps) / 20.0;
+    bench.measure(spread, min_queue, load.from_qps.max(least))
+}

@@ -1,0 +1,313 @@
+//! Cocktail+: a bagging ensemble whose replicas come and go with the load (CascadeServe §6.2).
+//!
+//! Every request goes to all members, and the majority of their answers is the reply. Each replica has a device to itself. Once
+//! per period the replicas of every member are set to what the highest load of the coming period needs, which the
+//! improved system knows beforehand; a new one has its device at once and answers after loading and warming up. So short
+//! periods follow the load closely and are forever loading, and long ones pay for their highest second throughout.
+
+use serde::{Deserialize, Serialize};
+
+use super::fault::GearError;
+use super::models::{ModelSet, Models};
+use super::options::GearOptions;
+use crate::plan::{
+    Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
+    Wiring,
+};
+use crate::profile::Profile;
+use crate::simulator::{Change, ReplicaEvent};
+use crate::thresholds::FamilyError;
+use crate::vote::{Vote, majority};
+
+/// Variants that vote.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Ensemble {
+    /// The members, by index in the profile.
+    pub variants: Vec<usize>,
+    /// Share of right majorities on the validation set.
+    pub accuracy: f64,
+    /// Seconds of device time per request in full batches, over all members.
+    pub work_s: f64,
+}
+
+/// How replicas follow the load.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Autoscale {
+    /// Between two changes of the number of replicas, microseconds.
+    pub period_us: u64,
+    /// From having a device to answering, microseconds.
+    pub loading_us: u64,
+    /// How busy a replica is planned to be at the highest load of a period, in (0, 1].
+    pub utilisation: f64,
+    /// When a replica's queue becomes a batch.
+    pub min_queue: u32,
+}
+
+impl Default for Autoscale {
+    fn default() -> Self {
+        Self {
+            period_us: 60_000_000,
+            loading_us: 10_000_000,
+            utilisation: 0.7,
+            min_queue: 1,
+        }
+    }
+}
+
+/// A plan with as many replicas as are ever needed, and when each is there.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CocktailPlan {
+    /// The plan, validated. Its one gear has no shares: requests go to the replicas that are there.
+    pub plan: Plan,
+    /// Replicas that do not run at the start.
+    pub initially_down: Vec<String>,
+    /// When replicas begin and cease to answer, by time.
+    pub timeline: Vec<ReplicaEvent>,
+    /// Devices taken over the whole trace, on average: loading counts.
+    pub mean_devices: f64,
+    /// Most devices taken at once.
+    pub max_devices: usize,
+}
+
+/// All ensembles of at most `most` members that no other beats in accuracy and work, ascending in both.
+///
+/// # Errors
+/// A [`GearError`] if the profile or an option is unusable.
+pub fn ensembles(profile: &Profile, options: &GearOptions, most: usize) -> Result<Vec<Ensemble>, GearError> {
+    profile.validate().map_err(FamilyError::from)?;
+    options.check(profile)?;
+    let models = Models::of(profile, options);
+    let mut found = Vec::new();
+    extend(profile, &models, most, &[], &mut found);
+    found.sort_by(|a: &Ensemble, b| {
+        a.work_s
+            .total_cmp(&b.work_s)
+            .then(b.accuracy.total_cmp(&a.accuracy))
+    });
+    let mut best = f64::NEG_INFINITY;
+    found.retain(|ensemble| {
+        let better = ensemble.accuracy > best;
+        best = best.max(ensemble.accuracy);
+        better
+    });
+    Ok(found)
+}
+
+fn extend(profile: &Profile, models: &Models, most: usize, members: &[usize], found: &mut Vec<Ensemble>) {
+    if members.len() >= most {
+        return;
+    }
+    let next = members.last().map_or(0, |last| last + 1);
+    for variant in next..models.len() {
+        let variants: Vec<usize> = members.iter().copied().chain([variant]).collect();
+        found.push(Ensemble {
+            accuracy: accuracy(profile, &variants),
+            work_s: variants.iter().map(|variant| models.working_s(*variant)).sum(),
+            variants: variants.clone(),
+        });
+        extend(profile, models, most, &variants, found);
+    }
+}
+
+/// Share of the samples for which the winning answer is right.
+fn accuracy(profile: &Profile, variants: &[usize]) -> f64 {
+    let members: Vec<_> = variants
+        .iter()
+        .filter_map(|variant| profile.variants.get(*variant))
+        .collect();
+    let right = (0..profile.samples).filter(|sample| {
+        let vote = |member: &&crate::profile::VariantProfile| {
+            Some(Vote {
+                prediction: *member.validation.predictions.get(*sample)?,
+                confidence: *member.validation.confidences.get(*sample)?,
+            })
+        };
+        let votes: Vec<Vote> = members.iter().filter_map(vote).collect();
+        let winner = majority(&votes).and_then(|place| members.get(place)?.validation.correct.get(*sample));
+        winner.copied().unwrap_or(false)
+    });
+    right.count() as f64 / profile.samples as f64
+}
+
+/// Plans an ensemble for a trace: `loads` are the requests of every second, and known beforehand.
+///
+/// # Errors
+/// A [`GearError`] if an input is unusable.
+pub fn plan_cocktail(
+    profile: &Profile,
+    options: &GearOptions,
+    ensemble: &Ensemble,
+    autoscale: &Autoscale,
+    loads: &[f64],
+) -> Result<CocktailPlan, GearError> {
+    profile.validate().map_err(FamilyError::from)?;
+    options.check(profile)?;
+    let models = Models::of(profile, options);
+    let members: ModelSet = ensemble.variants.iter().copied().collect();
+    let mut schedule = Schedule::new(loads, *autoscale);
+    let mut plan = Plan {
+        version: PLAN_VERSION,
+        app: profile.app.clone(),
+        made_by: format!(
+            "cocktail+: {} members, period {} s, loading {} s",
+            ensemble.variants.len(),
+            autoscale.period_us as f64 / 1e6,
+            autoscale.loading_us as f64 / 1e6
+        ),
+        variants: Vec::new(),
+        placement: Vec::new(),
+        sharing: Sharing::Exclusive,
+        slo: Some(options.slo),
+        gears: Vec::new(),
+    };
+    for model in members.iter() {
+        let name = models.name(model);
+        plan.variants.push(PlannedVariant {
+            name: name.to_owned(),
+            calibration: profile.variants.get(model).map(|variant| variant.calibration),
+        });
+        for index in 0..schedule.add(name, models.working_s(model)) {
+            plan.placement.push(Replica {
+                id: format!("{name}-{index}"),
+                variant: name.to_owned(),
+                worker: format!("w{}", plan.placement.len()),
+                device: "cuda:0".to_owned(),
+                partition: None,
+            });
+        }
+    }
+    plan.gears.push(gear(&models, ensemble, autoscale));
+    plan.validate()?;
+    schedule.timeline.sort_by_key(|event| event.at_us);
+    Ok(CocktailPlan {
+        plan,
+        mean_devices: schedule.device_us / schedule.length_us(),
+        max_devices: schedule.taken.iter().copied().max().unwrap_or(0),
+        initially_down: schedule.initially_down,
+        timeline: schedule.timeline,
+    })
+}
+
+fn gear(models: &Models, ensemble: &Ensemble, autoscale: &Autoscale) -> Gear {
+    let stage = |model: &usize| Stage {
+        name: models.name(*model).to_owned(),
+        variant: models.name(*model).to_owned(),
+        exit: Exit::Reply,
+        batching: Batching {
+            min_queue: autoscale.min_queue.clamp(1, models.max_batch(*model)),
+            max_batch: models.max_batch(*model),
+            ..Batching::default()
+        },
+    };
+    let mut edges = ensemble
+        .variants
+        .iter()
+        .map(|model| Edge::to(models.name(*model)));
+    Gear {
+        name: "ensemble".to_owned(),
+        load: LoadRange::ALL,
+        expected: None,
+        wiring: Wiring {
+            entry: edges.next().unwrap_or_else(|| Edge::to("")),
+            ensemble: edges.collect(),
+            stages: ensemble.variants.iter().map(stage).collect(),
+        },
+    }
+}
+
+/// Who is there when, while it is being made.
+struct Schedule {
+    autoscale: Autoscale,
+    /// Highest load of every period, requests/s.
+    peaks: Vec<f64>,
+    seconds: usize,
+    initially_down: Vec<String>,
+    timeline: Vec<ReplicaEvent>,
+    /// Devices times microseconds.
+    device_us: f64,
+    /// Devices by period.
+    taken: Vec<usize>,
+}
+
+impl Schedule {
+    fn new(loads: &[f64], autoscale: Autoscale) -> Self {
+        let per_period = (autoscale.period_us / 1_000_000).max(1) as usize;
+        let peaks: Vec<f64> = loads
+            .chunks(per_period)
+            .map(|period| period.iter().copied().fold(0.0, f64::max))
+            .collect();
+        Self {
+            autoscale: Autoscale {
+                period_us: per_period as u64 * 1_000_000,
+                ..autoscale
+            },
+            taken: vec![0; peaks.len()],
+            peaks,
+            seconds: loads.len(),
+            initially_down: Vec::new(),
+            timeline: Vec::new(),
+            device_us: 0.0,
+        }
+    }
+
+    fn length_us(&self) -> f64 {
+        (self.seconds.max(1) as u64 * 1_000_000) as f64
+    }
+
+    /// Schedules the replicas of a member; gives how many there are at most.
+    fn add(&mut self, name: &str, seconds_each: f64) -> usize {
+        let busy = self.autoscale.utilisation.clamp(0.01, 1.0);
+        let needed = |peak: &f64| ((peak * seconds_each / busy).ceil() as usize).max(1);
+        let counts: Vec<usize> = self.peaks.iter().map(needed).collect();
+        let most = counts.iter().copied().max().unwrap_or(1);
+        for (taken, count) in self.taken.iter_mut().zip(&counts) {
+            *taken += count;
+        }
+        for index in 0..most {
+            let wanted: Vec<bool> = counts.iter().map(|count| index < *count).collect();
+            self.replica(&format!("{name}-{index}"), &wanted);
+        }
+        most
+    }
+
+    /// Schedules one replica, wanted in some periods.
+    fn replica(&mut self, id: &str, wanted: &[bool]) {
+        let end = self.seconds as u64 * 1_000_000;
+        let period_us = self.autoscale.period_us;
+        let event = |at_us, change| ReplicaEvent {
+            at_us,
+            replica: id.to_owned(),
+            change,
+        };
+        // There is always one replica of every member, also for a trace without seconds.
+        let mut here = wanted.first().copied().unwrap_or(id.ends_with("-0"));
+        if !here {
+            self.initially_down.push(id.to_owned());
+        }
+        let mut answers_from = 0;
+        for (period, wanted) in wanted.iter().enumerate() {
+            let begin = period as u64 * period_us;
+            let length = period_us.min(end.saturating_sub(begin));
+            if *wanted {
+                self.device_us += length as f64;
+            }
+            if *wanted && !here {
+                answers_from = begin + self.autoscale.loading_us;
+                self.timeline.push(event(answers_from, Change::Starts));
+            }
+            if !*wanted && here {
+                if begin <= answers_from && answers_from > 0 {
+                    // Gone before it was loaded.
+                    self.timeline.pop();
+                } else {
+                    self.timeline.push(event(begin, Change::Stops));
+                }
+            }
+            here = *wanted;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "cocktail_tests.rs"]
+mod tests;

@@ -1,0 +1,188 @@
+//! How good a gear is: the simulator, behind a trait of one method.
+//!
+//! A gear is run at a constant load with Poisson arrivals, from an idle start. What counts is a window after the service has warmed
+//! up, long enough for some thousand requests and for many times the latency that is at stake. Every gear meets the same
+//! arrivals, scaled to its load, so that two gears differ by what they are and not by luck.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::fit::batch_latency_s;
+use crate::plan::{Plan, Slo};
+use crate::profile::Profile;
+use crate::simulator::{Answered, LatencyHistogram, Observer, Report, SimConfig, Simulator};
+
+use super::options::GearOptions;
+
+/// How a gear fares at a load.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outcome {
+    /// 95th percentile of latency, microseconds.
+    pub p95_us: u64,
+    /// Whether the backlog stays level.
+    pub keeps_up: bool,
+    /// Utilisation of the busiest device, in [0, 1].
+    pub utilisation: f64,
+}
+
+/// Says how a gear fares.
+pub trait Evaluate {
+    /// Runs the only gear of a plan at a constant load, requests/s. The same plan and load give the same outcome.
+    ///
+    /// # Errors
+    /// A sentence that says why it cannot be run.
+    fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<Outcome, String>;
+}
+
+impl<E: Evaluate + ?Sized> Evaluate for &mut E {
+    fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<Outcome, String> {
+        (**self).gear(candidate, qps)
+    }
+}
+
+/// Requests in the window, at least.
+const REQUESTS: f64 = 6_000.0;
+
+/// How many times the latency at stake the window lasts, at least.
+const HORIZONS: f64 = 10.0;
+
+/// A first look takes this part of the window; a gear that then misses the objective by far is not looked at again.
+const GLANCE: f64 = 0.2;
+
+/// By how much the objective must be missed at the first look.
+const BY_FAR: f64 = 1.5;
+
+/// How much longer requests may take in the second half of the window than in the first. A growing backlog makes it 2 or
+/// more; below this it is chance.
+const GROWTH: f64 = 1.5;
+
+/// Below this utilisation no device is overloaded, whatever chance does to the halves.
+const OVERLOADED: f64 = 0.95;
+
+/// The simulator as an evaluator.
+#[derive(Debug, Clone)]
+pub struct Simulated {
+    profile: Profile,
+    config: SimConfig,
+    slo: Slo,
+}
+
+impl Simulated {
+    /// Simulates variants of this profile, on devices that all have the speed of the first.
+    pub fn new(profile: &Profile, options: &GearOptions) -> Self {
+        let mut profile = profile.clone();
+        let speed = options.devices.first().map_or(1.0, |device| device.speed);
+        for variant in &mut profile.variants {
+            for cost in &mut variant.costs {
+                cost.latency_s /= speed;
+            }
+        }
+        Self {
+            profile,
+            config: SimConfig {
+                seed: options.seed,
+                // One message in, one out.
+                entry_hop_us: 2 * options.hop_us,
+                hop_us: options.hop_us,
+                ..SimConfig::default()
+            },
+            slo: options.slo,
+        }
+    }
+
+    /// The latency that is at stake, seconds: the objective, or a full batch at every stage.
+    fn horizon_s(&self, candidate: &Plan) -> f64 {
+        if let Slo::Latency { p95_us } = self.slo {
+            return p95_us as f64 / 1e6;
+        }
+        let stages = candidate.gears.iter().flat_map(|gear| &gear.wiring.stages);
+        let full = stages.map(|stage| {
+            let profiled = self
+                .profile
+                .variants
+                .iter()
+                .find(|profiled| profiled.name == stage.variant);
+            profiled.and_then(|profiled| batch_latency_s(&profiled.costs, stage.batching.max_batch))
+        });
+        full.flatten().sum()
+    }
+
+    fn run(&self, simulator: &Simulator, qps: f64, seconds: f64) -> Outcome {
+        let warm_up_s = GLANCE * seconds;
+        let us = |seconds: f64| (seconds * 1e6) as u64;
+        let mut window = Window {
+            from_us: us(warm_up_s),
+            middle_us: us(warm_up_s + seconds / 2.0),
+            early: LatencyHistogram::default(),
+            late: LatencyHistogram::default(),
+        };
+        let arrivals = poisson(qps, us(warm_up_s + seconds), self.config.seed);
+        let report = simulator.run(arrivals, &mut window);
+        window.outcome(&report)
+    }
+}
+
+impl Evaluate for Simulated {
+    fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<Outcome, String> {
+        let simulator =
+            Simulator::new(candidate, &self.profile, &self.config).map_err(|error| error.to_string())?;
+        let seconds = (REQUESTS / qps).max(HORIZONS * self.horizon_s(candidate));
+        if let Slo::Latency { p95_us } = self.slo {
+            let glance = self.run(&simulator, qps, GLANCE * seconds);
+            if glance.p95_us as f64 > BY_FAR * p95_us as f64 {
+                return Ok(glance);
+            }
+        }
+        Ok(self.run(&simulator, qps, seconds))
+    }
+}
+
+/// Poisson arrivals at a load, requests/s, until a time, microseconds.
+fn poisson(qps: f64, until_us: u64, seed: u64) -> impl Iterator<Item = u64> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut now = 0.0;
+    let times = std::iter::repeat_with(move || {
+        now += -(1.0 - rng.random::<f64>()).ln() * 1e6 / qps;
+        now as u64
+    });
+    times.take_while(move |at| *at < until_us)
+}
+
+/// Latencies of the requests that came in the window, by its halves.
+struct Window {
+    from_us: u64,
+    middle_us: u64,
+    early: LatencyHistogram,
+    late: LatencyHistogram,
+}
+
+impl Observer for Window {
+    fn answered(&mut self, answered: &Answered) {
+        let came = answered.at_us.saturating_sub(answered.latency_us);
+        if came >= self.middle_us {
+            self.late.record(answered.latency_us);
+        } else if came >= self.from_us {
+            self.early.record(answered.latency_us);
+        }
+    }
+}
+
+impl Window {
+    fn outcome(mut self, report: &Report) -> Outcome {
+        let growth = match (self.early.mean(), self.late.mean()) {
+            (Some(early), Some(late)) => late / early.max(1.0),
+            _ => 1.0,
+        };
+        let utilisation = report.max_utilisation();
+        self.early.merge(&self.late);
+        Outcome {
+            p95_us: self.early.p95().unwrap_or(0),
+            keeps_up: growth <= GROWTH || utilisation < OVERLOADED,
+            utilisation,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "evaluate_tests.rs"]
+mod tests;

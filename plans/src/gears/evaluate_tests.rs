@@ -1,0 +1,98 @@
+use super::*;
+use crate::gears::options::DeviceSpec;
+use crate::gears::stated::llama;
+use crate::plan::{
+    Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica, Sharing, Stage, Wiring,
+};
+
+/// One variant on one device, in batches of one.
+fn alone(variant: &str) -> Plan {
+    Plan {
+        version: PLAN_VERSION,
+        app: "llama".into(),
+        made_by: "test".into(),
+        variants: vec![PlannedVariant {
+            name: variant.into(),
+            calibration: None,
+        }],
+        placement: vec![Replica {
+            id: "r".into(),
+            variant: variant.into(),
+            worker: "w0".into(),
+            device: "cuda:0".into(),
+            partition: None,
+        }],
+        sharing: Sharing::Exclusive,
+        slo: None,
+        gears: vec![Gear {
+            name: "g".into(),
+            load: LoadRange::ALL,
+            expected: None,
+            wiring: Wiring {
+                entry: Edge::to(variant),
+                ensemble: vec![],
+                stages: vec![Stage {
+                    name: variant.into(),
+                    variant: variant.into(),
+                    exit: Exit::Reply,
+                    batching: Batching {
+                        min_queue: 1,
+                        max_batch: 1,
+                        max_wait_us: 0,
+                    },
+                }],
+            },
+        }],
+    }
+}
+
+fn simulated(slo: Slo, speed: f64) -> Simulated {
+    let mut devices = DeviceSpec::fleet(1, 1);
+    devices[0].speed = speed;
+    Simulated::new(&llama().profile(), &GearOptions::new(slo, 1.0, devices))
+}
+
+const LOOSE: Slo = Slo::Latency { p95_us: 1_000_000 };
+
+#[test]
+fn a_light_load_takes_a_batch_and_two_hops() {
+    // 24 ms for one request of the smallest model, and 100 us each way.
+    let outcome = simulated(LOOSE, 1.0).gear(&alone("llama-3b"), 0.5).unwrap();
+    assert!((24_000..24_900).contains(&outcome.p95_us), "{outcome:?}");
+    assert!(outcome.keeps_up && outcome.utilisation < 0.02);
+    let faster = simulated(LOOSE, 2.0).gear(&alone("llama-3b"), 0.5).unwrap();
+    assert!((12_000..12_600).contains(&faster.p95_us), "{faster:?}");
+}
+
+#[test]
+fn the_backlog_grows_beyond_the_capacity_and_not_below() {
+    // 41.7 requests/s is what 24 ms each allow.
+    for slo in [LOOSE, Slo::Accuracy { at_least: 0.0 }] {
+        for (qps, keeps_up) in [(25.0, true), (36.0, true), (45.0, false), (80.0, false)] {
+            let outcome = simulated(slo, 1.0).gear(&alone("llama-3b"), qps).unwrap();
+            assert_eq!(outcome.keeps_up, keeps_up, "{qps} {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn queueing_is_as_the_theory_has_it() {
+    // M/D/1 at utilisation 0.6: mean wait is 0.6 / (2 * 0.4) of a service.
+    let simulated = simulated(Slo::Accuracy { at_least: 0.0 }, 1.0);
+    let simulator = Simulator::new(&alone("llama-3b"), &simulated.profile, &simulated.config).unwrap();
+    let report = simulator.run(poisson(25.0, 4_000_000_000, 3), &mut ());
+    let mean_ms = report.latency.mean().unwrap() / 1e3;
+    assert!((mean_ms - (24.2 + 24.0 * 0.75)).abs() < 1.0, "{mean_ms}");
+}
+
+#[test]
+fn the_same_gear_fares_the_same() {
+    let gear = || simulated(LOOSE, 1.0).gear(&alone("llama-7b"), 20.0).unwrap();
+    assert_eq!(gear(), gear());
+}
+
+#[test]
+fn what_cannot_be_simulated_says_why() {
+    let error = simulated(LOOSE, 1.0).gear(&alone("gpt"), 1.0).unwrap_err();
+    assert!(error.contains("gpt"), "{error}");
+}

@@ -1,0 +1,234 @@
+//! What submodules say to each other, and what the planner says to the user when nothing helps (CascadeServe §4.1).
+
+use serde::Serialize;
+use thiserror::Error;
+
+use super::options::OptionError;
+use crate::invalid::Invalid;
+use crate::lp::LpError;
+use crate::plan::LoadRange;
+use crate::thresholds::FamilyError;
+
+/// Why a submodule found nothing for a range of load. Every fault names the range and the model that is short.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Fault {
+    /// The range, from 0.
+    pub range: usize,
+    /// Its loads, requests/s.
+    pub load: LoadRange,
+    /// The model whose replicas are the bottleneck.
+    pub bottleneck: String,
+    /// What it fell short of.
+    pub kind: FaultKind,
+}
+
+/// What a range fell short of.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum FaultKind {
+    /// No placement lets the busiest device be less than fully busy, even in batches of the best size.
+    Utilisation {
+        /// The least utilisation of the busiest device; above 1.
+        utilisation: f64,
+    },
+    /// The replicas that the loads need do not fit into the devices' memory.
+    Memory {
+        /// What one replica of each needed model takes, bytes.
+        needed_bytes: u64,
+        /// The largest device, bytes.
+        device_bytes: u64,
+    },
+    /// Simulated, the backlog grew whatever the batching.
+    Throughput {
+        /// Utilisation of the busiest device, as simulated.
+        utilisation: f64,
+    },
+    /// The latency objective is missed whatever the batching.
+    Latency {
+        /// The least 95th percentile found, microseconds; or what it cannot be less than.
+        p95_us: u64,
+        /// The objective, microseconds.
+        slo_us: u64,
+    },
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let to = self.load.to_qps.unwrap_or(f64::INFINITY);
+        write!(
+            f,
+            "from {:.1} to {:.1} requests/s, at model `{}`: ",
+            self.load.from_qps, to, self.bottleneck
+        )?;
+        match self.kind {
+            FaultKind::Utilisation { utilisation } => {
+                write!(f, "the busiest device would be {:.0} % busy", 100.0 * utilisation)
+            }
+            FaultKind::Memory {
+                needed_bytes,
+                device_bytes,
+            } => write!(
+                f,
+                "the models need {:.1} GB together, and the largest device has {:.1} GB",
+                needed_bytes as f64 / 1e9,
+                device_bytes as f64 / 1e9
+            ),
+            FaultKind::Throughput { utilisation } => write!(
+                f,
+                "the backlog grows, with the busiest device {:.0} % busy",
+                100.0 * utilisation
+            ),
+            FaultKind::Latency { p95_us, slo_us } => write!(
+                f,
+                "the 95th percentile of latency is {:.1} ms, the objective {:.1} ms",
+                p95_us as f64 / 1e3,
+                slo_us as f64 / 1e3
+            ),
+        }
+    }
+}
+
+/// Why there is no gear plan. Whoever holds an older plan keeps it.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum GearError {
+    /// An option cannot be.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// The profile cannot be planned from.
+    #[error("the profile cannot be planned from: {0}")]
+    Profile(#[from] FamilyError),
+    /// The objective is out of reach even with the cheapest cascade in the range that failed last.
+    #[error(
+        "the objective cannot be met on {devices} device(s), even by the cheapest cascade: {fault}; {remedy}"
+    )]
+    Unattainable {
+        /// What is wrong with the cheapest cascade.
+        fault: Fault,
+        /// The devices there are.
+        devices: usize,
+        /// What would be needed.
+        remedy: Remedy,
+    },
+    /// The accuracy is out of reach at the cascades that the devices can carry.
+    #[error(
+        "an accuracy of {at_least:.4} cannot be met on {devices} device(s): the most accurate cascades that they carry give {reached:.4}{}; \
+         use more devices, a lower accuracy, or a lower qps_max",
+        .fault.as_ref().map_or_else(String::new, |fault| format!(", because {fault}"))
+    )]
+    Inaccurate {
+        /// The objective.
+        at_least: f64,
+        /// The mean over the ranges with the most accurate cascades that can be carried.
+        reached: f64,
+        /// The devices there are.
+        devices: usize,
+        /// The last fault that ruled a cascade out; absent if even without load the accuracy is too low.
+        fault: Option<Fault>,
+    },
+    /// No such variant.
+    #[error("the profile has no variant `{name}`")]
+    NoVariant {
+        /// Its name.
+        name: String,
+    },
+    /// There are more cascades by ranges than can be searched.
+    #[error(
+        "{assignments} assignments of cascades to ranges are too many to try; use fewer ranges or cascades"
+    )]
+    TooMany {
+        /// How many there are.
+        assignments: f64,
+    },
+    /// The solver failed.
+    #[error("the load was not balanced: {0}")]
+    Lp(#[from] LpError),
+    /// A gear could not be simulated.
+    #[error("a gear could not be simulated: {0}")]
+    Simulation(String),
+    /// The plan would be unsound.
+    #[error("the options do not make a sound plan: {0}")]
+    Plan(#[from] Invalid),
+}
+
+/// What would be needed for a plan.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Remedy {
+    /// More devices.
+    Devices {
+        /// How many the load keeps fully busy, of those there are on average.
+        at_least: usize,
+    },
+    /// More memory.
+    Memory,
+    /// A looser objective: no device is the cause.
+    Objective {
+        /// The least 95th percentile that was reached, microseconds.
+        p95_us: u64,
+    },
+}
+
+impl std::fmt::Display for Remedy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Devices { at_least } => write!(
+                f,
+                "use more devices (the load alone keeps {at_least} busy) or a lower qps_max"
+            ),
+            Self::Memory => write!(f, "use more devices, devices with more memory, or smaller models"),
+            Self::Objective { p95_us } => write!(
+                f,
+                "use a looser objective ({:.1} ms were reached), more devices, or a lower qps_max",
+                *p95_us as f64 / 1e3
+            ),
+        }
+    }
+}
+
+/// The submodules of the planner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Submodule {
+    /// SP1: which cascades there are to choose from.
+    CascadeSearch,
+    /// SP2: which cascade serves which range.
+    WorkloadAdaption,
+    /// SP3: which model runs where.
+    HardwareMapping,
+    /// SP4: in which batches.
+    Batching,
+}
+
+/// A call of a submodule, for whoever watches the planner.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Step {
+    /// Calls of the submodules so far.
+    pub call: u64,
+    /// Which was called.
+    pub submodule: Submodule,
+    /// What it could not do; absent if it succeeded.
+    pub fault: Option<Fault>,
+}
+
+/// What planning took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Effort {
+    /// Calls of the cascade search.
+    pub cascade_search: u64,
+    /// Calls of the workload adaption.
+    pub workload_adaption: u64,
+    /// Calls of the hardware mapping.
+    pub hardware_mapping: u64,
+    /// Calls of the batching, one per range.
+    pub batching: u64,
+    /// Gears that were simulated.
+    pub simulations: u64,
+    /// Passes through all submodules after the first feasible plan.
+    pub improvements: u64,
+}
+
+impl Effort {
+    /// Calls of all submodules (Figure 11).
+    pub fn calls(&self) -> u64 {
+        self.cascade_search + self.workload_adaption + self.hardware_mapping + self.batching
+    }
+}

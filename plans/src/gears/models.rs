@@ -1,0 +1,149 @@
+//! The family as the gear planner reads it: how long, how large, by index.
+
+use super::options::GearOptions;
+use crate::fit::batch_latency_s;
+use crate::plan::Slo;
+use crate::profile::{Profile, VariantProfile};
+
+/// Bytes of a weight that was never measured in memory: a 32-bit float.
+const BYTES_PER_PARAMETER: u64 = 4;
+
+/// A set of variants, by their index in the profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) struct ModelSet(u64);
+
+impl ModelSet {
+    /// Most variants that a set can tell apart.
+    pub(super) const LARGEST: usize = 64;
+
+    pub(super) fn contains(self, model: usize) -> bool {
+        self.0 >> model & 1 == 1
+    }
+
+    pub(super) fn with(self, model: usize) -> Self {
+        Self(self.0 | 1 << model)
+    }
+
+    pub(super) fn without(self, model: usize) -> Self {
+        Self(self.0 & !(1 << model))
+    }
+
+    pub(super) fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = usize> {
+        (0..Self::LARGEST).filter(move |model| self.contains(*model))
+    }
+}
+
+impl FromIterator<usize> for ModelSet {
+    fn from_iter<I: IntoIterator<Item = usize>>(models: I) -> Self {
+        models.into_iter().fold(Self::default(), Self::with)
+    }
+}
+
+/// What planning needs to know of every variant.
+#[derive(Debug, Clone)]
+pub(super) struct Models {
+    models: Vec<Model>,
+}
+
+#[derive(Debug, Clone)]
+struct Model {
+    name: String,
+    /// Seconds of one request in a batch of one.
+    alone_s: f64,
+    /// Seconds per request in a batch of the working size.
+    working_s: f64,
+    max_batch: u32,
+    memory_bytes: u64,
+}
+
+impl Models {
+    /// The variants of a profile, in batches of at most `max_batch` that end within `longest_us` (a batch of one may take longer).
+    /// The working size is the one of least time per request among those: what a variant can be driven to under load.
+    pub(super) fn new(profile: &Profile, max_batch: u32, longest_us: Option<u64>) -> Self {
+        let longest_s = longest_us.map_or(f64::INFINITY, |longest| longest as f64 / 1e6);
+        let model = |variant: &VariantProfile| {
+            let seconds = |batch| {
+                let batch_s = batch_latency_s(&variant.costs, batch).unwrap_or(f64::INFINITY);
+                batch_s / f64::from(batch)
+            };
+            let fits = |batch: &u32| *batch == 1 || seconds(*batch) * f64::from(*batch) <= longest_s;
+            let working_s = (1..=max_batch)
+                .filter(fits)
+                .map(seconds)
+                .fold(f64::INFINITY, f64::min);
+            let max_batch = (1..=max_batch).rev().find(fits).unwrap_or(1);
+            Model {
+                name: variant.name.clone(),
+                alone_s: seconds(1),
+                working_s,
+                max_batch,
+                memory_bytes: memory(variant, max_batch),
+            }
+        };
+        Self {
+            models: profile.variants.iter().map(model).collect(),
+        }
+    }
+
+    /// The variants as these options let them run. Under a latency objective a batch lasts at most half of it: a request that
+    /// just missed one waits for it, and then for its own.
+    pub(super) fn of(profile: &Profile, options: &GearOptions) -> Self {
+        let longest_us = match options.slo {
+            Slo::Latency { p95_us } => Some(p95_us / 2),
+            Slo::Accuracy { .. } => None,
+        };
+        Self::new(profile, options.batching.max_batch, longest_us)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.models.len()
+    }
+
+    pub(super) fn name(&self, model: usize) -> &str {
+        self.models.get(model).map_or("", |model| model.name.as_str())
+    }
+
+    /// Seconds of one request in a batch of one, at speed 1.
+    pub(super) fn alone_s(&self, model: usize) -> f64 {
+        self.models
+            .get(model)
+            .map_or(f64::INFINITY, |model| model.alone_s)
+    }
+
+    /// Seconds per request in a batch of the working size, at speed 1: `t_r` of the load balancer.
+    pub(super) fn working_s(&self, model: usize) -> f64 {
+        self.models
+            .get(model)
+            .map_or(f64::INFINITY, |model| model.working_s)
+    }
+
+    /// Most requests in a batch.
+    pub(super) fn max_batch(&self, model: usize) -> u32 {
+        self.models.get(model).map_or(1, |model| model.max_batch)
+    }
+
+    /// Memory of a replica at its largest batch, bytes.
+    pub(super) fn memory_bytes(&self, model: usize) -> u64 {
+        self.models.get(model).map_or(0, |model| model.memory_bytes)
+    }
+
+    /// Memory of one replica each of a set, bytes.
+    pub(super) fn memory_of(&self, set: ModelSet) -> u64 {
+        set.iter().map(|model| self.memory_bytes(model)).sum()
+    }
+}
+
+/// The most that a batch of at most `max_batch` takes; where memory was not measured, the weights alone.
+fn memory(variant: &VariantProfile, max_batch: u32) -> u64 {
+    let within = |cost: &&crate::profile::BatchCost| cost.batch <= max_batch;
+    let measured = variant.costs.iter().filter(within);
+    measured
+        .filter_map(|cost| cost.memory_bytes)
+        .max()
+        .or_else(|| variant.costs.iter().find_map(|cost| cost.memory_bytes))
+        .unwrap_or(variant.parameters * BYTES_PER_PARAMETER)
+}

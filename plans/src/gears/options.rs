@@ -1,0 +1,286 @@
+//! What a gear plan is made for.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::models::ModelSet;
+use crate::plan::Slo;
+use crate::profile::Profile;
+
+/// Longest cascade: the load balancer looks at every set of a cascade's models.
+pub const LONGEST_CASCADE: usize = 8;
+
+/// A device that may host replicas.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceSpec {
+    /// The worker it belongs to.
+    pub worker: String,
+    /// Its name there: `cpu`, `cuda:0`, ...
+    pub device: String,
+    /// Memory for replicas, bytes.
+    pub memory_bytes: u64,
+    /// How many times as fast as the device that was profiled.
+    pub speed: f64,
+}
+
+impl DeviceSpec {
+    /// A number of equal devices, one per worker: `w0`, `w1`, ...
+    pub fn fleet(count: usize, memory_bytes: u64) -> Vec<Self> {
+        let device = |index| Self {
+            worker: format!("w{index}"),
+            device: "cuda:0".to_owned(),
+            memory_bytes,
+            speed: 1.0,
+        };
+        (0..count).map(device).collect()
+    }
+}
+
+/// How common each range of load is thought to be (appendix C.2). What is weighed is time: the accuracy of a plan is the mean
+/// over time, as the paper has it, and under Zipf loads most of that is spent where accurate cascades serve. Who wants the
+/// mean over requests gives [`Measured`](Self::Measured) shares of requests.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Prior {
+    /// Range `k`, from 1, in proportion to `k^-s`: low loads are common.
+    Zipf {
+        /// The exponent; 1 is Zipf's own.
+        s: f64,
+    },
+    /// One weight per range, from the lowest; they need not sum to 1.
+    Measured {
+        /// The weights.
+        weights: Vec<f64>,
+    },
+    /// All ranges alike.
+    Uniform,
+}
+
+impl Prior {
+    /// The share of every range, summing to 1. `None` if the weights are not one per range, not negative, or all 0.
+    pub fn shares(&self, ranges: usize) -> Option<Vec<f64>> {
+        let weights: Vec<f64> = match self {
+            Self::Zipf { s } => (1..=ranges).map(|k| (k as f64).powf(-s)).collect(),
+            Self::Measured { weights } => weights.clone(),
+            Self::Uniform => vec![1.0; ranges],
+        };
+        let total: f64 = weights.iter().sum();
+        let sound = weights.len() == ranges
+            && total.is_finite()
+            && total > 0.0
+            && weights.iter().all(|weight| *weight >= 0.0);
+        sound.then(|| weights.iter().map(|weight| weight / total).collect())
+    }
+}
+
+/// How cascades are searched for (§4.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CascadeSearch {
+    /// Thresholds that every variant can choose from: quantiles of its confidences.
+    pub thresholds: u32,
+    /// Most stages of a cascade, at most [`LONGEST_CASCADE`].
+    pub max_stages: u32,
+    /// Most cascades that the ranges choose from.
+    pub max_cascades: u32,
+    /// Up to this many cascades all are looked at; of more, as many are drawn.
+    pub exhaustive_up_to: u32,
+}
+
+impl Default for CascadeSearch {
+    fn default() -> Self {
+        Self {
+            thresholds: 10,
+            max_stages: 5,
+            max_cascades: 48,
+            exhaustive_up_to: 50_000,
+        }
+    }
+}
+
+/// What batches may be (§4.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BatchLimits {
+    /// Most requests in a batch.
+    pub max_batch: u32,
+    /// Longest `min_queue` that is tried.
+    pub max_min_queue: u32,
+    /// An idle replica starts once the oldest request has waited this long, microseconds.
+    pub max_wait_us: u64,
+}
+
+impl Default for BatchLimits {
+    fn default() -> Self {
+        Self {
+            max_batch: 64,
+            max_min_queue: 16,
+            max_wait_us: 50_000,
+        }
+    }
+}
+
+/// Which part of the planner is left out, to see what it is worth (§6.6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Ablation {
+    /// None.
+    #[default]
+    Full,
+    /// One cascade for every load.
+    NoSwitching,
+    /// Single variants, switched by load.
+    NoCascade,
+    /// One variant for every load.
+    Neither,
+}
+
+/// How to plan gears.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GearOptions {
+    /// What must hold; the other side is made as good as can be.
+    pub slo: Slo,
+    /// The highest load that the plan must carry, requests/s.
+    pub qps_max: f64,
+    /// Ranges of equal width that the loads are cut into, the paper's `N`.
+    pub ranges: u32,
+    /// The devices.
+    pub devices: Vec<DeviceSpec>,
+    /// How common every range is.
+    pub prior: Prior,
+    /// How cascades are searched for.
+    pub search: CascadeSearch,
+    /// What batches may be.
+    pub batching: BatchLimits,
+    /// Time of a message between two actors, microseconds.
+    pub hop_us: u64,
+    /// Seed of the search and of the simulated arrivals.
+    pub seed: u64,
+    /// What is left out.
+    pub ablation: Ablation,
+}
+
+impl GearOptions {
+    /// Options for an objective and a fleet, the rest by default.
+    pub fn new(slo: Slo, qps_max: f64, devices: Vec<DeviceSpec>) -> Self {
+        Self {
+            slo,
+            qps_max,
+            ranges: 16,
+            devices,
+            prior: Prior::Zipf { s: 1.0 },
+            search: CascadeSearch::default(),
+            batching: BatchLimits::default(),
+            hop_us: 100,
+            seed: 0,
+            ablation: Ablation::Full,
+        }
+    }
+
+    /// Checks everything that the types cannot say.
+    ///
+    /// # Errors
+    /// The first [`OptionError`] found.
+    pub(super) fn check(&self, profile: &Profile) -> Result<(), OptionError> {
+        let bad = |option, needs| Err(OptionError::OutOfRange { option, needs });
+        let stages = self.search.max_stages as usize;
+        match self.slo {
+            Slo::Latency { p95_us: 0 } => return bad("the latency objective", "at least 1 microsecond"),
+            Slo::Accuracy { at_least } if !(0.0..=1.0).contains(&at_least) => {
+                return bad("the accuracy objective", "in [0, 1]");
+            }
+            _ => {}
+        }
+        if !(self.qps_max.is_finite() && self.qps_max > 0.0) {
+            return bad("qps_max", "above 0 and finite");
+        }
+        if !(1..=4096).contains(&self.ranges) {
+            return bad("ranges", "from 1 to 4096");
+        }
+        if !(1..=LONGEST_CASCADE).contains(&stages) {
+            return bad("max_stages", "from 1 to 8");
+        }
+        if self.search.thresholds == 0 || self.search.max_cascades < 2 || self.search.exhaustive_up_to == 0 {
+            return bad(
+                "the cascade search",
+                "at least 1 threshold, 2 cascades and 1 draw",
+            );
+        }
+        let limits = self.batching;
+        if !(1..=limits.max_batch).contains(&limits.max_min_queue) {
+            return bad("max_min_queue", "from 1 to max_batch");
+        }
+        if profile.variants.len() > ModelSet::LARGEST {
+            return bad("the number of variants", "at most 64");
+        }
+        if self.prior.shares(self.ranges as usize).is_none() {
+            return bad("the prior", "one weight per range, none negative, not all 0");
+        }
+        self.check_devices()
+    }
+
+    /// Checks that the simulator can tell these devices' latencies.
+    pub(super) fn check_speeds(&self) -> Result<(), OptionError> {
+        let first = self.devices.first().map(|device| device.speed.to_bits());
+        let same = |device: &DeviceSpec| Some(device.speed.to_bits()) == first;
+        if self.devices.iter().all(same) {
+            Ok(())
+        } else {
+            Err(OptionError::MixedSpeeds)
+        }
+    }
+
+    fn check_devices(&self) -> Result<(), OptionError> {
+        let mut names = std::collections::BTreeSet::new();
+        for spec in &self.devices {
+            if !(spec.speed.is_finite() && spec.speed > 0.0) {
+                return Err(OptionError::OutOfRange {
+                    option: "the speed of a device",
+                    needs: "above 0 and finite",
+                });
+            }
+            if !names.insert((&spec.worker, &spec.device)) {
+                return Err(OptionError::SameDevice {
+                    worker: spec.worker.clone(),
+                    device: spec.device.clone(),
+                });
+            }
+        }
+        if self.devices.is_empty() {
+            return Err(OptionError::OutOfRange {
+                option: "the number of devices",
+                needs: "at least 1",
+            });
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with the options.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum OptionError {
+    /// A value that cannot be.
+    #[error("{option} must be {needs}")]
+    OutOfRange {
+        /// Which.
+        option: &'static str,
+        /// What it must be.
+        needs: &'static str,
+    },
+    /// A device is listed twice.
+    #[error("device `{device}` of worker `{worker}` is listed twice")]
+    SameDevice {
+        /// The worker.
+        worker: String,
+        /// The device.
+        device: String,
+    },
+    /// The simulator knows one speed.
+    #[error(
+        "the devices differ in speed, and the simulator knows one; plan for each kind of device apart, or give all the speed of the slowest"
+    )]
+    MixedSpeeds,
+}

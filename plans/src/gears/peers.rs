@@ -1,0 +1,270 @@
+//! The systems that the paper measures against, as plans (CascadeServe §6.2, §6.6).
+//!
+//! Each is an ordinary [`Plan`](crate::plan::Plan), so the simulator and the live service run it by the same machinery as a gear
+//! plan, and a difference between two figures is one between two policies. Cocktail+, which starts and stops replicas, is in
+//! [`super::cocktail`].
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::assemble::Parts;
+use super::balance::Group;
+use super::batching::{Tuned, tune};
+use super::bench::Spread;
+use super::evaluate::{Evaluate, Outcome};
+use super::fault::{GearError, Step};
+use super::mapping::Fleet;
+use super::models::{ModelSet, Models};
+use super::options::{Ablation, GearOptions};
+use super::planner::{Feasible, GearPlan, Planner, plan_gears_with};
+use super::rearrange::join;
+use super::search::Cascade;
+use super::workload::Workload;
+use crate::plan::{LoadRange, Slo};
+use crate::profile::Profile;
+use crate::thresholds::FamilyError;
+
+/// A peer of the gear planner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Peer {
+    /// DynBa: one variant on every device for every load, with CascadeServe's batching.
+    DynBa {
+        /// Which, whether it holds the objective or not; absent: the best one that holds it at the highest load.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        variant: Option<String>,
+    },
+    /// MS+ (Model Switching): single variants switched by load, as many of them on every device as fit, with Clipper's batching.
+    MsPlus,
+    /// The gear planner with one cascade for every load.
+    NoSwitching,
+    /// The gear planner with single variants.
+    NoCascade,
+}
+
+impl Peer {
+    /// Its name, as a plan carries it.
+    pub fn name(&self) -> String {
+        match self {
+            Self::DynBa { variant: None } => "dynba".to_owned(),
+            Self::DynBa { variant: Some(name) } => format!("dynba {name}"),
+            Self::MsPlus => "ms+".to_owned(),
+            Self::NoSwitching => "no-switching".to_owned(),
+            Self::NoCascade => "no-cascade".to_owned(),
+        }
+    }
+}
+
+/// Plans as a peer would.
+///
+/// # Errors
+/// A [`GearError`] if an input is unusable or the objective cannot be met. DynBa with a named variant, and MS+ under a latency
+/// objective, always serve something: what to expect of it is in the plan's gears.
+pub fn plan_peer(
+    profile: &Profile,
+    options: &GearOptions,
+    peer: &Peer,
+    evaluate: impl Evaluate,
+) -> Result<GearPlan, GearError> {
+    profile.validate().map_err(FamilyError::from)?;
+    options.check(profile)?;
+    let ablated = |ablation| GearOptions {
+        ablation,
+        ..options.clone()
+    };
+    let mut found = match peer {
+        Peer::DynBa { variant: Some(name) } => {
+            one_variant(profile, &ablated(Ablation::Neither), name, evaluate)
+        }
+        Peer::DynBa { variant: None } => {
+            plan_gears_with(profile, &ablated(Ablation::Neither), evaluate, |_| {})
+        }
+        Peer::MsPlus => model_switching(profile, &ablated(Ablation::NoCascade), evaluate),
+        Peer::NoSwitching => plan_gears_with(profile, &ablated(Ablation::NoSwitching), evaluate, |_| {}),
+        Peer::NoCascade => plan_gears_with(profile, &ablated(Ablation::NoCascade), evaluate, |_| {}),
+    }?;
+    found.plan.made_by = format!("{}: {}", peer.name(), found.plan.made_by);
+    Ok(found)
+}
+
+/// A variant alone, as a cascade of one stage.
+fn single(profile: &Profile, variant: usize) -> Cascade {
+    let correct = profile
+        .variants
+        .get(variant)
+        .map_or(&[][..], |variant| &variant.validation.correct);
+    let right = correct.iter().filter(|right| **right).count();
+    Cascade {
+        variants: vec![variant],
+        thresholds: Vec::new(),
+        accuracy: right as f64 / profile.samples as f64,
+        reach: vec![1.0],
+    }
+}
+
+fn one_variant(
+    profile: &Profile,
+    options: &GearOptions,
+    name: &str,
+    evaluate: impl Evaluate,
+) -> Result<GearPlan, GearError> {
+    let variant = profile.variants.iter().position(|variant| variant.name == name);
+    let variant = variant.ok_or_else(|| GearError::NoVariant {
+        name: name.to_owned(),
+    })?;
+    let models = Models::of(profile, options);
+    let parts = Parts {
+        profile,
+        models: &models,
+        devices: &options.devices,
+    };
+    let mut planner = Planner::new(parts, options, evaluate, |_: &Step| {});
+    let cascade = single(profile, variant);
+    let hosts = |group: &Group| models.memory_bytes(variant) <= group.memory_bytes;
+    let mut placement = Fleet::new(&options.devices).everywhere(ModelSet::default().with(variant));
+    placement.retain(hosts);
+    let load = planner.ranges.first().copied().unwrap_or(LoadRange::ALL);
+    let spread = Spread::new(&planner.bench.parts, &cascade, &placement)?;
+    let tuned = match tune(&mut planner.bench, &spread, load)? {
+        Ok(tuned) => tuned,
+        Err(_) => Tuned {
+            min_queue: 1,
+            outcome: planner.bench.measure(&spread, 1, options.qps_max)?,
+        },
+    };
+    let plan = Feasible {
+        cascades: vec![cascade.clone()],
+        placement,
+        tuned: vec![tuned],
+    };
+    planner.finish(&plan, vec![cascade])
+}
+
+/// The most accurate variant that holds the latency objective in every range, or the fastest where none does; under an accuracy
+/// objective the switching of least latency that reaches it.
+fn model_switching(
+    profile: &Profile,
+    options: &GearOptions,
+    evaluate: impl Evaluate,
+) -> Result<GearPlan, GearError> {
+    let models = Models::of(profile, options);
+    let parts = Parts {
+        profile,
+        models: &models,
+        devices: &options.devices,
+    };
+    let mut planner = Planner::new(parts, options, evaluate, |_: &Step| {});
+    let placement = collocate(&Fleet::new(&options.devices), &models);
+    let hosted = placement
+        .iter()
+        .fold(ModelSet::default(), |set, group| set.union(group.hosted));
+    let mut ladder: Vec<Cascade> = hosted.iter().map(|variant| single(profile, variant)).collect();
+    ladder.sort_by(|a, b| a.accuracy.total_cmp(&b.accuracy));
+    let mut outcomes: Vec<Vec<Outcome>> = Vec::new();
+    for load in planner.ranges.clone() {
+        let mut row = Vec::new();
+        for cascade in &ladder {
+            let spread = Spread::new(&planner.bench.parts, cascade, &placement)?;
+            row.push(
+                planner
+                    .bench
+                    .measure(&spread, 1, load.to_qps.unwrap_or(load.from_qps))?,
+            );
+        }
+        outcomes.push(row);
+    }
+    let rungs = match options.slo {
+        Slo::Latency { p95_us } => outcomes.iter().map(|row| most_accurate(row, p95_us)).collect(),
+        Slo::Accuracy { at_least } => {
+            cheapest(&planner.weights, &ladder, &outcomes, at_least).ok_or_else(|| GearError::Inaccurate {
+                at_least,
+                reached: ladder.last().map_or(0.0, |best| best.accuracy),
+                devices: options.devices.len(),
+                fault: None,
+            })?
+        }
+    };
+    let chosen = |rung: &usize| ladder.get(*rung).cloned();
+    let outcome = |(row, rung): (&Vec<Outcome>, &usize)| {
+        row.get(*rung).map(|outcome| Tuned {
+            min_queue: 1,
+            outcome: *outcome,
+        })
+    };
+    let plan = Feasible {
+        cascades: rungs.iter().filter_map(chosen).collect(),
+        tuned: outcomes.iter().zip(&rungs).filter_map(outcome).collect(),
+        placement,
+    };
+    planner.finish(&plan, ladder)
+}
+
+/// The highest rung that holds the objective, or the fastest of all.
+fn most_accurate(row: &[Outcome], slo_us: u64) -> usize {
+    let holds = |outcome: &Outcome| outcome.keeps_up && outcome.p95_us <= slo_us;
+    let fastest = row
+        .iter()
+        .enumerate()
+        .min_by_key(|(_, outcome)| (!outcome.keeps_up, outcome.p95_us));
+    row.iter()
+        .rposition(holds)
+        .or(fastest.map(|(rung, _)| rung))
+        .unwrap_or(0)
+}
+
+fn cheapest(
+    weights: &[f64],
+    ladder: &[Cascade],
+    outcomes: &[Vec<Outcome>],
+    at_least: f64,
+) -> Option<Vec<usize>> {
+    let workload = Workload::new(ladder.to_vec(), weights.to_vec());
+    let latency = |range: usize, cascade: &Cascade| {
+        let rung = ladder.iter().position(|other| other == cascade);
+        let outcome = rung.and_then(|rung| outcomes.get(range)?.get(rung));
+        let kept = outcome.filter(|outcome| outcome.keeps_up);
+        Ok::<f64, GearError>(kept.map_or(f64::INFINITY, |outcome| outcome.p95_us as f64))
+    };
+    workload.fastest(at_least, latency).ok().flatten()
+}
+
+/// MS+ puts as many variants as fit on every device: first the one with the fewest replicas so far (the largest of several), then
+/// whatever still fits, smallest first. So every variant that fits anywhere is somewhere.
+fn collocate(fleet: &Fleet, models: &Models) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut replicas = vec![0_usize; models.len()];
+    let mut smallest_first: Vec<usize> = (0..models.len()).collect();
+    smallest_first.sort_by_key(|model| models.memory_bytes(*model));
+    for kind in fleet.everywhere(ModelSet::default()) {
+        for device in &kind.devices {
+            let fits = |set: ModelSet| models.memory_of(set) <= kind.memory_bytes;
+            let alone = smallest_first
+                .iter()
+                .rev()
+                .filter(|model| fits(ModelSet::default().with(**model)));
+            let rarest = alone.min_by_key(|model| replicas.get(**model).copied().unwrap_or(0));
+            let mut hosted: ModelSet = rarest.copied().into_iter().collect();
+            for model in &smallest_first {
+                if fits(hosted.with(*model)) {
+                    hosted = hosted.with(*model);
+                }
+            }
+            for model in hosted.iter() {
+                if let Some(count) = replicas.get_mut(model) {
+                    *count += 1;
+                }
+            }
+            let group = Group {
+                hosted,
+                devices: vec![*device],
+                ..kind.clone()
+            };
+            join(&mut groups, group);
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+#[path = "peers_tests.rs"]
+mod tests;

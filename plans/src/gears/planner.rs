@@ -1,0 +1,571 @@
+//! Algorithm 1: the submodules in turn, and faults back up the line (CascadeServe §4.1).
+//!
+//! A fault of the batching goes to the hardware mapping, which demands one more replica of the bottleneck; if that cannot be
+//! placed, it goes on to the workload adaption, which rules the cascade out for that range and falls back; if there is nothing to
+//! fall back to, the cascade search has no cheaper one either, and the fault is the user's to read.
+//!
+//! **It ends (appendix A).** Before the first feasible plan, every fault either raises the number of demanded replicas of a model,
+//! which stops at the number of devices, or rules out one of `N K` pairs of range and cascade for good; then replicas are counted anew.
+//! So there are at most `N K` passes of at most `M D` mappings each. After it, a plan is only replaced by one that is better in what
+//! is not promised (mean accuracy, or mean latency), of finitely many; passes are capped at [`PASSES`] besides, since
+//! each but the last few gains next to nothing.
+//!
+//! **It only improves.** What comes after the first feasible plan tries other assignments through the same submodules, and keeps
+//! one only if it is feasible and better.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::assemble::Parts;
+use super::balance::Group;
+use super::batching::{Tuned, tune};
+use super::bench::{Bench, Spread};
+use super::evaluate::{Evaluate, Simulated};
+use super::fault::{Effort, Fault, FaultKind, GearError, Remedy, Step, Submodule};
+use super::mapping::{Fleet, Need, Unplaced, bottleneck, place, replicas};
+use super::models::Models;
+use super::options::{Ablation, GearOptions};
+use super::search::{Cascade, Space};
+use super::workload::Workload;
+use crate::plan::{Expected, Gear, LoadRange, Plan, Slo};
+use crate::profile::Profile;
+use crate::thresholds::FamilyError;
+
+/// Most passes that improve a feasible plan.
+const PASSES: u64 = 8;
+
+/// A gear plan and what led to it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GearPlan {
+    /// The plan, validated.
+    pub plan: Plan,
+    /// The cascades that the ranges could choose from, ascending in accuracy.
+    pub cascades: Vec<Cascade>,
+    /// The cascade of every range, from the lowest load.
+    pub chosen: Vec<Cascade>,
+    /// Mean accuracy over the ranges, weighed by how common they are.
+    pub accuracy: f64,
+    /// Mean 95th percentile of latency over the ranges, weighed likewise, microseconds.
+    pub p95_us: f64,
+    /// What it took.
+    pub effort: Effort,
+    /// The faults that were met and resolved, in order.
+    pub faults: Vec<Fault>,
+}
+
+/// Plans gears, judged by the simulator. The same profile and options give the same plan, byte for byte.
+///
+/// # Errors
+/// A [`GearError`] if an input is unusable, or the objective cannot be met. Whoever holds an older plan keeps it.
+pub fn plan_gears(
+    profile: &Profile,
+    options: &GearOptions,
+    progress: impl FnMut(&Step),
+) -> Result<GearPlan, GearError> {
+    options.check_speeds()?;
+    plan_gears_with(profile, options, Simulated::new(profile, options), progress)
+}
+
+/// Plans gears with an evaluator of the caller's; `progress` hears of every call of a submodule. The same profile, options and
+/// outcomes give the same plan, byte for byte.
+///
+/// # Errors
+/// A [`GearError`] if an input is unusable, or the objective cannot be met. Whoever holds an older plan keeps it.
+pub fn plan_gears_with(
+    profile: &Profile,
+    options: &GearOptions,
+    evaluate: impl Evaluate,
+    progress: impl FnMut(&Step),
+) -> Result<GearPlan, GearError> {
+    profile.validate().map_err(FamilyError::from)?;
+    options.check(profile)?;
+    let models = Models::of(profile, options);
+    let parts = Parts {
+        profile,
+        models: &models,
+        devices: &options.devices,
+    };
+    Planner::new(parts, options, evaluate, progress).run()
+}
+
+/// A plan that holds: for every range its cascade and batching, and one placement for all.
+#[derive(Debug, Clone)]
+pub(super) struct Feasible {
+    pub(super) cascades: Vec<Cascade>,
+    pub(super) placement: Vec<Group>,
+    pub(super) tuned: Vec<Tuned>,
+}
+
+/// A fault and its bottleneck by index.
+type Named = (Fault, usize);
+
+pub(super) struct Planner<'a, E, P> {
+    pub(super) bench: Bench<'a, E>,
+    space: Space,
+    fleet: Fleet,
+    pub(super) ranges: Vec<LoadRange>,
+    pub(super) weights: Vec<f64>,
+    pub(super) effort: Effort,
+    pub(super) faults: Vec<Fault>,
+    progress: P,
+}
+
+/// `[0, qps_max]` in equal parts.
+pub(super) fn ranges(qps_max: f64, count: u32) -> Vec<LoadRange> {
+    let bound = |k: u32| qps_max * f64::from(k) / f64::from(count);
+    let range = |k| LoadRange {
+        from_qps: bound(k),
+        to_qps: Some(bound(k + 1)),
+    };
+    (0..count).map(range).collect()
+}
+
+impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
+    /// `options` have been checked.
+    pub(super) fn new(parts: Parts<'a>, options: &'a GearOptions, evaluate: E, progress: P) -> Self {
+        let mut space = Space::new(parts.profile, &options.search, options.seed);
+        if matches!(options.ablation, Ablation::NoCascade | Ablation::Neither) {
+            space = space.singles();
+        }
+        let count = match options.ablation {
+            Ablation::NoSwitching | Ablation::Neither => 1,
+            Ablation::Full | Ablation::NoCascade => options.ranges,
+        };
+        let weights = if count == options.ranges {
+            options.prior.shares(count as usize)
+        } else {
+            None
+        };
+        Self {
+            bench: Bench::new(parts, options, evaluate),
+            space,
+            fleet: Fleet::new(&options.devices),
+            ranges: ranges(options.qps_max, count),
+            weights: weights.unwrap_or_else(|| vec![1.0 / f64::from(count); count as usize]),
+            effort: Effort::default(),
+            faults: Vec::new(),
+            progress,
+        }
+    }
+
+    fn run(mut self) -> Result<GearPlan, GearError> {
+        let all = (0..self.models().len()).collect();
+        let placement = self.fleet.everywhere(all);
+        let mut workload = Workload::new(self.search(&placement), self.weights.clone());
+        let mut plan = self.first(&mut workload, &placement)?;
+        for _ in 0..PASSES {
+            self.effort.improvements += 1;
+            match self.improved(&mut workload, &plan)? {
+                Some(better) => plan = better,
+                None => break,
+            }
+        }
+        self.finish(&plan, workload.ladder)
+    }
+
+    fn models(&self) -> &'a Models {
+        self.bench.parts.models
+    }
+
+    /// SP1.
+    fn search(&mut self, placement: &[Group]) -> Vec<Cascade> {
+        self.effort.cascade_search += 1;
+        self.report(Submodule::CascadeSearch, None);
+        let most = self.bench.options.search.max_cascades as usize;
+        self.space.front(self.models(), placement, most)
+    }
+
+    /// Downgrades until the other submodules have no fault.
+    fn first(&mut self, workload: &mut Workload, placement: &[Group]) -> Result<Feasible, GearError> {
+        let mut last = None;
+        let mut first_range = None;
+        loop {
+            let assignment = self.assign(workload, placement, last.as_ref())?;
+            let cascades = cascades(workload, &assignment);
+            let (fault, model) = match self.realise(&cascades, first_range)? {
+                Ok(plan) => return Ok(plan),
+                Err(named) => named,
+            };
+            first_range = Some(fault.range);
+            if workload.rule_out(&assignment, &fault, model).is_none() {
+                return Err(self.unattainable(&cascades, fault));
+            }
+            self.faults.push(fault.clone());
+            last = Some(fault);
+        }
+    }
+
+    /// SP2: the best assignment by what is not promised, of what is not ruled out.
+    fn assign(
+        &mut self,
+        workload: &Workload,
+        placement: &[Group],
+        last: Option<&Fault>,
+    ) -> Result<Vec<usize>, GearError> {
+        self.effort.workload_adaption += 1;
+        self.report(Submodule::WorkloadAdaption, last.cloned());
+        let highest = workload.most_accurate().unwrap_or_default();
+        let Slo::Accuracy { at_least } = self.bench.options.slo else {
+            return Ok(highest);
+        };
+        let found = workload.fastest(at_least, |range, cascade| self.latency(placement, range, cascade))?;
+        found.ok_or_else(|| GearError::Inaccurate {
+            at_least,
+            reached: workload.accuracy(&highest),
+            devices: self.fleet.devices(),
+            fault: last.cloned(),
+        })
+    }
+
+    /// 95th percentile of a cascade at the upper end of a range, microseconds; infinite if it does not keep up.
+    fn latency(&mut self, placement: &[Group], range: usize, cascade: &Cascade) -> Result<f64, GearError> {
+        let qps = self.upper_end(range);
+        if cascade.throughput(self.models(), placement) < qps {
+            return Ok(f64::INFINITY);
+        }
+        let spread = Spread::new(&self.bench.parts, cascade, placement)?;
+        let outcome = self.bench.measure(&spread, 1, qps)?;
+        Ok(if outcome.keeps_up {
+            outcome.p95_us as f64
+        } else {
+            f64::INFINITY
+        })
+    }
+
+    fn upper_end(&self, range: usize) -> f64 {
+        self.ranges.get(range).and_then(|load| load.to_qps).unwrap_or(0.0)
+    }
+
+    /// SP3 and SP4, with one more replica of the bottleneck as long as that helps. `first` is looked at first.
+    pub(super) fn realise(
+        &mut self,
+        cascades: &[Cascade],
+        first: Option<usize>,
+    ) -> Result<Result<Feasible, Named>, GearError> {
+        let mut at_least: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut first = first;
+        let mut unresolved: Option<Named> = None;
+        loop {
+            let placement = match self.map(cascades, &at_least) {
+                Ok(placement) => placement,
+                Err(named) => return Ok(Err(unresolved.unwrap_or(named))),
+            };
+            match self.batch(cascades, &placement, first)? {
+                Ok(tuned) => {
+                    return Ok(Ok(Feasible {
+                        cascades: cascades.to_vec(),
+                        placement,
+                        tuned,
+                    }));
+                }
+                Err(((fault, model), replicas_help)) => {
+                    let more = replicas(&placement, model) + 1;
+                    if !replicas_help || more > self.fleet.devices() {
+                        return Ok(Err((fault, model)));
+                    }
+                    let more = (more + self.fleet.step - 1).min(self.fleet.devices());
+                    at_least.insert(model, more);
+                    first = Some(fault.range);
+                    unresolved = Some((fault, model));
+                }
+            }
+        }
+    }
+
+    /// SP3.
+    fn map(&mut self, cascades: &[Cascade], at_least: &BTreeMap<usize, usize>) -> Result<Vec<Group>, Named> {
+        self.effort.hardware_mapping += 1;
+        let mut needs: Vec<Need<'_>> = Vec::new();
+        for (range, cascade) in cascades.iter().enumerate() {
+            let need = Need {
+                cascade,
+                range,
+                qps: self.upper_end(range),
+            };
+            // The highest load speaks for all ranges with the same cascade.
+            match needs.iter_mut().find(|other| other.cascade == cascade) {
+                Some(other) => *other = need,
+                None => needs.push(need),
+            }
+        }
+        let placed = place(&self.fleet, self.bench.parts.models, &needs, at_least);
+        let placed = placed.map_err(|Unplaced { range, model, kind }| self.named(range, model, kind));
+        self.report(
+            Submodule::HardwareMapping,
+            placed.as_ref().err().map(|(fault, _)| fault.clone()),
+        );
+        placed
+    }
+
+    /// SP4 for every range, from the highest load down, one of them first. The flag of a fault says whether replicas help.
+    #[expect(
+        clippy::type_complexity,
+        reason = "a fault, or the answer, or no answer at all"
+    )]
+    fn batch(
+        &mut self,
+        cascades: &[Cascade],
+        placement: &[Group],
+        first: Option<usize>,
+    ) -> Result<Result<Vec<Tuned>, (Named, bool)>, GearError> {
+        let mut tuned: Vec<Option<Tuned>> = vec![None; cascades.len()];
+        let rest = (0..cascades.len()).rev().filter(|range| Some(*range) != first);
+        for range in first.into_iter().chain(rest) {
+            let (Some(cascade), Some(load)) = (cascades.get(range), self.ranges.get(range)) else {
+                continue;
+            };
+            let load = *load;
+            self.effort.batching += 1;
+            let spread = Spread::new(&self.bench.parts, cascade, placement)?;
+            match tune(&mut self.bench, &spread, load)? {
+                Ok(found) => {
+                    self.report(Submodule::Batching, None);
+                    if let Some(slot) = tuned.get_mut(range) {
+                        *slot = Some(found);
+                    }
+                }
+                Err(short) => {
+                    let binding =
+                        super::balance::Cuts::new(cascade.demands(self.models(), 1.0), &spread.groups);
+                    let model = bottleneck(self.models(), cascade, binding.load().binding);
+                    let named = self.named(range, model, short.kind);
+                    self.report(Submodule::Batching, Some(named.0.clone()));
+                    return Ok(Err((named, short.replicas_help)));
+                }
+            }
+        }
+        Ok(Ok(tuned.into_iter().flatten().collect()))
+    }
+
+    fn named(&self, range: usize, model: usize, kind: FaultKind) -> Named {
+        let fault = Fault {
+            range,
+            load: self.ranges.get(range).copied().unwrap_or(LoadRange::ALL),
+            bottleneck: self.models().name(model).to_owned(),
+            kind,
+        };
+        (fault, model)
+    }
+
+    /// A pass through all submodules that starts from a feasible plan; a better one, if it finds any.
+    fn improved(&mut self, workload: &mut Workload, plan: &Feasible) -> Result<Option<Feasible>, GearError> {
+        let fresh = self.search(&plan.placement);
+        workload.add(&fresh);
+        match self.bench.options.slo {
+            Slo::Latency { .. } => self.more_accurate(workload, plan),
+            Slo::Accuracy { at_least } => self.faster(workload, plan, at_least),
+        }
+    }
+
+    /// Swaps in cascades that are at least as good in accuracy and throughput, then tries for every range, from the most common,
+    /// the next more accurate cascade: what ruled it out may be gone since.
+    fn more_accurate(&mut self, workload: &Workload, plan: &Feasible) -> Result<Option<Feasible>, GearError> {
+        self.effort.workload_adaption += 1;
+        self.report(Submodule::WorkloadAdaption, None);
+        let mut best = plan.clone();
+        let swapped: Vec<Cascade> = best
+            .cascades
+            .iter()
+            .map(|cascade| self.better_in_both(&workload.ladder, cascade, &plan.placement))
+            .collect();
+        if swapped != best.cascades {
+            self.try_out(&mut best, swapped, None)?;
+        }
+        let mut order: Vec<usize> = (0..self.ranges.len()).collect();
+        let weight = |range: &usize| self.weights.get(*range).copied().unwrap_or(0.0);
+        order.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
+        for range in order {
+            while let Some(up) = self.next_up(&workload.ladder, &best, range) {
+                let mut cascades = best.cascades.clone();
+                if let Some(slot) = cascades.get_mut(range) {
+                    *slot = up;
+                }
+                if !self.try_out(&mut best, cascades, Some(range))? {
+                    break;
+                }
+            }
+        }
+        Ok(self.gains(&best, plan).then_some(best))
+    }
+
+    /// The more accurate neighbour of a range's cascade.
+    fn next_up(&self, ladder: &[Cascade], plan: &Feasible, range: usize) -> Option<Cascade> {
+        let now = plan.cascades.get(range)?.accuracy;
+        ladder.iter().find(|cascade| cascade.accuracy > now).cloned()
+    }
+
+    fn better_in_both(&self, ladder: &[Cascade], cascade: &Cascade, placement: &[Group]) -> Cascade {
+        let throughput = |cascade: &Cascade| cascade.throughput(self.models(), placement);
+        let now = throughput(cascade);
+        let better = |other: &&Cascade| other.accuracy > cascade.accuracy && throughput(other) >= now;
+        ladder.iter().rev().find(better).unwrap_or(cascade).clone()
+    }
+
+    /// Takes other cascades if they are feasible and better.
+    fn try_out(
+        &mut self,
+        best: &mut Feasible,
+        cascades: Vec<Cascade>,
+        first: Option<usize>,
+    ) -> Result<bool, GearError> {
+        let found = self.realise(&cascades, first)?;
+        Ok(match found {
+            Ok(plan) if self.gains(&plan, best) => {
+                *best = plan;
+                true
+            }
+            _ => false,
+        })
+    }
+
+    /// Chooses anew with the latencies of the placement there is.
+    fn faster(
+        &mut self,
+        workload: &Workload,
+        plan: &Feasible,
+        at_least: f64,
+    ) -> Result<Option<Feasible>, GearError> {
+        self.effort.workload_adaption += 1;
+        self.report(Submodule::WorkloadAdaption, None);
+        let found = workload.fastest(at_least, |range, cascade| {
+            self.latency(&plan.placement, range, cascade)
+        })?;
+        let Some(assignment) = found else {
+            return Ok(None);
+        };
+        let mut best = plan.clone();
+        let better = self.try_out(&mut best, cascades(workload, &assignment), None)?;
+        Ok(better.then_some(best))
+    }
+
+    /// Whether a plan is better than another by what is not promised.
+    fn gains(&self, plan: &Feasible, other: &Feasible) -> bool {
+        let ((accuracy, p95), (other_accuracy, other_p95)) = (self.metrics(plan), self.metrics(other));
+        match self.bench.options.slo {
+            Slo::Latency { .. } => accuracy > other_accuracy + 1e-9,
+            Slo::Accuracy { at_least } => accuracy >= at_least - 1e-9 && p95 < other_p95 * (1.0 - 1e-6),
+        }
+    }
+
+    /// Mean accuracy, and mean 95th percentile of latency, microseconds.
+    pub(super) fn metrics(&self, plan: &Feasible) -> (f64, f64) {
+        let accuracy = self
+            .weights
+            .iter()
+            .zip(&plan.cascades)
+            .map(|(weight, cascade)| weight * cascade.accuracy);
+        let p95 = self
+            .weights
+            .iter()
+            .zip(&plan.tuned)
+            .map(|(weight, tuned)| weight * tuned.outcome.p95_us as f64);
+        (accuracy.sum(), p95.sum())
+    }
+
+    fn unattainable(&self, cascades: &[Cascade], fault: Fault) -> GearError {
+        let devices = self.fleet.devices();
+        let work: f64 = cascades.get(fault.range).map_or(0.0, |cascade| {
+            let demands = cascade.demands(self.models(), self.upper_end(fault.range));
+            demands.iter().map(|demand| demand.work).sum()
+        });
+        let remedy = match fault.kind {
+            FaultKind::Latency { p95_us, .. } => Remedy::Objective { p95_us },
+            FaultKind::Memory { .. } => Remedy::Memory,
+            FaultKind::Utilisation { .. } | FaultKind::Throughput { .. } => Remedy::Devices {
+                at_least: (work * devices as f64 / self.fleet.speed()).ceil() as usize,
+            },
+        };
+        GearError::Unattainable {
+            fault,
+            devices,
+            remedy,
+        }
+    }
+
+    fn report(&mut self, submodule: Submodule, fault: Option<Fault>) {
+        let step = Step {
+            call: self.effort.calls(),
+            submodule,
+            fault,
+        };
+        (self.progress)(&step);
+    }
+
+    /// The plan as a file.
+    pub(super) fn finish(mut self, found: &Feasible, ladder: Vec<Cascade>) -> Result<GearPlan, GearError> {
+        self.effort.simulations = self.bench.simulations;
+        let options = self.bench.options;
+        let made_by = made_by(options, self.ranges.len());
+        let mut plan = self
+            .bench
+            .parts
+            .plan(&found.placement, made_by, Some(options.slo));
+        let settings = found.cascades.iter().zip(&found.tuned);
+        for (((cascade, tuned), load), weight) in settings.zip(&self.ranges).zip(&self.weights) {
+            let spread = Spread::new(&self.bench.parts, cascade, &found.placement)?;
+            let gear = Gear {
+                name: format!("g{}", plan.gears.len()),
+                load: *load,
+                expected: Some(Expected {
+                    time_share: *weight,
+                    accuracy: cascade.accuracy,
+                    p95_us: tuned.outcome.p95_us,
+                    utilisation: tuned.outcome.utilisation,
+                }),
+                wiring: self.bench.wiring(&spread, tuned.min_queue),
+            };
+            merge(&mut plan.gears, gear);
+        }
+        plan.validate()?;
+        let (accuracy, p95_us) = self.metrics(found);
+        Ok(GearPlan {
+            plan,
+            cascades: ladder,
+            chosen: found.cascades.clone(),
+            accuracy,
+            p95_us,
+            effort: self.effort,
+            faults: self.faults,
+        })
+    }
+}
+
+fn cascades(workload: &Workload, assignment: &[usize]) -> Vec<Cascade> {
+    let cascade = |rung: &usize| workload.ladder.get(*rung).cloned();
+    assignment.iter().filter_map(cascade).collect()
+}
+
+fn made_by(options: &GearOptions, ranges: usize) -> String {
+    let slo = match options.slo {
+        Slo::Latency { p95_us } => format!("p95<={p95_us}us"),
+        Slo::Accuracy { at_least } => format!("accuracy>={at_least}"),
+    };
+    let ablation = match options.ablation {
+        Ablation::Full => "",
+        Ablation::NoSwitching => " no-switching",
+        Ablation::NoCascade => " no-cascade",
+        Ablation::Neither => " one-model",
+    };
+    let (qps, devices, seed) = (options.qps_max, options.devices.len(), options.seed);
+    format!("gears/{slo} qps_max={qps} ranges={ranges} devices={devices} seed={seed}{ablation}")
+}
+
+/// Adds a gear, or widens the last one if it is wired alike: its figures are then those of its worst load.
+fn merge(gears: &mut Vec<Gear>, gear: Gear) {
+    match gears.last_mut() {
+        Some(last) if last.wiring == gear.wiring => {
+            last.load.to_qps = gear.load.to_qps;
+            if let (Some(expected), Some(more)) = (&mut last.expected, gear.expected) {
+                expected.time_share = (expected.time_share + more.time_share).min(1.0);
+                expected.p95_us = expected.p95_us.max(more.p95_us);
+                expected.utilisation = expected.utilisation.max(more.utilisation);
+            }
+        }
+        _ => gears.push(gear),
+    }
+}
+
+#[cfg(test)]
+#[path = "planner_tests.rs"]
+mod tests;

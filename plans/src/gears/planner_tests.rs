@@ -1,0 +1,372 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::gears::fluid::Fluid;
+use crate::gears::options::{BatchLimits, CascadeSearch, DeviceSpec, OptionError, Prior};
+use crate::gears::stated::{StatedWorkload, bert, llama};
+
+const MS: u64 = 1_000;
+
+fn small(workload: StatedWorkload) -> Profile {
+    StatedWorkload {
+        samples: 500,
+        ..workload
+    }
+    .profile()
+}
+
+fn options(slo: Slo, qps_max: f64, devices: usize) -> GearOptions {
+    GearOptions {
+        ranges: 6,
+        search: CascadeSearch {
+            thresholds: 5,
+            max_stages: 3,
+            max_cascades: 12,
+            ..CascadeSearch::default()
+        },
+        ..GearOptions::new(slo, qps_max, DeviceSpec::fleet(devices, 32_000_000_000))
+    }
+}
+
+fn within(p95_us: u64) -> Slo {
+    Slo::Latency { p95_us }
+}
+
+fn accurate(at_least: f64) -> Slo {
+    Slo::Accuracy { at_least }
+}
+
+fn plan(profile: &Profile, options: &GearOptions) -> Result<GearPlan, GearError> {
+    plan_gears_with(profile, options, Fluid::new(profile), |_| {})
+}
+
+/// Everything that must be true of any gear plan.
+fn check(profile: &Profile, options: &GearOptions, found: &GearPlan) {
+    let plan = &found.plan;
+    plan.validate().unwrap();
+    assert_eq!(
+        (plan.sharing, plan.slo),
+        (crate::plan::Sharing::Exclusive, Some(options.slo))
+    );
+    assert_eq!(plan.gears.first().unwrap().load.from_qps, 0.0);
+    assert_eq!(plan.gears.last().unwrap().load.to_qps, Some(options.qps_max));
+    for pair in plan.gears.windows(2) {
+        assert_eq!(pair[0].load.to_qps, Some(pair[1].load.from_qps));
+        assert_ne!(pair[0].wiring, pair[1].wiring, "neighbours are merged");
+    }
+    let shares: f64 = plan
+        .gears
+        .iter()
+        .map(|gear| gear.expected.unwrap().time_share)
+        .sum();
+    assert!((shares - 1.0).abs() < 1e-9);
+    let accuracy: f64 = plan
+        .gears
+        .iter()
+        .map(|gear| gear.expected.unwrap())
+        .map(|e| e.time_share * e.accuracy)
+        .sum();
+    assert!((accuracy - found.accuracy).abs() < 1e-9);
+    let models = Models::of(profile, options);
+    for spec in &options.devices {
+        let here = plan
+            .placement
+            .iter()
+            .filter(|replica| replica.worker == spec.worker);
+        let bytes: u64 = here
+            .map(|replica| {
+                models.memory_bytes(
+                    (0..models.len())
+                        .find(|m| models.name(*m) == replica.variant)
+                        .unwrap(),
+                )
+            })
+            .sum();
+        assert!(bytes <= spec.memory_bytes);
+    }
+    match options.slo {
+        Slo::Latency { p95_us } => {
+            assert!(
+                plan.gears
+                    .iter()
+                    .all(|gear| gear.expected.unwrap().p95_us <= p95_us)
+            );
+        }
+        Slo::Accuracy { at_least } => assert!(found.accuracy >= at_least - 1e-9),
+    }
+}
+
+#[test]
+fn a_latency_objective_holds_and_low_loads_are_served_best() {
+    let profile = small(bert());
+    let options = options(within(60 * MS), 7_600.0, 2);
+    let found = plan(&profile, &options).unwrap();
+    check(&profile, &options, &found);
+    let accuracies: Vec<f64> = found.chosen.iter().map(|cascade| cascade.accuracy).collect();
+    assert!(
+        accuracies.windows(2).all(|pair| pair[0] >= pair[1] - 1e-9),
+        "{accuracies:?}"
+    );
+    assert!(accuracies[0] > accuracies[5]);
+    assert!(!found.faults.is_empty() && found.effort.calls() > 10);
+}
+
+#[test]
+fn an_accuracy_objective_holds_at_the_least_latency() {
+    let profile = small(bert());
+    let mut before = 0.0;
+    for at_least in [0.76, 0.79, 0.82] {
+        let options = options(accurate(at_least), 7_600.0, 4);
+        let found = plan(&profile, &options).unwrap();
+        check(&profile, &options, &found);
+        assert!(found.p95_us >= before, "more accuracy takes longer");
+        before = found.p95_us;
+    }
+}
+
+#[test]
+fn models_too_large_to_share_a_device_are_placed_apart() {
+    let profile = small(llama());
+    let options = options(within(2_000 * MS), 60.0, 6);
+    let found = plan(&profile, &options).unwrap();
+    check(&profile, &options, &found);
+    assert!(
+        found
+            .plan
+            .placement
+            .iter()
+            .any(|replica| replica.variant == "llama-70b")
+    );
+    assert!(
+        found
+            .plan
+            .placement
+            .iter()
+            .any(|replica| replica.variant != "llama-70b")
+    );
+}
+
+#[test]
+fn a_single_small_device_still_gets_a_plan() {
+    let profile = small(llama());
+    let mut options = options(within(2_000 * MS), 20.0, 1);
+    options.devices[0].memory_bytes = 12_000_000_000;
+    let found = plan(&profile, &options).unwrap();
+    check(&profile, &options, &found);
+}
+
+#[test]
+fn too_much_load_names_range_model_and_devices() {
+    let profile = small(llama());
+    let error = plan(&profile, &options(within(2_000 * MS), 2_000.0, 2)).unwrap_err();
+    let GearError::Unattainable {
+        fault,
+        devices,
+        remedy: Remedy::Devices { at_least },
+    } = &error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!(
+        (fault.range, fault.bottleneck.as_str(), *devices),
+        (5, "llama-3b", 2)
+    );
+    assert!(*at_least > 2);
+    let text = error.to_string();
+    for part in ["1666.7 to 2000.0", "llama-3b", "more devices"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn a_latency_below_the_smallest_model_says_what_was_reached() {
+    let profile = small(llama());
+    let error = plan(&profile, &options(within(10 * MS), 5.0, 2)).unwrap_err();
+    let GearError::Unattainable {
+        remedy: Remedy::Objective { p95_us },
+        ..
+    } = &error
+    else {
+        panic!("{error}");
+    };
+    assert!(*p95_us > 10 * MS);
+    assert!(error.to_string().contains("looser objective"), "{error}");
+}
+
+#[test]
+fn memory_for_no_model_says_so() {
+    let profile = small(llama());
+    let mut options = options(within(2_000 * MS), 5.0, 2);
+    for device in &mut options.devices {
+        device.memory_bytes = 1_000_000_000;
+    }
+    let error = plan(&profile, &options).unwrap_err();
+    assert!(
+        matches!(&error, GearError::Unattainable { remedy: Remedy::Memory, fault, .. } if fault.bottleneck == "llama-3b"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_accuracy_out_of_reach_says_what_was_reached() {
+    let profile = small(bert());
+    let idle = plan(&profile, &options(accurate(0.99), 100.0, 1)).unwrap_err();
+    assert!(
+        matches!(idle, GearError::Inaccurate { fault: None, reached, .. } if reached > 0.8),
+        "{idle}"
+    );
+    let busy = plan(&profile, &options(accurate(0.82), 60_000.0, 1)).unwrap_err();
+    assert!(
+        matches!(
+            busy,
+            GearError::Inaccurate { .. } | GearError::Unattainable { .. }
+        ),
+        "{busy}"
+    );
+}
+
+#[test]
+fn ablations_leave_out_what_they_say() {
+    let profile = small(bert());
+    let with = |ablation| {
+        let options = GearOptions {
+            ablation,
+            ..options(within(60 * MS), 7_600.0, 2)
+        };
+        let found = plan(&profile, &options).unwrap();
+        check(&profile, &options, &found);
+        found
+    };
+    let (full, fixed) = (with(Ablation::Full), with(Ablation::NoSwitching));
+    let (single, neither) = (with(Ablation::NoCascade), with(Ablation::Neither));
+    assert_eq!((fixed.plan.gears.len(), neither.plan.gears.len()), (1, 1));
+    let stages = |found: &GearPlan| {
+        found
+            .plan
+            .gears
+            .iter()
+            .map(|gear| gear.wiring.stages.len())
+            .max()
+            .unwrap()
+    };
+    assert_eq!((stages(&single), stages(&neither)), (1, 1));
+    assert!(full.accuracy > fixed.accuracy && full.accuracy > single.accuracy);
+    assert!(fixed.accuracy >= neither.accuracy && single.accuracy >= neither.accuracy);
+}
+
+#[test]
+fn the_same_input_gives_the_same_plan() {
+    let profile = small(llama());
+    let options = options(within(2_000 * MS), 60.0, 6);
+    assert_eq!(
+        plan(&profile, &options).unwrap(),
+        plan(&profile, &options).unwrap()
+    );
+}
+
+#[test]
+fn a_small_plan_looks_like_this() {
+    let profile = small(llama());
+    let options = GearOptions {
+        ranges: 3,
+        ..options(within(2_000 * MS), 30.0, 3)
+    };
+    let found = plan(&profile, &options).unwrap();
+    insta::assert_snapshot!("small_gear_plan", found.plan.to_json().unwrap());
+}
+
+#[test]
+fn progress_tells_every_call() {
+    let profile = small(llama());
+    let options = options(within(2_000 * MS), 60.0, 6);
+    let mut steps: Vec<Step> = Vec::new();
+    let found = plan_gears_with(&profile, &options, Fluid::new(&profile), |step| {
+        steps.push(step.clone())
+    })
+    .unwrap();
+    assert_eq!(steps.len() as u64, found.effort.calls());
+    assert_eq!(steps[0].submodule, Submodule::CascadeSearch);
+    assert!(steps.iter().any(|step| step.fault.is_some()));
+}
+
+#[test]
+fn unusable_options_are_refused() {
+    let profile = small(llama());
+    let good = options(within(2_000 * MS), 60.0, 2);
+    let mut cases = vec![good.clone(); 7];
+    cases[0].qps_max = f64::NAN;
+    cases[1].ranges = 0;
+    cases[2].devices.clear();
+    cases[3].devices[1] = good.devices[0].clone();
+    cases[4].prior = Prior::Measured { weights: vec![1.0] };
+    cases[5].batching = BatchLimits {
+        max_min_queue: 0,
+        ..BatchLimits::default()
+    };
+    cases[6].slo = accurate(1.5);
+    for (index, case) in cases.iter().enumerate() {
+        let error = plan(&profile, case).unwrap_err();
+        assert!(matches!(error, GearError::Option(_)), "{index}: {error}");
+    }
+    let twice = plan(&profile, &cases[3]).unwrap_err();
+    assert!(
+        matches!(twice, GearError::Option(OptionError::SameDevice { .. })),
+        "{twice}"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// Appendix A: it ends within the bound, with a sound plan or an error that names range and model.
+    #[test]
+    fn planning_ends(
+        latency in proptest::bool::ANY,
+        level in 0.0..1.0_f64,
+        qps_max in 1.0..400.0_f64,
+        memory in prop::collection::vec(2..45_u64, 1..6),
+        seed in 0..4_u64,
+    ) {
+        let profile = small(llama());
+        let slo = if latency { within((20.0 * 200.0_f64.powf(level)) as u64 * MS) } else { accurate(0.45 + 0.2 * level) };
+        let mut options = options(slo, qps_max, memory.len());
+        options.ranges = 4;
+        options.seed = seed;
+        for (device, gigabytes) in options.devices.iter_mut().zip(&memory) {
+            device.memory_bytes = gigabytes * 1_000_000_000;
+        }
+        let mut mappings = 0;
+        let found = plan_gears_with(&profile, &options, Fluid::new(&profile), |step| {
+            mappings += u64::from(step.submodule == Submodule::HardwareMapping);
+        });
+        let (ranges, cascades) = (4, 26);
+        let passes = ranges * cascades * (1 + PASSES);
+        prop_assert!(mappings <= passes * 4 * memory.len() as u64);
+        match found {
+            Ok(found) => check(&profile, &options, &found),
+            Err(GearError::Unattainable { fault, .. }) => {
+                prop_assert!(fault.range < 4 && profile.variants.iter().any(|variant| variant.name == fault.bottleneck));
+            }
+            Err(error) => prop_assert!(matches!(error, GearError::Inaccurate { .. }), "{}", error),
+        }
+    }
+}
+
+#[test]
+fn more_devices_are_never_worse() {
+    for (profile, p95_ms, qps_max) in [(small(bert()), 60, 7_600.0), (small(llama()), 2_000, 60.0)] {
+        let mut before = 0.0;
+        for devices in [1, 2, 3, 4, 6, 8, 12] {
+            let Ok(found) = plan(&profile, &options(within(p95_ms * MS), qps_max, devices)) else {
+                assert!(before == 0.0, "{devices} devices");
+                continue;
+            };
+            assert!(
+                found.accuracy >= before - 0.002,
+                "{devices}: {} after {before}",
+                found.accuracy
+            );
+            before = found.accuracy;
+        }
+        assert!(before > 0.0);
+    }
+}

@@ -1,0 +1,342 @@
+//! Profiles shaped like the paper's two workloads, every figure stated (CascadeServe §6.1).
+//!
+//! The paper prints neither latencies nor accuracies as numbers, and its GPUs and data sets are not here. What stands in for them
+//! is in the two tables below: rough figures of such models on such a GPU, and answers drawn from a model of difficulty. Whoever
+//! prints a result that rests on them prints [`StatedWorkload::assumptions`] beside it.
+//!
+//! The answers: sample `j` has a difficulty that all variants share, variant `i` a margin
+//! `y_ij = c_i + sqrt(rho) d_j + sqrt(1 - rho) e_ij` with standard normal `d` and `e`, and is right where the margin is positive; `c_i` is
+//! set so that its accuracy is the stated one, to a sample. Its confidence is the chance to be right of someone who sees the
+//! margin blurred by noise of deviation `tau`: calibrated, informative, and more so the smaller `tau` is.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+use crate::confidence::{Calibration, Estimator};
+use crate::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
+
+/// A workload whose figures are stated, not measured.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StatedWorkload {
+    /// Its name, and that of the app.
+    pub name: String,
+    /// The device that the latencies are those of.
+    pub device: String,
+    /// Memory of a device, bytes.
+    pub memory_bytes: u64,
+    /// The highest load of the paper's trace, requests/s.
+    pub peak_qps: f64,
+    /// The same for the paper's experiment with a low accuracy objective, requests/s.
+    pub high_peak_qps: f64,
+    /// Batch sizes in the profile.
+    pub batches: Vec<u32>,
+    /// The family.
+    pub variants: Vec<StatedVariant>,
+    /// Validation samples.
+    pub samples: usize,
+    /// Answers to choose from.
+    pub classes: u32,
+    /// `rho`: how much of what makes a sample hard is hard for all variants, in [0, 1].
+    pub shared_difficulty: f64,
+    /// `tau`: deviation of the noise through which a variant sees its own margin.
+    pub blur: f64,
+    /// Seed of the answers.
+    pub seed: u64,
+}
+
+/// A variant whose figures are stated.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StatedVariant {
+    /// Its name.
+    pub name: String,
+    /// Number of weights.
+    pub parameters: u64,
+    /// Milliseconds of a batch, whatever its size: launching kernels, reading weights.
+    pub batch_ms: f64,
+    /// Milliseconds more for every request in it.
+    pub request_ms: f64,
+    /// Memory of a replica, bytes.
+    pub memory_bytes: u64,
+    /// Memory more for every request in a batch, bytes.
+    pub request_bytes: u64,
+    /// Share of right answers.
+    pub accuracy: f64,
+}
+
+/// A figure that was assumed, and why it is what it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Assumption {
+    /// What was assumed.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+const MB: u64 = 1_000_000;
+
+#[expect(clippy::too_many_arguments, reason = "a row of a table")]
+fn variant(
+    name: &str,
+    mega_parameters: u64,
+    batch_ms: f64,
+    request_ms: f64,
+    megabytes: u64,
+    request_megabytes: u64,
+    accuracy: f64,
+) -> StatedVariant {
+    StatedVariant {
+        name: name.to_owned(),
+        parameters: mega_parameters * 1_000_000,
+        batch_ms,
+        request_ms,
+        memory_bytes: megabytes * MB,
+        request_bytes: request_megabytes * MB,
+        accuracy,
+    }
+}
+
+/// BERT Tiny to Base on Sentiment-140, one V100 of 32 GB per device.
+pub fn bert() -> StatedWorkload {
+    StatedWorkload {
+        name: "bert".to_owned(),
+        device: "stated: NVIDIA V100 32 GB".to_owned(),
+        memory_bytes: 32_000 * MB,
+        peak_qps: 7_600.0,
+        high_peak_qps: 80_000.0,
+        batches: vec![1, 2, 4, 8, 16, 32, 64, 128],
+        variants: vec![
+            variant("tiny", 4, 1.5, 0.008, 500, 1, 0.745),
+            variant("mini", 11, 2.8, 0.030, 550, 2, 0.785),
+            variant("small", 29, 2.9, 0.105, 650, 4, 0.808),
+            variant("medium", 41, 5.4, 0.210, 700, 6, 0.822),
+            variant("base", 110, 8.4, 0.700, 1_000, 10, 0.838),
+        ],
+        samples: 4_000,
+        classes: 2,
+        shared_difficulty: 0.8,
+        blur: 1.0,
+        seed: 1,
+    }
+}
+
+/// OpenLlama 3b and Llama-2 7b to 70b, 4-bit, on HellaSwag, one V100 of 32 GB per device.
+pub fn llama() -> StatedWorkload {
+    StatedWorkload {
+        name: "llama".to_owned(),
+        device: "stated: NVIDIA V100 32 GB".to_owned(),
+        memory_bytes: 32_000 * MB,
+        peak_qps: 60.0,
+        high_peak_qps: 196.0,
+        batches: vec![1, 2, 4, 8, 16, 32],
+        variants: vec![
+            variant("llama-3b", 3_400, 18.0, 6.0, 2_600, 15, 0.490),
+            variant("llama-7b", 6_700, 28.0, 13.0, 4_600, 25, 0.571),
+            variant("llama-13b", 13_000, 45.0, 24.0, 8_200, 40, 0.601),
+            variant("llama-70b", 69_000, 160.0, 130.0, 31_000, 20, 0.648),
+        ],
+        samples: 4_000,
+        classes: 4,
+        shared_difficulty: 0.8,
+        blur: 1.0,
+        seed: 2,
+    }
+}
+
+impl StatedWorkload {
+    /// Everything that was assumed, in words, for print beside results.
+    pub fn assumptions(&self) -> Vec<Assumption> {
+        let assumption = |what: String, why: &str| Assumption {
+            what,
+            why: why.to_owned(),
+        };
+        let mut all: Vec<Assumption> = self
+            .variants
+            .iter()
+            .map(|variant| {
+                let StatedVariant {
+                    name, batch_ms, request_ms, accuracy, ..
+                } = variant;
+                let memory = variant.memory_bytes as f64 / 1e9;
+                assumption(
+                    format!(
+                        "{name}: a batch of b takes {batch_ms} + {request_ms} b ms, a replica {memory:.1} GB, accuracy {accuracy}"
+                    ),
+                    "time per batch from kernel launches and weight reads, per request from arithmetic at half of the V100's peak; \
+                     accuracies within the range of the paper's figures",
+                )
+            })
+            .collect();
+        all.push(assumption(
+            format!(
+                "{} validation samples from a model of difficulty: {:.0} % of the variance of a margin is shared by all variants, confidence sees \
+                 it through noise of deviation {}",
+                self.samples,
+                100.0 * self.shared_difficulty,
+                self.blur
+            ),
+            "the data sets and the fine-tuned models are not published; larger variants err mostly where small ones do",
+        ));
+        if self
+            .variants
+            .iter()
+            .any(|variant| variant.memory_bytes * 10 > self.memory_bytes * 9)
+        {
+            all.push(assumption(
+                format!(
+                    "a replica of the largest variant takes one device of {:.0} GB",
+                    self.memory_bytes as f64 / 1e9
+                ),
+                "the paper spreads it over two GPUs; counting one makes large models cheaper, which favours the peers that serve them to all",
+            ));
+        }
+        all
+    }
+
+    /// The profile that the figures describe. The same every time.
+    pub fn profile(&self) -> Profile {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        let difficulties: Vec<f64> = (0..self.samples).map(|_| normal(&mut rng)).collect();
+        let labels: Vec<u32> = (0..self.samples)
+            .map(|_| rng.random_range(0..self.classes))
+            .collect();
+        let profiled = |variant: &StatedVariant| VariantProfile {
+            name: variant.name.clone(),
+            parameters: variant.parameters,
+            costs: self.costs(variant),
+            calibration: Calibration {
+                estimator: Estimator::MaxSquared,
+                temperature: 1.0,
+            },
+            ece: BeforeAfter {
+                before: 0.0,
+                after: 0.0,
+            },
+            validation: self.answers(variant, &difficulties, &labels, &mut rng),
+        };
+        Profile {
+            version: PROFILE_VERSION,
+            app: self.name.clone(),
+            device: self.device.clone(),
+            energy_source: "not stated".to_owned(),
+            estimator: Estimator::MaxSquared,
+            samples: self.samples,
+            variants: self.variants.iter().map(profiled).collect(),
+        }
+    }
+
+    fn costs(&self, variant: &StatedVariant) -> Vec<BatchCost> {
+        let cost = |batch: &u32| BatchCost {
+            batch: *batch,
+            latency_s: (variant.batch_ms + variant.request_ms * f64::from(*batch)) / 1e3,
+            energy_j: None,
+            memory_bytes: Some(variant.memory_bytes + variant.request_bytes * u64::from(*batch)),
+            utilisation: None,
+        };
+        self.batches.iter().map(cost).collect()
+    }
+
+    fn answers(
+        &self,
+        variant: &StatedVariant,
+        difficulties: &[f64],
+        labels: &[u32],
+        rng: &mut ChaCha8Rng,
+    ) -> Validation {
+        let (shared, own) = (
+            self.shared_difficulty.sqrt(),
+            (1.0 - self.shared_difficulty).sqrt(),
+        );
+        let ease: Vec<f64> = difficulties
+            .iter()
+            .map(|hard| shared * hard + own * normal(rng))
+            .collect();
+        let skill = skill(&ease, variant.accuracy);
+        let mut answers = Validation::default();
+        for (ease, label) in ease.iter().zip(labels) {
+            let margin = skill + ease;
+            let seen = margin + self.blur * normal(rng);
+            answers.correct.push(margin > 0.0);
+            answers.confidences.push(chance(seen, skill, self.blur));
+            let other = rng.random_range(1..self.classes.max(2));
+            let wrong = (label + other) % self.classes.max(2);
+            answers
+                .predictions
+                .push(if margin > 0.0 { *label } else { wrong });
+        }
+        answers
+    }
+}
+
+/// The `c` at which the stated share of the margins is positive.
+fn skill(ease: &[f64], accuracy: f64) -> f64 {
+    let mut sorted = ease.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let wrong = ((1.0 - accuracy) * sorted.len() as f64).round() as usize;
+    let last_wrong = wrong.checked_sub(1).and_then(|place| sorted.get(place));
+    last_wrong.map_or(0.0, |last_wrong| -last_wrong)
+}
+
+/// The chance that a margin, normal around `skill` with deviation 1, is positive when it looks like `seen` through noise.
+fn chance(seen: f64, skill: f64, blur: f64) -> f64 {
+    let noise = blur * blur;
+    let mean = skill + (seen - skill) / (1.0 + noise);
+    let deviation = (noise / (1.0 + noise)).sqrt();
+    // The logistic curve nearest to the normal distribution's.
+    1.0 / (1.0 + (-1.702 * mean / deviation).exp())
+}
+
+/// A standard normal draw (Box and Muller).
+fn normal(rng: &mut ChaCha8Rng) -> f64 {
+    let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
+    radius * (std::f64::consts::TAU * rng.random::<f64>()).cos()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_profiles_are_sound_and_as_stated() {
+        for workload in [bert(), llama()] {
+            let profile = workload.profile();
+            profile.validate().unwrap();
+            assert_eq!(profile, workload.profile());
+            for (stated, found) in workload.variants.iter().zip(&profile.variants) {
+                let right = found.validation.correct.iter().filter(|right| **right).count();
+                let accuracy = right as f64 / workload.samples as f64;
+                assert!(
+                    (accuracy - stated.accuracy).abs() < 1e-3,
+                    "{} {accuracy}",
+                    stated.name
+                );
+            }
+            assert!(workload.assumptions().len() > workload.variants.len());
+        }
+    }
+
+    #[test]
+    fn confidence_is_calibrated_and_tells_right_from_wrong() {
+        let profile = bert().profile();
+        for variant in &profile.variants {
+            let answers = &variant.validation;
+            let pairs = || answers.confidences.iter().zip(&answers.correct);
+            let mean = pairs().map(|(confidence, _)| confidence).sum::<f64>() / pairs().count() as f64;
+            let right = pairs().filter(|(_, right)| **right).count() as f64 / pairs().count() as f64;
+            assert!((mean - right).abs() < 0.02, "{mean} {right}");
+            let sure = || pairs().filter(|(confidence, _)| **confidence > 0.9);
+            let right_when_sure = sure().filter(|(_, right)| **right).count() as f64 / sure().count() as f64;
+            assert!(right_when_sure > right + 0.05 && right_when_sure > 0.9);
+        }
+    }
+
+    #[test]
+    fn variants_err_together() {
+        let profile = bert().profile();
+        let wrong = |at: usize| profile.variants[at].validation.correct.iter().map(|right| !right);
+        let both = wrong(0).zip(wrong(4)).filter(|(a, b)| *a && *b).count() as f64;
+        let base = wrong(4).filter(|wrong| *wrong).count() as f64;
+        // If they erred independently, tiny would fail a quarter of what base fails.
+        assert!(both / base > 0.5, "{}", both / base);
+    }
+}
