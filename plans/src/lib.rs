@@ -41,6 +41,7 @@ pub mod invalid;
 pub mod ledger;
 pub mod liveness;
 pub mod load;
+pub mod lp;
 pub mod plan;
 pub mod profile;
 pub mod routing;
