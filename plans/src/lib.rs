@@ -24,6 +24,7 @@
 //! | [`liveness`] | who is alive, judged by heartbeats |
 //! | [`shifting`] | which gear for which load |
 //! | [`drift`] | whether the load still is what the plan was made for |
+//! | [`trace`] | the load over time: read, made up, scaled |
 //! | [`simulator`] | what a plan does with a load, without serving it |
 
 pub mod admission;
@@ -44,6 +45,7 @@ pub mod shifting;
 pub mod simulator;
 pub mod skips;
 pub mod thresholds;
+pub mod trace;
 pub mod turns;
 pub mod vote;
 
