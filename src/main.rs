@@ -8,6 +8,7 @@
 //! | [`data`] | labelled samples |
 //! | [`appplan`] | the plan that an app asks for |
 //! | [`planning`] | cascades from a profile |
+//! | [`gearing`] | gear plans from a profile |
 //! | [`serving`] | an app on the bus, and who asks it |
 //! | [`load`] | arrivals, and the clients that make them |
 //! | [`report`] | tables, graphs, progress |
@@ -17,6 +18,7 @@
 mod appplan;
 mod data;
 mod family;
+mod gearing;
 mod load;
 mod measure;
 mod planning;
@@ -42,6 +44,7 @@ enum Verb {
     Profile(verbs::profile::Args),
     #[command(subcommand)]
     Plan(verbs::plan::Planner),
+    Simulate(verbs::simulate::Args),
     Serve(verbs::serve::Args),
     Infer(verbs::infer::Args),
     Bench(verbs::bench::Args),
@@ -58,6 +61,8 @@ fn main() -> ExitCode {
         Verb::Demo(args) => verbs::demo::run(&args),
         Verb::Profile(args) => verbs::profile::run(&args),
         Verb::Plan(verbs::plan::Planner::Cascade(args)) => verbs::plan::cascade(&args),
+        Verb::Plan(verbs::plan::Planner::Gears(args)) => verbs::gears::run(&args),
+        Verb::Simulate(args) => verbs::simulate::run(&args),
         Verb::Serve(args) => verbs::serve::run(&args),
         Verb::Infer(args) => verbs::infer::run(&args),
         Verb::Bench(args) => verbs::bench::run(&args),

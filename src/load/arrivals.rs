@@ -1,13 +1,13 @@
 //! When requests arrive. Pure: the same seed gives the same arrivals.
 
-use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use kaskade_plans::trace::Trace;
+use kaskade::plans::trace::Trace;
 use rand::Rng as _;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
+
+use super::tracefile;
 
 /// How an open loop spaces its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -50,20 +50,17 @@ impl Arrivals {
         }
     }
 
-    /// Arrivals of a trace file: one time in seconds per line, ascending; blank lines and `#` lines are skipped. Every time is
-    /// divided by `speed`.
-    ///
-    /// # Errors
-    /// When the file cannot be read, or at the first line that is no time or goes back in time.
-    pub(crate) fn from_file(path: &Path, speed: f64) -> anyhow::Result<Self> {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
-        let trace = Trace::from_times(&text).with_context(|| path.display().to_string())?;
-        let times = trace.times().unwrap_or_default();
-        let first = times.first().copied().unwrap_or_default();
-        let since_first = |time: &u64| (time - first) as f64 / 1e6 / speed;
-        let times: Vec<f64> = times.iter().map(since_first).collect();
-        Ok(Self::Trace(times.into_iter()))
+    /// Arrivals of a trace, played `speed` times as fast as it was recorded. Times that the trace holds are counted from its
+    /// first; counts per second are spaced out as asked.
+    pub(crate) fn of_trace(trace: &Trace, spacing: Spacing, speed: f64, seed: u64) -> Self {
+        let first = trace
+            .times()
+            .and_then(|times| times.first())
+            .copied()
+            .unwrap_or(0);
+        let arrivals = trace.arrivals(tracefile::spacing(spacing), seed);
+        let times: Vec<f64> = arrivals.map(|time| (time - first) as f64 / 1e6 / speed).collect();
+        Self::Trace(times.into_iter())
     }
 }
 
@@ -127,13 +124,11 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_file_is_read_from_its_first_arrival_on_at_the_speed_asked_for() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "# t\n0.5\n\n1\n").unwrap();
-        let times: Vec<Duration> = Arrivals::from_file(file.path(), 2.0).unwrap().collect();
-        assert_eq!(times, [Duration::ZERO, Duration::from_millis(250)]);
-        std::fs::write(file.path(), "1\nx\n").unwrap();
-        let error = format!("{:#}", Arrivals::from_file(file.path(), 1.0).unwrap_err());
-        assert!(error.contains("line 2: `x`"), "{error}");
+    fn a_trace_is_played_from_its_first_arrival_on_at_the_speed_asked_for() {
+        let play = |trace: &Trace| Arrivals::of_trace(trace, Spacing::Constant, 2.0, 0).collect::<Vec<_>>();
+        let times = Trace::from_times("0.5\n1\n").unwrap();
+        assert_eq!(play(&times), [Duration::ZERO, Duration::from_millis(250)]);
+        let counts = Trace::from_counts("0 2").unwrap();
+        assert_eq!(play(&counts), [625, 875].map(Duration::from_millis));
     }
 }

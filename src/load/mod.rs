@@ -3,3 +3,4 @@
 pub(crate) mod arrivals;
 pub(crate) mod drive;
 pub(crate) mod record;
+pub(crate) mod tracefile;

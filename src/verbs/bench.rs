@@ -16,6 +16,7 @@ use crate::family::Family;
 use crate::load::arrivals::{Arrivals, Spacing};
 use crate::load::drive::{self, Until};
 use crate::load::record::{Figures, Record};
+use crate::load::tracefile::{self, TraceArgs};
 use crate::measure::meter::Meter;
 use crate::report::progress::say;
 use crate::report::table::{Align, table};
@@ -32,11 +33,13 @@ pub(crate) struct Args {
     app: PathBuf,
     #[command(flatten)]
     load: Load,
-    /// How the requests of `--rate` are spaced.
+    #[command(flatten)]
+    trace: TraceArgs,
+    /// How requests are spaced, of `--rate` and within the seconds of a trace that counts per second.
     #[arg(long, value_enum, default_value = "poisson")]
     spacing: Spacing,
     /// How many times faster than written a trace is played.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = tracefile::positive)]
     speed: f64,
     /// How long load is recorded.
     #[arg(long, value_name = "TIME", default_value = "10s")]
@@ -65,14 +68,11 @@ pub(crate) struct Args {
 
 /// What makes the load.
 #[derive(Debug, clap::Args)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 struct Load {
     /// Open loop: requests per second.
-    #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
+    #[arg(long, value_name = "PER_SECOND", value_parser = tracefile::positive)]
     rate: Option<f64>,
-    /// Open loop: a file of arrival times, seconds, one per line.
-    #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
     /// Closed loop: clients.
     #[arg(long, value_name = "CLIENTS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     concurrency: Option<u32>,
@@ -90,16 +90,17 @@ struct Report {
     figures: Figures,
 }
 
-fn positive(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
-    if number.is_finite() && number > 0.0 {
-        return Ok(number);
-    }
-    Err(format!("{number} is not above zero"))
-}
-
 /// Makes the load and reports.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let loads = [
+        args.load.rate.is_some(),
+        args.load.concurrency.is_some(),
+        args.trace.trace.is_some(),
+    ];
+    ensure!(
+        loads.iter().filter(|given| **given).count() == 1,
+        "give one load: `--rate`, `--trace` or `--concurrency`"
+    );
     let app = App::load(&args.app)?;
     let samples = samples(&app)?;
     let bus = args.broker.bus(&app, "bench");
@@ -204,8 +205,8 @@ async fn drive(
         let until = Until::Elapsed(length);
         return Ok(drive::closed_loop(questions, clients as usize, until, warm_up, record).await);
     }
-    let arrivals = match (&args.load.trace, args.load.rate) {
-        (Some(path), _) => Arrivals::from_file(path, args.speed)?,
+    let arrivals = match (args.trace.read()?, args.load.rate) {
+        (Some(trace), _) => Arrivals::of_trace(&trace, args.spacing, args.speed, args.seed),
         (None, rate) => {
             let rate = rate.context("there is no load; give `--rate`, `--trace` or `--concurrency`")?;
             Arrivals::generated(args.spacing, rate, warm_up + length, args.seed)
@@ -215,12 +216,8 @@ async fn drive(
 }
 
 fn describe(args: &Args) -> String {
-    let Load {
-        rate,
-        trace,
-        concurrency,
-    } = &args.load;
-    match (rate, trace, concurrency) {
+    let Load { rate, concurrency } = &args.load;
+    match (rate, &args.trace.trace, concurrency) {
         (Some(rate), ..) => {
             let spacing = match args.spacing {
                 Spacing::Poisson => "Poisson",

@@ -3,10 +3,12 @@
 pub(crate) mod bench;
 pub(crate) mod demo;
 pub(crate) mod explain;
+pub(crate) mod gears;
 pub(crate) mod infer;
 pub(crate) mod plan;
 pub(crate) mod profile;
 pub(crate) mod schema;
 pub(crate) mod selftest;
 pub(crate) mod serve;
+pub(crate) mod simulate;
 pub(crate) mod validate;

@@ -16,6 +16,7 @@ use crate::report::{self, graph};
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Planner {
     Cascade(Cascade),
+    Gears(Box<super::gears::Args>),
 }
 
 /// Plans a confidence cascade (HybridServe): finds the accuracy-energy frontier, picks a point on it, drops variants that do not
@@ -120,7 +121,11 @@ pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
     ))
 }
 
-fn read(path: &Path) -> anyhow::Result<Profile> {
+/// Reads a profile.
+///
+/// # Errors
+/// When it cannot be read, or is none.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Profile> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("{} cannot be read; `kaskade profile` writes one", path.display()))?;
     Profile::from_json(&text).with_context(|| path.display().to_string())

@@ -238,11 +238,8 @@ fn time_stamp(text: &str) -> Option<u64> {
     let micros = digits(&format!("{fraction:0<6}").chars().take(6).collect::<String>())?;
     // Years that had a leap day before this one, by the Gregorian rule; the year 0 had one.
     let leap_days = year.div_ceil(4) - year.div_ceil(100) + year.div_ceil(400);
-    let days = 365 * year
-        + leap_days
-        + (1..month).map(|month| month_length(year, month)).sum::<u64>()
-        + day
-        - 1;
+    let days =
+        365 * year + leap_days + (1..month).map(|month| month_length(year, month)).sum::<u64>() + day - 1;
     Some((((days * 24 + hour) * 60 + minute) * 60 + second) * SECOND + micros)
 }
 

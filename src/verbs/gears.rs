@@ -1,0 +1,220 @@
+//! `kaskade plan gears`: decides which cascade serves which load.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use kaskade::App;
+use kaskade::config::scalar::{Size, Span};
+use kaskade::plans::gears::peers::{Peer, plan_peer};
+use kaskade::plans::gears::{DeviceSpec, GearOptions, GearPlan, Prior, Simulated, plan_gears};
+use kaskade::plans::plan::Slo;
+use kaskade::plans::profile::Profile;
+use kaskade::plans::trace::Trace;
+use serde::Serialize;
+
+use crate::load::tracefile::{TraceArgs, positive};
+use crate::report::progress::{Progress, say};
+use crate::report::{self, panels};
+use crate::{appplan, gearing};
+
+/// Plans gears (CascadeServe): a cascade and its batching for every range of load, and one placement for all of them. The
+/// service then shifts with the load and keeps its objective. The same profile and options give the same plan.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The profile, as `kaskade profile` writes it.
+    #[arg(long, value_name = "FILE")]
+    profile: PathBuf,
+    /// Promise this 95th percentile of latency, and be as accurate as can be. The app's `slo` where nothing is promised here.
+    #[arg(long, value_name = "TIME", conflicts_with = "slo_accuracy")]
+    slo_p95: Option<Span>,
+    /// Promise this share of right answers, in [0, 1], and be as fast as can be.
+    #[arg(long, value_name = "SHARE")]
+    slo_accuracy: Option<f64>,
+    /// The highest load to carry, requests per second; the busiest second of `--trace` where absent.
+    #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
+    qps: Option<f64>,
+    /// Ranges of equal width that the loads are cut into.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    ranges: u32,
+    /// How common loads are, where no trace says it.
+    #[arg(long, value_enum, default_value = "zipf")]
+    prior: PriorKind,
+    #[command(flatten)]
+    trace: TraceArgs,
+    /// The TOML file of the app: its workers are the devices.
+    #[arg(long, value_name = "FILE")]
+    app: Option<PathBuf>,
+    /// Number of devices, one per worker `w0`, `w1`, ..., where no app names them.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    devices: u32,
+    /// Memory of each device.
+    #[arg(long, value_name = "SIZE", default_value = "16GB")]
+    memory: Size,
+    /// Time of a message between two actors.
+    #[arg(long, value_name = "TIME", default_value = "100us")]
+    hop: Span,
+    /// Who plans: the gear planner, an ablation of it, or a peer that it is measured against.
+    #[arg(long, value_enum, default_value = "gears")]
+    policy: Policy,
+    /// Where to write the plan.
+    #[arg(long, value_name = "FILE", default_value = "plan.json")]
+    out: PathBuf,
+    /// Where to draw accuracy, latency and utilisation by load.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Seed of the search and of the simulated arrivals.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How common loads are thought to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum PriorKind {
+    /// Low loads are common.
+    Zipf,
+    /// All loads alike.
+    Uniform,
+}
+
+/// Who plans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Policy {
+    /// CascadeServe's gear planner.
+    Gears,
+    /// One cascade for every load.
+    NoSwitching,
+    /// Single models, switched by load.
+    NoCascade,
+    /// One model for every load (DynBa).
+    Dynba,
+    /// Single models, switched by load, with Clipper's batching (MS+).
+    MsPlus,
+}
+
+/// What is printed for machines.
+#[derive(Serialize)]
+struct Report<'a> {
+    files: Vec<&'a Path>,
+    #[serde(flatten)]
+    planned: &'a GearPlan,
+}
+
+/// Plans gears, writes and prints them.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let app = args.app.as_deref().map(App::load).transpose()?;
+    let profile = super::plan::read(&args.profile)?;
+    let options = options(args, app.as_ref())?;
+    let planned = plan(&profile, &options, args.policy, args.json)?;
+    if let Some(app) = &app {
+        appplan::check(app, &planned.plan)?;
+    }
+    report::write_file(&args.out, &planned.plan.to_json()?)?;
+    let mut files = vec![args.out.as_path()];
+    if let Some(path) = &args.svg {
+        report::write_file(path, &panels::svg(&gearing::picture(&planned))?)?;
+        files.push(path);
+    }
+    if args.json {
+        return report::print_json(&Report {
+            files,
+            planned: &planned,
+        });
+    }
+    let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    report::print(&format!(
+        "{}\n\nwritten to {}",
+        gearing::as_text(&profile, &planned),
+        written.join(", ")
+    ))
+}
+
+fn options(args: &Args, app: Option<&App>) -> anyhow::Result<GearOptions> {
+    let trace = args.trace.read()?;
+    let peak = trace.as_ref().map(|trace| trace.statistics().peak_qps);
+    let qps_max = args.qps.or(peak);
+    let qps_max = qps_max.context("give the highest load: `--qps`, or `--trace` with the load to expect")?;
+    let slo = match (args.slo_p95, args.slo_accuracy, app) {
+        (Some(limit), ..) => latency(limit),
+        (None, Some(at_least), _) => Slo::Accuracy { at_least },
+        (None, None, Some(app)) => latency(app.slo),
+        (None, None, None) => {
+            anyhow::bail!("give an objective: `--slo-p95`, `--slo-accuracy`, or an app that has one")
+        }
+    };
+    let memory = args.memory.bytes();
+    let devices = app.map_or_else(
+        || DeviceSpec::fleet(args.devices as usize, memory),
+        |app| gearing::devices(app, memory),
+    );
+    let mut options = GearOptions {
+        ranges: args.ranges,
+        prior: prior(args, trace.as_ref(), qps_max)?,
+        hop_us: args.hop.duration().as_micros() as u64,
+        seed: args.seed,
+        ..GearOptions::new(slo, qps_max, devices)
+    };
+    if let Some(app) = app {
+        options.batching.max_batch = app.batching.max_batch.get();
+        options.batching.max_min_queue = options.batching.max_min_queue.min(options.batching.max_batch);
+    }
+    Ok(options)
+}
+
+fn latency(limit: Span) -> Slo {
+    Slo::Latency {
+        p95_us: limit.duration().as_micros() as u64,
+    }
+}
+
+fn prior(args: &Args, trace: Option<&Trace>, qps_max: f64) -> anyhow::Result<Prior> {
+    let Some(trace) = trace else {
+        return Ok(match args.prior {
+            PriorKind::Zipf => Prior::Zipf { s: 1.0 },
+            PriorKind::Uniform => Prior::Uniform,
+        });
+    };
+    let weights = trace.load_distribution(args.ranges as usize, qps_max);
+    ensure!(
+        weights.iter().any(|weight| *weight > 0.0),
+        "the trace has no second with a load to weigh gears by"
+    );
+    Ok(Prior::Measured { weights })
+}
+
+/// Plans as the policy does, saying where it stands.
+///
+/// # Errors
+/// When an input is unusable, or the objective cannot be met.
+pub(crate) fn plan(
+    profile: &Profile,
+    options: &GearOptions,
+    policy: Policy,
+    quiet: bool,
+) -> anyhow::Result<GearPlan> {
+    let peer = match policy {
+        Policy::Gears => {
+            let mut progress = Progress::begin("plan gears", u64::from(options.ranges), quiet);
+            let planned = plan_gears(profile, options, |step| {
+                if let Some(fault) = step.fault.as_ref().filter(|_| !quiet && step.call % 50 == 0) {
+                    say(&format!("plan gears: call {}, resolving: {fault}", step.call));
+                }
+            })?;
+            progress.advance(u64::from(options.ranges));
+            progress.end(&format!("{} gears", planned.plan.gears.len()));
+            return Ok(planned);
+        }
+        Policy::NoSwitching => Peer::NoSwitching,
+        Policy::NoCascade => Peer::NoCascade,
+        Policy::Dynba => Peer::DynBa { variant: None },
+        Policy::MsPlus => Peer::MsPlus,
+    };
+    Ok(plan_peer(
+        profile,
+        options,
+        &peer,
+        Simulated::new(profile, options),
+    )?)
+}
