@@ -141,7 +141,9 @@ impl Trace {
             tokens.push(sizes);
         }
         let first = *times.first().ok_or(TraceError::Empty)?;
-        times.iter_mut().for_each(|time| *time -= first);
+        for time in &mut times {
+            *time -= first;
+        }
         Ok(Self {
             load: Load::Times { times, tokens },
         })
@@ -186,8 +188,8 @@ impl Trace {
 }
 
 /// Time in microseconds since the year 0, and sizes.
-fn azure_line(line: usize, content: &str) -> Result<(u64, Tokens), TraceError> {
-    let mut fields = content.split(',');
+fn azure_line(line: usize, text: &str) -> Result<(u64, Tokens), TraceError> {
+    let mut fields = text.split(',');
     let stamp = fields.next().unwrap_or_default();
     let time = time_stamp(stamp).ok_or_else(|| TraceError::Field {
         line,
@@ -238,11 +240,8 @@ fn time_stamp(text: &str) -> Option<u64> {
     let micros = digits(&format!("{fraction:0<6}").chars().take(6).collect::<String>())?;
     // Years that had a leap day before this one, by the Gregorian rule; the year 0 had one.
     let leap_days = year.div_ceil(4) - year.div_ceil(100) + year.div_ceil(400);
-    let days = 365 * year
-        + leap_days
-        + (1..month).map(|month| month_length(year, month)).sum::<u64>()
-        + day
-        - 1;
+    let days =
+        365 * year + leap_days + (1..month).map(|month| month_length(year, month)).sum::<u64>() + day - 1;
     Some((((days * 24 + hour) * 60 + minute) * 60 + second) * SECOND + micros)
 }
 
