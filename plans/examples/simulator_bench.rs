@@ -17,7 +17,7 @@ use kaskade_plans::plan::{
     Target, Wiring,
 };
 use kaskade_plans::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
-use kaskade_plans::simulator::{SimConfig, Simulator};
+use kaskade_plans::simulator::{Report, SimConfig, Simulator};
 
 const SAMPLES: usize = 10_000;
 
@@ -135,9 +135,14 @@ fn measure(regime: &Regime, requests: u64) -> Result<(), Box<dyn Error>> {
     let gap = 1e6 / regime.qps;
     // Gaps between none and twice the mean, so that arrivals cost next to nothing themselves.
     let arrivals = (0..requests).map(|number| ((number as f64 + noise(number)) * gap) as u64);
-    let started = Instant::now();
-    let report = simulator.run(arrivals, &mut ());
-    let seconds = started.elapsed().as_secs_f64();
+    // The best of three: on a machine that others use too, the others only ever slow a run down.
+    let mut seconds = f64::INFINITY;
+    let mut report = Report::default();
+    for _ in 0..3 {
+        let started = Instant::now();
+        report = simulator.run(arrivals.clone(), &mut ());
+        seconds = seconds.min(started.elapsed().as_secs_f64());
+    }
     let outcomes = report.answered + report.expired + report.refused + report.failed;
     if outcomes != requests || report.lost != 0 {
         return Err(format!("{outcomes} outcomes for {requests} requests").into());
@@ -170,35 +175,28 @@ fn noise(number: u64) -> f64 {
 
 /// Every variant on every device.
 fn plan(regime: &Regime) -> Plan {
+    let [first, ..] = &VARIANTS;
     let batching = |stage: usize| Batching {
         min_queue: if stage == 0 { regime.min_queue } else { 1 },
         max_batch: regime.max_batch,
         max_wait_us: 20_000,
     };
-    let edge = |variant: usize| Edge {
-        shares: shares(VARIANTS[variant].0, regime.devices),
-        ..Edge::to(VARIANTS[variant].0)
+    let edge = |(name, _, _): &(&str, f64, f64)| Edge {
+        shares: shares(name, regime.devices),
+        ..Edge::to(*name)
+    };
+    let exit = |next: &(&str, f64, f64)| {
+        let on = Target::Stage(edge(next));
+        let bands = [(0.0, on), (THRESHOLD, Target::Reply)];
+        let bands = bands.into_iter().map(|(from, to)| Band { from, to });
+        Exit::Bands {
+            bands: bands.collect(),
+        }
     };
     let stage = |(place, (name, _, _)): (usize, &(&str, f64, f64))| Stage {
         name: (*name).to_owned(),
         variant: (*name).to_owned(),
-        exit: if place + 1 < VARIANTS.len() {
-            let on = Band {
-                from: 0.0,
-                to: Target::Stage(edge(place + 1)),
-            };
-            Exit::Bands {
-                bands: vec![
-                    on,
-                    Band {
-                        from: THRESHOLD,
-                        to: Target::Reply,
-                    },
-                ],
-            }
-        } else {
-            Exit::Reply
-        },
+        exit: VARIANTS.get(place + 1).map_or(Exit::Reply, exit),
         batching: batching(place),
     };
     let replicas = (0..regime.devices).flat_map(|device| {
@@ -223,7 +221,7 @@ fn plan(regime: &Regime) -> Plan {
             load: LoadRange::ALL,
             expected: None,
             wiring: Wiring {
-                entry: edge(0),
+                entry: edge(first),
                 ensemble: Vec::new(),
                 stages: VARIANTS.iter().enumerate().map(stage).collect(),
             },

@@ -401,8 +401,11 @@ fn a_step_of_load_shifts_up_and_back_and_batches_follow() {
     assert!((4_100_000..4_600_000).contains(&report.shift_log[1].at_us));
     // What came in a gear was answered by it.
     for answered in &seen.answered {
-        let by = if answered.gear == 0 { 1 } else { 0 };
-        assert_eq!(answered.variant, by);
+        assert_eq!(
+            answered.variant,
+            1 - answered.gear,
+            "`s` is the first variant and serves the second gear"
+        );
     }
     assert!(seen.ticks.iter().all(|tick| tick.at_us % 100_000 == 0));
     let counted: u64 = seen.ticks.iter().map(|tick| tick.arrivals).sum();
@@ -482,5 +485,8 @@ fn what_does_not_fit_is_refused_by_name() {
     assert!(refusal(&|_, _, config| config.budget_us = Some(0)).starts_with("budget_us: 0"));
     assert!(refusal(&|_, _, config| config.queue_capacity = 0).starts_with("queue_capacity"));
     assert!(refusal(&|_, _, config| config.initially_down = vec!["x".into()]).contains("`x`"));
-    assert!(refusal(&|_, _, config| config.admission = Some(Default::default())).starts_with("admission"));
+    assert!(
+        refusal(&|_, _, config| config.admission = Some(crate::admission::AdmissionConfig::default()))
+            .starts_with("admission")
+    );
 }

@@ -127,15 +127,15 @@ fn gamma(shape: f64, rng: &mut ChaCha8Rng) -> f64 {
         let lift = (1.0 - rng.random::<f64>()).powf(1.0 / shape);
         return gamma(shape + 1.0, rng) * lift;
     }
-    let d = shape - 1.0 / 3.0;
-    let c = 1.0 / (9.0 * d).sqrt();
+    let centre = shape - 1.0 / 3.0;
+    let width = 1.0 / (9.0 * centre).sqrt();
     loop {
         let x = normal(rng);
-        let v = (1.0 + c * x).powi(3);
-        if v > 0.0 {
-            let u: f64 = 1.0 - rng.random::<f64>();
-            if u.ln() < 0.5 * x * x + d - d * v + d * v.ln() {
-                return d * v;
+        let cubed = (1.0 + width * x).powi(3);
+        if cubed > 0.0 {
+            let accepted = 0.5 * x * x + centre - centre * cubed + centre * cubed.ln();
+            if (1.0 - rng.random::<f64>()).ln() < accepted {
+                return centre * cubed;
             }
         }
     }

@@ -48,8 +48,9 @@ pub struct Zipf {
 }
 
 /// A load that looks like that of the Twitter trace that the paper replays: a day's rise and fall, stretches of minutes that
-/// are alike, and bursts without a typical height. The trace has, second by second, a coefficient of variation of 0.66, an
-/// autocorrelation of 0.96 after one second and 0.88 after a minute, and a daily peak of five times the mean.
+/// are alike, and bursts without a typical height. Second by second the trace has a coefficient of variation of 0.66, an
+/// autocorrelation of 0.96 after one second and 0.88 after a minute, and a daily peak of five times the mean; this generator
+/// 0.6, 0.96, 0.85, and six to nine times the mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TwitterLike {
     /// Mean load, requests/s.
@@ -136,17 +137,17 @@ impl Zipf {
 }
 
 /// How much the day moves the load of [`TwitterLike`], as a share of the mean.
-const DAY: f64 = 0.35;
+const DAY: f64 = 0.45;
 /// Seconds in a day.
 const DAY_S: f64 = 86_400.0;
 /// What one second's drift keeps of the one before, and its standard deviation in the long run.
-const DRIFT_KEEPS: f64 = 0.998;
-const DRIFT: f64 = 0.35;
-/// Chance of a burst in a second: one in ten minutes.
-const BURST_CHANCE: f64 = 1.0 / 600.0;
+const DRIFT_KEEPS: f64 = 0.999;
+const DRIFT: f64 = 0.45;
+/// Chance of a burst in a second: one in a quarter of an hour.
+const BURST_CHANCE: f64 = 1.0 / 900.0;
 /// Pareto's exponent of a burst's height, and the height that none exceeds, as multiples of the mean.
 const BURST_TAIL: f64 = 1.5;
-const BURST_MOST: f64 = 5.0;
+const BURST_MOST: f64 = 1.5;
 /// What a burst keeps of itself from second to second: half after 40 s.
 const BURST_KEEPS: f64 = 0.983;
 

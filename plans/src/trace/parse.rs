@@ -141,7 +141,9 @@ impl Trace {
             tokens.push(sizes);
         }
         let first = *times.first().ok_or(TraceError::Empty)?;
-        times.iter_mut().for_each(|time| *time -= first);
+        for time in &mut times {
+            *time -= first;
+        }
         Ok(Self {
             load: Load::Times { times, tokens },
         })
@@ -186,8 +188,8 @@ impl Trace {
 }
 
 /// Time in microseconds since the year 0, and sizes.
-fn azure_line(line: usize, content: &str) -> Result<(u64, Tokens), TraceError> {
-    let mut fields = content.split(',');
+fn azure_line(line: usize, text: &str) -> Result<(u64, Tokens), TraceError> {
+    let mut fields = text.split(',');
     let stamp = fields.next().unwrap_or_default();
     let time = time_stamp(stamp).ok_or_else(|| TraceError::Field {
         line,

@@ -40,13 +40,14 @@ impl Trace {
     /// for the last. Sums to 1, which is what a gear planner weighs its ranges by.
     pub fn load_distribution(&self, ranges: usize, up_to_qps: f64) -> Vec<f64> {
         let rates = self.rates();
-        let mut shares = vec![0.0; ranges];
+        let mut seconds = vec![0_u32; ranges];
         for rate in &rates {
             let range = (rate / up_to_qps * ranges as f64) as usize;
-            if let Some(share) = shares.get_mut(range.min(ranges.saturating_sub(1))) {
-                *share += 1.0 / rates.len() as f64;
+            if let Some(second) = seconds.get_mut(range.min(ranges.saturating_sub(1))) {
+                *second += 1;
             }
         }
-        shares
+        let share = |seconds: u32| f64::from(seconds) / rates.len() as f64;
+        seconds.into_iter().map(share).collect()
     }
 }

@@ -112,7 +112,7 @@ fn an_overloaded_service_sheds_early_and_answers_in_time() {
     let (without, _) = simulate(&plan, &profile, &config, overload());
     config.admission = Some(crate::admission::AdmissionConfig {
         always: 16,
-        ..Default::default()
+        ..crate::admission::AdmissionConfig::default()
     });
     let (with, _) = simulate(&plan, &profile, &config, overload());
     assert!(without.expired > 0 && without.refused == 0);
