@@ -79,7 +79,11 @@ pub fn ensembles(profile: &Profile, options: &GearOptions, most: usize) -> Resul
     let models = Models::of(profile, options);
     let mut found = Vec::new();
     extend(profile, &models, most, &[], &mut found);
-    found.sort_by(|a: &Ensemble, b| a.work_s.total_cmp(&b.work_s).then(b.accuracy.total_cmp(&a.accuracy)));
+    found.sort_by(|a: &Ensemble, b| {
+        a.work_s
+            .total_cmp(&b.work_s)
+            .then(b.accuracy.total_cmp(&a.accuracy))
+    });
     let mut best = f64::NEG_INFINITY;
     found.retain(|ensemble| {
         let better = ensemble.accuracy > best;
@@ -107,7 +111,10 @@ fn extend(profile: &Profile, models: &Models, most: usize, members: &[usize], fo
 
 /// Share of the samples for which the winning answer is right.
 fn accuracy(profile: &Profile, variants: &[usize]) -> f64 {
-    let members: Vec<_> = variants.iter().filter_map(|variant| profile.variants.get(*variant)).collect();
+    let members: Vec<_> = variants
+        .iter()
+        .filter_map(|variant| profile.variants.get(*variant))
+        .collect();
     let right = (0..profile.samples).filter(|sample| {
         let vote = |member: &&crate::profile::VariantProfile| {
             Some(Vote {
@@ -192,7 +199,10 @@ fn gear(models: &Models, ensemble: &Ensemble, autoscale: &Autoscale) -> Gear {
             ..Batching::default()
         },
     };
-    let mut edges = ensemble.variants.iter().map(|model| Edge::to(models.name(*model)));
+    let mut edges = ensemble
+        .variants
+        .iter()
+        .map(|model| Edge::to(models.name(*model)));
     Gear {
         name: "ensemble".to_owned(),
         load: LoadRange::ALL,
@@ -222,8 +232,10 @@ struct Schedule {
 impl Schedule {
     fn new(loads: &[f64], autoscale: Autoscale) -> Self {
         let per_period = (autoscale.period_us / 1_000_000).max(1) as usize;
-        let peaks: Vec<f64> =
-            loads.chunks(per_period).map(|period| period.iter().copied().fold(0.0, f64::max)).collect();
+        let peaks: Vec<f64> = loads
+            .chunks(per_period)
+            .map(|period| period.iter().copied().fold(0.0, f64::max))
+            .collect();
         Self {
             autoscale: Autoscale {
                 period_us: per_period as u64 * 1_000_000,

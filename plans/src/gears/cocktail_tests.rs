@@ -13,7 +13,11 @@ fn profile() -> Profile {
 }
 
 fn options() -> GearOptions {
-    GearOptions::new(Slo::Latency { p95_us: 100_000 }, 7_600.0, DeviceSpec::fleet(1, 32_000_000_000))
+    GearOptions::new(
+        Slo::Latency { p95_us: 100_000 },
+        7_600.0,
+        DeviceSpec::fleet(1, 32_000_000_000),
+    )
 }
 
 fn autoscale(period_s: u64, loading_s: u64) -> Autoscale {
@@ -26,7 +30,15 @@ fn autoscale(period_s: u64, loading_s: u64) -> Autoscale {
 
 /// A minute at 500 requests/s with ten seconds at 7,000 in the middle.
 fn spike() -> Vec<f64> {
-    (0..60).map(|second| if (30..40).contains(&second) { 7_000.0 } else { 500.0 }).collect()
+    (0..60)
+        .map(|second| {
+            if (30..40).contains(&second) {
+                7_000.0
+            } else {
+                500.0
+            }
+        })
+        .collect()
 }
 
 fn largest(profile: &Profile) -> Ensemble {
@@ -50,11 +62,21 @@ fn replicas_follow_the_load() {
     let profile = profile();
     let ensemble = largest(&profile);
     let with = |period, loading| {
-        plan_cocktail(&profile, &options(), &ensemble, &autoscale(period, loading), &spike()).unwrap()
+        plan_cocktail(
+            &profile,
+            &options(),
+            &ensemble,
+            &autoscale(period, loading),
+            &spike(),
+        )
+        .unwrap()
     };
     let (coarse, fine) = (with(60, 5), with(10, 5));
     assert_eq!(coarse.max_devices, fine.max_devices);
-    assert!((coarse.mean_devices - coarse.max_devices as f64).abs() < 1e-9, "one period pays for its peak");
+    assert!(
+        (coarse.mean_devices - coarse.max_devices as f64).abs() < 1e-9,
+        "one period pays for its peak"
+    );
     assert!(fine.mean_devices < coarse.mean_devices / 2.0);
     assert!(coarse.timeline.is_empty() && coarse.initially_down.is_empty());
     // Up at 30 s, answering at 35 s, gone at 40 s.

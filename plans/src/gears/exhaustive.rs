@@ -93,8 +93,16 @@ impl Landscape {
             for cascade in &cascades {
                 let carried = cascade.throughput(&models, &placement) >= qps;
                 let spread = Spread::new(&parts, cascade, &placement)?;
-                let outcome = if carried { Some(bench.measure(&spread, 1, qps)?) } else { None };
-                row.push(outcome.filter(|outcome| outcome.keeps_up).map(|outcome| outcome.p95_us));
+                let outcome = if carried {
+                    Some(bench.measure(&spread, 1, qps)?)
+                } else {
+                    None
+                };
+                row.push(
+                    outcome
+                        .filter(|outcome| outcome.keeps_up)
+                        .map(|outcome| outcome.p95_us),
+                );
             }
             p95_us.push(row);
         }
@@ -153,7 +161,10 @@ impl Landscape {
                 best = Some(found);
             }
             // The next assignment, as a number whose digits are the cascades.
-            let Some(place) = cascades.iter().position(|cascade| cascade + 1 < self.cascades.len()) else {
+            let Some(place) = cascades
+                .iter()
+                .position(|cascade| cascade + 1 < self.cascades.len())
+            else {
                 return Ok(best);
             };
             for (at, cascade) in cascades.iter_mut().enumerate().take(place + 1) {

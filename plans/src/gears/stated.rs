@@ -114,7 +114,7 @@ pub fn bert() -> StatedWorkload {
         ],
         samples: 4_000,
         classes: 2,
-        shared_difficulty: 0.8,
+        shared_difficulty: 0.9,
         blur: 1.0,
         seed: 1,
     }
@@ -137,7 +137,7 @@ pub fn llama() -> StatedWorkload {
         ],
         samples: 4_000,
         classes: 4,
-        shared_difficulty: 0.8,
+        shared_difficulty: 0.9,
         blur: 1.0,
         seed: 2,
     }

@@ -113,10 +113,11 @@ proptest! {
         let mut best = f64::INFINITY;
         for code in 0..64 {
             let rungs = [code % 4, code / 4 % 4, code / 16];
-            if workload.accuracy(&rungs) >= at_least {
+            // The knapsack counts accuracy in units, so an assignment that just reaches it may be missed.
+            if workload.accuracy(&rungs) >= at_least + 4.0 * 0.3 / UNITS as f64 {
                 best = best.min(mean(&rungs));
             }
         }
-        prop_assert!(mean(&chosen) <= best * 1.35 + 1e-9, "{} {}", mean(&chosen), best);
+        prop_assert!(mean(&chosen) <= best + 1e-9, "{} {}", mean(&chosen), best);
     }
 }
