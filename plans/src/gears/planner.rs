@@ -283,10 +283,6 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     }
 
     /// SP4 for every range, from the highest load down, one of them first. The flag of a fault says whether replicas help.
-    #[expect(
-        clippy::type_complexity,
-        reason = "a fault, or the answer, or no answer at all"
-    )]
     fn batch(
         &mut self,
         cascades: &[Cascade],

@@ -75,7 +75,6 @@ pub struct Assumption {
 
 const MB: u64 = 1_000_000;
 
-#[expect(clippy::too_many_arguments, reason = "a row of a table")]
 fn variant(
     name: &str,
     mega_parameters: u64,
@@ -120,7 +119,7 @@ pub fn bert() -> StatedWorkload {
     }
 }
 
-/// OpenLlama 3b and Llama-2 7b to 70b, 4-bit, on HellaSwag, one V100 of 32 GB per device.
+/// `OpenLlama` 3b and Llama-2 7b to 70b, 4-bit, on `HellaSwag`, one V100 of 32 GB per device.
 pub fn llama() -> StatedWorkload {
     StatedWorkload {
         name: "llama".to_owned(),

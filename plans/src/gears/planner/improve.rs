@@ -35,29 +35,23 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
             .map(|cascade| self.better_in_both(&workload.ladder, cascade, &plan.placement))
             .collect();
         if swapped != best.cascades {
-            self.try_out(&mut best, swapped, None)?;
+            self.try_out(&mut best, &swapped, None)?;
         }
         let mut order: Vec<usize> = (0..self.ranges.len()).collect();
         let weight = |range: &usize| self.weights.get(*range).copied().unwrap_or(0.0);
         order.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
         for range in order {
-            while let Some(up) = self.next_up(&workload.ladder, &best, range) {
+            while let Some(up) = next_up(&workload.ladder, &best, range) {
                 let mut cascades = best.cascades.clone();
                 if let Some(slot) = cascades.get_mut(range) {
                     *slot = up;
                 }
-                if !self.try_out(&mut best, cascades, Some(range))? {
+                if !self.try_out(&mut best, &cascades, Some(range))? {
                     break;
                 }
             }
         }
         Ok(self.gains(&best, plan).then_some(best))
-    }
-
-    /// The more accurate neighbour of a range's cascade.
-    fn next_up(&self, ladder: &[Cascade], plan: &Feasible, range: usize) -> Option<Cascade> {
-        let now = plan.cascades.get(range)?.accuracy;
-        ladder.iter().find(|cascade| cascade.accuracy > now).cloned()
     }
 
     fn better_in_both(&self, ladder: &[Cascade], cascade: &Cascade, placement: &[Group]) -> Cascade {
@@ -71,10 +65,10 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     fn try_out(
         &mut self,
         best: &mut Feasible,
-        cascades: Vec<Cascade>,
+        cascades: &[Cascade],
         first: Option<usize>,
     ) -> Result<bool, GearError> {
-        let found = self.realise(&cascades, first)?;
+        let found = self.realise(cascades, first)?;
         Ok(match found {
             Ok(plan) if self.gains(&plan, best) => {
                 *best = plan;
@@ -100,7 +94,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
             return Ok(None);
         };
         let mut best = plan.clone();
-        let better = self.try_out(&mut best, cascades(workload, &assignment), None)?;
+        let better = self.try_out(&mut best, &cascades(workload, &assignment), None)?;
         Ok(better.then_some(best))
     }
 
@@ -112,4 +106,10 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
             Slo::Accuracy { at_least } => accuracy >= at_least - 1e-9 && p95 < other_p95 * (1.0 - 1e-6),
         }
     }
+}
+
+/// The more accurate neighbour of a range's cascade.
+fn next_up(ladder: &[Cascade], plan: &Feasible, range: usize) -> Option<Cascade> {
+    let now = plan.cascades.get(range)?.accuracy;
+    ladder.iter().find(|cascade| cascade.accuracy > now).cloned()
 }
