@@ -26,6 +26,7 @@
 //! | [`gears`] | gear plans: cascades, placement and batching by load |
 //! | [`shifting`] | which gear for which load |
 //! | [`drift`] | whether the load still is what the plan was made for |
+//! | [`trace`] | the load over time: read, made up, scaled |
 //! | [`simulator`] | what a plan does with a load, without serving it |
 
 pub mod admission;
@@ -48,6 +49,7 @@ pub mod shifting;
 pub mod simulator;
 pub mod skips;
 pub mod thresholds;
+pub mod trace;
 pub mod turns;
 pub mod vote;
 

@@ -112,33 +112,50 @@ fn summed<R: Copy>(
         })
 }
 
-/// What [`destination`] comes to for one edge as long as nobody dies or comes back: the same choice in logarithmic time, for
-/// a caller that asks millions of times in between.
+/// What [`destination`] comes to for one edge as long as nobody dies or comes back: the same choice in constant time, for a
+/// caller that asks millions of times in between.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Living<R> {
-    /// Ascending by their sums of shares.
-    summed: Vec<(R, f64)>,
+    replicas: Vec<R>,
+    /// By replica, the sum of the shares up to and with its own.
+    ends: Vec<f64>,
+    /// By equal parts of [0, 1), the first replica that a draw from there can mean: from it the search begins.
+    guide: Vec<usize>,
     backup: Option<R>,
 }
 
 impl<R: Copy> Living<R> {
     /// Of an edge with these shares, in the order of the replicas' ids, and this backup list.
     pub fn of(shares: &[(R, f64)], backup: &[R], alive: impl Fn(R) -> bool) -> Self {
-        let backup = backup.iter().copied().filter(|_| !shares.is_empty());
+        let (replicas, ends): (Vec<R>, Vec<f64>) = summed(shares.iter().copied(), &alive).unzip();
+        let total = ends.last().copied().unwrap_or_default();
+        let part = |part: usize| part as f64 / ends.len() as f64 * total;
         Self {
-            summed: summed(shares.iter().copied(), &alive).collect(),
-            backup: backup.clone().find(|id| alive(*id)),
+            guide: (0..ends.len())
+                .map(|at| ends.partition_point(|end| *end <= part(at)))
+                .collect(),
+            backup: backup.iter().copied().find(|id| !shares.is_empty() && alive(*id)),
+            replicas,
+            ends,
         }
     }
 
     /// Picks the replica for one request, as [`destination`] does.
     pub fn destination(&self, draw: f64) -> Destination<R> {
-        let Some((last, total)) = self.summed.last() else {
+        let (Some(total), Some(last)) = (self.ends.last(), self.replicas.last()) else {
             return self.backup.map_or(Destination::QueueGroup, Destination::Replica);
         };
         let point = draw * total;
-        let chosen = self.summed.partition_point(|(_, end)| *end <= point);
-        Destination::Replica(self.summed.get(chosen).map_or(*last, |(id, _)| *id))
+        let part = (draw * self.guide.len() as f64) as usize;
+        let mut place = self.guide.get(part).copied().unwrap_or(self.ends.len());
+        // Rounding may have led one part too far.
+        while place > 0 && self.ends.get(place - 1).is_some_and(|end| point < *end) {
+            place -= 1;
+        }
+        while self.ends.get(place).is_some_and(|end| *end <= point) {
+            place += 1;
+        }
+        Destination::Replica(*self.replicas.get(place).unwrap_or(last))
     }
 }
 

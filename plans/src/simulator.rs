@@ -25,6 +25,7 @@ mod events;
 mod fleet;
 mod flights;
 mod histogram;
+mod names;
 mod observer;
 mod report;
 mod run_times;

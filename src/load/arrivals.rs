@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
+use kaskade_plans::trace::Trace;
 use rand::Rng as _;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
@@ -57,36 +58,13 @@ impl Arrivals {
     pub(crate) fn from_file(path: &Path, speed: f64) -> anyhow::Result<Self> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
-        let times = parse_trace(&text).with_context(|| path.display().to_string())?;
-        let first = times.first().copied().unwrap_or(0.0);
-        let times: Vec<f64> = times.into_iter().map(|time| (time - first) / speed).collect();
+        let trace = Trace::from_times(&text).with_context(|| path.display().to_string())?;
+        let times = trace.times().unwrap_or_default();
+        let first = times.first().copied().unwrap_or_default();
+        let since_first = |time: &u64| (time - first) as f64 / 1e6 / speed;
+        let times: Vec<f64> = times.iter().map(since_first).collect();
         Ok(Self::Trace(times.into_iter()))
     }
-}
-
-fn parse_trace(text: &str) -> anyhow::Result<Vec<f64>> {
-    let mut times: Vec<f64> = Vec::new();
-    for (number, line) in (1..).zip(text.lines()) {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let Some(time) = line
-            .parse()
-            .ok()
-            .filter(|time: &f64| time.is_finite() && *time >= 0.0)
-        else {
-            bail!("line {number}: `{line}` is not a time in seconds");
-        };
-        if times.last().is_some_and(|last| time < *last) {
-            bail!("line {number}: {time} s comes before the arrival above it; sort the trace");
-        }
-        times.push(time);
-    }
-    if times.is_empty() {
-        bail!("holds no arrival; write one time in seconds per line");
-    }
-    Ok(times)
 }
 
 impl Iterator for Arrivals {
@@ -149,17 +127,13 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_read_and_its_errors_name_the_line() {
-        assert_eq!(parse_trace("# t\n0.5\n\n1\n").unwrap(), [0.5, 1.0]);
-        for (text, message) in [
-            ("1\nx\n", "line 2: `x`"),
-            ("2\n1\n", "line 2: 1 s comes before"),
-            ("-1\n", "line 1"),
-            ("NaN\n", "line 1"),
-            ("# none\n", "holds no arrival"),
-        ] {
-            let error = parse_trace(text).unwrap_err().to_string();
-            assert!(error.contains(message), "{error}");
-        }
+    fn a_trace_file_is_read_from_its_first_arrival_on_at_the_speed_asked_for() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "# t\n0.5\n\n1\n").unwrap();
+        let times: Vec<Duration> = Arrivals::from_file(file.path(), 2.0).unwrap().collect();
+        assert_eq!(times, [Duration::ZERO, Duration::from_millis(250)]);
+        std::fs::write(file.path(), "1\nx\n").unwrap();
+        let error = format!("{:#}", Arrivals::from_file(file.path(), 1.0).unwrap_err());
+        assert!(error.contains("line 2: `x`"), "{error}");
     }
 }

@@ -1,13 +1,14 @@
 //! From names to numbers: a plan and a profile as the engine reads them.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use super::config::{Power, SimConfig, SimError};
+use super::names::{Names, Stages};
 use super::run_times::RunTimes;
-use crate::plan::{Batching, Edge, Exit, Gear, Plan, Stage};
-use crate::profile::{Profile, Validation, VariantProfile};
+use crate::plan::{Batching, Edge, Exit, Gear, Plan, Stage, Target};
+use crate::profile::{Profile, Validation};
 use crate::routing::{self, Route};
-use crate::vote::{self, Vote};
 
 /// A plan and a profile as the engine reads them. Edges and stages are numbered over all gears.
 #[derive(Debug, Clone)]
@@ -140,23 +141,18 @@ impl Compiled {
                 self.devices.len() as u32 - 1
             });
             let parts = replica.partition.map_or(1, |slice| slice.of.max(1));
-            let run_times = match kinds.get(&(&replica.variant, parts)) {
-                Some(known) => *known,
-                None => {
-                    let profiled = names.profile(&replica.variant)?;
-                    let largest = largest_batch(plan, &replica.variant);
-                    let times = RunTimes::new(profiled, parts, largest, with_energy)?;
-                    self.run_times.push(times);
-                    let place = self.run_times.len() as u32 - 1;
-                    kinds.insert((&replica.variant, parts), place);
-                    place
-                }
-            };
+            if let Entry::Vacant(kind) = kinds.entry((&replica.variant, parts)) {
+                let profiled = names.profile(&replica.variant)?;
+                let largest = largest_batch(plan, &replica.variant);
+                kind.insert(self.run_times.len() as u32);
+                self.run_times
+                    .push(RunTimes::new(profiled, parts, largest, with_energy)?);
+            }
             self.replicas.push(CompiledReplica {
                 id: replica.id.clone(),
                 variant: names.variant(&replica.variant),
                 device,
-                run_times,
+                run_times: kinds.get(&(&replica.variant, parts)).copied().unwrap_or_default(),
             });
         }
         Ok(())
@@ -227,8 +223,8 @@ impl Compiled {
             Exit::Next { to } => ways.push((Route::Forward(to), 0)),
             Exit::FanOut { children } => ways.push((Route::FanOut(children), 0)),
             Exit::Bands { bands } => ways.extend(bands.iter().filter_map(|band| match &band.to {
-                crate::plan::Target::Reply => None,
-                crate::plan::Target::Stage(edge) => Some((Route::Forward(edge), 0)),
+                Target::Reply => None,
+                Target::Stage(edge) => Some((Route::Forward(edge), 0)),
             })),
         }
         for (way, number) in ways.iter_mut().skip(1) {
@@ -290,159 +286,4 @@ fn largest_batch(plan: &Plan, variant: &str) -> u32 {
     batchings
         .map(|batching| batching.max_batch)
         .fold(Batching::default().max_batch, u32::max)
-}
-
-/// Names of a plan by number.
-struct Names<'a> {
-    profile: &'a Profile,
-    variants: BTreeMap<&'a str, u32>,
-    replicas: BTreeMap<&'a str, (u32, &'a str)>,
-}
-
-impl<'a> Names<'a> {
-    fn new(plan: &'a Plan, profile: &'a Profile) -> Self {
-        let variants = plan.variants.iter().map(|variant| variant.name.as_str());
-        let replicas = plan
-            .placement
-            .iter()
-            .map(|replica| (replica.id.as_str(), replica.variant.as_str()));
-        Self {
-            profile,
-            variants: variants.zip(0..).collect(),
-            replicas: replicas
-                .zip(0..)
-                .map(|((id, variant), number)| (id, (number, variant)))
-                .collect(),
-        }
-    }
-
-    /// Names are known, since the plan is sound.
-    fn variant(&self, name: &str) -> u32 {
-        self.variants.get(name).copied().unwrap_or_default()
-    }
-
-    fn replica(&self, id: &str) -> u32 {
-        self.replicas.get(id).map_or(0, |(number, _)| *number)
-    }
-
-    fn profile(&self, variant: &str) -> Result<&'a VariantProfile, SimError> {
-        let mut profiles = self.profile.variants.iter();
-        profiles
-            .find(|profiled| profiled.name == variant)
-            .ok_or_else(|| SimError::NoProfile {
-                variant: variant.to_owned(),
-            })
-    }
-
-    fn validation(&self, variant: &str) -> Result<&'a Validation, SimError> {
-        let validation = &self.profile(variant)?.validation;
-        let found = validation
-            .confidences
-            .len()
-            .min(validation.correct.len())
-            .min(validation.predictions.len());
-        if found == 0 || found < self.profile.samples || self.profile.samples == 0 {
-            return Err(SimError::Samples {
-                variant: variant.to_owned(),
-                found,
-                expected: self.profile.samples.max(1),
-            });
-        }
-        Ok(validation)
-    }
-}
-
-/// The stages of one gear.
-struct Stages<'a> {
-    gear: &'a Gear,
-    names: &'a Names<'a>,
-    /// The number of the first.
-    first: usize,
-}
-
-impl<'a> Stages<'a> {
-    fn stage(&self, name: &str) -> Option<(usize, &'a Stage)> {
-        let mut stages = self.gear.wiring.stages.iter().enumerate();
-        stages.find(|(_, stage)| stage.name == name)
-    }
-
-    fn number(&self, name: &str) -> usize {
-        self.first + self.stage(name).map_or(0, |(place, _)| place)
-    }
-
-    fn variant_of(&self, edge: &Edge) -> u32 {
-        self.stage(&edge.stage)
-            .map_or(0, |(_, stage)| self.names.variant(&stage.variant))
-    }
-
-    /// Its own variant, and those of the backups that any edge of the gear names for it.
-    fn variants_at(&self, stage: &'a Stage) -> Vec<&'a str> {
-        let mut variants = vec![stage.variant.as_str()];
-        for edge in edges(self.gear)
-            .into_iter()
-            .filter(|edge| edge.stage == stage.name)
-        {
-            let backups = edge
-                .backup
-                .iter()
-                .filter_map(|id| self.names.replicas.get(id.as_str()));
-            for (_, variant) in backups {
-                if !variants.contains(variant) {
-                    variants.push(variant);
-                }
-            }
-        }
-        variants
-    }
-
-    /// What an ensemble answers to each sample; `None` if there is none.
-    fn vote(&self, samples: u32) -> Result<Option<Vec<Ballot>>, SimError> {
-        let wiring = &self.gear.wiring;
-        if wiring.ensemble.is_empty() {
-            return Ok(None);
-        }
-        let mut members = Vec::new();
-        for edge in std::iter::once(&wiring.entry).chain(&wiring.ensemble) {
-            if let Some((_, stage)) = self.stage(&edge.stage) {
-                let validation = self.names.validation(&stage.variant)?;
-                members.push((self.names.variant(&stage.variant), validation));
-            }
-        }
-        let ballot = |sample: usize| {
-            let votes: Vec<Vote> = members
-                .iter()
-                .filter_map(|(_, validation)| {
-                    Some(Vote {
-                        prediction: *validation.predictions.get(sample)?,
-                        confidence: *validation.confidences.get(sample)?,
-                    })
-                })
-                .collect();
-            let (variant, validation) = vote::majority(&votes).and_then(|winner| members.get(winner))?;
-            let right = validation.correct.get(sample).is_some_and(|right| *right);
-            Some(Ballot {
-                variant: *variant,
-                right,
-            })
-        };
-        Ok((0..samples as usize).map(ballot).collect())
-    }
-}
-
-/// All edges of a gear.
-fn edges(gear: &Gear) -> Vec<&Edge> {
-    let wiring = &gear.wiring;
-    let mut edges: Vec<&Edge> = std::iter::once(&wiring.entry).chain(&wiring.ensemble).collect();
-    for stage in &wiring.stages {
-        match &stage.exit {
-            Exit::Reply => {}
-            Exit::Next { to } => edges.push(to),
-            Exit::FanOut { children } => edges.extend(children.iter().map(|child| &child.to)),
-            Exit::Bands { bands } => edges.extend(bands.iter().filter_map(|band| match &band.to {
-                crate::plan::Target::Reply => None,
-                crate::plan::Target::Stage(edge) => Some(edge),
-            })),
-        }
-    }
-    edges
 }

@@ -4,7 +4,7 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use super::compile::{Compiled, CompiledExit};
-use super::config::SimConfig;
+use super::config::{Power, SimConfig};
 use super::control::Control;
 use super::events::{Agenda, Event, Hop, NEVER, Task};
 use super::fleet::{Fleet, Health};
@@ -15,8 +15,6 @@ use crate::admission::Admission;
 use crate::energy;
 use crate::plan::Sharing;
 use crate::routing::{self, Destination};
-
-use super::config::Power;
 
 /// One simulation.
 pub(super) struct Engine<'a, O> {
@@ -206,7 +204,7 @@ impl<'a, O: Observer> Engine<'a, O> {
         self.draws = self.draws.wrapping_add(1);
         let replica = match self.fleet.destination(edge, routing::draw(self.draws)) {
             Destination::Replica(replica) => Some(replica),
-            Destination::QueueGroup => self.from_group(edge),
+            Destination::QueueGroup => self.any_of_group(edge),
         };
         let Some(number) = replica.filter(|replica| self.fleet.health(*replica) == Health::Up) else {
             return self.bounced(task);
@@ -231,7 +229,7 @@ impl<'a, O: Observer> Engine<'a, O> {
     }
 
     /// The broker's choice among the replicas of an edge's stage: any, with equal chance.
-    fn from_group(&mut self, edge: u32) -> Option<u32> {
+    fn any_of_group(&mut self, edge: u32) -> Option<u32> {
         let edge = self.plan.edges.get(edge as usize)?;
         match self.fleet.group(edge.variant) {
             [] => None,

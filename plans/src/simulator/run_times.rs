@@ -39,7 +39,9 @@ impl RunTimes {
             prepared: Vec::new(),
         };
         if !with_energy {
-            times.costs.iter_mut().for_each(|cost| cost.energy_j = None);
+            for cost in &mut times.costs {
+                cost.energy_j = None;
+            }
         }
         times.prepared.push(Cost::default());
         for batch in 1..=largest.clamp(1, PREPARED) {

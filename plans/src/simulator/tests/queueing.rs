@@ -1,0 +1,116 @@
+//! Queues of which theory knows the waiting time.
+
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+
+const SERVICE_US: u64 = 1_000;
+
+fn single(sharing: Sharing) -> (Plan, Profile) {
+    let alone = Batching {
+        min_queue: 1,
+        max_batch: 1,
+        max_wait_us: 0,
+    };
+    let gear = gear(0.0, None, vec![stage("s", Exit::Reply, alone)]);
+    let profile = profile(vec![variant("s", SERVICE_US, 0, &[(1, 0.9, true)])]);
+    (plan(&["s-0@a"], sharing, vec![gear]), profile)
+}
+
+/// Arrivals of a Poisson process, microseconds.
+fn poisson(rate: f64, count: usize, seed: u64) -> impl Iterator<Item = u64> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut at = 0.0;
+    (0..count).map(move |_| {
+        at -= (1.0 - rng.random::<f64>()).ln() / rate * 1e6;
+        at as u64
+    })
+}
+
+/// Pollaczek and Khinchine: with service time `s` and utilisation `u`, one waits `u s / 2 (1 - u)` on average.
+#[test]
+fn one_server_with_random_arrivals_keeps_its_clients_waiting_as_theory_says() {
+    for sharing in [Sharing::Concurrent, Sharing::Exclusive] {
+        let (plan, profile) = single(sharing);
+        for utilisation in [0.3, 0.6, 0.8] {
+            let arrivals = poisson(utilisation / SERVICE_US as f64 * 1e6, 400_000, 3);
+            let (report, _) = simulate(&plan, &profile, &SimConfig::default(), arrivals);
+            let waited = report.latency.mean().unwrap() - SERVICE_US as f64;
+            let theory = utilisation * SERVICE_US as f64 / (2.0 * (1.0 - utilisation));
+            assert!(
+                (waited / theory - 1.0).abs() < 0.04,
+                "{utilisation}: {waited} for {theory}"
+            );
+            assert!((report.max_utilisation() - utilisation).abs() < 0.01);
+        }
+    }
+}
+
+#[test]
+fn regular_arrivals_do_not_wait_below_capacity_and_pile_up_above() {
+    let (plan, profile) = single(Sharing::Exclusive);
+    let (report, _) = simulate(
+        &plan,
+        &profile,
+        &SimConfig::default(),
+        (0..1_000).map(|n| n * SERVICE_US),
+    );
+    assert_eq!(report.latency.max(), Some(SERVICE_US));
+    assert_eq!((report.max_queue, report.max_in_flight), (1, 1));
+    assert!((report.max_utilisation() - 1.0).abs() < 1e-9);
+    // Twice as many as it can serve: request n waits for n more half services.
+    let (report, seen) = simulate(
+        &plan,
+        &profile,
+        &SimConfig::default(),
+        (0..1_000).map(|n| n * SERVICE_US / 2),
+    );
+    assert!(
+        (0..1_000)
+            .zip(&seen.answered)
+            .all(|(n, answered)| answered.latency_us == SERVICE_US + n * SERVICE_US / 2)
+    );
+    assert_eq!(report.max_in_flight, report.max_places);
+    assert!((report.throughput_qps() - 1_000.0).abs() < 1.0);
+}
+
+#[test]
+fn a_long_run_needs_no_more_memory_than_a_short_one() {
+    let (plan, profile) = single(Sharing::Exclusive);
+    let places = |count| {
+        let (report, _) = simulate(&plan, &profile, &SimConfig::default(), poisson(500.0, count, 5));
+        assert_eq!(report.max_places, report.max_in_flight);
+        report.max_places
+    };
+    assert!(places(200_000) <= 2 * places(20_000));
+}
+
+#[test]
+fn shares_divide_the_load_and_a_queue_group_divides_it_evenly() {
+    let (_, profile) = single(Sharing::Concurrent);
+    let replicas = ["s-0@a", "s-1@b", "s-2@c", "s-3@d"];
+    let mut gear = gear(0.0, None, vec![stage("s", Exit::Reply, BATCHING)]);
+    let runs = |gear: &Gear| {
+        let plan = plan(&replicas, Sharing::Concurrent, vec![gear.clone()]);
+        let (report, _) = simulate(
+            &plan,
+            &profile,
+            &SimConfig::default(),
+            (0..10_000).map(|n| n * 5_000),
+        );
+        let busy = report.devices.iter().map(|device| device.busy_us / SERVICE_US);
+        busy.collect::<Vec<u64>>()
+    };
+    assert!(
+        runs(&gear).iter().all(|runs| (2_300..2_700).contains(runs)),
+        "{:?}",
+        runs(&gear)
+    );
+    for (id, share) in [("s-0", 0.5), ("s-1", 0.3), ("s-3", 0.2)] {
+        gear.wiring.entry.shares.insert(id.into(), share);
+    }
+    for (runs, expected) in runs(&gear).into_iter().zip([5_000, 3_000, 0, 2_000_u64]) {
+        assert!(runs.abs_diff(expected) <= 10, "{runs} for {expected}");
+    }
+}
