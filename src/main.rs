@@ -11,6 +11,7 @@
 //! | [`gearing`] | gear plans from a profile |
 //! | [`serving`] | an app on the bus, and who asks it |
 //! | [`load`] | arrivals, and the clients that make them |
+//! | [`reproduce`] | the papers' comparisons, run again |
 //! | [`report`] | tables, graphs, progress |
 //!
 //! Exit codes: 0 done, 1 the input or the service refused, 2 the command line itself is wrong.
@@ -23,6 +24,7 @@ mod load;
 mod measure;
 mod planning;
 mod report;
+mod reproduce;
 mod serving;
 mod verbs;
 
@@ -45,6 +47,8 @@ enum Verb {
     #[command(subcommand)]
     Plan(verbs::plan::Planner),
     Simulate(verbs::simulate::Args),
+    #[command(subcommand)]
+    Reproduce(verbs::reproduce::System),
     Serve(verbs::serve::Args),
     Infer(verbs::infer::Args),
     Bench(verbs::bench::Args),
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         Verb::Plan(verbs::plan::Planner::Cascade(args)) => verbs::plan::cascade(&args),
         Verb::Plan(verbs::plan::Planner::Gears(args)) => verbs::gears::run(&args),
         Verb::Simulate(args) => verbs::simulate::run(&args),
+        Verb::Reproduce(system) => verbs::reproduce::run(&system),
         Verb::Serve(args) => verbs::serve::run(&args),
         Verb::Infer(args) => verbs::infer::run(&args),
         Verb::Bench(args) => verbs::bench::run(&args),

@@ -1,10 +1,12 @@
-//! How long planning takes, and how it grows: `cargo run --release -p kaskade-plans --example gears_bench -- [bert|ranges|devices|llama]`.
+//! How long planning takes, and how it grows: `cargo run --release -p kaskade-plans --example gears_bench -- [bert|llama|ranges|devices|quality]`.
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
 use std::time::Instant;
 
+use kaskade_plans::gears::exhaustive::{Landscape, constrained};
+use kaskade_plans::gears::random::random;
 use kaskade_plans::gears::stated::{StatedWorkload, bert, llama};
-use kaskade_plans::gears::{DeviceSpec, GearOptions, plan_gears};
+use kaskade_plans::gears::{DeviceSpec, GearOptions, Simulated, plan_gears};
 use kaskade_plans::plan::Slo;
 
 fn options(workload: &StatedWorkload, slo: Slo, qps_max: f64, devices: usize, ranges: u32) -> GearOptions {
@@ -90,13 +92,92 @@ fn growth_with_devices() {
     }
 }
 
+/// Figure 10: the constrained space, with the planner, all assignments, and random ones for twice the planner's simulations.
+fn quality() {
+    const RANGES: u32 = 5;
+    let latencies = |p95_ms: &[u64]| -> Vec<Slo> {
+        p95_ms
+            .iter()
+            .map(|ms| Slo::Latency { p95_us: ms * 1_000 })
+            .collect()
+    };
+    let accuracies = |levels: &[f64]| -> Vec<Slo> {
+        levels
+            .iter()
+            .map(|at_least| Slo::Accuracy { at_least: *at_least })
+            .collect()
+    };
+    let cases = [
+        (
+            bert(),
+            2,
+            [
+                latencies(&[15, 20, 30, 50, 100, 200]),
+                accuracies(&[0.77, 0.79, 0.80, 0.81, 0.82, 0.83]),
+            ],
+        ),
+        (
+            llama(),
+            4,
+            [
+                latencies(&[150, 300, 600, 1_200, 2_400, 5_000]),
+                accuracies(&[0.52, 0.55, 0.58, 0.60, 0.62, 0.64]),
+            ],
+        ),
+    ];
+    for (workload, devices, slos) in cases {
+        let profile = workload.profile();
+        for slo in slos.into_iter().flatten() {
+            let options = constrained(&options(&workload, slo, workload.peak_qps, devices, RANGES), 12);
+            let start = Instant::now();
+            let landscape = Landscape::new(&profile, &options, Simulated::new(&profile, &options));
+            let best = landscape
+                .as_ref()
+                .ok()
+                .and_then(|landscape| landscape.exhaustive().ok().flatten());
+            let exhaustive_s = start.elapsed().as_secs_f64();
+            let start = Instant::now();
+            let planned = plan_gears(&profile, &options, |_| {});
+            let planned_s = start.elapsed().as_secs_f64();
+            let (Ok(landscape), Some(best), Ok(planned)) = (landscape, best, planned) else {
+                println!("{} {slo:?}: out of reach", workload.name);
+                continue;
+            };
+            let assignments = (2 * planned.effort.simulations).div_ceil(u64::from(RANGES));
+            let sampled: Vec<f64> = (0..20)
+                .map(|seed| random(&landscape, assignments, seed))
+                .map(|found| {
+                    found.map_or(f64::NAN, |found| match slo {
+                        Slo::Latency { .. } => found.accuracy,
+                        Slo::Accuracy { .. } => found.p95_us / 1e3,
+                    })
+                })
+                .filter(|found| !found.is_nan())
+                .collect();
+            let mean = sampled.iter().sum::<f64>() / sampled.len() as f64;
+            let (ours, theirs) = match slo {
+                Slo::Latency { .. } => (planned.accuracy, best.accuracy),
+                Slo::Accuracy { .. } => (planned.p95_us / 1e3, best.p95_us / 1e3),
+            };
+            println!(
+                "{:<6} {slo:<34?} planner {ours:>9.4} ({planned_s:.2} s)  all {theirs:>9.4} ({exhaustive_s:.2} s)  off by {:>6.2} %  \
+                 random {mean:>9.4}, {} of 20 found any",
+                workload.name,
+                100.0 * (ours / theirs - 1.0),
+                sampled.len(),
+            );
+        }
+    }
+}
+
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    let all: [(&str, fn()); 4] = [
+    let all: [(&str, fn()); 5] = [
         ("bert", full_workload),
         ("llama", large_models),
         ("ranges", growth_with_ranges),
         ("devices", growth_with_devices),
+        ("quality", quality),
     ];
     for (name, run) in all {
         if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {

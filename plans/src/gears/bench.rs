@@ -1,4 +1,8 @@
 //! Measures cascades on placements, and remembers what it measured.
+//!
+//! Of a large fleet a part is simulated, with its part of the load: devices that host the same get the same share, so what a
+//! request meets does not depend on how many there are. A part is never smaller than [`PART`] devices, has at least one device of
+//! every group, and is rounded so that its devices are rather more loaded than those of the whole.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +24,9 @@ struct Key {
     min_queue: u32,
     qps: u64,
 }
+
+/// Devices that are enough to stand for a fleet.
+const PART: usize = 48;
 
 /// An evaluator with a memory.
 pub(super) struct Bench<'a, E> {
@@ -53,6 +60,28 @@ impl<'a> Spread<'a> {
             groups,
             balance,
         })
+    }
+
+    /// One device in `k` of every group, and `k`.
+    fn part(&self) -> (Self, usize) {
+        let devices: usize = self.groups.iter().map(|group| group.devices.len()).sum();
+        let smallest = self
+            .groups
+            .iter()
+            .map(|group| group.devices.len())
+            .min()
+            .unwrap_or(1);
+        let one_in = (devices / PART).min(smallest).max(1);
+        let mut part = self.clone();
+        for group in &mut part.groups {
+            group.devices.truncate(group.devices.len() / one_in);
+        }
+        for (_, index, share) in &mut part.balance.shares {
+            if let (Some(whole), Some(kept)) = (self.groups.get(*index), part.groups.get(*index)) {
+                *share *= whole.devices.len() as f64 / kept.devices.len() as f64;
+            }
+        }
+        (part, one_in)
     }
 
     /// Largest share of the first model's requests that one replica gets.
@@ -104,17 +133,18 @@ impl<'a, E: Evaluate> Bench<'a, E> {
         if let Some(outcome) = self.known.get(&key) {
             return Ok(*outcome);
         }
+        let (spread, one_in) = spread.part();
         let mut candidate = self.parts.plan(&spread.groups, String::new(), None);
         candidate.gears.push(Gear {
             name: "candidate".to_owned(),
             load: LoadRange::ALL,
             expected: None,
-            wiring: self.wiring(spread, min_queue),
+            wiring: self.wiring(&spread, min_queue),
         });
         self.simulations += 1;
         let outcome = self
             .evaluate
-            .gear(&candidate, qps)
+            .gear(&candidate, qps / one_in as f64)
             .map_err(GearError::Simulation)?;
         self.known.insert(key, outcome);
         Ok(outcome)
@@ -143,5 +173,71 @@ impl<'a, E: Evaluate> Bench<'a, E> {
             Slo::Latency { p95_us } => limit.min(p95_us / 4),
             Slo::Accuracy { .. } => limit,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gears::models::Models;
+    use crate::gears::options::DeviceSpec;
+    use crate::gears::stated::bert;
+    use crate::plan::Plan;
+
+    /// Notes what it is asked.
+    #[derive(Default)]
+    struct Noted {
+        asked: Vec<(usize, f64)>,
+    }
+
+    impl Evaluate for Noted {
+        fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<Outcome, String> {
+            candidate.validate().map_err(|invalid| invalid.to_string())?;
+            self.asked.push((candidate.placement.len(), qps));
+            Ok(Outcome {
+                p95_us: 1,
+                keeps_up: true,
+                utilisation: 0.5,
+            })
+        }
+    }
+
+    fn asked(devices: usize) -> Vec<(usize, f64)> {
+        let profile = bert().profile();
+        let slo = Slo::Latency { p95_us: 100_000 };
+        let options = GearOptions::new(slo, 10.0, DeviceSpec::fleet(devices, u64::MAX));
+        let models = Models::of(&profile, &options);
+        let parts = Parts {
+            profile: &profile,
+            models: &models,
+            devices: &options.devices,
+        };
+        let cascade = Cascade {
+            variants: vec![0],
+            thresholds: vec![],
+            accuracy: 0.7,
+            reach: vec![1.0],
+        };
+        let placement = crate::gears::mapping::Fleet::new(&options.devices).everywhere(cascade.models());
+        let mut noted = Noted::default();
+        let mut bench = Bench::new(parts, &options, &mut noted);
+        let spread = Spread::new(&parts, &cascade, &placement).unwrap();
+        for _ in 0..3 {
+            bench.measure(&spread, 1, 10.0).unwrap();
+        }
+        assert_eq!(bench.simulations, 1);
+        noted.asked
+    }
+
+    #[test]
+    fn what_was_measured_is_not_measured_again() {
+        assert_eq!(asked(4), [(4, 10.0)]);
+    }
+
+    #[test]
+    fn a_part_stands_for_a_large_fleet() {
+        // One in 20 of 1,000, with a twentieth of the load.
+        assert_eq!(asked(1_000), [(50, 0.5)]);
+        assert_eq!(asked(95), [(95, 10.0)]);
     }
 }

@@ -148,7 +148,7 @@ impl Landscape {
     /// # Errors
     /// [`GearError::TooMany`] if there are more than can be compared.
     pub fn exhaustive(&self) -> Result<Option<Assigned>, GearError> {
-        let assignments = (self.cascades.len() as f64).powi(self.weights.len() as i32);
+        let assignments = (self.cascades.len() as f64).powf(self.weights.len() as f64);
         if assignments > MOST {
             return Err(GearError::TooMany { assignments });
         }

@@ -157,7 +157,7 @@ struct Pruning<'a> {
     cuts: Vec<Cuts>,
 }
 
-impl<'a> Pruning<'a> {
+impl Pruning<'_> {
     /// The need that the placement falls shortest of, if there is any.
     fn overloaded(&self) -> Option<Unplaced> {
         let loads = self

@@ -144,7 +144,7 @@ proptest! {
         }
         let cascades: Vec<Cascade> = sets.iter().map(|(set, _)| {
             let variants: Vec<usize> = (0..4).filter(|model| set >> model & 1 == 1).collect();
-            let reach: Vec<f64> = (0..variants.len()).map(|place| 0.5_f64.powi(place as i32)).collect();
+            let reach: Vec<f64> = (0..variants.len()).map(|place| 0.5_f64.powf(place as f64)).collect();
             cascade(&variants, &reach)
         }).collect();
         let needs: Vec<Need<'_>> =

@@ -64,13 +64,13 @@ impl Models {
     /// The variants of a profile, in batches of at most `max_batch` that end within `longest_us` (a batch of one may take longer).
     /// The working size is the one of least time per request among those: what a variant can be driven to under load.
     pub(super) fn new(profile: &Profile, max_batch: u32, longest_us: Option<u64>) -> Self {
-        let longest_s = longest_us.map_or(f64::INFINITY, |longest| longest as f64 / 1e6);
+        let limit_s = longest_us.map_or(f64::INFINITY, |longest| longest as f64 / 1e6);
         let model = |variant: &VariantProfile| {
             let seconds = |batch| {
                 let batch_s = batch_latency_s(&variant.costs, batch).unwrap_or(f64::INFINITY);
                 batch_s / f64::from(batch)
             };
-            let fits = |batch: &u32| *batch == 1 || seconds(*batch) * f64::from(*batch) <= longest_s;
+            let fits = |batch: &u32| *batch == 1 || seconds(*batch) * f64::from(*batch) <= limit_s;
             let working_s = (1..=max_batch)
                 .filter(fits)
                 .map(seconds)

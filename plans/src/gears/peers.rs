@@ -28,7 +28,7 @@ use crate::thresholds::FamilyError;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Peer {
-    /// DynBa: one variant on every device for every load, with CascadeServe's batching.
+    /// `DynBa`: one variant on every device for every load, with CascadeServe's batching.
     DynBa {
         /// Which, whether it holds the objective or not; absent: the best one that holds it at the highest load.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,7 +58,7 @@ impl Peer {
 /// Plans as a peer would.
 ///
 /// # Errors
-/// A [`GearError`] if an input is unusable or the objective cannot be met. DynBa with a named variant, and MS+ under a latency
+/// A [`GearError`] if an input is unusable or the objective cannot be met. `DynBa` with a named variant, and MS+ under a latency
 /// objective, always serve something: what to expect of it is in the plan's gears.
 pub fn plan_peer(
     profile: &Profile,

@@ -13,9 +13,10 @@
 //! **It only improves.** What comes after the first feasible plan tries other assignments through the same submodules, and keeps
 //! one only if it is feasible and better.
 
-use std::collections::BTreeMap;
+mod finish;
+mod improve;
 
-use serde::Serialize;
+use std::collections::BTreeMap;
 
 use super::assemble::Parts;
 use super::balance::Group;
@@ -28,31 +29,14 @@ use super::models::Models;
 use super::options::{Ablation, GearOptions};
 use super::search::{Cascade, Space};
 use super::workload::Workload;
-use crate::plan::{Expected, Gear, LoadRange, Plan, Slo};
+use crate::plan::{LoadRange, Slo};
 use crate::profile::Profile;
 use crate::thresholds::FamilyError;
 
+pub use finish::GearPlan;
+
 /// Most passes that improve a feasible plan.
 const PASSES: u64 = 8;
-
-/// A gear plan and what led to it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct GearPlan {
-    /// The plan, validated.
-    pub plan: Plan,
-    /// The cascades that the ranges could choose from, ascending in accuracy.
-    pub cascades: Vec<Cascade>,
-    /// The cascade of every range, from the lowest load.
-    pub chosen: Vec<Cascade>,
-    /// Mean accuracy over the ranges, weighed by how common they are.
-    pub accuracy: f64,
-    /// Mean 95th percentile of latency over the ranges, weighed likewise, microseconds.
-    pub p95_us: f64,
-    /// What it took.
-    pub effort: Effort,
-    /// The faults that were met and resolved, in order.
-    pub faults: Vec<Fault>,
-}
 
 /// Plans gears, judged by the simulator. The same profile and options give the same plan, byte for byte.
 ///
@@ -299,10 +283,6 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     }
 
     /// SP4 for every range, from the highest load down, one of them first. The flag of a fault says whether replicas help.
-    #[expect(
-        clippy::type_complexity,
-        reason = "a fault, or the answer, or no answer at all"
-    )]
     fn batch(
         &mut self,
         cascades: &[Cascade],
@@ -348,106 +328,6 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         (fault, model)
     }
 
-    /// A pass through all submodules that starts from a feasible plan; a better one, if it finds any.
-    fn improved(&mut self, workload: &mut Workload, plan: &Feasible) -> Result<Option<Feasible>, GearError> {
-        let fresh = self.search(&plan.placement);
-        workload.add(&fresh);
-        match self.bench.options.slo {
-            Slo::Latency { .. } => self.more_accurate(workload, plan),
-            Slo::Accuracy { at_least } => self.faster(workload, plan, at_least),
-        }
-    }
-
-    /// Swaps in cascades that are at least as good in accuracy and throughput, then tries for every range, from the most common,
-    /// the next more accurate cascade: what ruled it out may be gone since.
-    fn more_accurate(&mut self, workload: &Workload, plan: &Feasible) -> Result<Option<Feasible>, GearError> {
-        self.effort.workload_adaption += 1;
-        self.report(Submodule::WorkloadAdaption, None);
-        let mut best = plan.clone();
-        let swapped: Vec<Cascade> = best
-            .cascades
-            .iter()
-            .map(|cascade| self.better_in_both(&workload.ladder, cascade, &plan.placement))
-            .collect();
-        if swapped != best.cascades {
-            self.try_out(&mut best, swapped, None)?;
-        }
-        let mut order: Vec<usize> = (0..self.ranges.len()).collect();
-        let weight = |range: &usize| self.weights.get(*range).copied().unwrap_or(0.0);
-        order.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
-        for range in order {
-            while let Some(up) = self.next_up(&workload.ladder, &best, range) {
-                let mut cascades = best.cascades.clone();
-                if let Some(slot) = cascades.get_mut(range) {
-                    *slot = up;
-                }
-                if !self.try_out(&mut best, cascades, Some(range))? {
-                    break;
-                }
-            }
-        }
-        Ok(self.gains(&best, plan).then_some(best))
-    }
-
-    /// The more accurate neighbour of a range's cascade.
-    fn next_up(&self, ladder: &[Cascade], plan: &Feasible, range: usize) -> Option<Cascade> {
-        let now = plan.cascades.get(range)?.accuracy;
-        ladder.iter().find(|cascade| cascade.accuracy > now).cloned()
-    }
-
-    fn better_in_both(&self, ladder: &[Cascade], cascade: &Cascade, placement: &[Group]) -> Cascade {
-        let throughput = |cascade: &Cascade| cascade.throughput(self.models(), placement);
-        let now = throughput(cascade);
-        let better = |other: &&Cascade| other.accuracy > cascade.accuracy && throughput(other) >= now;
-        ladder.iter().rev().find(better).unwrap_or(cascade).clone()
-    }
-
-    /// Takes other cascades if they are feasible and better.
-    fn try_out(
-        &mut self,
-        best: &mut Feasible,
-        cascades: Vec<Cascade>,
-        first: Option<usize>,
-    ) -> Result<bool, GearError> {
-        let found = self.realise(&cascades, first)?;
-        Ok(match found {
-            Ok(plan) if self.gains(&plan, best) => {
-                *best = plan;
-                true
-            }
-            _ => false,
-        })
-    }
-
-    /// Chooses anew with the latencies of the placement there is.
-    fn faster(
-        &mut self,
-        workload: &Workload,
-        plan: &Feasible,
-        at_least: f64,
-    ) -> Result<Option<Feasible>, GearError> {
-        self.effort.workload_adaption += 1;
-        self.report(Submodule::WorkloadAdaption, None);
-        let found = workload.fastest(at_least, |range, cascade| {
-            self.latency(&plan.placement, range, cascade)
-        })?;
-        let Some(assignment) = found else {
-            return Ok(None);
-        };
-        let mut best = plan.clone();
-        let better = self.try_out(&mut best, cascades(workload, &assignment), None)?;
-        Ok(better.then_some(best))
-    }
-
-    /// Whether a plan is better than another by what is not promised.
-    fn gains(&self, plan: &Feasible, other: &Feasible) -> bool {
-        let ((accuracy, p95), (other_accuracy, other_p95)) = (self.metrics(plan), self.metrics(other));
-        match self.bench.options.slo {
-            Slo::Latency { .. } => accuracy > other_accuracy + 1e-9,
-            Slo::Accuracy { at_least } => accuracy >= at_least - 1e-9 && p95 < other_p95 * (1.0 - 1e-6),
-        }
-    }
-
     /// Mean accuracy, and mean 95th percentile of latency, microseconds.
     pub(super) fn metrics(&self, plan: &Feasible) -> (f64, f64) {
         let accuracy = self
@@ -491,79 +371,11 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         };
         (self.progress)(&step);
     }
-
-    /// The plan as a file.
-    pub(super) fn finish(mut self, found: &Feasible, ladder: Vec<Cascade>) -> Result<GearPlan, GearError> {
-        self.effort.simulations = self.bench.simulations;
-        let options = self.bench.options;
-        let made_by = made_by(options, self.ranges.len());
-        let mut plan = self
-            .bench
-            .parts
-            .plan(&found.placement, made_by, Some(options.slo));
-        let settings = found.cascades.iter().zip(&found.tuned);
-        for (((cascade, tuned), load), weight) in settings.zip(&self.ranges).zip(&self.weights) {
-            let spread = Spread::new(&self.bench.parts, cascade, &found.placement)?;
-            let gear = Gear {
-                name: format!("g{}", plan.gears.len()),
-                load: *load,
-                expected: Some(Expected {
-                    time_share: *weight,
-                    accuracy: cascade.accuracy,
-                    p95_us: tuned.outcome.p95_us,
-                    utilisation: tuned.outcome.utilisation,
-                }),
-                wiring: self.bench.wiring(&spread, tuned.min_queue),
-            };
-            merge(&mut plan.gears, gear);
-        }
-        plan.validate()?;
-        let (accuracy, p95_us) = self.metrics(found);
-        Ok(GearPlan {
-            plan,
-            cascades: ladder,
-            chosen: found.cascades.clone(),
-            accuracy,
-            p95_us,
-            effort: self.effort,
-            faults: self.faults,
-        })
-    }
 }
 
 fn cascades(workload: &Workload, assignment: &[usize]) -> Vec<Cascade> {
     let cascade = |rung: &usize| workload.ladder.get(*rung).cloned();
     assignment.iter().filter_map(cascade).collect()
-}
-
-fn made_by(options: &GearOptions, ranges: usize) -> String {
-    let slo = match options.slo {
-        Slo::Latency { p95_us } => format!("p95<={p95_us}us"),
-        Slo::Accuracy { at_least } => format!("accuracy>={at_least}"),
-    };
-    let ablation = match options.ablation {
-        Ablation::Full => "",
-        Ablation::NoSwitching => " no-switching",
-        Ablation::NoCascade => " no-cascade",
-        Ablation::Neither => " one-model",
-    };
-    let (qps, devices, seed) = (options.qps_max, options.devices.len(), options.seed);
-    format!("gears/{slo} qps_max={qps} ranges={ranges} devices={devices} seed={seed}{ablation}")
-}
-
-/// Adds a gear, or widens the last one if it is wired alike: its figures are then those of its worst load.
-fn merge(gears: &mut Vec<Gear>, gear: Gear) {
-    match gears.last_mut() {
-        Some(last) if last.wiring == gear.wiring => {
-            last.load.to_qps = gear.load.to_qps;
-            if let (Some(expected), Some(more)) = (&mut last.expected, gear.expected) {
-                expected.time_share = (expected.time_share + more.time_share).min(1.0);
-                expected.p95_us = expected.p95_us.max(more.p95_us);
-                expected.utilisation = expected.utilisation.max(more.utilisation);
-            }
-        }
-        _ => gears.push(gear),
-    }
 }
 
 #[cfg(test)]

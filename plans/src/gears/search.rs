@@ -9,7 +9,8 @@
 //! balancer reports the busiest device fully busy. It depends on batch sizes, and not in one direction: in full batches a
 //! large variant costs a hundred times a tiny one, alone only six times. Under a light load, where devices idle and
 //! latency is what counts, other cascades are the good ones. So the front is taken for full batches and for single
-//! requests, and both are kept.
+//! requests, and both are kept. So are the single variants that no other single one beats: a cascade's slowest requests wait at
+//! every stage, so where the latency objective is tight, a variant alone may be all that holds it.
 
 use rand::Rng;
 use rand::SeedableRng;
@@ -107,19 +108,25 @@ impl Space {
     }
 
     /// The cascades that none other beats in accuracy and throughput on this placement, in ascending order of accuracy; at most
-    /// `most`, evenly over the accuracies. The cheapest and the most accurate are always kept.
+    /// `most`, evenly over the accuracies. The cheapest and the most accurate are always kept, and so are single variants.
     pub(super) fn front(&self, models: &Models, groups: &[Group], most: usize) -> Vec<Cascade> {
         let working = self.pareto(|cascade| cascade.throughput(models, groups));
         let alone = self.pareto(|cascade| cascade.throughput_alone(models, groups));
         let cheapest = working.first().copied();
+        let singles = self.pareto(|cascade| match cascade.variants.len() {
+            1 => cascade.throughput(models, groups),
+            _ => 0.0,
+        });
         let mut kept: Vec<&Cascade> = working.into_iter().chain(alone).collect();
         kept.sort_by(|a, b| a.accuracy.total_cmp(&b.accuracy));
-        kept.dedup_by(|a, b| a == b);
         let mut thinned = thin(&kept, most);
-        if let Some(cheapest) = cheapest.filter(|cheapest| !thinned.contains(cheapest)) {
-            thinned.insert(0, cheapest);
-            thinned.sort_by(|a, b| a.accuracy.total_cmp(&b.accuracy));
+        for always in cheapest.into_iter().chain(singles) {
+            if !thinned.contains(&always) {
+                thinned.push(always);
+            }
         }
+        thinned.sort_by(|a, b| a.accuracy.total_cmp(&b.accuracy));
+        thinned.dedup();
         thinned.into_iter().cloned().collect()
     }
 

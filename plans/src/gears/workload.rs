@@ -5,8 +5,9 @@
 //! fault, so that there is an end.
 //!
 //! An accuracy objective speaks of the mean over all ranges, weighed by how common they are, so some ranges must be served
-//! more accurately than by the fastest. It is always the step that gains most accuracy for the latency it costs, and at the
-//! end no exchange between two ranges that lowers the latency is left undone.
+//! more accurately than by the fastest. A latency costs a simulation, so not all are known: steps that gain much accuracy for
+//! little latency lead to a first choice, and of all that was looked at on the way and around it the best choice is then found
+//! exactly, but for the rounding of accuracies.
 
 use super::fault::{Fault, FaultKind};
 use super::search::Cascade;
@@ -27,6 +28,12 @@ pub(super) type Assignment = Vec<usize>;
 
 /// Rungs above the present one that a step may lead to.
 const REACH: usize = 4;
+
+/// Rungs on either side of a choice that are looked at before it is final.
+const AROUND: usize = 2;
+
+/// Steps that the missing accuracy is counted in.
+const UNITS: usize = 20_000;
 
 impl Workload {
     pub(super) fn new(ladder: Vec<Cascade>, weights: Vec<f64>) -> Self {
@@ -156,8 +163,14 @@ impl Workload {
                 None => return Ok(Some(highest)),
             }
         }
-        choice.polish(at_least);
-        Ok(Some(choice.rungs))
+        // Around the choice there may be better ones that the steps led past.
+        loop {
+            choice.look_around(&mut latency)?;
+            match choice.best_known(at_least) {
+                Some(better) => choice.rungs = better,
+                None => return Ok(Some(choice.rungs)),
+            }
+        }
     }
 }
 
@@ -247,44 +260,116 @@ impl Choice<'_> {
         Ok(best)
     }
 
-    /// Moves one range, or two, to rungs already looked at, as long as that lowers the latency and keeps the accuracy.
-    fn polish(&mut self, at_least: f64) {
-        while let Some(moves) = self.best_moves(at_least) {
-            for (range, rung) in moves {
-                self.set(range, rung);
-            }
-        }
-    }
-
-    fn best_moves(&self, at_least: f64) -> Option<Vec<(usize, usize)>> {
-        let slack = self.workload.accuracy(&self.rungs) - at_least;
-        let mut singles: Vec<(usize, usize, f64, f64)> = Vec::new();
+    /// Looks at the rungs next to the present ones.
+    fn look_around<X>(
+        &mut self,
+        latency: &mut impl FnMut(usize, &Cascade) -> Result<f64, X>,
+    ) -> Result<(), X> {
         for range in 0..self.rungs.len() {
             let now = self.at(range);
-            let before = self.known(range, now)?;
-            for rung in self.workload.left(range).filter(|rung| *rung != now) {
-                if let Some(after) = self.known(range, rung).filter(|after| after.is_finite()) {
-                    let weight = self.weight(range);
-                    let accuracy = self.workload.accuracy_of(rung) - self.workload.accuracy_of(now);
-                    singles.push((range, rung, weight * (after - before), weight * accuracy));
-                }
+            let below = self
+                .workload
+                .left(range)
+                .rev()
+                .filter(|rung| *rung < now)
+                .take(AROUND);
+            let above = self.workload.left(range).filter(|rung| *rung > now).take(AROUND);
+            for rung in below.chain(above).collect::<Vec<usize>>() {
+                self.look(range, rung, latency)?;
             }
         }
-        let mut best = None;
-        let mut lowest = -1e-9 * self.rungs.len() as f64;
-        for (place, (range, rung, cost, gain)) in singles.iter().enumerate() {
-            if *cost < lowest && slack + gain >= 0.0 {
-                lowest = *cost;
-                best = Some(vec![(*range, *rung)]);
-            }
-            for (other, up, more, extra) in singles.iter().skip(place + 1) {
-                if other != range && cost + more < lowest && slack + gain + extra >= 0.0 {
-                    lowest = cost + more;
-                    best = Some(vec![(*range, *rung), (*other, *up)]);
-                }
-            }
+        Ok(())
+    }
+
+    /// The least mean latency of all assignments of what has been looked at, if it is below the present one: a knapsack, one range
+    /// at a time, over the accuracy that is still to be gained in [`UNITS`] steps.
+    fn best_known(&self, at_least: f64) -> Option<Assignment> {
+        let least: f64 = (0..self.rungs.len())
+            .map(|range| self.gain(range, self.lowest(range)))
+            .sum();
+        let missing = at_least - least;
+        let mut cheapest = vec![f64::INFINITY; UNITS + 1];
+        if let Some(none) = cheapest.first_mut() {
+            *none = 0.0;
         }
-        best
+        let mut chosen: Vec<Vec<(usize, usize)>> = Vec::new();
+        for range in 0..self.rungs.len() {
+            let base = self.gain(range, self.lowest(range));
+            let options: Vec<(usize, usize, f64)> = self
+                .looked_at(range)
+                .map(|(rung, latency)| {
+                    // Rounded down: what reaches the accuracy in units reaches it in truth.
+                    let gained = (self.gain(range, rung) - base) / missing * UNITS as f64;
+                    let units = if missing > 0.0 {
+                        gained.max(0.0) as usize
+                    } else {
+                        UNITS
+                    };
+                    (rung, units.min(UNITS), self.weight(range) * latency)
+                })
+                .collect();
+            let best = |units: usize| {
+                let total = |(rung, gained, cost): &(usize, usize, f64)| {
+                    let before = units.saturating_sub(*gained);
+                    (
+                        *rung,
+                        before,
+                        cheapest
+                            .get(before)
+                            .map_or(f64::INFINITY, |cheapest| cheapest + cost),
+                    )
+                };
+                options
+                    .iter()
+                    .map(total)
+                    .min_by(|(.., a), (.., b)| a.total_cmp(b))
+            };
+            let row: Vec<(usize, usize, f64)> = (0..=UNITS).map_while(best).collect();
+            cheapest = row.iter().map(|(.., cost)| *cost).collect();
+            chosen.push(row.into_iter().map(|(rung, before, _)| (rung, before)).collect());
+        }
+        let found = *cheapest.last()?;
+        if found.is_infinite() || found >= self.latency_of_choice() * (1.0 - 1e-9) {
+            return None;
+        }
+        let mut units = UNITS;
+        let mut rungs = Vec::new();
+        for row in chosen.iter().rev() {
+            let (rung, before) = *row.get(units)?;
+            rungs.push(rung);
+            units = before;
+        }
+        rungs.reverse();
+        (self.workload.accuracy(&rungs) >= at_least).then_some(rungs)
+    }
+
+    /// What a rung adds to the mean accuracy.
+    fn gain(&self, range: usize, rung: usize) -> f64 {
+        self.weight(range) * self.workload.accuracy_of(rung)
+    }
+
+    /// The rungs of a range that were looked at and keep up, with their latencies, ascending.
+    fn looked_at(&self, range: usize) -> impl Iterator<Item = (usize, f64)> {
+        let known = move |rung| {
+            Some((
+                rung,
+                self.known(range, rung).filter(|latency| latency.is_finite())?,
+            ))
+        };
+        self.workload.left(range).filter_map(known)
+    }
+
+    fn lowest(&self, range: usize) -> usize {
+        self.looked_at(range)
+            .next()
+            .map_or_else(|| self.at(range), |(rung, _)| rung)
+    }
+
+    fn latency_of_choice(&self) -> f64 {
+        let latency = |range| self.known(range, self.at(range)).unwrap_or(f64::INFINITY);
+        (0..self.rungs.len())
+            .map(|range| self.weight(range) * latency(range))
+            .sum()
     }
 }
 

@@ -63,6 +63,7 @@ fn what_was_ruled_out_stays_out_and_what_is_new_comes_in() {
 }
 
 /// Latency grows with the rung, and more so in high ranges.
+#[expect(clippy::unnecessary_wraps, reason = "the shape that is asked for")]
 fn latency(range: usize, cascade: &Cascade) -> Result<f64, ()> {
     let rung = cascade.variants[0] as f64;
     Ok(1.0 + rung * rung * (1.0 + range as f64))
@@ -113,10 +114,11 @@ proptest! {
         let mut best = f64::INFINITY;
         for code in 0..64 {
             let rungs = [code % 4, code / 4 % 4, code / 16];
-            if workload.accuracy(&rungs) >= at_least {
+            // The knapsack counts accuracy in units, so an assignment that just reaches it may be missed.
+            if workload.accuracy(&rungs) >= at_least + 4.0 * 0.3 / UNITS as f64 {
                 best = best.min(mean(&rungs));
             }
         }
-        prop_assert!(mean(&chosen) <= best * 1.35 + 1e-9, "{} {}", mean(&chosen), best);
+        prop_assert!(mean(&chosen) <= best + 1e-9, "{} {}", mean(&chosen), best);
     }
 }

@@ -1,0 +1,104 @@
+//! From decisions to a file.
+
+use serde::Serialize;
+
+use super::{Feasible, Planner};
+use crate::gears::bench::Spread;
+use crate::gears::evaluate::Evaluate;
+use crate::gears::fault::{Effort, Fault, GearError, Step};
+use crate::gears::options::{Ablation, GearOptions};
+use crate::gears::search::Cascade;
+use crate::plan::{Expected, Gear, Plan, Slo};
+
+/// A gear plan and what led to it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GearPlan {
+    /// The plan, validated.
+    pub plan: Plan,
+    /// The cascades that the ranges could choose from, ascending in accuracy.
+    pub cascades: Vec<Cascade>,
+    /// The cascade of every range, from the lowest load.
+    pub chosen: Vec<Cascade>,
+    /// Mean accuracy over the ranges, weighed by how common they are.
+    pub accuracy: f64,
+    /// Mean 95th percentile of latency over the ranges, weighed likewise, microseconds.
+    pub p95_us: f64,
+    /// What it took.
+    pub effort: Effort,
+    /// The faults that were met and resolved, in order.
+    pub faults: Vec<Fault>,
+}
+
+impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
+    /// The plan as a file.
+    pub(in crate::gears) fn finish(
+        mut self,
+        found: &Feasible,
+        ladder: Vec<Cascade>,
+    ) -> Result<GearPlan, GearError> {
+        self.effort.simulations = self.bench.simulations;
+        let options = self.bench.options;
+        let made_by = made_by(options, self.ranges.len());
+        let mut plan = self
+            .bench
+            .parts
+            .plan(&found.placement, made_by, Some(options.slo));
+        let settings = found.cascades.iter().zip(&found.tuned);
+        for (((cascade, tuned), load), weight) in settings.zip(&self.ranges).zip(&self.weights) {
+            let spread = Spread::new(&self.bench.parts, cascade, &found.placement)?;
+            let gear = Gear {
+                name: format!("g{}", plan.gears.len()),
+                load: *load,
+                expected: Some(Expected {
+                    time_share: *weight,
+                    accuracy: cascade.accuracy,
+                    p95_us: tuned.outcome.p95_us,
+                    utilisation: tuned.outcome.utilisation,
+                }),
+                wiring: self.bench.wiring(&spread, tuned.min_queue),
+            };
+            merge(&mut plan.gears, gear);
+        }
+        plan.validate()?;
+        let (accuracy, p95_us) = self.metrics(found);
+        Ok(GearPlan {
+            plan,
+            cascades: ladder,
+            chosen: found.cascades.clone(),
+            accuracy,
+            p95_us,
+            effort: self.effort,
+            faults: self.faults,
+        })
+    }
+}
+
+fn made_by(options: &GearOptions, ranges: usize) -> String {
+    let slo = match options.slo {
+        Slo::Latency { p95_us } => format!("p95<={p95_us}us"),
+        Slo::Accuracy { at_least } => format!("accuracy>={at_least}"),
+    };
+    let ablation = match options.ablation {
+        Ablation::Full => "",
+        Ablation::NoSwitching => " no-switching",
+        Ablation::NoCascade => " no-cascade",
+        Ablation::Neither => " one-model",
+    };
+    let (qps, devices, seed) = (options.qps_max, options.devices.len(), options.seed);
+    format!("gears/{slo} qps_max={qps} ranges={ranges} devices={devices} seed={seed}{ablation}")
+}
+
+/// Adds a gear, or widens the last one if it is wired alike: its figures are then those of its worst load.
+fn merge(gears: &mut Vec<Gear>, gear: Gear) {
+    match gears.last_mut() {
+        Some(last) if last.wiring == gear.wiring => {
+            last.load.to_qps = gear.load.to_qps;
+            if let (Some(expected), Some(more)) = (&mut last.expected, gear.expected) {
+                expected.time_share = (expected.time_share + more.time_share).min(1.0);
+                expected.p95_us = expected.p95_us.max(more.p95_us);
+                expected.utilisation = expected.utilisation.max(more.utilisation);
+            }
+        }
+        _ => gears.push(gear),
+    }
+}

@@ -1,0 +1,235 @@
+//! CascadeServe's comparisons (§6) in simulation: cost, a spike, the planner, ablations.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`field`] | a workload, and who plans for it |
+//! | [`cost`] | devices by latency and accuracy (Figures 5 to 7) |
+//! | [`spike`] | a load that jumps (Figure 8) |
+//! | [`planning`] | quality and speed of planning, ablations (Figures 10 to 12) |
+
+mod cost;
+mod field;
+mod planning;
+mod spike;
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use kaskade::plans::gears::stated::{self, StatedWorkload};
+use kaskade::plans::plan::Slo;
+use kaskade::plans::profile::Profile;
+use kaskade::plans::trace::{Trace, TwitterLike};
+
+use self::cost::Goals;
+use self::field::{ENTRY_HOP_US, Field, HOP_US};
+use super::Reproduction;
+use crate::load::tracefile::TraceArgs;
+use crate::report::progress::say;
+
+/// The measured family that is compared beside the stated ones.
+const DIGITS: &str = include_str!("../../../examples/digits/profile.json");
+
+/// Runs CascadeServe's comparisons (§6) in simulation and prints them beside the paper's figures: devices by latency and
+/// accuracy against DynBa, MS+ and Cocktail+, a spike, ablations, and the planner against exhaustive and random search.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    trace: TraceArgs,
+    /// Length of the trace, seconds; the paper plays 20 minutes.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1200, value_parser = clap::value_parser!(u32).range(10..=86_400))]
+    seconds: u32,
+    /// A profile of one's own to compare on, instead of that of the digits.
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+    /// Where to write the pictures.
+    #[arg(long, value_name = "DIRECTORY", default_value = "reproduction")]
+    out: PathBuf,
+    /// Seed of arrivals and searches.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Runs everything.
+///
+/// # Errors
+/// When a trace or profile cannot be read, or a picture not be written.
+pub(crate) fn run(args: &Args) -> anyhow::Result<Reproduction> {
+    let mut found = Reproduction {
+        system: "cascadeserve",
+        assumptions: vec![
+            format!("messages take {HOP_US} us between stages and {ENTRY_HOP_US} us between client and service, there and back"),
+            "every contestant knows the distribution of the trace's load; Cocktail+ knows the load of every second beforehand".to_owned(),
+            "Cocktail+ gets a device at once and answers with it 10 s later; it pays for devices by the second".to_owned(),
+            "an objective counts as reached if the 95th percentile over the whole trace and the share of right answers do, to a thousandth".to_owned(),
+        ],
+        ..Reproduction::default()
+    };
+    let trace = trace(args, &mut found)?;
+    let (bert, llama) = (stated::bert(), stated::llama());
+    let mut ablated = Vec::new();
+    for (workload, fleets, goals_us) in [
+        (
+            &bert,
+            &[1, 2, 3, 4, 6, 8, 12, 16][..],
+            [100, 200, 400, 800].map(|ms| ms * 1000),
+        ),
+        (
+            &llama,
+            &[1, 2, 3, 4, 6, 8, 12, 16],
+            [1_000, 2_000, 4_000, 8_000].map(|ms| ms * 1000),
+        ),
+    ] {
+        let field = stated_field(workload, &trace, args.seed)?;
+        found.assumptions.extend(
+            workload
+                .assumptions()
+                .into_iter()
+                .map(|assumption| format!("{}: {} ({})", workload.name, assumption.what, assumption.why)),
+        );
+        let goals = Goals {
+            p95_us: goals_us.to_vec(),
+            accuracies: goals_between(&field.profile),
+            fleets: fleets.to_vec(),
+        };
+        cost(&field, &goals, args, &mut found)?;
+        ablated.push((field, goals_us));
+    }
+    own(args, &trace, &mut found)?;
+    planner(&bert, &ablated, args, &mut found)?;
+    Ok(found)
+}
+
+/// The trace of a flag, or one that is generated.
+fn trace(args: &Args, found: &mut Reproduction) -> anyhow::Result<Trace> {
+    let seconds = args.seconds as usize;
+    let Some(trace) = args.trace.read()? else {
+        found.assumptions.push(format!(
+            "the trace: {seconds} s generated to look like the Twitter stream (seed {}); `--trace FILE` plays a real one",
+            args.seed
+        ));
+        return Ok(TwitterLike { mean_qps: 1000.0 }.trace(seconds, args.seed)?);
+    };
+    let length = seconds.min(trace.seconds());
+    let trace = trace.excerpt(0, length)?.without_idle_seconds()?;
+    found.assumptions.push(format!(
+        "the trace: {length} s of the file named, without idle seconds, scaled to each workload's peak"
+    ));
+    Ok(trace)
+}
+
+fn stated_field(workload: &StatedWorkload, trace: &Trace, seed: u64) -> anyhow::Result<Field> {
+    Ok(Field {
+        profile: workload.profile(),
+        memory_bytes: workload.memory_bytes,
+        trace: trace.scale_to_peak(workload.peak_qps)?,
+        seed,
+    })
+}
+
+/// Accuracies from a little above the second smallest variant's to that of the largest.
+fn goals_between(profile: &Profile) -> Vec<f64> {
+    const GOALS: u32 = 5;
+    let mut accuracies: Vec<f64> = profile
+        .variants
+        .iter()
+        .map(|variant| {
+            let right = variant.validation.correct.iter().filter(|right| **right).count();
+            right as f64 / profile.samples.max(1) as f64
+        })
+        .collect();
+    accuracies.sort_by(f64::total_cmp);
+    let low = accuracies.get(1).or(accuracies.first()).copied().unwrap_or(0.0);
+    let high = accuracies.last().copied().unwrap_or(1.0);
+    (0..GOALS)
+        .map(|step| low + (high - low) * f64::from(step) / f64::from(GOALS - 1))
+        .collect()
+}
+
+fn cost(field: &Field, goals: &Goals, args: &Args, found: &mut Reproduction) -> anyhow::Result<()> {
+    let quiet = args.json;
+    let needs = cost::needs(field, goals, &|line| {
+        if !quiet {
+            say(line);
+        }
+    })?;
+    let name = format!("cost: {} ({})", field.profile.app, field.profile.device);
+    found.claims.push(needs.claim(name, goals));
+    found
+        .files
+        .extend(needs.draw(&field.profile.app, goals, &args.out)?);
+    Ok(())
+}
+
+/// The measured family, under a load that its largest variant needs several devices for.
+fn own(args: &Args, trace: &Trace, found: &mut Reproduction) -> anyhow::Result<()> {
+    let profile = match &args.profile {
+        Some(path) => crate::verbs::plan::read(path)?,
+        None => Profile::from_json(DIGITS).context("the profile of the digits")?,
+    };
+    let largest = profile.variants.last().context("the profile has no variants")?;
+    let slowest = largest.costs.last().context("the largest variant has no costs")?;
+    let capacity = f64::from(slowest.batch) / slowest.latency_s;
+    let alone = largest
+        .costs
+        .first()
+        .map_or(slowest.latency_s, |cost| cost.latency_s);
+    let field = Field {
+        trace: trace.scale_to_peak(8.0 * capacity)?,
+        memory_bytes: 1 << 40,
+        seed: args.seed,
+        profile: profile.clone(),
+    };
+    found.assumptions.push(format!(
+        "{}: measured by `kaskade profile` on {}; the peak is what eight devices of the largest variant carry, {:.0} requests/s",
+        profile.app,
+        profile.device,
+        8.0 * capacity
+    ));
+    let goals = Goals {
+        p95_us: [4.0, 8.0, 16.0]
+            .map(|times| (alone * times * 1e6) as u64)
+            .to_vec(),
+        accuracies: goals_between(&profile),
+        fleets: vec![1, 2, 3, 4, 6, 8, 12, 16],
+    };
+    cost(&field, &goals, args, found)
+}
+
+/// The spike, the planner, the ablations.
+fn planner(
+    bert: &StatedWorkload,
+    ablated: &[(Field, [u64; 4])],
+    args: &Args,
+    found: &mut Reproduction,
+) -> anyhow::Result<()> {
+    let spiky = Field {
+        trace: spike::course(bert.peak_qps)?,
+        ..stated_field(bert, &spike::course(1.0)?, args.seed)?
+    };
+    let (claims, file) = spike::compare(&spiky, &args.out)?;
+    found.claims.extend(claims);
+    found.files.push(file);
+    found.assumptions.push(format!(
+        "the spike: five stretches between a tenth and all of {} requests/s; the objective is {} ms (the paper's figure was lost)",
+        bert.peak_qps,
+        spike::P95_US / 1000
+    ));
+    // Devices that are too few to serve the largest variant at the peak: there the planner has to choose.
+    let cases: Vec<(&Field, usize, u64)> = ablated
+        .iter()
+        .map(|(field, [_, _, p95_us, _])| (field, 2, *p95_us))
+        .collect();
+    let (claim, file) = planning::ablations(&cases, &args.out)?;
+    found.claims.push(claim);
+    found.files.push(file);
+    if let Some((field, [_, _, p95_us, _])) = ablated.first() {
+        found.claims.push(planning::quality(field, 2)?);
+        found
+            .claims
+            .push(planning::speed(field, 4, Slo::Latency { p95_us: *p95_us })?);
+    }
+    Ok(())
+}
