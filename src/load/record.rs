@@ -66,6 +66,8 @@ pub(crate) struct Latency {
     pub(crate) p50: Option<f64>,
     /// 90th percentile.
     pub(crate) p90: Option<f64>,
+    /// 95th percentile.
+    pub(crate) p95: Option<f64>,
     /// 99th percentile.
     pub(crate) p99: Option<f64>,
     /// 99.9th percentile.
@@ -138,6 +140,7 @@ impl Record {
             mean: Some(self.latencies.mean() / 1e3),
             p50: at(0.5),
             p90: at(0.9),
+            p95: at(0.95),
             p99: at(0.99),
             p999: at(0.999),
             max: Some(self.latencies.max() as f64 / 1e3),

@@ -67,16 +67,6 @@ impl TraceArgs {
     }
 }
 
-/// Reads a trace file whole, in the format that it looks like.
-///
-/// # Errors
-/// When the file cannot be read, or is no trace.
-pub(crate) fn read(path: &Path) -> anyhow::Result<Trace> {
-    text(path)
-        .and_then(|text| parse(&text, None))
-        .with_context(|| path.display().to_string())
-}
-
 fn text(path: &Path) -> anyhow::Result<String> {
     const GZIP: [u8; 2] = [0x1f, 0x8b];
     let bytes = std::fs::read(path).context("cannot be read")?;
@@ -152,6 +142,7 @@ mod tests {
     #[test]
     fn formats_are_told_by_their_looks_also_when_packed() {
         let counts = file(b"10 20 30\n");
+        let read = |path: &Path| parse(&text(path).unwrap(), None);
         assert_eq!(read(counts.path()).unwrap().rates(), [10.0, 20.0, 30.0]);
         let times = file(b"# seconds\n0.5\n0.75\n1.5\n");
         assert_eq!(read(times.path()).unwrap().times().unwrap().len(), 3);
@@ -180,6 +171,13 @@ mod tests {
     #[test]
     fn errors_name_the_file_and_the_field() {
         let bad = file(b"1 2 x\n");
+        let read = |path: &Path| {
+            let args = TraceArgs {
+                trace: Some(path.to_owned()),
+                ..TraceArgs::default()
+            };
+            args.read()
+        };
         let error = format!("{:#}", read(bad.path()).unwrap_err());
         assert!(
             error.contains(&bad.path().display().to_string()) && error.contains('x'),

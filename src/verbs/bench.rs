@@ -236,11 +236,12 @@ fn as_text(report: &Report) -> String {
     let millis = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2} ms"));
     let latency = figures.latency_ms;
     let quantiles = table(
-        ["mean", "p50", "p90", "p99", "p99.9", "max"].map(|head| (head, Align::Right)),
+        ["mean", "p50", "p90", "p95", "p99", "p99.9", "max"].map(|head| (head, Align::Right)),
         [[
             millis(latency.mean),
             millis(latency.p50),
             millis(latency.p90),
+            millis(latency.p95),
             millis(latency.p99),
             millis(latency.p999),
             millis(latency.max),

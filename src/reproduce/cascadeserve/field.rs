@@ -74,13 +74,19 @@ impl Reached {
 }
 
 impl Field {
-    /// The options for a fleet and an objective: the trace's own distribution of load is the prior, for every contestant.
+    /// The options for a fleet and an objective. The trace's own distribution of load is the prior, for every contestant: what
+    /// is compared is accuracy over requests, so each range weighs as much as it has requests.
     pub(super) fn options(&self, devices: usize, slo: Slo) -> GearOptions {
         let qps_max = self.trace.statistics().peak_qps;
+        let time = self.trace.load_distribution(RANGES as usize, qps_max);
+        let weights = time
+            .iter()
+            .enumerate()
+            .map(|(range, time)| time * (range as f64 + 0.5));
         GearOptions {
             ranges: RANGES,
             prior: Prior::Measured {
-                weights: self.trace.load_distribution(RANGES as usize, qps_max),
+                weights: weights.collect(),
             },
             search: CascadeSearch {
                 max_cascades: 32,

@@ -5,10 +5,12 @@
 //! | [`field`] | a workload, and who plans for it |
 //! | [`cost`] | devices by latency and accuracy (Figures 5 to 7) |
 //! | [`spike`] | a load that jumps (Figure 8) |
+//! | [`live`] | simulated against live (Figure 13), and a live spike |
 //! | [`planning`] | quality and speed of planning, ablations (Figures 10 to 12) |
 
 mod cost;
 mod field;
+mod live;
 mod planning;
 mod spike;
 
@@ -38,6 +40,10 @@ pub(crate) struct Args {
     /// Length of the trace, seconds; the paper plays 20 minutes.
     #[arg(long, value_name = "SECONDS", default_value_t = 1200, value_parser = clap::value_parser!(u32).range(10..=86_400))]
     seconds: u32,
+    /// Compare the simulator with this app, served live in this process, instead: 15 gear plans on 3 traces, and a spike of ten
+    /// times the load (about 12 minutes, on a machine that does nothing else).
+    #[arg(long, value_name = "APP")]
+    live: Option<PathBuf>,
     /// A profile of one's own to compare on, instead of that of the digits.
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
@@ -57,6 +63,9 @@ pub(crate) struct Args {
 /// # Errors
 /// When a trace or profile cannot be read, or a picture not be written.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Reproduction> {
+    if let Some(app) = &args.live {
+        return live::run(app, &own_profile(args)?, &args.out, args.seed);
+    }
     let mut found = Reproduction {
         system: "cascadeserve",
         assumptions: vec![
@@ -102,20 +111,34 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Reproduction> {
     Ok(found)
 }
 
-/// The trace of a flag, or one that is generated.
+/// The trace of a flag, or one that is generated: its part around the busiest second, since an even load asks nothing of
+/// anybody. `--excerpt` names another part.
 fn trace(args: &Args, found: &mut Reproduction) -> anyhow::Result<Trace> {
+    const DAY_S: usize = 86_400;
     let seconds = args.seconds as usize;
-    let Some(trace) = args.trace.read()? else {
-        found.assumptions.push(format!(
-            "the trace: {seconds} s generated to look like the Twitter stream (seed {}); `--trace FILE` plays a real one",
-            args.seed
-        ));
-        return Ok(TwitterLike { mean_qps: 1000.0 }.trace(seconds, args.seed)?);
+    let (trace, what) = match args.trace.read()? {
+        Some(trace) => (trace, "the file named".to_owned()),
+        None => (
+            TwitterLike { mean_qps: 1000.0 }.trace(DAY_S, args.seed)?,
+            format!(
+                "a day that is generated to look like the Twitter stream (seed {})",
+                args.seed
+            ),
+        ),
     };
-    let length = seconds.min(trace.seconds());
-    let trace = trace.excerpt(0, length)?.without_idle_seconds()?;
+    let rates = trace.rates();
+    let busiest = rates.iter().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b));
+    let length = seconds.min(rates.len());
+    let from = busiest
+        .map_or(0, |(second, _)| second)
+        .saturating_sub(length / 2)
+        .min(rates.len() - length);
+    let trace = trace.excerpt(from, length)?.without_idle_seconds()?;
+    let statistics = trace.statistics();
     found.assumptions.push(format!(
-        "the trace: {length} s of the file named, without idle seconds, scaled to each workload's peak"
+        "the trace: {length} s of {what}, from second {from} on, around its busiest second; scaled to each workload's peak, which is {:.1} \
+         times its mean",
+        statistics.peak_qps / statistics.mean_qps
     ));
     Ok(trace)
 }
@@ -129,9 +152,10 @@ fn stated_field(workload: &StatedWorkload, trace: &Trace, seed: u64) -> anyhow::
     })
 }
 
-/// Accuracies from a little above the second smallest variant's to that of the largest.
+/// Accuracies between the second smallest variant's and the largest's, none of them a single variant's but the last: at a
+/// single variant's own accuracy there is nothing for a cascade to gain.
 fn goals_between(profile: &Profile) -> Vec<f64> {
-    const GOALS: u32 = 5;
+    const WAYS: [f64; 5] = [0.1, 0.3, 0.5, 0.75, 1.0];
     let mut accuracies: Vec<f64> = profile
         .variants
         .iter()
@@ -143,9 +167,7 @@ fn goals_between(profile: &Profile) -> Vec<f64> {
     accuracies.sort_by(f64::total_cmp);
     let low = accuracies.get(1).or(accuracies.first()).copied().unwrap_or(0.0);
     let high = accuracies.last().copied().unwrap_or(1.0);
-    (0..GOALS)
-        .map(|step| low + (high - low) * f64::from(step) / f64::from(GOALS - 1))
-        .collect()
+    WAYS.iter().map(|way| low + (high - low) * way).collect()
 }
 
 fn cost(field: &Field, goals: &Goals, args: &Args, found: &mut Reproduction) -> anyhow::Result<()> {
@@ -163,12 +185,16 @@ fn cost(field: &Field, goals: &Goals, args: &Args, found: &mut Reproduction) -> 
     Ok(())
 }
 
+fn own_profile(args: &Args) -> anyhow::Result<Profile> {
+    match &args.profile {
+        Some(path) => crate::verbs::plan::read(path),
+        None => Profile::from_json(DIGITS).context("the profile of the digits"),
+    }
+}
+
 /// The measured family, under a load that its largest variant needs several devices for.
 fn own(args: &Args, trace: &Trace, found: &mut Reproduction) -> anyhow::Result<()> {
-    let profile = match &args.profile {
-        Some(path) => crate::verbs::plan::read(path)?,
-        None => Profile::from_json(DIGITS).context("the profile of the digits")?,
-    };
+    let profile = own_profile(args)?;
     let largest = profile.variants.last().context("the profile has no variants")?;
     let slowest = largest.costs.last().context("the largest variant has no costs")?;
     let capacity = f64::from(slowest.batch) / slowest.latency_s;

@@ -1,0 +1,485 @@
+//! Simulated against live (CascadeServe appendix C, Figure 13), and a live spike: the same plans on the same arrivals, once in
+//! the simulator and once on real actors with real models in this process.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use kaskade::App;
+use kaskade::actors::bus::BusConfig;
+use kaskade::models::Inputs;
+use kaskade::plans::gears::peers::{Peer, plan_peer};
+use kaskade::plans::gears::{GearOptions, GearPlan, Simulated, plan_gears};
+use kaskade::plans::plan::{Plan, Slo};
+use kaskade::plans::profile::{BatchCost, Profile};
+use kaskade::plans::shifting::ShiftConfig;
+use kaskade::plans::simulator::{SimConfig, Simulator};
+use kaskade::plans::trace::{Spacing, Spike, Trace, Zipf};
+
+use crate::data::Samples;
+use crate::family::Family;
+use crate::load::arrivals::{self, Arrivals};
+use crate::load::drive::{self, Target, Until};
+use crate::load::record::{Figures, Outcome, Record};
+use crate::report::bars::Bars;
+use crate::report::progress::say;
+use crate::report::{self, bars};
+use crate::reproduce::{Claim, Reproduction};
+use crate::serving::{self, Asker, Role};
+use crate::{appplan, gearing};
+
+/// Plans and traces of the comparison, as the paper has them.
+const PLANS: usize = 15;
+
+/// Length of a live run, seconds, and of what is sent before and not counted.
+const RUN_S: usize = 10;
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// What serving adds to the models, as measured here: microseconds.
+#[derive(Debug, Clone, Copy)]
+struct Hops {
+    entry_us: u64,
+    between_us: u64,
+}
+
+/// An app in this process, and what it is asked.
+struct Bench {
+    app: App,
+    inputs: Vec<Inputs>,
+    seed: u64,
+}
+
+/// Runs both comparisons.
+///
+/// # Errors
+/// When the app cannot be served or a plan not be made.
+pub(super) fn run(app: &Path, profile: &Profile, folder: &Path, seed: u64) -> anyhow::Result<Reproduction> {
+    let bench = Bench::new(app, profile, seed)?;
+    let mut found = Reproduction {
+        system: "cascadeserve",
+        ..Reproduction::default()
+    };
+    let (profile, hops) = bench.as_served(profile)?;
+    found.assumptions.push(format!(
+        "latencies of batches as measured while serving; {} us between client and service, there and back, {} us between stages",
+        hops.entry_us, hops.between_us
+    ));
+    found.claims.extend(bench.spike(&profile, hops)?);
+    let (claim, picture) = bench.compare(&profile, hops)?;
+    found.claims.push(claim);
+    let file = folder.join("simulated-against-live.svg");
+    report::write_file(&file, &bars::svg(&picture)?)?;
+    found.files.push(file);
+    Ok(found)
+}
+
+impl Bench {
+    fn new(app: &Path, profile: &Profile, seed: u64) -> anyhow::Result<Self> {
+        let app = App::load(app)?;
+        ensure!(
+            profile.app == app.name.as_str(),
+            "the profile is of app `{}`, not of `{}`; give its own by `--profile`",
+            profile.app,
+            app.name
+        );
+        let set = app
+            .data
+            .validation
+            .as_ref()
+            .context("the app names no `data.validation` to ask from")?;
+        let family = Family::of(&app);
+        let smallest = family.members.first().context("the app has no variants")?;
+        let inputs = Samples::read(set, &smallest.load(smallest.device)?.model.signature())?.inputs;
+        Ok(Self { app, inputs, seed })
+    }
+
+    fn bus(&self) -> BusConfig {
+        BusConfig::new(self.app.name.as_str())
+    }
+
+    /// Serves the plan while `ask` asks; gives what became of the requests.
+    fn serve<T: Target>(
+        &self,
+        plan: &Plan,
+        target: impl FnOnce(Asker, Vec<Inputs>) -> T,
+        ask: impl AsyncFnOnce(Arc<T>, Arc<Mutex<Record>>) -> Duration,
+    ) -> anyhow::Result<(Arc<T>, Figures)> {
+        let worker = self
+            .app
+            .workers
+            .first()
+            .context("the app has no workers")?
+            .name
+            .as_str();
+        let family = Family::of(&self.app);
+        let node = serving::start(
+            &self.app,
+            family,
+            Role::All,
+            worker,
+            Some(plan.clone()),
+            self.bus(),
+        )?;
+        let record = Arc::new(Mutex::new(Record::new(self.app.slo.duration())?));
+        let runtime = serving::runtime()?;
+        let budget = Duration::from_secs(30);
+        let asker = runtime.block_on(Asker::connect(self.app.name.as_str(), self.bus(), budget))?;
+        let target = Arc::new(target(asker, self.inputs.clone()));
+        let length = runtime.block_on(ask(Arc::clone(&target), Arc::clone(&record)));
+        node.stop();
+        let figures = record
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .figures(length);
+        Ok((target, figures))
+    }
+
+    /// The profile with latencies as they are while serving, and what serving adds to them.
+    fn as_served(&self, profile: &Profile) -> anyhow::Result<(Profile, Hops)> {
+        const CLIENTS: [usize; 5] = [1, 4, 12, 24, 48];
+        let mut served = profile.clone();
+        let mut entries = Vec::new();
+        for variant in &mut served.variants {
+            let plan = appplan::single(&self.app, &variant.name);
+            let mut runs: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+            for clients in CLIENTS {
+                let (noted, _) = self.serve(&plan, Noted::new, async |target, record| {
+                    let until = Until::Elapsed(Duration::from_millis(1500));
+                    drive::closed_loop(target, clients, until, Duration::ZERO, record).await
+                })?;
+                for seen in noted.seen.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                    runs.entry(seen.batch).or_default().push(seen.run_us);
+                    if clients == 1 {
+                        entries.push(seen.outside_us);
+                    }
+                }
+            }
+            variant.costs = costs(&variant.costs, runs);
+        }
+        let entry_us = median(&mut entries).context("nothing was answered while serving was measured")?;
+        // A hop between stages is two mailboxes; entering and leaving are those and the broker twice.
+        let between_us = entry_us / 6;
+        say(&format!("serving adds {entry_us} us to a request"));
+        Ok((
+            served,
+            Hops {
+                entry_us: u64::from(entry_us),
+                between_us: u64::from(between_us),
+            },
+        ))
+    }
+
+    /// Replays a trace on real actors.
+    fn live(&self, plan: &Plan, trace: &Trace) -> anyhow::Result<Figures> {
+        let arrivals = Arrivals::of_trace(trace, arrivals::Spacing::Poisson, 1.0, self.seed);
+        let (_, figures) = self.serve(plan, Noted::new, async |target, record| {
+            drive::open_loop(target, arrivals, WARM_UP, record).await
+        })?;
+        Ok(figures)
+    }
+
+    /// Replays it in the simulator; gives the 95th percentile, microseconds.
+    fn simulated(&self, plan: &Plan, profile: &Profile, trace: &Trace, hops: Hops) -> anyhow::Result<u64> {
+        let config = SimConfig {
+            seed: self.seed,
+            entry_hop_us: hops.entry_us,
+            hop_us: hops.between_us,
+            shift: Some(ShiftConfig::default()),
+            ..SimConfig::default()
+        };
+        let simulator = Simulator::new(plan, profile, &config)?;
+        let mut after = AfterWarmUp::default();
+        simulator.run(trace.arrivals(Spacing::Poisson, self.seed), &mut after);
+        after.latencies.p95().context("the simulation answered nothing")
+    }
+
+    fn options(&self, slo: Slo, qps_max: f64, ranges: u32) -> GearOptions {
+        GearOptions {
+            ranges,
+            seed: self.seed,
+            ..GearOptions::new(slo, qps_max, gearing::devices(&self.app, 1 << 34))
+        }
+    }
+
+    /// Fifteen gear plans that differ in objective, load and planner.
+    fn plans(&self, profile: &Profile) -> anyhow::Result<Vec<GearPlan>> {
+        let largest = profile.variants.last().context("the profile has no variants")?;
+        let alone_us = largest.costs.first().map_or(1e4, |cost| cost.latency_s * 1e6);
+        let capacity = capacity(&largest.costs);
+        let mut plans: Vec<GearPlan> = Vec::new();
+        for (times, share) in [
+            (6.0, 0.6),
+            (12.0, 0.9),
+            (8.0, 1.5),
+            (16.0, 2.5),
+            (12.0, 4.0),
+            (20.0, 1.2),
+        ] {
+            let slo = Slo::Latency {
+                p95_us: (alone_us * times) as u64,
+            };
+            let options = self.options(slo, capacity * share, 4);
+            for peer in [None, Some(Peer::NoCascade), Some(Peer::NoSwitching)] {
+                let planned = match &peer {
+                    None => plan_gears(profile, &options, |_| {}),
+                    Some(peer) => plan_peer(profile, &options, peer, Simulated::new(profile, &options)),
+                };
+                // Not every planner has a plan for every objective.
+                plans.extend(planned.ok().filter(|_| plans.len() < PLANS));
+            }
+        }
+        ensure!(
+            !plans.is_empty(),
+            "no gear plan holds any of the objectives on this machine"
+        );
+        Ok(plans)
+    }
+
+    /// Every plan on every trace, simulated and live.
+    fn compare(&self, profile: &Profile, hops: Hops) -> anyhow::Result<(Claim, Bars)> {
+        let plans = self.plans(profile)?;
+        let (mut groups, mut all) = (Vec::new(), Vec::new());
+        for (number, planned) in (1..).zip(&plans) {
+            let peak = planned
+                .plan
+                .gears
+                .last()
+                .and_then(|gear| gear.load.to_qps)
+                .unwrap_or(100.0);
+            let mut differences = Vec::new();
+            for (name, trace) in traces(0.8 * peak, self.seed)? {
+                let simulated = self.simulated(&planned.plan, profile, &trace, hops)? as f64 / 1e3;
+                let figures = self.live(&planned.plan, &trace)?;
+                ensure!(
+                    figures.errors.is_empty(),
+                    "requests failed live: {:?}",
+                    figures.errors
+                );
+                let live = figures.latency_ms.p95.context("nothing was answered live")?;
+                let difference = (simulated - live) / live * 100.0;
+                say(&format!(
+                    "plan {number} ({}), {name}: p95 {simulated:.2} ms simulated, {live:.2} ms live, {difference:+.0} %",
+                    planned.plan.made_by
+                ));
+                differences.push(difference);
+                all.push(difference.abs());
+            }
+            groups.push((number.to_string(), differences));
+        }
+        all.sort_by(f64::total_cmp);
+        let median = all.get(all.len() / 2).copied().unwrap_or(f64::NAN);
+        let worst = all.last().copied().unwrap_or(f64::NAN);
+        let claim = Claim {
+            name: "simulated against live p95".to_owned(),
+            paper: "15 gear plans on 3 traces; single bars, most within a few per cent".to_owned(),
+            ours: format!(
+                "{} plans on 3 traces: median difference {median:.1} %, largest {worst:.0} %",
+                plans.len()
+            ),
+            met: median < 10.0,
+            note: if median < 10.0 {
+                String::new()
+            } else {
+                "models, actors, broker and clients share the cores of this machine, which the simulator does not know of".to_owned()
+            },
+        };
+        let picture = Bars {
+            title: "p95, simulated against live".to_owned(),
+            axis: "difference (%), by gear plan".to_owned(),
+            names: ["even", "spike", "Zipf"].map(str::to_owned).to_vec(),
+            groups,
+        };
+        Ok((claim, picture))
+    }
+
+    /// A spike of ten times the load, replayed on the gear plan and on the largest variant alone.
+    fn spike(&self, profile: &Profile, hops: Hops) -> anyhow::Result<[Claim; 2]> {
+        let largest = profile.variants.last().context("the profile has no variants")?;
+        let base_qps = 0.3 * capacity(&largest.costs);
+        let p95_us = self.app.slo.duration().as_micros() as u64;
+        let options = self.options(Slo::Latency { p95_us }, 10.0 * base_qps, 10);
+        let geared = plan_gears(profile, &options, |_| {})?.plan;
+        let trace = Spike {
+            base_qps,
+            peak_qps: 10.0 * base_qps,
+            start_s: 5,
+            length_s: 5,
+        }
+        .trace(15)?;
+        let alone = appplan::single(&self.app, &largest.name);
+        let limit_ms = p95_us as f64 / 1e3;
+        let simulated_ms = self.simulated(&geared, profile, &trace, hops)? as f64 / 1e3;
+        let claim = |name: &str, figures: &Figures, wanted: bool| {
+            let p95 = figures.latency_ms.p95.unwrap_or(f64::INFINITY);
+            let held = p95 <= limit_ms && figures.errors.is_empty();
+            Claim {
+                name: format!(
+                    "live spike, {base_qps:.0} to {:.0} requests/s: {name}",
+                    10.0 * base_qps
+                ),
+                paper: if wanted {
+                    "holds the objective"
+                } else {
+                    "breaks it"
+                }
+                .to_owned(),
+                ours: format!(
+                    "p95 {p95:.1} ms (objective {limit_ms:.0} ms), {} of {} answered",
+                    figures.replies, figures.requests
+                ),
+                met: held == wanted,
+                note: format!("{} gears; {simulated_ms:.1} ms simulated", geared.gears.len()),
+            }
+        };
+        let with_gears = self.live(&geared, &trace)?;
+        let static_largest = self.live(&alone, &trace)?;
+        Ok([
+            claim("gears", &with_gears, true),
+            claim("the largest variant alone", &static_largest, false),
+        ])
+    }
+}
+
+/// Requests per second that one replica carries in its largest measured batches.
+fn capacity(costs: &[BatchCost]) -> f64 {
+    costs
+        .iter()
+        .map(|cost| f64::from(cost.batch) / cost.latency_s)
+        .fold(1.0, f64::max)
+}
+
+/// An even load, a spike, and levels that jump about.
+fn traces(peak_qps: f64, seed: u64) -> anyhow::Result<[(&'static str, Trace); 3]> {
+    let spike = Spike {
+        base_qps: peak_qps / 4.0,
+        peak_qps,
+        start_s: RUN_S / 2,
+        length_s: RUN_S / 3,
+    };
+    let zipf = Zipf {
+        peak_qps,
+        levels: 5,
+        exponent: 1.0,
+        hold_s: 2,
+    };
+    Ok([
+        ("even", Trace::constant(0.6 * peak_qps, RUN_S)?),
+        ("spike", spike.trace(RUN_S)?),
+        ("Zipf", zipf.trace(RUN_S, seed)?),
+    ])
+}
+
+fn median(values: &mut [u32]) -> Option<u32> {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied()
+}
+
+/// Median latencies of the batch sizes that were seen often enough; what was not seen keeps its profiled cost, raised where
+/// serving was slower than profiling.
+fn costs(profiled: &[BatchCost], mut runs: BTreeMap<u32, Vec<u32>>) -> Vec<BatchCost> {
+    const OFTEN: usize = 8;
+    let served: Vec<(u32, f64)> = runs
+        .iter_mut()
+        .filter(|(_, times)| times.len() >= OFTEN)
+        .filter_map(|(batch, times)| Some((*batch, f64::from(median(times)?) / 1e6)))
+        .collect();
+    let slower = served.iter().filter_map(|(batch, latency_s)| {
+        let before = profiled.iter().find(|cost| cost.batch == *batch)?;
+        Some(latency_s / before.latency_s)
+    });
+    let slower: Vec<f64> = slower.collect();
+    let factor = slower.iter().sum::<f64>() / slower.len().max(1) as f64;
+    let mut all: BTreeMap<u32, BatchCost> = profiled
+        .iter()
+        .map(|cost| {
+            let latency_s = cost.latency_s * if factor > 0.0 { factor } else { 1.0 };
+            (cost.batch, BatchCost { latency_s, ..*cost })
+        })
+        .collect();
+    for (batch, latency_s) in served {
+        let nearest = profiled.iter().min_by_key(|cost| cost.batch.abs_diff(batch));
+        if let Some(nearest) = nearest {
+            all.insert(
+                batch,
+                BatchCost {
+                    batch,
+                    latency_s,
+                    ..*nearest
+                },
+            );
+        }
+    }
+    all.into_values().collect()
+}
+
+/// Notes what each reply says of its last hop.
+struct Noted {
+    asker: Asker,
+    inputs: Vec<Inputs>,
+    seen: Mutex<Vec<Seen>>,
+}
+
+struct Seen {
+    batch: u32,
+    run_us: u32,
+    /// What neither the queue nor the model took.
+    outside_us: u32,
+}
+
+impl Noted {
+    fn new(asker: Asker, inputs: Vec<Inputs>) -> Self {
+        Self {
+            asker,
+            inputs,
+            seen: Mutex::default(),
+        }
+    }
+}
+
+impl Target for Noted {
+    async fn ask(&self, number: u64) -> Outcome {
+        let place = (number % self.inputs.len().max(1) as u64) as usize;
+        let inputs = self.inputs.get(place).cloned().unwrap_or_default();
+        let begun = tokio::time::Instant::now();
+        match self.asker.ask(inputs).await {
+            Ok(reply) => {
+                let took_us = u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX);
+                let inside: u32 = reply.hops.iter().map(|hop| hop.wait_us + hop.run_us).sum();
+                if let Some(last) = reply.hops.last() {
+                    let seen = Seen {
+                        batch: last.batch,
+                        run_us: last.run_us,
+                        outside_us: took_us.saturating_sub(inside),
+                    };
+                    self.seen
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(seen);
+                }
+                Outcome::Answered {
+                    variant: reply.variant,
+                }
+            }
+            Err(fault) => Outcome::Failed {
+                code: fault.code.id().to_owned(),
+            },
+        }
+    }
+}
+
+/// Latencies of the simulated requests that the live run counts too.
+#[derive(Default)]
+struct AfterWarmUp {
+    latencies: kaskade::plans::simulator::LatencyHistogram,
+}
+
+impl kaskade::plans::simulator::Observer for AfterWarmUp {
+    fn answered(&mut self, answered: &kaskade::plans::simulator::Answered) {
+        let sent_us = answered.at_us.saturating_sub(answered.latency_us);
+        if u128::from(sent_us) >= WARM_UP.as_micros() {
+            self.latencies.record(answered.latency_us);
+        }
+    }
+}
