@@ -21,7 +21,7 @@ pub(crate) struct Sentence {
     /// What it says.
     pub text: String,
     /// Its class.
-    pub class: usize,
+    pub class: u8,
 }
 
 /// A sentence as the network takes it.
@@ -30,7 +30,7 @@ pub(crate) struct Tokens {
     /// Token ids, the first and the last of them marking its ends.
     pub ids: Vec<i64>,
     /// Its class.
-    pub class: usize,
+    pub class: u8,
 }
 
 /// Reads `sentence<TAB>class` lines.
@@ -49,7 +49,7 @@ pub(crate) fn read(file: &Path, classes: usize) -> Result<Vec<Sentence>, Box<dyn
 
 fn parse(line: &str, classes: usize) -> Option<Sentence> {
     let (text, class) = line.split_once('\t')?;
-    let class = class.parse().ok().filter(|class| *class < classes)?;
+    let class = class.parse().ok().filter(|class| usize::from(*class) < classes)?;
     let text = text.to_owned();
     Some(Sentence { text, class })
 }
@@ -104,7 +104,7 @@ pub(crate) fn tensors(
         }
     }
     let shape = [batch.len(), longest];
-    let classes: Vec<i64> = batch.iter().map(|tokens| tokens.class as i64).collect();
+    let classes: Vec<i64> = batch.iter().map(|tokens| i64::from(tokens.class)).collect();
     let sequences = Sequences {
         ids: Tensor::from_data(TensorData::new(ids, shape), device),
         there: Tensor::from_data(TensorData::new(there, shape), device),

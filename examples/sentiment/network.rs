@@ -5,7 +5,7 @@ use burn::nn::{
     DropoutConfig, Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
 };
 use burn::tensor::activation::{gelu, softmax, tanh};
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::recipes::Shape;
 
@@ -116,9 +116,9 @@ impl Bert {
     fn states(&self, sequences: &Sequences) -> Tensor<3> {
         let [batch, length] = sequences.ids.dims();
         let device = sequences.ids.device();
-        let positions = Tensor::arange(0..length as i64, &device).unsqueeze::<2>();
+        let positions = TensorData::new((0..).take(length).collect::<Vec<i64>>(), [1, length]);
         let embedded = self.words.forward(sequences.ids.clone())
-            + self.positions.forward(positions)
+            + self.positions.forward(Tensor::from_data(positions, &device))
             + self.types.forward(Tensor::zeros([1, 1], &device));
         let unseen = (sequences.there.clone() * -1.0 + 1.0) * HIDDEN;
         let unseen = unseen.reshape([batch, 1, 1, length]);
@@ -132,13 +132,13 @@ impl Bert {
 impl Layer {
     /// `x` is `[batch, sequence, width]`, `unseen` is added to the scores, `[batch, 1, 1, sequence]`.
     fn forward(&self, x: Tensor<3>, unseen: &Tensor<4>) -> Tensor<3> {
-        let attended = dropped(self.attend(x.clone(), unseen), self.dropout);
+        let attended = dropped(self.attend(&x, unseen), self.dropout);
         let x = self.attended_norm.forward(x + attended);
         let fed = self.down.forward(gelu(self.up.forward(x.clone())));
         self.fed_norm.forward(x + dropped(fed, self.dropout))
     }
 
-    fn attend(&self, x: Tensor<3>, unseen: &Tensor<4>) -> Tensor<3> {
+    fn attend(&self, x: &Tensor<3>, unseen: &Tensor<4>) -> Tensor<3> {
         let [batch, sequence, width] = x.dims();
         let depth = width / self.heads;
         let split = |projection: &Linear| {

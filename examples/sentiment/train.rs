@@ -65,8 +65,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
     let read = |name: &str| corpus::read(&arguments.data.join(name), LABELS.len());
     let (train, dev) = (read("train.tsv")?, read("dev.tsv")?);
-    let texts = train.iter().map(|sentence| sentence.text.as_str());
-    let tokenizer = tokens::learn(texts, arguments.vocabulary, CONTEXT).map_err(|error| error.to_string())?;
+    let texts: Vec<&str> = train.iter().map(|sentence| sentence.text.as_str()).collect();
+    let tokenizer =
+        tokens::learn(&texts, arguments.vocabulary, CONTEXT).map_err(|error| error.to_string())?;
     for (index, recipe) in (0..).zip(FAMILY) {
         if arguments.only.is_empty() || arguments.only.iter().any(|name| name == recipe.name) {
             eprintln!("{}", recipe.name);
@@ -145,7 +146,7 @@ fn accuracy(loaded: &mut Loaded, sentences: &[Sentence]) -> Result<f64, Box<dyn 
                 .transpose()?
                 .unwrap_or_default();
             let best = (0..).zip(logits).max_by(|(_, a), (_, b)| a.total_cmp(b));
-            right += usize::from(best.is_some_and(|(class, _): (usize, _)| class == sentence.class));
+            right += usize::from(best.is_some_and(|(class, _): (u8, _)| class == sentence.class));
         }
     }
     Ok(right as f64 / sentences.len().max(1) as f64)
