@@ -20,8 +20,12 @@ impl Samples {
     /// Reads a set in the form that `signature` takes.
     ///
     /// # Errors
-    /// When a file is not what it should be, or its samples are not what the model takes.
+    /// When nothing says where the files are, a file is not what it should be, or its samples are not what the model
+    /// takes.
     pub(crate) fn read(set: &DataSet, signature: &Signature) -> anyhow::Result<Self> {
+        if let Some(name) = set.unset_variable() {
+            bail!("the app's samples are in a folder that the environment variable `{name}` names; set it");
+        }
         match set {
             DataSet::Idx(idx) => {
                 let images = LabelledImages::read(&idx.images, &idx.labels)?;

@@ -7,13 +7,17 @@ use std::process::{Command, Output};
 
 /// Runs `kaskade` in `folder`.
 fn kaskade(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kaskade"))
-        .args(args)
-        .current_dir(folder)
-        .env_remove("NATS_URL")
-        .env_remove("KASKADE_LOG")
-        .output()
-        .unwrap()
+    command(folder, args).output().unwrap()
+}
+
+/// `kaskade` in `folder`, with nothing from the environment that it would listen to.
+fn command(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kaskade"));
+    command.args(args).current_dir(folder);
+    for variable in ["NATS_URL", "KASKADE_LOG", "SST2"] {
+        command.env_remove(variable);
+    }
+    command
 }
 
 fn here() -> &'static Path {
@@ -152,4 +156,65 @@ fn the_processor_passes_its_quick_self_test() {
     assert!(text(&absent.stderr).contains("`cuda:999` does not pass"));
     let wrong = kaskade(folder.path(), &["selftest", "--device", "tpu"]);
     assert_eq!(wrong.status.code(), Some(2));
+}
+
+const SENTIMENT: &str = "examples/sentiment/app.toml";
+
+#[test]
+fn a_family_of_text_is_asked_a_sentence_wherever_its_samples_are() {
+    let question = ["infer", "--app", SENTIMENT, "--json", "--text"];
+    for (sentence, class) in [
+        ("a warm, funny and moving film", 1),
+        ("a dull and lifeless mess", 0),
+    ] {
+        let output = kaskade(here(), &[&question[..], &[sentence]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let reply: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(reply["variant"], "sentiment-mini");
+        let logits: Vec<f64> = serde_json::from_value(reply["outputs"][0]["data"].clone()).unwrap();
+        assert!(logits[class] > logits[1 - class], "{sentence}: {reply}");
+    }
+    assert!(kaskade(here(), &["validate", SENTIMENT]).status.success());
+}
+
+#[test]
+fn samples_in_a_folder_that_nobody_named_are_asked_for() {
+    for args in [
+        &["profile", "--app", SENTIMENT, "--quiet"][..],
+        &["infer", "--app", SENTIMENT, "--index", "0"],
+    ] {
+        let message = refusal(&kaskade(here(), args));
+        assert!(message.contains("the environment variable `SST2`"), "{message}");
+    }
+}
+
+#[test]
+fn samples_in_the_named_folder_are_read_and_a_bad_line_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("dev.tsv", "a warm film\t1\na dull film\n");
+    write("test.tsv", "a warm film\t1\na dull film\t0\n");
+    let with_samples = |args: &[&str]| {
+        let mut command = command(here(), args);
+        command.env("SST2", folder.path()).output().unwrap()
+    };
+    let output = with_samples(&["infer", "--app", SENTIMENT, "--index", "1"]);
+    assert!(
+        text(&output.stdout).starts_with("class 0, which is right"),
+        "{output:?}"
+    );
+    let message = refusal(&with_samples(&["profile", "--app", SENTIMENT, "--quiet"]));
+    assert!(
+        message.contains("dev.tsv cannot be used: line 2: has 1 columns"),
+        "{message}"
+    );
+    std::fs::remove_file(folder.path().join("test.tsv")).unwrap();
+    let message = refusal(&with_samples(&[
+        "infer",
+        "--app",
+        SENTIMENT,
+        "--text",
+        "a warm film",
+    ]));
+    assert!(message.contains("data.test.tsv.file: `"), "{message}");
 }

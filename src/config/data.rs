@@ -1,7 +1,11 @@
 //! Where labelled samples come from.
+//!
+//! Their files are often not the app's to hand on. So a path may begin with `$NAME`: there the environment variable
+//! `NAME` says where the folder is, and an app whose data is not at hand can still be served.
 
+use std::ffi::OsString;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,9 +38,10 @@ pub enum DataSet {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IdxImages {
-    /// IDX file of the images, `[n, height, width]` or `[n, height, width, channels]`, relative to this file.
+    /// IDX file of the images, `[n, height, width]` or `[n, height, width, channels]`, relative to this file
+    /// or to a folder that an environment variable names: `$NAME/images`.
     pub images: PathBuf,
-    /// IDX file of the labels, `[n]`, relative to this file.
+    /// IDX file of the labels, `[n]`, named in the same way.
     pub labels: PathBuf,
     /// First sample used.
     #[serde(default)]
@@ -85,7 +90,7 @@ impl Normalise {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TsvTexts {
-    /// The file, relative to this one.
+    /// The file, relative to this one or to a folder that an environment variable names: `$NAME/test.tsv`.
     pub file: PathBuf,
     /// First line used.
     #[serde(default)]
@@ -103,18 +108,26 @@ impl DataSets {
         validation.into_iter().chain(test)
     }
 
-    pub(super) fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
-        let sets = self.validation.iter_mut().chain(&mut self.test);
-        sets.flat_map(|set| match set {
-            DataSet::Idx(idx) => vec![&mut idx.images, &mut idx.labels],
-            DataSet::Tsv(tsv) => vec![&mut tsv.file],
-        })
-        .collect()
+    /// Makes relative paths relative to `folder`, and those that begin with `$NAME` to the folder that `variable` gives
+    /// for `NAME`; without one they stay as they are.
+    pub(super) fn resolve(&mut self, folder: &Path, variable: impl Fn(&str) -> Option<OsString>) {
+        for set in self.validation.iter_mut().chain(&mut self.test) {
+            for path in set.paths_mut() {
+                *path = match variable_of(path) {
+                    None => folder.join(&path),
+                    Some(name) => match variable(name) {
+                        None => path.clone(),
+                        Some(value) => Path::new(&value).join(path.components().skip(1).collect::<PathBuf>()),
+                    },
+                };
+            }
+        }
     }
 
     pub(super) fn problems(&self) -> Vec<String> {
         let missing = |path: String, file: &PathBuf| {
-            (!file.is_file()).then(|| format!("{path}: `{}` is not there", file.display()))
+            (variable_of(file).is_none() && !file.is_file())
+                .then(|| format!("{path}: `{}` is not there", file.display()))
         };
         self.named()
             .flat_map(|(name, set)| match set {
@@ -126,5 +139,82 @@ impl DataSets {
             })
             .flatten()
             .collect()
+    }
+}
+
+impl DataSet {
+    /// The environment variable that names the folder of this set and is not set.
+    pub fn unset_variable(&self) -> Option<&str> {
+        match self {
+            Self::Idx(idx) => variable_of(&idx.images).or(variable_of(&idx.labels)),
+            Self::Tsv(tsv) => variable_of(&tsv.file),
+        }
+    }
+
+    fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
+        match self {
+            Self::Idx(idx) => vec![&mut idx.images, &mut idx.labels],
+            Self::Tsv(tsv) => vec![&mut tsv.file],
+        }
+    }
+}
+
+/// `NAME` of a path that begins with `$NAME`.
+fn variable_of(path: &Path) -> Option<&str> {
+    match path.components().next()? {
+        Component::Normal(first) => first.to_str()?.strip_prefix('$'),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolved(file: &str, value: Option<&str>) -> (PathBuf, DataSets) {
+        let tsv = TsvTexts {
+            file: file.into(),
+            skip: 0,
+            take: None,
+        };
+        let mut sets = DataSets {
+            test: Some(DataSet::Tsv(tsv)),
+            ..DataSets::default()
+        };
+        sets.resolve(Path::new("/app"), |name| {
+            value.filter(|_| name == "DATA").map(OsString::from)
+        });
+        let Some(DataSet::Tsv(tsv)) = &sets.test else {
+            panic!("{sets:?}")
+        };
+        (tsv.file.clone(), sets)
+    }
+
+    #[test]
+    fn a_variable_at_the_beginning_of_a_path_is_what_the_environment_says() {
+        for (file, value, path) in [
+            ("a/test.tsv", Some("/d"), "/app/a/test.tsv"),
+            ("/x/test.tsv", Some("/d"), "/x/test.tsv"),
+            ("$DATA/a/test.tsv", Some("/d"), "/d/a/test.tsv"),
+            ("$DATA/test.tsv", Some("d"), "d/test.tsv"),
+            ("$DATA", Some("/d/test.tsv"), "/d/test.tsv"),
+            ("a/$DATA", Some("/d"), "/app/a/$DATA"),
+        ] {
+            let (resolved, sets) = resolved(file, value);
+            assert_eq!(resolved, Path::new(path));
+            assert_eq!(sets.test.unwrap().unset_variable(), None, "{file}");
+        }
+    }
+
+    #[test]
+    fn data_that_the_environment_does_not_say_is_named_by_its_variable_and_stops_nobody_who_needs_none() {
+        let (_, sets) = resolved("$DATA/test.tsv", None);
+        assert_eq!(sets.problems(), Vec::<String>::new());
+        assert_eq!(sets.test.unwrap().unset_variable(), Some("DATA"));
+        let (_, sets) = resolved("$DATA/test.tsv", Some("/nowhere"));
+        assert_eq!(
+            sets.problems(),
+            ["data.test.tsv.file: `/nowhere/test.tsv` is not there"]
+        );
     }
 }

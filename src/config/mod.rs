@@ -267,7 +267,8 @@ pub enum ConfigError {
 }
 
 impl App {
-    /// Reads an app from its file. Relative paths in it become relative to the file's folder.
+    /// Reads an app from its file. Relative paths in it become relative to the file's folder, and a `$NAME` that begins a
+    /// path of data becomes what the environment says.
     ///
     /// # Errors
     /// [`ConfigError`] with the line of the first malformed value, or else with every inconsistency.
@@ -281,7 +282,9 @@ impl App {
             line,
             reason,
         })?;
-        app.resolve(path.parent().unwrap_or(Path::new("")));
+        let folder = path.parent().unwrap_or(Path::new(""));
+        app.resolve(folder);
+        app.data.resolve(folder, |name| std::env::var_os(name));
         let problems = app.problems();
         if problems.is_empty() {
             return Ok(app);
@@ -321,10 +324,9 @@ impl App {
         variant.device.unwrap_or(self.device)
     }
 
-    /// Makes relative paths relative to `folder`, where the file stands.
+    /// Makes relative paths relative to `folder`, where the file stands; those of data are [`DataSets::resolve`]d.
     fn resolve(&mut self, folder: &Path) {
         let mut paths: Vec<&mut PathBuf> = self.variants.iter_mut().map(|variant| &mut variant.dir).collect();
-        paths.extend(self.data.paths_mut());
         if let PlanSource::File(path) = &mut self.plan {
             paths.push(path);
         }
