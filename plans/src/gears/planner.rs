@@ -10,11 +10,13 @@
 //! is not promised (mean accuracy, or mean latency), of finitely many; passes are capped at [`PASSES`] besides, since
 //! each but the last few gains next to nothing.
 //!
-//! **It only improves.** What comes after the first feasible plan tries other assignments through the same submodules, and keeps
-//! one only if it is feasible and better.
+//! **It only improves.** What comes after the first feasible plan tries other assignments through the same submodules, then
+//! one cascade for every load and families with a variant less (`leave_out`), and keeps what it finds only if it is feasible and
+//! better.
 
 mod finish;
 mod improve;
+mod leave_out;
 
 use std::collections::BTreeMap;
 
@@ -134,10 +136,24 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     }
 
     fn run(mut self) -> Result<GearPlan, GearError> {
+        let whole = self.plan_once()?;
+        let steady = self.or_steady(whole)?;
+        let (plan, ladder) = self.without_some(steady)?;
+        self.finish(&plan, ladder)
+    }
+
+    /// Algorithm 1 on the cascades that there are.
+    fn plan_once(&mut self) -> Result<leave_out::Chosen, GearError> {
         let all = (0..self.models().len()).collect();
         let placement = self.fleet.everywhere(all);
         let mut workload = Workload::new(self.search(&placement), self.weights.clone());
-        let mut plan = self.first(&mut workload, &placement)?;
+        let plan = self.first(&mut workload, &placement)?;
+        self.improve(plan, workload.ladder)
+    }
+
+    /// Passes through all submodules as long as they find something better.
+    fn improve(&mut self, mut plan: Feasible, ladder: Vec<Cascade>) -> Result<leave_out::Chosen, GearError> {
+        let mut workload = Workload::new(ladder, self.weights.clone());
         for _ in 0..PASSES {
             self.effort.improvements += 1;
             match self.improved(&mut workload, &plan)? {
@@ -145,7 +161,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
                 None => break,
             }
         }
-        self.finish(&plan, workload.ladder)
+        Ok((plan, workload.ladder))
     }
 
     fn models(&self) -> &'a Models {

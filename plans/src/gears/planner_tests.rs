@@ -256,6 +256,35 @@ fn ablations_leave_out_what_they_say() {
     assert!(fixed >= neither && single >= neither, "{accuracies:?}");
 }
 
+/// A load that is never there would be served by the largest model, which leaves no memory to those that are.
+#[test]
+fn rare_loads_take_no_memory_from_common_ones() {
+    let profile = llama().profile();
+    let common = GearOptions {
+        ranges: 10,
+        search: CascadeSearch {
+            max_cascades: 32,
+            ..CascadeSearch::default()
+        },
+        prior: Prior::Measured {
+            weights: vec![0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.3, 3.5, 2.7],
+        },
+        ..options(within(4_000 * MS), 60.0, 2)
+    };
+    let accuracy = |ablation| {
+        let options = GearOptions {
+            ablation,
+            ..common.clone()
+        };
+        let found = plan_gears(&profile, &options, |_| {}).unwrap();
+        found.accuracy
+    };
+    let full = accuracy(Ablation::Full);
+    for less in [Ablation::NoSwitching, Ablation::NoCascade] {
+        assert!(full >= accuracy(less) - 1e-9, "{less:?} gives more than {full}");
+    }
+}
+
 #[test]
 fn the_same_input_gives_the_same_plan() {
     let profile = small(llama());

@@ -102,6 +102,12 @@ impl Space {
         self
     }
 
+    /// Keeps cascades that do not use this model.
+    pub(super) fn without(mut self, model: usize) -> Self {
+        self.cascades.retain(|cascade| !cascade.variants.contains(&model));
+        self
+    }
+
     #[cfg(test)]
     pub(super) fn all(&self) -> &[Cascade] {
         &self.cascades

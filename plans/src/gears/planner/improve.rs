@@ -99,7 +99,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     }
 
     /// Whether a plan is better than another by what is not promised.
-    fn gains(&self, plan: &Feasible, other: &Feasible) -> bool {
+    pub(super) fn gains(&self, plan: &Feasible, other: &Feasible) -> bool {
         let ((accuracy, p95), (other_accuracy, other_p95)) = (self.metrics(plan), self.metrics(other));
         match self.bench.options.slo {
             Slo::Latency { .. } => accuracy > other_accuracy + 1e-9,

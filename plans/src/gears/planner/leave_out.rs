@@ -1,0 +1,88 @@
+//! Plans on a family with one variant less, or with one cascade for every load.
+//!
+//! A fault downgrades the range that it names, and nothing else. So a rare load may keep a large model on devices whose memory
+//! the common loads could use better: no range ever faults, and no range alone can free the memory. What helps is to ask the
+//! other way round, which plan there would be without that model.
+
+use super::{Feasible, Planner};
+use crate::gears::evaluate::Evaluate;
+use crate::gears::fault::{GearError, Step};
+use crate::gears::models::ModelSet;
+use crate::gears::search::{Cascade, Space};
+use crate::plan::Slo;
+
+/// A plan and the cascades that its ranges could choose from.
+pub(super) type Chosen = (Feasible, Vec<Cascade>);
+
+impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
+    /// Leaves out one variant after the other as long as that gives a better plan, of at most as many variants as there are.
+    /// Where memory binds nobody, a model that is there takes nothing from the others, and nothing is tried.
+    pub(super) fn without_some(&mut self, mut best: Chosen) -> Result<Chosen, GearError> {
+        while self.memory_binds(&best.0) {
+            let space = self.space.clone();
+            let mut better: Option<(Chosen, Space)> = None;
+            for model in used(&best.0).iter() {
+                self.space = space.clone().without(model);
+                let found = match self.plan_once() {
+                    Ok(found) => found,
+                    // Without this variant the objective is out of reach.
+                    Err(GearError::Unattainable { .. } | GearError::Inaccurate { .. }) => continue,
+                    Err(error) => return Err(error),
+                };
+                let yardstick = better.as_ref().map_or(&best.0, |((plan, _), _)| plan);
+                if self.gains(&found.0, yardstick) {
+                    better = Some((found, self.space.clone()));
+                }
+            }
+            match better {
+                Some((chosen, smaller)) => {
+                    best = chosen;
+                    self.space = smaller;
+                }
+                None => {
+                    self.space = space;
+                    break;
+                }
+            }
+        }
+        Ok(best)
+    }
+
+    /// The plan of one cascade for every load, improved range by range: the other end from which to look, where downgrading single
+    /// ranges came to something less accurate.
+    pub(super) fn or_steady(&mut self, best: Chosen) -> Result<Chosen, GearError> {
+        let Slo::Latency { .. } = self.bench.options.slo else {
+            return Ok(best);
+        };
+        let Some(highest) = self.ranges.len().checked_sub(1) else {
+            return Ok(best);
+        };
+        let (accuracy, _) = self.metrics(&best.0);
+        let ladder = best.1.clone();
+        for cascade in ladder
+            .iter()
+            .rev()
+            .take_while(|cascade| cascade.accuracy > accuracy)
+        {
+            let everywhere = vec![cascade.clone(); self.ranges.len()];
+            if let Ok(plan) = self.realise(&everywhere, Some(highest))? {
+                return self.improve(plan, ladder);
+            }
+        }
+        Ok(best)
+    }
+
+    /// Whether a device lacks a model that the plan uses.
+    fn memory_binds(&self, plan: &Feasible) -> bool {
+        let used = used(plan);
+        let lacks = |hosted: ModelSet| used.iter().any(|model| !hosted.contains(model));
+        used.iter().count() > 1 && plan.placement.iter().any(|group| lacks(group.hosted))
+    }
+}
+
+/// The models of all ranges.
+fn used(plan: &Feasible) -> ModelSet {
+    plan.cascades
+        .iter()
+        .fold(ModelSet::default(), |used, cascade| used.union(cascade.models()))
+}
