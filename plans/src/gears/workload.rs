@@ -30,7 +30,7 @@ pub(super) type Assignment = Vec<usize>;
 const REACH: usize = 4;
 
 /// Rungs on either side of a choice that are looked at before it is final.
-const AROUND: usize = 2;
+const AROUND: usize = 3;
 
 /// Steps that the missing accuracy is counted in.
 const UNITS: usize = 20_000;
@@ -155,6 +155,15 @@ impl Workload {
             let lowest = self.left(range).next().unwrap_or(0);
             choice.rungs.push(lowest);
             choice.look(range, lowest, &mut latency)?;
+            // No cascade of such accuracy answers its slowest requests sooner than a variant alone.
+            let single = |rung: &usize| {
+                self.ladder
+                    .get(*rung)
+                    .is_some_and(|cascade| cascade.variants.len() == 1)
+            };
+            for rung in self.left(range).filter(single) {
+                choice.look(range, rung, &mut latency)?;
+            }
         }
         while self.accuracy(&choice.rungs) < at_least {
             match choice.best_step(at_least, &mut latency)? {
