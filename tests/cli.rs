@@ -218,3 +218,32 @@ fn samples_in_the_named_folder_are_read_and_a_bad_line_is_named() {
     ]));
     assert!(message.contains("data.test.tsv.file: `"), "{message}");
 }
+
+#[test]
+fn a_model_that_does_not_earn_its_cost_is_left_out_of_the_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("plan.json");
+    let profile = "examples/sentiment/profile.json";
+    for objective in ["ap", "eo"] {
+        let args = [
+            "plan",
+            "cascade",
+            "--app",
+            SENTIMENT,
+            "--profile",
+            profile,
+            "--out",
+        ];
+        let objective = [plan.to_str().unwrap(), "--objective", objective];
+        let output = kaskade(here(), &[&args[..], &objective[..]].concat());
+        assert!(
+            text(&output.stdout).contains("dropped sentiment-mini"),
+            "{output:?}"
+        );
+        let plan = std::fs::read_to_string(&plan).unwrap();
+        assert!(
+            plan.contains("sentiment-tiny") && !plan.contains("sentiment-mini"),
+            "{plan}"
+        );
+    }
+}
