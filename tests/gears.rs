@@ -1,0 +1,220 @@
+//! Gear plans, simulation and reproduction from the outside.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "the helpers of a test may fail it"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn kaskade(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kaskade"));
+    for variable in ["NATS_URL", "KASKADE_LOG"] {
+        command.env_remove(variable);
+    }
+    command.args(args).current_dir(folder).output().unwrap()
+}
+
+fn profile() -> String {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.join("examples/digits/profile.json").display().to_string()
+}
+
+fn json(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn refusal(output: &Output) -> String {
+    let message = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    message
+}
+
+#[test]
+fn gears_are_planned_checked_and_simulated() {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = profile();
+    let plan = [
+        "plan",
+        "gears",
+        "--profile",
+        &profile,
+        "--qps",
+        "60000",
+        "--slo-p95",
+        "30ms",
+        "--svg",
+        "gears.svg",
+        "--json",
+    ];
+    let planned = json(&kaskade(folder.path(), &plan));
+    let gears = planned["plan"]["gears"].as_array().unwrap();
+    assert!(gears.len() > 1, "one gear for every load: {planned}");
+    assert_eq!(planned["plan"]["sharing"], "exclusive");
+    assert!(
+        std::fs::read_to_string(folder.path().join("gears.svg"))
+            .unwrap()
+            .contains("</svg>")
+    );
+    assert!(
+        kaskade(folder.path(), &["validate", "plan.json"])
+            .status
+            .success()
+    );
+
+    std::fs::write(folder.path().join("trace.txt"), "1000 1000 40000 40000 1000 1000").unwrap();
+    let simulate = [
+        "simulate",
+        "--plan",
+        "plan.json",
+        "--profile",
+        &profile,
+        "--trace",
+        "trace.txt",
+        "--svg",
+        "course.svg",
+        "--queue-capacity",
+        "100000",
+        "--json",
+    ];
+    let found = json(&kaskade(folder.path(), &simulate));
+    assert_eq!(found["answered"], found["requests"], "{found}");
+    assert!(found["shifts"].as_u64().unwrap() >= 1, "{found}");
+    assert!(found["accuracy"].as_f64().unwrap() > 0.9);
+    assert_eq!(found["course"].as_array().unwrap().len(), 6);
+    assert!(folder.path().join("course.svg").exists());
+    let again = json(&kaskade(folder.path(), &simulate));
+    assert_eq!(
+        again["latency"], found["latency"],
+        "the same seed gives the same report"
+    );
+}
+
+#[test]
+fn every_policy_makes_a_plan_that_is_served_like_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = profile();
+    for policy in ["gears", "no-switching", "no-cascade", "dynba", "ms-plus"] {
+        let plan = [
+            "plan",
+            "gears",
+            "--profile",
+            &profile,
+            "--qps",
+            "2000",
+            "--slo-p95",
+            "100ms",
+            "--devices",
+            "2",
+            "--policy",
+            policy,
+            "--json",
+        ];
+        let planned = json(&kaskade(folder.path(), &plan));
+        assert!(
+            !planned["plan"]["placement"].as_array().unwrap().is_empty(),
+            "{policy}"
+        );
+        assert!(
+            kaskade(folder.path(), &["validate", "plan.json"])
+                .status
+                .success(),
+            "{policy}"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_planned_says_where_and_what_would_help() {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = profile();
+    let plan = |more: &[&str]| {
+        let args = [&["plan", "gears", "--profile", &profile][..], more].concat();
+        refusal(&kaskade(folder.path(), &args))
+    };
+    let message = plan(&["--qps", "100", "--slo-p95", "1us"]);
+    assert!(
+        message.contains("requests/s, at model `") && message.contains("looser objective"),
+        "{message}"
+    );
+    let message = plan(&["--qps", "1000000000", "--slo-p95", "50ms"]);
+    assert!(message.contains("more devices"), "{message}");
+    let message = plan(&["--slo-p95", "50ms"]);
+    assert!(message.contains("--qps"), "{message}");
+    let message = plan(&["--qps", "10"]);
+    assert!(message.contains("--slo-p95"), "{message}");
+    assert!(
+        !folder.path().join("plan.json").exists(),
+        "nothing is written that does not hold"
+    );
+}
+
+#[test]
+fn a_malformed_trace_is_refused_with_its_file_and_field() {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = profile();
+    for (text, message) in [
+        ("10 20 many", "many"),
+        ("0.5\n0.25\n", "line 2"),
+        ("", "trace.txt"),
+    ] {
+        std::fs::write(folder.path().join("trace.txt"), text).unwrap();
+        let plan = [
+            "plan",
+            "gears",
+            "--profile",
+            &profile,
+            "--slo-p95",
+            "50ms",
+            "--trace",
+            "trace.txt",
+        ];
+        let said = refusal(&kaskade(folder.path(), &plan));
+        assert!(said.contains("trace.txt") && said.contains(message), "{said}");
+    }
+}
+
+#[test]
+fn the_reproduction_says_what_it_found_beside_the_paper() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = [
+        "reproduce",
+        "cascadeserve",
+        "--seconds",
+        "10",
+        "--workload",
+        "digits",
+        "--out",
+        "pictures",
+        "--json",
+    ];
+    let found = json(&kaskade(folder.path(), &run));
+    assert_eq!(found["system"], "cascadeserve");
+    let claims = found["claims"].as_array().unwrap();
+    assert!(claims.len() >= 7, "{found}");
+    for claim in claims {
+        for field in ["name", "paper", "ours", "note"] {
+            assert!(claim[field].is_string(), "{field}: {claim}");
+        }
+        let met = claim["met"].as_bool().unwrap();
+        assert!(
+            met || !claim["note"].as_str().unwrap().is_empty(),
+            "no reason given: {claim}"
+        );
+    }
+    assert!(!found["assumptions"].as_array().unwrap().is_empty());
+    for file in found["files"].as_array().unwrap() {
+        let file: PathBuf = folder.path().join(file.as_str().unwrap());
+        assert!(
+            std::fs::read_to_string(&file).unwrap().contains("</svg>"),
+            "{}",
+            file.display()
+        );
+    }
+}
