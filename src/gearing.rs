@@ -116,10 +116,9 @@ fn cascade_of(profile: &Profile, planned: &GearPlan, gear: &Gear) -> String {
         .iter()
         .map(|threshold| format!(" {threshold:.2}> "));
     let thresholds = thresholds.chain(std::iter::once(String::new()));
-    variants
-        .iter()
-        .zip(thresholds)
-        .map(|(name, bound)| format!("{name}{bound}"))
+    let parts = variants.iter().zip(thresholds);
+    parts
+        .flat_map(|(name, bound)| [(*name).to_owned(), bound])
         .collect()
 }
 
@@ -160,7 +159,7 @@ pub(crate) fn picture(planned: &GearPlan) -> Panels {
     Panels {
         title: format!("{}: gears by load", planned.plan.app),
         axis: "load (requests/s)".to_owned(),
-        panels: vec![
+        rows: vec![
             panel(
                 "accuracy (%)",
                 steps(&|figures| figures.accuracy * 100.0),

@@ -244,9 +244,10 @@ fn an_ensemble_is_put_to_the_vote() {
     for stage in &mut wiring.stages {
         stage.exit = kaskade_plans::plan::Exit::Reply;
     }
-    let member = |class: f32, margin: f32| Stubborn {
+    let member = |class: f32, margin: f32, fails: bool| Stubborn {
         class,
         margin,
+        fails,
         inner: Scripted {
             strength: 1.0,
             run: Duration::ZERO,
@@ -254,9 +255,9 @@ fn an_ensemble_is_put_to_the_vote() {
     };
     let node = Service::new("vote")
         .plan(plan)
-        .model("small", move || Ok::<_, String>(member(1.0, 0.5)))
-        .model("medium", move || Ok::<_, String>(member(2.0, 9.0)))
-        .model("large", move || Ok::<_, String>(member(1.0, 0.4)))
+        .model("small", move || Ok::<_, String>(member(1.0, 0.5, true)))
+        .model("medium", move || Ok::<_, String>(member(2.0, 9.0, false)))
+        .model("large", move || Ok::<_, String>(member(1.0, 0.4, false)))
         .start()
         .unwrap();
     block_on(async {
@@ -288,6 +289,8 @@ const FAIL_THE_FIRST: f32 = -9.0;
 struct Stubborn {
     class: f32,
     margin: f32,
+    /// Whether it fails when the label says so.
+    fails: bool,
     inner: Scripted,
 }
 
@@ -304,7 +307,7 @@ impl Model for Stubborn {
         let own: Vec<Inputs> = batch.iter().map(|_| ask(self.class, self.margin)).collect();
         let outputs = self.inner.run(&own);
         let spoiled = outputs.into_iter().zip(asked).map(|(output, asked)| {
-            if asked == FAIL_THE_FIRST && self.margin == 0.5 {
+            if asked == FAIL_THE_FIRST && self.fails {
                 return Err(ModelError::Failed {
                     reason: "scripted to fail".into(),
                 });

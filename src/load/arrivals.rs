@@ -50,16 +50,18 @@ impl Arrivals {
         }
     }
 
-    /// Arrivals of a trace, played `speed` times as fast as it was recorded. Times that the trace holds are counted from its
+    /// Arrivals of a trace, played so many times as fast as it was recorded. Times that the trace holds are counted from its
     /// first; counts per second are spaced out as asked.
-    pub(crate) fn of_trace(trace: &Trace, spacing: Spacing, speed: f64, seed: u64) -> Self {
+    pub(crate) fn of_trace(trace: &Trace, spacing: Spacing, times_as_fast: f64, seed: u64) -> Self {
         let first = trace
             .times()
             .and_then(|times| times.first())
             .copied()
             .unwrap_or(0);
         let arrivals = trace.arrivals(tracefile::spacing(spacing), seed);
-        let times: Vec<f64> = arrivals.map(|time| (time - first) as f64 / 1e6 / speed).collect();
+        let times: Vec<f64> = arrivals
+            .map(|time| (time - first) as f64 / 1e6 / times_as_fast)
+            .collect();
         Self::Trace(times.into_iter())
     }
 }

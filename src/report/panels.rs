@@ -15,8 +15,8 @@ pub(crate) struct Panels {
     pub(crate) title: String,
     /// What the lower axis shows, with its unit.
     pub(crate) axis: String,
-    /// From top to bottom.
-    pub(crate) panels: Vec<Panel>,
+    /// The panels, from top to bottom.
+    pub(crate) rows: Vec<Panel>,
 }
 
 /// One of them.
@@ -62,7 +62,7 @@ const FOOT: u32 = 56;
 /// # Errors
 /// When no series has a point.
 pub(crate) fn svg(picture: &Panels) -> anyhow::Result<String> {
-    let points = picture.panels.iter().flat_map(|panel| &panel.series);
+    let points = picture.rows.iter().flat_map(|panel| &panel.series);
     let xs: Vec<f64> = points
         .flat_map(|series| &series.points)
         .map(|(x, _)| *x)
@@ -95,7 +95,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 fn draw(picture: &Panels, x: (f64, f64), into: &mut String) -> Drawn {
-    let count = u32::try_from(picture.panels.len())?;
+    let count = u32::try_from(picture.rows.len())?;
     let root = SVGBackend::with_string(into, (WIDTH, HEAD + count * PANEL + FOOT)).into_drawing_area();
     root.fill(&palette::GROUND)?;
     root.draw(&text(
@@ -109,7 +109,7 @@ fn draw(picture: &Panels, x: (f64, f64), into: &mut String) -> Drawn {
     let names = names(picture);
     legend(&root, &names)?;
     let (mut top, mut rest) = (HEAD, root.split_vertically(HEAD).1);
-    for panel in &picture.panels {
+    for panel in &picture.rows {
         let (area, below) = rest.split_vertically(PANEL);
         draw_panel(&area, panel, x, &names)?;
         rest = below;
@@ -147,7 +147,7 @@ const RIGHT: i32 = 28;
 /// The names of the series, each once, in order of mention.
 fn names(picture: &Panels) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
-    for series in picture.panels.iter().flat_map(|panel| &panel.series) {
+    for series in picture.rows.iter().flat_map(|panel| &panel.series) {
         if !names.contains(&series.name.as_str()) {
             names.push(&series.name);
         }
@@ -270,7 +270,7 @@ mod tests {
         Panels {
             title: "a spike".to_owned(),
             axis: "time (s)".to_owned(),
-            panels: vec![
+            rows: vec![
                 Panel {
                     axis: "load (requests/s)".to_owned(),
                     series: vec![series("load", &[(0.0, 100.0), (1.0, 900.0), (2.0, 100.0)])],

@@ -56,8 +56,8 @@ impl Reproduction {
             ],
             rows,
         );
-        let noted = self.claims.iter().filter(|claim| !claim.note.is_empty());
-        let notes: Vec<String> = noted
+        let explained = self.claims.iter().filter(|claim| !claim.note.is_empty());
+        let notes: Vec<String> = explained
             .map(|claim| format!("- {}: {}", claim.name, claim.note))
             .collect();
         let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();

@@ -181,7 +181,7 @@ pub(crate) fn picture(title: &str, course: &[Bucket], slo: Option<Slo>) -> Panel
     Panels {
         title: title.to_owned(),
         axis: "time (s)".to_owned(),
-        panels: vec![
+        rows: vec![
             panel("load (requests/s)", series("load", &|bucket| bucket.qps), None),
             panel("gear", series("gear", &|bucket| bucket.gear), None),
             panel("p95 (ms)", series("p95", &|bucket| millis(bucket.p95_us)), level),

@@ -309,7 +309,7 @@ impl Needs {
         let picture = Panels {
             title: format!("{workload}: accuracy by devices, p95 at most {limit} ms"),
             axis: "devices".to_owned(),
-            panels: vec![Panel {
+            rows: vec![Panel {
                 axis: "accuracy (%)".to_owned(),
                 series: series.collect(),
                 ..Panel::default()

@@ -199,7 +199,7 @@ fn picture(runs: &[Run]) -> Panels {
     Panels {
         title: "two spikes; devices in brackets".to_owned(),
         axis: "time (s)".to_owned(),
-        panels: vec![
+        rows: vec![
             Panel {
                 axis: "p95 (ms)".to_owned(),
                 series: series(&|bucket| bucket.p95_us.map_or(f64::NAN, |us| us as f64 / 1e3)),

@@ -18,7 +18,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     /// Leaves out one variant after the other as long as that gives a better plan, of at most as many variants as there are.
     /// Where memory binds nobody, a model that is there takes nothing from the others, and nothing is tried.
     pub(super) fn without_some(&mut self, mut best: Chosen) -> Result<Chosen, GearError> {
-        while self.memory_binds(&best.0) {
+        while memory_binds(&best.0) {
             let space = self.space.clone();
             let mut better: Option<(Chosen, Space)> = None;
             for model in used(&best.0).iter() {
@@ -34,16 +34,12 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
                     better = Some((found, self.space.clone()));
                 }
             }
-            match better {
-                Some((chosen, smaller)) => {
-                    best = chosen;
-                    self.space = smaller;
-                }
-                None => {
-                    self.space = space;
-                    break;
-                }
-            }
+            let Some((chosen, smaller)) = better else {
+                self.space = space;
+                break;
+            };
+            best = chosen;
+            self.space = smaller;
         }
         Ok(best)
     }
@@ -71,13 +67,13 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
         }
         Ok(best)
     }
+}
 
-    /// Whether a device lacks a model that the plan uses.
-    fn memory_binds(&self, plan: &Feasible) -> bool {
-        let used = used(plan);
-        let lacks = |hosted: ModelSet| used.iter().any(|model| !hosted.contains(model));
-        used.iter().count() > 1 && plan.placement.iter().any(|group| lacks(group.hosted))
-    }
+/// Whether a device lacks a model that the plan uses.
+fn memory_binds(plan: &Feasible) -> bool {
+    let used = used(plan);
+    let lacks = |hosted: ModelSet| used.iter().any(|model| !hosted.contains(model));
+    used.iter().count() > 1 && plan.placement.iter().any(|group| lacks(group.hosted))
 }
 
 /// The models of all ranges.
