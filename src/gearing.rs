@@ -1,7 +1,7 @@
 //! Gear plans from a profile: the planner's options of an app, and what people see of the outcome.
 
 use kaskade::App;
-use kaskade::plans::gears::{Cascade, DeviceSpec, GearPlan};
+use kaskade::plans::gears::{Cascade, DeviceSpec, GearOptions, GearPlan};
 use kaskade::plans::plan::{Gear, Plan, Slo};
 use kaskade::plans::profile::Profile;
 
@@ -18,6 +18,13 @@ pub(crate) fn devices(app: &App, memory_bytes: u64) -> Vec<DeviceSpec> {
         speed: 1.0,
     };
     app.workers.iter().map(device).collect()
+}
+
+/// Keeps the batches of a plan within what the app allows.
+pub(crate) fn limit_batches(options: &mut GearOptions, app: &App) {
+    let limits = &mut options.batching;
+    limits.max_batch = app.batching.max_batch.get();
+    limits.max_min_queue = limits.max_min_queue.min(limits.max_batch);
 }
 
 /// A gear plan for people.
@@ -127,9 +134,9 @@ fn micros(us: u64) -> String {
 }
 
 /// Accuracy, latency and utilisation by load, as planned.
-pub(crate) fn picture(planned: &GearPlan) -> Panels {
+pub(crate) fn picture(plan: &Plan) -> Panels {
     let steps = |of: &dyn Fn(&kaskade::plans::plan::Expected) -> f64| {
-        let gears = planned.plan.gears.iter();
+        let gears = plan.gears.iter();
         let ends = gears.filter_map(|gear| {
             let value = of(gear.expected.as_ref()?);
             let from = gear.load.from_qps;
@@ -145,7 +152,7 @@ pub(crate) fn picture(planned: &GearPlan) -> Panels {
         }
     };
     let level = |value: f64| Some((value, "objective".to_owned()));
-    let (accuracy_level, latency_level) = match planned.plan.slo {
+    let (accuracy_level, latency_level) = match plan.slo {
         Some(Slo::Latency { p95_us }) => (None, level(p95_us as f64 / 1e3)),
         Some(Slo::Accuracy { at_least }) => (level(at_least * 100.0), None),
         None => (None, None),
@@ -157,7 +164,7 @@ pub(crate) fn picture(planned: &GearPlan) -> Panels {
         top: None,
     };
     Panels {
-        title: format!("{}: gears by load", planned.plan.app),
+        title: format!("{}: gears by load", plan.app),
         axis: "load (requests/s)".to_owned(),
         rows: vec![
             panel(

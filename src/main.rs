@@ -9,6 +9,7 @@
 //! | [`appplan`] | the plan that an app asks for |
 //! | [`planning`] | cascades from a profile |
 //! | [`gearing`] | gear plans from a profile |
+//! | [`replanning`] | other plans for an app that is being served |
 //! | [`serving`] | an app on the bus, and who asks it |
 //! | [`load`] | arrivals, and the clients that make them |
 //! | [`reproduce`] | the papers' comparisons, run again |
@@ -23,6 +24,7 @@ mod gearing;
 mod load;
 mod measure;
 mod planning;
+mod replanning;
 mod report;
 mod reproduce;
 mod serving;
@@ -50,6 +52,7 @@ enum Verb {
     #[command(subcommand)]
     Reproduce(verbs::reproduce::System),
     Serve(verbs::serve::Args),
+    Replan(verbs::replan::Args),
     Infer(verbs::infer::Args),
     Bench(verbs::bench::Args),
     Validate(verbs::validate::Args),
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Verb::Simulate(args) => verbs::simulate::run(&args),
         Verb::Reproduce(system) => verbs::reproduce::run(&system),
         Verb::Serve(args) => verbs::serve::run(&args),
+        Verb::Replan(args) => verbs::replan::run(&args),
         Verb::Infer(args) => verbs::infer::run(&args),
         Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Validate(args) => verbs::validate::run(&args),

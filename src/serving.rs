@@ -19,6 +19,7 @@ use crate::family::Family;
 use crate::load::drive::Target;
 use crate::load::record::Outcome;
 use crate::measure::answers;
+use crate::replanning;
 
 /// The broker, as every verb that needs one is told.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -51,12 +52,29 @@ impl Broker {
 /// What a process takes on of an app.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Role {
-    /// The doors and a worker.
+    /// The doors, a worker, and the planner where the app has one.
     All,
     /// The doors alone.
     Ingress,
     /// A worker alone.
     Worker,
+    /// The planner alone.
+    Planner,
+}
+
+impl Role {
+    fn has_doors(self) -> bool {
+        matches!(self, Self::All | Self::Ingress)
+    }
+
+    /// Whether it hosts replicas.
+    pub(crate) fn works(self) -> bool {
+        matches!(self, Self::All | Self::Worker)
+    }
+
+    fn plans(self) -> bool {
+        matches!(self, Self::All | Self::Planner)
+    }
 }
 
 /// Starts an app's share of this process, and returns once it serves. Without a plan, the plan store's is served.
@@ -85,10 +103,14 @@ pub(crate) fn start(
     let node = Node::start(NodeConfig {
         app: app.name.to_string(),
         bus,
-        ingress: (role != Role::Worker).then_some(ingress),
-        worker: (role != Role::Ingress).then(|| (worker, family.loader())),
+        ingress: role.has_doors().then_some(ingress),
+        worker: role.works().then(|| (worker, family.loader())),
         plan,
-        planner: None,
+        planner: if role.plans() {
+            replanning::planner(app)?
+        } else {
+            None
+        },
         power: Some(power_meter(app)?),
         grace: app.ingress.drain.duration(),
     });
@@ -104,6 +126,7 @@ fn power_meter(app: &App) -> anyhow::Result<PowerMeter> {
 /// Asks an app.
 #[derive(Debug, Clone)]
 pub(crate) struct Asker {
+    bus: Bus,
     client: Client,
     budget: Duration,
 }
@@ -118,8 +141,14 @@ impl Asker {
         let bus = Bus::connect(bus).await?;
         Ok(Self {
             client: Client::new(&bus, app),
+            bus,
             budget,
         })
+    }
+
+    /// Closes the connection. What is still asked fails.
+    pub(crate) async fn leave(&self) {
+        self.bus.close().await;
     }
 
     /// Asks, and waits for the one terminal reply.

@@ -171,6 +171,128 @@ fn a_served_app_answers_others_and_drains_on_sigterm() {
     assert!(rest.contains("draining") && rest.contains("stopped"), "{rest}");
 }
 
+/// The digits app, served by the plan of a policy for 200 requests/s, with a planner of the same policy.
+fn planning_app(folder: &Path, policy: &str, more: &str) -> String {
+    let app = quick_app(folder);
+    let profile = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits/profile.json");
+    let (profile, gears) = (profile.display().to_string(), folder.join("gears.json"));
+    let gears = gears.display().to_string();
+    let planned = kaskade(&[
+        "plan",
+        "gears",
+        "--app",
+        &app,
+        "--profile",
+        &profile,
+        "--qps",
+        "200",
+        "--policy",
+        policy,
+        "--out",
+        &gears,
+        "--json",
+    ]);
+    assert!(json(&planned)["plan"]["made_by"].is_string());
+    let text = std::fs::read_to_string(&app).unwrap();
+    let planner = format!("[planner]\nprofile = \"{profile}\"\npolicy = \"{policy}\"\n{more}\n");
+    let text = text.replace("{ single = \"digits-tiny\" }", "{ file = \"gears.json\" }");
+    std::fs::write(&app, format!("{text}\n{planner}")).unwrap();
+    app
+}
+
+#[test]
+fn a_served_app_plans_again_when_asked_and_keeps_its_plan_when_it_cannot() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = planning_app(folder.path(), "gears", "");
+    let served = Served::start(&app);
+    let replan = |qps: &str| {
+        kaskade(&[
+            "replan",
+            "--app",
+            &app,
+            "--nats",
+            &served.url,
+            "--qps",
+            qps,
+            "--json",
+        ])
+    };
+    let report = json(&replan("2000"));
+    assert_eq!(report, serde_json::json!({"outcome": "adopted", "epoch": 2}));
+    let report = json(&replan("2000"));
+    assert_eq!(report, serde_json::json!({"outcome": "unchanged", "epoch": 2}));
+    let refused = replan("1000000000");
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    let report: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert_eq!(report["outcome"], "refused");
+    assert!(
+        report["reason"].as_str().unwrap().contains("more devices"),
+        "{report}"
+    );
+    let asked = [
+        "infer",
+        "--app",
+        &app,
+        "--nats",
+        &served.url,
+        "--index",
+        "3",
+        "--json",
+    ];
+    assert!(
+        json(&kaskade(&asked))["label"].is_u64(),
+        "the last good plan goes on serving"
+    );
+}
+
+#[test]
+fn an_ensemble_is_served_and_scaled_like_any_other_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = planning_app(folder.path(), "cocktail", "every = \"300ms\"");
+    let served = Served::start(&app);
+    let asked = [
+        "infer",
+        "--app",
+        &app,
+        "--nats",
+        &served.url,
+        "--index",
+        "3",
+        "--json",
+    ];
+    let hops = json(&kaskade(&asked))["hops"].as_array().unwrap().len();
+    assert!(hops > 1, "one member is no ensemble");
+    let idle = std::fs::read_to_string(&app)
+        .unwrap()
+        .replace("every = ", "# every = ");
+    std::fs::write(&app, idle).unwrap();
+    let message = String::from_utf8(kaskade(&["serve", "--app", &app]).stderr).unwrap();
+    assert!(message.contains("planner.every"), "{message}");
+}
+
+#[test]
+fn a_planner_that_is_not_there_is_missed_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let served = Served::start(&app);
+    let refusal = |args: &[&str]| {
+        let output = kaskade(args);
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        message
+    };
+    let message = refusal(&["replan", "--app", &app, "--nats", &served.url]);
+    assert!(
+        message.contains("kaskade.digits.replan") && message.contains("[planner]"),
+        "{message}"
+    );
+    let message = refusal(&["replan", "--app", &app]);
+    assert!(message.contains("--nats"), "{message}");
+    let message = refusal(&["serve", "--app", &app, "--role", "planner", "--nats", &served.url]);
+    assert!(message.contains("[planner]"), "{message}");
+}
+
 #[test]
 fn an_open_loop_keeps_its_rate_and_counts_what_was_right() {
     let folder = tempfile::tempdir().unwrap();

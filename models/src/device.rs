@@ -8,6 +8,7 @@ mod cuda;
 pub mod nvml;
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 use burn::tensor::Device;
@@ -145,6 +146,13 @@ pub enum DeviceError {
         /// What burn or the driver said.
         reason: String,
     },
+}
+
+/// Lets models on the processor compute on this many threads, from now on and in the whole process; without it, on one per
+/// core. False if models have computed already, or somebody else has set up rayon's global pool: then nothing changes.
+pub fn compute_threads(threads: NonZeroUsize) -> bool {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.get());
+    pool.build_global().is_ok()
 }
 
 /// Opens a device. On a GPU it compiles and runs one tiny kernel, so that a device given out has worked once.

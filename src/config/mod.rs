@@ -5,11 +5,13 @@
 //! | [`scalar`] | names, lengths of time, sizes and powers that cannot hold nonsense |
 //! | [`data`] | where labelled samples come from |
 //! | [`power`] | where joules are read from |
+//! | [`planner`] | who makes other plans while an app serves |
 //!
 //! What a value may be is checked where it is read, with the line of the error; what values must be to each other, and to
 //! the files they name, is checked by [`App::problems`], which reports everything it finds.
 
 pub mod data;
+pub mod planner;
 pub mod power;
 pub mod scalar;
 
@@ -25,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use data::DataSets;
+use planner::{GearPolicy, PlannerRule};
 use power::Power;
 use scalar::{Size, Span, Token};
 
@@ -56,6 +59,9 @@ pub struct App {
     /// Which plan serves; by default the largest variant alone.
     #[serde(default)]
     pub plan: PlanSource,
+    /// Who makes other plans while it serves; nobody where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planner: Option<PlannerRule>,
     /// When a replica's queue becomes a batch, in plans that are made here.
     #[serde(default)]
     pub batching: BatchingRule,
@@ -330,6 +336,7 @@ impl App {
         if let PlanSource::File(path) = &mut self.plan {
             paths.push(path);
         }
+        paths.extend(self.planner.as_mut().map(|planner| &mut planner.profile));
         paths.extend(&mut self.nats.credentials);
         for path in paths {
             *path = folder.join(&path);
@@ -371,6 +378,9 @@ impl App {
             )),
             _ => {}
         }
+        if let Some(planner) = &self.planner {
+            problems.extend(planner_problems(planner));
+        }
         if let Some(path) = self.nats.credentials.as_ref().filter(|path| !path.is_file()) {
             problems.push(format!("nats.credentials: `{}` is not there", path.display()));
         }
@@ -382,6 +392,20 @@ impl App {
         }
         problems
     }
+}
+
+fn planner_problems(planner: &PlannerRule) -> impl Iterator<Item = String> {
+    let absent = (!planner.profile.is_file()).then(|| {
+        format!(
+            "planner.profile: `{}` is not there; `kaskade profile` writes one",
+            planner.profile.display()
+        )
+    });
+    let idle = (planner.policy == GearPolicy::Cocktail && planner.every.is_none()).then(|| {
+        "planner.every: is absent; `cocktail` starts and stops replicas period by period, say how often"
+            .to_owned()
+    });
+    absent.into_iter().chain(idle)
 }
 
 /// A problem for every name after its first appearance.

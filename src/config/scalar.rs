@@ -78,6 +78,11 @@ impl Span {
         Self(Duration::from_millis(if millis == 0 { 1 } else { millis }))
     }
 
+    /// `micros` microseconds; one where `micros` is zero.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(Duration::from_micros(if micros == 0 { 1 } else { micros }))
+    }
+
     /// The time it stands for.
     pub const fn duration(self) -> Duration {
         self.0
@@ -133,6 +138,11 @@ pub struct Size(u64);
 impl Size {
     /// One mebibyte, the payload limit of a nats-server that nobody configured.
     pub const MEBIBYTE: Self = Self(1 << 20);
+
+    /// That many gigabytes, of 10^9 bytes.
+    pub const fn gigabytes(count: u64) -> Self {
+        Self(count.saturating_mul(1_000_000_000))
+    }
 
     /// The number of bytes.
     pub const fn bytes(self) -> u64 {

@@ -49,6 +49,16 @@ fn every_field_is_read() {
         max_batch = 8
         max_wait = "500us"
 
+        [planner]
+        profile = "profile.json"
+        policy = "ms-plus"
+        memory = "4GB"
+        hop = "50us"
+        ranges = 8
+        limit = "5s"
+        on_drift = true
+        every = "1m"
+
         [ingress]
         max_in_flight = 8
         queue_capacity = 4
@@ -76,6 +86,9 @@ fn every_field_is_read() {
     assert_eq!(app.estimator(), Estimator::Margin);
     assert_eq!(app.device_of(&app.variants[0]), DeviceChoice::Cuda(1));
     assert_eq!(Batching::from(app.batching).max_wait_us, 500);
+    let planner = app.planner.as_ref().unwrap();
+    assert_eq!((planner.policy, planner.on_drift), (GearPolicy::MsPlus, true));
+    assert_eq!((planner.memory.bytes(), planner.ranges.get()), (4_000_000_000, 8));
     let power = PowerConfig::from(&app.power);
     assert_eq!(power.sources, [SourceKind::Rapl, SourceKind::Modelled]);
     assert!((power.processor.active_watts - 12.5).abs() < f64::EPSILON);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
 use super::arrivals::Arrivals;
@@ -17,29 +18,55 @@ pub(crate) trait Target: Send + Sync + 'static {
     fn ask(&self, number: u64) -> impl Future<Output = Outcome> + Send;
 }
 
+/// A request that is due.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Due {
+    /// Since the first could have come.
+    after: Duration,
+    at: Instant,
+}
+
+/// Says when requests are due, from a thread of its own: the runtime's timer knows milliseconds only, and would send what
+/// is due in the same one together.
+pub(crate) fn paced(arrivals: Arrivals) -> UnboundedReceiver<Due> {
+    let (due, receiver) = unbounded_channel();
+    let start = std::time::Instant::now();
+    std::thread::spawn(move || {
+        for after in arrivals {
+            let at = start + after;
+            std::thread::sleep(at.saturating_duration_since(std::time::Instant::now()));
+            // Nobody listens any more: the run was given up.
+            if due.send(Due { after, at: at.into() }).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
 /// Sends each request when it is due, and measures from then on, so that a stalled service cannot hide the waiting of the
 /// requests behind it. What is due in the first `warm_up` is sent, not recorded.
 ///
 /// Gives the length of the recorded part.
 pub(crate) async fn open_loop<T: Target>(
     target: Arc<T>,
-    arrivals: Arrivals,
+    mut arrivals: UnboundedReceiver<Due>,
     warm_up: Duration,
     record: Arc<Mutex<Record>>,
 ) -> Duration {
-    let start = Instant::now();
     let mut last = Duration::ZERO;
+    let mut number = 0;
     let mut in_flight = tokio::task::JoinSet::new();
-    for (number, due) in (0..).zip(arrivals) {
-        tokio::time::sleep_until(start + due).await;
-        last = due;
+    while let Some(Due { after, at }) = arrivals.recv().await {
+        last = after;
         let (target, record) = (Arc::clone(&target), Arc::clone(&record));
         in_flight.spawn(async move {
             let outcome = target.ask(number).await;
-            if due >= warm_up {
-                add(&record, (start + due).elapsed(), outcome);
+            if after >= warm_up {
+                add(&record, at.elapsed(), outcome);
             }
         });
+        number += 1;
         while in_flight.try_join_next().is_some() {}
     }
     while in_flight.join_next().await.is_some() {}
@@ -123,6 +150,20 @@ mod tests {
         }
     }
 
+    /// As [`paced`], on the clock of the test.
+    fn paced_by_the_test(arrivals: Arrivals) -> UnboundedReceiver<Due> {
+        let (due, receiver) = unbounded_channel();
+        let start = Instant::now();
+        tokio::spawn(async move {
+            for after in arrivals {
+                let at = start + after;
+                tokio::time::sleep_until(at).await;
+                due.send(Due { after, at }).unwrap();
+            }
+        });
+        receiver
+    }
+
     fn record() -> Arc<Mutex<Record>> {
         Arc::new(Mutex::new(Record::new(Duration::from_secs(1)).unwrap()))
     }
@@ -136,7 +177,13 @@ mod tests {
         });
         let arrivals = Arrivals::generated(Spacing::Constant, 100.0, Duration::from_secs(1), 0);
         let record = record();
-        open_loop(target, arrivals, Duration::ZERO, Arc::clone(&record)).await;
+        open_loop(
+            target,
+            paced_by_the_test(arrivals),
+            Duration::ZERO,
+            Arc::clone(&record),
+        )
+        .await;
         let figures = record.lock().unwrap().figures(Duration::from_secs(1));
         assert_eq!(figures.requests, 99);
         let max = figures.latency_ms.max.unwrap();

@@ -212,7 +212,7 @@ async fn drive(
             Arrivals::generated(args.spacing, rate, warm_up + length, args.seed)
         }
     };
-    Ok(drive::open_loop(questions, arrivals, warm_up, record).await)
+    Ok(drive::open_loop(questions, drive::paced(arrivals), warm_up, record).await)
 }
 
 fn describe(args: &Args) -> String {

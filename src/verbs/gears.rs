@@ -4,15 +4,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use kaskade::App;
+use kaskade::config::planner::GearPolicy;
 use kaskade::config::scalar::{Size, Span};
-use kaskade::plans::gears::peers::{Peer, plan_peer};
-use kaskade::plans::gears::{DeviceSpec, GearOptions, GearPlan, Prior, Simulated, plan_gears};
+use kaskade::plans::gears::{DeviceSpec, GearOptions, Prior};
 use kaskade::plans::plan::Slo;
 use kaskade::plans::profile::Profile;
 use kaskade::plans::trace::Trace;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::load::tracefile::{TraceArgs, positive};
+use crate::replanning::{self, Planned};
 use crate::report::progress::{Progress, say};
 use crate::report::{self, panels};
 use crate::{appplan, gearing};
@@ -55,7 +57,7 @@ pub(crate) struct Args {
     hop: Span,
     /// Who plans: the gear planner, an ablation of it, or a peer that it is measured against.
     #[arg(long, value_enum, default_value = "gears")]
-    policy: Policy,
+    policy: GearPolicy,
     /// Where to write the plan.
     #[arg(long, value_name = "FILE", default_value = "plan.json")]
     out: PathBuf,
@@ -79,27 +81,12 @@ enum PriorKind {
     Uniform,
 }
 
-/// Who plans.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Policy {
-    /// CascadeServe's gear planner.
-    Gears,
-    /// One cascade for every load.
-    NoSwitching,
-    /// Single models, switched by load.
-    NoCascade,
-    /// One model for every load (DynBa).
-    Dynba,
-    /// Single models, switched by load, with Clipper's batching (MS+).
-    MsPlus,
-}
-
 /// What is printed for machines.
 #[derive(Serialize)]
-struct Report<'a> {
+struct Report<'a, P> {
     files: Vec<&'a Path>,
     #[serde(flatten)]
-    planned: &'a GearPlan,
+    planned: &'a P,
 }
 
 /// Plans gears, writes and prints them.
@@ -107,28 +94,37 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = args.app.as_deref().map(App::load).transpose()?;
     let profile = super::plan::read(&args.profile)?;
     let options = options(args, app.as_ref())?;
-    let planned = plan(&profile, &options, args.policy, args.json)?;
+    let planned = plan(&profile, &options, args)?;
     if let Some(app) = &app {
-        appplan::check(app, &planned.plan)?;
+        appplan::check(app, planned.plan())?;
     }
-    report::write_file(&args.out, &planned.plan.to_json()?)?;
+    report::write_file(&args.out, &planned.plan().to_json()?)?;
     let mut files = vec![args.out.as_path()];
     if let Some(path) = &args.svg {
-        report::write_file(path, &panels::svg(&gearing::picture(&planned))?)?;
+        report::write_file(path, &panels::svg(&gearing::picture(planned.plan()))?)?;
         files.push(path);
     }
     if args.json {
-        return report::print_json(&Report {
-            files,
-            planned: &planned,
-        });
+        return match &planned {
+            Planned::Gears(planned) => report::print_json(&Report { files, planned }),
+            Planned::Ensemble(plan) => report::print_json(&Report {
+                files,
+                planned: &json!({ "plan": plan }),
+            }),
+        };
     }
+    let text = match &planned {
+        Planned::Gears(planned) => gearing::as_text(&profile, planned),
+        Planned::Ensemble(plan) => format!(
+            "{}: {}; {} replicas for {:.0} requests/s",
+            plan.app,
+            plan.made_by,
+            plan.placement.len(),
+            options.qps_max
+        ),
+    };
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    report::print(&format!(
-        "{}\n\nwritten to {}",
-        gearing::as_text(&profile, &planned),
-        written.join(", ")
-    ))
+    report::print(&format!("{text}\n\nwritten to {}", written.join(", ")))
 }
 
 fn options(args: &Args, app: Option<&App>) -> anyhow::Result<GearOptions> {
@@ -157,8 +153,7 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<GearOptions> {
         ..GearOptions::new(slo, qps_max, devices)
     };
     if let Some(app) = app {
-        options.batching.max_batch = app.batching.max_batch.get();
-        options.batching.max_min_queue = options.batching.max_min_queue.min(options.batching.max_batch);
+        gearing::limit_batches(&mut options, app);
     }
     Ok(options)
 }
@@ -188,33 +183,14 @@ fn prior(args: &Args, trace: Option<&Trace>, qps_max: f64) -> anyhow::Result<Pri
 ///
 /// # Errors
 /// When an input is unusable, or the objective cannot be met.
-pub(crate) fn plan(
-    profile: &Profile,
-    options: &GearOptions,
-    policy: Policy,
-    quiet: bool,
-) -> anyhow::Result<GearPlan> {
-    let peer = match policy {
-        Policy::Gears => {
-            let mut progress = Progress::begin("plan gears", u64::from(options.ranges), quiet);
-            let planned = plan_gears(profile, options, |step| {
-                if let Some(fault) = step.fault.as_ref().filter(|_| !quiet && step.call % 50 == 0) {
-                    say(&format!("plan gears: call {}, resolving: {fault}", step.call));
-                }
-            })?;
-            progress.advance(u64::from(options.ranges));
-            progress.end(&format!("{} gears", planned.plan.gears.len()));
-            return Ok(planned);
+fn plan(profile: &Profile, options: &GearOptions, args: &Args) -> anyhow::Result<Planned> {
+    let mut progress = Progress::begin("plan gears", u64::from(options.ranges), args.json);
+    let planned = replanning::by_policy(profile, options, args.policy, None, |step| {
+        if let Some(fault) = step.fault.as_ref().filter(|_| !args.json && step.call % 50 == 0) {
+            say(&format!("plan gears: call {}, resolving: {fault}", step.call));
         }
-        Policy::NoSwitching => Peer::NoSwitching,
-        Policy::NoCascade => Peer::NoCascade,
-        Policy::Dynba => Peer::DynBa { variant: None },
-        Policy::MsPlus => Peer::MsPlus,
-    };
-    Ok(plan_peer(
-        profile,
-        options,
-        &peer,
-        Simulated::new(profile, options),
-    )?)
+    })?;
+    progress.advance(u64::from(options.ranges));
+    progress.end(&format!("{} gears", planned.plan().gears.len()));
+    Ok(planned)
 }

@@ -7,6 +7,7 @@ pub(crate) mod gears;
 pub(crate) mod infer;
 pub(crate) mod plan;
 pub(crate) mod profile;
+pub(crate) mod replan;
 pub(crate) mod reproduce;
 pub(crate) mod schema;
 pub(crate) mod selftest;

@@ -11,7 +11,7 @@ use crate::family::Family;
 use crate::report::progress::say;
 use crate::serving::{self, Broker, Role};
 
-/// Serves an app: its doors, its replicas, or both, until SIGTERM or Ctrl-C; then what is in flight is answered first.
+/// Serves an app: its doors, its replicas, its planner, or all of them, until SIGTERM or Ctrl-C; then what is in flight is answered first.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The TOML file of the app.
@@ -45,6 +45,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Some(path) => Some(appplan::read(&app, path).with_context(|| path.display().to_string())?),
         None => Some(appplan::of(&app)?),
     };
+    ensure!(
+        args.role != Role::Planner || app.planner.is_some(),
+        "{}: has no `[planner]` to run; `kaskade schema app` prints what that may hold",
+        args.app.display()
+    );
     let worker = worker(&app, args)?;
     let made_by = plan
         .as_ref()
@@ -89,7 +94,7 @@ fn worker(app: &App, args: &Args) -> anyhow::Result<String> {
         (Some(name), _) if names.contains(&name.as_str()) => Ok(name.clone()),
         (Some(name), _) => bail!("the app has no worker `{name}`; it has {names:?}"),
         (None, [only]) => Ok((*only).to_owned()),
-        (None, _) if args.role == Role::Ingress => Ok(String::new()),
+        (None, _) if !args.role.works() => Ok(String::new()),
         (None, _) => {
             bail!("the app has the workers {names:?}; say with `--worker` which one this process is")
         }

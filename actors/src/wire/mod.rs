@@ -305,6 +305,11 @@ pub enum PlanReport {
         /// As this epoch.
         epoch: u64,
     },
+    /// The plan found is the one that runs.
+    Unchanged {
+        /// As this epoch.
+        epoch: u64,
+    },
     /// No plan was found, or the one found cannot be served.
     Refused {
         /// Why.

@@ -313,6 +313,7 @@ fn what_shifters_and_planners_say_survives_the_wire() {
     });
     for report in [
         PlanReport::Adopted { epoch: 4 },
+        PlanReport::Unchanged { epoch: 4 },
         PlanReport::Refused {
             reason: "none".into(),
         },

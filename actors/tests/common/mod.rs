@@ -12,6 +12,8 @@
     reason = "tests fail by panicking"
 )]
 
+pub mod gears;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use kaskade_actors::{Service, service::SOLE_WORKER};

@@ -11,7 +11,7 @@ use super::fault::GearError;
 use super::models::{ModelSet, Models};
 use super::options::GearOptions;
 use crate::plan::{
-    Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
+    Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Slo, Stage,
     Wiring,
 };
 use crate::profile::Profile;
@@ -129,6 +129,38 @@ fn accuracy(profile: &Profile, variants: &[usize]) -> f64 {
     right.count() as f64 / profile.samples as f64
 }
 
+/// The ensemble that the objective asks for: the cheapest that is accurate enough, or the most accurate whose members each answer
+/// alone within half the latency, since a request may wait for one batch before its own. Where no member is that fast, the
+/// cheapest ensemble serves.
+///
+/// # Errors
+/// A [`GearError`] if the profile or an option is unusable, or no ensemble is accurate enough.
+pub fn choose(profile: &Profile, options: &GearOptions, most: usize) -> Result<Ensemble, GearError> {
+    let all = ensembles(profile, options, most)?;
+    let models = Models::of(profile, options);
+    let reached = all.last().map_or(0.0, |best| best.accuracy);
+    let cheapest = all.first().cloned();
+    let chosen = match options.slo {
+        Slo::Accuracy { at_least } => all.into_iter().find(|ensemble| ensemble.accuracy >= at_least),
+        Slo::Latency { p95_us } => {
+            let fast = |member: &usize| 2e6 * models.alone_s(*member) <= p95_us as f64;
+            let found = all
+                .into_iter()
+                .rfind(|ensemble| ensemble.variants.iter().all(fast));
+            found.or(cheapest)
+        }
+    };
+    chosen.ok_or(GearError::Inaccurate {
+        at_least: match options.slo {
+            Slo::Accuracy { at_least } => at_least,
+            Slo::Latency { .. } => 0.0,
+        },
+        reached,
+        devices: options.devices.len(),
+        fault: None,
+    })
+}
+
 /// Plans an ensemble for a trace: `loads` are the requests of every second, and known beforehand.
 ///
 /// # Errors
@@ -143,29 +175,10 @@ pub fn plan_cocktail(
     profile.validate().map_err(FamilyError::from)?;
     options.check(profile)?;
     let models = Models::of(profile, options);
-    let members: ModelSet = ensemble.variants.iter().copied().collect();
     let mut schedule = Schedule::new(loads, *autoscale);
-    let mut plan = Plan {
-        version: PLAN_VERSION,
-        app: profile.app.clone(),
-        made_by: format!(
-            "cocktail+: {} members, period {} s, loading {} s",
-            ensemble.variants.len(),
-            autoscale.period_us as f64 / 1e6,
-            autoscale.loading_us as f64 / 1e6
-        ),
-        variants: Vec::new(),
-        placement: Vec::new(),
-        sharing: Sharing::Exclusive,
-        slo: Some(options.slo),
-        gears: Vec::new(),
-    };
-    for model in members.iter() {
+    let mut plan = bare(profile, options, ensemble, autoscale, &models);
+    for model in members(ensemble) {
         let name = models.name(model);
-        plan.variants.push(PlannedVariant {
-            name: name.to_owned(),
-            calibration: profile.variants.get(model).map(|variant| variant.calibration),
-        });
         for index in 0..schedule.add(name, models.working_s(model)) {
             plan.placement.push(Replica {
                 id: format!("{name}-{index}"),
@@ -176,7 +189,6 @@ pub fn plan_cocktail(
             });
         }
     }
-    plan.gears.push(gear(&models, ensemble, autoscale));
     plan.validate()?;
     schedule.timeline.sort_by_key(|event| event.at_us);
     Ok(CocktailPlan {
@@ -186,6 +198,80 @@ pub fn plan_cocktail(
         initially_down: schedule.initially_down,
         timeline: schedule.timeline,
     })
+}
+
+/// Plans an ensemble for one period while serving: as many replicas of every member as its highest load needs, on the devices
+/// that there are, in turn. Where a whole fleet is too small for that, every device hosts one replica of what it is given.
+///
+/// # Errors
+/// A [`GearError`] if an input is unusable.
+pub fn plan_period(
+    profile: &Profile,
+    options: &GearOptions,
+    ensemble: &Ensemble,
+    autoscale: &Autoscale,
+) -> Result<Plan, GearError> {
+    profile.validate().map_err(FamilyError::from)?;
+    options.check(profile)?;
+    let models = Models::of(profile, options);
+    let mut plan = bare(profile, options, ensemble, autoscale, &models);
+    let mut devices = options.devices.iter().cycle();
+    for model in members(ensemble) {
+        let name = models.name(model);
+        let wanted = replicas(options.qps_max, models.working_s(model), autoscale);
+        for (index, spec) in (0..wanted.min(options.devices.len())).zip(&mut devices) {
+            plan.placement.push(Replica {
+                id: format!("{name}-{index}"),
+                variant: name.to_owned(),
+                worker: spec.worker.clone(),
+                device: spec.device.clone(),
+                partition: None,
+            });
+        }
+    }
+    plan.validate()?;
+    Ok(plan)
+}
+
+/// The members in the order of the profile, each once.
+fn members(ensemble: &Ensemble) -> impl Iterator<Item = usize> {
+    let members: ModelSet = ensemble.variants.iter().copied().collect();
+    members.iter()
+}
+
+/// Replicas that carry this load, requests/s, as busy as planned; at least one.
+fn replicas(qps: f64, seconds_each: f64, autoscale: &Autoscale) -> usize {
+    let busy = autoscale.utilisation.clamp(0.01, 1.0);
+    ((qps * seconds_each / busy).ceil() as usize).max(1)
+}
+
+/// The plan without its placement.
+fn bare(
+    profile: &Profile,
+    options: &GearOptions,
+    ensemble: &Ensemble,
+    autoscale: &Autoscale,
+    models: &Models,
+) -> Plan {
+    let variant = |model| PlannedVariant {
+        name: models.name(model).to_owned(),
+        calibration: profile.variants.get(model).map(|variant| variant.calibration),
+    };
+    Plan {
+        version: PLAN_VERSION,
+        app: profile.app.clone(),
+        made_by: format!(
+            "cocktail+: {} members, period {} s, loading {} s",
+            ensemble.variants.len(),
+            autoscale.period_us as f64 / 1e6,
+            autoscale.loading_us as f64 / 1e6
+        ),
+        variants: members(ensemble).map(variant).collect(),
+        placement: Vec::new(),
+        sharing: Sharing::Exclusive,
+        slo: Some(options.slo),
+        gears: vec![gear(models, ensemble, autoscale)],
+    }
 }
 
 fn gear(models: &Models, ensemble: &Ensemble, autoscale: &Autoscale) -> Gear {
@@ -256,8 +342,7 @@ impl Schedule {
 
     /// Schedules the replicas of a member; gives how many there are at most.
     fn add(&mut self, name: &str, seconds_each: f64) -> usize {
-        let busy = self.autoscale.utilisation.clamp(0.01, 1.0);
-        let needed = |peak: &f64| ((peak * seconds_each / busy).ceil() as usize).max(1);
+        let needed = |peak: &f64| replicas(*peak, seconds_each, &self.autoscale);
         let counts: Vec<usize> = self.peaks.iter().map(needed).collect();
         let most = counts.iter().copied().max().unwrap_or(1);
         for (taken, count) in self.taken.iter_mut().zip(&counts) {

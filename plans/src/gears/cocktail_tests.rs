@@ -112,3 +112,50 @@ fn the_simulator_runs_it_with_the_expected_accuracy() {
     assert_eq!(report.answered, 10_000);
     assert!((report.accuracy().unwrap() - ensemble.accuracy).abs() < 1e-9);
 }
+
+#[test]
+fn a_period_gets_the_replicas_that_its_load_needs_on_the_devices_that_there_are() {
+    let profile = profile();
+    let ensemble = largest(&profile);
+    let at = |qps_max, devices| {
+        let options = GearOptions {
+            qps_max,
+            devices: DeviceSpec::fleet(devices, 1 << 40),
+            ..options()
+        };
+        plan_period(&profile, &options, &ensemble, &Autoscale::default()).unwrap()
+    };
+    let scheduled =
+        plan_cocktail(&profile, &options(), &ensemble, &Autoscale::default(), &[7_000.0]).unwrap();
+    let (roomy, quiet, cramped) = (at(7_000.0, 100), at(1.0, 100), at(7_000.0, 2));
+    assert_eq!(
+        roomy.placement.len(),
+        scheduled.max_devices,
+        "one replica per device"
+    );
+    assert_eq!(quiet.placement.len(), ensemble.variants.len());
+    for member in &ensemble.variants {
+        let name = &profile.variants[*member].name;
+        let of_member = cramped
+            .placement
+            .iter()
+            .filter(|replica| replica.variant == *name);
+        assert!((1..=2).contains(&of_member.count()));
+    }
+}
+
+#[test]
+fn the_objective_picks_the_ensemble() {
+    let profile = profile();
+    let with = |slo| choose(&profile, &GearOptions { slo, ..options() }, 3);
+    let accurate = |at_least| with(Slo::Accuracy { at_least });
+    let (loose, tight) = (accurate(0.75).unwrap(), accurate(0.82).unwrap());
+    assert!(loose.accuracy >= 0.75 && tight.accuracy >= 0.82 && loose.work_s < tight.work_s);
+    assert!(matches!(accurate(0.9999), Err(GearError::Inaccurate { .. })));
+    let (slow, fast) = (
+        with(Slo::Latency { p95_us: 10_000_000 }).unwrap(),
+        with(Slo::Latency { p95_us: 1 }).unwrap(),
+    );
+    assert!(slow.accuracy > fast.accuracy);
+    assert_eq!(fast.variants.len(), 1, "nobody is that fast; the cheapest serves");
+}

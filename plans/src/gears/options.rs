@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::models::ModelSet;
-use crate::plan::Slo;
+use crate::plan::{Gear, Slo};
 use crate::profile::Profile;
 
 /// Longest cascade: the load balancer looks at every set of a cascade's models.
@@ -59,6 +59,30 @@ pub enum Prior {
 }
 
 impl Prior {
+    /// How common the ranges of another plan are, from the share of time that was measured in each of the running gears' ranges
+    /// (a drift notice tells it): a gear's time is spread evenly over its range. `None` if no time was measured below `qps_max`.
+    pub fn measured(gears: &[Gear], shares: &[f64], ranges: usize, qps_max: f64) -> Option<Self> {
+        let width = qps_max / ranges.max(1) as f64;
+        let mut weights = vec![0.0; ranges];
+        for (gear, share) in gears.iter().zip(shares) {
+            let from = gear.load.from_qps.min(qps_max);
+            let to = gear.load.to_qps.unwrap_or(qps_max).min(qps_max);
+            // A gear that begins beyond the highest load was measured at it.
+            let (from, to) = if from < to {
+                (from, to)
+            } else {
+                (qps_max - width, qps_max)
+            };
+            for (range, weight) in weights.iter_mut().enumerate() {
+                let begin = range as f64 * width;
+                let common = (to.min(begin + width) - from.max(begin)).max(0.0);
+                *weight += share * common / (to - from);
+            }
+        }
+        let prior = Self::Measured { weights };
+        prior.shares(ranges).map(|_| prior)
+    }
+
     /// The share of every range, summing to 1. `None` if the weights are not one per range, not negative, or all 0.
     pub fn shares(&self, ranges: usize) -> Option<Vec<f64>> {
         let weights: Vec<f64> = match self {
@@ -283,4 +307,61 @@ pub enum OptionError {
         "the devices differ in speed, and the simulator knows one; plan for each kind of device apart, or give all the speed of the slowest"
     )]
     MixedSpeeds,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::plan::{Edge, LoadRange, Wiring};
+
+    fn gears(ends: &[f64]) -> Vec<Gear> {
+        let begins = std::iter::once(0.0).chain(ends.iter().copied());
+        let ends = ends.iter().copied().map(Some).chain([None]);
+        let gear = |(from_qps, to_qps)| Gear {
+            name: format!("{from_qps}"),
+            load: LoadRange { from_qps, to_qps },
+            expected: None,
+            wiring: Wiring {
+                entry: Edge::to("s"),
+                ensemble: Vec::new(),
+                stages: Vec::new(),
+            },
+        };
+        begins.zip(ends).map(gear).collect()
+    }
+
+    #[test]
+    fn measured_time_is_spread_over_the_range_of_its_gear() {
+        let measured = |shares: &[f64], qps_max| Prior::measured(&gears(&[50.0]), shares, 4, qps_max);
+        let weights = |weights: [f64; 4]| {
+            Some(Prior::Measured {
+                weights: weights.to_vec(),
+            })
+        };
+        assert_eq!(measured(&[0.8, 0.2], 100.0), weights([0.4, 0.4, 0.1, 0.1]));
+        assert_eq!(measured(&[0.5, 0.5], 40.0), weights([0.125, 0.125, 0.125, 0.625]));
+        assert_eq!(measured(&[], 100.0), None);
+        assert_eq!(measured(&[0.5, f64::NAN], 100.0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_measured_time_is_lost(
+            ends in prop::collection::btree_set(1_u32..1000, 0..6),
+            shares in prop::collection::vec(0.01..1.0_f64, 7),
+            ranges in 1_usize..40,
+            qps_max in 1.0..2000.0_f64,
+        ) {
+            let ends: Vec<f64> = ends.into_iter().map(f64::from).collect();
+            let gears = gears(&ends);
+            let shares = &shares[..gears.len()];
+            let Some(Prior::Measured { weights }) = Prior::measured(&gears, shares, ranges, qps_max) else {
+                panic!("no prior");
+            };
+            let (before, after): (f64, f64) = (shares.iter().sum(), weights.iter().sum());
+            prop_assert!((before - after).abs() < 1e-9 && weights.len() == ranges);
+        }
+    }
 }

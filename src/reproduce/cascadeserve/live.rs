@@ -2,17 +2,18 @@
 //! the simulator and once on real actors with real models in this process.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use kaskade::App;
 use kaskade::actors::bus::BusConfig;
-use kaskade::models::Inputs;
+use kaskade::models::{Inputs, device};
 use kaskade::plans::gears::peers::{Peer, plan_peer};
 use kaskade::plans::gears::{GearOptions, GearPlan, Simulated, plan_gears};
-use kaskade::plans::plan::{Plan, Slo};
+use kaskade::plans::plan::{Plan, Sharing, Slo};
 use kaskade::plans::profile::{BatchCost, Profile};
 use kaskade::plans::shifting::ShiftConfig;
 use kaskade::plans::simulator::{SimConfig, Simulator};
@@ -21,7 +22,7 @@ use kaskade::plans::trace::{Spacing, Spike, Trace, Zipf};
 use crate::data::Samples;
 use crate::family::Family;
 use crate::load::arrivals::{self, Arrivals};
-use crate::load::drive::{self, Target, Until};
+use crate::load::drive::{self, Target};
 use crate::load::record::{Figures, Outcome, Record};
 use crate::report::bars::Bars;
 use crate::report::progress::say;
@@ -56,6 +57,10 @@ struct Bench {
 /// # Errors
 /// When the app cannot be served or a plan not be made.
 pub(super) fn run(app: &Path, profile: &Profile, folder: &Path, seed: u64) -> anyhow::Result<Reproduction> {
+    // A core is left to actors, broker and clients: beside a GPU they would have them all.
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let threads = NonZeroUsize::new(cores - 1).unwrap_or(NonZeroUsize::MIN);
+    device::compute_threads(threads);
     let bench = Bench::new(app, profile, seed)?;
     let mut found = Reproduction {
         system: "cascadeserve",
@@ -63,7 +68,7 @@ pub(super) fn run(app: &Path, profile: &Profile, folder: &Path, seed: u64) -> an
     };
     let (profile, hops) = bench.as_served(profile)?;
     found.assumptions.push(format!(
-        "latencies of batches as measured while serving; {} us between client and service, there and back, {} us between stages",
+        "models compute on {threads} of {cores} cores; latencies of batches as measured while serving; {} us between client and service, there and back, {} us between stages",
         hops.entry_us, hops.between_us
     ));
     found.claims.extend(bench.spike(&profile, hops)?);
@@ -126,8 +131,9 @@ impl Bench {
         let runtime = serving::runtime()?;
         let budget = Duration::from_secs(30);
         let asker = runtime.block_on(Asker::connect(self.app.name.as_str(), self.bus(), budget))?;
-        let target = Arc::new(target(asker, self.inputs.clone()));
+        let target = Arc::new(target(asker.clone(), self.inputs.clone()));
         let length = runtime.block_on(ask(Arc::clone(&target), Arc::clone(&record)));
+        runtime.block_on(asker.leave());
         node.stop();
         let figures = record
             .lock()
@@ -136,48 +142,62 @@ impl Bench {
         Ok((target, figures))
     }
 
-    /// The profile with latencies as they are while serving, and what serving adds to them.
+    /// The profile with latencies as they are while serving, and what serving adds to them. Requests come as they do later, by
+    /// themselves: who waits for answers leaves the model alone on the processor, and measures a better machine.
     fn as_served(&self, profile: &Profile) -> anyhow::Result<(Profile, Hops)> {
-        const CLIENTS: [usize; 5] = [1, 4, 12, 24, 48];
+        /// Of what a variant carries; the last is more than that, so that batches fill up and follow one another.
+        const SHARES: [f64; 4] = [0.25, 0.5, 0.75, 1.5];
+        const MOST_QPS: f64 = 4000.0;
+        const EACH_S: usize = 4;
         let mut served = profile.clone();
-        let mut entries = Vec::new();
-        for variant in &mut served.variants {
-            let plan = appplan::single(&self.app, &variant.name);
-            let mut runs: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-            for clients in CLIENTS {
-                let (noted, _) = self.serve(&plan, Noted::new, async |target, record| {
-                    let until = Until::Elapsed(Duration::from_millis(1500));
-                    drive::closed_loop(target, clients, until, Duration::ZERO, record).await
-                })?;
-                for seen in noted.seen.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                    runs.entry(seen.batch).or_default().push(seen.run_us);
-                    if clients == 1 {
-                        entries.push(seen.outside_us);
-                    }
+        let (mut outside, mut gap_us) = (Vec::new(), 0.0);
+        let mut runs = Vec::new();
+        for variant in &served.variants {
+            let mut plan = appplan::single(&self.app, &variant.name);
+            plan.sharing = Sharing::Exclusive;
+            let mut by_size = Runs::new();
+            for share in SHARES {
+                let rate = (share * capacity(&variant.costs)).min(share * MOST_QPS);
+                let (noted, _) = self.replay(&plan, &Trace::constant(rate, EACH_S)?)?;
+                let seen = noted.seen();
+                for one in seen.iter() {
+                    by_size.entry(one.batch).or_default().push(one.run_us);
+                }
+                if share <= 1.0 {
+                    outside.extend(seen.iter().map(|seen| seen.outside_us));
+                } else {
+                    // Only the largest is sure to be busy all the time; what it costs to begin a batch, it costs all.
+                    gap_us = gap(&seen).unwrap_or(gap_us);
                 }
             }
-            variant.costs = costs(&variant.costs, runs);
+            runs.push(by_size);
         }
-        let entry_us = median(&mut entries).context("nothing was answered while serving was measured")?;
-        // A hop between stages is two mailboxes; entering and leaving are those and the broker twice.
-        let between_us = entry_us / 6;
-        say(&format!("serving adds {entry_us} us to a request"));
+        for (variant, by_size) in served.variants.iter_mut().zip(&runs) {
+            variant.costs = costs(&variant.costs, by_size, gap_us);
+        }
+        let entry_us = mean(&outside).context("nothing was answered while serving was measured")?;
+        say(&format!("serving adds {entry_us:.0} us to a request"));
         Ok((
             served,
             Hops {
-                entry_us: u64::from(entry_us),
-                between_us: u64::from(between_us),
+                entry_us: entry_us as u64,
+                // A hop between stages is two mailboxes; entering and leaving are those and the broker twice.
+                between_us: entry_us as u64 / 6,
             },
         ))
     }
 
+    /// Replays a trace on real actors, and notes what replies say.
+    fn replay(&self, plan: &Plan, trace: &Trace) -> anyhow::Result<(Arc<Noted>, Figures)> {
+        let arrivals = Arrivals::of_trace(trace, arrivals::Spacing::Poisson, 1.0, self.seed);
+        self.serve(plan, Noted::new, async |target, record| {
+            drive::open_loop(target, drive::paced(arrivals), WARM_UP, record).await
+        })
+    }
+
     /// Replays a trace on real actors.
     fn live(&self, plan: &Plan, trace: &Trace) -> anyhow::Result<Figures> {
-        let arrivals = Arrivals::of_trace(trace, arrivals::Spacing::Poisson, 1.0, self.seed);
-        let (_, figures) = self.serve(plan, Noted::new, async |target, record| {
-            drive::open_loop(target, arrivals, WARM_UP, record).await
-        })?;
-        Ok(figures)
+        Ok(self.replay(plan, trace)?.1)
     }
 
     /// Replays it in the simulator; gives the 95th percentile, microseconds.
@@ -196,11 +216,13 @@ impl Bench {
     }
 
     fn options(&self, slo: Slo, qps_max: f64, ranges: u32) -> GearOptions {
-        GearOptions {
+        let mut options = GearOptions {
             ranges,
             seed: self.seed,
             ..GearOptions::new(slo, qps_max, gearing::devices(&self.app, 1 << 34))
-        }
+        };
+        gearing::limit_batches(&mut options, &self.app);
+        options
     }
 
     /// Fifteen gear plans that differ in objective, load and planner.
@@ -371,44 +393,57 @@ fn traces(peak_qps: f64, seed: u64) -> anyhow::Result<[(&'static str, Trace); 3]
     ])
 }
 
-fn median(values: &mut [u32]) -> Option<u32> {
-    values.sort_unstable();
-    values.get(values.len() / 2).copied()
+fn mean(values: &[u32]) -> Option<f64> {
+    let sum: f64 = values.iter().copied().map(f64::from).sum();
+    (!values.is_empty()).then(|| sum / values.len() as f64)
 }
 
-/// Median latencies of the batch sizes that were seen often enough; what was not seen keeps its profiled cost, raised where
-/// serving was slower than profiling.
-fn costs(profiled: &[BatchCost], mut runs: BTreeMap<u32, Vec<u32>>) -> Vec<BatchCost> {
+/// How long batches ran, microseconds, by size. Every request of a batch tells of it.
+type Runs = BTreeMap<u32, Vec<u32>>;
+
+/// From the end of a batch to the beginning of the next, microseconds, while there always was a next one to begin.
+fn gap(seen: &[Seen]) -> Option<f64> {
+    let share = |one: &Seen| 1.0 / f64::from(one.batch);
+    let batches: f64 = seen.iter().map(share).sum();
+    let ran_us: f64 = seen.iter().map(|one| share(one) * f64::from(one.run_us)).sum();
+    let times = seen.iter().map(|one| one.at);
+    let elapsed = times.clone().max()?.duration_since(times.min()?);
+    Some(((elapsed.as_micros() as f64 - ran_us) / batches).max(0.0))
+}
+
+/// Mean latencies of the batch sizes that were seen often enough, with the pause that follows a batch; what was not seen keeps
+/// its profiled cost, raised where serving was slower than profiling. Means, because it is means that make queues.
+fn costs(profiled: &[BatchCost], runs: &Runs, gap_us: f64) -> Vec<BatchCost> {
     const OFTEN: usize = 8;
+    let often = |(batch, times): &(&u32, &Vec<u32>)| times.len() >= OFTEN * **batch as usize;
     let served: Vec<(u32, f64)> = runs
-        .iter_mut()
-        .filter(|(_, times)| times.len() >= OFTEN)
-        .filter_map(|(batch, times)| Some((*batch, f64::from(median(times)?) / 1e6)))
-        .collect();
-    let slower = served.iter().filter_map(|(batch, latency_s)| {
-        let before = profiled.iter().find(|cost| cost.batch == *batch)?;
-        Some(latency_s / before.latency_s)
-    });
-    let slower: Vec<f64> = slower.collect();
-    let factor = slower.iter().sum::<f64>() / slower.len().max(1) as f64;
-    let mut all: BTreeMap<u32, BatchCost> = profiled
         .iter()
-        .map(|cost| {
-            let latency_s = cost.latency_s * if factor > 0.0 { factor } else { 1.0 };
-            (cost.batch, BatchCost { latency_s, ..*cost })
+        .filter(often)
+        .filter_map(|(batch, times)| Some((*batch, (mean(times)? + gap_us) / 1e6)))
+        .collect();
+    let slower: Vec<f64> = served
+        .iter()
+        .filter_map(|(batch, latency_s)| {
+            let before = profiled.iter().find(|cost| cost.batch == *batch)?;
+            Some(latency_s / before.latency_s)
         })
         .collect();
+    let factor = slower.iter().sum::<f64>() / slower.len().max(1) as f64;
+    let factor = if factor > 0.0 { factor } else { 1.0 };
+    let raised = |cost: &BatchCost| {
+        let latency_s = cost.latency_s * factor;
+        (cost.batch, BatchCost { latency_s, ..*cost })
+    };
+    let mut all: BTreeMap<u32, BatchCost> = profiled.iter().map(raised).collect();
     for (batch, latency_s) in served {
         let nearest = profiled.iter().min_by_key(|cost| cost.batch.abs_diff(batch));
         if let Some(nearest) = nearest {
-            all.insert(
+            let cost = BatchCost {
                 batch,
-                BatchCost {
-                    batch,
-                    latency_s,
-                    ..*nearest
-                },
-            );
+                latency_s,
+                ..*nearest
+            };
+            all.insert(batch, cost);
         }
     }
     all.into_values().collect()
@@ -422,6 +457,7 @@ struct Noted {
 }
 
 struct Seen {
+    at: Instant,
     batch: u32,
     run_us: u32,
     /// What neither the queue nor the model took.
@@ -438,25 +474,29 @@ impl Noted {
     }
 }
 
+impl Noted {
+    fn seen(&self) -> MutexGuard<'_, Vec<Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Target for Noted {
     async fn ask(&self, number: u64) -> Outcome {
         let place = (number % self.inputs.len().max(1) as u64) as usize;
         let inputs = self.inputs.get(place).cloned().unwrap_or_default();
-        let begun = tokio::time::Instant::now();
+        let begun = Instant::now();
         match self.asker.ask(inputs).await {
             Ok(reply) => {
                 let took_us = u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX);
                 let inside: u32 = reply.hops.iter().map(|hop| hop.wait_us + hop.run_us).sum();
                 if let Some(last) = reply.hops.last() {
                     let seen = Seen {
+                        at: Instant::now(),
                         batch: last.batch,
                         run_us: last.run_us,
                         outside_us: took_us.saturating_sub(inside),
                     };
-                    self.seen
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .push(seen);
+                    self.seen().push(seen);
                 }
                 Outcome::Answered {
                     variant: reply.variant,
