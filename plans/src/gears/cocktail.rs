@@ -11,8 +11,8 @@ use super::fault::GearError;
 use super::models::{ModelSet, Models};
 use super::options::GearOptions;
 use crate::plan::{
-    Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Slo, Stage,
-    Wiring,
+    Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing,
+    Slo, Stage, Wiring,
 };
 use crate::profile::Profile;
 use crate::simulator::{Change, ReplicaEvent};
@@ -269,6 +269,7 @@ fn bare(
         variants: members(ensemble).map(variant).collect(),
         placement: Vec::new(),
         sharing: Sharing::Exclusive,
+        dropping: Dropping::None,
         slo: Some(options.slo),
         gears: vec![gear(models, ensemble, autoscale)],
     }
@@ -277,7 +278,10 @@ fn bare(
 fn gear(models: &Models, ensemble: &Ensemble, autoscale: &Autoscale) -> Gear {
     let stage = |model: &usize| Stage {
         name: models.name(*model).to_owned(),
+        task: None,
         variant: models.name(*model).to_owned(),
+        budget_us: None,
+        profiled: None,
         exit: Exit::Reply,
         batching: Batching {
             min_queue: autoscale.min_queue.clamp(1, models.max_batch(*model)),
