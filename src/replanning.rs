@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use kaskade::App;
 use kaskade::actors::planner::{PlannerConfig, Planning};
+use kaskade::actors::rhythm::Rhythm;
 use kaskade::actors::wire::PlanRequest;
 use kaskade::config::planner::{GearPolicy, PlannerRule};
 use kaskade::plans::gears::cocktail::{self, Autoscale};
@@ -43,7 +44,9 @@ pub(crate) fn planner(app: &App) -> anyhow::Result<Option<PlannerConfig>> {
         planning,
         limit: rule.limit.duration(),
         on_drift: rule.on_drift,
-        every: rule.every.map(|span| span.duration()),
+        rhythm: rule
+            .every
+            .map_or(Rhythm::Asked, |span| Rhythm::Every(span.duration())),
     }))
 }
 

@@ -1,13 +1,18 @@
 //! A request on loan to whoever serves a stage.
 
+use std::collections::BTreeMap;
+
 use actix::Message;
 use kaskade_models::Tensor;
+use kaskade_plans::plan::{Child, Edge};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
-    exchange::Exchange,
+    exchange::{Exchange, Spent},
     fault::{Code, Fault},
+    fork::Forked,
     headers::Trace,
+    planbook::Adopted,
     wire::{Done, DoneResult, Hop, StageRequest},
 };
 
@@ -68,6 +73,7 @@ impl Delivery {
             outputs,
             confidence,
             routed: false,
+            children: BTreeMap::new(),
         });
     }
 
@@ -77,6 +83,7 @@ impl Delivery {
             outputs,
             confidence,
             routed: true,
+            children: BTreeMap::new(),
         });
     }
 
@@ -99,13 +106,51 @@ impl Delivery {
     }
 
     /// Passes the request on: no answer is owed any more, the next stage owes it. `inputs` replaces what it was asked.
-    pub(crate) fn forward(mut self, edge: &kaskade_plans::plan::Edge, inputs: Option<Vec<Tensor>>) {
+    pub(crate) fn forward(mut self, adopted: &Adopted, edge: &Edge, inputs: Option<Vec<Tensor>>) {
         let Some(duty) = self.duty.take() else { return };
         let mut request = std::mem::take(&mut self.request);
         if let Some(inputs) = inputs {
             request.inputs = inputs;
         }
-        duty.exchange.dispatch(edge, request, self.deadline, self.trace);
+        duty.exchange
+            .dispatch(adopted, edge, request, self.deadline, self.trace);
+    }
+
+    /// Passes on the requests that a pipeline's task made of this one, and answers with how many there are and with the task's
+    /// own outputs. One that is dropped for being late is answered in its branch.
+    pub(crate) fn fork(mut self, adopted: &Adopted, children: &[Child], forked: Forked) {
+        let Some(exchange) = self.duty.as_ref().map(|duty| duty.exchange.clone()) else {
+            return;
+        };
+        let stage = adopted.stage(self.request.gear, &self.request.stage);
+        let spent = Spent {
+            spent_us: exchange.clock().now().saturating_sub(self.arrived),
+            budget_us: stage.and_then(|stage| stage.budget_us),
+        };
+        let counts = forked.counts();
+        for child in children {
+            let task = adopted.task_of(self.request.gear, &child.to);
+            let requests = forked.children.get(task).map_or(&[][..], Vec::as_slice);
+            for (index, inputs) in (0..).zip(requests) {
+                let request = StageRequest {
+                    branch: self.request.branch.child(task, index),
+                    inputs: inputs.clone(),
+                    ..self.request.without_inputs()
+                };
+                let (deadline, trace) = (self.deadline, self.trace);
+                let sent = exchange.forward(adopted, &child.to, request, deadline, trace, &spent);
+                if let Err(dropped) = sent {
+                    let (request, dropped) = *dropped;
+                    exchange.refuse(request, Fault::new(Code::Dropped, dropped.to_string()));
+                }
+            }
+        }
+        self.settle(DoneResult::Outputs {
+            outputs: forked.own,
+            confidence: None,
+            routed: true,
+            children: counts,
+        });
     }
 
     fn finish(mut self, result: DoneResult) {
@@ -118,6 +163,7 @@ impl Delivery {
         let done = Done {
             id: request.id,
             attempt: request.attempt,
+            branch: request.branch,
             stage: request.stage,
             replica: duty.replica,
             hops: request.hops,

@@ -17,7 +17,8 @@ use bytes::Bytes;
 use dashmap::DashMap;
 use kaskade_plans::{
     liveness::Liveness,
-    plan::Edge,
+    plan::{Edge, Exit},
+    rerouting::{self, Backup, Decision, Dropped, Forwarding},
     routing::{self, Destination},
 };
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -28,6 +29,7 @@ use crate::{
     delivery::Delivery,
     fault::{Code, Fault},
     headers::{self, Trace},
+    planbook::Adopted,
     subjects::{App, SubjectError},
     wire::{Done, DoneResult, Message as _, StageRequest},
 };
@@ -54,6 +56,12 @@ pub struct LocalReplica {
 
 /// Bytes that the headers of a message may take of the broker's `max_payload`.
 pub const HEADROOM: usize = 1024;
+
+/// The time that a request spent at a pipeline's task, and what it should have, microseconds.
+pub(crate) struct Spent {
+    pub(crate) spent_us: u64,
+    pub(crate) budget_us: Option<u64>,
+}
 
 /// One thing for the bus.
 enum Outgoing {
@@ -170,9 +178,95 @@ impl Exchange {
         }
     }
 
-    /// Sends a request to a stage: to a replica of this process where the policy prefers one, else over the bus. Returns
-    /// the replica it went to, where that is known.
+    /// Sends a request along an edge of the plan that admitted it: to a replica of this process where the policy prefers one,
+    /// else over the bus. Returns the replica it went to, where that is known.
     pub fn dispatch(
+        &self,
+        adopted: &Adopted,
+        edge: &Edge,
+        request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+    ) -> Option<String> {
+        match self.destination(edge) {
+            Destination::Replica(id) => {
+                let id = id.to_owned();
+                self.to_replica(adopted, edge, &id, request, deadline, trace);
+                Some(id)
+            }
+            Destination::QueueGroup => self.to_group(edge, request, deadline, trace),
+        }
+    }
+
+    /// Sends on what came of a pipeline's task, unless the policy drops it for being late ([`rerouting`]).
+    ///
+    /// # Errors
+    /// Why it was dropped, with the request.
+    pub(crate) fn forward(
+        &self,
+        adopted: &Adopted,
+        edge: &Edge,
+        request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+        spent: &Spent,
+    ) -> Result<(), Box<(StageRequest, Dropped)>> {
+        let Destination::Replica(chosen) = self.destination(edge) else {
+            self.to_group(edge, request, deadline, trace);
+            return Ok(());
+        };
+        let gear = request.gear;
+        let stage = |id: &str| adopted.stage_at(gear, edge, Some(id));
+        let profiled = |id: &str| stage(id).and_then(|stage| stage.profiled);
+        let forwarding = Forwarding {
+            spent_us: spent.spent_us,
+            budget_us: spent.budget_us,
+            left_us: Some(deadline.saturating_sub(self.0.clock.now())),
+            run_us: profiled(chosen).map_or(0, |profiled| profiled.run_us),
+            last: stage(chosen).is_some_and(|stage| !matches!(stage.exit, Exit::FanOut { .. })),
+        };
+        let backups = edge.backup.iter().map(String::as_str).filter_map(|id| {
+            let profiled = profiled(id).filter(|_| self.reachable(id))?;
+            Some(Backup {
+                replica: id,
+                run_us: profiled.run_us,
+                accuracy: profiled.accuracy,
+            })
+        });
+        let backups: Vec<Backup<&str>> = backups.collect();
+        let dropping = adopted.plan.dropping;
+        let to = match rerouting::decide(dropping, &forwarding, backups.iter().copied(), self.draw()) {
+            Decision::Forward => chosen,
+            Decision::Reroute(backup) => backup,
+            Decision::Drop(dropped) => return Err(Box::new((request, dropped))),
+        };
+        self.to_replica(adopted, edge, to, request, deadline, trace);
+        Ok(())
+    }
+
+    fn destination<'a>(&self, edge: &'a Edge) -> Destination<&'a str> {
+        routing::destination(edge, |replica| self.reachable(replica), self.draw())
+    }
+
+    fn to_replica(
+        &self,
+        adopted: &Adopted,
+        edge: &Edge,
+        id: &str,
+        mut request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+    ) {
+        let stage = adopted.stage_at(request.gear, edge, Some(id));
+        let stage = stage.map_or(edge.stage.as_str(), |stage| stage.name.as_str());
+        stage.clone_into(&mut request.stage);
+        match self.local(stage, |replica| replica.id == id) {
+            Some(replica) => self.hand_over(&replica, request, deadline, trace),
+            None => self.send(self.0.app.replica(id), request, deadline, trace),
+        }
+    }
+
+    fn to_group(
         &self,
         edge: &Edge,
         mut request: StageRequest,
@@ -180,21 +274,6 @@ impl Exchange {
         trace: Trace,
     ) -> Option<String> {
         edge.stage.clone_into(&mut request.stage);
-        let draw = self.draw();
-        match routing::destination(edge, |replica| self.reachable(&edge.stage, replica), draw) {
-            Destination::Replica(id) => {
-                let id = id.to_owned();
-                match self.local(&edge.stage, |replica| replica.id == id) {
-                    Some(replica) => self.hand_over(&replica, request, deadline, trace),
-                    None => self.send(self.0.app.replica(&id), request, deadline, trace),
-                }
-                Some(id)
-            }
-            Destination::QueueGroup => self.to_group(edge, request, deadline, trace),
-        }
-    }
-
-    fn to_group(&self, edge: &Edge, request: StageRequest, deadline: u64, trace: Trace) -> Option<String> {
         let near = self.local(&edge.stage, |replica| {
             routing::prefer_local(replica.depth.load(Ordering::Relaxed), replica.max_batch)
         });
@@ -215,9 +294,12 @@ impl Exchange {
             .cloned()
     }
 
-    fn reachable(&self, stage: &str, replica: &str) -> bool {
-        self.liveness(|liveness| liveness.alive(replica))
-            || self.local(stage, |local| local.id == replica).is_some()
+    fn reachable(&self, replica: &str) -> bool {
+        let here = || {
+            let mut stages = self.0.stages.iter();
+            stages.any(|replicas| replicas.iter().any(|local| local.id == replica))
+        };
+        self.liveness(|liveness| liveness.alive(replica)) || here()
     }
 
     fn hand_over(&self, replica: &LocalReplica, request: StageRequest, deadline: u64, trace: Trace) {
@@ -254,29 +336,22 @@ impl Exchange {
                     payload,
                 );
             }
-            Err(fault) => {
-                let StageRequest {
-                    id,
-                    ingress,
-                    attempt,
-                    stage,
-                    hops,
-                    ..
-                } = request;
-                let result = DoneResult::Fault(fault);
-                self.done(
-                    &ingress,
-                    Done {
-                        id,
-                        attempt,
-                        stage,
-                        replica: String::new(),
-                        hops,
-                        result,
-                    },
-                );
-            }
+            Err(fault) => self.refuse(request, fault),
         }
+    }
+
+    /// Answers a request that goes no further.
+    pub(crate) fn refuse(&self, request: StageRequest, fault: Fault) {
+        let done = Done {
+            id: request.id,
+            attempt: request.attempt,
+            branch: request.branch,
+            stage: request.stage,
+            replica: String::new(),
+            hops: request.hops,
+            result: DoneResult::Fault(fault),
+        };
+        self.done(&request.ingress, done);
     }
 
     /// The message as bytes, if the broker carries that many.

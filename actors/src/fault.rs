@@ -112,6 +112,10 @@ Read the plan again, decide again, write again."
         "A defect in Kaskade, or a fault of a kind that a newer peer knows and this one does not; then its own code \
 stands at the start of the message.\n\
 Please report it with the message and the log around it."
+    Dropped "KSK0018" 504 false "It was dropped early: it would have been late."
+        "A task of a pipeline took longer for this request than its latency budget, and what follows could not make up for it; \
+dropping it now leaves its time to requests that can still be answered in theirs (Loki's early dropping).\n\
+Send it again when the load is lower, add workers, or plan with a looser latency objective; `dropping` in the plan chooses the mechanism."
 }
 
 impl Code {

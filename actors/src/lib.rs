@@ -17,6 +17,7 @@
 //! | [`exchange`] | the switch in front of the bus: mailbox or subject |
 //! | [`system`] | the thin module around actix: subjects become mailboxes |
 //! | [`delivery`] | a request on loan to whoever serves a stage |
+//! | `fork` | how a pipeline's task makes several requests of one |
 //! | [`ingress`] | the doors, and the owner of every request |
 //! | [`batcher`] | the queue of one replica |
 //! | [`device`] | a device whose replicas take turns |
@@ -25,6 +26,7 @@
 //! | [`watcher`] | who fell silent |
 //! | [`shifter`] | which gear the app is in |
 //! | [`planner`] | makes another plan when asked |
+//! | [`rhythm`] | when a planner plans without being asked |
 //! | [`node`] | a process's share of an app, assembled |
 //! | [`service`] | an app in a few lines |
 //! | [`attach`] | joining a running app with an actor of one's own |
@@ -43,6 +45,7 @@ pub mod device;
 pub mod discovery;
 pub mod exchange;
 pub mod fault;
+mod fork;
 pub mod headers;
 pub mod ids;
 pub mod ingress;
@@ -51,6 +54,7 @@ pub mod metrics;
 pub mod node;
 pub mod planbook;
 pub mod planner;
+pub mod rhythm;
 pub mod router;
 pub mod service;
 pub mod shifter;

@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::{
     discovery::{EndpointStats, ServiceStats},
     fault::{Code, Fault},
+    wire::Forks,
 };
 
 /// Requests that came to an ingress, accepted or not: the offered load.
@@ -38,6 +39,10 @@ pub const SHIFTS: &str = "kaskade_gear_shifts_total";
 pub const VARIANT_REQUESTS: &str = "kaskade_variant_requests_total";
 /// Batches run, by variant.
 pub const VARIANT_BATCHES: &str = "kaskade_variant_batches_total";
+/// Requests that came apart at a task of a pipeline, by variant.
+pub const FORKED: &str = "kaskade_forked_requests_total";
+/// Requests that they came to, by variant and task.
+pub const FORK_CHILDREN: &str = "kaskade_fork_children_requests_total";
 /// Time the model thread was busy, by variant.
 pub const VARIANT_BUSY: &str = "kaskade_variant_busy_microseconds_total";
 
@@ -55,6 +60,7 @@ pub struct Metrics {
     faults: DashMap<Code, u64>,
     last_fault: Mutex<Option<Fault>>,
     variants: DashMap<String, VariantCount>,
+    forks: DashMap<String, Forks>,
 }
 
 /// What a variant has done.
@@ -89,6 +95,8 @@ pub struct Reading {
     pub faults: BTreeMap<String, u64>,
     /// [`VARIANT_REQUESTS`], [`VARIANT_BATCHES`] and [`VARIANT_BUSY`], by variant.
     pub variants: BTreeMap<String, VariantCount>,
+    /// [`FORKED`] and [`FORK_CHILDREN`], by variant.
+    pub forks: BTreeMap<String, Forks>,
 }
 
 impl Metrics {
@@ -142,6 +150,14 @@ impl Metrics {
         }
     }
 
+    pub(crate) fn forked(&self, variant: &str, children: &BTreeMap<String, u32>) {
+        let mut forks = self.forks.entry(variant.to_owned()).or_default();
+        forks.requests += 1;
+        for (task, count) in children {
+            *forks.children.entry(task.clone()).or_default() += u64::from(*count);
+        }
+    }
+
     /// All counters now.
     pub fn read(&self) -> Reading {
         Reading {
@@ -161,6 +177,11 @@ impl Metrics {
                 .variants
                 .iter()
                 .map(|entry| (entry.key().clone(), *entry.value()))
+                .collect(),
+            forks: self
+                .forks
+                .iter()
+                .map(|entry| (entry.key().clone(), entry.value().clone()))
                 .collect(),
         }
     }

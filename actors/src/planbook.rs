@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use kaskade_plans::{
     confidence::Calibration,
-    plan::{Batching, Exit, Gear, Plan, Stage},
+    plan::{Batching, Edge, Exit, Gear, Plan, Stage},
 };
 use thiserror::Error;
 use tokio::sync::watch;
@@ -22,6 +22,8 @@ pub struct Adopted {
     pub epoch: u64,
     /// The plan, validated.
     pub plan: Plan,
+    /// Replica to the variant it runs.
+    variants: BTreeMap<String, String>,
 }
 
 /// Why a plan or a gear was not adopted. What served before goes on serving.
@@ -44,14 +46,6 @@ pub enum AdoptError {
         theirs: String,
         /// This app.
         ours: String,
-    },
-    /// The plan uses what this build does not serve yet.
-    #[error(
-        "stage `{stage}` exits by fan_out, which is planned for but not served by this version; use bands, next or reply"
-    )]
-    FanOut {
-        /// The stage.
-        stage: String,
     },
     /// A newer plan has been adopted already.
     #[error("epoch {epoch} is stale: {current} is running")]
@@ -78,6 +72,28 @@ pub enum AdoptError {
 }
 
 impl Adopted {
+    fn new(epoch: u64, plan: Plan) -> Self {
+        let placed = plan.placement.iter();
+        let variants = placed.map(|replica| (replica.id.clone(), replica.variant.clone()));
+        Self {
+            epoch,
+            variants: variants.collect(),
+            plan,
+        }
+    }
+
+    /// The stage at which a request that came along an edge is handled by that replica ([`Wiring::stage_for`]); the one that
+    /// the edge names where no replica was picked.
+    ///
+    /// [`Wiring::stage_for`]: kaskade_plans::plan::Wiring::stage_for
+    pub fn stage_at(&self, gear: u32, edge: &Edge, replica: Option<&str>) -> Option<&Stage> {
+        let wiring = &self.gear(gear)?.wiring;
+        match replica.and_then(|id| self.variants.get(id)) {
+            Some(variant) => wiring.stage_for(edge, variant),
+            None => wiring.stages.iter().find(|stage| stage.name == edge.stage),
+        }
+    }
+
     /// The gear of that index.
     pub fn gear(&self, index: u32) -> Option<&Gear> {
         self.plan.gears.get(index as usize)
@@ -90,6 +106,25 @@ impl Adopted {
             .stages
             .iter()
             .find(|stage| stage.name == name)
+    }
+
+    /// Whether what comes along that edge may go on from there to somebody else.
+    pub fn roams(&self, gear: u32, edge: &Edge) -> bool {
+        let Some(gear) = self.gear(gear) else { return false };
+        let stages = &gear.wiring.stages;
+        let named = stages.iter().find(|stage| stage.name == edge.stage);
+        named.is_some_and(|named| {
+            let mut siblings = gear.wiring.siblings(named);
+            siblings.any(|stage| stage.exit != Exit::Reply)
+        })
+    }
+
+    /// The task that an edge leads to; the stage itself where that serves none.
+    pub fn task_of<'a>(&'a self, gear: u32, edge: &'a Edge) -> &'a str {
+        let task = self
+            .stage(gear, &edge.stage)
+            .and_then(|stage| stage.task.as_deref());
+        task.unwrap_or(&edge.stage)
     }
 
     /// How the variant's outputs become a confidence.
@@ -180,16 +215,7 @@ impl PlanBook {
                 ours: self.app.clone(),
             });
         }
-        let stages = plan.gears.iter().flat_map(|gear| &gear.wiring.stages);
-        if let Some(stage) = stages
-            .into_iter()
-            .find(|stage| matches!(stage.exit, Exit::FanOut { .. }))
-        {
-            return Err(AdoptError::FanOut {
-                stage: stage.name.clone(),
-            });
-        }
-        let mut adopted = Some(Arc::new(Adopted { epoch, plan }));
+        let mut adopted = Some(Arc::new(Adopted::new(epoch, plan)));
         let mut refused = None;
         self.page.send_if_modified(|page| {
             if let Some((current, _)) = page.epochs.last_key_value()

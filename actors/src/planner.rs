@@ -4,29 +4,26 @@
 //! running plan is untouched; the asker gets a [`PlanReport`] in any case. What it finds is written by compare-and-set
 //! against the epoch that ran when it began, so of two planners one wins and the other is told that it is stale.
 //!
-//! It plans when asked, when the load has drifted, or period by period; in the last case the request names the highest load
-//! of the period that ended, counted as the ingresses tell it.
+//! It plans when asked, when the load has drifted, or in a rhythm of its own ([`Rhythm`]).
 
 use std::{sync::Arc, thread, time::Duration};
 
 use actix::{Actor, Addr, Context, Handler, Message, ResponseFuture};
 use async_nats::Subject;
 use futures::StreamExt;
-use kaskade_plans::{load::LoadBook, plan::Plan};
-use tokio::{
-    sync::{Semaphore, oneshot},
-    time::{MissedTickBehavior, interval},
-};
+use kaskade_plans::plan::Plan;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::{
     bus::Bus,
     exchange::Exchange,
     node::NodeError,
     planbook::PlanBook,
-    shifter::{DRIFT, LOAD},
+    rhythm::{Listening, Rhythm},
+    shifter::DRIFT,
     store::{PlanStore, StoreError},
     subjects,
-    wire::{DriftNotice, LoadCount, Message as _, PlanReport, PlanRequest},
+    wire::{DriftNotice, Message as _, PlanReport, PlanRequest},
 };
 
 /// Name of the event that tells how planning ended.
@@ -44,8 +41,8 @@ pub struct PlannerConfig {
     pub limit: Duration,
     /// Whether a drift of the load makes a new plan without anybody asking.
     pub on_drift: bool,
-    /// How often a new plan is made without anybody asking, if at all.
-    pub every: Option<Duration>,
+    /// When else a new plan is made without anybody asking.
+    pub rhythm: Rhythm,
 }
 
 impl std::fmt::Debug for PlannerConfig {
@@ -53,7 +50,7 @@ impl std::fmt::Debug for PlannerConfig {
         f.debug_struct("PlannerConfig")
             .field("limit", &self.limit)
             .field("on_drift", &self.on_drift)
-            .field("every", &self.every)
+            .field("rhythm", &self.rhythm)
             .finish_non_exhaustive()
     }
 }
@@ -92,10 +89,9 @@ impl Planner {
     pub async fn listen(self, bus: &Bus) -> Result<Addr<Self>, NodeError> {
         let app = self.exchange.app().clone();
         let (exchange, on_drift) = (self.exchange.clone(), self.config.on_drift);
-        let every = self.config.every;
-        let loads = match every {
-            Some(_) => Some(bus.subscribe(app.event(LOAD)?, None).await?),
-            None => None,
+        let rhythm = match &self.config.rhythm {
+            Rhythm::Asked => None,
+            unasked => Some(Listening::begin(bus, &exchange, *unasked).await?),
         };
         let mut requests = bus
             .subscribe(app.replan(), Some(subjects::PLANNER_GROUP.to_owned()))
@@ -104,8 +100,9 @@ impl Planner {
         // Only a round trip proves that the subscriptions stand.
         bus.barrier().await?;
         let planner = self.start();
-        if let (Some(every), Some(loads)) = (every, loads) {
-            actix::spawn(plan_by_periods(planner.clone(), exchange.clone(), every, loads));
+        if let Some(listening) = rhythm {
+            let desk = planner.clone();
+            actix::spawn(listening.ask(move |request| desk.do_send(MakePlan(request))));
         }
         let desk = planner.clone();
         actix::spawn(async move {
@@ -130,52 +127,13 @@ impl Planner {
     }
 }
 
-/// Over what the load is counted, between the ends of periods: a second.
-const COUNTED: Duration = Duration::from_secs(1);
-
-/// Asks for a plan at the end of every period, for the highest load that a second of it had.
-async fn plan_by_periods(
-    desk: Addr<Planner>,
-    exchange: Exchange,
-    every: Duration,
-    mut loads: async_nats::Subscriber,
-) {
-    let clock = exchange.clock();
-    let mut book = LoadBook::new(clock.now());
-    let mut ticks = interval(COUNTED.min(every));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut began, mut counted_at, mut peak_qps) = (clock.now(), clock.now(), 0.0_f64);
-    loop {
-        tokio::select! {
-            message = loads.next() => match message.map(|message| LoadCount::decode(&message.payload)) {
-                Some(Ok(count)) => book.heard(&count.ingress, count.arrivals, clock.now()),
-                Some(Err(error)) => tracing::warn!(%error, "a count of the load could not be read"),
-                None => return,
-            },
-            _ = ticks.tick() => {
-                let now = clock.now();
-                let elapsed_s = now.saturating_sub(counted_at).max(1) as f64 / 1e6;
-                peak_qps = peak_qps.max(book.take(now) as f64 / elapsed_s);
-                counted_at = now;
-                if u128::from(now.saturating_sub(began)) >= every.as_micros() {
-                    desk.do_send(MakePlan(PlanRequest {
-                        reason: format!("{} s are over", every.as_secs_f64()),
-                        peak_qps: (peak_qps > 0.0).then_some(peak_qps),
-                        measured: Vec::new(),
-                    }));
-                    (began, peak_qps) = (now, 0.0);
-                }
-            }
-        }
-    }
-}
-
 /// The request that a drift makes.
 fn after(drift: DriftNotice) -> PlanRequest {
     PlanRequest {
         reason: format!("the load drifted by {:.2}", drift.distance),
         peak_qps: Some(drift.peak_qps),
         measured: drift.measured,
+        ..PlanRequest::default()
     }
 }
 

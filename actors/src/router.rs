@@ -7,13 +7,14 @@ use actix::{Actor, Context, Handler, Message};
 use kaskade_models::{BatchResult, Tensor};
 use kaskade_plans::{
     confidence::{Calibration, ConfidenceError, Estimator, Scores},
-    plan::{Edge, Exit},
+    plan::{Child, Edge, Exit},
     routing::{self, Route},
 };
 
 use crate::{
     delivery::Delivery,
     fault::{Code, Fault},
+    fork,
     metrics::Metrics,
     planbook::{Adopted, PlanBook},
 };
@@ -38,13 +39,15 @@ pub struct Batch {
 }
 
 /// Where a result goes next.
-pub(crate) enum Way {
+pub(crate) enum Way<'a> {
     /// To the client.
     Reply,
     /// To another stage with the original inputs.
-    Forward(Edge),
+    Forward(&'a Edge),
     /// To the next partition, which continues from these outputs.
-    Continue(Edge),
+    Continue(&'a Edge),
+    /// To the tasks below, as many requests as there are in these outputs.
+    Fork(&'a [Child]),
 }
 
 impl Router {
@@ -59,19 +62,32 @@ impl Router {
 
     fn route(&self, delivery: Delivery, outputs: Vec<Tensor>) {
         let request = &delivery.request;
-        let decided = self
-            .book
-            .at(request.epoch)
-            .ok_or_else(|| unknown_epoch(request.epoch))
-            .and_then(|adopted| {
-                let confidence = confidence(&adopted, &self.variant, &outputs)?;
-                way(&adopted, request.gear, &request.stage, confidence).map(|way| (way, confidence))
-            });
-        match decided {
+        let Some(adopted) = self.book.at(request.epoch) else {
+            let fault = unknown_epoch(request.epoch);
+            return delivery.fail(fault);
+        };
+        let confidence = match confidence(&adopted, &self.variant, &outputs) {
+            Ok(confidence) => confidence,
+            Err(fault) => return delivery.fail(fault),
+        };
+        match way(&adopted, request.gear, &request.stage, confidence) {
             Err(fault) => delivery.fail(fault),
-            Ok((Way::Reply, confidence)) => delivery.reply(outputs, confidence),
-            Ok((Way::Forward(edge), _)) => delivery.forward(&edge, None),
-            Ok((Way::Continue(edge), _)) => delivery.forward(&edge, Some(outputs)),
+            Ok(Way::Reply) => delivery.reply(outputs, confidence),
+            Ok(Way::Forward(edge)) => delivery.forward(&adopted, edge, None),
+            Ok(Way::Continue(edge)) => delivery.forward(&adopted, edge, Some(outputs)),
+            Ok(Way::Fork(children)) => self.fork(delivery, &adopted, children, outputs),
+        }
+    }
+
+    fn fork(&self, delivery: Delivery, adopted: &Adopted, children: &[Child], outputs: Vec<Tensor>) {
+        let gear = delivery.request.gear;
+        let tasks = children.iter().map(|child| adopted.task_of(gear, &child.to));
+        match fork::fork(outputs, tasks) {
+            Err(fault) => delivery.fail(fault),
+            Ok(forked) => {
+                self.metrics.forked(&self.variant, &forked.counts());
+                delivery.fork(adopted, children, forked);
+            }
         }
     }
 }
@@ -105,7 +121,12 @@ impl Handler<Batch> for Router {
 }
 
 /// Applies a stage's exit.
-pub(crate) fn way(adopted: &Adopted, gear: u32, stage: &str, confidence: Option<f64>) -> Result<Way, Fault> {
+pub(crate) fn way<'a>(
+    adopted: &'a Adopted,
+    gear: u32,
+    stage: &str,
+    confidence: Option<f64>,
+) -> Result<Way<'a>, Fault> {
     let Some(found) = adopted.stage(gear, stage) else {
         let message = format!("epoch {} gear {gear} has no stage `{stage}`", adopted.epoch);
         return Err(Fault::new(Code::Internal, message));
@@ -113,12 +134,9 @@ pub(crate) fn way(adopted: &Adopted, gear: u32, stage: &str, confidence: Option<
     let continues = matches!(found.exit, Exit::Next { .. });
     match routing::route(&found.exit, confidence) {
         Ok(Route::Reply) => Ok(Way::Reply),
-        Ok(Route::Forward(edge)) if continues => Ok(Way::Continue(edge.clone())),
-        Ok(Route::Forward(edge)) => Ok(Way::Forward(edge.clone())),
-        Ok(Route::FanOut(_)) => Err(Fault::new(
-            Code::Internal,
-            format!("stage `{stage}` fans out, which is not served"),
-        )),
+        Ok(Route::Forward(edge)) if continues => Ok(Way::Continue(edge)),
+        Ok(Route::Forward(edge)) => Ok(Way::Forward(edge)),
+        Ok(Route::FanOut(children)) => Ok(Way::Fork(children)),
         Err(error) => Err(Fault::new(
             Code::NotCalibrated,
             format!("stage `{stage}`: {error}"),

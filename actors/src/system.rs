@@ -116,6 +116,7 @@ fn refuse_undecodable(exchange: &Exchange, replica: &str, message: &Message, rea
     let done = Done {
         id: 0,
         attempt: 0,
+        branch: Branch::ROOT,
         stage: String::new(),
         replica: replica.to_owned(),
         hops: Vec::new(),

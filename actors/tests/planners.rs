@@ -20,6 +20,7 @@ use kaskade_actors::{
     App, Client, Node,
     bus::BusConfig,
     planner::{PlannerConfig, Planning},
+    rhythm::Rhythm,
     wire::{DriftNotice, Message, PlanReport, PlanRequest},
 };
 use tokio::time::timeout;
@@ -29,7 +30,7 @@ fn planner(planning: Planning, limit: Duration) -> PlannerConfig {
         planning,
         limit,
         on_drift: false,
-        every: None,
+        rhythm: Rhythm::Asked,
     }
 }
 
@@ -181,7 +182,7 @@ fn scaling() -> Planning {
 #[test]
 fn replicas_come_and_go_with_the_load_period_by_period() {
     let config = PlannerConfig {
-        every: Some(Duration::from_millis(200)),
+        rhythm: Rhythm::Every(Duration::from_millis(200)),
         ..planner(scaling(), PATIENCE)
     };
     let node = service("scale").planner(config).start().unwrap();

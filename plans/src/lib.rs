@@ -13,6 +13,7 @@
 //! | [`batching`] | when a replica's queue becomes a batch |
 //! | [`turns`] | whose turn it is on a device that runs one batch at a time |
 //! | [`vote`] | what an ensemble answers |
+//! | [`gather`] | the branches of a pipeline's request, gathered into one reply |
 //! | [`ledger`] | the book of accepted requests: one terminal reply each |
 //! | [`admission`] | which requests to accept, so that goodput stays level under overload |
 //! | [`energy`] | joules, where known |
@@ -37,6 +38,7 @@ pub mod confidence;
 pub mod drift;
 pub mod energy;
 pub mod fit;
+pub mod gather;
 pub mod gears;
 pub mod invalid;
 pub mod ledger;

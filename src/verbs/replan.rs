@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let request = PlanRequest {
         reason: args.reason.clone(),
         peak_qps: args.qps,
-        measured: Vec::new(),
+        ..PlanRequest::default()
     };
     let limit = app
         .planner

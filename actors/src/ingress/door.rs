@@ -176,6 +176,7 @@ async fn pump_answers(mut answers: async_nats::Subscriber, app: App, ingress: Ad
             Done {
                 id,
                 attempt: 0,
+                branch: Branch::ROOT,
                 stage: String::new(),
                 replica: String::new(),
                 hops: Vec::new(),

@@ -3,6 +3,7 @@
 //! The book-keeping from which "exactly one terminal reply, before the budget ends" follows is
 //! [`kaskade_plans::ledger`]; when to shed is [`kaskade_plans::admission`]. Here they meet messages and timers.
 
+mod answering;
 mod ballot;
 mod door;
 mod reply;
@@ -15,12 +16,14 @@ use kaskade_models::Tensor;
 use kaskade_plans::{
     admission::{Admission, AdmissionConfig},
     drift::DriftConfig,
+    gather::{Branch, Gather},
     ledger::{Admitted, Answer, Failure, Ledger, LedgerConfig},
     plan::Edge,
     shifting::ShiftConfig,
 };
 use tokio::sync::OwnedSemaphorePermit;
 
+use answering::End;
 use ballot::Ballot;
 pub use door::{Door, open};
 
@@ -107,6 +110,8 @@ struct Kept {
     stage: String,
     /// What the members of an ensemble have answered.
     ballot: Ballot,
+    /// What has come of the branches of a pipeline's request.
+    gather: Gather<End>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -168,7 +173,13 @@ impl Ingress {
         let request = self.stage_request(id, attempt, kept, Vec::new());
         let entry = gear.wiring.entry.clone();
         if gear.wiring.ensemble.is_empty() {
-            return self.send_to(&entry, request, now);
+            let roams = kept.adopted.roams(kept.gear, &entry);
+            self.send_to(&entry, request, now);
+            if roams {
+                // Whoever routes it on does not say so here: whoever is lost, it may have been there.
+                self.ledger.sent(id, attempt, None, now);
+            }
+            return;
         }
         let missing = gear.wiring.members().filter(|edge| !kept.ballot.has(&edge.stage));
         for edge in missing.cloned().collect::<Vec<_>>() {
@@ -184,7 +195,9 @@ impl Ingress {
             return;
         };
         edge.stage.clone_into(&mut kept.stage);
-        let to = self.exchange.dispatch(edge, request, kept.deadline, kept.trace);
+        let adopted = Arc::clone(&kept.adopted);
+        let (deadline, trace) = (kept.deadline, kept.trace);
+        let to = self.exchange.dispatch(&adopted, edge, request, deadline, trace);
         self.ledger.sent(id, attempt, to.as_deref(), now);
     }
 
@@ -193,162 +206,12 @@ impl Ingress {
             id,
             ingress: self.id.clone(),
             attempt,
+            branch: Branch::ROOT,
             epoch: kept.adopted.epoch,
             gear: kept.gear,
             stage: String::new(),
             hops,
             inputs: kept.inputs.clone(),
-        }
-    }
-
-    /// A stage that does not route by itself (a custom actor, a process in another language) left the exit to us.
-    fn route_on_behalf(&mut self, done: Done, now: u64) {
-        let (id, attempt) = (done.id, done.attempt);
-        let DoneResult::Outputs {
-            outputs, confidence, ..
-        } = done.result
-        else {
-            return;
-        };
-        let Some(kept) = self.ledger.get(id) else {
-            return self.metrics.stale();
-        };
-        let decided = match confidence {
-            Some(given) => Ok(Some(given)),
-            None => Self::confidence_of(kept, &done.stage, &outputs),
-        }
-        .and_then(|confidence| {
-            router::way(&kept.adopted, kept.gear, &done.stage, confidence).map(|way| (way, confidence))
-        });
-        match decided {
-            Err(fault) => self.fail(id, attempt, &fault, now),
-            Ok((Way::Reply, confidence)) => {
-                let result = DoneResult::Outputs {
-                    outputs,
-                    confidence,
-                    routed: true,
-                };
-                self.answer(Done { result, ..done }, now);
-            }
-            Ok((Way::Forward(edge), _)) => {
-                let request = self.stage_request(id, attempt, kept, done.hops);
-                self.send_to(&edge, request, now);
-            }
-            Ok((Way::Continue(edge), _)) => {
-                let request = StageRequest {
-                    inputs: outputs,
-                    ..self.stage_request(id, attempt, kept, done.hops)
-                };
-                self.send_to(&edge, request, now);
-            }
-        }
-    }
-
-    /// Fills in what a worker in another language may leave out: it answers what it was asked last.
-    fn complete(&self, done: &mut Done) {
-        if done.attempt == 0 {
-            done.attempt = self.ledger.place(done.id).map_or(0, |(attempt, _)| attempt);
-        }
-        if done.stage.is_empty()
-            && let Some(kept) = self.ledger.get(done.id)
-        {
-            kept.stage.clone_into(&mut done.stage);
-        }
-    }
-
-    fn confidence_of(kept: &Kept, stage: &str, outputs: &[Tensor]) -> Result<Option<f64>, Fault> {
-        let variant = kept
-            .adopted
-            .stage(kept.gear, stage)
-            .map(|stage| stage.variant.as_str());
-        variant.map_or(Ok(None), |variant| {
-            router::confidence(&kept.adopted, variant, outputs)
-        })
-    }
-
-    /// The terminal result, unless the request has been answered already, or further members of an ensemble must vote.
-    fn answer(&mut self, done: Done, now: u64) {
-        let (id, attempt) = (done.id, done.attempt);
-        let members = self.members(id);
-        if members <= 1 {
-            return self.end(done, false, now);
-        }
-        if let Some(kept) = self.ledger.get_mut(id) {
-            kept.ballot.cast(done);
-        }
-        self.count(id, attempt, members, now);
-    }
-
-    /// How many answers make up the reply; 0 for a request that has had it.
-    fn members(&self, id: u64) -> usize {
-        let gear = self.ledger.get(id).and_then(|kept| kept.adopted.gear(kept.gear));
-        gear.map_or(0, |gear| gear.wiring.members().count())
-    }
-
-    /// Ends a request of an ensemble once every member has answered or failed. True if that has happened.
-    fn count(&mut self, id: u64, attempt: u32, members: usize, now: u64) -> bool {
-        let Some(ballot) = self.ledger.get(id).map(|kept| &kept.ballot) else {
-            return false;
-        };
-        let degraded = ballot.lacks(members);
-        match ballot.winner().filter(|_| ballot.len() >= members) {
-            Some(winner) => self.end(
-                Done {
-                    id,
-                    attempt,
-                    ..winner
-                },
-                degraded,
-                now,
-            ),
-            None => return false,
-        }
-        true
-    }
-
-    fn end(&mut self, done: Done, degraded: bool, now: u64) {
-        match self.ledger.answered(done.id, done.attempt, now) {
-            Answer::First(kept) => {
-                self.admission.completed(now);
-                self.reply_with(kept, done, degraded);
-            }
-            Answer::Stale => self.metrics.stale(),
-        }
-    }
-
-    /// The end of a request without its answer: the vote of the members that did answer, or else the fault.
-    fn close(&self, kept: Kept, fault: &Fault) {
-        match kept.ballot.winner() {
-            Some(done) => self.reply_with(kept, done, true),
-            None => self.refuse(kept.client, fault),
-        }
-    }
-
-    /// A member of an ensemble failed for good: the others answer for it, unless none is left. True if they do, or may.
-    fn abstain(&mut self, done: &Done, fault: &Fault, now: u64) -> bool {
-        let members = self.members(done.id);
-        if members <= 1 || may_retry(fault) {
-            return false;
-        }
-        if let Some(kept) = self.ledger.get_mut(done.id) {
-            kept.ballot.abstain(&done.stage);
-            if kept.ballot.len() < members {
-                return true;
-            }
-        }
-        self.count(done.id, done.attempt, members, now)
-    }
-
-    /// An attempt failed: another one, or the terminal fault.
-    fn fail(&mut self, id: u64, attempt: u32, fault: &Fault, now: u64) {
-        match self.ledger.failed(id, attempt, may_retry(fault), now) {
-            // The sweep sends it again once it is due.
-            Failure::Retry { .. } => {}
-            Failure::Terminal(kept) => {
-                self.admission.completed(now);
-                self.close(kept, fault);
-            }
-            Failure::Stale => self.metrics.stale(),
         }
     }
 
@@ -410,6 +273,7 @@ impl Ingress {
             gear,
             stage: String::new(),
             ballot: Ballot::default(),
+            gather: Gather::default(),
             _permit: permit,
         };
         match self.ledger.admit(now, read.budget_us, kept) {
@@ -462,8 +326,11 @@ impl Handler<Finished> for Ingress {
             DoneResult::Outputs { routed: true, .. } => self.answer(done, now),
             DoneResult::Outputs { routed: false, .. } => self.route_on_behalf(done, now),
             DoneResult::Fault(fault) => {
-                if !self.abstain(&done, fault, now) {
-                    self.fail(done.id, done.attempt, fault, now);
+                let fault = fault.clone();
+                if !done.branch.is_root() && !may_retry(&fault) {
+                    self.gather(done, now);
+                } else if !self.abstain(&done, &fault, now) {
+                    self.fail(done.id, done.attempt, &fault, now);
                 }
             }
         }

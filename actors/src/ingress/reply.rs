@@ -1,12 +1,14 @@
 //! The terminal reply.
 
+use kaskade_plans::gather::Branch;
+
 use super::{Client, Ingress, Kept};
 use crate::{
     exchange::{Exchange, HEADROOM},
     fault::{Code, Fault},
     headers,
     metrics::Metrics,
-    wire::{self, ContentType, Done, DoneResult, InferReply},
+    wire::{self, BranchReply, ContentType, Done, DoneResult, InferReply, MAX_HOPS},
 };
 
 impl Ingress {
@@ -19,20 +21,61 @@ impl Ingress {
         else {
             return;
         };
-        let variant = kept
-            .adopted
-            .stage(kept.gear, &done.stage)
-            .map(|stage| stage.variant.clone());
         let reply = InferReply {
             id: kept.client.id.clone(),
             outputs,
+            variant: variant(&kept, &done.stage),
             stage: done.stage,
-            variant: variant.unwrap_or_default(),
             confidence,
             hops: done.hops,
             degraded,
+            branches: Vec::new(),
         };
-        let payload = match wire::encode_reply(kept.client.content_type, &reply).map_err(Fault::from) {
+        self.publish_reply(kept, &reply);
+    }
+
+    /// Publishes what the branches of a pipeline's request came to. A branch that failed tells so itself, and one that is missing is
+    /// answered with `missing`; where no branch that ends in an answer has one, the first failure is the whole request's.
+    pub(super) fn reply_with_branches(&self, mut kept: Kept, missing: Option<&Fault>) {
+        let mut branches = std::mem::take(&mut kept.gather).into_branches().into_iter();
+        let Some((_, Some(root))) = branches.next() else {
+            return;
+        };
+        let mut hops = root.hops.clone();
+        let branches: Vec<BranchReply> = branches
+            .map(|(branch, done)| {
+                hops.extend(done.iter().filter_map(|done| done.hops.last().cloned()));
+                branch_reply(&kept, branch, done, missing)
+            })
+            .collect();
+        hops.truncate(MAX_HOPS);
+        let failure = branches.iter().find_map(|branch| branch.error.as_ref());
+        let none_answered = branches.iter().all(|branch| branch.outputs.is_empty());
+        if let Some(fault) = failure.filter(|_| none_answered) {
+            let fault = fault.clone();
+            return self.refuse(kept.client, &fault);
+        }
+        let (outputs, confidence) = match root.result {
+            DoneResult::Outputs {
+                outputs, confidence, ..
+            } => (outputs, confidence),
+            DoneResult::Fault(_) => (Vec::new(), None),
+        };
+        let reply = InferReply {
+            id: kept.client.id.clone(),
+            outputs,
+            variant: variant(&kept, &root.stage),
+            stage: root.stage,
+            confidence,
+            hops,
+            degraded: failure.is_some(),
+            branches,
+        };
+        self.publish_reply(kept, &reply);
+    }
+
+    fn publish_reply(&self, kept: Kept, reply: &InferReply) {
+        let payload = match wire::encode_reply(kept.client.content_type, reply).map_err(Fault::from) {
             Ok(payload) => payload,
             Err(fault) => return self.refuse(kept.client, &fault),
         };
@@ -68,5 +111,35 @@ pub(super) fn refuse(exchange: &Exchange, metrics: &Metrics, client: Client, fau
         let payload = wire::encode_fault(client.content_type, fault);
         let headers = headers::for_fault(client.content_type, fault);
         exchange.publish(inbox, None, Some(headers), payload);
+    }
+}
+
+/// The variant that a stage runs.
+fn variant(kept: &Kept, stage: &str) -> String {
+    let stage = kept.adopted.stage(kept.gear, stage);
+    stage.map_or_else(String::new, |stage| stage.variant.clone())
+}
+
+fn branch_reply(kept: &Kept, branch: Branch, done: Option<Done>, missing: Option<&Fault>) -> BranchReply {
+    let Some(done) = done else {
+        return BranchReply {
+            branch,
+            error: missing.cloned(),
+            ..BranchReply::default()
+        };
+    };
+    let (outputs, confidence, error) = match done.result {
+        DoneResult::Outputs {
+            outputs, confidence, ..
+        } => (outputs, confidence, None),
+        DoneResult::Fault(fault) => (Vec::new(), None, Some(fault)),
+    };
+    BranchReply {
+        branch,
+        variant: variant(kept, &done.stage),
+        stage: done.stage,
+        confidence,
+        outputs,
+        error,
     }
 }

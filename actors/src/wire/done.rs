@@ -1,6 +1,9 @@
 //! The result of a stage.
 
+use std::collections::BTreeMap;
+
 use kaskade_models::Tensor;
+use kaskade_plans::gather::Branch;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -18,6 +21,8 @@ pub struct Done {
     pub id: u64,
     /// The attempt that this answers.
     pub attempt: u32,
+    /// The branch of the request that this ends; the root unless a pipeline's task came apart before.
+    pub branch: Branch,
     /// The stage that ran; empty when the worker did not say.
     pub stage: String,
     /// The replica that ran it; empty when the worker did not say.
@@ -39,9 +44,32 @@ pub enum DoneResult {
         confidence: Option<f64>,
         /// A router has already taken the stage's exit and this is the answer; otherwise the ingress takes it.
         routed: bool,
+        /// How many requests went on to each task below, where a router sent any.
+        children: BTreeMap<String, u32>,
     },
     /// A typed error.
     Fault(Fault),
+}
+
+impl Done {
+    /// Whether it tells of a pipeline's request: of a branch below the root, or of a root that came apart.
+    pub fn is_of_a_pipeline(&self) -> bool {
+        let apart = |children: &BTreeMap<String, u32>| !children.is_empty();
+        !self.branch.is_root()
+            || matches!(&self.result, DoneResult::Outputs { children, .. } if apart(children))
+    }
+}
+
+impl DoneResult {
+    /// No outputs, and no exit taken.
+    pub(crate) fn nothing() -> Self {
+        Self::Outputs {
+            outputs: Vec::new(),
+            confidence: None,
+            routed: false,
+            children: BTreeMap::new(),
+        }
+    }
 }
 
 impl Message for Done {
@@ -67,12 +95,18 @@ impl Serialize for Tensors<'_> {
 impl Serialize for Done {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let result_fields = match &self.result {
-            DoneResult::Outputs { confidence, .. } => 2 + usize::from(confidence.is_some()),
+            DoneResult::Outputs {
+                confidence, children, ..
+            } => 2 + usize::from(confidence.is_some()) + usize::from(!children.is_empty()),
             DoneResult::Fault(_) => 1,
         };
-        let mut map = serializer.serialize_map(Some(5 + result_fields))?;
+        let branch = usize::from(!self.branch.is_root());
+        let mut map = serializer.serialize_map(Some(5 + branch + result_fields))?;
         map.serialize_entry("id", &self.id)?;
         map.serialize_entry("attempt", &self.attempt)?;
+        if !self.branch.is_root() {
+            map.serialize_entry("branch", &self.branch)?;
+        }
         map.serialize_entry("stage", &self.stage)?;
         map.serialize_entry("replica", &self.replica)?;
         map.serialize_entry("hops", &self.hops)?;
@@ -81,7 +115,11 @@ impl Serialize for Done {
                 outputs,
                 confidence,
                 routed,
+                children,
             } => {
+                if !children.is_empty() {
+                    map.serialize_entry("children", children)?;
+                }
                 if let Some(confidence) = confidence {
                     map.serialize_entry("confidence", confidence)?;
                 }
@@ -101,6 +139,8 @@ struct Received {
     #[serde(default)]
     attempt: u32,
     #[serde(default)]
+    branch: Branch,
+    #[serde(default)]
     stage: String,
     #[serde(default)]
     replica: String,
@@ -113,6 +153,8 @@ struct Received {
     #[serde(default)]
     routed: bool,
     #[serde(default)]
+    children: BTreeMap<String, u32>,
+    #[serde(default)]
     error: Option<Fault>,
 }
 
@@ -121,13 +163,19 @@ impl<'de> Deserialize<'de> for Done {
         let received = Received::deserialize(deserializer)?;
         let result = match (received.outputs, received.error) {
             (None, Some(fault)) => DoneResult::Fault(fault),
-            (Some(outputs), None) => judge(outputs, received.confidence, received.routed),
+            (Some(outputs), None) => judge(DoneResult::Outputs {
+                outputs,
+                confidence: received.confidence,
+                routed: received.routed,
+                children: received.children,
+            }),
             (None, None) => return Err(serde::de::Error::custom("neither `outputs` nor `error`")),
             (Some(_), Some(_)) => return Err(serde::de::Error::custom("both `outputs` and `error`")),
         };
         Ok(Self {
             id: received.id,
             attempt: received.attempt,
+            branch: received.branch,
             stage: received.stage,
             replica: received.replica,
             hops: received.hops,
@@ -138,16 +186,15 @@ impl<'de> Deserialize<'de> for Done {
 
 /// A worker's confidence decides who answers, so one that is no probability must not get as far as a threshold: NaN
 /// compares false with all of them.
-fn judge(outputs: Vec<Tensor>, confidence: Option<f64>, routed: bool) -> DoneResult {
-    match confidence {
-        Some(value) if !(0.0..=1.0).contains(&value) => DoneResult::Fault(Fault::new(
+fn judge(result: DoneResult) -> DoneResult {
+    match result {
+        DoneResult::Outputs {
+            confidence: Some(value),
+            ..
+        } if !(0.0..=1.0).contains(&value) => DoneResult::Fault(Fault::new(
             Code::BadOutput,
             format!("the worker's confidence is {value}; it must be in [0, 1]"),
         )),
-        _ => DoneResult::Outputs {
-            outputs,
-            confidence,
-            routed,
-        },
+        sound => sound,
     }
 }

@@ -15,7 +15,10 @@ mod tests;
 use std::collections::BTreeMap;
 
 use kaskade_models::Tensor;
+use kaskade_plans::gather::{Branch, MAX_BRANCHES};
 use serde::{Deserialize, Serialize};
+
+use crate::fault::Fault;
 
 pub use codec::{CodecError, Limits, Message};
 pub use done::{Done, DoneResult};
@@ -87,9 +90,39 @@ pub struct InferReply {
     /// Every stage passed, in order.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_HOPS>")]
     pub hops: Vec<Hop>,
-    /// Answered by a stage that would have passed it on, had there been time or a replica left.
+    /// Answered by a stage that would have passed it on, had there been time or a replica left; or by fewer than should have
+    /// been heard.
     #[serde(default)]
     pub degraded: bool,
+    /// What came of each request that the tasks of a pipeline made of this one; the outputs above are the first task's own.
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "at_most::<_, _, MAX_BRANCHES>"
+    )]
+    pub branches: Vec<BranchReply>,
+}
+
+/// What came of one branch of a pipeline's request: outputs, or the error of this branch alone.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct BranchReply {
+    /// Which: `classify.3` is the fourth request to the task `classify`, `classify.3/colour.0` the first that came of that.
+    pub branch: Branch,
+    /// The stage that ended it; empty where none did.
+    #[serde(default)]
+    pub stage: String,
+    /// The variant that ended it.
+    #[serde(default)]
+    pub variant: String,
+    /// Its calibrated confidence in [0, 1], where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<f64>,
+    /// The outputs, without a batch dimension; of a task that made further requests, those that went to none of them.
+    #[serde(default, with = "tensors", skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<Tensor>,
+    /// Why there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Fault>,
 }
 
 impl Message for InferReply {
@@ -101,6 +134,7 @@ impl Message for InferReply {
             + self.id.as_ref().map_or(0, String::len)
             + self.stage.len()
             + self.variant.len()
+            + self.branches.iter().map(branch_hint).sum::<usize>()
             + 96
     }
 }
@@ -115,6 +149,9 @@ pub struct StageRequest {
     /// 0 for the first try, one more for every retry; results of older attempts are dropped.
     #[serde(default)]
     pub attempt: u32,
+    /// Which of the requests this is that a pipeline's task made of one; the answer names it.
+    #[serde(default, skip_serializing_if = "Branch::is_root")]
+    pub branch: Branch,
     /// The epoch that admitted it; it finishes under that plan.
     #[serde(default)]
     pub epoch: u64,
@@ -129,6 +166,20 @@ pub struct StageRequest {
     /// The inputs, without a batch dimension.
     #[serde(with = "tensors")]
     pub inputs: Vec<Tensor>,
+}
+
+impl StageRequest {
+    /// The same for other inputs.
+    pub(crate) fn without_inputs(&self) -> Self {
+        Self {
+            ingress: self.ingress.clone(),
+            branch: self.branch.clone(),
+            stage: self.stage.clone(),
+            hops: self.hops.clone(),
+            inputs: Vec::new(),
+            ..*self
+        }
+    }
 }
 
 impl Message for StageRequest {
@@ -155,6 +206,10 @@ pub struct Hop {
     pub batch: u32,
 }
 
+fn branch_hint(branch: &BranchReply) -> usize {
+    tensors::size_hint(&branch.outputs) + branch.stage.len() + branch.variant.len() + 96
+}
+
 fn hops_hint(hops: &[Hop]) -> usize {
     hops.iter().map(|hop| hop.stage.len() + 48).sum()
 }
@@ -175,6 +230,9 @@ pub struct Beat {
     /// Requests that it works on.
     #[serde(default)]
     pub in_flight: u32,
+    /// By variant, the requests that came apart at a pipeline's task since it started, and what they came to.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub forks: BTreeMap<String, Forks>,
     /// The newest epoch it knows.
     #[serde(default)]
     pub epoch: u64,
@@ -194,6 +252,16 @@ impl Message for Beat {
                 .map(|replica| replica.id.len() + replica.stage.len() + replica.variant.len() + 64)
                 .sum::<usize>()
     }
+}
+
+/// Requests that came apart at a pipeline's task, and what they came to: the multiplicative factors as they are (Loki §4.2).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Forks {
+    /// Requests answered.
+    pub requests: u64,
+    /// Requests that went on to each task below.
+    #[serde(default)]
+    pub children: BTreeMap<String, u64>,
 }
 
 /// One replica in a [`Beat`].
@@ -290,6 +358,9 @@ pub struct PlanRequest {
     /// Share of time in each of the running gears' ranges, as measured; the planner's own prior where empty.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_GEARS>")]
     pub measured: Vec<f64>,
+    /// By worker and variant, the requests that came apart at a pipeline's task since it started, and what they came to.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub forks: BTreeMap<String, BTreeMap<String, Forks>>,
 }
 
 impl Message for PlanRequest {

@@ -103,9 +103,10 @@ fn infer_reply(json: bool) -> impl Strategy<Value = InferReply> {
         option::of(probability()),
         hops(),
         any::<bool>(),
+        vec(branch_reply(json), 0..3),
     )
         .prop_map(
-            |(id, outputs, stage, variant, confidence, hops, degraded)| InferReply {
+            |(id, outputs, stage, variant, confidence, hops, degraded, branches)| InferReply {
                 id,
                 outputs,
                 stage,
@@ -113,23 +114,54 @@ fn infer_reply(json: bool) -> impl Strategy<Value = InferReply> {
                 confidence,
                 hops,
                 degraded,
+                branches,
             },
         )
+}
+
+fn branch() -> impl Strategy<Value = Branch> {
+    let levels = vec(("[a-z]{1,6}", any::<u32>()), 0..3);
+    levels.prop_map(|levels| {
+        let root = Branch::ROOT;
+        levels
+            .into_iter()
+            .fold(root, |branch, (task, index)| branch.child(&task, index))
+    })
+}
+
+fn branch_reply(json: bool) -> impl Strategy<Value = BranchReply> {
+    (
+        branch(),
+        "[a-z]{0,8}",
+        option::of(probability()),
+        vec(tensor(json), 0..2),
+        option::of(proptest::sample::select(Code::ALL)),
+    )
+        .prop_map(|(branch, stage, confidence, outputs, error)| BranchReply {
+            branch,
+            variant: stage.clone(),
+            stage,
+            confidence,
+            outputs,
+            error: error.map(|code| Fault::new(code, "said why")),
+        })
 }
 
 fn stage_request() -> impl Strategy<Value = StageRequest> {
     (
         any::<(u64, u32, u64, u32)>(),
+        branch(),
         "[a-z]{0,8}",
         "[a-z]{0,8}",
         hops(),
         vec(tensor(false), 0..4),
     )
         .prop_map(
-            |((id, attempt, epoch, gear), ingress, stage, hops, inputs)| StageRequest {
+            |((id, attempt, epoch, gear), branch, ingress, stage, hops, inputs)| StageRequest {
                 id,
                 ingress,
                 attempt,
+                branch,
                 epoch,
                 gear,
                 stage,
@@ -140,25 +172,33 @@ fn stage_request() -> impl Strategy<Value = StageRequest> {
 }
 
 fn done() -> impl Strategy<Value = Done> {
-    let outputs = (vec(tensor(false), 0..4), option::of(probability()), any::<bool>()).prop_map(
-        |(outputs, confidence, routed)| DoneResult::Outputs {
+    let children = proptest::collection::btree_map("[a-z]{1,6}", any::<u32>(), 0..3);
+    let outputs = (
+        vec(tensor(false), 0..4),
+        option::of(probability()),
+        any::<bool>(),
+        children,
+    )
+        .prop_map(|(outputs, confidence, routed, children)| DoneResult::Outputs {
             outputs,
             confidence,
             routed,
-        },
-    );
+            children,
+        });
     let fault = (proptest::sample::select(Code::ALL), ".{0,20}")
         .prop_map(|(code, message)| DoneResult::Fault(Fault::new(code, message)));
     (
         any::<(u64, u32)>(),
+        branch(),
         "[a-z]{0,8}",
         "[a-z]{0,8}",
         hops(),
         prop_oneof![outputs, fault],
     )
-        .prop_map(|((id, attempt), stage, replica, hops, result)| Done {
+        .prop_map(|((id, attempt), branch, stage, replica, hops, result)| Done {
             id,
             attempt,
+            branch,
             stage,
             replica,
             hops,
@@ -410,6 +450,7 @@ fn a_confidence_that_is_no_probability_is_a_bad_output() {
         let sent = Done {
             id: 1,
             attempt: 0,
+            branch: Branch::ROOT,
             stage: "s".into(),
             replica: "r".into(),
             hops: Vec::new(),
@@ -417,6 +458,7 @@ fn a_confidence_that_is_no_probability_is_a_bad_output() {
                 outputs: Vec::new(),
                 confidence: Some(confidence),
                 routed: true,
+                children: BTreeMap::new(),
             },
         };
         let received = Done::decode(&sent.encode().unwrap()).unwrap();
@@ -587,6 +629,7 @@ fn a_json_reply_is_the_protocols() {
         confidence: Some(0.5),
         hops: Vec::new(),
         degraded: false,
+        branches: Vec::new(),
     };
     let body: serde_json::Value =
         serde_json::from_slice(&encode_reply(ContentType::Json, &reply).unwrap()).unwrap();

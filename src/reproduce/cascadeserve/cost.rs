@@ -5,8 +5,10 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 
 use kaskade::plans::gears::peers::Peer;
+use kaskade::plans::plan::Slo;
 
 use super::field::{Contestant, Field, Reached};
+use super::work::Work;
 use crate::report::grid::{Cell, Grid};
 use crate::report::panels::{Panel, Panels, Series, Shape};
 use crate::report::{self, grid, panels};
@@ -31,6 +33,8 @@ pub(super) struct Needs {
     devices: Vec<Vec<Vec<Option<f64>>>>,
     /// What CascadeServe and the peers reached at the loosest latency, for the frontier.
     frontier: Vec<(&'static str, Vec<Reached>)>,
+    /// What cascading can save at all.
+    work: Work,
 }
 
 /// Everything that a contestant reached at one latency, over fleets.
@@ -85,7 +89,20 @@ pub(super) fn needs(field: &Field, goals: &Goals, said: &(dyn Fn(&str) + Sync)) 
         });
         all.push(column);
     }
-    Ok(summed(goals, &all))
+    let mut needs = summed(goals, &all);
+    needs.work = work(field, goals);
+    Ok(needs)
+}
+
+/// The device time that cascades and single variants take. Where there is no plan to take the cascades from, nothing is known.
+fn work(field: &Field, goals: &Goals) -> Work {
+    let loosest = goals.p95_us.last().copied().unwrap_or(u64::MAX);
+    let slo = Slo::Latency { p95_us: loosest };
+    let most = goals.fleets.last().copied().unwrap_or(1);
+    let planned = field.plan(&Contestant::CascadeServe, most, slo).ok();
+    planned.map_or_else(Work::default, |planned| {
+        Work::new(&field.profile, &planned.cascades)
+    })
 }
 
 /// What everybody with a fixed fleet reaches at one latency.
@@ -171,6 +188,7 @@ fn summed(goals: &Goals, columns: &[Vec<Column>]) -> Needs {
         names,
         devices: devices.collect(),
         frontier,
+        work: Work::default(),
     }
 }
 
@@ -256,13 +274,20 @@ impl Needs {
             goals.accuracies.get(accuracy).map_or(0.0, |share| share * 100.0)
         );
         let peer = compared.best_peer.map_or("nobody", |(name, _)| name);
+        let share = goals.accuracies.get(accuracy).copied().unwrap_or(f64::NAN);
+        let saved = self.work.saved(share);
         let why = match (compared.ours, compared.best_peer) {
-            (Some(ours), Some((_, theirs))) if ours <= 1.0 && theirs <= 2.0 => {
-                "one device is the least there is"
+            (Some(ours), Some((_, theirs))) if ours <= 1.0 && theirs < 2.0 => {
+                "one device is the least there is".to_owned()
             }
-            (_, Some(("Cocktail+", _))) => "an autoscaled service pays for devices by the second",
-            _ if accuracy == 0 => "a small model alone is accurate enough, so there is little to cascade",
-            _ => "the peer's single model is nearly as accurate as the cascade here",
+            (_, Some(("Cocktail+", _))) => "an autoscaled service pays for devices by the second".to_owned(),
+            _ => saved.filter(|saved| *saved < 2.0).map_or_else(
+                || {
+                    "by device time cascades could save more; whole devices and the objective take it"
+                        .to_owned()
+                },
+                |saved| format!("cascades save {saved:.1}x of the device time at this accuracy, and no more"),
+            ),
         };
         format!("{goal}: {ratio:.1}x ({peer}; {why})")
     }

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`field`] | a workload, and who plans for it |
+//! | [`work`] | the device time that cascading can save at all |
 //! | [`cost`] | devices by latency and accuracy (Figures 5 to 7) |
 //! | [`spike`] | a load that jumps (Figure 8) |
 //! | [`live`] | simulated against live (Figure 13), and a live spike |
@@ -13,6 +14,7 @@ mod field;
 mod live;
 mod planning;
 mod spike;
+mod work;
 
 use std::path::PathBuf;
 

@@ -1,0 +1,299 @@
+//! The branches of a pipeline's request, gathered into one reply (Loki §3).
+//!
+//! A task's result may become many requests to each of its children, and theirs many more; the frontend answers once all of
+//! them have come to an end. Messages overtake each other: a child's answer may be there before its parent's word that there
+//! is such a child. So what is waited for is a set and not a count, and nothing is complete before everybody in it is heard.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Most branches of one request. A detector that finds more than this has found something else.
+pub const MAX_BRANCHES: usize = 4096;
+
+/// Most levels of a pipeline's tree.
+pub const MAX_LEVELS: usize = 16;
+
+/// Where in a request's tree a result belongs: the root is empty, `classify.3` the fourth request that went to the task
+/// `classify`, `classify.3/colour.0` the first that came of that.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Branch(Vec<(String, u32)>);
+
+/// Text that names no branch.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("`{0}` names no branch; a branch is written `task.index`, levels apart by `/`")]
+pub struct NoBranch(String);
+
+impl Branch {
+    /// The request itself.
+    pub const ROOT: Self = Self(Vec::new());
+
+    /// Whether it is the request itself.
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The branch of that number to a task below this one.
+    #[must_use]
+    pub fn child(&self, task: &str, index: u32) -> Self {
+        let mut path = self.0.clone();
+        path.push((task.to_owned(), index));
+        Self(path)
+    }
+}
+
+impl fmt::Display for Branch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (level, (task, index)) in self.0.iter().enumerate() {
+            let apart = if level == 0 { "" } else { "/" };
+            write!(f, "{apart}{task}.{index}")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Branch {
+    type Err = NoBranch;
+
+    fn from_str(text: &str) -> Result<Self, NoBranch> {
+        if text.is_empty() {
+            return Ok(Self::ROOT);
+        }
+        let level = |level: &str| {
+            let (task, index) = level.rsplit_once('.')?;
+            let sound = !task.is_empty() && !task.contains('.');
+            sound.then_some((task.to_owned(), index.parse().ok()?))
+        };
+        let path: Option<Vec<_>> = text.split('/').map(level).collect();
+        path.filter(|path| path.len() <= MAX_LEVELS)
+            .map(Self)
+            .ok_or_else(|| NoBranch(text.chars().take(64).collect()))
+    }
+}
+
+impl TryFrom<String> for Branch {
+    type Error = NoBranch;
+
+    fn try_from(text: String) -> Result<Self, NoBranch> {
+        text.parse()
+    }
+}
+
+impl From<Branch> for String {
+    fn from(branch: Branch) -> Self {
+        branch.to_string()
+    }
+}
+
+/// A request came apart into more branches than are gathered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "the request came apart into {found} branches; {MAX_BRANCHES} are gathered, raise the detector's threshold"
+)]
+pub struct TooManyBranches {
+    found: usize,
+}
+
+/// What has come of a request so far, by branch.
+#[derive(Debug, Clone)]
+pub struct Gather<R> {
+    attempt: u32,
+    /// Branches of which their parents have told.
+    told: BTreeSet<Branch>,
+    arrived: BTreeMap<Branch, R>,
+}
+
+impl<R> Default for Gather<R> {
+    fn default() -> Self {
+        Self {
+            attempt: 0,
+            told: BTreeSet::new(),
+            arrived: BTreeMap::new(),
+        }
+    }
+}
+
+impl<R> Gather<R> {
+    /// Notes the end of a branch: what came of it, and how many requests to which tasks it became. What an older attempt says
+    /// is dropped, and what it had said is forgotten once a newer one speaks: each attempt begins at the root, and another
+    /// variant may come apart into others. A second word of the same branch changes nothing.
+    ///
+    /// # Errors
+    /// [`TooManyBranches`]; nothing is noted.
+    pub fn arrive(
+        &mut self,
+        attempt: u32,
+        branch: Branch,
+        children: &BTreeMap<String, u32>,
+        result: R,
+    ) -> Result<(), TooManyBranches> {
+        if attempt < self.attempt {
+            return Ok(());
+        }
+        if attempt > self.attempt {
+            *self = Self {
+                attempt,
+                ..Self::default()
+            };
+        }
+        let more: usize = children.values().map(|count| *count as usize).sum();
+        let found = self.told.len().max(self.arrived.len()).saturating_add(more);
+        if found > MAX_BRANCHES {
+            return Err(TooManyBranches { found });
+        }
+        if self.arrived.contains_key(&branch) {
+            return Ok(());
+        }
+        for (task, count) in children {
+            self.told
+                .extend((0..*count).map(|index| branch.child(task, index)));
+        }
+        self.arrived.insert(branch, result);
+        Ok(())
+    }
+
+    /// Whether every branch has come to its end.
+    pub fn complete(&self) -> bool {
+        self.arrived.contains_key(&Branch::ROOT)
+            && self.told.iter().all(|branch| self.arrived.contains_key(branch))
+    }
+
+    /// Whether anything has come of the request itself.
+    pub fn begun(&self) -> bool {
+        self.arrived.contains_key(&Branch::ROOT)
+    }
+
+    /// What came of each branch, the root first, then in order; `None` of those that are still waited for. What arrived
+    /// without having been told of is nobody's.
+    pub fn into_branches(mut self) -> Vec<(Branch, Option<R>)> {
+        let told = std::mem::take(&mut self.told);
+        let all = std::iter::once(Branch::ROOT).chain(told);
+        all.map(|branch| {
+            let result = self.arrived.remove(&branch);
+            (branch, result)
+        })
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn branch(text: &str) -> Branch {
+        text.parse().unwrap()
+    }
+
+    fn of(task: &str, count: u32) -> BTreeMap<String, u32> {
+        BTreeMap::from([(task.to_owned(), count)])
+    }
+
+    #[test]
+    fn branches_are_written_and_read() {
+        for text in ["", "classify.3", "classify.3/colour.0"] {
+            assert_eq!(branch(text).to_string(), text);
+        }
+        assert_eq!(Branch::ROOT.child("a", 2).child("b", 0), branch("a.2/b.0"));
+        assert!(branch("a.2") < branch("a.10"), "by number, not by letter");
+        let deep = vec!["a.0"; MAX_LEVELS + 1].join("/");
+        for bad in [
+            "a",
+            "a.",
+            ".1",
+            "a.b",
+            "a.1.2",
+            "a.-1",
+            "a.1/",
+            "/",
+            deep.as_str(),
+        ] {
+            assert!(bad.parse::<Branch>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_child_that_overtakes_its_parent_completes_nothing() {
+        let mut gather = Gather::default();
+        gather.arrive(1, branch("c.1"), &BTreeMap::new(), "late").unwrap();
+        assert!(!gather.complete() && !gather.begun());
+        gather.arrive(1, Branch::ROOT, &of("c", 2), "root").unwrap();
+        assert!(!gather.complete() && gather.begun());
+        gather
+            .arrive(1, branch("c.1"), &BTreeMap::new(), "twice")
+            .unwrap();
+        gather
+            .arrive(1, branch("x.0"), &BTreeMap::new(), "nobody's")
+            .unwrap();
+        assert!(!gather.complete());
+        gather
+            .arrive(1, branch("c.0"), &BTreeMap::new(), "first")
+            .unwrap();
+        assert!(gather.complete());
+        let said: Vec<_> = gather
+            .into_branches()
+            .into_iter()
+            .map(|(_, result)| result)
+            .collect();
+        assert_eq!(said, [Some("root"), Some("first"), Some("late")]);
+    }
+
+    #[test]
+    fn a_new_attempt_begins_anew_and_an_old_one_is_not_heard() {
+        let mut gather = Gather::default();
+        gather.arrive(1, Branch::ROOT, &of("c", 1), 10).unwrap();
+        gather.arrive(2, branch("c.0"), &BTreeMap::new(), 21).unwrap();
+        assert!(!gather.begun(), "the first attempt's root is forgotten");
+        gather.arrive(1, branch("c.0"), &BTreeMap::new(), 11).unwrap();
+        gather.arrive(2, Branch::ROOT, &of("c", 1), 20).unwrap();
+        assert!(gather.complete());
+        assert_eq!(gather.into_branches().pop().unwrap().1, Some(21));
+    }
+
+    #[test]
+    fn a_request_does_not_come_apart_without_end() {
+        let mut gather = Gather::default();
+        let many = of("c", MAX_BRANCHES as u32 + 1);
+        assert!(gather.arrive(1, Branch::ROOT, &many, ()).is_err());
+        assert!(!gather.begun());
+        assert!(gather.arrive(1, Branch::ROOT, &of("c", 3), ()).is_ok());
+    }
+
+    /// A tree as its branches with their children: every level has up to three children of one task.
+    fn tree() -> impl Strategy<Value = Vec<(Branch, BTreeMap<String, u32>)>> {
+        prop::collection::vec(0_u32..4, 1..30).prop_map(|counts| {
+            let mut all = Vec::new();
+            let mut open = vec![Branch::ROOT];
+            let mut counts = counts.into_iter();
+            while let Some(next) = open.pop() {
+                let count = counts.next().unwrap_or(0);
+                open.extend((0..count).map(|index| next.child("t", index)));
+                all.push((next, of("t", count)));
+            }
+            all.retain(|(branch, _)| branch.0.len() <= MAX_LEVELS);
+            all
+        })
+    }
+
+    proptest! {
+        /// In whatever order the branches end, the request is complete with the last of them and not before.
+        #[test]
+        fn complete_with_the_last(tree in tree(), shuffle in prop::collection::vec(any::<u32>(), 200)) {
+            let mut order: Vec<usize> = (0..tree.len()).collect();
+            order.sort_by_key(|place| shuffle.get(*place).copied().unwrap_or(0));
+            let mut gather = Gather::default();
+            for (heard, place) in order.iter().enumerate() {
+                prop_assert!(!gather.complete(), "after {heard} of {}", tree.len());
+                let (branch, children) = &tree[*place];
+                gather.arrive(1, branch.clone(), children, *place).unwrap();
+            }
+            prop_assert!(gather.complete());
+            prop_assert_eq!(gather.into_branches().len(), tree.len());
+        }
+    }
+}
