@@ -7,7 +7,8 @@
 //! |---|---|
 //! | [`plan`] | the plan: placement, gears, wiring, batching |
 //! | [`profile`] | the profile: what was measured of every variant |
-//! | [`invalid`] | what is wrong with a plan or a profile, and where |
+//! | [`pipeline`] | pipelines: trees of tasks with variants |
+//! | [`invalid`] | what is wrong with a plan, a profile or a pipeline, and where |
 //! | [`confidence`] | confidence scores and their calibration |
 //! | [`routing`] | where a result goes next, and which replica gets it |
 //! | [`batching`] | when a replica's queue becomes a batch |
@@ -43,6 +44,7 @@ pub mod ledger;
 pub mod liveness;
 pub mod load;
 pub mod lp;
+pub mod pipeline;
 pub mod plan;
 pub mod profile;
 pub mod routing;
