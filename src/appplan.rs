@@ -4,7 +4,8 @@ use anyhow::{Context as _, ensure};
 use kaskade::App;
 use kaskade::config::PlanSource;
 use kaskade::plans::plan::{
-    Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage, Wiring,
+    Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
+    Wiring,
 };
 
 /// The plan of an app, checked against the app.
@@ -80,6 +81,7 @@ pub(crate) fn single(app: &App, variant: &str) -> Plan {
         }],
         placement: placement(app, &[variant]),
         sharing: Sharing::default(),
+        dropping: Dropping::None,
         slo: None,
         gears: vec![Gear {
             name: "only".to_owned(),
@@ -90,7 +92,10 @@ pub(crate) fn single(app: &App, variant: &str) -> Plan {
                 ensemble: Vec::new(),
                 stages: vec![Stage {
                     name: variant.to_owned(),
+                    task: None,
                     variant: variant.to_owned(),
+                    budget_us: None,
+                    profiled: None,
                     exit: Exit::Reply,
                     batching: app.batching.into(),
                 }],

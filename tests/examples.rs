@@ -93,7 +93,10 @@ fn doubling(app: &str, bar: f64) -> Plan {
     let wiring = &mut plan.gears.first_mut().unwrap().wiring;
     let stage = |name: &str, exit: Exit| Stage {
         name: name.into(),
+        task: None,
         variant: "doubler".into(),
+        budget_us: None,
+        profiled: None,
         exit,
         batching: Batching::default(),
     };

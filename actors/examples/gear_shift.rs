@@ -29,8 +29,8 @@ use kaskade_actors::{
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_plans::{
     plan::{
-        Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
-        Wiring,
+        Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
+        Sharing, Stage, Wiring,
     },
     shifting::ShiftConfig,
 };
@@ -68,7 +68,10 @@ fn plan() -> Plan {
             ensemble: Vec::new(),
             stages: vec![Stage {
                 name: "only".to_owned(),
+                task: None,
                 variant: "only".to_owned(),
+                budget_us: None,
+                profiled: None,
                 exit: Exit::Reply,
                 batching: Batching {
                     min_queue,
@@ -104,6 +107,7 @@ fn plan() -> Plan {
         }],
         placement: (0..WORKERS).map(replica).collect(),
         sharing: Sharing::Concurrent,
+        dropping: Dropping::None,
         slo: None,
         gears: vec![gear("low", low, 1), gear("high", high, 4)],
     }

@@ -129,7 +129,10 @@ fn cascade() -> Plan {
         .collect();
     let stage = |name: &str, next: Option<&str>| Stage {
         name: name.into(),
+        task: None,
         variant: name.into(),
+        budget_us: None,
+        profiled: None,
         batching: BATCHING,
         exit: next.map_or(Exit::Reply, |next| Exit::Bands {
             bands: vec![

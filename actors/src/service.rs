@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
 
 use kaskade_models::{Model, PowerMeter};
 use kaskade_plans::plan::{
-    Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
-    Wiring,
+    Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing,
+    Stage, Wiring,
 };
 
 use crate::{
@@ -199,6 +199,7 @@ pub fn single(app: &str, variant: &str, worker: &str, replicas: NonZeroU32, batc
             })
             .collect(),
         sharing: Sharing::default(),
+        dropping: Dropping::None,
         slo: None,
         gears: vec![Gear {
             name: "only".to_owned(),
@@ -209,7 +210,10 @@ pub fn single(app: &str, variant: &str, worker: &str, replicas: NonZeroU32, batc
                 ensemble: Vec::new(),
                 stages: vec![Stage {
                     name: variant.to_owned(),
+                    task: None,
                     variant: variant.to_owned(),
+                    budget_us: None,
+                    profiled: None,
                     exit: Exit::Reply,
                     batching,
                 }],

@@ -26,8 +26,8 @@ use kaskade::actors::{
 use kaskade::plans::{
     confidence::{Calibration, Estimator},
     plan::{
-        Band, Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica, Sharing, Stage,
-        Target, Wiring,
+        Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica,
+        Sharing, Stage, Target, Wiring,
     },
 };
 use kaskade::{Inputs, Model, ModelError, Outputs, Plan, Tensor};
@@ -92,7 +92,10 @@ fn plan() -> Plan {
     };
     let stage = |name: &str, variant: &str, exit: Exit| Stage {
         name: name.into(),
+        task: None,
         variant: variant.into(),
+        budget_us: None,
+        profiled: None,
         exit,
         batching: Batching::default(),
     };
@@ -116,6 +119,7 @@ fn plan() -> Plan {
             replica("rounder-0", "rounder", "custom"),
         ],
         sharing: Sharing::default(),
+        dropping: Dropping::None,
         slo: None,
         gears: vec![Gear {
             name: "only".into(),

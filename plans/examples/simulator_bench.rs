@@ -16,8 +16,8 @@ use std::time::Instant;
 
 use kaskade_plans::confidence::{Calibration, Estimator};
 use kaskade_plans::plan::{
-    Band, Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
-    Target, Wiring,
+    Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
+    Sharing, Stage, Target, Wiring,
 };
 use kaskade_plans::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
 use kaskade_plans::simulator::{SimConfig, Simulator};
@@ -222,7 +222,10 @@ fn plan(regime: &Regime) -> Plan {
     };
     let stage = |(place, (name, _, _)): (usize, &(&str, f64, f64))| Stage {
         name: (*name).to_owned(),
+        task: None,
         variant: (*name).to_owned(),
+        budget_us: None,
+        profiled: None,
         exit: VARIANTS.get(place + 1).map_or(Exit::Reply, exit),
         batching: batching(place),
     };
@@ -242,6 +245,7 @@ fn plan(regime: &Regime) -> Plan {
         variants: VARIANTS.iter().map(planned).collect(),
         placement: replicas.collect(),
         sharing: regime.sharing,
+        dropping: Dropping::None,
         slo: None,
         gears: vec![Gear {
             name: "only".into(),

@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::invalid::Invalid;
 use crate::plan::{
-    Band, Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
-    Target, Wiring,
+    Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
+    Sharing, Stage, Target, Wiring,
 };
 use crate::profile::Profile;
 use crate::skips::{Dropped, Pruned, Skips, Split, Tried, add_skips, prune, trim};
@@ -334,7 +334,10 @@ fn build(profile: &Profile, family: &Family, exits: &Exits, options: &CascadeOpt
         .collect();
     let stage = |(name, bands): (&&str, &Vec<crate::thresholds::Band>)| Stage {
         name: (*name).to_owned(),
+        task: None,
         variant: (*name).to_owned(),
+        budget_us: None,
+        profiled: None,
         exit: exit(bands, &names),
         batching: options.batching,
     };
@@ -358,6 +361,7 @@ fn build(profile: &Profile, family: &Family, exits: &Exits, options: &CascadeOpt
             .collect(),
         placement: placement(&names, options),
         sharing: Sharing::default(),
+        dropping: Dropping::None,
         slo: None,
         gears: vec![Gear {
             name: options.objective.name().to_owned(),

@@ -5,6 +5,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::plan::Dropping;
+
 /// Longest name; with the rest of a subject it stays far below what a broker accepts.
 const LONGEST_NAME: usize = 64;
 
@@ -130,6 +132,44 @@ pub enum Problem {
         /// What the stage runs.
         expected: String,
     },
+    /// An edge leads to a task one of whose stages comes before the edge.
+    #[error(
+        "leads to task `{task}`, whose stage `{stage}` is not a later one; edges only lead forward, to any stage of a task"
+    )]
+    LeadsBackToTask {
+        /// The task.
+        task: String,
+        /// Its stage that is not later.
+        stage: String,
+    },
+    /// Two stages of one task run the same variant.
+    #[error("task `{task}` has a stage of `{variant}` already; the stages of a task run different variants")]
+    TaskVariantTwice {
+        /// The task.
+        task: String,
+        /// The variant.
+        variant: String,
+    },
+    /// A replica is listed for a task no stage of which runs its variant.
+    #[error(
+        "replica `{replica}` runs `{actual}`, and no stage of task `{task}` does; add one, or leave it out"
+    )]
+    NotOfTask {
+        /// The replica.
+        replica: String,
+        /// What it runs.
+        actual: String,
+        /// The task.
+        task: String,
+    },
+    /// The stage of a task lacks what the plan's early dropping goes by.
+    #[error(
+        "is missing, and the plan's `dropping` ({dropping:?}) judges by it; give it, or set `dropping` to `none`"
+    )]
+    DroppingNeeds {
+        /// The mechanism.
+        dropping: Dropping,
+    },
     /// A stage that exits by confidence runs a variant without calibration.
     #[error("`{variant}` exits by confidence and has no calibration; profile it and plan again")]
     NotCalibrated {
@@ -142,9 +182,9 @@ pub enum Problem {
         /// The variant.
         variant: String,
     },
-    /// A member of an ensemble does not reply.
+    /// A member of an ensemble does not reply, or stands for a task.
     #[error(
-        "`{stage}` is a member of an ensemble and does not exit by `reply`; the vote would miss its answer"
+        "`{stage}` is a member of an ensemble and does not exit by `reply`, or has a task; the vote would miss its answer"
     )]
     MemberExits {
         /// The stage.

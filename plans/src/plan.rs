@@ -4,8 +4,7 @@
 //! translated between what a planner decided and what serves.
 
 mod validate;
-
-use std::collections::BTreeMap;
+mod wiring;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,6 +13,7 @@ use crate::confidence::Calibration;
 use crate::invalid::FileError;
 
 pub(crate) use validate::calibration;
+pub use wiring::{Band, Batching, Child, Edge, Exit, Profiled, Stage, Target, Wiring};
 
 /// Version of the plan format that this build writes and reads.
 pub const PLAN_VERSION: u32 = 1;
@@ -35,6 +35,9 @@ pub struct Plan {
     /// How the replicas of one device share it.
     #[serde(default, skip_serializing_if = "Sharing::is_default")]
     pub sharing: Sharing,
+    /// Which late requests of a pipeline are dropped early or sent another way.
+    #[serde(default, skip_serializing_if = "Dropping::is_none")]
+    pub dropping: Dropping,
     /// What the gears were planned to hold; absent where nothing was promised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo: Option<Slo>,
@@ -124,6 +127,30 @@ impl Sharing {
     }
 }
 
+/// What becomes of a request that is late when a task's result is forwarded (Loki §5.2, §6.3). It speaks of the stages that
+/// name a [`task`](Stage::task); a cascade's stages have no budget to be late against. [`crate::rerouting`] decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Dropping {
+    /// Nothing is dropped before its time is over.
+    #[default]
+    None,
+    /// Before the last task, what has less time left than that task takes.
+    LastTask,
+    /// After every task, what took longer than the task's budget.
+    PerTask,
+    /// After every task, what took longer than the task's budget goes to a backup that makes up for it; where there is none,
+    /// it is dropped.
+    OpportunisticRerouting,
+}
+
+impl Dropping {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+    fn is_none(&self) -> bool {
+        *self == Self::None
+    }
+}
+
 /// A service-level objective (CascadeServe §3): one side is promised, the other made as good as can be.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "on", rename_all = "snake_case", deny_unknown_fields)]
@@ -196,139 +223,4 @@ impl LoadRange {
         from_qps: 0.0,
         to_qps: None,
     };
-}
-
-/// A small directed acyclic graph of stages.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Wiring {
-    /// Where an admitted request goes first.
-    pub entry: Edge,
-    /// Where it goes at the same time: the other members of a bagging ensemble, whose answers are put to the vote with the
-    /// entry's (Cocktail). Empty for everything but an ensemble; a member's stage exits by `reply`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ensemble: Vec<Edge>,
-    /// The stages; an edge only leads to a later one in this list.
-    pub stages: Vec<Stage>,
-}
-
-impl Wiring {
-    /// Where an admitted request goes: the entry, and the other members of an ensemble.
-    pub fn members(&self) -> impl Iterator<Item = &Edge> {
-        std::iter::once(&self.entry).chain(&self.ensemble)
-    }
-}
-
-/// A place in a cascade or pipeline.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Stage {
-    /// Unique in the wiring; one NATS subject token.
-    pub name: String,
-    /// The variant that its replicas run.
-    pub variant: String,
-    /// What happens to a result.
-    pub exit: Exit,
-    /// When a replica's queue becomes a batch.
-    pub batching: Batching,
-}
-
-/// What happens to a stage's result.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Exit {
-    /// A cascade's stage: the confidence picks the band, the band the destination (HybridServe §IV).
-    Bands {
-        /// Ascending by `from`; the first starts at 0 and each ends where the next begins.
-        bands: Vec<Band>,
-    },
-    /// A pipeline's stage: every child gets the request, `multiplicity` times on average (Loki §3).
-    FanOut {
-        /// The children.
-        children: Vec<Child>,
-    },
-    /// One successor, unconditionally: the next partition of the same model.
-    Next {
-        /// The successor.
-        to: Edge,
-    },
-    /// The result is the reply, whatever its confidence.
-    Reply,
-}
-
-/// An interval of confidence and where it leads.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Band {
-    /// Inclusive lower end, in [0, 1]; the band ends where the next begins.
-    pub from: f64,
-    /// Where a result of this confidence goes.
-    pub to: Target,
-}
-
-/// Where a band leads.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Target {
-    /// Answer the client.
-    Reply,
-    /// Ask a later stage; a skip connection leads further than the next one.
-    Stage(Edge),
-}
-
-/// A child of a pipeline's task.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Child {
-    /// The child's stage.
-    pub to: Edge,
-    /// Expected requests to the child per request here.
-    pub multiplicity: f64,
-}
-
-/// An edge into a stage.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Edge {
-    /// The stage it leads to.
-    pub stage: String,
-    /// Replica id to its share of the traffic, summing to 1. Empty: the stage's queue group shares it out.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub shares: BTreeMap<String, f64>,
-    /// Replicas with leftover capacity, best first, for rerouting (Loki §5.1).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub backup: Vec<String>,
-}
-
-impl Edge {
-    /// An edge that leaves the sharing to the stage's queue group.
-    pub fn to(stage: impl Into<String>) -> Self {
-        Self {
-            stage: stage.into(),
-            shares: BTreeMap::new(),
-            backup: Vec::new(),
-        }
-    }
-}
-
-/// When a replica's queue becomes a batch (CascadeServe §4.4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Batching {
-    /// An idle replica starts as soon as this many wait.
-    pub min_queue: u32,
-    /// At most this many in one batch.
-    pub max_batch: u32,
-    /// An idle replica starts anyway once the oldest has waited this long, microseconds.
-    pub max_wait_us: u64,
-}
-
-impl Default for Batching {
-    fn default() -> Self {
-        Self {
-            min_queue: 1,
-            max_batch: 32,
-            max_wait_us: 2_000,
-        }
-    }
 }

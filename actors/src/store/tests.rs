@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kaskade_plans::plan::{Edge, Gear, LoadRange, PLAN_VERSION, Sharing, Wiring};
+use kaskade_plans::plan::{Dropping, Edge, Gear, LoadRange, PLAN_VERSION, Sharing, Wiring};
 use kaskade_testkit::{NatsOptions, NatsServer};
 
 use super::*;
@@ -19,6 +19,7 @@ fn plan(made_by: &str) -> Plan {
         variants: Vec::new(),
         placement: Vec::new(),
         sharing: Sharing::default(),
+        dropping: Dropping::None,
         slo: None,
         gears: vec![Gear {
             name: "only".to_owned(),

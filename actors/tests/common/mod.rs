@@ -19,8 +19,8 @@ use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Out
 use kaskade_plans::{
     confidence::{Calibration, Estimator},
     plan::{
-        Band, Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing,
-        Stage, Target, Wiring,
+        Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
+        Sharing, Stage, Target, Wiring,
     },
 };
 
@@ -94,7 +94,10 @@ pub fn cascade(app: &str) -> Plan {
     };
     let stage = |name: &str, exit: Exit| Stage {
         name: name.into(),
+        task: None,
         variant: name.into(),
+        budget_us: None,
+        profiled: None,
         exit,
         batching: Batching {
             min_queue: 1,
@@ -125,6 +128,7 @@ pub fn cascade(app: &str) -> Plan {
             })
             .collect(),
         sharing: Sharing::default(),
+        dropping: Dropping::None,
         slo: None,
         gears: vec![Gear {
             name: "only".into(),

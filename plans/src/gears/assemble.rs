@@ -7,8 +7,8 @@ use super::models::{ModelSet, Models};
 use super::options::DeviceSpec;
 use super::search::Cascade;
 use crate::plan::{
-    Band, Batching, Edge, Exit, Gear, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Slo, Stage,
-    Target, Wiring,
+    Band, Batching, Dropping, Edge, Exit, Gear, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Slo,
+    Stage, Target, Wiring,
 };
 use crate::profile::Profile;
 
@@ -78,6 +78,7 @@ impl Parts<'_> {
             variants: used.iter().filter_map(planned).collect(),
             placement: hosts.iter().flat_map(replicas).collect(),
             sharing: Sharing::Exclusive,
+            dropping: Dropping::None,
             slo,
             gears: Vec::<Gear>::new(),
         }
@@ -114,7 +115,10 @@ impl Parts<'_> {
             .collect();
         let stage = |(place, model): (usize, &usize)| Stage {
             name: self.models.name(*model).to_owned(),
+            task: None,
             variant: self.models.name(*model).to_owned(),
+            budget_us: None,
+            profiled: None,
             exit: match (cascade.thresholds.get(place), edges.get(place + 1)) {
                 (Some(threshold), Some(next)) => exit(*threshold, next),
                 _ => Exit::Reply,

@@ -11,8 +11,8 @@ use super::fault::GearError;
 use super::models::{ModelSet, Models};
 use super::options::GearOptions;
 use crate::plan::{
-    Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
-    Wiring,
+    Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing,
+    Stage, Wiring,
 };
 use crate::profile::Profile;
 use crate::simulator::{Change, ReplicaEvent};
@@ -157,6 +157,7 @@ pub fn plan_cocktail(
         variants: Vec::new(),
         placement: Vec::new(),
         sharing: Sharing::Exclusive,
+        dropping: Dropping::None,
         slo: Some(options.slo),
         gears: Vec::new(),
     };
@@ -191,7 +192,10 @@ pub fn plan_cocktail(
 fn gear(models: &Models, ensemble: &Ensemble, autoscale: &Autoscale) -> Gear {
     let stage = |model: &usize| Stage {
         name: models.name(*model).to_owned(),
+        task: None,
         variant: models.name(*model).to_owned(),
+        budget_us: None,
+        profiled: None,
         exit: Exit::Reply,
         batching: Batching {
             min_queue: autoscale.min_queue.clamp(1, models.max_batch(*model)),

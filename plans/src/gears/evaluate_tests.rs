@@ -2,7 +2,8 @@ use super::*;
 use crate::gears::options::DeviceSpec;
 use crate::gears::stated::llama;
 use crate::plan::{
-    Batching, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica, Sharing, Stage, Wiring,
+    Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica, Sharing, Stage,
+    Wiring,
 };
 
 /// One variant on one device, in batches of one.
@@ -23,6 +24,7 @@ fn alone(variant: &str) -> Plan {
             partition: None,
         }],
         sharing: Sharing::Exclusive,
+        dropping: Dropping::None,
         slo: None,
         gears: vec![Gear {
             name: "g".into(),
@@ -33,7 +35,10 @@ fn alone(variant: &str) -> Plan {
                 ensemble: vec![],
                 stages: vec![Stage {
                     name: variant.into(),
+                    task: None,
                     variant: variant.into(),
+                    budget_us: None,
+                    profiled: None,
                     exit: Exit::Reply,
                     batching: Batching {
                         min_queue: 1,

@@ -1,16 +1,12 @@
 //! What makes a plan sound. Everything that serves relies on it and checks nothing of it again.
 
+mod graph;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    Band, Batching, Child, Edge, Exit, Expected, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant,
-    Replica, Slo, Stage, Target, Wiring,
-};
+use super::{Dropping, Expected, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Slo};
 use crate::confidence::{Calibration, Estimator};
 use crate::invalid::{Invalid, Path, Problem};
-
-/// How far the shares of an edge may sum from 1.
-const SHARE_SLACK: f64 = 1e-6;
 
 impl Plan {
     /// Checks everything that the types cannot say: names, references, ranges, and that every stage can serve.
@@ -33,6 +29,7 @@ impl Plan {
                 .iter()
                 .map(|replica| (replica.id.as_str(), replica))
                 .collect(),
+            dropping: self.dropping,
         };
         placement(&root.field("placement"), &self.placement, &known)?;
         slo(&root.field("slo"), self.slo)?;
@@ -44,6 +41,7 @@ impl Plan {
 struct Known<'a> {
     variants: BTreeMap<&'a str, &'a PlannedVariant>,
     replicas: BTreeMap<&'a str, &'a Replica>,
+    dropping: Dropping,
 }
 
 fn variants(path: &Path<'_>, variants: &[PlannedVariant]) -> Result<(), Invalid> {
@@ -126,7 +124,7 @@ fn gears(path: &Path<'_>, gears: &[Gear], known: &Known<'_>) -> Result<(), Inval
         if let Some(figures) = gear.expected {
             expected(&path.field("expected"), figures)?;
         }
-        wiring(&path.field("wiring"), &gear.wiring, known)?;
+        graph::wiring(&path.field("wiring"), &gear.wiring, known)?;
     }
     Ok(())
 }
@@ -147,189 +145,6 @@ fn load(path: &Path<'_>, load: LoadRange, before: Option<LoadRange>) -> Result<(
         Some(before) if before.to_qps.is_none_or(|end| load.from_qps < end) => path.fail(Problem::Overlap),
         _ => Ok(()),
     }
-}
-
-fn wiring(path: &Path<'_>, wiring: &Wiring, known: &Known<'_>) -> Result<(), Invalid> {
-    let stages_path = path.field("stages");
-    stages_path.not_empty(&wiring.stages)?;
-    let mut names = BTreeSet::new();
-    for (index, stage) in wiring.stages.iter().enumerate() {
-        stages_path
-            .index(index)
-            .field("name")
-            .new_name(&stage.name, &mut names)?;
-    }
-    let graph = Graph {
-        stages: &wiring.stages,
-        known,
-    };
-    graph.edge(&path.field("entry"), &wiring.entry, None)?;
-    graph.ensemble(&path.field("ensemble"), wiring)?;
-    for (index, stage) in wiring.stages.iter().enumerate() {
-        graph.stage(&stages_path.index(index), index, stage)?;
-    }
-    Ok(())
-}
-
-/// A wiring whose stages have unique names.
-struct Graph<'a> {
-    stages: &'a [Stage],
-    known: &'a Known<'a>,
-}
-
-impl Graph<'_> {
-    fn stage(&self, path: &Path<'_>, index: usize, stage: &Stage) -> Result<(), Invalid> {
-        variant(&path.field("variant"), &stage.variant, self.known)?;
-        if !self
-            .known
-            .replicas
-            .values()
-            .any(|replica| replica.variant == stage.variant)
-        {
-            return path.field("variant").fail(Problem::NoReplica {
-                variant: stage.variant.clone(),
-            });
-        }
-        batching(&path.field("batching"), stage.batching)?;
-        let exit = path.field("exit");
-        match &stage.exit {
-            Exit::Reply => Ok(()),
-            Exit::Next { to } => self.edge(&exit.field("to"), to, Some(index)),
-            Exit::FanOut { children } => self.children(&exit.field("children"), children, index),
-            Exit::Bands { bands } => {
-                self.bands(&exit.field("bands"), bands, index)?;
-                self.calibrated(path, stage, bands)
-            }
-        }
-    }
-
-    /// The members of an ensemble are different stages, and each of them replies: a vote needs one answer of each.
-    fn ensemble(&self, path: &Path<'_>, wiring: &Wiring) -> Result<(), Invalid> {
-        if wiring.ensemble.is_empty() {
-            return Ok(());
-        }
-        let mut members = BTreeSet::from([wiring.entry.stage.as_str()]);
-        for (index, edge) in wiring.ensemble.iter().enumerate() {
-            let path = path.index(index);
-            self.edge(&path, edge, None)?;
-            if !members.insert(&edge.stage) {
-                return path.field("stage").fail(Problem::Twice {
-                    name: edge.stage.clone(),
-                });
-            }
-        }
-        let answers = |stage: &&Stage| stage.exit != Exit::Reply && members.contains(stage.name.as_str());
-        match self.stages.iter().find(answers) {
-            Some(stage) => path.fail(Problem::MemberExits {
-                stage: stage.name.clone(),
-            }),
-            None => Ok(()),
-        }
-    }
-
-    fn calibrated(&self, path: &Path<'_>, stage: &Stage, bands: &[Band]) -> Result<(), Invalid> {
-        let variant = self.known.variants.get(stage.variant.as_str());
-        if bands.len() > 1 && variant.is_some_and(|variant| variant.calibration.is_none()) {
-            return path.field("variant").fail(Problem::NotCalibrated {
-                variant: stage.variant.clone(),
-            });
-        }
-        Ok(())
-    }
-
-    fn bands(&self, path: &Path<'_>, bands: &[Band], index: usize) -> Result<(), Invalid> {
-        path.not_empty(bands)?;
-        let mut before: Option<f64> = None;
-        for (place, band) in bands.iter().enumerate() {
-            let path = path.index(place);
-            let from = path.field("from");
-            from.unit_interval(band.from)?;
-            match before {
-                None => from.within(band.from, band.from <= 0.0, "0, where the first band begins")?,
-                Some(before) => from.within(band.from, band.from > before, "above the band before it")?,
-            }
-            before = Some(band.from);
-            if let Target::Stage(edge) = &band.to {
-                self.edge(&path.field("to").field("stage"), edge, Some(index))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn children(&self, path: &Path<'_>, children: &[Child], index: usize) -> Result<(), Invalid> {
-        path.not_empty(children)?;
-        for (place, child) in children.iter().enumerate() {
-            let path = path.index(place);
-            path.field("multiplicity").positive(child.multiplicity)?;
-            self.edge(&path.field("to"), &child.to, Some(index))?;
-        }
-        Ok(())
-    }
-
-    fn edge(&self, path: &Path<'_>, edge: &Edge, from: Option<usize>) -> Result<(), Invalid> {
-        let place = self.stages.iter().position(|stage| stage.name == edge.stage);
-        let Some((place, stage)) = place.and_then(|place| Some((place, self.stages.get(place)?))) else {
-            return path.field("stage").fail(Problem::Unknown {
-                what: "stage",
-                name: edge.stage.clone(),
-            });
-        };
-        if from.is_some_and(|from| place <= from) {
-            return path.field("stage").fail(Problem::LeadsBack {
-                stage: edge.stage.clone(),
-            });
-        }
-        self.shares(&path.field("shares"), edge, stage)?;
-        let backup_path = path.field("backup");
-        let mut ids = BTreeSet::new();
-        for (index, id) in edge.backup.iter().enumerate() {
-            let path = backup_path.index(index);
-            path.new_name(id, &mut ids)?;
-            self.replica(&path, id)?;
-        }
-        Ok(())
-    }
-
-    fn shares(&self, path: &Path<'_>, edge: &Edge, stage: &Stage) -> Result<(), Invalid> {
-        for (id, share) in &edge.shares {
-            let path = path.key(id);
-            path.unit_interval(*share)?;
-            let replica = self.replica(&path, id)?;
-            if replica.variant != stage.variant {
-                return path.fail(Problem::WrongVariant {
-                    replica: id.clone(),
-                    actual: replica.variant.clone(),
-                    expected: stage.variant.clone(),
-                });
-            }
-        }
-        let sum: f64 = edge.shares.values().sum();
-        if !edge.shares.is_empty() && (sum - 1.0).abs() > SHARE_SLACK {
-            return path.fail(Problem::Shares { sum });
-        }
-        Ok(())
-    }
-
-    fn replica(&self, path: &Path<'_>, id: &str) -> Result<&Replica, Invalid> {
-        match self.known.replicas.get(id) {
-            Some(replica) => Ok(replica),
-            None => path.fail(Problem::Unknown {
-                what: "replica",
-                name: id.chars().take(64).collect(),
-            }),
-        }
-    }
-}
-
-fn batching(path: &Path<'_>, batching: Batching) -> Result<(), Invalid> {
-    let Batching {
-        min_queue, max_batch, ..
-    } = batching;
-    path.field("max_batch")
-        .within(f64::from(max_batch), max_batch >= 1, "at least 1")?;
-    let fits = (1..=max_batch).contains(&min_queue);
-    path.field("min_queue")
-        .within(f64::from(min_queue), fits, "from 1 to `max_batch`")
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::Sharing;
+use crate::plan::{
+    Band, Batching, Child, Dropping, Edge, Exit, Expected, Gear, LoadRange, PLAN_VERSION, Plan,
+    PlannedVariant, Replica, Sharing, Slo, Stage, Target, Wiring,
+};
 
 fn variant(name: &str) -> PlannedVariant {
     PlannedVariant {
@@ -26,7 +29,10 @@ fn replica(id: &str, variant: &str) -> Replica {
 fn stage(variant: &str, exit: Exit) -> Stage {
     Stage {
         name: variant.into(),
+        task: None,
         variant: variant.into(),
+        budget_us: None,
+        profiled: None,
         exit,
         batching: Batching::default(),
     }
@@ -61,6 +67,7 @@ fn sound() -> Plan {
             replica("g", "giant"),
         ],
         sharing: Sharing::default(),
+        dropping: Dropping::None,
         slo: None,
         gears: vec![Gear {
             name: "only".into(),

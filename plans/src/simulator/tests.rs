@@ -3,8 +3,8 @@
 use super::*;
 use crate::confidence::{Calibration, Estimator};
 use crate::plan::{
-    Band, Batching, Child, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica, Stage, Target,
-    Wiring,
+    Band, Batching, Child, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica,
+    Stage, Target, Wiring,
 };
 use crate::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Validation, VariantProfile};
 use crate::shifting::ShiftConfig;
@@ -67,7 +67,10 @@ pub(super) fn profile(variants: Vec<VariantProfile>) -> Profile {
 pub(super) fn stage(name: &str, exit: Exit, batching: Batching) -> Stage {
     Stage {
         name: name.into(),
+        task: None,
         variant: name.into(),
+        budget_us: None,
+        profiled: None,
         exit,
         batching,
     }
@@ -131,6 +134,7 @@ pub(super) fn plan(replicas: &[&str], sharing: Sharing, gears: Vec<Gear>) -> Pla
         variants: variants.collect(),
         placement,
         sharing,
+        dropping: Dropping::None,
         slo: None,
         gears,
     }
