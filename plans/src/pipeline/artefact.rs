@@ -77,7 +77,7 @@ pub enum ArtefactFault {
     NoFile,
     /// The pipeline is unsound.
     #[error("{0}")]
-    Unsound(#[from] Invalid),
+    Unsound(Box<Invalid>),
 }
 
 const GRAPH: &str = "traffic_analysis.json";
@@ -129,7 +129,7 @@ impl ArtefactFiles<'_> {
             tasks: reader.tasks,
             path_accuracy: PathAccuracy::Product,
         };
-        let unsound = |invalid: Invalid| at(GRAPH, 0, invalid.into());
+        let unsound = |invalid: Invalid| at(GRAPH, 0, ArtefactFault::Unsound(Box::new(invalid)));
         pipeline.validate().map_err(unsound)?;
         Ok(Artefact {
             pipeline,
@@ -164,7 +164,7 @@ impl ArtefactFiles<'_> {
     }
 
     /// Variant of the root to its multiplicative factor and its branch ratios.
-    fn factors(&self) -> Result<BTreeMap<String, (f64, BTreeMap<String, f64>)>, ArtefactError> {
+    fn factors(&self) -> Result<Factors, ArtefactError> {
         let table = Table::new(BRANCHING, self.branching);
         let (model, factor) = (table.column("model")?, table.column("mult_factor")?);
         let children = table.header.iter().enumerate();
@@ -185,10 +185,13 @@ impl ArtefactFiles<'_> {
     }
 }
 
+/// Variant to its multiplicative factor and its branch ratios.
+type Factors = BTreeMap<String, (f64, BTreeMap<String, f64>)>;
+
 struct Reader<'a> {
     files: &'a ArtefactFiles<'a>,
     latencies: BTreeMap<String, Vec<BatchLatency>>,
-    factors: BTreeMap<String, (f64, BTreeMap<String, f64>)>,
+    factors: Factors,
     notes: Vec<String>,
     tasks: Vec<Task>,
 }
@@ -312,7 +315,7 @@ impl<'a> Table<'a> {
             .map(move |(line, text)| Cells {
                 file,
                 line: line + 1,
-                cells: text.split(',').map(str::trim).collect(),
+                texts: text.split(',').map(str::trim).collect(),
             })
     }
 }
@@ -320,12 +323,12 @@ impl<'a> Table<'a> {
 struct Cells<'a> {
     file: &'a str,
     line: usize,
-    cells: Vec<&'a str>,
+    texts: Vec<&'a str>,
 }
 
 impl<'a> Cells<'a> {
     fn cell(&self, column: usize) -> &'a str {
-        self.cells.get(column).copied().unwrap_or_default()
+        self.texts.get(column).copied().unwrap_or_default()
     }
 
     fn number<N: FromStr + PartialOrd + Default>(

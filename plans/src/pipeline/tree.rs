@@ -6,7 +6,7 @@ use super::Pipeline;
 use crate::invalid::{Invalid, Path, Problem};
 
 /// Parents, children and sinks of a checked pipeline.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Tree {
     /// By task.
     pub(crate) parent: Vec<Option<usize>>,
@@ -48,10 +48,10 @@ impl Tree {
                         second: task.name.clone(),
                     });
                 }
-                slot.into_iter().for_each(|slot| *slot = Some(place));
-                list.get_mut(place)
-                    .into_iter()
-                    .for_each(|list| list.push(*target));
+                if let (Some(slot), Some(list)) = (slot, list.get_mut(place)) {
+                    *slot = Some(place);
+                    list.push(*target);
+                }
             }
         }
         let order = order(pipeline, &parent, &children)?;
