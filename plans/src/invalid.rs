@@ -1,4 +1,4 @@
-//! What is wrong with a plan or a profile, and where.
+//! What is wrong with a plan, a profile or a pipeline, and where.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -67,6 +67,54 @@ pub enum Problem {
     LeadsBack {
         /// The stage.
         stage: String,
+    },
+    /// A task has two parents.
+    #[error(
+        "`{task}` is a child of `{first}` and of `{second}`; a pipeline is a tree, so give it one parent"
+    )]
+    SecondParent {
+        /// The child.
+        task: String,
+        /// Its first parent.
+        first: String,
+        /// Its second.
+        second: String,
+    },
+    /// Two tasks have no parent.
+    #[error("`{first}` and `{second}` are nobody's child; a pipeline has one root")]
+    SecondRoot {
+        /// The first.
+        first: String,
+        /// The second.
+        second: String,
+    },
+    /// A task is its own ancestor.
+    #[error("`{task}` leads back to itself; a pipeline is a tree")]
+    Cycle {
+        /// The task.
+        task: String,
+    },
+    /// A batch size is missing or not allowed.
+    #[error("has a hole: batch size {found} stands where {} belongs; measure the allowed sizes from the first on", .expected.map_or_else(|| "none".to_owned(), |batch| batch.to_string()))]
+    Hole {
+        /// What is there.
+        found: u32,
+        /// What should be; none after the last allowed size.
+        expected: Option<u32>,
+    },
+    /// Variants that are no way through the pipeline.
+    #[error("`{name}` is no path; name one variant per task from the root to a sink")]
+    NotAPath {
+        /// The variants.
+        name: String,
+    },
+    /// Some paths have no accuracy.
+    #[error("has {found} paths of {expected}; profile them all, or leave the accuracies to the product")]
+    Paths {
+        /// How many there are.
+        found: usize,
+        /// How many there must be.
+        expected: usize,
     },
     /// The shares of an edge do not sum to 1.
     #[error("the shares sum to {sum}; they must sum to 1")]

@@ -7,7 +7,10 @@
 //! |---|---|
 //! | [`plan`] | the plan: placement, gears, wiring, batching |
 //! | [`profile`] | the profile: what was measured of every variant |
-//! | [`invalid`] | what is wrong with a plan or a profile, and where |
+//! | [`pipeline`] | pipelines: trees of tasks with variants |
+//! | [`allocate`] | which variants serve a pipeline, on how many workers: hardware and accuracy scaling |
+//! | [`balance`] | which requests of a pipeline go to which workers, the most accurate first |
+//! | [`invalid`] | what is wrong with a plan, a profile or a pipeline, and where |
 //! | [`confidence`] | confidence scores and their calibration |
 //! | [`routing`] | where a result goes next, and which replica gets it |
 //! | [`batching`] | when a replica's queue becomes a batch |
@@ -32,6 +35,8 @@
 //! | [`simulator`] | what a plan does with a load, without serving it |
 
 pub mod admission;
+pub mod allocate;
+pub mod balance;
 pub mod batching;
 pub mod cascade;
 pub mod confidence;
@@ -45,6 +50,7 @@ pub mod ledger;
 pub mod liveness;
 pub mod load;
 pub mod lp;
+pub mod pipeline;
 pub mod plan;
 pub mod profile;
 pub mod routing;

@@ -1,18 +1,38 @@
-//! Linear programs, stated without a word of who solves them.
+//! Linear programs, with or without integers, stated without a word of who solves them.
 //!
-//! The solver is embedded and pure Rust. Planners build a [`Program`] and read a [`Solution`]; a better solver, or one that is
-//! licensed, would be changed in here.
+//! Planners build a [`Program`] and read a [`Solution`]. The embedded solver is pure Rust and always there. Others can be chosen
+//! [at run time](Solver) where this build has them: HiGHS with the feature `highs`, and CBC, GLPK, Gurobi and CPLEX as programs of
+//! their own with the feature `external-solvers`. What another solver says is not believed: only its integers are taken, and the rest
+//! is solved again [in process](guard), so that one that hangs or lies costs time and nothing else.
 
-use microlp::{ComparisonOp, OptimizationDirection, Problem};
+mod embedded;
+#[cfg(feature = "external-solvers")]
+mod external;
+mod guard;
+#[cfg(feature = "highs")]
+mod highs;
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A linear program over variables that are not negative: minimise a cost subject to rows.
+/// A linear program: minimise a cost subject to rows. Variables are not negative; some may only be whole.
 ///
 /// Keep the coefficients of a row, and those of a variable, within six orders of magnitude of each other, by choice of units.
 #[derive(Debug, Clone, Default)]
 pub struct Program {
-    costs: Vec<f64>,
+    columns: Vec<Column>,
     rows: Vec<Row>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Column {
+    cost: f64,
+    low: f64,
+    high: f64,
+    integer: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -37,22 +57,73 @@ pub enum Relation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variable(usize);
 
-/// An optimum.
+impl Variable {
+    /// Its place in the order in which variables were added.
+    pub fn place(self) -> usize {
+        self.0
+    }
+}
+
+/// Who solves a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Solver {
+    /// The embedded one, microlp.
+    #[default]
+    Embedded,
+    /// HiGHS, linked in with the feature `highs`.
+    Highs,
+    /// COIN-OR's `cbc` on the path, with the feature `external-solvers`.
+    Cbc,
+    /// GNU's `glpsol`, likewise.
+    Glpk,
+    /// `gurobi_cl`, likewise; it needs a licence.
+    Gurobi,
+    /// `cplex`, likewise; it needs a licence.
+    Cplex,
+}
+
+/// When to stop searching for something better. Only programs with integers are searched.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// Most nodes that the embedded solver looks at: the same everywhere, whatever the machine.
+    pub nodes: Option<u64>,
+    /// Longest time, by the solver's own clock. External programs count whole seconds, at least one, and are killed soon after.
+    pub time: Option<Duration>,
+    /// Good enough: the relative gap between the cost and what it cannot be less than.
+    pub gap: f64,
+    /// A value per variable, in their order, to begin from. Ignored where it is not feasible or the solver knows no such thing.
+    pub start: Vec<f64>,
+}
+
+impl Limits {
+    /// No limit: the search ends at a proven optimum.
+    pub const NONE: Self = Self {
+        nodes: None,
+        time: None,
+        gap: 0.0,
+        start: Vec::new(),
+    };
+}
+
+/// An optimum, or the best that was found within the limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Solution {
     /// The cost.
     pub cost: f64,
+    /// Whether nothing better exists. Another solver's word for it does not count.
+    pub proven: bool,
     values: Vec<f64>,
 }
 
 impl Solution {
-    /// The value of a variable; 0 for one of another program.
+    /// The value of a variable; 0 for one of another program. Integer variables are whole to the last bit.
     pub fn value(&self, variable: Variable) -> f64 {
         self.values.get(variable.0).copied().unwrap_or(0.0)
     }
 }
 
-/// Why there is no optimum.
+/// Why there is no solution.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum LpError {
     /// No values meet all rows.
@@ -64,6 +135,47 @@ pub enum LpError {
     /// The solver gave up.
     #[error("the linear program was not solved: {0}; check the range of its coefficients")]
     Failed(String),
+    /// The limits ended the search before anything was found.
+    #[error("the search ended before any solution was found; raise its limits or give it a start")]
+    Interrupted,
+    /// This build lacks the solver.
+    #[error(
+        "this build has no {solver:?}; build it with the feature `{feature}`, or use the embedded solver"
+    )]
+    NotBuilt {
+        /// Which was asked for.
+        solver: Solver,
+        /// The feature that brings it.
+        feature: &'static str,
+    },
+    /// The solver's program cannot be started.
+    #[error(
+        "`{program}` cannot be started: {reason}; install it, put it on the path, or use the embedded solver"
+    )]
+    Missing {
+        /// Its name.
+        program: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// The solver's program did not end in time and was killed.
+    #[error(
+        "`{program}` did not end within {limit_s} s and was killed; raise the limit or use another solver"
+    )]
+    Hung {
+        /// Its name.
+        program: String,
+        /// The limit and what it was given on top, seconds.
+        limit_s: f64,
+    },
+    /// What the solver called a solution is none.
+    #[error("{solver:?} answered with what is no solution: {reason}; use another solver")]
+    Lied {
+        /// Which.
+        solver: Solver,
+        /// What is wrong with it.
+        reason: String,
+    },
 }
 
 impl Program {
@@ -74,8 +186,27 @@ impl Program {
 
     /// Adds a variable of at least 0, at this cost per unit.
     pub fn variable(&mut self, cost: f64) -> Variable {
-        self.costs.push(cost);
-        Variable(self.costs.len() - 1)
+        self.add(cost, f64::INFINITY, false)
+    }
+
+    /// Adds a variable from 0 to `high`, at this cost per unit.
+    pub fn bounded(&mut self, cost: f64, high: f64) -> Variable {
+        self.add(cost, high, false)
+    }
+
+    /// Adds a whole variable from 0 to `high`, at this cost per unit.
+    pub fn integer(&mut self, cost: f64, high: u32) -> Variable {
+        self.add(cost, f64::from(high), true)
+    }
+
+    fn add(&mut self, cost: f64, high: f64, integer: bool) -> Variable {
+        self.columns.push(Column {
+            cost,
+            low: 0.0,
+            high,
+            integer,
+        });
+        Variable(self.columns.len() - 1)
     }
 
     /// Adds a row: the sum of coefficients times variables stands in this relation to `right`.
@@ -90,73 +221,79 @@ impl Program {
         });
     }
 
-    /// Minimises the cost. The same program has the same solution, to the last bit.
+    /// How many variables there are.
+    pub fn variables(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// How many of them must be whole.
+    pub fn integers(&self) -> usize {
+        self.columns.iter().filter(|column| column.integer).count()
+    }
+
+    /// Minimises the cost with the embedded solver, without limits. The same program has the same solution, to the last bit.
     ///
     /// # Errors
     /// An [`LpError`] if there is no optimum, or none was found.
     pub fn minimise(&self) -> Result<Solution, LpError> {
-        let mut problem = Problem::new(OptimizationDirection::Minimize);
-        let variables: Vec<microlp::Variable> = self
-            .costs
-            .iter()
-            .map(|cost| problem.add_var(*cost, (0.0, f64::INFINITY)))
-            .collect();
-        for row in &self.rows {
-            let terms: Vec<(microlp::Variable, f64)> = row
-                .terms
-                .iter()
-                .filter_map(|(variable, factor)| Some((*variables.get(*variable)?, *factor)))
-                .collect();
-            let relation = match row.relation {
-                Relation::AtMost => ComparisonOp::Le,
-                Relation::Equal => ComparisonOp::Eq,
-                Relation::AtLeast => ComparisonOp::Ge,
-            };
-            problem.add_constraint(terms.as_slice(), relation, row.right);
+        embedded::solve(self, &Limits::NONE)
+    }
+
+    /// Minimises the cost with this solver, within these limits.
+    ///
+    /// # Errors
+    /// An [`LpError`] if there is no optimum, if none was found in time, or if the solver is missing, hangs or lies. Whoever
+    /// asked has the embedded solver to fall back on.
+    pub fn minimise_by(&self, solver: Solver, limits: &Limits) -> Result<Solution, LpError> {
+        match solver {
+            Solver::Embedded => embedded::solve(self, limits),
+            Solver::Highs => {
+                #[cfg(feature = "highs")]
+                return guard::verified(self, solver, &highs::solve(self, limits)?);
+                #[cfg(not(feature = "highs"))]
+                Err(LpError::NotBuilt {
+                    solver,
+                    feature: "highs",
+                })
+            }
+            Solver::Cbc | Solver::Glpk | Solver::Gurobi | Solver::Cplex => {
+                #[cfg(feature = "external-solvers")]
+                return guard::verified(self, solver, &external::solve(self, solver, None, limits)?);
+                #[cfg(not(feature = "external-solvers"))]
+                Err(LpError::NotBuilt {
+                    solver,
+                    feature: "external-solvers",
+                })
+            }
         }
-        let outcome = problem.solve().map_err(|error| match error {
-            microlp::Error::Infeasible => LpError::Infeasible,
-            microlp::Error::Unbounded => LpError::Unbounded,
-            other => LpError::Failed(other.to_string()),
-        })?;
-        let solution = outcome
-            .solution()
-            .ok_or_else(|| LpError::Failed("it was interrupted".to_owned()))?;
-        Ok(Solution {
-            cost: solution.objective(),
-            values: variables
-                .iter()
-                .map(|variable| solution.var_value(*variable))
-                .collect(),
-        })
+    }
+
+    /// The cost of these values.
+    fn cost(&self, values: &[f64]) -> f64 {
+        let costs = self.columns.iter().zip(values);
+        costs.map(|(column, value)| column.cost * value).sum()
+    }
+
+    /// By how much these values miss a bound or a row, relative to its right side; 0 if they are feasible.
+    fn violation(&self, values: &[f64]) -> f64 {
+        let bounds = self.columns.iter().zip(values);
+        let bounds = bounds.map(|(column, value)| (column.low - value).max(value - column.high));
+        let rows = self.rows.iter().map(|row| {
+            let terms = row.terms.iter();
+            let left: f64 = terms
+                .map(|(place, factor)| factor * values.get(*place).copied().unwrap_or(0.0))
+                .sum();
+            let missed = match row.relation {
+                Relation::AtMost => left - row.right,
+                Relation::Equal => (left - row.right).abs(),
+                Relation::AtLeast => row.right - left,
+            };
+            missed / (1.0 + row.right.abs())
+        });
+        bounds.chain(rows).fold(0.0, f64::max)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_small_program_is_solved() {
-        let mut program = Program::new();
-        let (x, y) = (program.variable(1.0), program.variable(2.0));
-        program.row([(x, 1.0), (y, 1.0)], Relation::AtLeast, 4.0);
-        program.row([(x, 1.0)], Relation::AtMost, 3.0);
-        let solution = program.minimise().unwrap();
-        assert!((solution.cost - 5.0).abs() < 1e-9);
-        assert!((solution.value(x) - 3.0).abs() < 1e-9 && (solution.value(y) - 1.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn what_has_no_optimum_says_why() {
-        let mut program = Program::new();
-        let x = program.variable(-1.0);
-        assert_eq!(program.minimise(), Err(LpError::Unbounded));
-        program.row([(x, 1.0)], Relation::Equal, 1.0);
-        program.row([(x, 1.0)], Relation::AtLeast, 2.0);
-        assert_eq!(program.minimise(), Err(LpError::Infeasible));
-        let mut broken = Program::new();
-        broken.variable(f64::NAN);
-        assert!(matches!(broken.minimise(), Err(LpError::Failed(_))));
-    }
-}
+#[path = "lp/tests.rs"]
+mod tests;

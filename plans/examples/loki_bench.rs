@@ -1,0 +1,254 @@
+//! How good and how fast Loki's allocator and balancer are.
+//!
+//! ```text
+//! cargo run --release -p kaskade-plans --example loki_bench -- [--data DIR] [--exact]
+//! ```
+//!
+//! `DIR` holds what the Loki authors published: `traffic_analysis.json`, `branching.csv`, `simulator_runtimes.csv`, `variants/*.txt`.
+//! Without it the stated pipeline stands in. With `--exact` the optima of the paper's program (F1) and of the flow over all columns
+//! (F2) are printed too, which takes minutes.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods
+)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+use kaskade_plans::allocate::{AllocateOptions, Allocator, Scaling};
+use kaskade_plans::balance::Balancer;
+use kaskade_plans::pipeline::{
+    ArtefactFiles, BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant, stated,
+};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let data = arguments.iter().position(|argument| argument == "--data");
+    let data = data.and_then(|at| arguments.get(at + 1));
+    let exact = arguments.iter().any(|argument| argument == "--exact");
+    let pipeline = data.map_or_else(stated, |folder| published(Path::new(folder)));
+    let chain = chain_of(&pipeline);
+    for (name, pipeline) in [("tree", &pipeline), ("chain of the first two tasks", &chain)] {
+        println!(
+            "\n{name} of {}, 20 workers, SLO {} ms",
+            pipeline.name,
+            pipeline.slo_us / 1000
+        );
+        sweep(pipeline);
+        if exact {
+            optima(pipeline);
+        }
+    }
+    println!("\n1,000 workers, the published pipeline");
+    speed(&pipeline, &[20_000.0, 50_000.0, 80_000.0], 1_000);
+    for (name, pipeline) in [("chain", invented(false)), ("tree", invented(true))] {
+        for workers in [20, 100, 1_000] {
+            println!("\n{name} of 3 tasks x 10 variants, {workers} workers");
+            let demand = f64::from(workers);
+            speed(
+                &pipeline,
+                &[2.0 * demand, 4.0 * demand, 8.0 * demand, 12.0 * demand],
+                workers,
+            );
+        }
+    }
+    balancer(&pipeline);
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn published(folder: &Path) -> Pipeline {
+    let variants = std::fs::read_dir(folder.join("variants")).expect("the folder has `variants`");
+    let accuracies: BTreeMap<String, String> = variants
+        .map(|entry| entry.unwrap().path())
+        .map(|path| {
+            (
+                path.file_stem().unwrap().to_string_lossy().into_owned(),
+                read(&path),
+            )
+        })
+        .collect();
+    let files = ArtefactFiles {
+        graph: &read(&folder.join("traffic_analysis.json")),
+        branching: &read(&folder.join("branching.csv")),
+        accuracies: &accuracies,
+        runtimes: &read(&folder.join("simulator_runtimes.csv")),
+        accelerator: "onnxruntime_gpu_pascal",
+        batches: &[1, 2, 4, 8, 16, 32, 64],
+        hop_us: 0,
+    };
+    let artefact = files.read().unwrap();
+    artefact.notes.iter().for_each(|note| println!("note: {note}"));
+    artefact.pipeline
+}
+
+/// The root and its first child alone, as in the research notes' figures.
+fn chain_of(pipeline: &Pipeline) -> Pipeline {
+    let mut chain = pipeline.clone();
+    chain.tasks.truncate(2);
+    let dropped: Vec<String> = chain.tasks[0].children.drain(1..).collect();
+    for variant in &mut chain.tasks[0].variants {
+        dropped
+            .iter()
+            .for_each(|child| drop(variant.branch_ratios.remove(child)));
+    }
+    chain
+}
+
+/// Demands from 250 to 2,000 requests/s in steps of 50.
+fn sweep(pipeline: &Pipeline) {
+    let begun = Instant::now();
+    let allocator = Allocator::new(pipeline.clone(), AllocateOptions::default()).unwrap();
+    println!("prepared in {:.2} ms", begun.elapsed().as_secs_f64() * 1e3);
+    let (mut times, mut gaps) = (Vec::new(), Vec::new());
+    for step in 5..=40 {
+        let demand = f64::from(step) * 50.0;
+        let begun = Instant::now();
+        let allocation = allocator.allocate(demand, 20).unwrap();
+        times.push(begun.elapsed().as_secs_f64() * 1e3);
+        if allocation.scaling == Scaling::Accuracy {
+            gaps.push(allocation.gap());
+        }
+        if step % 5 == 0 || step == 6 {
+            println!(
+                "D={demand:<6} {:?} served {:.0} used {} accuracy {:.4} bound {:.4} gap {:.3} % in {:.2} ms {}",
+                allocation.scaling,
+                allocation.served_qps,
+                allocation.used,
+                100.0 * allocation.accuracy,
+                100.0 * allocation.bound,
+                100.0 * allocation.gap(),
+                times.last().unwrap(),
+                allocation
+                    .solver_fault
+                    .map(|fault| fault.to_string())
+                    .unwrap_or_default()
+            );
+        }
+    }
+    println!(
+        "allocator: {} ms; gap: {} %",
+        mean_and_worst(&times, 1.0),
+        mean_and_worst(&gaps, 100.0)
+    );
+}
+
+fn mean_and_worst(values: &[f64], scale: f64) -> String {
+    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let worst = values.iter().copied().fold(0.0, f64::max);
+    format!("mean {:.3}, worst {:.3}", scale * mean, scale * worst)
+}
+
+/// The optima that the research notes have.
+fn optima(pipeline: &Pipeline) {
+    let allocator = Allocator::new(pipeline.clone(), AllocateOptions::default()).unwrap();
+    for demand in [250.0, 300.0, 500.0, 750.0, 1000.0, 1250.0, 1500.0, 1750.0, 2000.0] {
+        let timed = |name: &str, run: &dyn Fn() -> Result<f64, kaskade_plans::allocate::AllocateError>| {
+            let begun = Instant::now();
+            let found = run().map_or_else(|error| error.to_string(), |found| format!("{:.4}", 100.0 * found));
+            format!("{name} {found} ({:.2} s)", begun.elapsed().as_secs_f64())
+        };
+        println!(
+            "D={demand:<6} {}, {}, {}, planner {}",
+            timed("F1", &|| allocator.exact_accuracy(demand, 20)),
+            timed("F2", &|| allocator.flow_accuracy(demand, 20, false)),
+            timed("F2 single batch", &|| allocator.flow_accuracy(demand, 20, true)),
+            timed("", &|| allocator
+                .allocate(demand, 20)
+                .map(|allocation| allocation.accuracy)),
+        );
+    }
+}
+
+fn speed(pipeline: &Pipeline, demands: &[f64], workers: u32) {
+    let begun = Instant::now();
+    let allocator = Allocator::new(pipeline.clone(), AllocateOptions::default()).unwrap();
+    println!("prepared in {:.1} ms", begun.elapsed().as_secs_f64() * 1e3);
+    for demand in demands {
+        let begun = Instant::now();
+        let allocation = allocator.allocate(*demand, workers).unwrap();
+        println!(
+            "D={demand:<8} {:?} used {} accuracy {:.4} gap {:.3} % in {:.1} ms",
+            allocation.scaling,
+            allocation.used,
+            100.0 * allocation.accuracy,
+            100.0 * allocation.gap(),
+            begun.elapsed().as_secs_f64() * 1e3
+        );
+    }
+}
+
+/// Three tasks of ten variants with invented figures: the better, the slower.
+fn invented(tree: bool) -> Pipeline {
+    let batches = [1, 2, 4, 8, 16, 32, 64];
+    let names = ["a", "b", "c"];
+    let task = |place: usize| {
+        let children: Vec<String> = match (tree, place) {
+            (true, 0) => vec!["b".into(), "c".into()],
+            (false, 0) => vec!["b".into()],
+            (false, 1) => vec!["c".into()],
+            _ => Vec::new(),
+        };
+        let variant = |rank: u32| {
+            let worth = f64::from(rank) / 9.0;
+            let request_us = 700.0 * f64::from(rank + 1).powf(1.3) * (1.0 + place as f64 / 7.0);
+            let sample = |batch: u32| BatchLatency {
+                batch,
+                us: 2_500.0 + 300.0 * f64::from(rank) + request_us * f64::from(batch),
+            };
+            TaskVariant {
+                name: format!("{}{rank}", names[place]),
+                accuracy: 0.6 + 0.4 * worth.powf(0.6 + 0.2 * place as f64),
+                latency: batches.map(sample).to_vec(),
+                multiplicative_factor: 1.0 + 3.0 * worth,
+                branch_ratios: children
+                    .iter()
+                    .map(|child| (child.clone(), 1.0 / children.len() as f64))
+                    .collect(),
+            }
+        };
+        Task {
+            name: names[place].into(),
+            variants: (0..10).map(variant).collect(),
+            children,
+        }
+    };
+    Pipeline {
+        name: "invented".into(),
+        slo_us: 400_000,
+        hop_us: 500,
+        batches: batches.to_vec(),
+        tasks: (0..3).map(task).collect(),
+        path_accuracy: PathAccuracy::Product,
+    }
+}
+
+fn balancer(pipeline: &Pipeline) {
+    println!("\nbalancer");
+    let allocator = Allocator::new(pipeline.clone(), AllocateOptions::default()).unwrap();
+    for (workers, demand) in [(20, 500.0), (100, 2_500.0), (1_000, 25_000.0)] {
+        let allocation = allocator.allocate(demand, workers).unwrap();
+        let balancer = Balancer::new(pipeline, &allocation.instances);
+        let rounds = 20_000;
+        let begun = Instant::now();
+        let mut tables = 0;
+        for round in 0..rounds {
+            let qps = demand * (0.9 + f64::from(round % 7) / 70.0);
+            tables += std::hint::black_box(balancer.balance(std::hint::black_box(qps)))
+                .tables
+                .len();
+        }
+        let each = begun.elapsed().as_secs_f64() / f64::from(rounds) * 1e6;
+        println!(
+            "{workers} workers, {} variants in use, {} tables: {each:.2} us",
+            allocation.instances.len(),
+            tables / rounds as usize
+        );
+    }
+}

@@ -1,0 +1,283 @@
+//! The configuration-path flow (F2): the program that runs.
+//!
+//! ```text
+//! maximise  sum of f_p A_p
+//! subject to  the f_p of every sink sum to 1, and agree on the prefixes that the sinks share,
+//!             sum over the paths through n of f_p D m(p, n) / q_n <= z_n,  for every configuration n,
+//!             sum of z_n <= S,  z whole
+//! ```
+//!
+//! Paths whose batches do not fit the objective are no columns, so the paper's `y`, `I` and their products are gone. A configuration is
+//! a variant in batches of one size; where a variant may have one size only, as in the paper and in a [`Plan`](crate::plan::Plan), a
+//! binary per configuration says which (`single`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::columns::Column;
+use super::round::whole;
+use super::ways::Ways;
+use crate::lp::{Limits, LpError, Program, Relation, Solver, Variable};
+
+/// Shares below this are noise of the solver.
+const NO_SHARE: f64 = 1e-9;
+
+/// The share of the requests at the door that takes one way to a sink.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Flow {
+    pub(super) sink: usize,
+    pub(super) way: usize,
+    pub(super) share: f64,
+}
+
+/// What a program is asked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Question<'a> {
+    pub(super) ways: &'a Ways,
+    /// Requests/s at the door.
+    pub(super) demand: f64,
+    pub(super) workers: u32,
+    /// Whether every variant has batches of one size only.
+    pub(super) single: bool,
+}
+
+/// What is known after a program was solved.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Answer {
+    pub(super) flows: Vec<Flow>,
+    /// Whether no other flow over the same columns is better.
+    pub(super) proven: bool,
+}
+
+/// The flows of columns and their shares.
+pub(super) fn flows(ways: &Ways, columns: &[Column], shares: &[(usize, f64)]) -> Vec<Flow> {
+    let mut flows: BTreeMap<(usize, usize), f64> = BTreeMap::new();
+    for (place, share) in shares {
+        let Some(column) = columns.get(*place) else {
+            continue;
+        };
+        for sink in &ways.tree.sinks {
+            if let Some(way) = column.ways.get(*sink) {
+                *flows.entry((*sink, *way)).or_default() += share;
+            }
+        }
+    }
+    let flow = |((sink, way), share)| Flow { sink, way, share };
+    flows.into_iter().map(flow).collect()
+}
+
+/// Workers that flows keep busy, by configuration, per request/s at the door.
+pub(super) fn loads(ways: &Ways, flows: &[Flow]) -> BTreeMap<usize, f64> {
+    let mut loads: BTreeMap<usize, f64> = BTreeMap::new();
+    for flow in flows {
+        for (task, way) in counted(ways, flow.sink, flow.way) {
+            if let Some(way) = ways.way(task, way) {
+                *loads.entry(way.config).or_default() += way.load * flow.share;
+            }
+        }
+    }
+    loads
+}
+
+/// Mean accuracy over the sinks.
+pub(super) fn worth(ways: &Ways, flows: &[Flow]) -> f64 {
+    let worth = |flow: &Flow| flow.share * ways.way(flow.sink, flow.way).map_or(0.0, |way| way.worth);
+    flows.iter().map(worth).sum()
+}
+
+/// The ways on the path to a sink at which its flow is counted. A prefix that several sinks share is counted once, with the sinks that
+/// are reached by first children.
+fn counted(ways: &Ways, sink: usize, way: usize) -> Vec<(usize, usize)> {
+    let mut list = vec![(sink, way)];
+    let (mut task, mut way) = (sink, way);
+    while let Some(parent) = ways.tree.parent(task) {
+        if ways.tree.children(parent).first() != Some(&task) {
+            break;
+        }
+        way = ways.way(task, way).map_or(usize::MAX, |way| way.parent);
+        task = parent;
+        list.push((task, way));
+    }
+    list
+}
+
+/// The best flows over the given ways to sinks; `start` are flows to begin from.
+///
+/// # Errors
+/// Those of the solver.
+pub(super) fn solve(
+    question: &Question<'_>,
+    ends: &BTreeSet<(usize, usize)>,
+    start: &[Flow],
+    solver: Solver,
+    limits: Limits,
+) -> Result<Answer, LpError> {
+    let model = Model::new(question, ends);
+    let limits = Limits {
+        start: model.start(question, start),
+        ..limits
+    };
+    let solution = model.program.minimise_by(solver, &limits)?;
+    let flow = |((sink, way), variable): (&(usize, usize), &Variable)| Flow {
+        sink: *sink,
+        way: *way,
+        share: solution.value(*variable),
+    };
+    let flows = model.ends.iter().map(flow);
+    Ok(Answer {
+        flows: flows.filter(|flow| flow.share > NO_SHARE).collect(),
+        proven: solution.proven,
+    })
+}
+
+/// The program and what its variables mean.
+struct Model {
+    program: Program,
+    ends: BTreeMap<(usize, usize), Variable>,
+    /// By configuration.
+    workers: BTreeMap<usize, Variable>,
+    /// By configuration, where a variant has several: whether it is the one in use.
+    chosen: BTreeMap<usize, Variable>,
+}
+
+/// By task and way, the variables that sum to its flow.
+type Sums = BTreeMap<(usize, usize), Vec<Variable>>;
+
+impl Model {
+    fn new(question: &Question<'_>, ends: &BTreeSet<(usize, usize)>) -> Self {
+        let ways = question.ways;
+        let mut program = Program::new();
+        let mut model_ends = BTreeMap::new();
+        let (mut sums, mut beside) = (Sums::new(), Sums::new());
+        for (sink, way) in ends {
+            let worth = ways.way(*sink, *way).map_or(0.0, |way| way.worth);
+            // In percent, so that gaps are seen by solvers with absolute tolerances.
+            let variable = program.variable(-100.0 * worth);
+            model_ends.insert((*sink, *way), variable);
+            let counted = counted(ways, *sink, *way);
+            for place in &counted {
+                sums.entry(*place).or_default().push(variable);
+            }
+            if let Some((task, way)) = counted.last()
+                && ways.tree.parent(*task).is_some()
+            {
+                let parent = ways.way(*task, *way).map_or(usize::MAX, |way| way.parent);
+                beside.entry((*task, parent)).or_default().push(variable);
+            }
+        }
+        let mut model = Self {
+            program,
+            ends: model_ends,
+            workers: BTreeMap::new(),
+            chosen: BTreeMap::new(),
+        };
+        model.conserve(ways, &sums, &beside);
+        model.serve(question, &sums);
+        model
+    }
+
+    /// The flows of every sink sum to 1, and those through a way are the same in all its branches.
+    fn conserve(&mut self, ways: &Ways, sums: &Sums, beside: &Sums) {
+        for sink in &ways.tree.sinks {
+            let own = self.ends.iter().filter(|((of, _), _)| of == sink);
+            let terms: Vec<_> = own.map(|(_, variable)| (*variable, 1.0)).collect();
+            self.program.row(terms, Relation::Equal, 1.0);
+        }
+        for task in &ways.tree.order {
+            for child in ways.tree.children(*task).iter().skip(1) {
+                let through = sums.range((*task, 0)..(*task + 1, 0)).map(|((_, way), _)| *way);
+                let branching = beside
+                    .range((*child, 0)..(*child + 1, 0))
+                    .map(|((_, way), _)| *way);
+                let all: BTreeSet<usize> = through.chain(branching).collect();
+                for way in all {
+                    let own = sums.get(&(*task, way)).into_iter().flatten();
+                    let other = beside.get(&(*child, way)).into_iter().flatten();
+                    let terms = own
+                        .map(|own| (*own, 1.0))
+                        .chain(other.map(|other| (*other, -1.0)));
+                    self.program.row(terms, Relation::Equal, 0.0);
+                }
+            }
+        }
+    }
+
+    /// Every configuration has the workers for what flows through it, and all together no more than there are.
+    fn serve(&mut self, question: &Question<'_>, sums: &Sums) {
+        let mut served: BTreeMap<usize, Vec<(Variable, f64, f64)>> = BTreeMap::new();
+        for ((task, way), variables) in sums {
+            let Some(way) = question.ways.way(*task, *way) else {
+                continue;
+            };
+            let load = way.load * question.demand;
+            let terms = variables.iter().map(|variable| (*variable, load, 1.0));
+            served.entry(way.config).or_default().extend(terms);
+        }
+        for (config, terms) in &served {
+            let workers = self.program.integer(0.0, question.workers);
+            let terms = terms.iter().map(|(variable, load, _)| (*variable, *load));
+            self.program
+                .row(terms.chain([(workers, -1.0)]), Relation::AtMost, 0.0);
+            self.workers.insert(*config, workers);
+        }
+        let all = self
+            .workers
+            .values()
+            .map(|workers| (*workers, 1.0))
+            .collect::<Vec<_>>();
+        self.program
+            .row(all, Relation::AtMost, f64::from(question.workers));
+        if question.single {
+            self.choose(question.ways, &served);
+        }
+    }
+
+    /// Of the configurations of one variant, only the chosen one has any flow.
+    fn choose(&mut self, ways: &Ways, served: &BTreeMap<usize, Vec<(Variable, f64, f64)>>) {
+        let mut variants: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
+        for config in served.keys() {
+            if let Some(own) = ways.configs.get(*config) {
+                variants.entry((own.task, own.variant)).or_default().push(*config);
+            }
+        }
+        for configs in variants.values().filter(|configs| configs.len() > 1) {
+            for config in configs {
+                let chosen = self.program.integer(0.0, 1);
+                let terms = served.get(config).into_iter().flatten();
+                let terms = terms.map(|(variable, _, share)| (*variable, *share));
+                self.program
+                    .row(terms.chain([(chosen, -1.0)]), Relation::AtMost, 0.0);
+                self.chosen.insert(*config, chosen);
+            }
+            let all: Vec<_> = configs
+                .iter()
+                .filter_map(|config| self.chosen.get(config))
+                .map(|one| (*one, 1.0))
+                .collect();
+            self.program.row(all, Relation::AtMost, 1.0);
+        }
+    }
+
+    /// Flows as values of the program's variables; nothing if one of them has no column.
+    fn start(&self, question: &Question<'_>, flows: &[Flow]) -> Vec<f64> {
+        if flows.is_empty() {
+            return Vec::new();
+        }
+        let mut values = vec![0.0; self.program.variables()];
+        let mut set = |variable: Option<&Variable>, value: f64| {
+            let slot = variable.and_then(|variable| values.get_mut(variable.place()));
+            slot.map(|slot| *slot = value).is_some()
+        };
+        for flow in flows {
+            if !set(self.ends.get(&(flow.sink, flow.way)), flow.share) {
+                return Vec::new();
+            }
+        }
+        for (config, load) in loads(question.ways, flows) {
+            if !set(self.workers.get(&config), whole(load * question.demand)) {
+                return Vec::new();
+            }
+            set(self.chosen.get(&config), 1.0);
+        }
+        values
+    }
+}

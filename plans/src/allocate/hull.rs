@@ -1,0 +1,176 @@
+//! What cannot be exceeded: the optimum of the configuration-path flow with fractions of workers, without a solver.
+//!
+//! Choose one way through the whole tree: it keeps `w` workers busy per request/s and is worth an accuracy `A`, one point. With
+//! fractions of workers only two rows of the program are left, so its optimum at `S` workers and demand `D` mixes at most two points
+//! that are neighbours on the upper hull of all of them, at `w = S / D`. The hull knows neither `S` nor `D` and is made once.
+//!
+//! There are far too many points to list in a tree. But the hull of a choice is the hull of the united hulls, and the hull of things
+//! that are chosen independently of each other (the branches below one configuration) is the Minkowski sum of theirs.
+
+use super::ways::{Level, Way, Ways};
+
+/// A way through the whole tree, as a point.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Point {
+    /// Workers kept busy per request/s at the door.
+    pub(super) load: f64,
+    /// Mean accuracy over the sinks.
+    pub(super) worth: f64,
+    /// The way to each task, by task, that makes it up; in no order.
+    pub(super) picks: Vec<(usize, usize)>,
+}
+
+/// The points that no mix of others beats, ascending in load and worth.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Hull {
+    points: Vec<Point>,
+}
+
+/// The best mix with fractions of workers.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Mix<'a> {
+    /// Its accuracy, which no whole number of workers exceeds.
+    pub(super) worth: f64,
+    /// What one more worker per request/s would add, the program's dual.
+    pub(super) price: f64,
+    /// The points, with their shares.
+    pub(super) points: Vec<(&'a Point, f64)>,
+}
+
+impl Hull {
+    pub(super) fn new(ways: &Ways) -> Self {
+        Self {
+            points: choice(ways, ways.root(), ways.first()),
+        }
+    }
+
+    /// The best mix that keeps at most this many workers busy per request/s at the door. `None` if there is none.
+    pub(super) fn mix(&self, load: f64) -> Option<Mix<'_>> {
+        let above = self.points.partition_point(|point| point.load <= load);
+        let below = self.points.get(above.checked_sub(1)?)?;
+        let Some(above) = self.points.get(above) else {
+            return Some(Mix {
+                worth: below.worth,
+                price: 0.0,
+                points: vec![(below, 1.0)],
+            });
+        };
+        let price = (above.worth - below.worth) / (above.load - below.load);
+        let share = (load - below.load) / (above.load - below.load);
+        Some(Mix {
+            worth: below.worth + price * (load - below.load),
+            price,
+            points: vec![(below, 1.0 - share), (above, share)],
+        })
+    }
+
+    /// The point that keeps the fewest workers busy.
+    pub(super) fn least(&self) -> Option<&Point> {
+        self.points.first()
+    }
+}
+
+/// The hull of a choice between ways to a task.
+fn choice(ways: &Ways, task: usize, span: std::ops::Range<usize>) -> Vec<Point> {
+    let Some(level) = ways.levels.get(task) else {
+        return Vec::new();
+    };
+    let mut points = Vec::new();
+    if ways.tree.children(task).is_empty() {
+        for way in span {
+            // Of one variant only the largest batch matters here, which comes last.
+            if let Some(own) = level
+                .ways
+                .get(way)
+                .filter(|own| !same_variant(ways, level, own, way + 1))
+            {
+                points.push(Point {
+                    load: own.load,
+                    worth: own.worth,
+                    picks: vec![(task, way)],
+                });
+            }
+        }
+    } else {
+        for way in span {
+            points.extend(continued(ways, task, way));
+        }
+    }
+    upper(points)
+}
+
+fn same_variant(ways: &Ways, level: &Level, way: &Way, next: usize) -> bool {
+    let variant = |way: &Way| ways.configs.get(way.config).map(|config| config.variant);
+    let next = level.ways.get(next);
+    next.is_some_and(|next| next.parent == way.parent && variant(next) == variant(way))
+}
+
+/// The hull of all that can follow one way: its branches are chosen independently.
+fn continued(ways: &Ways, task: usize, way: usize) -> Vec<Point> {
+    let load = ways.way(task, way).map_or(0.0, |way| way.load);
+    let mut sum = vec![Point {
+        load,
+        worth: 0.0,
+        picks: vec![(task, way)],
+    }];
+    for child in ways.tree.children(task) {
+        sum = minkowski(&sum, &choice(ways, *child, ways.continuing(*child, way)));
+    }
+    sum
+}
+
+/// The upper hull of points, as far as it ascends.
+fn upper(mut points: Vec<Point>) -> Vec<Point> {
+    points.sort_by(|one, other| {
+        one.load
+            .total_cmp(&other.load)
+            .then(other.worth.total_cmp(&one.worth))
+    });
+    let mut hull: Vec<Point> = Vec::new();
+    for point in points {
+        if hull.last().is_some_and(|last| point.worth <= last.worth + 1e-12) {
+            continue;
+        }
+        while let [.., before, last] = hull.as_slice() {
+            if cross(before, last, &point) <= 1e-15 {
+                hull.pop();
+            } else {
+                break;
+            }
+        }
+        hull.push(point);
+    }
+    hull
+}
+
+/// Positive where `middle` lies above the line between the others.
+fn cross(before: &Point, middle: &Point, after: &Point) -> f64 {
+    (middle.worth - before.worth) * (after.load - before.load)
+        - (after.worth - before.worth) * (middle.load - before.load)
+}
+
+/// The sum of two hulls: their edges, the steepest first.
+fn minkowski(one: &[Point], other: &[Point]) -> Vec<Point> {
+    let mut sum = Vec::with_capacity(one.len() + other.len());
+    let (mut i, mut j) = (0, 0);
+    while let (Some(left), Some(right)) = (one.get(i), other.get(j)) {
+        let picks = left.picks.iter().chain(&right.picks);
+        sum.push(Point {
+            load: left.load + right.load,
+            worth: left.worth + right.worth,
+            picks: picks.copied().collect(),
+        });
+        match (slope(one, i), slope(other, j)) {
+            (Some(left), Some(right)) if left < right => j += 1,
+            (None, Some(_)) => j += 1,
+            (Some(_), _) => i += 1,
+            (None, None) => break,
+        }
+    }
+    sum
+}
+
+fn slope(hull: &[Point], at: usize) -> Option<f64> {
+    let (here, next) = (hull.get(at)?, hull.get(at + 1)?);
+    Some((next.worth - here.worth) / (next.load - here.load))
+}

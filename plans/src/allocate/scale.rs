@@ -1,0 +1,192 @@
+//! Hardware scaling, accuracy scaling, and what is left under overload, over one list of ways.
+
+use std::collections::BTreeSet;
+
+use super::AllocateOptions;
+use super::columns::{Column, columns};
+use super::fewest::{fewest, most};
+use super::flow::{self, Flow, Question};
+use super::hull::Hull;
+use super::instances::needs;
+use super::round::rounded;
+use super::ways::Ways;
+use crate::lp::{Limits, LpError, Solver};
+
+/// Overload is planned for a demand that leaves the workers this much room, so that rounding finds what is known to fit.
+const ROOM: f64 = 1e-9;
+
+/// A price of a worker at which nothing but saving workers counts.
+const DEAR: f64 = 1e9;
+
+/// The ways of a pipeline and their hull.
+#[derive(Debug, Clone)]
+pub(super) struct Scaler {
+    pub(super) ways: Ways,
+    hull: Hull,
+    /// By configuration: a number for its variant.
+    variants: Vec<usize>,
+}
+
+/// Flows that fit into the workers.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Scaled {
+    /// Requests/s at the root.
+    pub(super) demand: f64,
+    pub(super) flows: Vec<Flow>,
+    pub(super) worth: f64,
+    pub(super) bound: f64,
+    pub(super) fault: Option<LpError>,
+}
+
+impl Scaler {
+    pub(super) fn new(ways: Ways) -> Self {
+        let mut numbers = std::collections::BTreeMap::new();
+        let mut number = |place: (usize, usize)| {
+            let next = numbers.len();
+            *numbers.entry(place).or_insert(next)
+        };
+        Self {
+            hull: Hull::new(&ways),
+            variants: ways
+                .configs
+                .iter()
+                .map(|config| number((config.task, config.variant)))
+                .collect(),
+            ways,
+        }
+    }
+
+    /// The fewest workers for a demand by whole columns; `None` if there are not enough.
+    pub(super) fn hardware(&self, demand: f64, workers: u32) -> Option<Scaled> {
+        let (column, needed) = fewest(&self.ways, demand)?;
+        (needed <= f64::from(workers)).then(|| self.whole(column, demand))
+    }
+
+    fn whole(&self, column: Column, demand: f64) -> Scaled {
+        let worth = column.worth;
+        Scaled {
+            demand,
+            flows: flow::flows(&self.ways, &[column], &[(0, 1.0)]),
+            worth,
+            bound: worth,
+            fault: None,
+        }
+    }
+
+    /// The best accuracy for a demand: bound, rounding, and the restricted program where rounding leaves a gap. `known` is a column that
+    /// may do. `None` if nothing fits.
+    pub(super) fn accuracy(
+        &self,
+        demand: f64,
+        workers: u32,
+        options: &AllocateOptions,
+        known: Option<Column>,
+    ) -> Option<Scaled> {
+        let mix = self.hull.mix(f64::from(workers) / demand)?;
+        let mut pool = columns(&self.ways, mix.price, options.columns);
+        pool.extend(mix.points.iter().map(|(point, _)| Column::of(&self.ways, point)));
+        pool.extend(known);
+        let single = Some(self.variants.as_slice());
+        let rounded = rounded(&pool, demand, f64::from(workers), single);
+        let mut scaled = rounded.map(|rounded| Scaled {
+            demand,
+            flows: flow::flows(&self.ways, &pool, &rounded.shares),
+            worth: rounded.worth,
+            bound: mix.worth,
+            fault: None,
+        });
+        let enough = |scaled: &Scaled| scaled.worth >= mix.worth * (1.0 - options.gap);
+        if scaled.as_ref().is_some_and(enough) {
+            return scaled;
+        }
+        match self.restricted(demand, workers, options, &pool, scaled.as_ref()) {
+            Ok(better) => {
+                let beaten = scaled.as_ref().is_none_or(|scaled| better.worth > scaled.worth);
+                if beaten {
+                    scaled = Some(Scaled {
+                        bound: mix.worth,
+                        ..better
+                    });
+                }
+            }
+            Err(fault) => {
+                if let Some(scaled) = &mut scaled {
+                    scaled.fault = Some(fault);
+                }
+            }
+        }
+        scaled
+    }
+
+    /// The flow over the ways of some columns, by the chosen solver.
+    fn restricted(
+        &self,
+        demand: f64,
+        workers: u32,
+        options: &AllocateOptions,
+        pool: &[Column],
+        known: Option<&Scaled>,
+    ) -> Result<Scaled, LpError> {
+        let sinks = &self.ways.tree.sinks;
+        let ends = pool.iter().flat_map(|column| {
+            let end = |sink: &usize| Some((*sink, *column.ways.get(*sink)?));
+            sinks.iter().filter_map(end)
+        });
+        let question = Question {
+            ways: &self.ways,
+            demand,
+            workers,
+            single: true,
+        };
+        let limits = Limits {
+            nodes: Some(options.nodes),
+            time: Some(options.time()),
+            gap: options.gap / 10.0,
+            start: Vec::new(),
+        };
+        let start = known.map_or(&[][..], |known| &known.flows);
+        let answer = flow::solve(&question, &ends.collect(), start, options.solver, limits)?;
+        let used: f64 = needs(&self.ways, &answer.flows, demand).values().sum();
+        if used > f64::from(workers) {
+            return Err(LpError::Failed(format!(
+                "its flows need {used} of {workers} workers"
+            )));
+        }
+        Ok(Scaled {
+            demand,
+            worth: flow::worth(&self.ways, &answer.flows),
+            flows: answer.flows,
+            bound: 1.0,
+            fault: None,
+        })
+    }
+
+    /// As much of any demand as these workers can serve, at the best accuracy for that. `None` if they are fewer than the tasks.
+    pub(super) fn overload(&self, workers: u32, options: &AllocateOptions) -> Option<Scaled> {
+        let mut pool = columns(&self.ways, DEAR, options.columns);
+        pool.extend(self.hull.least().map(|point| Column::of(&self.ways, point)));
+        let (place, capacity) = most(&pool, f64::from(workers))?;
+        let demand = capacity * (1.0 - ROOM);
+        let column = pool.swap_remove(place);
+        let scaled = self.accuracy(demand, workers, options, Some(column.clone()));
+        Some(scaled.unwrap_or_else(|| self.whole(column, demand)))
+    }
+}
+
+/// The optimum of the flow over all ways, proven.
+pub(super) fn optimum(ways: &Ways, demand: f64, workers: u32, single: bool) -> Result<f64, LpError> {
+    let end = |sink: &usize| {
+        let level = ways.levels.get(*sink);
+        let count = level.map_or(0, |level| level.ways.len());
+        (0..count).map(|way| (*sink, way)).collect::<Vec<_>>()
+    };
+    let ends: BTreeSet<(usize, usize)> = ways.tree.sinks.iter().flat_map(end).collect();
+    let question = Question {
+        ways,
+        demand,
+        workers,
+        single,
+    };
+    let answer = flow::solve(&question, &ends, &[], Solver::Embedded, Limits::NONE)?;
+    Ok(flow::worth(ways, &answer.flows))
+}

@@ -1,0 +1,325 @@
+//! The ways through a pipeline: every choice of a variant and a batch size per task that the latency objective allows.
+//!
+//! A *configuration* is a variant in batches of one size. A *way* is a root-to-task prefix of configurations; the ways to a task's
+//! children continue it. Ways are built once per profile and set of factors, and hold, per request at the door, how many workers
+//! they keep busy: demand and cluster size come in later. A way that could only end too late is never begun, so nothing
+//! that comes after knows of latencies (the paper's eqs. 4 to 7 and its variables `y` and `I` are gone).
+
+use std::ops::Range;
+
+use super::AllocateError;
+use crate::pipeline::{Pipeline, Tree};
+
+/// More ways than this are refused: three tasks of ten variants in seven batch sizes have a third of a million.
+const MOST: usize = 3_000_000;
+
+/// Latencies may exceed the budget by this share of it, for the rounding of sums.
+const ROUNDING: f64 = 1e-9;
+
+/// A variant in batches of one size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Config {
+    pub(super) task: usize,
+    pub(super) variant: usize,
+    pub(super) batch: u32,
+    /// Time of such a batch, microseconds.
+    pub(super) us: f64,
+    /// Throughput `q(i, k, b)`, requests/s.
+    pub(super) qps: f64,
+}
+
+/// A prefix of configurations, from the root's to a task's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Way {
+    pub(super) config: usize,
+    /// The way that it continues, a place in the parent task's level; of no meaning at the root.
+    pub(super) parent: usize,
+    us: f64,
+    /// Requests that reach it for one at the door, `m(p, i, k)` (eq. 1).
+    pub(super) requests: f64,
+    /// Workers that it keeps busy per request/s at the door.
+    pub(super) load: f64,
+    /// At a sink: accuracy of the path, divided by the number of sinks, so that the sinks' worths add up. 0 elsewhere.
+    pub(super) worth: f64,
+}
+
+/// The ways to one task.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Level {
+    /// Those that continue the same way are neighbours, and of these, those by the same variant, faster batches first.
+    pub(super) ways: Vec<Way>,
+    /// By way of the parent task, those that continue it; one range at the root.
+    spans: Vec<Range<usize>>,
+}
+
+/// All ways through a pipeline.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Ways {
+    pub(super) tree: Tree,
+    pub(super) configs: Vec<Config>,
+    /// By task.
+    pub(super) levels: Vec<Level>,
+}
+
+impl Ways {
+    /// The ways that use only variants that `keep` (task, variant) admits.
+    ///
+    /// # Errors
+    /// [`AllocateError::Slo`] if there are none, [`AllocateError::TooMany`] if there are too many.
+    pub(super) fn new(
+        pipeline: &Pipeline,
+        tree: &Tree,
+        keep: impl Fn(usize, usize) -> bool,
+    ) -> Result<Self, AllocateError> {
+        let configs = configs(pipeline, keep);
+        let reserve = reserve(pipeline, tree, &configs);
+        let mut builder = Builder {
+            pipeline,
+            configs: &configs,
+            budget_us: pipeline.slo_us as f64 / 2.0 * (1.0 + ROUNDING),
+            reserve,
+            profiled: pipeline.profiled(),
+            levels: vec![Level::default(); pipeline.tasks.len()],
+            built: 0,
+        };
+        for task in &tree.order {
+            builder.level(tree, *task)?;
+        }
+        let levels = builder.levels;
+        let root = tree.order.first().and_then(|root| levels.get(*root));
+        if root.is_none_or(|level| level.ways.is_empty()) {
+            return Err(tightest(pipeline, tree, &configs));
+        }
+        Ok(Self {
+            tree: tree.clone(),
+            configs,
+            levels,
+        })
+    }
+
+    pub(super) fn root(&self) -> usize {
+        self.tree.order.first().copied().unwrap_or(0)
+    }
+
+    pub(super) fn way(&self, task: usize, way: usize) -> Option<&Way> {
+        self.levels.get(task)?.ways.get(way)
+    }
+
+    /// The ways to the root.
+    pub(super) fn first(&self) -> Range<usize> {
+        self.continuing(self.root(), 0)
+    }
+
+    /// The ways to `task` that continue this way to its parent.
+    pub(super) fn continuing(&self, task: usize, parent: usize) -> Range<usize> {
+        let level = self.levels.get(task);
+        level
+            .and_then(|level| level.spans.get(parent))
+            .cloned()
+            .unwrap_or(0..0)
+    }
+
+    /// The places of the variants on a way to `task`, the root's first.
+    pub(super) fn variants(&self, task: usize, way: usize) -> Vec<(usize, usize)> {
+        variants(&self.tree, &self.levels, &self.configs, task, way)
+    }
+}
+
+fn variants(
+    tree: &Tree,
+    levels: &[Level],
+    configs: &[Config],
+    task: usize,
+    way: usize,
+) -> Vec<(usize, usize)> {
+    let mut places = Vec::new();
+    let mut at = Some((task, way));
+    while let Some((task, way)) = at {
+        let Some(way) = levels.get(task).and_then(|level| level.ways.get(way)) else {
+            break;
+        };
+        places.extend(configs.get(way.config).map(|config| (task, config.variant)));
+        at = tree.parent(task).map(|parent| (parent, way.parent));
+    }
+    places.reverse();
+    places
+}
+
+/// The configurations worth having: no other of the same variant is as fast and serves as much.
+fn configs(pipeline: &Pipeline, keep: impl Fn(usize, usize) -> bool) -> Vec<Config> {
+    let mut configs = Vec::new();
+    for (task, spec) in pipeline.tasks.iter().enumerate() {
+        for (variant, spec) in spec.variants.iter().enumerate() {
+            if !keep(task, variant) {
+                continue;
+            }
+            let mut all: Vec<Config> = spec
+                .latency
+                .iter()
+                .map(|sample| Config {
+                    task,
+                    variant,
+                    batch: sample.batch,
+                    us: sample.us,
+                    qps: f64::from(sample.batch) / sample.us * 1e6,
+                })
+                .collect();
+            all.sort_by(|one, other| one.us.total_cmp(&other.us).then(other.qps.total_cmp(&one.qps)));
+            let mut most = 0.0;
+            all.retain(|config| {
+                let better = config.qps > most;
+                most = f64::max(most, config.qps);
+                better
+            });
+            configs.extend(all);
+        }
+    }
+    configs
+}
+
+/// By task, the least time that must be left when its batch ends: the fastest batches after it, and half of what the path's
+/// messages take. Half, because the objective without the messages is divided by two for queueing (§4.1, §4.2).
+fn reserve(pipeline: &Pipeline, tree: &Tree, configs: &[Config]) -> Vec<f64> {
+    let mut reserve: Vec<f64> = vec![0.0; pipeline.tasks.len()];
+    for task in tree.order.iter().rev() {
+        let after = |child: &usize| fastest(configs, *child) + reserve.get(*child).copied().unwrap_or(0.0);
+        let children = tree.children(*task);
+        let left = if children.is_empty() {
+            tree.trail(*task).len() as f64 * pipeline.hop_us as f64 / 2.0
+        } else {
+            children.iter().map(after).fold(0.0, f64::max)
+        };
+        if let Some(slot) = reserve.get_mut(*task) {
+            *slot = left;
+        }
+    }
+    reserve
+}
+
+fn fastest(configs: &[Config], task: usize) -> f64 {
+    let of = configs.iter().filter(|config| config.task == task);
+    of.map(|config| config.us).fold(f64::INFINITY, f64::min)
+}
+
+/// The path that not even its fastest batches take in time.
+fn tightest(pipeline: &Pipeline, tree: &Tree, configs: &[Config]) -> AllocateError {
+    let needs = |sink: &usize| {
+        let trail = tree.trail(*sink);
+        let busy: f64 = trail.iter().map(|task| fastest(configs, *task)).sum();
+        let needed = 2.0 * busy + trail.len() as f64 * pipeline.hop_us as f64;
+        (trail, needed)
+    };
+    let worst = tree
+        .sinks
+        .iter()
+        .map(needs)
+        .max_by(|one, other| one.1.total_cmp(&other.1));
+    let (trail, needed) = worst.unwrap_or_default();
+    let quickest = |task: usize| {
+        let of = configs.iter().filter(move |config| config.task == task);
+        let config = of.min_by(|one, other| one.us.total_cmp(&other.us))?;
+        let variant = pipeline.tasks.get(task)?.variants.get(config.variant)?;
+        Some(variant.name.clone())
+    };
+    AllocateError::Slo {
+        path: trail.into_iter().filter_map(quickest).collect(),
+        slo_us: pipeline.slo_us,
+        needed_us: needed.ceil() as u64,
+    }
+}
+
+struct Builder<'a> {
+    pipeline: &'a Pipeline,
+    configs: &'a [Config],
+    budget_us: f64,
+    reserve: Vec<f64>,
+    profiled: Option<std::collections::BTreeMap<Vec<(usize, usize)>, f64>>,
+    levels: Vec<Level>,
+    built: usize,
+}
+
+impl Builder<'_> {
+    fn level(&mut self, tree: &Tree, task: usize) -> Result<(), AllocateError> {
+        let parent = tree.parent(task);
+        let before: Vec<Option<Way>> = match parent.and_then(|parent| self.levels.get(parent)) {
+            Some(level) => level.ways.iter().copied().map(Some).collect(),
+            None => vec![None],
+        };
+        let sinks = tree.sinks.len() as f64;
+        let is_sink = tree.children(task).is_empty();
+        let mut level = Level::default();
+        for (place, before) in before.iter().enumerate() {
+            let start = level.ways.len();
+            let requests = before.map_or(1.0, |way| way.requests * self.multiplicity(&way, task));
+            let worth = before.map_or(1.0, |way| way.worth);
+            let used = before.map_or(0.0, |way| way.us);
+            let reserve = self.reserve.get(task).copied().unwrap_or(0.0);
+            for (index, config) in self.configs.iter().enumerate() {
+                let us = used + config.us;
+                if config.task != task || us + reserve > self.budget_us {
+                    continue;
+                }
+                level.ways.push(Way {
+                    config: index,
+                    parent: place,
+                    us,
+                    requests,
+                    load: requests / config.qps,
+                    worth: worth * self.accuracy(config),
+                });
+            }
+            level.spans.push(start..level.ways.len());
+            if self.built + level.ways.len() > MOST {
+                return Err(AllocateError::TooMany { most: MOST });
+            }
+        }
+        self.built += level.ways.len();
+        if let Some(slot) = self.levels.get_mut(task) {
+            *slot = level;
+        }
+        if is_sink {
+            self.worths(tree, task, sinks);
+        }
+        Ok(())
+    }
+
+    /// Worths of the ways to a sink, until now products of accuracies: shares of the sink, and what was profiled instead.
+    fn worths(&mut self, tree: &Tree, sink: usize, sinks: f64) {
+        let found: Vec<Option<f64>> = match (&self.profiled, self.levels.get(sink)) {
+            (Some(profiled), Some(level)) => (0..level.ways.len())
+                .map(|way| {
+                    let places = variants(tree, &self.levels, self.configs, sink, way);
+                    profiled.get(&places).copied()
+                })
+                .collect(),
+            _ => Vec::new(),
+        };
+        for (place, way) in self
+            .levels
+            .get_mut(sink)
+            .into_iter()
+            .flat_map(|level| level.ways.iter_mut())
+            .enumerate()
+        {
+            let profiled = found.get(place).copied().flatten();
+            way.worth = profiled.unwrap_or(way.worth) / sinks;
+        }
+    }
+
+    fn multiplicity(&self, way: &Way, child: usize) -> f64 {
+        let variant = self.configs.get(way.config).and_then(|config| {
+            let task = self.pipeline.tasks.get(config.task)?;
+            task.variants.get(config.variant)
+        });
+        let child = self.pipeline.tasks.get(child);
+        variant
+            .zip(child)
+            .map_or(0.0, |(variant, child)| variant.multiplicity(&child.name))
+    }
+
+    fn accuracy(&self, config: &Config) -> f64 {
+        let task = self.pipeline.tasks.get(config.task);
+        let variant = task.and_then(|task| task.variants.get(config.variant));
+        variant.map_or(0.0, |variant| variant.accuracy)
+    }
+}

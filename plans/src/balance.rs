@@ -1,0 +1,259 @@
+//! The load balancer (Loki §5.1): which requests go to which workers, the most accurate first.
+//!
+//! `MostAccurateFirst` (Algorithm 1) fills the workers of a task in the order of their single-model accuracies, from the root to the
+//! sinks, and what capacity is left over goes into backup tables for rerouting. The paper runs it per worker. Here it runs per
+//! variant, and the workers of a variant share its requests evenly. Nothing is lost by that: they are as accurate, as fast and make
+//! as many requests as each other, so which of them a request meets changes neither the path's accuracy nor what
+//! arrives downstream, and the sums over the paper's worker tables of a variant are this one's. What is gained is that it takes
+//! as long for a thousand workers as for ten.
+
+use std::collections::BTreeMap;
+
+use crate::allocate::Instances;
+use crate::pipeline::{Pipeline, Tree};
+
+/// Capacity below this share of the whole is not left over but rounding.
+const NOTHING_LEFT: f64 = 1e-6;
+
+/// The variants that serve a pipeline, ready to be balanced, again and again.
+#[derive(Debug, Clone)]
+pub struct Balancer {
+    hosts: Vec<Host>,
+    /// By task: places of its hosts, the most accurate first.
+    tasks: Vec<Vec<usize>>,
+    /// Tasks, the root's first.
+    order: Vec<usize>,
+    tree: Tree,
+    profiled: Option<BTreeMap<Vec<(usize, usize)>, f64>>,
+}
+
+#[derive(Debug, Clone)]
+struct Host {
+    place: (usize, usize),
+    accuracy: f64,
+    capacity: f64,
+    /// By child task, in the tree's order: requests made of one.
+    children: Vec<(usize, f64)>,
+}
+
+/// Who gets how much of what one sender sends to one task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Table {
+    /// The sending variant, a place in the list of instances; `None` for the ingress.
+    pub from: Option<usize>,
+    /// The task that it is sent to.
+    pub to: usize,
+    /// Requests/s.
+    pub qps: f64,
+    /// The receiving variants, places in the list of instances, with their shares; these sum to 1.
+    pub shares: Vec<(usize, f64)>,
+}
+
+/// Routing tables and backups for one demand.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Balanced {
+    /// One table per sender and task.
+    pub tables: Vec<Table>,
+    /// By task: variants with capacity left over, places in the list of instances, the most accurate first, with requests/s.
+    pub backups: Vec<Vec<(usize, f64)>>,
+    /// Requests/s, over all tasks, for which there was no capacity. They are shared out all the same.
+    pub unserved_qps: f64,
+    /// Expected system accuracy by these tables, in [0, 1].
+    pub accuracy: f64,
+}
+
+impl Balancer {
+    /// Prepares instances of a checked pipeline. Instances of unknown tasks and variants serve nothing.
+    pub fn new(pipeline: &Pipeline, instances: &[Instances]) -> Self {
+        let tree = Tree::of(pipeline).unwrap_or_default();
+        let hosts: Vec<Host> = instances.iter().map(|own| host(pipeline, &tree, own)).collect();
+        let mut tasks = vec![Vec::new(); pipeline.tasks.len()];
+        for (place, host) in hosts.iter().enumerate() {
+            if let Some(task) = tasks.get_mut(host.place.0) {
+                task.push(place);
+            }
+        }
+        let accuracy = |place: &usize| hosts.get(*place).map_or(0.0, |host| host.accuracy);
+        for task in &mut tasks {
+            task.sort_by(|one, other| accuracy(other).total_cmp(&accuracy(one)));
+        }
+        Self {
+            order: tree.order.clone(),
+            profiled: pipeline.profiled(),
+            hosts,
+            tasks,
+            tree,
+        }
+    }
+
+    /// `MostAccurateFirst` for so many requests/s at the root.
+    pub fn balance(&self, demand_qps: f64) -> Balanced {
+        let mut left: Vec<f64> = self.hosts.iter().map(|host| host.capacity).collect();
+        let mut incoming = vec![0.0; self.hosts.len()];
+        let mut tables = Vec::with_capacity(1 + 2 * self.hosts.len());
+        let mut unserved = 0.0;
+        let mut send = |from: Option<usize>, to: usize, qps: f64, incoming: &mut Vec<f64>| {
+            let shares = self.fill(to, qps, &mut left, incoming, &mut unserved);
+            Table {
+                from,
+                to,
+                qps,
+                shares,
+            }
+        };
+        if let Some(root) = self.order.first() {
+            tables.push(send(None, *root, demand_qps, &mut incoming));
+        }
+        for task in &self.order {
+            for place in self.tasks.get(*task).into_iter().flatten() {
+                let Some(host) = self.hosts.get(*place) else {
+                    continue;
+                };
+                let arriving = incoming.get(*place).copied().unwrap_or(0.0);
+                for (child, multiplicity) in &host.children {
+                    tables.push(send(Some(*place), *child, arriving * multiplicity, &mut incoming));
+                }
+            }
+        }
+        let mut balanced = Balanced {
+            backups: self
+                .tasks
+                .iter()
+                .map(|hosts| self.backups(hosts, &left))
+                .collect(),
+            tables,
+            unserved_qps: unserved,
+            accuracy: 0.0,
+        };
+        balanced.accuracy = self.accuracy(&balanced.tables);
+        balanced
+    }
+
+    /// Fills the hosts of a task with what is sent to it, the most accurate first.
+    fn fill(
+        &self,
+        to: usize,
+        qps: f64,
+        left: &mut [f64],
+        incoming: &mut [f64],
+        unserved: &mut f64,
+    ) -> Vec<(usize, f64)> {
+        let hosts = self.tasks.get(to).map_or(&[][..], Vec::as_slice);
+        let mut outgoing = qps;
+        let mut shares = Vec::with_capacity(hosts.len());
+        for place in hosts {
+            let (Some(left), Some(incoming)) = (left.get_mut(*place), incoming.get_mut(*place)) else {
+                continue;
+            };
+            let routed = outgoing.min(*left);
+            if routed > 0.0 {
+                shares.push((*place, routed / qps));
+                *left -= routed;
+                *incoming += routed;
+                outgoing -= routed;
+            }
+        }
+        // What rounding left is no overload.
+        if outgoing > NOTHING_LEFT * qps {
+            *unserved += outgoing;
+        }
+        let served: f64 = shares.iter().map(|(_, share)| share).sum();
+        if served > 0.0 {
+            shares.iter_mut().for_each(|(_, share)| *share /= served);
+            return shares;
+        }
+        self.unfilled(hosts, left)
+    }
+
+    /// Shares where nothing is sent, or nothing is free. A request may still come by rerouting, or by a change of the load between
+    /// two runs: it goes to the most accurate variant with something left, or else to all in proportion.
+    fn unfilled(&self, hosts: &[usize], left: &[f64]) -> Vec<(usize, f64)> {
+        let capacity = |place: &usize| self.hosts.get(*place).map_or(0.0, |host| host.capacity);
+        let free = |place: &&usize| {
+            left.get(**place)
+                .is_some_and(|left| *left > NOTHING_LEFT * capacity(place))
+        };
+        if let Some(place) = hosts.iter().find(free) {
+            return vec![(*place, 1.0)];
+        }
+        let all: f64 = hosts.iter().map(capacity).sum();
+        let even = 1.0 / hosts.len().max(1) as f64;
+        let share = |place: &usize| if all > 0.0 { capacity(place) / all } else { even };
+        hosts.iter().map(|place| (*place, share(place))).collect()
+    }
+
+    fn backups(&self, hosts: &[usize], left: &[f64]) -> Vec<(usize, f64)> {
+        let free = |place: &usize| {
+            let (left, host) = (*left.get(*place)?, self.hosts.get(*place)?);
+            (left > NOTHING_LEFT * host.capacity).then_some((*place, left))
+        };
+        hosts.iter().filter_map(free).collect()
+    }
+
+    /// Mean over the sinks of the paths' accuracies, by their shares.
+    fn accuracy(&self, tables: &[Table]) -> f64 {
+        let mut sum = 0.0;
+        for sink in &self.tree.sinks {
+            let trail = self.tree.trail(*sink);
+            sum += self.below(tables, None, &trail, 1.0, &mut Vec::new());
+        }
+        sum / self.tree.sinks.len().max(1) as f64
+    }
+
+    /// Expected accuracy of what one sender sends along a trail; `product` is that of the accuracies before.
+    fn below(
+        &self,
+        tables: &[Table],
+        from: Option<usize>,
+        trail: &[usize],
+        product: f64,
+        places: &mut Vec<(usize, usize)>,
+    ) -> f64 {
+        let Some((task, rest)) = trail.split_first() else {
+            let profiled = self.profiled.as_ref().and_then(|profiled| profiled.get(places));
+            return profiled.copied().unwrap_or(product);
+        };
+        let table = tables
+            .iter()
+            .find(|table| table.from == from && table.to == *task);
+        let mut sum = 0.0;
+        for (place, share) in table.into_iter().flat_map(|table| &table.shares) {
+            if let Some(host) = self.hosts.get(*place) {
+                places.push(host.place);
+                sum += share * self.below(tables, Some(*place), rest, product * host.accuracy, places);
+                places.pop();
+            }
+        }
+        sum
+    }
+}
+
+fn host(pipeline: &Pipeline, tree: &Tree, own: &Instances) -> Host {
+    let unknown = Host {
+        place: (usize::MAX, usize::MAX),
+        accuracy: 0.0,
+        capacity: 0.0,
+        children: Vec::new(),
+    };
+    let found = pipeline.variant(&own.variant);
+    let Some((place, task)) = found.and_then(|place| Some((place, pipeline.tasks.get(place.0)?))) else {
+        return unknown;
+    };
+    let Some(variant) = task.variants.get(place.1) else {
+        return unknown;
+    };
+    let child = |child: &usize| {
+        let multiplicity = variant.multiplicity(&pipeline.tasks.get(*child)?.name);
+        (multiplicity > 0.0).then_some((*child, multiplicity))
+    };
+    Host {
+        place,
+        accuracy: variant.accuracy,
+        capacity: own.capacity_qps(),
+        children: tree.children(place.0).iter().filter_map(child).collect(),
+    }
+}
+
+#[cfg(test)]
+#[path = "balance_tests.rs"]
+mod tests;

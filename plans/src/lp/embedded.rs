@@ -1,0 +1,62 @@
+//! The embedded solver, microlp.
+
+use microlp::{ComparisonOp, OptimizationDirection, Problem, SolutionStatus, SolveOptions};
+
+use super::{Limits, LpError, Program, Relation, Solution};
+
+pub(super) fn solve(program: &Program, limits: &Limits) -> Result<Solution, LpError> {
+    let mut problem = Problem::new(OptimizationDirection::Minimize);
+    let variables: Vec<microlp::Variable> = program
+        .columns
+        .iter()
+        .map(|column| {
+            if column.integer {
+                problem.add_integer_var(column.cost, (column.low as i32, column.high as i32))
+            } else {
+                problem.add_var(column.cost, (column.low, column.high))
+            }
+        })
+        .collect();
+    for row in &program.rows {
+        let terms: Vec<(microlp::Variable, f64)> = row
+            .terms
+            .iter()
+            .filter_map(|(variable, factor)| Some((*variables.get(*variable)?, *factor)))
+            .collect();
+        let relation = match row.relation {
+            Relation::AtMost => ComparisonOp::Le,
+            Relation::Equal => ComparisonOp::Eq,
+            Relation::AtLeast => ComparisonOp::Ge,
+        };
+        problem.add_constraint(terms.as_slice(), relation, row.right);
+    }
+    let outcome = problem
+        .solve_with(options(limits, &variables))
+        .map_err(|error| match error {
+            microlp::Error::Infeasible => LpError::Infeasible,
+            microlp::Error::Unbounded => LpError::Unbounded,
+            other => LpError::Failed(other.to_string()),
+        })?;
+    let solution = outcome.solution().ok_or(LpError::Interrupted)?;
+    let value = |(variable, column): (&microlp::Variable, &super::Column)| {
+        let value = solution.var_value(*variable);
+        if column.integer { value.round() } else { value }
+    };
+    Ok(Solution {
+        cost: solution.objective(),
+        proven: solution.status() == SolutionStatus::Optimal,
+        values: variables.iter().zip(&program.columns).map(value).collect(),
+    })
+}
+
+fn options(limits: &Limits, variables: &[microlp::Variable]) -> SolveOptions {
+    let mut options = SolveOptions::default();
+    options.node_limit = limits.nodes;
+    options.time_limit = limits.time;
+    options.mip_gap = limits.gap;
+    if limits.start.len() == variables.len() && !variables.is_empty() {
+        let start = variables.iter().copied().zip(limits.start.iter().copied());
+        options.warm_start = Some(start.collect());
+    }
+    options
+}

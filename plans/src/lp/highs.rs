@@ -1,0 +1,45 @@
+//! HiGHS, linked in. It is C++ and needs cmake, a C++ compiler and libclang to build, hence a feature.
+
+use highs::{Col, HighsModelStatus, HighsSolutionStatus, RowProblem, Sense};
+
+use super::{Limits, LpError, Program, Relation};
+
+/// The values of a program's variables, unchecked.
+pub(super) fn solve(program: &Program, limits: &Limits) -> Result<Vec<f64>, LpError> {
+    let mut problem = RowProblem::default();
+    let columns: Vec<Col> = program
+        .columns
+        .iter()
+        .map(|column| {
+            problem.add_column_with_integrality(column.cost, column.low..=column.high, column.integer)
+        })
+        .collect();
+    for row in &program.rows {
+        let terms: Vec<(Col, f64)> = row
+            .terms
+            .iter()
+            .filter_map(|(place, factor)| Some((*columns.get(*place)?, *factor)))
+            .collect();
+        match row.relation {
+            Relation::AtMost => problem.add_row(..=row.right, terms),
+            Relation::Equal => problem.add_row(row.right..=row.right, terms),
+            Relation::AtLeast => problem.add_row(row.right.., terms),
+        }
+    }
+    let mut model = problem.optimise(Sense::Minimise);
+    model.make_quiet();
+    if let Some(time) = limits.time {
+        model.set_option("time_limit", time.as_secs_f64());
+    }
+    model.set_option("mip_rel_gap", limits.gap);
+    // Planning happens beside serving: it may have one core.
+    model.set_option("threads", 1);
+    let solved = model.solve();
+    match solved.status() {
+        HighsModelStatus::Infeasible => return Err(LpError::Infeasible),
+        HighsModelStatus::Unbounded => return Err(LpError::Unbounded),
+        _ if solved.primal_solution_status() == HighsSolutionStatus::Feasible => {}
+        _ => return Err(LpError::Interrupted),
+    }
+    Ok(solved.get_solution().columns().to_vec())
+}
