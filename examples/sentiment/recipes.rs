@@ -96,7 +96,7 @@ pub(crate) const FAMILY: &[Recipe] = &[
             heads: 8,
         },
         training: Training {
-            epochs: 3,
+            epochs: 4,
             rate: 2e-4,
             dropout: 0.3,
             token_dropout: 0.45,
