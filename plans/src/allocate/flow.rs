@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::columns::Column;
-use super::round::whole;
+use super::round::{WHOLE, whole};
 use super::ways::Ways;
 use crate::lp::{Limits, LpError, Program, Relation, Solver, Variable};
 
@@ -151,7 +151,7 @@ impl Model {
         for (sink, way) in ends {
             let worth = ways.way(*sink, *way).map_or(0.0, |way| way.worth);
             // In percent, so that gaps are seen by solvers with absolute tolerances.
-            let variable = program.variable(-100.0 * worth);
+            let variable = program.bounded(-100.0 * worth, 1.0);
             model_ends.insert((*sink, *way), variable);
             let counted = counted(ways, *sink, *way);
             for place in &counted {
