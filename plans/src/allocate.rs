@@ -108,7 +108,8 @@ pub struct Allocation {
     pub used: u32,
     /// Expected system accuracy of what is served, in [0, 1]: the mean over the sinks of each sink's paths (§4.1).
     pub accuracy: f64,
-    /// What the accuracy cannot exceed with these workers, proven.
+    /// What the accuracy cannot exceed with these workers and the variants that the policy allows, proven. Under hardware scaling, the
+    /// accuracy of the most accurate variants.
     pub bound: f64,
     /// The instances, by task and then by accuracy, the best first. A variant has batches of one size only.
     pub instances: Vec<Instances>,
@@ -330,19 +331,19 @@ impl Allocator {
             return Ok(self.stated(&best.ways, Scaling::Hardware, demand_qps, workers, scaled));
         }
         let options = &self.options;
-        let (scaler, scaled) = match (all, best) {
+        let (scaler, found) = match (all, best) {
             (Some(all), _) => (all, all.served(demand_qps, workers, options)),
             // Without accuracy scaling, what the hardware cannot carry is overload.
             (None, Some(best)) => (best, best.most(demand_qps, workers, options)),
             (None, None) => return Err(AllocateError::TooFewWorkers { tasks, workers }),
         };
-        let scaled = scaled.ok_or(AllocateError::TooFewWorkers { tasks, workers })?;
-        let scaling = if scaled.demand < demand_qps {
+        let found = found.ok_or(AllocateError::TooFewWorkers { tasks, workers })?;
+        let scaling = if found.demand < demand_qps {
             Scaling::Overload
         } else {
             Scaling::Accuracy
         };
-        Ok(self.stated(&scaler.ways, scaling, demand_qps, workers, scaled))
+        Ok(self.stated(&scaler.ways, scaling, demand_qps, workers, found))
     }
 
     /// The optimum of the paper's own program (F1) for accuracy scaling, in [0, 1]: for checking, on small pipelines. It takes from

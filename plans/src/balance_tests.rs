@@ -51,6 +51,30 @@ fn the_most_accurate_are_filled_first() {
 }
 
 #[test]
+fn what_was_planned_is_filled_first() {
+    let mut planned = small();
+    for (own, load) in planned.iter_mut().zip([36.0, 4.0, 19.8, 72.0, 20.2]) {
+        own.load_qps = load;
+    }
+    let filled = Balancer::new(&stated(), &planned);
+    let at_plan = filled.balance(40.0);
+    assert_eq!(
+        at_plan.tables[0].shares,
+        [(1, 0.1), (0, 0.9)],
+        "`detect-s` could take ten"
+    );
+    assert!(at_plan.unserved_qps.abs() < 1e-9);
+    let more = filled.balance(50.0);
+    assert_eq!(
+        more.tables[0].shares,
+        [(1, 0.2), (0, 0.8)],
+        "beyond the plan, the best first again"
+    );
+    let paper = filled.by_capacity_alone().balance(40.0);
+    assert_eq!(paper.tables[0].shares, [(1, 0.25), (0, 0.75)]);
+}
+
+#[test]
 fn overload_is_told_and_shared_out() {
     let balanced = Balancer::new(&stated(), &small()).balance(1_000.0);
     assert!(balanced.unserved_qps > 800.0);

@@ -19,7 +19,7 @@ use crate::lp::{Limits, LpError};
 
 /// What is to be improved.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Task<'a> {
+pub(super) struct Sizing<'a> {
     pub(super) ways: &'a Ways,
     /// By configuration: a number for its variant. The configurations of one are neighbours, faster batches first.
     pub(super) variants: &'a [usize],
@@ -52,7 +52,7 @@ impl Choice {
     }
 }
 
-impl Task<'_> {
+impl Sizing<'_> {
     /// The best of what is known and what can be found with one batch size per variant; `pool` is the columns that were looked at, best
     /// first.
     pub(super) fn improved(&self, pool: &[Column], known: Option<Scaled>, bound: f64) -> Option<Scaled> {
@@ -224,7 +224,7 @@ impl Task<'_> {
         let start = rounded.map_or(Vec::new(), |rounded| {
             flow::flows(&choice.ways, &choice.columns, &rounded.shares)
         });
-        let answer = flow::solve(&question, &ends.collect(), &start, self.options.solver, limits)?;
+        let answer = flow::solve(&question, &ends.collect(), &start, self.options.solver, &limits)?;
         let used: f64 = needs(&choice.ways, &answer.flows, self.demand).values().sum();
         if used > f64::from(self.workers) {
             return Err(LpError::Failed(format!(

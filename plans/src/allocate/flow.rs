@@ -109,12 +109,12 @@ pub(super) fn solve(
     ends: &BTreeSet<(usize, usize)>,
     start: &[Flow],
     solver: Solver,
-    limits: Limits,
+    limits: &Limits,
 ) -> Result<Answer, LpError> {
     let model = Model::new(question, ends);
     let limits = Limits {
         start: model.start(question, start),
-        ..limits
+        ..limits.clone()
     };
     let solution = model.program.minimise_by(solver, &limits)?;
     let flow = |((sink, way), variable): (&(usize, usize), &Variable)| Flow {
@@ -215,8 +215,9 @@ impl Model {
         for (config, terms) in &served {
             let workers = self.program.integer(0.0, question.workers);
             let terms = terms.iter().map(|(variable, load, _)| (*variable, *load));
-            self.program
-                .row(terms.chain([(workers, -1.0)]), Relation::AtMost, 0.0);
+            let terms = terms.chain([(workers, -1.0)]);
+            // The room that rounding up has too: without it, nodes of the search would be feasible in a single point or not at all.
+            self.program.row(terms, Relation::AtMost, WHOLE / 2.0);
             self.workers.insert(*config, workers);
         }
         let all = self

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::AllocateOptions;
-use super::batches::Task;
+use super::batches::Sizing;
 use super::columns::{Column, columns};
 use super::fewest::{fewest, most};
 use super::flow::{self, Flow, Question};
@@ -99,7 +99,7 @@ impl Scaler {
         if scaled.as_ref().is_some_and(|scaled| scaled.worth >= goal) {
             return scaled;
         }
-        let task = Task {
+        let sizing = Sizing {
             ways: &self.ways,
             variants: &self.variants,
             demand,
@@ -107,7 +107,7 @@ impl Scaler {
             options,
             goal,
         };
-        task.improved(&pool, scaled, mix.worth)
+        sizing.improved(&pool, scaled, mix.worth)
     }
 
     /// All of a demand at the best accuracy for it, or else as much as these workers can serve. `None` if they are fewer than the
@@ -125,7 +125,14 @@ impl Scaler {
         let demand = demand.min(capacity * (1.0 - ROOM));
         let column = pool.swap_remove(place);
         let scaled = self.accuracy(demand, workers, options, Some(column.clone()));
-        Some(scaled.unwrap_or_else(|| self.whole(column, demand)))
+        let bound = self
+            .hull
+            .mix(f64::from(workers) / demand)
+            .map_or(1.0, |mix| mix.worth);
+        Some(scaled.unwrap_or_else(|| Scaled {
+            bound,
+            ..self.whole(column, demand)
+        }))
     }
 }
 
@@ -143,6 +150,6 @@ pub(super) fn optimum(ways: &Ways, demand: f64, workers: u32, single: bool) -> R
         workers,
         single,
     };
-    let answer = flow::solve(&question, &ends, &[], Solver::Embedded, Limits::NONE)?;
+    let answer = flow::solve(&question, &ends, &[], Solver::Embedded, &Limits::NONE)?;
     Ok(flow::worth(ways, &answer.flows))
 }

@@ -118,10 +118,9 @@ impl FactorBook {
         }
         for counts in self.variants.values_mut() {
             counts.requests *= self.options.memory;
-            counts
-                .made
-                .values_mut()
-                .for_each(|made| *made *= self.options.memory);
+            for made in counts.made.values_mut() {
+                *made *= self.options.memory;
+            }
         }
         changed
     }
