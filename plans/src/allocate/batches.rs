@@ -224,14 +224,14 @@ impl Sizing<'_> {
         let start = rounded.map_or(Vec::new(), |rounded| {
             flow::flows(&choice.ways, &choice.columns, &rounded.shares)
         });
-        let answer = flow::solve(&question, &ends.collect(), &start, self.options.solver, &limits)?;
-        let used: f64 = needs(&choice.ways, &answer.flows, self.demand).values().sum();
+        let flows = flow::solve(&question, &ends.collect(), &start, self.options.solver, &limits)?;
+        let used: f64 = needs(&choice.ways, &flows, self.demand).values().sum();
         if used > f64::from(self.workers) {
             return Err(LpError::Failed(format!(
                 "its flows need {used} of {} workers",
                 self.workers
             )));
         }
-        Ok(answer.flows)
+        Ok(flows)
     }
 }

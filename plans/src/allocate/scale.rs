@@ -150,6 +150,6 @@ pub(super) fn optimum(ways: &Ways, demand: f64, workers: u32, single: bool) -> R
         workers,
         single,
     };
-    let answer = flow::solve(&question, &ends, &[], Solver::Embedded, &Limits::NONE)?;
-    Ok(flow::worth(ways, &answer.flows))
+    let flows = flow::solve(&question, &ends, &[], Solver::Embedded, &Limits::NONE)?;
+    Ok(flow::worth(ways, &flows))
 }

@@ -157,6 +157,18 @@ impl Ways {
         (ways, places)
     }
 
+    /// The configurations on a way to `task`, its own first.
+    pub(super) fn configs_on(&self, task: usize, way: usize) -> Vec<usize> {
+        let mut configs = Vec::new();
+        let mut at = Some((task, way));
+        while let Some((task, way)) = at {
+            let own = self.way(task, way);
+            configs.extend(own.map(|own| own.config));
+            at = self.tree.parent(task).zip(own.map(|own| own.parent));
+        }
+        configs
+    }
+
     /// The places of the variants on a way to `task`, the root's first.
     pub(super) fn variants(&self, task: usize, way: usize) -> Vec<(usize, usize)> {
         variants(&self.tree, &self.levels, &self.configs, task, way)
