@@ -9,7 +9,9 @@
 //! bound from their [hull](hull), a few hundred of their [columns](columns), [rounds](round) to whole workers, and only if that
 //! leaves a gap worth the time asks a solver about those columns ([flow]). So there is always an answer and a proven gap.
 
+mod batches;
 mod columns;
+mod emit;
 mod fewest;
 mod flow;
 mod hull;
@@ -30,6 +32,7 @@ use crate::invalid::Invalid;
 use crate::lp::{LpError, Solver};
 use crate::pipeline::{Pipeline, Tree};
 
+pub use emit::{EmitError, PlanFor, Slot};
 use per_task::PerTask;
 use scale::Scaler;
 use ways::Ways;
@@ -43,9 +46,11 @@ pub enum AllocationPolicy {
     Loki,
     /// InferLine: it knows the pipeline and scales hardware, but "requires the clients to specify a single model variant to use
     /// for each task". They specify the most accurate. When the cluster is exhausted it serves what it can.
+    #[serde(alias = "inferline")]
     HardwareOnly,
     /// Proteus: it scales accuracy and not hardware, and "handles each task in the pipeline independently". Every task is an app
     /// of its own; what that means is said at [`Allocator::new`].
+    #[serde(alias = "proteus")]
     PerTask,
 }
 
@@ -103,7 +108,8 @@ pub struct Allocation {
     pub used: u32,
     /// Expected system accuracy of what is served, in [0, 1]: the mean over the sinks of each sink's paths (§4.1).
     pub accuracy: f64,
-    /// What the accuracy cannot exceed with these workers, proven.
+    /// What the accuracy cannot exceed with these workers and the variants that the policy allows, proven. Under hardware scaling, the
+    /// accuracy of the most accurate variants.
     pub bound: f64,
     /// The instances, by task and then by accuracy, the best first. A variant has batches of one size only.
     pub instances: Vec<Instances>,
@@ -318,29 +324,26 @@ impl Allocator {
         let Planned::Whole { best, all } = &self.planned else {
             return self.per_task(demand_qps, workers);
         };
-        if let Some(scaled) = best.as_ref().and_then(|best| best.hardware(demand_qps, workers)) {
-            let best = best.as_ref().map(|best| &best.ways);
-            return Ok(self.stated(best, Scaling::Hardware, demand_qps, workers, scaled));
+        let hardware = best
+            .as_ref()
+            .and_then(|best| Some((best, best.hardware(demand_qps, workers)?)));
+        if let Some((best, scaled)) = hardware {
+            return Ok(self.stated(&best.ways, Scaling::Hardware, demand_qps, workers, scaled));
         }
-        let scaler = all
-            .as_ref()
-            .or(best.as_ref())
-            .ok_or(AllocateError::TooFewWorkers { tasks, workers })?;
         let options = &self.options;
-        // Without accuracy scaling there is nothing between serving all at the best accuracy and overload.
-        let scaled = all
-            .as_ref()
-            .and_then(|all| all.accuracy(demand_qps, workers, options, None));
-        let (scaling, scaled) = match scaled {
-            Some(scaled) => (Scaling::Accuracy, scaled),
-            None => (
-                Scaling::Overload,
-                scaler
-                    .overload(workers, options)
-                    .ok_or(AllocateError::TooFewWorkers { tasks, workers })?,
-            ),
+        let (scaler, found) = match (all, best) {
+            (Some(all), _) => (all, all.served(demand_qps, workers, options)),
+            // Without accuracy scaling, what the hardware cannot carry is overload.
+            (None, Some(best)) => (best, best.most(demand_qps, workers, options)),
+            (None, None) => return Err(AllocateError::TooFewWorkers { tasks, workers }),
         };
-        Ok(self.stated(Some(&scaler.ways), scaling, demand_qps, workers, scaled))
+        let found = found.ok_or(AllocateError::TooFewWorkers { tasks, workers })?;
+        let scaling = if found.demand < demand_qps {
+            Scaling::Overload
+        } else {
+            Scaling::Accuracy
+        };
+        Ok(self.stated(&scaler.ways, scaling, demand_qps, workers, found))
     }
 
     /// The optimum of the paper's own program (F1) for accuracy scaling, in [0, 1]: for checking, on small pipelines. It takes from

@@ -6,6 +6,11 @@
 //! as many requests as each other, so which of them a request meets changes neither the path's accuracy nor what
 //! arrives downstream, and the sums over the paper's worker tables of a variant are this one's. What is gained is that it takes
 //! as long for a thousand workers as for ten.
+//!
+//! One thing is added. A configuration's workers are whole, so the best variants have a little more capacity than the plan gave
+//! them, and Algorithm 1 would fill it. But a better detector finds more, so that sends more downstream than the plan has room for,
+//! and the workers there fall behind. So the planned loads are filled first, and what is beyond them only by what is beyond those;
+//! at the planned demand nobody is overloaded. [`Balancer::by_capacity_alone`] is the paper's algorithm to the letter.
 
 use std::collections::BTreeMap;
 
@@ -31,9 +36,41 @@ pub struct Balancer {
 struct Host {
     place: (usize, usize),
     accuracy: f64,
+    /// Requests/s.
     capacity: f64,
+    /// Requests/s that the plan gives it, at most its capacity.
+    planned: f64,
     /// By child task, in the tree's order: requests made of one.
     children: Vec<(usize, f64)>,
+}
+
+/// How full a host is, requests/s.
+#[derive(Debug, Clone, Copy)]
+struct State {
+    incoming: f64,
+    /// Of its capacity.
+    left: f64,
+    /// Of what was planned for it.
+    planned: f64,
+}
+
+impl State {
+    fn of(host: &Host) -> Self {
+        Self {
+            incoming: 0.0,
+            left: host.capacity,
+            planned: host.planned,
+        }
+    }
+
+    /// Takes as much of what is sent as is planned, or as there is capacity.
+    fn take(&mut self, sent: f64, planned: bool) -> f64 {
+        let taken = sent.min(if planned { self.planned } else { self.left });
+        self.incoming += taken;
+        self.left -= taken;
+        self.planned -= taken.min(self.planned);
+        taken
+    }
 }
 
 /// Who gets how much of what one sender sends to one task.
@@ -86,14 +123,22 @@ impl Balancer {
         }
     }
 
+    /// Forgets the planned loads: Algorithm 1 to the letter.
+    #[must_use]
+    pub fn by_capacity_alone(mut self) -> Self {
+        for host in &mut self.hosts {
+            host.planned = 0.0;
+        }
+        self
+    }
+
     /// `MostAccurateFirst` for so many requests/s at the root.
     pub fn balance(&self, demand_qps: f64) -> Balanced {
-        let mut left: Vec<f64> = self.hosts.iter().map(|host| host.capacity).collect();
-        let mut incoming = vec![0.0; self.hosts.len()];
+        let mut state: Vec<State> = self.hosts.iter().map(State::of).collect();
         let mut tables = Vec::with_capacity(1 + 2 * self.hosts.len());
         let mut unserved = 0.0;
-        let mut send = |from: Option<usize>, to: usize, qps: f64, incoming: &mut Vec<f64>| {
-            let shares = self.fill(to, qps, &mut left, incoming, &mut unserved);
+        let mut send = |from: Option<usize>, to: usize, qps: f64, state: &mut [State]| {
+            let shares = self.fill(to, qps, state, &mut unserved);
             Table {
                 from,
                 to,
@@ -102,16 +147,16 @@ impl Balancer {
             }
         };
         if let Some(root) = self.order.first() {
-            tables.push(send(None, *root, demand_qps, &mut incoming));
+            tables.push(send(None, *root, demand_qps, &mut state));
         }
         for task in &self.order {
             for place in self.tasks.get(*task).into_iter().flatten() {
                 let Some(host) = self.hosts.get(*place) else {
                     continue;
                 };
-                let arriving = incoming.get(*place).copied().unwrap_or(0.0);
+                let arriving = state.get(*place).map_or(0.0, |state| state.incoming);
                 for (child, multiplicity) in &host.children {
-                    tables.push(send(Some(*place), *child, arriving * multiplicity, &mut incoming));
+                    tables.push(send(Some(*place), *child, arriving * multiplicity, &mut state));
                 }
             }
         }
@@ -119,7 +164,7 @@ impl Balancer {
             backups: self
                 .tasks
                 .iter()
-                .map(|hosts| self.backups(hosts, &left))
+                .map(|hosts| self.backups(hosts, &state))
                 .collect(),
             tables,
             unserved_qps: unserved,
@@ -129,49 +174,42 @@ impl Balancer {
         balanced
     }
 
-    /// Fills the hosts of a task with what is sent to it, the most accurate first.
-    fn fill(
-        &self,
-        to: usize,
-        qps: f64,
-        left: &mut [f64],
-        incoming: &mut [f64],
-        unserved: &mut f64,
-    ) -> Vec<(usize, f64)> {
+    /// Fills the hosts of a task with what is sent to it, the most accurate first: first what was planned, then what is left.
+    fn fill(&self, to: usize, qps: f64, state: &mut [State], unserved: &mut f64) -> Vec<(usize, f64)> {
         let hosts = self.tasks.get(to).map_or(&[][..], Vec::as_slice);
         let mut outgoing = qps;
-        let mut shares = Vec::with_capacity(hosts.len());
-        for place in hosts {
-            let (Some(left), Some(incoming)) = (left.get_mut(*place), incoming.get_mut(*place)) else {
-                continue;
-            };
-            let routed = outgoing.min(*left);
-            if routed > 0.0 {
-                shares.push((*place, routed / qps));
-                *left -= routed;
-                *incoming += routed;
-                outgoing -= routed;
+        let mut routed: Vec<(usize, f64)> = hosts.iter().map(|place| (*place, 0.0)).collect();
+        for planned in [true, false] {
+            for (place, routed) in &mut routed {
+                if let Some(state) = state.get_mut(*place).filter(|_| outgoing > 0.0) {
+                    let taken = state.take(outgoing, planned);
+                    *routed += taken;
+                    outgoing -= taken;
+                }
             }
         }
         // What rounding left is no overload.
         if outgoing > NOTHING_LEFT * qps {
             *unserved += outgoing;
         }
-        let served: f64 = shares.iter().map(|(_, share)| share).sum();
+        let served: f64 = routed.iter().map(|(_, routed)| routed).sum();
         if served > 0.0 {
-            shares.iter_mut().for_each(|(_, share)| *share /= served);
-            return shares;
+            routed.retain(|(_, routed)| *routed > 0.0);
+            for (_, routed) in &mut routed {
+                *routed /= served;
+            }
+            return routed;
         }
-        self.unfilled(hosts, left)
+        self.unfilled(hosts, state)
     }
 
     /// Shares where nothing is sent, or nothing is free. A request may still come by rerouting, or by a change of the load between
     /// two runs: it goes to the most accurate variant with something left, or else to all in proportion.
-    fn unfilled(&self, hosts: &[usize], left: &[f64]) -> Vec<(usize, f64)> {
+    fn unfilled(&self, hosts: &[usize], state: &[State]) -> Vec<(usize, f64)> {
         let capacity = |place: &usize| self.hosts.get(*place).map_or(0.0, |host| host.capacity);
         let free = |place: &&usize| {
-            left.get(**place)
-                .is_some_and(|left| *left > NOTHING_LEFT * capacity(place))
+            let left = state.get(**place).map_or(0.0, |state| state.left);
+            left > NOTHING_LEFT * capacity(place)
         };
         if let Some(place) = hosts.iter().find(free) {
             return vec![(*place, 1.0)];
@@ -182,9 +220,9 @@ impl Balancer {
         hosts.iter().map(|place| (*place, share(place))).collect()
     }
 
-    fn backups(&self, hosts: &[usize], left: &[f64]) -> Vec<(usize, f64)> {
+    fn backups(&self, hosts: &[usize], state: &[State]) -> Vec<(usize, f64)> {
         let free = |place: &usize| {
-            let (left, host) = (*left.get(*place)?, self.hosts.get(*place)?);
+            let (left, host) = (state.get(*place)?.left, self.hosts.get(*place)?);
             (left > NOTHING_LEFT * host.capacity).then_some((*place, left))
         };
         hosts.iter().filter_map(free).collect()
@@ -233,6 +271,7 @@ fn host(pipeline: &Pipeline, tree: &Tree, own: &Instances) -> Host {
         place: (usize::MAX, usize::MAX),
         accuracy: 0.0,
         capacity: 0.0,
+        planned: 0.0,
         children: Vec::new(),
     };
     let found = pipeline.variant(&own.variant);
@@ -250,6 +289,7 @@ fn host(pipeline: &Pipeline, tree: &Tree, own: &Instances) -> Host {
         place,
         accuracy: variant.accuracy,
         capacity: own.capacity_qps(),
+        planned: own.load_qps.min(own.capacity_qps()),
         children: tree.children(place.0).iter().filter_map(child).collect(),
     }
 }

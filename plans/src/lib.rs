@@ -9,6 +9,7 @@
 //! | [`profile`] | the profile: what was measured of every variant |
 //! | [`pipeline`] | pipelines: trees of tasks with variants |
 //! | [`allocate`] | which variants serve a pipeline, on how many workers: hardware and accuracy scaling |
+//! | [`demand`] | what a pipeline is planned for: demand and multiplicative factors, learned while serving |
 //! | [`balance`] | which requests of a pipeline go to which workers, the most accurate first |
 //! | [`invalid`] | what is wrong with a plan, a profile or a pipeline, and where |
 //! | [`confidence`] | confidence scores and their calibration |
@@ -41,6 +42,7 @@ pub mod balance;
 pub mod batching;
 pub mod cascade;
 pub mod confidence;
+pub mod demand;
 pub mod drift;
 pub mod energy;
 pub mod fit;

@@ -62,7 +62,8 @@ pub(super) fn columns(ways: &Ways, price: f64, most: usize) -> Vec<Column> {
     let mut ends: Vec<(f64, usize, usize)> = Vec::new();
     for sink in &ways.tree.sinks {
         let through = prices.through.get(*sink).into_iter().flatten().enumerate();
-        ends.extend(through.map(|(way, value)| (*value, *sink, way)));
+        let whole = through.filter(|(_, value)| value.is_finite());
+        ends.extend(whole.map(|(way, value)| (*value, *sink, way)));
     }
     let by_value = |one: &(f64, usize, usize), other: &(f64, usize, usize)| other.0.total_cmp(&one.0);
     let most = most.min(ends.len());
@@ -136,11 +137,17 @@ impl Prices {
         let count = ways.levels.get(task).map_or(0, |level| level.ways.len());
         for child in ways.tree.children(task) {
             for way in 0..count {
-                let Some((best, _)) = self.best(ways, *child, way) else {
-                    continue;
-                };
+                let best = self
+                    .best(ways, *child, way)
+                    .map_or(f64::NEG_INFINITY, |best| best.0);
                 let whole = self.through.get(task).and_then(|values| values.get(way)).copied();
-                let rest = whole.unwrap_or(f64::NEG_INFINITY) - best;
+                let whole = whole.unwrap_or(f64::NEG_INFINITY);
+                // Where nothing follows in one branch, nothing does in the others.
+                let rest = if best.is_finite() && whole.is_finite() {
+                    whole - best
+                } else {
+                    f64::NEG_INFINITY
+                };
                 let span = ways.continuing(*child, way);
                 let through = self
                     .through

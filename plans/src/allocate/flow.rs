@@ -14,9 +14,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::columns::Column;
-use super::round::whole;
+use super::round::{WHOLE, whole};
 use super::ways::Ways;
-use crate::lp::{Limits, LpError, Program, Relation, Solver, Variable};
+use crate::lp::{Limits, LpError, Program, Relation, Solution, Solver, Variable};
 
 /// Shares below this are noise of the solver.
 const NO_SHARE: f64 = 1e-9;
@@ -38,14 +38,6 @@ pub(super) struct Question<'a> {
     pub(super) workers: u32,
     /// Whether every variant has batches of one size only.
     pub(super) single: bool,
-}
-
-/// What is known after a program was solved.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Answer {
-    pub(super) flows: Vec<Flow>,
-    /// Whether no other flow over the same columns is better.
-    pub(super) proven: bool,
 }
 
 /// The flows of columns and their shares.
@@ -109,24 +101,30 @@ pub(super) fn solve(
     ends: &BTreeSet<(usize, usize)>,
     start: &[Flow],
     solver: Solver,
-    limits: Limits,
-) -> Result<Answer, LpError> {
-    let model = Model::new(question, ends);
+    limits: &Limits,
+) -> Result<Vec<Flow>, LpError> {
+    let model = Model::new(question, ends, None);
     let limits = Limits {
         start: model.start(question, start),
-        ..limits
+        ..limits.clone()
     };
-    let solution = model.program.minimise_by(solver, &limits)?;
+    let found = model.program.minimise_by(solver, &limits)?;
+    // Shares that are noise would each cost a worker. So only the workers are taken, and the flows over those are solved again.
+    let fixed: BTreeMap<usize, f64> = model.staffed(&found);
+    let staffed = |(sink, way): &&(usize, usize)| {
+        let mut configs = question.ways.configs_on(*sink, *way).into_iter();
+        configs.all(|config| fixed.contains_key(&config))
+    };
+    let left: BTreeSet<(usize, usize)> = ends.iter().filter(staffed).copied().collect();
+    let model = Model::new(question, &left, Some(&fixed));
+    let solution = model.program.minimise()?;
     let flow = |((sink, way), variable): (&(usize, usize), &Variable)| Flow {
         sink: *sink,
         way: *way,
         share: solution.value(*variable),
     };
     let flows = model.ends.iter().map(flow);
-    Ok(Answer {
-        flows: flows.filter(|flow| flow.share > NO_SHARE).collect(),
-        proven: solution.proven,
-    })
+    Ok(flows.filter(|flow| flow.share > NO_SHARE).collect())
 }
 
 /// The program and what its variables mean.
@@ -139,11 +137,31 @@ struct Model {
     chosen: BTreeMap<usize, Variable>,
 }
 
+/// By configuration, the variables that flow through it, with the workers that they keep busy and their shares.
+type Served = BTreeMap<usize, Vec<(Variable, f64, f64)>>;
+
+fn served(question: &Question<'_>, sums: &Sums) -> Served {
+    let mut served = Served::new();
+    for ((task, way), variables) in sums {
+        if let Some(way) = question.ways.way(*task, *way) {
+            let load = way.load * question.demand;
+            let terms = variables.iter().map(|variable| (*variable, load, 1.0));
+            served.entry(way.config).or_default().extend(terms);
+        }
+    }
+    served
+}
+
 /// By task and way, the variables that sum to its flow.
 type Sums = BTreeMap<(usize, usize), Vec<Variable>>;
 
 impl Model {
-    fn new(question: &Question<'_>, ends: &BTreeSet<(usize, usize)>) -> Self {
+    /// With `fixed`, workers by configuration are given and only flows are asked for.
+    fn new(
+        question: &Question<'_>,
+        ends: &BTreeSet<(usize, usize)>,
+        fixed: Option<&BTreeMap<usize, f64>>,
+    ) -> Self {
         let ways = question.ways;
         let mut program = Program::new();
         let mut model_ends = BTreeMap::new();
@@ -151,7 +169,7 @@ impl Model {
         for (sink, way) in ends {
             let worth = ways.way(*sink, *way).map_or(0.0, |way| way.worth);
             // In percent, so that gaps are seen by solvers with absolute tolerances.
-            let variable = program.variable(-100.0 * worth);
+            let variable = program.bounded(-100.0 * worth, 1.0);
             model_ends.insert((*sink, *way), variable);
             let counted = counted(ways, *sink, *way);
             for place in &counted {
@@ -171,7 +189,11 @@ impl Model {
             chosen: BTreeMap::new(),
         };
         model.conserve(ways, &sums, &beside);
-        model.serve(question, &sums);
+        let served = served(question, &sums);
+        match fixed {
+            Some(fixed) => model.bound(&served, fixed),
+            None => model.serve(question, &served),
+        }
         model
     }
 
@@ -201,22 +223,23 @@ impl Model {
         }
     }
 
-    /// Every configuration has the workers for what flows through it, and all together no more than there are.
-    fn serve(&mut self, question: &Question<'_>, sums: &Sums) {
-        let mut served: BTreeMap<usize, Vec<(Variable, f64, f64)>> = BTreeMap::new();
-        for ((task, way), variables) in sums {
-            let Some(way) = question.ways.way(*task, *way) else {
-                continue;
-            };
-            let load = way.load * question.demand;
-            let terms = variables.iter().map(|variable| (*variable, load, 1.0));
-            served.entry(way.config).or_default().extend(terms);
+    /// What flows through every configuration fits into the workers that it is given.
+    fn bound(&mut self, served: &Served, fixed: &BTreeMap<usize, f64>) {
+        for (config, terms) in served {
+            let workers = fixed.get(config).copied().unwrap_or(0.0);
+            let terms = terms.iter().map(|(variable, load, _)| (*variable, *load));
+            self.program.row(terms, Relation::AtMost, workers + WHOLE / 2.0);
         }
-        for (config, terms) in &served {
+    }
+
+    /// Every configuration has the workers for what flows through it, and all together no more than there are.
+    fn serve(&mut self, question: &Question<'_>, served: &Served) {
+        for (config, terms) in served {
             let workers = self.program.integer(0.0, question.workers);
             let terms = terms.iter().map(|(variable, load, _)| (*variable, *load));
-            self.program
-                .row(terms.chain([(workers, -1.0)]), Relation::AtMost, 0.0);
+            let terms = terms.chain([(workers, -1.0)]);
+            // The room that rounding up has too: without it, nodes of the search would be feasible in a single point or not at all.
+            self.program.row(terms, Relation::AtMost, WHOLE / 2.0);
             self.workers.insert(*config, workers);
         }
         let all = self
@@ -227,12 +250,12 @@ impl Model {
         self.program
             .row(all, Relation::AtMost, f64::from(question.workers));
         if question.single {
-            self.choose(question.ways, &served);
+            self.choose(question.ways, served);
         }
     }
 
     /// Of the configurations of one variant, only the chosen one has any flow.
-    fn choose(&mut self, ways: &Ways, served: &BTreeMap<usize, Vec<(Variable, f64, f64)>>) {
+    fn choose(&mut self, ways: &Ways, served: &Served) {
         let mut variants: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
         for config in served.keys() {
             if let Some(own) = ways.configs.get(*config) {
@@ -255,6 +278,21 @@ impl Model {
                 .collect();
             self.program.row(all, Relation::AtMost, 1.0);
         }
+    }
+
+    /// The configurations that have workers and, where a variant has several, are the chosen one.
+    fn staffed(&self, solution: &Solution) -> BTreeMap<usize, f64> {
+        let chosen = |config: &usize| {
+            let chosen = self.chosen.get(config);
+            chosen.is_none_or(|chosen| solution.value(*chosen) > 0.5)
+        };
+        let workers = self
+            .workers
+            .iter()
+            .map(|(config, workers)| (*config, solution.value(*workers)));
+        workers
+            .filter(|(config, workers)| *workers > 0.5 && chosen(config))
+            .collect()
     }
 
     /// Flows as values of the program's variables; nothing if one of them has no column.

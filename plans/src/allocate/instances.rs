@@ -48,32 +48,24 @@ impl Allocator {
     /// An allocation in words.
     pub(super) fn stated(
         &self,
-        ways: Option<&Ways>,
+        ways: &Ways,
         scaling: Scaling,
         demand_qps: f64,
         workers: u32,
         scaled: Scaled,
     ) -> Allocation {
-        let instances = ways
-            .map(|ways| instances(&self.pipeline.tasks, ways, &scaled))
-            .unwrap_or_default();
+        let instances = instances(&self.pipeline.tasks, ways, &scaled);
         Allocation {
             policy: self.options.policy,
             scaling,
             demand_qps,
-            served_qps: if scaling == Scaling::Overload {
-                scaled.demand
-            } else {
-                demand_qps
-            },
+            served_qps: scaled.demand,
             workers,
             used: instances.iter().map(|instances| instances.count).sum(),
             accuracy: scaled.worth,
             bound: scaled.bound.max(scaled.worth),
             instances,
-            paths: ways
-                .map(|ways| self.paths(ways, &scaled.flows))
-                .unwrap_or_default(),
+            paths: self.paths(ways, &scaled.flows),
             solver_fault: scaled.fault,
         }
     }

@@ -113,13 +113,8 @@ impl Allocator {
             .zip(&self.pipeline.tasks)
         {
             let demand = (demand_qps * app.requests).max(f64::MIN_POSITIVE);
-            let scaled = match app.scaler.accuracy(demand, share, &self.options, None) {
-                Some(scaled) => scaled,
-                None => app
-                    .scaler
-                    .overload(share, &self.options)
-                    .ok_or(AllocateError::TooFewWorkers { tasks, workers })?,
-            };
+            let scaled = app.scaler.served(demand, share, &self.options);
+            let scaled = scaled.ok_or(AllocateError::TooFewWorkers { tasks, workers })?;
             served = served.min(scaled.demand / demand);
             all.extend(spread(task, &app.scaler.ways, &scaled, share));
         }

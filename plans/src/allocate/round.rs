@@ -24,12 +24,14 @@ pub(super) fn whole(need: f64) -> f64 {
     (need - WHOLE).ceil().max(0.0)
 }
 
-/// The best mix of at most two columns that fits into the workers. `single` allows every variant one batch size only. `None` if none fits.
+/// The best mix of at most two columns that fits into the workers, or the first that is worth `goal`. With `variants`, which
+/// numbers the variants of the configurations, every variant has one batch size only. `None` if none fits.
 pub(super) fn rounded(
     columns: &[Column],
     demand: f64,
     workers: f64,
-    single: Option<&[usize]>,
+    variants: Option<&[usize]>,
+    goal: f64,
 ) -> Option<Rounded> {
     let mut best: Option<Rounded> = None;
     for (place, column) in columns.iter().enumerate() {
@@ -44,10 +46,13 @@ pub(super) fn rounded(
     for (low_place, low) in columns.iter().enumerate() {
         for (high_place, high) in columns.iter().enumerate() {
             let beaten = best.as_ref().map_or(f64::NEG_INFINITY, |best| best.worth);
+            if beaten >= goal {
+                return best;
+            }
             if high.worth <= beaten || low.worth >= high.worth || low.load() * demand > workers {
                 continue;
             }
-            if single.is_some_and(|variants| conflict(low, high, variants)) {
+            if variants.is_some_and(|variants| conflict(low, high, variants)) {
                 continue;
             }
             let pair = Pair::new(low, high, demand);

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::AllocateOptions;
+use super::batches::Sizing;
 use super::columns::{Column, columns};
 use super::fewest::{fewest, most};
 use super::flow::{self, Flow, Question};
 use super::hull::Hull;
-use super::instances::needs;
-use super::round::rounded;
+use super::round::{Rounded, rounded};
 use super::ways::Ways;
 use crate::lp::{Limits, LpError, Solver};
 
@@ -73,8 +73,8 @@ impl Scaler {
         }
     }
 
-    /// The best accuracy for a demand: bound, rounding, and the restricted program where rounding leaves a gap. `known` is a column that
-    /// may do. `None` if nothing fits.
+    /// The best accuracy for a demand: bound, rounding, and where that leaves a gap, [batch sizes](super::batches) and the
+    /// restricted program. `known` is a column that may do. `None` if nothing fits.
     pub(super) fn accuracy(
         &self,
         demand: f64,
@@ -86,90 +86,53 @@ impl Scaler {
         let mut pool = columns(&self.ways, mix.price, options.columns);
         pool.extend(mix.points.iter().map(|(point, _)| Column::of(&self.ways, point)));
         pool.extend(known);
-        let single = Some(self.variants.as_slice());
-        let rounded = rounded(&pool, demand, f64::from(workers), single);
-        let mut scaled = rounded.map(|rounded| Scaled {
+        let goal = mix.worth * (1.0 - options.gap);
+        let rounded = rounded(&pool, demand, f64::from(workers), Some(&self.variants), goal);
+        let stated = |rounded: Rounded| Scaled {
             demand,
             flows: flow::flows(&self.ways, &pool, &rounded.shares),
             worth: rounded.worth,
             bound: mix.worth,
             fault: None,
-        });
-        let enough = |scaled: &Scaled| scaled.worth >= mix.worth * (1.0 - options.gap);
-        if scaled.as_ref().is_some_and(enough) {
+        };
+        let scaled = rounded.map(stated);
+        if scaled.as_ref().is_some_and(|scaled| scaled.worth >= goal) {
             return scaled;
         }
-        match self.restricted(demand, workers, options, &pool, scaled.as_ref()) {
-            Ok(better) => {
-                let beaten = scaled.as_ref().is_none_or(|scaled| better.worth > scaled.worth);
-                if beaten {
-                    scaled = Some(Scaled {
-                        bound: mix.worth,
-                        ..better
-                    });
-                }
-            }
-            Err(fault) => {
-                if let Some(scaled) = &mut scaled {
-                    scaled.fault = Some(fault);
-                }
-            }
-        }
-        scaled
-    }
-
-    /// The flow over the ways of some columns, by the chosen solver.
-    fn restricted(
-        &self,
-        demand: f64,
-        workers: u32,
-        options: &AllocateOptions,
-        pool: &[Column],
-        known: Option<&Scaled>,
-    ) -> Result<Scaled, LpError> {
-        let sinks = &self.ways.tree.sinks;
-        let ends = pool.iter().flat_map(|column| {
-            let end = |sink: &usize| Some((*sink, *column.ways.get(*sink)?));
-            sinks.iter().filter_map(end)
-        });
-        let question = Question {
+        let sizing = Sizing {
             ways: &self.ways,
+            variants: &self.variants,
             demand,
             workers,
-            single: true,
+            options,
+            goal,
         };
-        let limits = Limits {
-            nodes: Some(options.nodes),
-            time: Some(options.time()),
-            gap: options.gap / 10.0,
-            start: Vec::new(),
-        };
-        let start = known.map_or(&[][..], |known| &known.flows);
-        let answer = flow::solve(&question, &ends.collect(), start, options.solver, limits)?;
-        let used: f64 = needs(&self.ways, &answer.flows, demand).values().sum();
-        if used > f64::from(workers) {
-            return Err(LpError::Failed(format!(
-                "its flows need {used} of {workers} workers"
-            )));
-        }
-        Ok(Scaled {
-            demand,
-            worth: flow::worth(&self.ways, &answer.flows),
-            flows: answer.flows,
-            bound: 1.0,
-            fault: None,
-        })
+        sizing.improved(&pool, scaled, mix.worth)
     }
 
-    /// As much of any demand as these workers can serve, at the best accuracy for that. `None` if they are fewer than the tasks.
-    pub(super) fn overload(&self, workers: u32, options: &AllocateOptions) -> Option<Scaled> {
+    /// All of a demand at the best accuracy for it, or else as much as these workers can serve. `None` if they are fewer than the
+    /// tasks.
+    pub(super) fn served(&self, demand: f64, workers: u32, options: &AllocateOptions) -> Option<Scaled> {
+        self.accuracy(demand, workers, options, None)
+            .or_else(|| self.most(demand, workers, options))
+    }
+
+    /// As much of a demand as these workers can serve, at the best accuracy for that.
+    pub(super) fn most(&self, demand: f64, workers: u32, options: &AllocateOptions) -> Option<Scaled> {
         let mut pool = columns(&self.ways, DEAR, options.columns);
         pool.extend(self.hull.least().map(|point| Column::of(&self.ways, point)));
         let (place, capacity) = most(&pool, f64::from(workers))?;
-        let demand = capacity * (1.0 - ROOM);
+        let demand = demand.min(capacity * (1.0 - ROOM));
         let column = pool.swap_remove(place);
         let scaled = self.accuracy(demand, workers, options, Some(column.clone()));
-        Some(scaled.unwrap_or_else(|| self.whole(column, demand)))
+        let bound = self
+            .hull
+            .mix(f64::from(workers) / demand)
+            .map_or(1.0, |mix| mix.worth);
+        Some(scaled.unwrap_or_else(|| Scaled {
+            bound,
+            ..self.whole(column, demand)
+        }))
     }
 }
 
@@ -187,6 +150,6 @@ pub(super) fn optimum(ways: &Ways, demand: f64, workers: u32, single: bool) -> R
         workers,
         single,
     };
-    let answer = flow::solve(&question, &ends, &[], Solver::Embedded, Limits::NONE)?;
-    Ok(flow::worth(ways, &answer.flows))
+    let flows = flow::solve(&question, &ends, &[], Solver::Embedded, &Limits::NONE)?;
+    Ok(flow::worth(ways, &flows))
 }

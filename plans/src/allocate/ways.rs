@@ -119,6 +119,56 @@ impl Ways {
             .unwrap_or(0..0)
     }
 
+    /// The ways that use only these configurations, and by task the places that they have here. A way may end before a sink, if
+    /// nothing that is admitted is fast enough to follow it.
+    pub(super) fn restricted(&self, admitted: &[bool]) -> (Self, Vec<Vec<usize>>) {
+        let mut levels = vec![Level::default(); self.levels.len()];
+        let mut places: Vec<Vec<usize>> = vec![Vec::new(); self.levels.len()];
+        for task in &self.tree.order {
+            let parents = match self.tree.parent(*task) {
+                Some(parent) => places.get(parent).cloned().unwrap_or_default(),
+                None => vec![0],
+            };
+            let (mut level, mut kept) = (Level::default(), Vec::new());
+            for (place, parent) in parents.iter().enumerate() {
+                let start = level.ways.len();
+                for way in self.continuing(*task, *parent) {
+                    let own = self.way(*task, way);
+                    let own = own.filter(|own| admitted.get(own.config).copied().unwrap_or(false));
+                    if let Some(own) = own {
+                        level.ways.push(Way {
+                            parent: place,
+                            ..*own
+                        });
+                        kept.push(way);
+                    }
+                }
+                level.spans.push(start..level.ways.len());
+            }
+            if let (Some(levels), Some(places)) = (levels.get_mut(*task), places.get_mut(*task)) {
+                (*levels, *places) = (level, kept);
+            }
+        }
+        let ways = Self {
+            tree: self.tree.clone(),
+            configs: self.configs.clone(),
+            levels,
+        };
+        (ways, places)
+    }
+
+    /// The configurations on a way to `task`, its own first.
+    pub(super) fn configs_on(&self, task: usize, way: usize) -> Vec<usize> {
+        let mut configs = Vec::new();
+        let mut at = Some((task, way));
+        while let Some((task, way)) = at {
+            let own = self.way(task, way);
+            configs.extend(own.map(|own| own.config));
+            at = self.tree.parent(task).zip(own.map(|own| own.parent));
+        }
+        configs
+    }
+
     /// The places of the variants on a way to `task`, the root's first.
     pub(super) fn variants(&self, task: usize, way: usize) -> Vec<(usize, usize)> {
         variants(&self.tree, &self.levels, &self.configs, task, way)

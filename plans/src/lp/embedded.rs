@@ -30,13 +30,23 @@ pub(super) fn solve(program: &Program, limits: &Limits) -> Result<Solution, LpEr
         };
         problem.add_constraint(terms.as_slice(), relation, row.right);
     }
-    let outcome = problem
-        .solve_with(options(limits, &variables))
-        .map_err(|error| match error {
-            microlp::Error::Infeasible => LpError::Infeasible,
-            microlp::Error::Unbounded => LpError::Unbounded,
-            other => LpError::Failed(other.to_string()),
-        })?;
+    let options = options(limits, &variables);
+    // Now and then a node of the search is so nearly infeasible that the simplex method gives up, which is no fault of the program:
+    // without presolve and start the search takes another way.
+    let again = || {
+        let mut plain = options.clone();
+        (plain.presolve, plain.warm_start) = (false, None);
+        problem.solve_with(plain)
+    };
+    let outcome = match problem.solve_with(options.clone()) {
+        Err(microlp::Error::InternalError(_)) if program.integers() > 0 => again(),
+        first => first,
+    };
+    let outcome = outcome.map_err(|error| match error {
+        microlp::Error::Infeasible => LpError::Infeasible,
+        microlp::Error::Unbounded => LpError::Unbounded,
+        other => LpError::Failed(other.to_string()),
+    })?;
     let solution = outcome.solution().ok_or(LpError::Interrupted)?;
     let value = |(variable, column): (&microlp::Variable, &super::Column)| {
         let value = solution.var_value(*variable);

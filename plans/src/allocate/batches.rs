@@ -1,0 +1,237 @@
+//! One batch size per variant: the part of the problem that rounding leaves open.
+//!
+//! A variant runs in batches of one size on all its workers (the paper's `y(i, k)`, and a plan's stage). Once every variant's size
+//! is fixed, few columns are left, and the program over them needs no binaries and is solved in milliseconds. So the sizes are
+//! searched outside of it: from those of the best columns, one variant's size at a time is moved to its neighbour as long as rounding
+//! gets better.
+
+use std::collections::BTreeSet;
+
+use super::AllocateOptions;
+use super::columns::{Column, columns};
+use super::flow::{self, Flow, Question};
+use super::hull::Hull;
+use super::instances::needs;
+use super::round::{Rounded, rounded};
+use super::scale::Scaled;
+use super::ways::Ways;
+use crate::lp::{Limits, LpError};
+
+/// What is to be improved.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizing<'a> {
+    pub(super) ways: &'a Ways,
+    /// By configuration: a number for its variant. The configurations of one are neighbours, faster batches first.
+    pub(super) variants: &'a [usize],
+    pub(super) demand: f64,
+    pub(super) workers: u32,
+    pub(super) options: &'a AllocateOptions,
+    /// Worth that is good enough.
+    pub(super) goal: f64,
+}
+
+/// Choices of batch sizes that the solver is asked about: the best, and those next to it.
+const SOLVED: usize = 4;
+
+/// A choice of batch sizes and what rounding makes of it.
+struct Choice {
+    /// By configuration.
+    admitted: Vec<bool>,
+    ways: Ways,
+    /// By task: places of its ways among all ways.
+    places: Vec<Vec<usize>>,
+    columns: Vec<Column>,
+    rounded: Option<Rounded>,
+}
+
+impl Choice {
+    fn worth(&self) -> f64 {
+        self.rounded
+            .as_ref()
+            .map_or(f64::NEG_INFINITY, |rounded| rounded.worth)
+    }
+}
+
+impl Sizing<'_> {
+    /// The best of what is known and what can be found with one batch size per variant; `pool` is the columns that were looked at, best
+    /// first.
+    pub(super) fn improved(&self, pool: &[Column], known: Option<Scaled>, bound: f64) -> Option<Scaled> {
+        let in_use = known.as_ref().map_or(Vec::new(), |known| {
+            flow::loads(self.ways, &known.flows).into_keys().collect()
+        });
+        let found = self.search(self.sizes(&in_use, pool));
+        let mut scaled = known;
+        if let Some((best, rounded)) = found
+            .first()
+            .and_then(|best| Some((best, best.rounded.as_ref()?)))
+        {
+            let flows = flow::flows(&best.ways, &best.columns, &rounded.shares);
+            self.keep_better(&mut scaled, best, flows, bound);
+        }
+        let mut fault = None;
+        for choice in &found {
+            if scaled.as_ref().is_some_and(|scaled| scaled.worth >= self.goal) {
+                break;
+            }
+            match self.solved(choice) {
+                Ok(flows) => self.keep_better(&mut scaled, choice, flows, bound),
+                Err(error) => fault = Some(error),
+            }
+        }
+        if let Some(scaled) = &mut scaled {
+            scaled.fault = fault;
+        }
+        scaled
+    }
+
+    /// The best choices of sizes around these, best first.
+    fn search(&self, sizes: Vec<bool>) -> Vec<Choice> {
+        let mut found = vec![self.choice(sizes)];
+        let mut before = f64::NEG_INFINITY;
+        while let Some(best) = found.first() {
+            let worth = best.worth();
+            // Every step tries all neighbours of the best; the first that gains nothing is the last.
+            if worth >= self.goal || (found.len() > 1 && worth <= before + 1e-9) {
+                break;
+            }
+            before = worth;
+            let near: Vec<Choice> = self
+                .neighbours(best)
+                .into_iter()
+                .map(|sizes| self.choice(sizes))
+                .collect();
+            if near.is_empty() {
+                break;
+            }
+            found.extend(near);
+            found.sort_by(|one, other| other.worth().total_cmp(&one.worth()));
+            found.truncate(SOLVED);
+        }
+        found
+    }
+
+    fn keep_better(&self, scaled: &mut Option<Scaled>, choice: &Choice, flows: Vec<Flow>, bound: f64) {
+        let worth = flow::worth(&choice.ways, &flows);
+        if scaled.as_ref().is_some_and(|scaled| scaled.worth >= worth) {
+            return;
+        }
+        let original = |flow: Flow| {
+            let way = *choice.places.get(flow.sink)?.get(flow.way)?;
+            Some(Flow { way, ..flow })
+        };
+        *scaled = Some(Scaled {
+            demand: self.demand,
+            flows: flows.into_iter().filter_map(original).collect(),
+            worth,
+            bound,
+            fault: None,
+        });
+    }
+
+    /// One configuration per variant: that in use, or else that of the best column with the variant.
+    fn sizes(&self, in_use: &[usize], pool: &[Column]) -> Vec<bool> {
+        let mut admitted = vec![false; self.variants.len()];
+        let mut decided = BTreeSet::new();
+        let pooled = pool.iter().flat_map(|column| &column.configs);
+        for config in in_use.iter().chain(pooled) {
+            let Some(variant) = self.variants.get(*config) else {
+                continue;
+            };
+            if decided.insert(*variant)
+                && let Some(slot) = admitted.get_mut(*config)
+            {
+                *slot = true;
+            }
+        }
+        admitted
+    }
+
+    /// What becomes of a choice of sizes.
+    fn choice(&self, admitted: Vec<bool>) -> Choice {
+        let (ways, places) = self.ways.restricted(&admitted);
+        let hull = Hull::new(&ways);
+        let mix = hull.mix(f64::from(self.workers) / self.demand);
+        let (columns, rounded) = mix.map_or((Vec::new(), None), |mix| {
+            let mut pool = columns(&ways, mix.price, self.options.columns);
+            pool.extend(mix.points.iter().map(|(point, _)| Column::of(&ways, point)));
+            let rounded = rounded(&pool, self.demand, f64::from(self.workers), None, self.goal);
+            (pool, rounded)
+        });
+        Choice {
+            admitted,
+            ways,
+            places,
+            columns,
+            rounded,
+        }
+    }
+
+    /// The choices in which one of the variants that are in use has the next smaller or larger batch.
+    fn neighbours(&self, choice: &Choice) -> Vec<Vec<bool>> {
+        let used: BTreeSet<usize> = choice.rounded.iter().flat_map(|rounded| &rounded.shares).fold(
+            BTreeSet::new(),
+            |mut used, (place, _)| {
+                used.extend(
+                    choice
+                        .columns
+                        .get(*place)
+                        .into_iter()
+                        .flat_map(|column| column.configs.iter().copied()),
+                );
+                used
+            },
+        );
+        let moved = |from: usize, to: Option<usize>| {
+            let to = to.filter(|to| {
+                self.variants
+                    .get(*to)
+                    .is_some_and(|variant| self.variants.get(from) == Some(variant))
+            })?;
+            let mut admitted = choice.admitted.clone();
+            *admitted.get_mut(from)? = false;
+            *admitted.get_mut(to)? = true;
+            Some(admitted)
+        };
+        let both = |config: usize| {
+            [
+                moved(config, config.checked_sub(1)),
+                moved(config, Some(config + 1)),
+            ]
+        };
+        used.into_iter().flat_map(both).flatten().collect()
+    }
+
+    /// The flow over the columns of a choice, by the chosen solver.
+    fn solved(&self, choice: &Choice) -> Result<Vec<Flow>, LpError> {
+        let sinks = &choice.ways.tree.sinks;
+        let ends = choice.columns.iter().flat_map(|column| {
+            let end = |sink: &usize| Some((*sink, *column.ways.get(*sink)?));
+            sinks.iter().filter_map(end)
+        });
+        let question = Question {
+            ways: &choice.ways,
+            demand: self.demand,
+            workers: self.workers,
+            single: false,
+        };
+        let limits = Limits {
+            nodes: Some(self.options.nodes),
+            time: Some(self.options.time()),
+            gap: self.options.gap / 10.0,
+            start: Vec::new(),
+        };
+        let rounded = choice.rounded.as_ref();
+        let start = rounded.map_or(Vec::new(), |rounded| {
+            flow::flows(&choice.ways, &choice.columns, &rounded.shares)
+        });
+        let flows = flow::solve(&question, &ends.collect(), &start, self.options.solver, &limits)?;
+        let used: f64 = needs(&choice.ways, &flows, self.demand).values().sum();
+        if used > f64::from(self.workers) {
+            return Err(LpError::Failed(format!(
+                "its flows need {used} of {} workers",
+                self.workers
+            )));
+        }
+        Ok(flows)
+    }
+}

@@ -1,0 +1,314 @@
+//! From an allocation to a plan: who runs where, and who sends to whom.
+//!
+//! Workers keep the variant that they run wherever the allocation still wants it there, because changing it costs a load. Every
+//! variant in use is one stage of its task, named like the variant, and every sender has its own shares of the workers of the
+//! child tasks, with the rest of the capacity as backups (§5.1).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use thiserror::Error;
+
+use super::{Allocation, AllocationPolicy, Instances, Scaling};
+use crate::balance::{Balanced, Balancer, Table};
+use crate::invalid::Invalid;
+use crate::pipeline::Pipeline;
+use crate::plan::{
+    Batching, Child, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Profiled,
+    Replica, Sharing, Slo, Stage, Wiring,
+};
+
+/// A place that runs one variant at a time: a device of a worker.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Slot {
+    /// The worker.
+    pub worker: String,
+    /// Its device: `cpu`, `cuda:0`, ...
+    pub device: String,
+}
+
+/// What a plan is made for.
+#[derive(Debug, Clone, Copy)]
+pub struct PlanFor<'a> {
+    /// The app.
+    pub app: &'a str,
+    /// Where replicas may run; the order decides where equals go.
+    pub slots: &'a [Slot],
+    /// What runs now.
+    pub previous: Option<&'a Plan>,
+    /// What becomes of requests that are late (§5.2).
+    pub dropping: Dropping,
+}
+
+/// Why an allocation is no plan. Whoever holds an older plan keeps it.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum EmitError {
+    /// There are fewer slots than the allocation uses.
+    #[error("the allocation uses {needed} workers, and there are {slots}; allocate to those there are")]
+    TooFewSlots {
+        /// Workers in the allocation.
+        needed: u32,
+        /// Slots there are.
+        slots: usize,
+    },
+    /// The plan would be unsound.
+    #[error("the allocation does not make a sound plan: {0}")]
+    Unsound(Box<Invalid>),
+}
+
+impl Allocation {
+    /// The routing tables for so many requests/s at the root.
+    pub fn balance(&self, pipeline: &Pipeline, demand_qps: f64) -> Balanced {
+        Balancer::new(pipeline, &self.instances).balance(demand_qps)
+    }
+
+    /// The plan of this allocation of `pipeline`, balanced for the demand that it serves. It has one gear for every load.
+    ///
+    /// # Errors
+    /// An [`EmitError`] if there are too few slots, or the pipeline is not the one that was allocated.
+    pub fn plan(&self, pipeline: &Pipeline, plan_for: PlanFor<'_>) -> Result<Plan, EmitError> {
+        let balanced = self.balance(pipeline, self.served_qps);
+        self.plan_balanced(pipeline, &balanced, plan_for)
+    }
+
+    /// The plan of this allocation with these routing tables, as they are made anew between two allocations.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan).
+    pub fn plan_balanced(
+        &self,
+        pipeline: &Pipeline,
+        balanced: &Balanced,
+        plan_for: PlanFor<'_>,
+    ) -> Result<Plan, EmitError> {
+        let placement = place(&self.instances, plan_for)?;
+        let emitter = Emitter {
+            pipeline,
+            instances: &self.instances,
+            replicas: self
+                .instances
+                .iter()
+                .map(|own| replicas(&placement, &own.variant))
+                .collect(),
+            balanced,
+        };
+        let variant = |own: &Instances| PlannedVariant {
+            name: own.variant.clone(),
+            calibration: None,
+        };
+        let plan = Plan {
+            version: PLAN_VERSION,
+            app: plan_for.app.to_owned(),
+            made_by: self.made_by(),
+            variants: self.instances.iter().map(variant).collect(),
+            sharing: Sharing::Concurrent,
+            dropping: plan_for.dropping,
+            slo: Some(Slo::Latency {
+                p95_us: pipeline.slo_us,
+            }),
+            gears: vec![Gear {
+                name: "pipeline".to_owned(),
+                load: LoadRange::ALL,
+                expected: None,
+                wiring: emitter.wiring(),
+            }],
+            placement,
+        };
+        plan.validate()
+            .map_err(|invalid| EmitError::Unsound(Box::new(invalid)))?;
+        Ok(plan)
+    }
+
+    fn made_by(&self) -> String {
+        let policy = match self.policy {
+            AllocationPolicy::Loki => "loki",
+            AllocationPolicy::HardwareOnly => "inferline",
+            AllocationPolicy::PerTask => "proteus",
+        };
+        let scaling = match self.scaling {
+            Scaling::Hardware => "hardware",
+            Scaling::Accuracy => "accuracy",
+            Scaling::Overload => "overload",
+        };
+        format!(
+            "{policy}/{scaling} qps={:.1} workers={}/{}",
+            self.served_qps, self.used, self.workers
+        )
+    }
+}
+
+/// Ids of the replicas of a variant.
+fn replicas(placement: &[Replica], variant: &str) -> Vec<String> {
+    let own = placement.iter().filter(|replica| replica.variant == variant);
+    own.map(|replica| replica.id.clone()).collect()
+}
+
+/// Gives every instance a slot. A slot keeps its variant where that is still wanted; what is new goes to idle slots first, where
+/// nothing has to leave before it can be loaded.
+fn place(instances: &[Instances], plan_for: PlanFor<'_>) -> Result<Vec<Replica>, EmitError> {
+    let needed: u32 = instances.iter().map(|own| own.count).sum();
+    let slots = plan_for.slots;
+    if slots.len() < needed as usize {
+        let slots = slots.len();
+        return Err(EmitError::TooFewSlots { needed, slots });
+    }
+    let before: BTreeMap<(&str, &str), &Replica> = plan_for
+        .previous
+        .into_iter()
+        .flat_map(|plan| &plan.placement)
+        .filter(|replica| replica.partition.is_none())
+        .map(|replica| ((replica.worker.as_str(), replica.device.as_str()), replica))
+        .collect();
+    let before = |slot: &Slot| before.get(&(slot.worker.as_str(), slot.device.as_str())).copied();
+    let mut wanted: BTreeMap<&str, u32> = instances
+        .iter()
+        .map(|own| (own.variant.as_str(), own.count))
+        .collect();
+    let mut taken: Vec<Option<Replica>> = vec![None; slots.len()];
+    for (slot, taken) in slots.iter().zip(&mut taken) {
+        let kept =
+            before(slot).filter(|replica| wanted.get(replica.variant.as_str()).is_some_and(|left| *left > 0));
+        if let Some(kept) = kept {
+            wanted.entry(kept.variant.as_str()).and_modify(|left| *left -= 1);
+            *taken = Some(kept.clone());
+        }
+    }
+    let mut ids: BTreeSet<String> = taken.iter().flatten().map(|replica| replica.id.clone()).collect();
+    let mut free: Vec<usize> = (0..slots.len())
+        .filter(|at| taken.get(*at).is_some_and(Option::is_none))
+        .collect();
+    free.sort_by_key(|at| slots.get(*at).is_some_and(|slot| before(slot).is_some()));
+    let new = instances.iter().flat_map(|own| {
+        let count = wanted.get(own.variant.as_str()).copied().unwrap_or(0);
+        std::iter::repeat_n(own.variant.as_str(), count as usize)
+    });
+    for (variant, at) in new.zip(free) {
+        if let (Some(slot), Some(taken)) = (slots.get(at), taken.get_mut(at)) {
+            *taken = Some(Replica {
+                id: new_id(variant, at, &mut ids),
+                variant: variant.to_owned(),
+                worker: slot.worker.clone(),
+                device: slot.device.clone(),
+                partition: None,
+            });
+        }
+    }
+    Ok(taken.into_iter().flatten().collect())
+}
+
+/// A replica is named after its variant and its slot, unless one that was kept has that name.
+fn new_id(variant: &str, slot: usize, ids: &mut BTreeSet<String>) -> String {
+    // A name has at most 64 letters.
+    let stem: String = variant.chars().take(48).collect();
+    let mut id = format!("{stem}-{slot}");
+    let mut more = 1;
+    while !ids.insert(id.clone()) {
+        more += 1;
+        id = format!("{stem}-{slot}-{more}");
+    }
+    id
+}
+
+struct Emitter<'a> {
+    pipeline: &'a Pipeline,
+    instances: &'a [Instances],
+    /// By instances: ids of their replicas.
+    replicas: Vec<Vec<String>>,
+    balanced: &'a Balanced,
+}
+
+impl Emitter<'_> {
+    fn wiring(&self) -> Wiring {
+        let entry = self.balanced.tables.iter().find(|table| table.from.is_none());
+        let mut stages: Vec<(usize, Stage)> = Vec::new();
+        for (place, own) in self.instances.iter().enumerate() {
+            stages.push((self.depth(&own.task), self.stage(place, own)));
+        }
+        // An edge leads to a later stage.
+        stages.sort_by_key(|(depth, _)| *depth);
+        Wiring {
+            entry: entry.map_or_else(|| Edge::to(""), |table| self.edge(table)),
+            ensemble: Vec::new(),
+            stages: stages.into_iter().map(|(_, stage)| stage).collect(),
+        }
+    }
+
+    /// Tasks above this one.
+    fn depth(&self, task: &str) -> usize {
+        let parent = |task: &str| {
+            let parent = self
+                .pipeline
+                .tasks
+                .iter()
+                .find(|parent| parent.children.iter().any(|child| child == task));
+            parent.map(|parent| parent.name.as_str())
+        };
+        std::iter::successors(parent(task), |task| parent(task)).count()
+    }
+
+    fn stage(&self, place: usize, own: &Instances) -> Stage {
+        let found = self.pipeline.variant(&own.variant);
+        let variant = found.and_then(|(task, variant)| self.pipeline.tasks.get(task)?.variants.get(variant));
+        let tables = self
+            .balanced
+            .tables
+            .iter()
+            .filter(|table| table.from == Some(place));
+        let children: Vec<Child> = tables
+            .filter_map(|table| {
+                let child = self.pipeline.tasks.get(table.to)?;
+                Some(Child {
+                    to: self.edge(table),
+                    multiplicity: variant?.multiplicity(&child.name),
+                })
+            })
+            .collect();
+        Stage {
+            name: own.variant.clone(),
+            task: Some(own.task.clone()),
+            variant: own.variant.clone(),
+            exit: if children.is_empty() {
+                Exit::Reply
+            } else {
+                Exit::FanOut { children }
+            },
+            batching: Batching {
+                min_queue: 1,
+                max_batch: own.batch,
+                // Never waited for: an idle worker starts with the first request.
+                max_wait_us: 0,
+            },
+            // Half of the objective was set aside for queues, as much as for execution (§4.1).
+            budget_us: Some(micros(2.0 * own.latency_us)),
+            profiled: variant.map(|variant| Profiled {
+                run_us: micros(own.latency_us),
+                accuracy: variant.accuracy,
+            }),
+        }
+    }
+
+    /// An edge to a task: it names the most accurate of its stages, and leads to the workers of all.
+    fn edge(&self, table: &Table) -> Edge {
+        let task = self.pipeline.tasks.get(table.to).map(|task| task.name.as_str());
+        let named = self.instances.iter().find(|own| Some(own.task.as_str()) == task);
+        let mut shares = BTreeMap::new();
+        for (place, share) in &table.shares {
+            let ids = self.replicas.get(*place).map_or(&[][..], Vec::as_slice);
+            shares.extend(ids.iter().map(|id| (id.clone(), share / ids.len() as f64)));
+        }
+        let backups = self.balanced.backups.get(table.to).into_iter().flatten();
+        let backup = backups.flat_map(|(place, _)| self.replicas.get(*place).into_iter().flatten());
+        Edge {
+            stage: named.map(|own| own.variant.clone()).unwrap_or_default(),
+            shares,
+            backup: backup.cloned().collect(),
+        }
+    }
+}
+
+fn micros(us: f64) -> u64 {
+    us.round().max(1.0) as u64
+}
+
+#[cfg(test)]
+#[path = "emit_tests.rs"]
+mod tests;

@@ -1,0 +1,144 @@
+//! What the allocator plans for, learned while serving (Loki §4.2): the demand, when to plan again, and the multiplicative factors.
+
+mod factors;
+
+use std::collections::VecDeque;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use factors::{FactorBook, FactorOptions};
+
+/// How the demand is estimated and when it is planned for.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DemandOptions {
+    /// Length of one entry of the history, microseconds.
+    pub step_us: u64,
+    /// Centre of mass of the moving average, in steps: the last step weighs `1 / (1 + com)`. 1.6 in the published artefact.
+    pub com: f64,
+    /// Steps that are averaged over. 20 in the published artefact.
+    pub window: usize,
+    /// The demand is taken for at least this, requests/s, so that a first request meets a worker.
+    pub floor_qps: f64,
+    /// Planned is this often, microseconds. 10 s in the paper.
+    pub period_us: u64,
+    /// A change of the demand by this share of what was planned for is significant: planned is at once. The paper has no figure.
+    pub change: f64,
+    /// But not before this long after the last time, microseconds, so that noise does not make workers change variants all the time.
+    pub least_us: u64,
+}
+
+impl Default for DemandOptions {
+    fn default() -> Self {
+        Self {
+            step_us: 1_000_000,
+            com: 1.6,
+            window: 20,
+            floor_qps: 1.0,
+            period_us: 10_000_000,
+            change: 0.25,
+            least_us: 2_000_000,
+        }
+    }
+}
+
+/// Why it is time to plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Due {
+    /// Nothing was planned yet.
+    First,
+    /// The period is over.
+    Period,
+    /// The demand changed significantly.
+    Change,
+}
+
+/// Estimates the demand and says when to plan for it.
+#[derive(Debug, Clone)]
+pub struct DemandEstimator {
+    options: DemandOptions,
+    /// Requests per complete step, the latest last.
+    steps: VecDeque<f64>,
+    /// Where the step begins that is not complete, and what arrived in it.
+    step: u64,
+    arrived: u64,
+    /// When was planned last, microseconds, and for how many requests/s.
+    planned: Option<(u64, f64)>,
+}
+
+impl DemandEstimator {
+    /// An estimator without a history, begun at `now` (microseconds).
+    pub fn new(options: DemandOptions, now: u64) -> Self {
+        Self {
+            options,
+            steps: VecDeque::new(),
+            step: now,
+            arrived: 0,
+            planned: None,
+        }
+    }
+
+    /// Notes `arrivals` since the last call, at `now` (microseconds).
+    pub fn observe(&mut self, arrivals: u64, now: u64) {
+        self.complete(now);
+        self.arrived += arrivals;
+    }
+
+    fn complete(&mut self, now: u64) {
+        let length = self.options.step_us.max(1);
+        let mut over = now.saturating_sub(self.step) / length;
+        self.step += over * length;
+        // A long silence is a window of nothing, and no reason to count every step of it.
+        over = over.min(self.options.window as u64 + 1);
+        for _ in 0..over {
+            self.steps.push_back(std::mem::take(&mut self.arrived) as f64);
+        }
+        while self.steps.len() > self.options.window.max(1) {
+            self.steps.pop_front();
+        }
+    }
+
+    /// The exponentially weighted moving average over the window, requests/s; the floor where nothing is known.
+    pub fn estimate_qps(&self) -> f64 {
+        let keep = self.options.com / (1.0 + self.options.com);
+        let (mut sum, mut weights, mut weight) = (0.0, 0.0, 1.0);
+        for requests in self.steps.iter().rev() {
+            sum += weight * requests;
+            weights += weight;
+            weight *= keep;
+        }
+        let seconds = self.options.step_us.max(1) as f64 / 1e6;
+        let mean = if weights > 0.0 {
+            sum / weights / seconds
+        } else {
+            0.0
+        };
+        mean.max(self.options.floor_qps)
+    }
+
+    /// Whether to plan at `now` (microseconds), and why.
+    pub fn due(&mut self, now: u64) -> Option<Due> {
+        self.complete(now);
+        let Some((at, planned)) = self.planned else {
+            return (!self.steps.is_empty()).then_some(Due::First);
+        };
+        let since = now.saturating_sub(at);
+        if since >= self.options.period_us {
+            return Some(Due::Period);
+        }
+        let changed = (self.estimate_qps() - planned).abs() > self.options.change * planned;
+        (changed && since >= self.options.least_us).then_some(Due::Change)
+    }
+
+    /// Notes that was planned for so many requests/s at `now` (microseconds), whether or not that made another plan: what cannot be
+    /// planned for now will be tried again when it is due.
+    pub fn planned(&mut self, qps: f64, now: u64) {
+        self.planned = Some((now, qps));
+    }
+}
+
+#[cfg(test)]
+#[path = "demand/tests.rs"]
+mod tests;

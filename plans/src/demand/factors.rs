@@ -1,0 +1,127 @@
+//! Multiplicative factors from heartbeats (Loki §4.2): every worker tells how many requests it was given and how many it made of them,
+//! and the allocator plans with the sums per variant.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::pipeline::Pipeline;
+
+/// How observed factors take the place of profiled ones.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct FactorOptions {
+    /// A variant's factors are taken from what it did once it was given this many requests; before, from the profile.
+    pub least_requests: u64,
+    /// What was seen before the last [`FactorBook::apply`] counts this much of its weight, in [0, 1): what cameras see
+    /// changes over a day.
+    pub memory: f64,
+    /// A factor that differs by less than this share of the planned one is not worth preparing the pipeline anew.
+    pub change: f64,
+}
+
+impl Default for FactorOptions {
+    fn default() -> Self {
+        Self {
+            least_requests: 100,
+            memory: 0.9,
+            change: 0.05,
+        }
+    }
+}
+
+/// What the workers have told.
+#[derive(Debug, Clone)]
+pub struct FactorBook {
+    options: FactorOptions,
+    /// By replica: its variant, and its last totals. Totals, so that a heartbeat that is lost is made good by the next.
+    replicas: BTreeMap<String, (String, Totals)>,
+    /// By variant, since the last time, and what is left from before.
+    variants: BTreeMap<String, Counts>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Totals {
+    requests: u64,
+    made: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Counts {
+    requests: f64,
+    made: BTreeMap<String, f64>,
+}
+
+impl FactorBook {
+    /// An empty book.
+    pub fn new(options: FactorOptions) -> Self {
+        Self {
+            options,
+            replicas: BTreeMap::new(),
+            variants: BTreeMap::new(),
+        }
+    }
+
+    /// Notes a heartbeat: since its start, `replica` of `variant` was given `requests` and made `made` of them, by child task.
+    ///
+    /// Totals that fall mean that the replica started anew, or runs another variant: they count from nothing.
+    pub fn heard(&mut self, replica: &str, variant: &str, requests: u64, made: &BTreeMap<String, u64>) {
+        let old = self.replicas.remove(replica);
+        let old = old.filter(|(same, old)| same == variant && old.requests <= requests);
+        let (_, old) = old.unwrap_or_default();
+        let counts = self.variants.entry(variant.to_owned()).or_default();
+        counts.requests += (requests - old.requests) as f64;
+        for (child, total) in made {
+            let before = old.made.get(child).copied().unwrap_or(0);
+            *counts.made.entry(child.clone()).or_default() += total.saturating_sub(before) as f64;
+        }
+        let made = made.clone();
+        self.replicas.insert(
+            replica.to_owned(),
+            (variant.to_owned(), Totals { requests, made }),
+        );
+    }
+
+    /// Forgets a replica that is no more.
+    pub fn gone(&mut self, replica: &str) {
+        self.replicas.remove(replica);
+    }
+
+    /// Puts what was seen into a pipeline, and says whether any factor changed enough to matter. Variants that were given too little
+    /// keep the factors that they have.
+    pub fn apply(&mut self, pipeline: &mut Pipeline) -> bool {
+        let mut changed = false;
+        for task in &mut pipeline.tasks {
+            for variant in &mut task.variants {
+                let seen = self.variants.get(&variant.name);
+                let Some(seen) = seen.filter(|seen| seen.requests >= self.options.least_requests as f64)
+                else {
+                    continue;
+                };
+                let made = |child: &String| seen.made.get(child).copied().unwrap_or(0.0);
+                let all: f64 = task.children.iter().map(made).sum();
+                let differs = |child: &String| {
+                    let (old, new) = (variant.multiplicity(child), made(child) / seen.requests);
+                    (new - old).abs() > self.options.change * old
+                };
+                if !task.children.iter().any(differs) {
+                    continue;
+                }
+                changed = true;
+                variant.multiplicative_factor = all / seen.requests;
+                if all > 0.0 {
+                    let ratio = |child: &String| (child.clone(), (made(child) / all).min(1.0));
+                    variant.branch_ratios = task.children.iter().map(ratio).collect();
+                }
+            }
+        }
+        for counts in self.variants.values_mut() {
+            counts.requests *= self.options.memory;
+            for made in counts.made.values_mut() {
+                *made *= self.options.memory;
+            }
+        }
+        changed
+    }
+}
