@@ -14,6 +14,7 @@
 //! | [`invalid`] | what is wrong with a plan, a profile or a pipeline, and where |
 //! | [`confidence`] | confidence scores and their calibration |
 //! | [`routing`] | where a result goes next, and which replica gets it |
+//! | [`rerouting`] | which late requests of a pipeline are dropped early or sent another way |
 //! | [`batching`] | when a replica's queue becomes a batch |
 //! | [`turns`] | whose turn it is on a device that runs one batch at a time |
 //! | [`vote`] | what an ensemble answers |
@@ -53,6 +54,7 @@ pub mod lp;
 pub mod pipeline;
 pub mod plan;
 pub mod profile;
+pub mod rerouting;
 pub mod routing;
 pub mod run_time;
 pub mod shifting;

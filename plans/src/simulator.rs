@@ -15,42 +15,71 @@
 //! - A replica that fails takes its queue and its batch with it. Until the failure is noticed, the broker refuses what the
 //!   shares send there; what was lost is sent again afterwards, from the entry, as [`crate::ledger`] allows.
 //! - Every request of the trace needs its place only while it is in flight.
+//!
+//! A pipeline is a gear whose stages name tasks (Loki). What holds for it beyond that:
+//! - A result makes a whole number of requests for each child, whose mean is the plan's multiplicity or whose distribution was
+//!   measured ([`SimConfig::copies`]); children are drawn independently of each other.
+//! - The replica of the next task is chosen when a result is sent on, as [`crate::rerouting`] needs it; everywhere else when
+//!   the hop ends.
+//! - Branches end one by one, as [`Report::branches`] counts them. A request is answered if all of its branches are;
+//!   otherwise it has the outcome of the branch that was lost first, and it ends with the last one.
+//! - Accuracy is that of the ways which the answered branches took, not of samples: profiled end to end, or the product of what
+//!   the stages state.
+//!
+//! A [`Controller`] may plan again while requests are in flight ([`Simulator::run_controlled`]); it says what holds then. That
+//! loading takes no time of the device is the simulator's assumption: the copy to the device runs beside the batches.
 
 mod batches;
+mod branches;
 mod compile;
 mod config;
 mod control;
+mod controller;
+mod copies;
 mod engine;
+mod epochs;
 mod events;
 mod fleet;
 mod flights;
+mod forward;
 mod histogram;
 mod names;
 mod observer;
+mod outcomes;
+mod replan;
 mod report;
 mod run_times;
+mod timeline;
+mod world;
 
-pub use config::{Change, Power, ReplicaEvent, SimConfig, SimError};
+pub use config::{Change, Loading, MeasuredCopies, Power, ReplicaEvent, SimConfig, SimError};
+pub use controller::{Controller, Factor, Look, ReplicaLook};
 pub use histogram::{LatencyHistogram, LatencySummary};
-pub use observer::{Answered, Bucket, Observer, Run, Tick, Timeline};
-pub use report::{DeviceReport, Report, SHIFTS_KEPT, Shift, VariantReport};
+pub use observer::{Answered, Loss, Lost, Observer, Run, Sink, Tick};
+pub use report::{
+    BranchReport, DeviceReport, PLANS_KEPT, PathReport, PlanChange, Report, SHIFTS_KEPT, Shift, VariantReport,
+};
+pub use timeline::{Bucket, Timeline};
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use compile::Compiled;
-use control::{Control, Happening};
+use control::Happening;
 use engine::Engine;
+use replan::Replanning;
+use world::World;
 
-use crate::plan::{Plan, Sharing};
+use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::shifting::Shifter;
 
 /// A plan, a profile and a configuration, compiled: names are numbers, and the way of every validation sample is known.
 #[derive(Debug, Clone)]
 pub struct Simulator {
-    plan: Compiled,
+    plan: Arc<Compiled>,
+    world: World,
     shifter: Shifter,
-    sharing: Sharing,
     config: SimConfig,
     timeline: Vec<Happening>,
     down: Vec<u32>,
@@ -63,8 +92,9 @@ impl Simulator {
     /// A [`SimError`] that names the first thing that does not fit.
     pub fn new(plan: &Plan, profile: &Profile, config: &SimConfig) -> Result<Self, SimError> {
         config.check(plan.gears.len())?;
-        let compiled = Compiled::new(plan, profile, config)?;
-        let ids = compiled.replicas.iter().map(|replica| replica.id.as_str());
+        let mut world = World::default();
+        let compiled = Compiled::new(plan, profile, config, &mut world)?;
+        let ids = world.replicas.iter().map(|replica| replica.id.as_str());
         let ids: BTreeMap<&str, u32> = ids.zip(0..).collect();
         let find = |field: &'static str, id: &String| {
             ids.get(id.as_str())
@@ -95,11 +125,11 @@ impl Simulator {
         shifter.set_gear(config.start_gear);
         Ok(Self {
             shifter,
-            sharing: plan.sharing,
             config: config.clone(),
             timeline,
             down,
-            plan: compiled,
+            plan: Arc::new(compiled),
+            world,
         })
     }
 
@@ -107,21 +137,25 @@ impl Simulator {
     /// clients send their requests, microseconds, ascending; one that goes back in time is taken for simultaneous with the one
     /// before it. Every run begins anew and gives the same report.
     pub fn run(&self, arrivals: impl Iterator<Item = u64>, observer: &mut impl Observer) -> Report {
-        let control = Control::new(self.shifter.clone(), &self.config, &self.timeline);
-        let engine = Engine::new(
-            &self.plan,
-            &self.config,
-            self.sharing,
-            &self.down,
-            control,
-            observer,
-        );
-        engine.run(arrivals)
+        Engine::new(self, None, observer).run(arrivals)
+    }
+
+    /// The same, with a controller that plans again while the service runs. `profile` is the one that the simulator was made
+    /// with: new plans are compiled against it.
+    pub fn run_controlled(
+        &self,
+        arrivals: impl Iterator<Item = u64>,
+        observer: &mut impl Observer,
+        profile: &Profile,
+        controller: &mut dyn Controller,
+    ) -> Report {
+        let replanning = Replanning::new(profile, controller);
+        Engine::new(self, Some(replanning), observer).run(arrivals)
     }
 
     /// The names of the variants, as observers number them.
     pub fn variants(&self) -> &[String] {
-        &self.plan.variants
+        &self.world.variants.list
     }
 }
 

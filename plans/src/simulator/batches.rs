@@ -1,9 +1,9 @@
 //! From queues to batches, on devices that are shared or taken in turns.
 
-use super::engine::{Engine, Loss};
+use super::engine::Engine;
 use super::events::{Event, FAR, NEVER, Task};
 use super::fleet::{Health, Running};
-use super::observer::{Observer, Run};
+use super::observer::{Loss, Observer, Run};
 use crate::batching::Step;
 use crate::plan::Sharing;
 
@@ -116,7 +116,7 @@ impl<O: Observer> Engine<'_, O> {
             return;
         };
         let size = replica.batch.len();
-        let times = self.plan.run_times.get(replica.run_times as usize);
+        let times = self.world.run_times.get(replica.run_times as usize);
         let cost = times.map(|times| times.of(size)).unwrap_or_default();
         let until = now.saturating_add(cost.run_us);
         replica.run = Some(Running { from: now, until });
@@ -152,7 +152,7 @@ impl<O: Observer> Engine<'_, O> {
         self.device_is_free(number, run, batch.len());
         self.pump(number);
         for task in &batch {
-            self.resolve(*task, variant);
+            self.resolve(*task, number, variant);
         }
         batch.clear();
         self.spare = batch;

@@ -1,37 +1,27 @@
 //! From names to numbers: a plan and a profile as the engine reads them.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-
-use super::config::{Power, SimConfig, SimError};
+use super::config::{SimConfig, SimError};
+use super::copies::Copies;
 use super::names::{Names, Stages};
-use super::run_times::RunTimes;
-use crate::plan::{Batching, Edge, Exit, Gear, Plan, Stage, Target};
+use super::world::World;
+use crate::plan::{Batching, Dropping, Edge, Exit, Gear, Plan, Sharing, Stage, Target};
 use crate::profile::{Profile, Validation};
 use crate::routing::{self, Route};
 
-/// A plan and a profile as the engine reads them. Edges and stages are numbered over all gears.
+/// A plan and a profile as the engine reads them. Edges and stages are numbered over all gears; variants, replicas and tasks
+/// over all plans of the run, by [`World`].
 #[derive(Debug, Clone)]
 pub(super) struct Compiled {
-    pub(super) variants: Vec<String>,
-    pub(super) replicas: Vec<CompiledReplica>,
-    pub(super) devices: Vec<(String, String)>,
-    pub(super) run_times: Vec<RunTimes>,
     pub(super) gears: Vec<CompiledGear>,
     pub(super) stages: Vec<CompiledStage>,
     pub(super) edges: Vec<CompiledEdge>,
     pub(super) exits: Vec<CompiledExit>,
+    /// Its replicas.
+    pub(super) placement: Vec<u32>,
+    pub(super) sharing: Sharing,
+    pub(super) dropping: Dropping,
     /// Number of validation samples.
     pub(super) samples: u32,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct CompiledReplica {
-    pub(super) id: String,
-    pub(super) variant: u32,
-    pub(super) device: u32,
-    /// Its place in [`Compiled::run_times`].
-    pub(super) run_times: u32,
 }
 
 #[derive(Debug, Clone)]
@@ -44,6 +34,8 @@ pub(super) struct CompiledGear {
     pub(super) batching: Vec<Option<Batching>>,
     /// The variant of the entry's stage.
     pub(super) first: u32,
+    /// Whether any of its stages serves a task: then its requests are answered branch by branch.
+    pub(super) pipeline: bool,
 }
 
 /// What an ensemble answers to a sample.
@@ -57,9 +49,20 @@ pub(super) struct Ballot {
 pub(super) struct CompiledStage {
     /// By variant, what becomes of each sample. The stage's own variant comes first; others only where a backup runs them.
     outcomes: Vec<(u32, Vec<Outcome>)>,
+    /// The number of its task, or of itself where it has none.
+    pub(super) task: u32,
+    /// Whether it serves a task: its requests may be dropped early.
+    pub(super) of_task: bool,
+    pub(super) budget_us: Option<u64>,
+    /// Profiled execution time, microseconds, and accuracy (NaN where unknown).
+    pub(super) run_us: u64,
+    pub(super) accuracy: f64,
+    /// Whether its results are replies.
+    pub(super) last: bool,
 }
 
 impl CompiledStage {
+    #[inline]
     pub(super) fn outcome(&self, variant: u32, sample: u32) -> Option<Outcome> {
         let (_, outcomes) = self.outcomes.iter().find(|(of, _)| *of == variant)?;
         outcomes.get(sample as usize).copied()
@@ -91,8 +94,8 @@ const REPLY: usize = 0;
 pub(super) enum CompiledExit {
     Reply,
     Forward(u32),
-    /// Edges with the mean number of copies.
-    FanOut(Vec<(u32, f64)>),
+    /// Edges with the number of copies.
+    FanOut(Vec<(u32, Copies)>),
 }
 
 #[derive(Debug, Clone)]
@@ -102,60 +105,50 @@ pub(super) struct CompiledEdge {
     pub(super) variant: u32,
     pub(super) shares: Vec<(u32, f64)>,
     pub(super) backup: Vec<u32>,
+    /// The stages of its task by variant; empty where it leads to a stage without a task.
+    siblings: Vec<(u32, u16)>,
+}
+
+impl CompiledEdge {
+    /// The stage at which a replica of this variant handles what comes along the edge
+    /// ([`Wiring::stage_for`](crate::plan::Wiring::stage_for)).
+    #[inline]
+    pub(super) fn stage_for(&self, variant: u32) -> u16 {
+        let mut siblings = self.siblings.iter();
+        siblings
+            .find(|(of, _)| *of == variant)
+            .map_or(self.stage, |(_, stage)| *stage)
+    }
 }
 
 impl Compiled {
-    pub(super) fn new(plan: &Plan, profile: &Profile, config: &SimConfig) -> Result<Self, SimError> {
+    /// Compiles a plan and numbers what is new in it.
+    pub(super) fn new(
+        plan: &Plan,
+        profile: &Profile,
+        config: &SimConfig,
+        world: &mut World,
+    ) -> Result<Self, SimError> {
         plan.validate()?;
-        let names = Names::new(plan, profile);
+        let placement = world.place(plan, profile, config)?;
         let mut compiled = Self {
-            variants: plan.variants.iter().map(|variant| variant.name.clone()).collect(),
-            replicas: Vec::new(),
-            devices: Vec::new(),
-            run_times: Vec::new(),
             gears: Vec::new(),
             stages: Vec::new(),
             edges: Vec::new(),
             exits: vec![CompiledExit::Reply],
+            sharing: plan.sharing,
+            dropping: plan.dropping,
             samples: u32::try_from(profile.samples).map_err(|_| SimError::TooMany {
                 what: "validation samples",
                 limit: u32::MAX as usize,
             })?,
+            placement,
         };
-        compiled.place(plan, &names, config)?;
+        let names = Names::new(plan, profile, config, world, &compiled.placement);
         for gear in &plan.gears {
             compiled.gear(gear, &names)?;
         }
         Ok(compiled)
-    }
-
-    fn place(&mut self, plan: &Plan, names: &Names<'_>, config: &SimConfig) -> Result<(), SimError> {
-        let with_energy = matches!(config.power, Some(Power::Profiled { .. }));
-        let mut devices = BTreeMap::new();
-        let mut kinds = BTreeMap::new();
-        for replica in &plan.placement {
-            let key = (&replica.worker, &replica.device);
-            let device = *devices.entry(key).or_insert_with(|| {
-                self.devices
-                    .push((replica.worker.clone(), replica.device.clone()));
-                self.devices.len() as u32 - 1
-            });
-            let parts = replica.partition.map_or(1, |slice| slice.of.max(1));
-            if let Entry::Vacant(kind) = kinds.entry((&replica.variant, parts)) {
-                let profiled = names.profile(&replica.variant)?;
-                let largest = largest_batch(plan, &replica.variant);
-                kind.insert(self.run_times.len() as u32);
-                self.run_times
-                    .push(RunTimes::new(profiled, parts, largest, with_energy)?);
-            }
-            self.replicas.push(CompiledReplica {
-                id: replica.id.clone(),
-                variant: names.variant(&replica.variant),
-                device,
-                run_times: kinds.get(&(&replica.variant, parts)).copied().unwrap_or_default(),
-            });
-        }
-        Ok(())
     }
 
     fn gear(&mut self, gear: &Gear, names: &Names<'_>) -> Result<(), SimError> {
@@ -178,16 +171,14 @@ impl Compiled {
             let compiled = self.stage(stage, &stages)?;
             self.stages.push(compiled);
         }
-        let batching = self
-            .variants
-            .iter()
-            .map(|variant| gear.batching(variant))
-            .collect();
+        let variants = names.variants().iter();
+        let batching = variants.map(|variant| gear.batching(variant)).collect();
         self.gears.push(CompiledGear {
             entries,
             vote: stages.vote(self.samples)?,
             batching,
             first: stages.variant_of(&wiring.entry),
+            pipeline: wiring.stages.iter().any(|stage| stage.task.is_some()),
         });
         Ok(())
     }
@@ -200,25 +191,35 @@ impl Compiled {
             variant: stages.variant_of(edge),
             shares: shares.map(|(id, share)| (replica(id), *share)).collect(),
             backup: edge.backup.iter().map(replica).collect(),
+            siblings: stages.siblings(edge),
         });
         self.edges.len() as u32 - 1
     }
 
     fn stage(&mut self, stage: &Stage, stages: &Stages<'_>) -> Result<CompiledStage, SimError> {
-        let exits = self.exits_of(&stage.exit, stages);
+        let exits = self.exits_of(stage, stages);
         let mut outcomes = Vec::new();
         for variant in stages.variants_at(stage) {
             let validation = stages.names.validation(variant)?;
             let table = self.outcomes(stage, validation, &exits, stages.gear)?;
             outcomes.push((stages.names.variant(variant), table));
         }
-        Ok(CompiledStage { outcomes })
+        let profiled = stage.profiled;
+        Ok(CompiledStage {
+            outcomes,
+            task: stages.names.task(stage),
+            of_task: stage.task.is_some(),
+            budget_us: stage.budget_us,
+            run_us: profiled.map_or(0, |profiled| profiled.run_us),
+            accuracy: profiled.map_or(f64::NAN, |profiled| profiled.accuracy),
+            last: stage.exit == Exit::Reply,
+        })
     }
 
     /// The ways out of a stage, in the plan's order, each with its number.
-    fn exits_of<'a>(&mut self, exit: &'a Exit, stages: &Stages<'_>) -> Vec<(Route<'a>, usize)> {
+    fn exits_of<'a>(&mut self, stage: &'a Stage, stages: &Stages<'_>) -> Vec<(Route<'a>, usize)> {
         let mut ways = vec![(Route::Reply, REPLY)];
-        match exit {
+        match &stage.exit {
             Exit::Reply => {}
             Exit::Next { to } => ways.push((Route::Forward(to), 0)),
             Exit::FanOut { children } => ways.push((Route::FanOut(children), 0)),
@@ -233,7 +234,8 @@ impl Compiled {
                 Route::Forward(edge) => CompiledExit::Forward(self.edge(edge, stages)),
                 Route::FanOut(children) => {
                     let children = children.iter();
-                    let copies = children.map(|child| (self.edge(&child.to, stages), child.multiplicity));
+                    let copies =
+                        children.map(|child| (self.edge(&child.to, stages), stages.copies(stage, child)));
                     CompiledExit::FanOut(copies.collect())
                 }
             };
@@ -278,12 +280,4 @@ fn same(a: &Route<'_>, b: &Route<'_>) -> bool {
         (Route::FanOut(a), Route::FanOut(b)) => std::ptr::eq(*a, *b),
         _ => false,
     }
-}
-
-/// The largest batch that a replica of the variant may be given in any gear.
-fn largest_batch(plan: &Plan, variant: &str) -> u32 {
-    let batchings = plan.gears.iter().filter_map(|gear| gear.batching(variant));
-    batchings
-        .map(|batching| batching.max_batch)
-        .fold(Batching::default().max_batch, u32::max)
 }

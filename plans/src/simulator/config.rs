@@ -1,13 +1,17 @@
 //! What a simulation is told beside the plan and the profile, and what may be wrong with it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::copies::Copies;
 use crate::admission::AdmissionConfig;
 use crate::energy::EnergyModel;
 use crate::invalid::Invalid;
 use crate::ledger::LedgerConfig;
 use crate::liveness::{BEAT_PERIOD_US, MISSED_BEATS};
+use crate::plan::Sharing;
 use crate::routing::RoutingError;
 use crate::shifting::ShiftConfig;
 
@@ -26,6 +30,9 @@ pub struct SimConfig {
     pub start_gear: u32,
     /// Time that each request has; absent: as long as it takes.
     pub budget_us: Option<u64>,
+    /// Objective: an answer that takes longer is late and counts as a violation. Other than a budget it takes nothing out of a
+    /// queue; [`Dropping::LastTask`](crate::plan::Dropping::LastTask) goes by the earlier of the two. Absent: none is late.
+    pub slo_us: Option<u64>,
     /// Requests that may wait in each replica's queue.
     pub queue_capacity: usize,
     /// How early an overloaded service refuses; absent: it does not. Needs a budget.
@@ -40,6 +47,42 @@ pub struct SimConfig {
     pub initially_down: Vec<String>,
     /// How joules are reckoned; absent: they stay unknown.
     pub power: Option<Power>,
+    /// Time between two looks of a [`Controller`](super::Controller).
+    pub look_us: u64,
+    /// How long models take to load.
+    pub loading: Loading,
+    /// Where the number of copies was measured, not only its mean; elsewhere a mean of 1.3 makes one or two.
+    pub copies: Vec<MeasuredCopies>,
+    /// End-to-end accuracy of the ways through a pipeline, from the root to a sink, task and variant each, in [0, 1], as
+    /// profiled. A way that is not in it is worth the product of its stages' [`Profiled`](crate::plan::Profiled) accuracies.
+    pub path_accuracies: BTreeMap<Vec<(String, String)>, f64>,
+}
+
+/// How long models take to load.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Loading {
+    /// Where nothing else is known, microseconds.
+    pub default_us: u64,
+    /// By variant, microseconds.
+    pub by_variant: BTreeMap<String, u64>,
+}
+
+impl Loading {
+    /// How long this variant takes to load, microseconds.
+    pub fn of(&self, variant: &str) -> u64 {
+        self.by_variant.get(variant).copied().unwrap_or(self.default_us)
+    }
+}
+
+/// A measured distribution of a multiplicative factor (Loki §4.2).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MeasuredCopies {
+    /// The variant whose results are multiplied.
+    pub variant: String,
+    /// The child's task, or its stage where that has none.
+    pub to: String,
+    /// How often a result made so many copies, from 0. Any scale; plans are still made for the mean of the wiring.
+    pub weights: Vec<f64>,
 }
 
 impl Default for SimConfig {
@@ -51,6 +94,7 @@ impl Default for SimConfig {
             shift: None,
             start_gear: 0,
             budget_us: None,
+            slo_us: None,
             queue_capacity: usize::MAX,
             admission: None,
             ledger: LedgerConfig {
@@ -62,6 +106,10 @@ impl Default for SimConfig {
             timeline: Vec::new(),
             initially_down: Vec::new(),
             power: None,
+            look_us: 1_000_000,
+            loading: Loading::default(),
+            copies: Vec::new(),
+            path_accuracies: BTreeMap::new(),
         }
     }
 }
@@ -107,6 +155,17 @@ impl SimConfig {
                 "at least 1",
             )?;
         }
+        let look = self.look_us;
+        within("look_us", look as f64, look > 0, "at least 1 microsecond")?;
+        for copies in &self.copies {
+            let sum = copies.weights.iter().sum();
+            let sound = Copies::measured(&copies.weights).is_some();
+            within("copies.weights", sum, sound, "weights of a distribution")?;
+        }
+        for accuracy in self.path_accuracies.values() {
+            let sound = (0.0..=1.0).contains(accuracy);
+            within("path_accuracies", *accuracy, sound, "in [0, 1]")?;
+        }
         let watts = match self.power {
             Some(Power::Modelled(model)) => vec![model.idle_watts, model.active_watts_per_core],
             Some(Power::Profiled { idle_watts }) => vec![idle_watts],
@@ -125,7 +184,8 @@ impl SimConfig {
 pub struct ReplicaEvent {
     /// When, microseconds.
     pub at_us: u64,
-    /// The replica's id.
+    /// The replica's id, one of the first plan's. Where another plan gave the id another variant, that happens to whichever
+    /// runs.
     pub replica: String,
     /// What.
     pub change: Change,
@@ -219,6 +279,16 @@ pub enum SimError {
         found: String,
         /// What it may hold.
         expected: &'static str,
+    },
+    /// Another plan shares its devices otherwise than the first one.
+    #[error(
+        "the plan's `sharing` is {found:?} and the running one's {expected:?}; devices cannot change how they are shared"
+    )]
+    SharingChanged {
+        /// What the plan says.
+        found: Sharing,
+        /// What the running one says.
+        expected: Sharing,
     },
     /// The plan has more of something than the simulator counts.
     #[error("the plan has more than {limit} {what}, which the simulator cannot number")]

@@ -1,13 +1,16 @@
 //! What happens to the service from outside the stream of requests: ticks and gear shifts, replicas that come, go and fail.
 
+use std::sync::Arc;
+
 use super::config::{Change, SimConfig};
-use super::engine::{Engine, Loss};
+use super::engine::Engine;
 use super::events::{Event, NEVER, Task};
 use super::fleet::Health;
-use super::observer::{Observer, Tick};
+use super::observer::{Loss, Observer, Tick};
 use super::report::{SHIFTS_KEPT, Shift};
+use super::world::KnownReplica;
 use crate::ledger::AfterLoss;
-use crate::plan::{Batching, Sharing};
+use crate::plan::{Batching, Plan, Sharing};
 use crate::run_time::RunTimeEstimate;
 use crate::shifting::Shifter;
 
@@ -25,17 +28,26 @@ pub(super) struct Control<'a> {
     pub(super) gear: u32,
     /// Requests that came since the last tick.
     pub(super) arrivals: u64,
-    shifter: Shifter,
-    shifts: bool,
+    pub(super) shifter: Shifter,
+    pub(super) shifts: bool,
     tick_us: u64,
     next_tick: u64,
+    /// When the controller looks again; [`NEVER`] if there is none.
+    next_look: u64,
+    /// The earlier of the two.
+    next_alarm: u64,
     /// Still to come, in order of time.
     timeline: &'a [Happening],
 }
 
 impl<'a> Control<'a> {
     /// In the gear that the configuration says. Without shifting the shifter still measures the load.
-    pub(super) fn new(shifter: Shifter, config: &SimConfig, timeline: &'a [Happening]) -> Self {
+    pub(super) fn new(
+        shifter: Shifter,
+        config: &SimConfig,
+        timeline: &'a [Happening],
+        first_look: u64,
+    ) -> Self {
         let tick_us = config.shift.unwrap_or_default().tick_us;
         Self {
             gear: config.start_gear,
@@ -44,35 +56,67 @@ impl<'a> Control<'a> {
             shifts: config.shift.is_some(),
             tick_us,
             next_tick: tick_us,
+            next_look: first_look,
+            next_alarm: tick_us.min(first_look),
             timeline,
         }
+    }
+
+    /// Takes up another plan's gears, and gives the one to begin in.
+    pub(super) fn adopt(&mut self, plan: &Plan) -> u32 {
+        self.shifter.adopt(&plan.gears);
+        if self.shifts {
+            self.shifter.set_gear(self.shifter.gear_for(self.shifter.qps()));
+        }
+        self.shifter.gear()
+    }
+
+    /// When the next tick or look is, and whether it is a tick. Of both at once the tick comes first.
+    fn alarm(&self) -> (u64, bool) {
+        (self.next_alarm, self.next_tick <= self.next_look)
+    }
+
+    fn set_next_alarm(&mut self, look_us: u64) {
+        if self.next_tick <= self.next_look {
+            self.next_tick += self.tick_us;
+        } else {
+            self.next_look += look_us;
+        }
+        self.next_alarm = self.next_tick.min(self.next_look);
     }
 
     fn next_happening(&self) -> u64 {
         self.timeline.first().map_or(NEVER, |next| next.at)
     }
 
-    /// Whether there is something to do before the requests' events of this time. Replicas change before them, and a tick
-    /// counts them.
+    /// Whether there is something to do before the requests' events of this time. Replicas change before them, and ticks and
+    /// looks count them.
+    #[inline]
     pub(super) fn is_due_before(&self, at: u64) -> bool {
-        self.next_tick < at || self.next_happening() <= at
+        self.next_alarm < at || self.next_happening() <= at
     }
 }
 
 impl<O: Observer> Engine<'_, O> {
     /// Does the next thing from outside.
+    #[cold]
     pub(super) fn control(&mut self) {
         self.report.events += 1;
-        if self.control.next_happening() <= self.control.next_tick {
+        let (alarm, is_tick) = self.control.alarm();
+        if self.control.next_happening() <= alarm {
             if let Some((next, rest)) = self.control.timeline.split_first() {
                 self.control.timeline = rest;
                 self.now = self.now.max(next.at);
                 self.happen(*next);
             }
-        } else {
-            self.now = self.now.max(self.control.next_tick);
-            self.control.next_tick += self.control.tick_us;
+            return;
+        }
+        self.now = self.now.max(alarm);
+        self.control.set_next_alarm(self.config.look_us);
+        if is_tick {
             self.tick();
+        } else {
+            self.look();
         }
     }
 
@@ -90,12 +134,14 @@ impl<O: Observer> Engine<'_, O> {
             gear: self.control.gear,
             first_queue,
             in_flight: self.in_flight,
+            active_devices: self.fleet.active,
         });
     }
 
     /// Requests that wait for the variant of the running gear's first stage.
     fn first_queue(&self) -> usize {
-        let gear = self.plan.gears.get(self.control.gear as usize);
+        let plan = &self.epochs.current().plan;
+        let gear = plan.gears.get(self.control.gear as usize);
         let first = gear.map_or(0, |gear| gear.first);
         let replicas = self.fleet.replicas.iter();
         replicas
@@ -114,13 +160,19 @@ impl<O: Observer> Engine<'_, O> {
                 gear,
             });
         }
-        let Some(gear) = self.plan.gears.get(gear as usize) else {
+        self.batch_as_the_gear_says();
+    }
+
+    /// The triggers of the running gear, for every replica of the plan in force.
+    pub(super) fn batch_as_the_gear_says(&mut self) {
+        let plan = Arc::clone(&self.epochs.current().plan);
+        let Some(gear) = plan.gears.get(self.control.gear as usize) else {
             return;
         };
-        for number in 0..self.fleet.replicas.len() as u32 {
-            let variant = self.fleet.replica(number).map_or(0, |replica| replica.variant);
+        for number in &plan.placement {
+            let variant = self.fleet.replica(*number).map_or(0, |replica| replica.variant);
             if let Some(Some(batching)) = gear.batching.get(variant as usize) {
-                self.rebatch(number, *batching);
+                self.rebatch(*number, *batching);
             }
         }
     }
@@ -150,20 +202,49 @@ impl<O: Observer> Engine<'_, O> {
         self.agenda.next_event() != NEVER
     }
 
+    /// A replica is named by its id, which another plan may have given another variant meanwhile.
     fn happen(&mut self, happening: Happening) {
-        let (replica, now) = (happening.replica, self.now);
-        match (happening.change, self.fleet.health(replica)) {
+        let replicas = &self.world.replicas;
+        let named = replicas.get(happening.replica as usize);
+        let same = |(_, replica): &(u32, &KnownReplica)| named.is_some_and(|named| named.id == replica.id);
+        let numbers = (0..).zip(replicas).filter(same).map(|(number, _)| number);
+        let numbers: Vec<u32> = numbers.collect();
+        let mut changed = false;
+        for number in numbers {
+            changed |= self.changes(number, happening.change);
+        }
+        if changed {
+            self.epochs.learn_who_lives(&self.fleet);
+            self.begin_if_loaded();
+        }
+    }
+
+    fn changes(&mut self, replica: u32, change: Change) -> bool {
+        let health = self.fleet.health(replica);
+        if let Some(state) = self.fleet.replica(replica) {
+            state.out = match change {
+                Change::Starts => false,
+                Change::Stops | Change::Fails => state.out || health != Health::Down,
+            };
+        }
+        match (change, health) {
             (Change::Starts, Health::Down | Health::Draining | Health::Failed) => {
-                self.fleet.set_health(replica, Health::Up, now);
+                if !self.epochs.place(replica) {
+                    return false;
+                }
+                self.fleet.set_health(replica, Health::Up, self.now);
             }
             (Change::Stops, Health::Up) => {
-                self.fleet.set_health(replica, Health::Draining, now);
+                self.fleet.set_health(replica, Health::Draining, self.now);
                 self.settle(replica);
             }
+            (Change::Stops | Change::Fails, Health::Loading) => {
+                self.fleet.set_health(replica, Health::Down, self.now);
+            }
             (Change::Fails, Health::Up | Health::Draining) => self.fail(replica),
-            _ => return,
+            _ => return false,
         }
-        self.fleet.learn_who_lives(self.plan);
+        true
     }
 
     /// A replica that drains is gone once it is empty.
@@ -209,7 +290,7 @@ impl<O: Observer> Engine<'_, O> {
     pub(super) fn failure_noticed(&mut self, number: u32) {
         if self.fleet.health(number) == Health::Failed {
             self.fleet.set_health(number, Health::Down, self.now);
-            self.fleet.learn_who_lives(self.plan);
+            self.epochs.learn_who_lives(&self.fleet);
         }
         let Some(replica) = self.fleet.replica(number) else {
             return;
@@ -221,7 +302,7 @@ impl<O: Observer> Engine<'_, O> {
 
     fn was_lost(&mut self, task: Task) {
         let Some((_, deadline)) = self.current(task) else {
-            return self.flights.drop_copy(task.flight);
+            return self.drop_copy(task);
         };
         match self
             .config
@@ -229,7 +310,7 @@ impl<O: Observer> Engine<'_, O> {
             .after_loss(task.attempt.into(), self.now, deadline)
         {
             AfterLoss::Resend => {
-                self.next_attempt(task.flight);
+                self.next_attempt(task);
                 self.resend(task.flight);
             }
             AfterLoss::Exhausted => self.lose(task, Loss::Failed),
@@ -238,14 +319,15 @@ impl<O: Observer> Engine<'_, O> {
     }
 
     /// Nobody took the copy: the broker says so at once, and the request is sent again after a pause.
+    #[cold]
     pub(super) fn bounced(&mut self, task: Task) {
         let Some((number, deadline)) = self.current(task) else {
-            return self.flights.drop_copy(task.flight);
+            return self.drop_copy(task);
         };
         let ledger = &self.config.ledger;
         match ledger.retry_at(number, task.attempt.into(), self.now, deadline) {
             Some(at) => {
-                self.next_attempt(task.flight);
+                self.next_attempt(task);
                 self.agenda.add(at, Event::Resend(task.flight));
             }
             None => self.lose(task, Loss::Failed),
@@ -258,28 +340,27 @@ impl<O: Observer> Engine<'_, O> {
         (!flight.done && flight.attempt == task.attempt).then_some((flight.number, flight.deadline))
     }
 
-    fn next_attempt(&mut self, place: u32) {
-        if let Some(flight) = self.flights.get_mut(place) {
+    fn next_attempt(&mut self, task: Task) {
+        self.branches.free(task.copy);
+        if let Some(flight) = self.flights.get_mut(task.flight) {
             flight.attempt += 1;
         }
     }
 
     /// Sends a request's current attempt from the entry on. The copy that stood for it becomes one copy per entry.
     pub(super) fn resend(&mut self, place: u32) {
-        let Some(flight) = self.flights.get_mut(place) else {
+        let Some(flight) = self.flights.get(place) else {
             return;
         };
-        let plan = self.plan;
-        let Some(gear) = plan.gears.get(flight.gear as usize) else {
+        let (epoch, gear) = (flight.epoch, flight.gear);
+        let Some(entries) = self.entries(epoch, gear) else {
             return;
         };
-        let entries = gear.entries.len() as u32;
-        flight.copies += entries.saturating_sub(1);
-        flight.open = entries;
-        flight.right = true;
-        let attempt = flight.attempt;
-        for edge in &gear.entries {
-            self.deliver(self.task(place, attempt, *edge), *edge);
+        if let Some(flight) = self.flights.get_mut(place) {
+            flight.copies += entries.count.saturating_sub(1);
+            flight.open = entries.count;
+            flight.right = true;
         }
+        self.set_out(place, entries);
     }
 }

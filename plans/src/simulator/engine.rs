@@ -1,31 +1,41 @@
 //! The loop over time, and the way of a request: in, from queue to queue, out.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
+use super::Simulator;
+use super::branches::{Branch, Branches, NO_COPY, Paths, ROOT};
 use super::compile::{Compiled, CompiledExit};
-use super::config::{Power, SimConfig};
+use super::config::SimConfig;
 use super::control::Control;
-use super::events::{Agenda, Event, Hop, NEVER, Task};
+use super::epochs::Epochs;
+use super::events::{Agenda, Event, Hop, NEVER, ON_ARRIVAL, Task};
 use super::fleet::{Fleet, Health};
 use super::flights::{Flight, Flights};
-use super::observer::{Answered, Observer};
-use super::report::{DeviceReport, Report, VariantReport};
+use super::observer::{Loss, Observer};
+use super::replan::Replanning;
+use super::report::Report;
+use super::world::World;
 use crate::admission::Admission;
-use crate::energy;
-use crate::plan::Sharing;
 use crate::routing::{self, Destination};
 
 /// One simulation.
 pub(super) struct Engine<'a, O> {
-    pub(super) plan: &'a Compiled,
+    pub(super) world: Cow<'a, World>,
+    pub(super) epochs: Epochs,
     pub(super) config: &'a SimConfig,
     pub(super) observer: &'a mut O,
     pub(super) now: u64,
     pub(super) agenda: Agenda,
     pub(super) flights: Flights,
+    pub(super) branches: Branches,
+    pub(super) paths: Paths,
     pub(super) fleet: Fleet,
     pub(super) control: Control<'a>,
+    pub(super) replanning: Option<Replanning<'a>>,
     pub(super) report: Report,
     /// Requests without an outcome.
     pub(super) in_flight: usize,
@@ -35,43 +45,51 @@ pub(super) struct Engine<'a, O> {
     pub(super) late: Vec<Task>,
     /// Room for a batch. Empty between events.
     pub(super) spare: Vec<Task>,
-    admission: Option<Admission>,
-    rng: ChaCha8Rng,
+    pub(super) admission: Option<Admission>,
+    pub(super) rng: ChaCha8Rng,
     draws: u64,
     next_sample: u32,
+    samples: u32,
     /// From a client to the first queue, and from the last replica to the client.
     front_us: u64,
-    back_us: u64,
+    pub(super) back_us: u64,
 }
 
-/// Why a request gets no answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Loss {
-    Expired,
-    Refused,
-    Failed,
+/// The ways into a gear: one, or one per member of an ensemble.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entries {
+    /// The first edge; the others follow it.
+    first: u32,
+    pub(super) count: u32,
+    pipeline: bool,
 }
 
 impl<'a, O: Observer> Engine<'a, O> {
     pub(super) fn new(
-        plan: &'a Compiled,
-        config: &'a SimConfig,
-        sharing: Sharing,
-        down: &[u32],
-        control: Control<'a>,
+        simulator: &'a Simulator,
+        replanning: Option<Replanning<'a>>,
         observer: &'a mut O,
     ) -> Self {
+        let (plan, config) = (&simulator.plan, &simulator.config);
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
+        let look = replanning.as_ref().map_or(NEVER, |_| config.look_us);
+        let fleet = first_fleet(simulator);
+        let mut report = Report::default();
+        report.grow(&simulator.world);
         Self {
-            plan,
+            world: Cow::Borrowed(&simulator.world),
+            epochs: Epochs::new(Arc::clone(plan), &fleet),
             config,
             observer,
             now: 0,
             agenda: Agenda::default(),
             flights: Flights::default(),
-            fleet: Fleet::new(plan, config, down, sharing),
-            control,
-            report: blank(plan),
+            branches: Branches::default(),
+            paths: Paths::default(),
+            fleet,
+            control: Control::new(simulator.shifter.clone(), config, &simulator.timeline, look),
+            replanning,
+            report,
             in_flight: 0,
             batches_j: 0.0,
             late: Vec::new(),
@@ -80,6 +98,7 @@ impl<'a, O: Observer> Engine<'a, O> {
             draws: rng.random(),
             rng,
             next_sample: 0,
+            samples: plan.samples,
             front_us: config.entry_hop_us / 2,
             back_us: config.entry_hop_us - config.entry_hop_us / 2,
         }
@@ -99,7 +118,7 @@ impl<'a, O: Observer> Engine<'a, O> {
                 }
                 break;
             }
-            if self.control.is_due_before(next) {
+            if self.control.is_due_before(next) && !self.is_over(sent) {
                 self.control();
                 continue;
             }
@@ -109,7 +128,7 @@ impl<'a, O: Observer> Engine<'a, O> {
                 self.event();
             } else if hop == next {
                 if let Some(hop) = self.agenda.pop_hop() {
-                    self.deliver(hop.task, hop.edge);
+                    self.deliver(hop.task, hop.edge, hop.replica);
                 }
             } else {
                 self.arrive(next - self.front_us);
@@ -119,12 +138,19 @@ impl<'a, O: Observer> Engine<'a, O> {
         self.finish()
     }
 
+    /// Whether nothing more comes and everything has its outcome. What is left of the agenda changes nothing any more, and a
+    /// controller that went on planning would keep it from ever being empty.
+    fn is_over(&self, sent: Option<u64>) -> bool {
+        self.replanning.is_some() && sent.is_none() && self.in_flight == 0
+    }
+
     fn event(&mut self) {
         match self.agenda.pop_event() {
             Some((at, Event::RunEnds(replica))) => self.run_ends(replica, at),
             Some((at, Event::Timer(replica))) => self.timer(replica, at),
             Some((_, Event::Noticed(replica))) => self.failure_noticed(replica),
             Some((_, Event::Resend(place))) => self.resend(place),
+            Some((at, Event::Loaded(replica))) => self.loaded(replica, at),
             None => {}
         }
     }
@@ -133,40 +159,74 @@ impl<'a, O: Observer> Engine<'a, O> {
         let (number, sample) = (self.report.requests, self.next_sample);
         self.report.requests += 1;
         self.control.arrivals += 1;
-        self.next_sample = if sample + 1 < self.plan.samples {
-            sample + 1
-        } else {
-            0
-        };
+        self.next_sample = if sample + 1 < self.samples { sample + 1 } else { 0 };
         if !self.admits() {
-            self.report.refused += 1;
             self.report.duration_us = self.now;
-            return;
+            return self.count_loss(Loss::Refused, sent);
         }
-        let plan = self.plan;
-        let Some(gear) = plan.gears.get(self.control.gear as usize) else {
+        let (epoch, gear) = (self.epochs.current_place(), self.control.gear);
+        let Some(entries) = self.entries(epoch, gear) else {
             return;
+        };
+        let deadline = match self.config.budget_us {
+            Some(budget) => sent.saturating_add(budget),
+            None => NEVER,
         };
         let place = self.flights.add(Flight {
             arrived: sent,
             number,
-            deadline: self
-                .config
-                .budget_us
-                .map_or(NEVER, |budget| sent.saturating_add(budget)),
+            deadline,
             sample,
-            open: gear.entries.len() as u32,
-            copies: gear.entries.len() as u32,
+            open: entries.count,
+            copies: entries.count,
             hops: 0,
-            gear: self.control.gear,
+            gear,
+            epoch,
             attempt: 1,
             right: true,
             done: false,
         });
+        if self.replanning.is_some() {
+            self.epochs.enter();
+        }
         self.in_flight += 1;
         self.report.max_in_flight = self.report.max_in_flight.max(self.in_flight);
-        for edge in &gear.entries {
-            self.deliver(self.task(place, 1, *edge), *edge);
+        self.set_out(place, entries);
+    }
+
+    /// The ways into a gear.
+    #[expect(
+        clippy::inline_always,
+        reason = "on the way of every request: measured in simulator_bench"
+    )]
+    #[inline(always)]
+    pub(super) fn entries(&self, epoch: u32, gear: u32) -> Option<Entries> {
+        let gear = self.epochs.get(epoch)?.plan.gears.get(gear as usize)?;
+        Some(Entries {
+            first: *gear.entries.first()?,
+            count: gear.entries.len() as u32,
+            pipeline: gear.pipeline,
+        })
+    }
+
+    /// Brings a request's current attempt to the entries of its gear.
+    #[expect(
+        clippy::inline_always,
+        reason = "on the way of every request: measured in simulator_bench"
+    )]
+    #[inline(always)]
+    pub(super) fn set_out(&mut self, place: u32, entries: Entries) {
+        let Some(flight) = self.flights.get(place) else {
+            return;
+        };
+        let (epoch, attempt, deadline) = (flight.epoch, flight.attempt, flight.deadline);
+        if entries.pipeline {
+            self.branches.begin(place);
+        }
+        // The entries of a gear are numbered one after the other.
+        for edge in entries.first..entries.first + entries.count {
+            let task = self.task(place, attempt, entries.pipeline.then_some(ROOT));
+            self.deliver_to(task, edge, ON_ARRIVAL, epoch, deadline);
         }
     }
 
@@ -181,41 +241,59 @@ impl<'a, O: Observer> Engine<'a, O> {
         }
     }
 
-    pub(super) fn task(&self, flight: u32, attempt: u16, edge: u32) -> Task {
-        let edge = self.plan.edges.get(edge as usize);
+    /// A copy of a request on its way to a stage, which it gets to know on arrival. A pipeline's copy knows the way that it has
+    /// come.
+    #[expect(
+        clippy::inline_always,
+        reason = "on the way of every request: measured in simulator_bench"
+    )]
+    #[inline(always)]
+    pub(super) fn task(&mut self, flight: u32, attempt: u16, path: Option<u32>) -> Task {
+        let joined = self.now;
         Task {
             flight,
-            stage: edge.map_or(0, |edge| edge.stage),
+            stage: 0,
             attempt,
+            copy: path.map_or(NO_COPY, |path| self.branches.add(Branch { joined, path })),
         }
     }
 
     /// Sends a copy along an edge.
-    fn send(&mut self, task: Task, edge: u32) {
+    pub(super) fn send(&mut self, task: Task, edge: u32, replica: u32) {
         if self.config.hop_us == 0 {
-            return self.deliver(task, edge);
+            return self.deliver(task, edge, replica);
         }
         let at = self.now.saturating_add(self.config.hop_us);
-        self.agenda.add_hop(Hop { at, task, edge });
+        self.agenda.add_hop(Hop {
+            at,
+            task,
+            edge,
+            replica,
+        });
     }
 
-    /// Brings a copy to the queue that an edge leads to.
-    pub(super) fn deliver(&mut self, task: Task, edge: u32) {
-        self.draws = self.draws.wrapping_add(1);
-        let replica = match self.fleet.destination(edge, routing::draw(self.draws)) {
-            Destination::Replica(replica) => Some(replica),
-            Destination::QueueGroup => self.any_of_group(edge),
+    fn deliver(&mut self, task: Task, edge: u32, replica: u32) {
+        if let Some(flight) = self.flights.get(task.flight) {
+            self.deliver_to(task, edge, replica, flight.epoch, flight.deadline);
+        }
+    }
+
+    /// Brings a copy to a queue: that of the replica that was chosen for it, or of one that the edge leads to now.
+    fn deliver_to(&mut self, mut task: Task, edge: u32, replica: u32, epoch: u32, deadline: u64) {
+        let replica = if replica == ON_ARRIVAL {
+            self.choose(epoch, edge).map(|(replica, stage)| {
+                task.stage = stage;
+                replica
+            })
+        } else {
+            Some(replica)
         };
         let Some(number) = replica.filter(|replica| self.fleet.health(*replica) == Health::Up) else {
             return self.bounced(task);
         };
-        let deadline = if self.config.budget_us.is_some() {
-            self.flights
-                .get(task.flight)
-                .map_or(NEVER, |flight| flight.deadline)
-        } else {
-            NEVER
-        };
+        if task.copy != NO_COPY {
+            task.stage = self.branch_joins(task, edge, epoch, number);
+        }
         let now = self.now;
         let Some(replica) = self.fleet.replica(number) else {
             return;
@@ -228,173 +306,127 @@ impl<'a, O: Observer> Engine<'a, O> {
         }
     }
 
-    /// The broker's choice among the replicas of an edge's stage: any, with equal chance.
-    fn any_of_group(&mut self, edge: u32) -> Option<u32> {
-        let edge = self.plan.edges.get(edge as usize)?;
-        match self.fleet.group(edge.variant) {
-            [] => None,
-            [only] => Some(*only),
-            group => group.get(self.rng.random_range(0..group.len())).copied(),
+    /// Notes when a pipeline's copy joins the queue of a replica, and gives the stage of its task that is the replica's.
+    #[inline(never)]
+    fn branch_joins(&mut self, task: Task, edge: u32, epoch: u32, replica: u32) -> u16 {
+        self.branches.joins(task.copy, self.now);
+        let edge = self
+            .epochs
+            .get(epoch)
+            .and_then(|epoch| epoch.plan.edges.get(edge as usize));
+        let replica = self.fleet.replicas.get(replica as usize);
+        match (edge, replica) {
+            (Some(edge), Some(replica)) => edge.stage_for(replica.variant),
+            _ => task.stage,
         }
     }
 
-    /// What becomes of a copy that a replica of this variant has run.
-    pub(super) fn resolve(&mut self, task: Task, variant: u32) {
-        let plan = self.plan;
+    /// The replica that an edge leads to now, and the stage that the edge names.
+    #[expect(
+        clippy::inline_always,
+        reason = "on the way of every request: measured in simulator_bench"
+    )]
+    #[inline(always)]
+    fn choose(&mut self, epoch: u32, edge: u32) -> Option<(u32, u16)> {
+        self.draws = self.draws.wrapping_add(1);
+        self.choose_by(epoch, edge, self.draws)
+    }
+
+    /// The replica that an edge leads to, by its shares, or the broker's choice among the replicas of its stage, any with
+    /// equal chance; and the stage that the edge names.
+    #[expect(
+        clippy::inline_always,
+        reason = "on the way of every request: measured in simulator_bench"
+    )]
+    #[inline(always)]
+    pub(super) fn choose_by(&mut self, epoch: u32, edge: u32, draws: u64) -> Option<(u32, u16)> {
+        let epoch = self.epochs.get(epoch)?;
+        let (destination, stage) = epoch.destination(edge, routing::draw(draws))?;
+        if let Destination::Replica(replica) = destination {
+            return Some((replica, stage));
+        }
+        let replica = match epoch.group(edge) {
+            [] => return None,
+            [only] => *only,
+            group => *group.get(self.rng.random_range(0..group.len()))?,
+        };
+        Some((replica, stage))
+    }
+
+    /// What becomes of a copy that a replica has run.
+    #[inline]
+    pub(super) fn resolve(&mut self, task: Task, replica: u32, variant: u32) {
         let Some(flight) = self.flights.get_mut(task.flight) else {
             return;
         };
         flight.hops += 1;
         if flight.done || flight.attempt != task.attempt {
-            return self.flights.drop_copy(task.flight);
+            return self.drop_copy(task);
         }
-        let stage = plan.stages.get(usize::from(task.stage));
-        let Some(outcome) = stage.and_then(|stage| stage.outcome(variant, flight.sample)) else {
+        let plan = self.epochs.get(flight.epoch).map(|epoch| &epoch.plan);
+        let stage = plan.and_then(|plan| plan.stages.get(usize::from(task.stage)));
+        let outcome = stage.and_then(|stage| stage.outcome(variant, flight.sample));
+        let (Some(plan), Some(outcome)) = (plan, outcome) else {
             return self.lose(task, Loss::Failed);
         };
         match plan.exits.get(outcome.exit()) {
             Some(CompiledExit::Forward(edge)) => {
-                self.send(self.task(task.flight, task.attempt, *edge), *edge);
+                let edge = *edge;
+                self.pass_on(task, replica, variant, edge);
             }
-            Some(CompiledExit::FanOut(children)) => {
-                if !self.fan_out(task, children) {
-                    self.reply(task, variant, outcome.right());
-                }
+            Some(CompiledExit::FanOut(_)) => {
+                let plan = Arc::clone(plan);
+                self.fan_out(&plan, task, replica, variant, outcome);
             }
             Some(CompiledExit::Reply) | None => self.reply(task, variant, outcome.right()),
         }
     }
 
-    /// Sends every child its copies: the whole part of its multiplicity, and one more with the chance of the rest. False if
-    /// that came to none, so that the result at hand is the last on its way.
-    fn fan_out(&mut self, task: Task, children: &[(u32, f64)]) -> bool {
-        let mut copies = Vec::with_capacity(children.len());
-        for (edge, multiplicity) in children {
-            let more = self.rng.random::<f64>() < multiplicity.fract();
-            copies.push((*edge, multiplicity.trunc() as u32 + u32::from(more)));
-        }
-        let total: u32 = copies.iter().map(|(_, copies)| copies).sum();
-        let Some(flight) = self.flights.get_mut(task.flight).filter(|_| total > 0) else {
-            return false;
-        };
-        flight.open += total - 1;
-        flight.copies += total - 1;
-        for (edge, copies) in copies {
-            for _ in 0..copies {
-                self.send(self.task(task.flight, task.attempt, edge), edge);
-            }
-        }
-        true
-    }
-
-    /// One copy has its reply. With the last one the request is answered.
-    fn reply(&mut self, task: Task, variant: u32, right: bool) {
-        let Some(flight) = self.flights.get_mut(task.flight) else {
-            return;
-        };
-        flight.right &= right;
-        flight.open = flight.open.saturating_sub(1);
-        if flight.open == 0 {
-            flight.done = true;
-            let flight = *flight;
-            self.answer(&flight, variant);
-        }
-        self.flights.drop_copy(task.flight);
-    }
-
-    fn answer(&mut self, flight: &Flight, variant: u32) {
-        let at_us = self.now.saturating_add(self.back_us);
-        self.in_flight -= 1;
-        self.report.duration_us = self.report.duration_us.max(at_us);
-        // The ingress replies with an error at the deadline, and the answer that comes later is dropped.
-        if at_us >= flight.deadline {
-            self.report.expired += 1;
-            return;
-        }
-        if let Some(admission) = &mut self.admission {
-            admission.completed(self.now);
-        }
-        let gear = self.plan.gears.get(flight.gear as usize);
-        let ballot = gear.and_then(|gear| gear.vote.as_ref()?.get(flight.sample as usize));
-        let (variant, right) =
-            ballot.map_or((variant, flight.right), |ballot| (ballot.variant, ballot.right));
-        let latency_us = at_us - flight.arrived;
-        self.report.answered += 1;
-        self.report.right += u64::from(right);
-        self.report.latency.record(latency_us);
-        if let Some(variant) = self.report.variants.get_mut(variant as usize) {
-            variant.answered += 1;
-        }
-        self.observer.answered(&Answered {
-            at_us,
-            latency_us,
-            gear: flight.gear,
-            variant,
-            right,
-            hops: flight.hops,
-        });
-    }
-
-    /// A copy comes to nothing, and its request with it, unless that has its outcome or a newer attempt.
-    pub(super) fn lose(&mut self, task: Task, loss: Loss) {
-        if let Some(flight) = self.flights.get_mut(task.flight)
-            && !flight.done
-            && flight.attempt == task.attempt
+    /// A copy is gone. With its last copy a request gives up its place, and with its last request a plan that no longer admits
+    /// gives up its replicas.
+    #[expect(
+        clippy::inline_always,
+        reason = "on the way of every request: measured in simulator_bench"
+    )]
+    #[inline(always)]
+    pub(super) fn drop_copy(&mut self, task: Task) {
+        self.branches.free(task.copy);
+        let freed = self.flights.drop_copy(task.flight);
+        if self.replanning.is_some()
+            && let Some(epoch) = freed
+            && self.epochs.leave(epoch)
         {
-            flight.done = true;
-            self.in_flight -= 1;
-            self.report.duration_us = self.report.duration_us.max(self.now);
-            match loss {
-                Loss::Expired => self.report.expired += 1,
-                Loss::Refused => self.report.refused += 1,
-                Loss::Failed => self.report.failed += 1,
-            }
+            self.retire();
         }
-        self.flights.drop_copy(task.flight);
     }
 
     fn finish(mut self) -> Report {
         self.report.lost = self.in_flight as u64;
         self.report.max_places = self.flights.places();
-        let duration = self.report.duration_us;
-        for (device, state) in self.report.devices.iter_mut().zip(&self.fleet.devices) {
-            (device.busy_us, device.up_us) = state.times(self.now.max(duration));
-            device.utilisation = device.busy_us as f64 / self.now.max(duration).max(1) as f64;
-        }
-        self.report.energy_j = self.energy_j();
+        self.report.branches_left = self.branches.in_use();
+        self.report.take_paths(&self.paths, &self.world);
+        let end = self.now.max(self.report.duration_us);
+        self.report.take_devices(&self.fleet, end);
+        self.report.energy_j = self.report.energy(self.config.power, self.batches_j);
         self.report
-    }
-
-    fn energy_j(&self) -> Option<f64> {
-        let mut joules = 0.0;
-        for device in &self.report.devices {
-            let (up_s, busy_s) = (device.up_us as f64 / 1e6, device.busy_us as f64 / 1e6);
-            joules += match self.config.power? {
-                Power::Modelled(model) => energy::modelled_joules(up_s, busy_s, model)?,
-                Power::Profiled { idle_watts } => up_s * idle_watts,
-            };
-        }
-        if let Some(Power::Profiled { .. }) = self.config.power {
-            joules += self.batches_j;
-        }
-        joules.is_finite().then_some(joules)
     }
 }
 
-/// A report of nothing.
-fn blank(plan: &Compiled) -> Report {
-    let variant = |name: &String| VariantReport {
-        name: name.clone(),
-        ..VariantReport::default()
-    };
-    let device = |(worker, device): &(String, String)| DeviceReport {
-        worker: worker.clone(),
-        device: device.clone(),
-        ..DeviceReport::default()
-    };
-    Report {
-        variants: plan.variants.iter().map(variant).collect(),
-        devices: plan.devices.iter().map(device).collect(),
-        ..Report::default()
+/// The replicas of the first plan in its first gear, all up but those that are down at the start.
+fn first_fleet(simulator: &Simulator) -> Fleet {
+    let plan: &Compiled = &simulator.plan;
+    let mut fleet = Fleet::new(plan.sharing);
+    fleet.grow(&simulator.world, &simulator.config);
+    let gear = plan.gears.get(simulator.config.start_gear as usize);
+    for number in &plan.placement {
+        if let Some(replica) = fleet.replica(*number) {
+            let batching = gear.and_then(|gear| *gear.batching.get(replica.variant as usize)?);
+            replica.queue.set_batching(batching.unwrap_or_default());
+            replica.out = simulator.down.contains(number);
+        }
+        if !simulator.down.contains(number) {
+            fleet.set_health(*number, Health::Up, 0);
+        }
     }
+    fleet
 }

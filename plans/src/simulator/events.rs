@@ -24,6 +24,8 @@ pub(super) enum Event {
     Noticed(u32),
     /// The request in this place is sent again.
     Resend(u32),
+    /// This replica's model may have been loaded.
+    Loaded(u32),
 }
 
 /// A request on its way to a queue.
@@ -32,17 +34,24 @@ pub(super) struct Hop {
     pub(super) at: u64,
     pub(super) task: Task,
     pub(super) edge: u32,
+    /// The replica, where it was chosen already; otherwise [`ON_ARRIVAL`].
+    pub(super) replica: u32,
 }
+
+/// The replica is chosen when the hop ends.
+pub(super) const ON_ARRIVAL: u32 = u32::MAX;
 
 /// One copy of a request, at a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Task {
     /// The place of the request.
     pub(super) flight: u32,
-    /// The stage, numbered over all gears.
+    /// The stage, numbered over all gears of the plan that admitted the request.
     pub(super) stage: u16,
     /// The attempt that it belongs to.
     pub(super) attempt: u16,
+    /// Its place among the copies of pipelines, or [`NO_COPY`](super::branches::NO_COPY).
+    pub(super) copy: u32,
 }
 
 /// What is to come. Events of one time come in the order in which they were added.

@@ -1,17 +1,18 @@
 //! The replicas and the devices, and who of them lives.
 
-use super::compile::Compiled;
 use super::config::SimConfig;
 use super::events::{NEVER, Task};
+use super::world::{KnownReplica, World};
 use crate::batching::BatchQueue;
 use crate::plan::{Batching, Sharing};
-use crate::routing::{Destination, Living};
 use crate::run_time::RunTimeEstimate;
 use crate::turns::Turns;
 
 /// How a replica is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
+    /// Its model is being loaded.
+    Loading,
     /// It takes requests.
     Up,
     /// It takes nothing new and answers what it has.
@@ -24,13 +25,13 @@ pub(super) enum Health {
 
 impl Health {
     /// Whether the shares of edges lead there.
-    fn believed_alive(self) -> bool {
+    pub(super) fn believed_alive(self) -> bool {
         matches!(self, Self::Up | Self::Failed)
     }
 
-    /// Whether its model is loaded.
-    pub(super) fn loaded(self) -> bool {
-        matches!(self, Self::Up | Self::Draining)
+    /// Whether its device is taken: its model is loaded, or on its way there.
+    fn hosted(self) -> bool {
+        matches!(self, Self::Loading | Self::Up | Self::Draining)
     }
 }
 
@@ -51,6 +52,12 @@ pub(super) struct ReplicaState {
     pub(super) learned: RunTimeEstimate,
     /// What it held when it failed.
     pub(super) lost: Vec<Task>,
+    /// Whether it failed or was stopped from outside: no plan brings it back, only [`Change::Starts`](super::Change::Starts).
+    pub(super) out: bool,
+    /// When its model will have been loaded.
+    pub(super) loaded_at: u64,
+    /// Draws that it has made to send a pipeline's requests on.
+    pub(super) draws: u64,
 }
 
 /// A batch that runs.
@@ -77,7 +84,7 @@ impl DeviceState {
         self.busy.stop(now);
     }
 
-    /// Time with a batch running, and with a replica loaded, until `now`.
+    /// Time with a batch running, and with a replica loaded or loading, until `now`.
     pub(super) fn times(&self, now: u64) -> (u64, u64) {
         (self.busy.total(now), self.up.total(now))
     }
@@ -92,18 +99,22 @@ struct Meter {
 }
 
 impl Meter {
-    fn start(&mut self, now: u64) {
+    /// True if this is the first.
+    fn start(&mut self, now: u64) -> bool {
         if self.count == 0 {
             self.since = now;
         }
         self.count += 1;
+        self.count == 1
     }
 
-    fn stop(&mut self, now: u64) {
+    /// True if this was the last.
+    fn stop(&mut self, now: u64) -> bool {
         self.count = self.count.saturating_sub(1);
         if self.count == 0 {
             self.total += now.saturating_sub(self.since);
         }
+        self.count == 0
     }
 
     fn total(&self, now: u64) -> u64 {
@@ -116,54 +127,35 @@ impl Meter {
     }
 }
 
-/// The replicas, the devices, and where edges lead at present.
+/// The replicas and the devices.
 #[derive(Debug)]
 pub(super) struct Fleet {
     pub(super) replicas: Vec<ReplicaState>,
     pub(super) devices: Vec<DeviceState>,
     pub(super) sharing: Sharing,
-    /// By edge.
-    living: Vec<Living<u32>>,
-    /// By variant, the replicas that the broker knows.
-    groups: Vec<Vec<u32>>,
+    /// Devices that host something.
+    pub(super) active: usize,
 }
 
 impl Fleet {
-    /// All replicas up, but for those that are down at the start.
-    pub(super) fn new(plan: &Compiled, config: &SimConfig, down: &[u32], sharing: Sharing) -> Self {
-        let batching = plan
-            .gears
-            .get(config.start_gear as usize)
-            .map(|gear| &gear.batching);
-        let batching = |variant: u32| -> Batching {
-            let set = batching.and_then(|batching| *batching.get(variant as usize)?);
-            set.unwrap_or_default()
-        };
-        let replicas = plan.replicas.iter().map(|replica| ReplicaState {
-            variant: replica.variant,
-            device: replica.device,
-            run_times: replica.run_times,
-            health: Health::Down,
-            queue: BatchQueue::new(batching(replica.variant), config.queue_capacity),
-            batch: Vec::new(),
-            run: None,
-            timer: NEVER,
-            in_line: false,
-            learned: RunTimeEstimate::default(),
-            lost: Vec::new(),
-        });
-        let mut fleet = Self {
-            replicas: replicas.collect(),
-            devices: plan.devices.iter().map(|_| DeviceState::default()).collect(),
+    /// Nothing but the sharing.
+    pub(super) fn new(sharing: Sharing) -> Self {
+        Self {
+            replicas: Vec::new(),
+            devices: Vec::new(),
             sharing,
-            living: Vec::new(),
-            groups: Vec::new(),
-        };
-        for replica in (0..plan.replicas.len() as u32).filter(|replica| !down.contains(replica)) {
-            fleet.set_health(replica, Health::Up, 0);
+            active: 0,
         }
-        fleet.learn_who_lives(plan);
-        fleet
+    }
+
+    /// Adds what has been numbered since: replicas that do not run yet, and their devices.
+    pub(super) fn grow(&mut self, world: &World, config: &SimConfig) {
+        let known = self.replicas.len();
+        let new = (0..).zip(&world.replicas).skip(known);
+        self.replicas
+            .extend(new.map(|(number, replica)| absent(number, replica, config)));
+        let devices = world.devices.list.len();
+        self.devices.resize_with(devices, DeviceState::default);
     }
 
     pub(super) fn replica(&mut self, replica: u32) -> Option<&mut ReplicaState> {
@@ -176,7 +168,7 @@ impl Fleet {
             .map_or(Health::Down, |replica| replica.health)
     }
 
-    /// Sets a replica's health; [`Fleet::learn_who_lives`] spreads the news.
+    /// Sets a replica's health; [`Epochs::learn_who_lives`](super::epochs::Epochs::learn_who_lives) spreads the news.
     pub(super) fn set_health(&mut self, replica: u32, health: Health, now: u64) {
         let Some(state) = self.replicas.get_mut(replica as usize) else {
             return;
@@ -185,38 +177,30 @@ impl Fleet {
         let Some(device) = self.devices.get_mut(state.device as usize) else {
             return;
         };
-        match (before.loaded(), health.loaded()) {
-            (false, true) => device.up.start(now),
-            (true, false) => device.up.stop(now),
+        match (before.hosted(), health.hosted()) {
+            (false, true) => self.active += usize::from(device.up.start(now)),
+            (true, false) => self.active -= usize::from(device.up.stop(now)),
             _ => {}
         }
     }
+}
 
-    /// Brings what edges and queue groups know in line with who lives.
-    pub(super) fn learn_who_lives(&mut self, plan: &Compiled) {
-        let alive = |replica: u32| self.health(replica).believed_alive();
-        let edges = plan.edges.iter();
-        self.living = edges
-            .map(|edge| Living::of(&edge.shares, &edge.backup, alive))
-            .collect();
-        self.groups = vec![Vec::new(); plan.variants.len()];
-        for (number, replica) in (0..).zip(&self.replicas) {
-            let group = self.groups.get_mut(replica.variant as usize);
-            if let Some(group) = group.filter(|_| replica.health == Health::Up) {
-                group.push(number);
-            }
-        }
-    }
-
-    /// Where an edge leads for this draw.
-    pub(super) fn destination(&self, edge: u32, draw: f64) -> Destination<u32> {
-        self.living
-            .get(edge as usize)
-            .map_or(Destination::QueueGroup, |living| living.destination(draw))
-    }
-
-    /// The replicas of a variant that the broker knows.
-    pub(super) fn group(&self, variant: u32) -> &[u32] {
-        self.groups.get(variant as usize).map_or(&[], Vec::as_slice)
+fn absent(number: u64, replica: &KnownReplica, config: &SimConfig) -> ReplicaState {
+    ReplicaState {
+        variant: replica.variant,
+        device: replica.device,
+        run_times: replica.run_times,
+        health: Health::Down,
+        queue: BatchQueue::new(Batching::default(), config.queue_capacity),
+        batch: Vec::new(),
+        run: None,
+        timer: NEVER,
+        in_line: false,
+        learned: RunTimeEstimate::default(),
+        lost: Vec::new(),
+        out: false,
+        loaded_at: NEVER,
+        // Senders are not in step with each other.
+        draws: number << 32,
     }
 }

@@ -16,6 +16,8 @@ pub(super) struct Flight {
     pub(super) copies: u32,
     pub(super) hops: u32,
     pub(super) gear: u32,
+    /// The place of the plan that admitted it.
+    pub(super) epoch: u32,
     /// From 1.
     pub(super) attempt: u16,
     /// Whether every reply of the current attempt was right.
@@ -51,14 +53,16 @@ impl Flights {
         self.places.get_mut(place as usize)
     }
 
-    /// One copy less. Frees the place with the last one.
-    pub(super) fn drop_copy(&mut self, place: u32) {
-        if let Some(flight) = self.places.get_mut(place as usize) {
-            flight.copies = flight.copies.saturating_sub(1);
-            if flight.copies == 0 {
-                self.free.push(place);
-            }
+    /// One copy less. Frees the place with the last one, and gives the place of the plan that admitted the request.
+    #[inline]
+    pub(super) fn drop_copy(&mut self, place: u32) -> Option<u32> {
+        let flight = self.places.get_mut(place as usize)?;
+        flight.copies = flight.copies.saturating_sub(1);
+        if flight.copies > 0 {
+            return None;
         }
+        self.free.push(place);
+        Some(flight.epoch)
     }
 
     /// Most places that were ever in use at once.

@@ -3,33 +3,57 @@
 use std::collections::BTreeMap;
 
 use super::compile::Ballot;
-use super::config::SimError;
-use crate::plan::{Edge, Exit, Gear, Plan, Stage, Target};
-use crate::profile::{Profile, Validation, VariantProfile};
+use super::config::{SimConfig, SimError};
+use super::copies::Copies;
+use super::world::{self, World};
+use crate::plan::{Child, Edge, Exit, Gear, Plan, Stage, Target};
+use crate::profile::{Profile, Validation};
 use crate::vote::{self, Vote};
 
 /// Names of a plan by number.
 pub(super) struct Names<'a> {
     profile: &'a Profile,
+    config: &'a SimConfig,
+    world: &'a World,
     variants: BTreeMap<&'a str, u32>,
     replicas: BTreeMap<&'a str, (u32, &'a str)>,
 }
 
 impl<'a> Names<'a> {
-    pub(super) fn new(plan: &'a Plan, profile: &'a Profile) -> Self {
-        let variants = plan.variants.iter().map(|variant| variant.name.as_str());
-        let replicas = plan
-            .placement
-            .iter()
-            .map(|replica| (replica.id.as_str(), replica.variant.as_str()));
+    /// Of a plan whose replicas have these numbers.
+    pub(super) fn new(
+        plan: &'a Plan,
+        profile: &'a Profile,
+        config: &'a SimConfig,
+        world: &'a World,
+        placement: &[u32],
+    ) -> Self {
+        let variants = plan.variants.iter().map(|variant| &variant.name);
+        let replicas = plan.placement.iter().zip(placement);
         Self {
             profile,
-            variants: variants.zip(0..).collect(),
-            replicas: replicas
-                .zip(0..)
-                .map(|((id, variant), number)| (id, (number, variant)))
+            config,
+            variants: variants
+                .filter_map(|name| Some((name.as_str(), world.variants.find(name)?)))
                 .collect(),
+            replicas: replicas
+                .map(|(replica, number)| (replica.id.as_str(), (*number, replica.variant.as_str())))
+                .collect(),
+            world,
         }
+    }
+
+    /// All variants that have a number, in order of their numbers.
+    pub(super) fn variants(&self) -> &[String] {
+        &self.world.variants.list
+    }
+
+    /// The number of a stage's task, or of the stage itself where it has none.
+    pub(super) fn task(&self, stage: &Stage) -> u32 {
+        let tasks = &self.world.tasks;
+        tasks
+            .find(stage.task.as_ref().unwrap_or(&stage.name))
+            .unwrap_or_default()
     }
 
     /// Names are known, since the plan is sound.
@@ -41,17 +65,8 @@ impl<'a> Names<'a> {
         self.replicas.get(id).map_or(0, |(number, _)| *number)
     }
 
-    pub(super) fn profile(&self, variant: &str) -> Result<&'a VariantProfile, SimError> {
-        let mut profiles = self.profile.variants.iter();
-        profiles
-            .find(|profiled| profiled.name == variant)
-            .ok_or_else(|| SimError::NoProfile {
-                variant: variant.to_owned(),
-            })
-    }
-
     pub(super) fn validation(&self, variant: &str) -> Result<&'a Validation, SimError> {
-        let validation = &self.profile(variant)?.validation;
+        let validation = &world::profiled(self.profile, variant)?.validation;
         let found = validation
             .confidences
             .len()
@@ -91,9 +106,39 @@ impl<'a> Stages<'a> {
             .map_or(0, |(_, stage)| self.names.variant(&stage.variant))
     }
 
-    /// Its own variant, and those of the backups that any edge of the gear names for it.
+    /// The stages by variant at which what comes along an edge into a task is handled; none for a stage without a task.
+    pub(super) fn siblings(&self, edge: &Edge) -> Vec<(u32, u16)> {
+        let wiring = &self.gear.wiring;
+        let Some((_, named)) = self.stage(&edge.stage).filter(|(_, stage)| stage.task.is_some()) else {
+            return Vec::new();
+        };
+        let variants = wiring.siblings(named).map(|sibling| sibling.variant.as_str());
+        let handled = variants.filter_map(|variant| Some((variant, wiring.stage_for(edge, variant)?)));
+        handled
+            .map(|(variant, stage)| (self.names.variant(variant), self.number(&stage.name) as u16))
+            .collect()
+    }
+
+    /// How many copies a child gets: drawn as measured where the configuration says how, otherwise by its mean.
+    pub(super) fn copies(&self, stage: &Stage, child: &Child) -> Copies {
+        let to = self.stage(&child.to.stage);
+        let to = to.map_or(child.to.stage.as_str(), |(_, to)| {
+            to.task.as_ref().unwrap_or(&to.name)
+        });
+        let mut measured = self.names.config.copies.iter();
+        let measured = measured.find(|copies| copies.variant == stage.variant && copies.to == to);
+        measured
+            .and_then(|copies| Copies::measured(&copies.weights))
+            .unwrap_or(Copies::Mean(child.multiplicity))
+    }
+
+    /// Its own variant, and those of the backups that any edge of the gear names for it. A task's backups have stages of their
+    /// own.
     pub(super) fn variants_at(&self, stage: &'a Stage) -> Vec<&'a str> {
         let mut variants = vec![stage.variant.as_str()];
+        if stage.task.is_some() {
+            return variants;
+        }
         for edge in edges(self.gear)
             .into_iter()
             .filter(|edge| edge.stage == stage.name)

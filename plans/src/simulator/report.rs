@@ -2,19 +2,29 @@
 
 use serde::Serialize;
 
+use super::branches::Paths;
+use super::config::Power;
+use super::fleet::Fleet;
 use super::histogram::LatencyHistogram;
+use super::observer::Loss;
+use super::world::World;
+use crate::energy;
 
-/// What a simulation found. Every request that came is answered, expired, refused or failed, and none twice.
+/// What a simulation found. Every request that came is answered, expired, dropped, refused or failed, and none twice.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Report {
     /// Requests that came.
     pub requests: u64,
-    /// Requests answered in time.
+    /// Requests answered before their budget ended.
     pub answered: u64,
+    /// Of those, later than the objective ([`SimConfig::slo_us`](super::SimConfig::slo_us)).
+    pub late: u64,
     /// Of those, with a right answer.
     pub right: u64,
     /// Requests that were, or would have been, answered too late.
     pub expired: u64,
+    /// Requests dropped early ([`crate::rerouting`]).
+    pub dropped: u64,
     /// Requests for which there was no room: in a queue, in the book of accepted ones, or by early shedding.
     pub refused: u64,
     /// Requests whose every attempt failed.
@@ -23,18 +33,42 @@ pub struct Report {
     pub lost: u64,
     /// Latency of the answered requests, microseconds.
     pub latency: LatencyHistogram,
-    /// By variant, in the plan's order.
+    /// Copies of requests that were sent to a backup instead of the replica that the shares chose (Loki §5.2).
+    pub rerouted: u64,
+    /// What became of the branches of pipelines' requests.
+    pub branches: BranchReport,
+    /// The ways by which pipelines' requests were answered.
+    pub paths: Vec<PathReport>,
+    /// Answered pipelines' requests whose accuracy is known, and the sum of their accuracies: each the mean over its branches.
+    pub graded: u64,
+    /// See [`Report::graded`].
+    pub grades: f64,
+    /// By variant, in the first plan's order; those of later plans follow.
     pub variants: Vec<VariantReport>,
-    /// By device, in order of first mention in the plan's placement.
+    /// By device, in order of first mention in the plans' placements.
     pub devices: Vec<DeviceReport>,
     /// Gear shifts.
     pub shifts: u64,
     /// The first [`SHIFTS_KEPT`] shifts.
     pub shift_log: Vec<Shift>,
+    /// Times that a controller's plan was put in force.
+    pub plans: u64,
+    /// The first [`PLANS_KEPT`] times.
+    pub plan_log: Vec<PlanChange>,
+    /// Plans that could not be simulated. The plan in force stayed.
+    pub plans_refused: u64,
+    /// What was wrong with the first [`PLANS_KEPT`] of them.
+    pub refused_plans: Vec<String>,
+    /// Most plans at once that requests were in flight under.
+    pub max_plans: usize,
+    /// Models that were loaded for a plan.
+    pub loads: u64,
     /// Most requests in flight at once.
     pub max_in_flight: usize,
     /// Most places for requests that were ever needed at once: what the simulator's memory grows with.
     pub max_places: usize,
+    /// Branches of pipelines' requests that are still kept at the end; 0 unless the simulator errs.
+    pub branches_left: usize,
     /// Longest queue of any replica.
     pub max_queue: usize,
     /// From the start until the last request had its outcome, microseconds.
@@ -48,7 +82,26 @@ pub struct Report {
 /// Shifts of which a report keeps the time.
 pub const SHIFTS_KEPT: usize = 10_000;
 
+/// Changes of plan of which a report keeps the time.
+pub const PLANS_KEPT: usize = 1_000;
+
 impl Report {
+    /// Requests that missed their objective: answered late, or not at all.
+    pub fn slo_violations(&self) -> u64 {
+        self.late + self.expired + self.dropped + self.refused + self.failed
+    }
+
+    /// Share of requests that missed their objective; `None` if none came.
+    pub fn slo_violation_ratio(&self) -> Option<f64> {
+        (self.requests > 0).then(|| self.slo_violations() as f64 / self.requests as f64)
+    }
+
+    /// Mean accuracy of the answered requests of pipelines, each the mean over its branches, in [0, 1]; `None` if none was.
+    /// The mean over all branches is [`BranchReport::accuracy`].
+    pub fn path_accuracy(&self) -> Option<f64> {
+        (self.graded > 0).then(|| self.grades / self.graded as f64)
+    }
+
     /// Share of right answers among the answered requests; `None` if none was answered.
     pub fn accuracy(&self) -> Option<f64> {
         (self.answered > 0).then(|| self.right as f64 / self.answered as f64)
@@ -71,6 +124,143 @@ impl Report {
     pub fn device_seconds(&self) -> f64 {
         self.devices.iter().map(|device| device.up_us as f64 / 1e6).sum()
     }
+
+    /// Mean number of devices that hosted something.
+    pub fn mean_active_devices(&self) -> f64 {
+        self.device_seconds() / (self.duration_us.max(1) as f64 / 1e6)
+    }
+
+    /// Adds the variants and devices that have been numbered since.
+    pub(super) fn grow(&mut self, world: &World) {
+        let variants = world.variants.list.iter().skip(self.variants.len());
+        self.variants.extend(variants.map(|name| VariantReport {
+            name: name.clone(),
+            ..VariantReport::default()
+        }));
+        let devices = world.devices.list.iter().skip(self.devices.len());
+        self.devices.extend(devices.map(|(worker, device)| DeviceReport {
+            worker: worker.clone(),
+            device: device.clone(),
+            ..DeviceReport::default()
+        }));
+    }
+
+    pub(super) fn count(&mut self, loss: Loss) {
+        match loss {
+            Loss::Expired => self.expired += 1,
+            Loss::Dropped => self.dropped += 1,
+            Loss::Refused => self.refused += 1,
+            Loss::Failed => self.failed += 1,
+        }
+    }
+
+    pub(super) fn take_paths(&mut self, paths: &Paths, world: &World) {
+        self.paths = paths
+            .taken()
+            .map(|way| PathReport {
+                path: world.way(&way.steps),
+                answered: way.answered,
+                accuracy: (!way.accuracy.is_nan()).then_some(way.accuracy),
+            })
+            .collect();
+    }
+
+    pub(super) fn take_devices(&mut self, fleet: &Fleet, end: u64) {
+        for (device, state) in self.devices.iter_mut().zip(&fleet.devices) {
+            (device.busy_us, device.up_us) = state.times(end);
+            device.utilisation = device.busy_us as f64 / end.max(1) as f64;
+        }
+    }
+
+    /// Joules of all devices and of the batches, if known.
+    pub(super) fn energy(&self, power: Option<Power>, batches_j: f64) -> Option<f64> {
+        let mut joules = 0.0;
+        for device in &self.devices {
+            let (up_s, busy_s) = (device.up_us as f64 / 1e6, device.busy_us as f64 / 1e6);
+            joules += match power? {
+                Power::Modelled(model) => energy::modelled_joules(up_s, busy_s, model)?,
+                Power::Profiled { idle_watts } => up_s * idle_watts,
+            };
+        }
+        if let Some(Power::Profiled { .. }) = power {
+            joules += batches_j;
+        }
+        joules.is_finite().then_some(joules)
+    }
+}
+
+/// What became of the branches of pipelines' requests. A branch that was lost is one, whatever would have come of it; when a
+/// request is sent again, the branches of its earlier attempt that had ended stay counted.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct BranchReport {
+    /// Answered before the request's budget ended.
+    pub answered: u64,
+    /// Of those, later than the objective.
+    pub late: u64,
+    /// Would have been, or were, answered too late.
+    pub expired: u64,
+    /// Dropped early.
+    pub dropped: u64,
+    /// Found no room.
+    pub refused: u64,
+    /// Failed at every attempt.
+    pub failed: u64,
+    /// Answered branches whose accuracy is known, and the sum of their accuracies.
+    pub graded: u64,
+    /// See [`BranchReport::graded`].
+    pub grades: f64,
+}
+
+impl BranchReport {
+    /// Mean end-to-end accuracy of the answered branches, in [0, 1]; `None` if none was.
+    pub fn accuracy(&self) -> Option<f64> {
+        (self.graded > 0).then(|| self.grades / self.graded as f64)
+    }
+
+    /// Share of branches that missed their objective; `None` if there was none.
+    pub fn slo_violation_ratio(&self) -> Option<f64> {
+        let lost = self.expired + self.dropped + self.refused + self.failed;
+        let all = self.answered + lost;
+        (all > 0).then(|| (self.late + lost) as f64 / all as f64)
+    }
+
+    pub(super) fn answered(&mut self, late: bool, accuracy: Option<f64>) {
+        self.answered += 1;
+        self.late += u64::from(late);
+        if let Some(accuracy) = accuracy {
+            self.graded += 1;
+            self.grades += accuracy;
+        }
+    }
+
+    pub(super) fn count(&mut self, loss: Loss) {
+        match loss {
+            Loss::Expired => self.expired += 1,
+            Loss::Dropped => self.dropped += 1,
+            Loss::Refused => self.refused += 1,
+            Loss::Failed => self.failed += 1,
+        }
+    }
+}
+
+/// A way through a pipeline by which requests were answered.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PathReport {
+    /// Task and variant of each step, from the root on.
+    pub path: Vec<(String, String)>,
+    /// Branches that were answered at its end.
+    pub answered: u64,
+    /// Its end-to-end accuracy, in [0, 1], where known.
+    pub accuracy: Option<f64>,
+}
+
+/// A plan that was put in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct PlanChange {
+    /// When the controller gave it, microseconds.
+    pub decided_us: u64,
+    /// When its replicas were loaded and it began to admit, microseconds.
+    pub at_us: u64,
 }
 
 /// What became of a variant.
@@ -102,7 +292,7 @@ pub struct DeviceReport {
     pub device: String,
     /// Time with at least one batch running, microseconds.
     pub busy_us: u64,
-    /// Time with at least one replica loaded, microseconds.
+    /// Time with at least one replica loaded or loading, microseconds.
     pub up_us: u64,
     /// `busy_us` over the whole duration, in [0, 1].
     pub utilisation: f64,

@@ -4,14 +4,17 @@ use super::*;
 use crate::confidence::{Calibration, Estimator};
 use crate::plan::{
     Band, Batching, Child, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica,
-    Stage, Target, Wiring,
+    Sharing, Stage, Target, Wiring,
 };
 use crate::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Validation, VariantProfile};
 use crate::shifting::ShiftConfig;
 
 mod failures;
+mod pipelines;
 mod promises;
 mod queueing;
+mod replans;
+mod upheavals;
 
 pub(super) const BATCHING: Batching = Batching {
     min_queue: 1,
@@ -146,6 +149,8 @@ pub(super) struct Seen {
     pub(super) answered: Vec<Answered>,
     pub(super) ticks: Vec<Tick>,
     pub(super) runs: Vec<Run>,
+    pub(super) lost: Vec<Lost>,
+    pub(super) sinks: u64,
 }
 
 impl Observer for Seen {
@@ -159,6 +164,14 @@ impl Observer for Seen {
 
     fn ran(&mut self, run: &Run) {
         self.runs.push(*run);
+    }
+
+    fn lost(&mut self, lost: &Lost) {
+        self.lost.push(*lost);
+    }
+
+    fn sink(&mut self, _sink: &Sink<'_>) {
+        self.sinks += 1;
     }
 }
 

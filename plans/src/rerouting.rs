@@ -1,0 +1,145 @@
+//! Which late requests of a pipeline to drop early, and which to send another way (Loki §5.2).
+//!
+//! A request that will miss its objective costs the requests behind it theirs for as long as it stays. So when a task's result
+//! is about to be forwarded, the time that the request spent at the task is held against the task's budget, and one that is
+//! late makes up for it at the next task, or goes no further. The replica that was chosen by the routing table is known then,
+//! and so is the backup table that came with it ([`Edge::backup`](crate::plan::Edge::backup)).
+//!
+//! Lateness is reckoned task by task, as in the paper, and not carried over: a budget belongs to a variant at a task
+//! ([`Stage::budget_us`](crate::plan::Stage::budget_us)), so a request that is rerouted to a faster variant is held to the
+//! faster one's budget there, and has made up for its delay by keeping to it. What could not be made up for was dropped. Nor
+//! is time saved at an earlier task set off against a delay at a later one.
+
+use thiserror::Error;
+
+use crate::plan::Dropping;
+
+/// A task's result that is about to be forwarded to a replica of the next task. Times in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forwarding {
+    /// How long the request was at the task that has just ended: in the queue and in the batch.
+    pub spent_us: u64,
+    /// The budget of that task; absent: nothing is late there.
+    pub budget_us: Option<u64>,
+    /// Time until its answer must be ready, communication not included; absent: any time will do.
+    pub left_us: Option<u64>,
+    /// Profiled execution time of the chosen replica, the paper's `y`.
+    pub run_us: u64,
+    /// Whether the next task is the last on its way.
+    pub last: bool,
+}
+
+impl Forwarding {
+    /// By how much the request exceeded the task's budget, the paper's `x`; 0 if it did not.
+    pub fn late_us(&self) -> u64 {
+        self.budget_us
+            .map_or(0, |budget| self.spent_us.saturating_sub(budget))
+    }
+}
+
+/// A replica of the next task with capacity to spare.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Backup<R> {
+    /// Which.
+    pub replica: R,
+    /// Profiled execution time, microseconds.
+    pub run_us: u64,
+    /// Profiled accuracy of its variant, in [0, 1].
+    pub accuracy: f64,
+}
+
+/// What becomes of a request at a task's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision<R> {
+    /// It goes to the replica that the routing table chose.
+    Forward,
+    /// It goes to this backup instead.
+    Reroute(R),
+    /// It goes no further: reply with the reason.
+    Drop(Dropped),
+}
+
+/// Why a request was dropped early: the typed reply to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Dropped {
+    /// It exceeded the budget of a task ([`Dropping::PerTask`]).
+    #[error("took {late_us} us longer at a task than its budget; send it again when the load is lower")]
+    OverBudget {
+        /// By how much.
+        late_us: u64,
+    },
+    /// It exceeded the budget of a task and no backup is fast enough to make up for it ([`Dropping::OpportunisticRerouting`]).
+    #[error(
+        "took {late_us} us longer at a task than its budget, and no backup makes up for it; send it again when the load is lower"
+    )]
+    NoBackup {
+        /// By how much.
+        late_us: u64,
+    },
+    /// The last task takes longer than there is time ([`Dropping::LastTask`]).
+    #[error(
+        "has {left_us} us left, and the last task takes {run_us} us; send it again with a larger time budget"
+    )]
+    NoTime {
+        /// Time left, microseconds.
+        left_us: u64,
+        /// What the last task takes, microseconds.
+        run_us: u64,
+    },
+}
+
+/// Decides on one request by one of the mechanisms.
+///
+/// With opportunistic rerouting a request that is late by `x` goes to the most accurate backup that takes at most `y - x`,
+/// ties by `draw`, uniform in [0, 1) from the caller's generator. A backup that ends after the request's time is over makes
+/// up for nothing and is passed over. `backups` are those that are thought to be alive.
+pub fn decide<R: Copy>(
+    dropping: Dropping,
+    forwarding: &Forwarding,
+    backups: impl Iterator<Item = Backup<R>> + Clone,
+    draw: f64,
+) -> Decision<R> {
+    let late_us = forwarding.late_us();
+    match dropping {
+        Dropping::LastTask => last_task(forwarding),
+        Dropping::PerTask if late_us > 0 => Decision::Drop(Dropped::OverBudget { late_us }),
+        Dropping::OpportunisticRerouting if late_us > 0 => match make_up(forwarding, backups, draw) {
+            Some(replica) => Decision::Reroute(replica),
+            None => Decision::Drop(Dropped::NoBackup { late_us }),
+        },
+        Dropping::None | Dropping::PerTask | Dropping::OpportunisticRerouting => Decision::Forward,
+    }
+}
+
+fn last_task<R>(forwarding: &Forwarding) -> Decision<R> {
+    match forwarding.left_us {
+        Some(left_us) if forwarding.last && left_us < forwarding.run_us => Decision::Drop(Dropped::NoTime {
+            left_us,
+            run_us: forwarding.run_us,
+        }),
+        _ => Decision::Forward,
+    }
+}
+
+/// The most accurate backup that makes up for the delay.
+fn make_up<R: Copy>(
+    forwarding: &Forwarding,
+    backups: impl Iterator<Item = Backup<R>> + Clone,
+    draw: f64,
+) -> Option<R> {
+    let allowed = forwarding.run_us.checked_sub(forwarding.late_us())?;
+    let allowed = allowed.min(forwarding.left_us.unwrap_or(u64::MAX));
+    let fast = backups.filter(|backup| backup.run_us <= allowed);
+    let best = fast
+        .clone()
+        .map(|backup| backup.accuracy)
+        .max_by(f64::total_cmp)?;
+    let tied = fast.filter(|backup| backup.accuracy.total_cmp(&best).is_eq());
+    let count = tied.clone().count();
+    let pick = ((draw * count as f64) as usize).min(count.saturating_sub(1));
+    tied.map(|backup| backup.replica).nth(pick)
+}
+
+#[cfg(test)]
+#[path = "rerouting_tests.rs"]
+mod tests;

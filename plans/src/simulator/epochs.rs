@@ -1,0 +1,187 @@
+//! The plans that requests are in flight under. A request finishes under the plan that admitted it, so a plan is kept until
+//! the last of its requests has left, and no longer.
+
+use std::sync::Arc;
+
+use super::compile::Compiled;
+use super::fleet::{Fleet, Health};
+use crate::routing::{Destination, Living};
+
+/// An edge of a plan, and where it leads at present.
+#[derive(Debug)]
+struct EdgeNow {
+    living: Living<u32>,
+    /// The stage it names and that stage's variant.
+    stage: u16,
+    variant: u32,
+}
+
+/// A plan that is or was in force, and where its edges lead at present.
+#[derive(Debug)]
+pub(super) struct Epoch {
+    pub(super) plan: Arc<Compiled>,
+    /// Requests that have a place and were admitted under it.
+    flights: u32,
+    edges: Vec<EdgeNow>,
+    /// By variant, those of the plan's replicas that the broker knows.
+    groups: Vec<Vec<u32>>,
+}
+
+impl Epoch {
+    fn new(plan: Arc<Compiled>, fleet: &Fleet) -> Self {
+        let mut epoch = Self {
+            plan,
+            flights: 0,
+            edges: Vec::new(),
+            groups: Vec::new(),
+        };
+        epoch.learn(fleet);
+        epoch
+    }
+
+    /// Where an edge leads for this draw, and the stage that it names.
+    #[inline]
+    pub(super) fn destination(&self, edge: u32, draw: f64) -> Option<(Destination<u32>, u16)> {
+        let edge = self.edges.get(edge as usize)?;
+        Some((edge.living.destination(draw), edge.stage))
+    }
+
+    /// The replicas of an edge's stage that the broker knows.
+    #[inline]
+    pub(super) fn group(&self, edge: u32) -> &[u32] {
+        let edge = self.edges.get(edge as usize);
+        edge.and_then(|edge| self.groups.get(edge.variant as usize))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    fn learn(&mut self, fleet: &Fleet) {
+        let alive = |replica: u32| fleet.health(replica).believed_alive();
+        let edges = self.plan.edges.iter();
+        self.edges = edges
+            .map(|edge| EdgeNow {
+                living: Living::of(&edge.shares, &edge.backup, alive),
+                stage: edge.stage,
+                variant: edge.variant,
+            })
+            .collect();
+        self.groups.clear();
+        for number in &self.plan.placement {
+            let Some(replica) = fleet.replicas.get(*number as usize) else {
+                continue;
+            };
+            let variant = replica.variant as usize;
+            if self.groups.len() <= variant {
+                self.groups.resize(variant + 1, Vec::new());
+            }
+            let group = self.groups.get_mut(variant);
+            if let Some(group) = group.filter(|_| replica.health == Health::Up) {
+                group.push(*number);
+            }
+        }
+    }
+}
+
+/// The plans that requests are in flight under, each in a place that is used again.
+#[derive(Debug)]
+pub(super) struct Epochs {
+    /// The plan that admits. By itself, since almost every look-up is for it.
+    current: Epoch,
+    /// Its place.
+    place: u32,
+    /// Those before it, by place.
+    older: Vec<Option<Epoch>>,
+}
+
+impl Epochs {
+    pub(super) fn new(plan: Arc<Compiled>, fleet: &Fleet) -> Self {
+        Self {
+            current: Epoch::new(plan, fleet),
+            place: 0,
+            older: vec![None],
+        }
+    }
+
+    /// The place of the plan that admits.
+    #[inline]
+    pub(super) fn current_place(&self) -> u32 {
+        self.place
+    }
+
+    #[inline]
+    pub(super) fn current(&self) -> &Epoch {
+        &self.current
+    }
+
+    #[inline]
+    pub(super) fn get(&self, place: u32) -> Option<&Epoch> {
+        if place == self.place {
+            return Some(&self.current);
+        }
+        self.older.get(place as usize)?.as_ref()
+    }
+
+    /// From now on this plan admits. The one before is forgotten if nothing is in flight under it.
+    pub(super) fn begin(&mut self, plan: Arc<Compiled>, fleet: &Fleet) {
+        let before = std::mem::replace(&mut self.current, Epoch::new(plan, fleet));
+        if before.flights > 0
+            && let Some(place) = self.older.get_mut(self.place as usize)
+        {
+            *place = Some(before);
+        }
+        let free = self.older.iter().position(Option::is_none);
+        let place = free.unwrap_or_else(|| {
+            self.older.push(None);
+            self.older.len() - 1
+        });
+        self.place = place as u32;
+    }
+
+    /// A request was admitted under the current plan.
+    #[inline]
+    pub(super) fn enter(&mut self) {
+        self.current.flights += 1;
+    }
+
+    /// The place of a request that was admitted under this plan is free again. True if the plan is forgotten with it.
+    #[inline]
+    pub(super) fn leave(&mut self, place: u32) -> bool {
+        if place == self.place {
+            self.current.flights = self.current.flights.saturating_sub(1);
+            return false;
+        }
+        let Some(kept) = self.older.get_mut(place as usize) else {
+            return false;
+        };
+        let over = kept.take_if(|epoch| {
+            epoch.flights = epoch.flights.saturating_sub(1);
+            epoch.flights == 0
+        });
+        over.is_some()
+    }
+
+    /// The plans that are kept.
+    pub(super) fn plans(&self) -> impl Iterator<Item = &Compiled> {
+        let older = self.older.iter().flatten();
+        std::iter::once(&self.current)
+            .chain(older)
+            .map(|epoch| &*epoch.plan)
+    }
+
+    /// Whether a request may still be sent to this replica.
+    pub(super) fn place(&self, replica: u32) -> bool {
+        self.plans().any(|plan| plan.placement.contains(&replica))
+    }
+
+    /// Brings what edges and queue groups know in line with who lives.
+    pub(super) fn learn_who_lives(&mut self, fleet: &Fleet) {
+        self.current.learn(fleet);
+        for epoch in self.older.iter_mut().flatten() {
+            epoch.learn(fleet);
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.plans().count()
+    }
+}

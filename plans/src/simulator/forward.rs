@@ -1,0 +1,199 @@
+//! From one task to the next: how many copies, to whom, and whether at all.
+
+use super::branches::NO_COPY;
+use super::compile::{Compiled, CompiledExit, Outcome};
+use super::engine::Engine;
+use super::events::{NEVER, ON_ARRIVAL, Task};
+use super::observer::{Loss, Observer};
+use crate::plan::Dropping;
+use crate::rerouting::{self, Backup, Decision, Forwarding};
+
+/// Where a copy has just been.
+struct Ended {
+    epoch: u32,
+    /// The replica that sends its results on.
+    sender: u32,
+    /// Its way so far, if it is a pipeline's.
+    path: Option<u32>,
+    /// What early dropping judges it by; `None` if nothing is dropped there.
+    judged: Option<Judged>,
+}
+
+#[derive(Clone, Copy)]
+struct Judged {
+    dropping: Dropping,
+    spent_us: u64,
+    budget_us: Option<u64>,
+    left_us: Option<u64>,
+}
+
+impl<O: Observer> Engine<'_, O> {
+    /// Sends a result on to one successor.
+    #[inline]
+    pub(super) fn pass_on(&mut self, task: Task, replica: u32, variant: u32, edge: u32) {
+        if task.copy == NO_COPY {
+            self.send(task, edge, ON_ARRIVAL);
+        } else {
+            self.pass_branch_on(task, replica, variant, edge);
+        }
+    }
+
+    #[inline(never)]
+    fn pass_branch_on(&mut self, task: Task, replica: u32, variant: u32, edge: u32) {
+        let Some(epoch) = self.flights.get(task.flight).map(|flight| flight.epoch) else {
+            return;
+        };
+        let ended = self.ended(epoch, task, replica, variant);
+        self.branches.free(task.copy);
+        self.forward(task, edge, &ended);
+    }
+
+    /// Sends every child its copies. If that comes to none, the result at hand is the last on its way.
+    #[inline(never)]
+    pub(super) fn fan_out(
+        &mut self,
+        plan: &Compiled,
+        task: Task,
+        replica: u32,
+        variant: u32,
+        outcome: Outcome,
+    ) {
+        let Some(CompiledExit::FanOut(children)) = plan.exits.get(outcome.exit()) else {
+            return;
+        };
+        let rng = &mut self.rng;
+        let drawn = children.iter().map(|(edge, copies)| (*edge, copies.draw(rng)));
+        let copies: Vec<(u32, u32)> = drawn.collect();
+        if task.copy != NO_COPY {
+            self.note_factors(plan, task, variant, &copies);
+        }
+        let total: u32 = copies.iter().map(|(_, copies)| copies).sum();
+        let Some(flight) = self.flights.get_mut(task.flight).filter(|_| total > 0) else {
+            return self.reply(task, variant, outcome.right());
+        };
+        flight.open += total - 1;
+        flight.copies += total - 1;
+        let epoch = flight.epoch;
+        let ended = self.ended(epoch, task, replica, variant);
+        self.branches.free(task.copy);
+        for (edge, copies) in copies {
+            for _ in 0..copies {
+                self.forward(task, edge, &ended);
+            }
+        }
+    }
+
+    /// What workers count and tell by heartbeat: the multiplicative factors of their variants (Loki §4.2).
+    fn note_factors(&mut self, plan: &Compiled, task: Task, variant: u32, copies: &[(u32, u32)]) {
+        let stage = plan.stages.get(usize::from(task.stage));
+        let (Some(stage), Some(replanning)) = (stage, &mut self.replanning) else {
+            return;
+        };
+        for (edge, copies) in copies {
+            let to = plan.edges.get(*edge as usize);
+            let to = to.and_then(|edge| plan.stages.get(usize::from(edge.stage)));
+            if let Some(to) = to {
+                replanning.note(stage.task, variant, to.task, *copies);
+            }
+        }
+    }
+
+    fn ended(&mut self, epoch: u32, task: Task, sender: u32, variant: u32) -> Ended {
+        Ended {
+            epoch,
+            sender,
+            path: (task.copy != NO_COPY).then(|| self.path_on(task, variant).0),
+            judged: self.judged(epoch, task),
+        }
+    }
+
+    fn judged(&self, epoch: u32, task: Task) -> Option<Judged> {
+        let plan = &self.epochs.get(epoch)?.plan;
+        let stage = plan.stages.get(usize::from(task.stage))?;
+        let judges = stage.of_task && plan.dropping != Dropping::None && task.copy != NO_COPY;
+        judges.then(|| Judged {
+            dropping: plan.dropping,
+            spent_us: self.now.saturating_sub(self.branches.get(task.copy).joined),
+            budget_us: stage.budget_us,
+            left_us: self.left_us(task),
+        })
+    }
+
+    /// Time from here on until a request misses its deadline or objective, less the hops that are still to come.
+    fn left_us(&self, task: Task) -> Option<u64> {
+        let flight = self.flights.get(task.flight)?;
+        let slo = self.config.slo_us;
+        let objective = slo.map_or(NEVER, |slo| flight.arrived.saturating_add(slo));
+        let end = flight.deadline.min(objective);
+        let hops = self.config.hop_us + self.back_us;
+        (end != NEVER).then(|| end.saturating_sub(self.now.saturating_add(hops)))
+    }
+
+    /// Sends one copy of a result along an edge, or another way, or nowhere.
+    fn forward(&mut self, from: Task, edge: u32, ended: &Ended) {
+        let task = self.task(from.flight, from.attempt, ended.path);
+        if ended.path.is_none() {
+            return self.send(task, edge, ON_ARRIVAL);
+        }
+        let Some(chosen) = self.choose_for(ended, edge) else {
+            return self.send(task, edge, ON_ARRIVAL);
+        };
+        let Some(judged) = ended.judged else {
+            return self.send(task, edge, chosen);
+        };
+        match self.decide(ended.epoch, edge, chosen, judged) {
+            Decision::Forward => self.send(task, edge, chosen),
+            Decision::Reroute(backup) => {
+                self.report.rerouted += 1;
+                self.send(task, edge, backup);
+            }
+            Decision::Drop(_) => self.lose(task, Loss::Dropped),
+        }
+    }
+
+    /// The replica that a pipeline's request is sent on to. Every sender has a sequence of draws of its own: in one that all
+    /// share, the draws for two tasks of a request follow each other, and the variant of the one would say that of the other.
+    fn choose_for(&mut self, ended: &Ended, edge: u32) -> Option<u32> {
+        let sender = self.fleet.replica(ended.sender)?;
+        sender.draws = sender.draws.wrapping_add(1);
+        let draws = sender.draws;
+        self.choose_by(ended.epoch, edge, draws)
+            .map(|(replica, _)| replica)
+    }
+
+    fn decide(&mut self, epoch: u32, edge: u32, chosen: u32, judged: Judged) -> Decision<u32> {
+        let plan = self.epochs.get(epoch).map(|epoch| &epoch.plan);
+        let Some((plan, edge)) = plan.and_then(|plan| Some((plan, plan.edges.get(edge as usize)?))) else {
+            return Decision::Forward;
+        };
+        let fleet = &self.fleet;
+        let stage = |replica: u32| {
+            let variant = fleet.replicas.get(replica as usize)?.variant;
+            plan.stages.get(usize::from(edge.stage_for(variant)))
+        };
+        let next = stage(chosen);
+        let forwarding = Forwarding {
+            spent_us: judged.spent_us,
+            budget_us: judged.budget_us,
+            left_us: judged.left_us,
+            run_us: next.map_or(0, |next| next.run_us),
+            last: next.is_some_and(|next| next.last),
+        };
+        let alive = edge.backup.iter().copied();
+        let alive = alive.filter(|replica| fleet.health(*replica).believed_alive());
+        let backups = alive.filter_map(|replica| {
+            let stage = stage(replica)?;
+            Some(Backup {
+                replica,
+                run_us: stage.run_us,
+                accuracy: stage.accuracy,
+            })
+        });
+        let draw = if forwarding.late_us() > 0 {
+            rand::Rng::random(&mut self.rng)
+        } else {
+            0.0
+        };
+        rerouting::decide(judged.dropping, &forwarding, backups, draw)
+    }
+}
