@@ -153,8 +153,8 @@ impl TaskVariant {
         self.multiplicative_factor * ratio
     }
 
-    /// Profiled time of a batch of this size, microseconds: between two sizes on the line between them, below the smallest and above
-    /// the largest in proportion to nothing better than the nearest. `None` without measurements.
+    /// Profiled time of a batch of this size, microseconds: between two measured sizes on the line between them, beyond them that of
+    /// the nearest. `None` without measurements.
     pub fn latency_us(&self, batch: u32) -> Option<f64> {
         let above = self.latency.partition_point(|sample| sample.batch < batch);
         let below = above.checked_sub(1).and_then(|at| self.latency.get(at));

@@ -30,6 +30,13 @@ pub(super) struct Tally {
     pub(super) loss: Option<Loss>,
 }
 
+impl Tally {
+    /// The mean accuracy of the ways that were answered; `None` where none is known.
+    pub(super) fn mean(&self) -> Option<f64> {
+        (self.sinks > 0).then(|| self.accuracy / f64::from(self.sinks))
+    }
+}
+
 /// The copies of a pipeline's requests, in places that are used again.
 #[derive(Debug, Default)]
 pub(super) struct Branches {

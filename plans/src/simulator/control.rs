@@ -140,8 +140,8 @@ impl<O: Observer> Engine<'_, O> {
 
     /// Requests that wait for the variant of the running gear's first stage.
     fn first_queue(&self) -> usize {
-        let plan = self.epochs.current().map(|epoch| &epoch.plan);
-        let gear = plan.and_then(|plan| plan.gears.get(self.control.gear as usize));
+        let plan = &self.epochs.current().plan;
+        let gear = plan.gears.get(self.control.gear as usize);
         let first = gear.map_or(0, |gear| gear.first);
         let replicas = self.fleet.replicas.iter();
         replicas
@@ -165,9 +165,7 @@ impl<O: Observer> Engine<'_, O> {
 
     /// The triggers of the running gear, for every replica of the plan in force.
     pub(super) fn batch_as_the_gear_says(&mut self) {
-        let Some(plan) = self.epochs.current().map(|epoch| Arc::clone(&epoch.plan)) else {
-            return;
-        };
+        let plan = Arc::clone(&self.epochs.current().plan);
         let Some(gear) = plan.gears.get(self.control.gear as usize) else {
             return;
         };

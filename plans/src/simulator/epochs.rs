@@ -28,6 +28,17 @@ pub(super) struct Epoch {
 }
 
 impl Epoch {
+    fn new(plan: Arc<Compiled>, fleet: &Fleet) -> Self {
+        let mut epoch = Self {
+            plan,
+            flights: 0,
+            edges: Vec::new(),
+            groups: Vec::new(),
+        };
+        epoch.learn(fleet);
+        epoch
+    }
+
     /// Where an edge leads for this draw, and the stage that it names.
     #[inline]
     pub(super) fn destination(&self, edge: u32, draw: f64) -> Option<(Destination<u32>, u16)> {
@@ -73,89 +84,87 @@ impl Epoch {
 /// The plans that requests are in flight under, each in a place that is used again.
 #[derive(Debug)]
 pub(super) struct Epochs {
-    places: Vec<Option<Epoch>>,
-    current: u32,
+    /// The plan that admits. By itself, since almost every look-up is for it.
+    current: Epoch,
+    /// Its place.
+    place: u32,
+    /// Those before it, by place.
+    older: Vec<Option<Epoch>>,
 }
 
 impl Epochs {
     pub(super) fn new(plan: Arc<Compiled>, fleet: &Fleet) -> Self {
-        let mut epochs = Self {
-            places: Vec::new(),
-            current: 0,
-        };
-        epochs.begin(plan, fleet);
-        epochs
+        Self {
+            current: Epoch::new(plan, fleet),
+            place: 0,
+            older: vec![None],
+        }
     }
 
     /// The place of the plan that admits.
     #[inline]
     pub(super) fn current_place(&self) -> u32 {
-        self.current
+        self.place
     }
 
     #[inline]
-    pub(super) fn current(&self) -> Option<&Epoch> {
-        self.get(self.current)
+    pub(super) fn current(&self) -> &Epoch {
+        &self.current
     }
 
     #[inline]
     pub(super) fn get(&self, place: u32) -> Option<&Epoch> {
-        self.places.get(place as usize)?.as_ref()
+        if place == self.place {
+            return Some(&self.current);
+        }
+        self.older.get(place as usize)?.as_ref()
     }
 
     /// From now on this plan admits. The one before is forgotten if nothing is in flight under it.
     pub(super) fn begin(&mut self, plan: Arc<Compiled>, fleet: &Fleet) {
-        let before = self.current;
-        let mut epoch = Epoch {
-            plan,
-            flights: 0,
-            edges: Vec::new(),
-            groups: Vec::new(),
-        };
-        epoch.learn(fleet);
-        let free = self.places.iter().position(Option::is_none);
-        let place = free.unwrap_or_else(|| {
-            self.places.push(None);
-            self.places.len() - 1
-        });
-        if let Some(free) = self.places.get_mut(place) {
-            *free = Some(epoch);
+        let before = std::mem::replace(&mut self.current, Epoch::new(plan, fleet));
+        if before.flights > 0
+            && let Some(place) = self.older.get_mut(self.place as usize)
+        {
+            *place = Some(before);
         }
-        self.current = place as u32;
-        self.forget(before);
+        let free = self.older.iter().position(Option::is_none);
+        let place = free.unwrap_or_else(|| {
+            self.older.push(None);
+            self.older.len() - 1
+        });
+        self.place = place as u32;
     }
 
     /// A request was admitted under the current plan.
     #[inline]
     pub(super) fn enter(&mut self) {
-        if let Some(Some(epoch)) = self.places.get_mut(self.current as usize) {
-            epoch.flights += 1;
-        }
+        self.current.flights += 1;
     }
 
     /// The place of a request that was admitted under this plan is free again. True if the plan is forgotten with it.
     #[inline]
     pub(super) fn leave(&mut self, place: u32) -> bool {
-        if let Some(Some(epoch)) = self.places.get_mut(place as usize) {
-            epoch.flights = epoch.flights.saturating_sub(1);
+        if place == self.place {
+            self.current.flights = self.current.flights.saturating_sub(1);
+            return false;
         }
-        place != self.current && self.forget(place)
-    }
-
-    fn forget(&mut self, place: u32) -> bool {
-        let Some(kept) = self.places.get_mut(place as usize) else {
+        let Some(kept) = self.older.get_mut(place as usize) else {
             return false;
         };
-        let over = kept.as_ref().is_some_and(|epoch| epoch.flights == 0) && place != self.current;
-        if over {
-            *kept = None;
-        }
-        over
+        let over = kept.take_if(|epoch| {
+            epoch.flights = epoch.flights.saturating_sub(1);
+            epoch.flights == 0
+        });
+        over.is_some()
     }
 
     /// The plans that are kept.
     pub(super) fn plans(&self) -> impl Iterator<Item = &Compiled> {
-        self.places.iter().flatten().map(|epoch| &*epoch.plan)
+        let older = self.older.iter().flatten();
+        std::iter::once(&self.current)
+            .chain(older)
+            .map(|epoch| &*epoch.plan)
     }
 
     /// Whether a request may still be sent to this replica.
@@ -165,7 +174,8 @@ impl Epochs {
 
     /// Brings what edges and queue groups know in line with who lives.
     pub(super) fn learn_who_lives(&mut self, fleet: &Fleet) {
-        for epoch in self.places.iter_mut().flatten() {
+        self.current.learn(fleet);
+        for epoch in self.older.iter_mut().flatten() {
             epoch.learn(fleet);
         }
     }

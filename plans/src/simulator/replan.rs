@@ -79,7 +79,7 @@ impl<O: Observer> Engine<'_, O> {
                 made,
             })
         };
-        let placement = self.epochs.current().map(|epoch| epoch.plan.placement.iter());
+        let placement = self.epochs.current().plan.placement.iter();
         let replica = |number: &u32| {
             let (known, state) = (
                 self.world.replicas.get(*number as usize)?,
@@ -97,7 +97,7 @@ impl<O: Observer> Engine<'_, O> {
             arrivals,
             in_flight: self.in_flight,
             factors: factors.iter().filter_map(factor).collect(),
-            replicas: placement.into_iter().flatten().filter_map(replica).collect(),
+            replicas: placement.filter_map(replica).collect(),
             active_devices: self.fleet.active,
             loading,
         }
