@@ -113,17 +113,17 @@ impl Delivery {
             request.inputs = inputs;
         }
         duty.exchange
-            .dispatch(adopted, edge, request, self.deadline, self.trace);
+            .dispatch(&duty.replica, adopted, edge, request, self.deadline, self.trace);
     }
 
     /// Passes on the requests that a pipeline's task made of this one, and answers with how many there are and with the task's
     /// own outputs. One that is dropped for being late is answered in its branch.
     pub(crate) fn fork(mut self, adopted: &Adopted, children: &[Child], forked: Forked) {
-        let Some(exchange) = self.duty.as_ref().map(|duty| duty.exchange.clone()) else {
-            return;
-        };
+        let Some(duty) = &self.duty else { return };
+        let (exchange, replica) = (duty.exchange.clone(), duty.replica.clone());
         let stage = adopted.stage(self.request.gear, &self.request.stage);
         let spent = Spent {
+            at: &replica,
             spent_us: exchange.clock().now().saturating_sub(self.arrived),
             budget_us: stage.and_then(|stage| stage.budget_us),
         };

@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -57,8 +57,9 @@ pub struct LocalReplica {
 /// Bytes that the headers of a message may take of the broker's `max_payload`.
 pub const HEADROOM: usize = 1024;
 
-/// The time that a request spent at a pipeline's task, and what it should have, microseconds.
-pub(crate) struct Spent {
+/// The time that a request spent at a replica of a pipeline's task, and what it should have, microseconds.
+pub(crate) struct Spent<'a> {
+    pub(crate) at: &'a str,
     pub(crate) spent_us: u64,
     pub(crate) budget_us: Option<u64>,
 }
@@ -87,7 +88,9 @@ struct Inner {
     /// Stage to the replicas of this process that serve it.
     stages: DashMap<String, Vec<LocalReplica>>,
     liveness: Mutex<Liveness>,
-    draws: AtomicU64,
+    /// By who sends. One sequence for all would tie the draws of a request to each other: who was drawn at one task would say who
+    /// is drawn at the next.
+    draws: DashMap<String, u64>,
 }
 
 impl Exchange {
@@ -104,7 +107,7 @@ impl Exchange {
             ingresses: DashMap::new(),
             stages: DashMap::new(),
             liveness: Mutex::default(),
-            draws: AtomicU64::new(0),
+            draws: DashMap::new(),
         }))
     }
 
@@ -179,16 +182,17 @@ impl Exchange {
     }
 
     /// Sends a request along an edge of the plan that admitted it: to a replica of this process where the policy prefers one,
-    /// else over the bus. Returns the replica it went to, where that is known.
+    /// else over the bus. `from` is the replica or ingress that sends it. Returns the replica it went to, where that is known.
     pub fn dispatch(
         &self,
+        from: &str,
         adopted: &Adopted,
         edge: &Edge,
         request: StageRequest,
         deadline: u64,
         trace: Trace,
     ) -> Option<String> {
-        match self.destination(edge) {
+        match self.destination(from, edge) {
             Destination::Replica(id) => {
                 let id = id.to_owned();
                 self.to_replica(adopted, edge, &id, request, deadline, trace);
@@ -209,9 +213,9 @@ impl Exchange {
         request: StageRequest,
         deadline: u64,
         trace: Trace,
-        spent: &Spent,
+        spent: &Spent<'_>,
     ) -> Result<(), Box<(StageRequest, Dropped)>> {
-        let Destination::Replica(chosen) = self.destination(edge) else {
+        let Destination::Replica(chosen) = self.destination(spent.at, edge) else {
             self.to_group(edge, request, deadline, trace);
             return Ok(());
         };
@@ -235,7 +239,8 @@ impl Exchange {
         });
         let backups: Vec<Backup<&str>> = backups.collect();
         let dropping = adopted.plan.dropping;
-        let to = match rerouting::decide(dropping, &forwarding, backups.iter().copied(), self.draw()) {
+        let draw = self.draw(spent.at);
+        let to = match rerouting::decide(dropping, &forwarding, backups.iter().copied(), draw) {
             Decision::Forward => chosen,
             Decision::Reroute(backup) => backup,
             Decision::Drop(dropped) => return Err(Box::new((request, dropped))),
@@ -244,8 +249,8 @@ impl Exchange {
         Ok(())
     }
 
-    fn destination<'a>(&self, edge: &'a Edge) -> Destination<&'a str> {
-        routing::destination(edge, |replica| self.reachable(replica), self.draw())
+    fn destination<'a>(&self, from: &str, edge: &'a Edge) -> Destination<&'a str> {
+        routing::destination(edge, |replica| self.reachable(replica), self.draw(from))
     }
 
     fn to_replica(
@@ -378,8 +383,13 @@ impl Exchange {
         }
     }
 
-    fn draw(&self) -> f64 {
-        routing::draw(self.0.draws.fetch_add(1, Ordering::Relaxed))
+    fn draw(&self, from: &str) -> f64 {
+        if let Some(mut count) = self.0.draws.get_mut(from) {
+            *count += 1;
+            return routing::draw(*count);
+        }
+        self.0.draws.insert(from.to_owned(), 0);
+        routing::draw(0)
     }
 }
 

@@ -9,6 +9,7 @@ use std::{sync::Arc, time::Duration};
 use actix::{Recipient, dev::ToEnvelope};
 use async_nats::{Message, Subject};
 use futures::StreamExt;
+use kaskade_plans::gather::Branch;
 use tokio::sync::{Semaphore, watch};
 
 use crate::{

@@ -72,10 +72,15 @@ fn find(labels: &[f32]) -> Vec<Tensor> {
     vec![Tensor::from_f32("labels", &[labels.len()], &labels).unwrap()]
 }
 
-const CLASSIFIERS: [(&str, f64, u64); 2] = [("accurate", 0.9, 5_000), ("quick", 0.7, 1_000)];
+/// Variant, accuracy, and execution time in microseconds, as if profiled.
+const PROFILED: [(&str, f64, u64); 3] = [
+    ("finder", 0.8, 2_000),
+    ("accurate", 0.9, 5_000),
+    ("quick", 0.7, 1_000),
+];
 
 fn stage(task: &str, variant: &str, exit: Exit) -> Stage {
-    let profiled = CLASSIFIERS.iter().find(|(name, ..)| *name == variant);
+    let profiled = PROFILED.iter().find(|(name, ..)| *name == variant);
     Stage {
         name: format!("{task}-{variant}"),
         task: Some(task.into()),
@@ -277,7 +282,7 @@ fn siblings_share_a_task_and_each_has_its_own_stage() {
             .iter()
             .filter(|(_, stage, _)| *stage == "classify-quick")
             .count();
-        assert_eq!(quick, 4);
+        assert!((3..=5).contains(&quick), "{quick} of 8 at equal shares");
     });
     node.stop();
 }

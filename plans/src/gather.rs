@@ -37,6 +37,11 @@ impl Branch {
         self.0.is_empty()
     }
 
+    /// The tasks on the way to it, from the root.
+    pub fn levels(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(task, _)| task.as_str())
+    }
+
     /// The branch of that number to a task below this one.
     #[must_use]
     pub fn child(&self, task: &str, index: u32) -> Self {
@@ -271,11 +276,11 @@ mod tests {
             let mut open = vec![Branch::ROOT];
             let mut counts = counts.into_iter();
             while let Some(next) = open.pop() {
-                let count = counts.next().unwrap_or(0);
+                let deepest = next.0.len() == MAX_LEVELS;
+                let count = counts.next().filter(|_| !deepest).unwrap_or(0);
                 open.extend((0..count).map(|index| next.child("t", index)));
                 all.push((next, of("t", count)));
             }
-            all.retain(|(branch, _)| branch.0.len() <= MAX_LEVELS);
             all
         })
     }

@@ -181,8 +181,13 @@ impl From<Size> for String {
 }
 
 impl fmt::Display for Size {
+    /// As people write it, where that is exact.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        bytesize::ByteSize::b(self.0).display().iec().fmt(f)
+        let short = bytesize::ByteSize::b(self.0).display().iec().to_string();
+        if short.parse().is_ok_and(|read: Self| read == *self) {
+            return f.write_str(&short);
+        }
+        write!(f, "{} B", self.0)
     }
 }
 

@@ -6,6 +6,7 @@ use actix::Addr;
 use async_nats::{Message, StatusCode};
 use futures::StreamExt;
 use kaskade_models::Tensor;
+use kaskade_plans::gather::Branch;
 use tokio::sync::{Semaphore, watch};
 
 use super::{Client, Inbound, Ingress, IngressConfig, Undeliverable, reply};

@@ -17,7 +17,7 @@ use kaskade_plans::{
     admission::{Admission, AdmissionConfig},
     drift::DriftConfig,
     gather::{Branch, Gather},
-    ledger::{Admitted, Answer, Failure, Ledger, LedgerConfig},
+    ledger::{Admitted, Ledger, LedgerConfig},
     plan::Edge,
     shifting::ShiftConfig,
 };
@@ -33,8 +33,7 @@ use crate::{
     headers::Trace,
     metrics::Metrics,
     planbook::{Adopted, PlanBook},
-    router::{self, Way},
-    wire::{ContentType, Done, DoneResult, StageRequest},
+    wire::{ContentType, DoneResult, StageRequest},
 };
 
 /// What an ingress allows.
@@ -197,7 +196,9 @@ impl Ingress {
         edge.stage.clone_into(&mut kept.stage);
         let adopted = Arc::clone(&kept.adopted);
         let (deadline, trace) = (kept.deadline, kept.trace);
-        let to = self.exchange.dispatch(&adopted, edge, request, deadline, trace);
+        let to = self
+            .exchange
+            .dispatch(&self.id, &adopted, edge, request, deadline, trace);
         self.ledger.sent(id, attempt, to.as_deref(), now);
     }
 

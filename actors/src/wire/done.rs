@@ -8,7 +8,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::lists::at_most;
-use super::{Hop, MAX_HOPS, Message, hops_hint, tensors};
+use super::{Hop, MAX_HOPS, Message, branch_name_hint, hops_hint, tensors};
 use crate::fault::{Code, Fault};
 
 /// The result of a stage, for the ingress that owns the request.
@@ -77,10 +77,20 @@ impl Message for Done {
 
     fn size_hint(&self) -> usize {
         let result = match &self.result {
-            DoneResult::Outputs { outputs, .. } => tensors::size_hint(outputs),
+            DoneResult::Outputs {
+                outputs, children, ..
+            } => {
+                let children = children.keys().map(|task| task.len() + 16);
+                tensors::size_hint(outputs) + children.sum::<usize>() + 16
+            }
             DoneResult::Fault(fault) => fault.message.len(),
         };
-        result + hops_hint(&self.hops) + self.stage.len() + self.replica.len() + 128
+        result
+            + hops_hint(&self.hops)
+            + branch_name_hint(&self.branch)
+            + self.stage.len()
+            + self.replica.len()
+            + 128
     }
 }
 

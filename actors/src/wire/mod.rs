@@ -186,7 +186,12 @@ impl Message for StageRequest {
     const NAME: &'static str = "StageRequest";
 
     fn size_hint(&self) -> usize {
-        tensors::size_hint(&self.inputs) + hops_hint(&self.hops) + self.ingress.len() + self.stage.len() + 96
+        tensors::size_hint(&self.inputs)
+            + hops_hint(&self.hops)
+            + branch_name_hint(&self.branch)
+            + self.ingress.len()
+            + self.stage.len()
+            + 96
     }
 }
 
@@ -207,7 +212,22 @@ pub struct Hop {
 }
 
 fn branch_hint(branch: &BranchReply) -> usize {
-    tensors::size_hint(&branch.outputs) + branch.stage.len() + branch.variant.len() + 96
+    tensors::size_hint(&branch.outputs)
+        + branch_name_hint(&branch.branch)
+        + branch.stage.len()
+        + branch.variant.len()
+        + branch.error.as_ref().map_or(0, |fault| fault.message.len() + 32)
+        + 96
+}
+
+fn branch_name_hint(branch: &Branch) -> usize {
+    let levels = branch.levels();
+    levels.map(|task| task.len() + 16).sum::<usize>() + 16
+}
+
+fn forks_hint(forks: &Forks) -> usize {
+    let children = forks.children.keys();
+    children.map(|task| task.len() + 16).sum::<usize>() + 48
 }
 
 fn hops_hint(hops: &[Hop]) -> usize {
@@ -246,7 +266,11 @@ impl Message for Beat {
 
     fn size_hint(&self) -> usize {
         let replicas = self.replicas.iter();
-        128 + self.actor.len()
+        let forks = self.forks.iter();
+        160 + forks
+            .map(|(variant, forks)| variant.len() + forks_hint(forks))
+            .sum::<usize>()
+            + self.actor.len()
             + self.kind.len()
             + replicas
                 .map(|replica| replica.id.len() + replica.stage.len() + replica.variant.len() + 64)

@@ -206,6 +206,11 @@ fn done() -> impl Strategy<Value = Done> {
         })
 }
 
+fn forks() -> impl Strategy<Value = Forks> {
+    let children = btree_map("[a-z]{1,8}", any::<u64>(), 0..3);
+    (any::<u64>(), children).prop_map(|(requests, children)| Forks { requests, children })
+}
+
 fn beat() -> impl Strategy<Value = Beat> {
     let replica = ("[a-z]{1,8}", "[a-z]{0,8}", "[a-z]{0,8}", any::<(u32, u32)>()).prop_map(
         |(id, stage, variant, (queue, in_flight))| ReplicaBeat {
@@ -221,14 +226,16 @@ fn beat() -> impl Strategy<Value = Beat> {
         "[a-z]{1,8}",
         vec(replica, 0..4),
         any::<(u32, u32, u64, u64)>(),
+        btree_map("[a-z]{1,8}", forks(), 0..3),
     )
         .prop_map(
-            |(actor, kind, replicas, (queue, in_flight, epoch, sequence))| Beat {
+            |(actor, kind, replicas, (queue, in_flight, epoch, sequence), forks)| Beat {
                 actor,
                 kind,
                 replicas,
                 queue,
                 in_flight,
+                forks,
                 epoch,
                 sequence,
             },
@@ -350,6 +357,7 @@ fn what_shifters_and_planners_say_survives_the_wire() {
         reason: "more load".into(),
         peak_qps: Some(100.0),
         measured: vec![1.0],
+        forks: BTreeMap::from([("w".into(), BTreeMap::from([("v".into(), Forks::default())]))]),
     });
     for report in [
         PlanReport::Adopted { epoch: 4 },
@@ -408,12 +416,14 @@ fn a_hand_written_worker_answers_with_two_fields() {
         outputs,
         confidence,
         routed,
+        children,
     } = done.result
     else {
         panic!("a fault")
     };
     assert_eq!(outputs[0].to_f32(), Ok(vec![1.0, 0.5]));
     assert_eq!((confidence, routed), (Some(0.9), false));
+    assert!(children.is_empty() && done.branch.is_root());
 }
 
 #[test]

@@ -118,11 +118,11 @@ impl<O: Observer> Engine<'_, O> {
         let size = replica.batch.len();
         let times = self.world.run_times.get(replica.run_times as usize);
         let cost = times.map(|times| times.of(size)).unwrap_or_default();
-        let until = now.saturating_add(cost.run_us);
+        let device = self.fleet.devices.get_mut(replica.device as usize);
+        let follows = device.is_some_and(|device| device.batch_starts(now));
+        let turnaround_us = if follows { self.config.turnaround_us } else { 0 };
+        let until = now.saturating_add(cost.run_us + turnaround_us);
         replica.run = Some(Running { from: now, until });
-        if let Some(device) = self.fleet.devices.get_mut(replica.device as usize) {
-            device.batch_starts(now);
-        }
         if let Some(variant) = self.report.variants.get_mut(replica.variant as usize) {
             variant.batches += 1;
             variant.runs += size as u64;

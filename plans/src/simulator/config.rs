@@ -24,6 +24,9 @@ pub struct SimConfig {
     pub entry_hop_us: u64,
     /// From one stage to the next.
     pub hop_us: u64,
+    /// From the end of a batch to the beginning of the next, where requests wait for it: what it takes to hear of the one and to
+    /// hand over the other. A batch that begins on an idle device has it in the hops.
+    pub turnaround_us: u64,
     /// How gears are chosen; absent: the service stays in [`SimConfig::start_gear`].
     pub shift: Option<ShiftConfig>,
     /// The gear it starts in.
@@ -91,6 +94,7 @@ impl Default for SimConfig {
             seed: 0,
             entry_hop_us: 0,
             hop_us: 0,
+            turnaround_us: 0,
             shift: None,
             start_gear: 0,
             budget_us: None,

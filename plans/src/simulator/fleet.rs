@@ -71,17 +71,22 @@ pub(super) struct Running {
 #[derive(Debug, Default)]
 pub(super) struct DeviceState {
     pub(super) turns: Turns<u32>,
+    /// When a batch ended last.
+    ended: Option<u64>,
     busy: Meter,
     up: Meter,
 }
 
 impl DeviceState {
-    pub(super) fn batch_starts(&mut self, now: u64) {
+    /// True if it follows another one without a pause.
+    pub(super) fn batch_starts(&mut self, now: u64) -> bool {
         self.busy.start(now);
+        self.ended == Some(now)
     }
 
     pub(super) fn batch_ends(&mut self, now: u64) {
         self.busy.stop(now);
+        self.ended = Some(now);
     }
 
     /// Time with a batch running, and with a replica loaded or loading, until `now`.

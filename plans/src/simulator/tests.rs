@@ -260,6 +260,26 @@ fn devices_taken_in_turns_serve_queues_in_the_order_in_which_they_fell_due() {
 }
 
 #[test]
+fn a_batch_that_follows_another_begins_after_the_turnaround() {
+    for sharing in [Sharing::Concurrent, Sharing::Exclusive] {
+        let (mut plan, profile) = two_stages(sharing, &["s-0@a", "t-0@b"]);
+        plan.gears[0].wiring.stages[0].exit = Exit::Reply;
+        let config = SimConfig {
+            turnaround_us: 5,
+            ..SimConfig::default()
+        };
+        // Two wait for the end of the first; the last comes to an idle device.
+        let (_, seen) = simulate(&plan, &profile, &config, [0, 10, 20, 500]);
+        let together = 110 + 5 + 120;
+        assert_eq!(
+            latencies(&seen),
+            [110, together - 10, together - 20, 110],
+            "{sharing:?}"
+        );
+    }
+}
+
+#[test]
 fn a_queue_waits_for_company_and_no_longer_than_it_may() {
     let batching = Batching {
         min_queue: 3,

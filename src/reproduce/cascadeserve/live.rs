@@ -43,6 +43,7 @@ const WARM_UP: Duration = Duration::from_secs(1);
 struct Hops {
     entry_us: u64,
     between_us: u64,
+    turnaround_us: u64,
 }
 
 /// An app in this process, and what it is asked.
@@ -68,8 +69,9 @@ pub(super) fn run(app: &Path, profile: &Profile, folder: &Path, seed: u64) -> an
     };
     let (profile, hops) = bench.as_served(profile)?;
     found.assumptions.push(format!(
-        "models compute on {threads} of {cores} cores; latencies of batches as measured while serving; {} us between client and service, there and back, {} us between stages",
-        hops.entry_us, hops.between_us
+        "models compute on {threads} of {cores} cores; latencies of batches as measured while serving; {} us between client and service, there and back, {} us between stages, {} us \
+         between two batches",
+        hops.entry_us, hops.between_us, hops.turnaround_us
     ));
     found.claims.extend(bench.spike(&profile, hops)?);
     let (claim, picture) = bench.compare(&profile, hops)?;
@@ -173,16 +175,19 @@ impl Bench {
             runs.push(by_size);
         }
         for (variant, by_size) in served.variants.iter_mut().zip(&runs) {
-            variant.costs = costs(&variant.costs, by_size, gap_us);
+            variant.costs = costs(&variant.costs, by_size);
         }
         let entry_us = mean(&outside).context("nothing was answered while serving was measured")?;
-        say(&format!("serving adds {entry_us:.0} us to a request"));
+        say(&format!(
+            "serving adds {entry_us:.0} us to a request, and {gap_us:.0} us between two batches"
+        ));
         Ok((
             served,
             Hops {
                 entry_us: entry_us as u64,
                 // A hop between stages is two mailboxes; entering and leaving are those and the broker twice.
                 between_us: entry_us as u64 / 6,
+                turnaround_us: gap_us as u64,
             },
         ))
     }
@@ -206,6 +211,7 @@ impl Bench {
             seed: self.seed,
             entry_hop_us: hops.entry_us,
             hop_us: hops.between_us,
+            turnaround_us: hops.turnaround_us,
             shift: Some(ShiftConfig::default()),
             ..SimConfig::default()
         };
@@ -411,15 +417,15 @@ fn gap(seen: &[Seen]) -> Option<f64> {
     Some(((elapsed.as_micros() as f64 - ran_us) / batches).max(0.0))
 }
 
-/// Mean latencies of the batch sizes that were seen often enough, with the pause that follows a batch; what was not seen keeps
-/// its profiled cost, raised where serving was slower than profiling. Means, because it is means that make queues.
-fn costs(profiled: &[BatchCost], runs: &Runs, gap_us: f64) -> Vec<BatchCost> {
+/// Mean latencies of the batch sizes that were seen often enough; what was not seen keeps its profiled cost, raised where serving
+/// was slower than profiling. Means, because it is means that make queues.
+fn costs(profiled: &[BatchCost], runs: &Runs) -> Vec<BatchCost> {
     const OFTEN: usize = 8;
     let often = |(batch, times): &(&u32, &Vec<u32>)| times.len() >= OFTEN * **batch as usize;
     let served: Vec<(u32, f64)> = runs
         .iter()
         .filter(often)
-        .filter_map(|(batch, times)| Some((*batch, (mean(times)? + gap_us) / 1e6)))
+        .filter_map(|(batch, times)| Some((*batch, mean(times)? / 1e6)))
         .collect();
     let slower: Vec<f64> = served
         .iter()
