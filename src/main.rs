@@ -8,6 +8,7 @@
 //! | [`data`] | labelled samples |
 //! | [`appplan`] | the plan that an app asks for |
 //! | [`planning`] | cascades from a profile |
+//! | [`pipelines`] | pipelines as the command line names them |
 //! | [`gearing`] | gear plans from a profile |
 //! | [`replanning`] | other plans for an app that is being served |
 //! | [`serving`] | an app on the bus, and who asks it |
@@ -23,6 +24,7 @@ mod family;
 mod gearing;
 mod load;
 mod measure;
+mod pipelines;
 mod planning;
 mod replanning;
 mod report;
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         Verb::Profile(args) => verbs::profile::run(&args),
         Verb::Plan(verbs::plan::Planner::Cascade(args)) => verbs::plan::cascade(&args),
         Verb::Plan(verbs::plan::Planner::Gears(args)) => verbs::gears::run(&args),
+        Verb::Plan(verbs::plan::Planner::Pipeline(args)) => verbs::pipeline::run(&args),
         Verb::Simulate(args) => verbs::simulate::run(&args),
         Verb::Reproduce(system) => verbs::reproduce::run(&system),
         Verb::Serve(args) => verbs::serve::run(&args),

@@ -226,7 +226,9 @@ fn a_failed_branch_is_that_branchs_and_only_if_all_fail_the_requests() {
 fn late(app: &str, dropping: Dropping, budget_us: u64) -> Plan {
     let mut plan = local(app);
     plan.dropping = dropping;
-    plan.gears[0].wiring.stages[0].budget_us = Some(budget_us);
+    for stage in &mut plan.gears[0].wiring.stages {
+        stage.budget_us = Some(budget_us);
+    }
     plan
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod demo;
 pub(crate) mod explain;
 pub(crate) mod gears;
 pub(crate) mod infer;
+pub(crate) mod pipeline;
 pub(crate) mod plan;
 pub(crate) mod profile;
 pub(crate) mod replan;

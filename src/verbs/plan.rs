@@ -17,6 +17,7 @@ use crate::report::{self, graph};
 pub(crate) enum Planner {
     Cascade(Cascade),
     Gears(Box<super::gears::Args>),
+    Pipeline(super::pipeline::Args),
 }
 
 /// Plans a confidence cascade (HybridServe): finds the accuracy-energy frontier, picks a point on it, drops variants that do not

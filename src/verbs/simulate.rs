@@ -54,6 +54,9 @@ pub(crate) struct Args {
     /// No shift down while the load is below this many times the first queue's length, per second.
     #[arg(long, value_name = "PER_SECOND", default_value_t = ShiftConfig::default().alpha)]
     alpha: f64,
+    /// No shift down for this long after a shift up.
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    hold: Span,
     /// Stay in this gear instead of shifting.
     #[arg(long, value_name = "GEAR")]
     gear: Option<u32>,
@@ -136,6 +139,7 @@ fn simulate(
     let micros = |span: Span| span.duration().as_micros() as u64;
     let shift = ShiftConfig {
         alpha: args.alpha,
+        hold_us: micros(args.hold),
         ..ShiftConfig::default()
     };
     let config = SimConfig {

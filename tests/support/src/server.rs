@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
 use crate::{free_port, nats_server_binary, wait_until};
@@ -136,9 +136,11 @@ impl NatsServer {
         );
     }
 
-    /// Freezes it (SIGSTOP): connections stay open, nothing answers.
+    /// Freezes it (SIGSTOP): connections stay open, nothing answers. Returns once all its threads stand still.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
+        // A signal is on its way for a moment; the server still answers in it.
+        waitpid(Some(self.process()), WaitOptions::UNTRACED).expect("cannot wait for the nats-server");
     }
 
     /// Lets a paused server go on (SIGCONT).
@@ -146,12 +148,13 @@ impl NatsServer {
         self.signal(Signal::CONT);
     }
 
+    fn process(&self) -> Pid {
+        let pid = i32::try_from(self.pid()).ok();
+        pid.and_then(Pid::from_raw).expect("a process id")
+    }
+
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.pid())
-            .ok()
-            .and_then(Pid::from_raw)
-            .expect("a process id");
-        kill_process(pid, signal).expect("cannot signal the nats-server");
+        kill_process(self.process(), signal).expect("cannot signal the nats-server");
     }
 
     fn end(&mut self, signal: Signal) {

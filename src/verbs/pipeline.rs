@@ -1,0 +1,234 @@
+//! `kaskade plan pipeline`: decides which variants of a pipeline's tasks run on how many workers.
+
+use std::path::{Path, PathBuf};
+
+use kaskade::App;
+use kaskade::plans::allocate::{
+    AllocateOptions, Allocation, AllocationPolicy, Allocator, PlanFor, Scaling, Slot,
+};
+use kaskade::plans::pipeline::Pipeline;
+use kaskade::plans::plan::{Dropping, Plan};
+use serde::Serialize;
+
+use crate::load::tracefile::positive;
+use crate::pipelines::PipelineArgs;
+use crate::report::panels::{Panel, Panels, Series, Shape};
+use crate::report::table::{Align, table};
+use crate::report::{self, panels, units};
+
+/// Plans a pipeline (Loki): the fewest workers while the most accurate variants serve the demand, and the least loss of accuracy
+/// when they do not. The same pipeline and options give the same plan.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+    /// The demand, requests per second at the root.
+    #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
+    qps: f64,
+    /// Workers of the cluster, `w0`, `w1`, ..., where no app names them; the paper has 20.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    workers: u32,
+    /// The TOML file of the app: its name and its workers.
+    #[arg(long, value_name = "FILE")]
+    app: Option<PathBuf>,
+    /// Who allocates: Loki, or a peer that it is measured against.
+    #[arg(long, value_enum, default_value = "loki")]
+    policy: Policy,
+    /// What becomes of requests that are late at a task.
+    #[arg(long, value_enum, default_value = "rerouting")]
+    dropping: Late,
+    /// Where to write the plan.
+    #[arg(long, value_name = "FILE", default_value = "plan.json")]
+    out: PathBuf,
+    /// Where to draw accuracy and workers by demand, up to twice `--qps`.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Who allocates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Policy {
+    /// Hardware scaling, then accuracy scaling over the whole pipeline.
+    Loki,
+    /// Hardware scaling alone (InferLine).
+    Inferline,
+    /// Accuracy scaling task by task, blind to the pipeline (Proteus).
+    Proteus,
+}
+
+impl From<Policy> for AllocationPolicy {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Loki => Self::Loki,
+            Policy::Inferline => Self::HardwareOnly,
+            Policy::Proteus => Self::PerTask,
+        }
+    }
+}
+
+/// What becomes of requests that are late at a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Late {
+    /// Nothing.
+    None,
+    /// Dropped before the last task, if that takes longer than there is time.
+    LastTask,
+    /// Dropped after any task whose budget they exceeded.
+    PerTask,
+    /// Sent to a backup that makes up for it, or dropped.
+    Rerouting,
+}
+
+impl From<Late> for Dropping {
+    fn from(late: Late) -> Self {
+        match late {
+            Late::None => Self::None,
+            Late::LastTask => Self::LastTask,
+            Late::PerTask => Self::PerTask,
+            Late::Rerouting => Self::OpportunisticRerouting,
+        }
+    }
+}
+
+/// What is printed for machines.
+#[derive(Serialize)]
+struct Report<'a> {
+    files: Vec<&'a Path>,
+    notes: &'a [String],
+    allocation: &'a Allocation,
+    plan: &'a Plan,
+}
+
+/// Plans, writes and prints.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let app = args.app.as_deref().map(App::load).transpose()?;
+    let named = args.pipeline.read()?;
+    let slots = slots(args, app.as_ref());
+    let workers = u32::try_from(slots.len()).unwrap_or(u32::MAX);
+    let options = AllocateOptions {
+        policy: args.policy.into(),
+        ..AllocateOptions::default()
+    };
+    let allocator = Allocator::new(named.pipeline.clone(), options)?;
+    let allocation = allocator.allocate(args.qps, workers)?;
+    let name = app
+        .as_ref()
+        .map_or(named.pipeline.name.as_str(), |app| app.name.as_str());
+    let plan_for = PlanFor {
+        app: name,
+        slots: &slots,
+        previous: None,
+        dropping: args.dropping.into(),
+    };
+    let plan = allocation.plan(&named.pipeline, plan_for)?;
+    report::write_file(&args.out, &plan.to_json()?)?;
+    let mut files = vec![args.out.as_path()];
+    if let Some(path) = &args.svg {
+        report::write_file(path, &panels::svg(&picture(&allocator, args.qps, workers)?)?)?;
+        files.push(path);
+    }
+    if args.json {
+        return report::print_json(&Report {
+            files,
+            notes: &named.notes,
+            allocation: &allocation,
+            plan: &plan,
+        });
+    }
+    let notes: Vec<String> = named.notes.iter().map(|note| format!("\nnote: {note}")).collect();
+    let text = as_text(&named.pipeline, &allocation) + &notes.concat();
+    let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    report::print(&format!("{text}\n\nwritten to {}", written.join(", ")))
+}
+
+fn slots(args: &Args, app: Option<&App>) -> Vec<Slot> {
+    match app {
+        Some(app) => app
+            .workers
+            .iter()
+            .map(|worker| Slot {
+                worker: worker.name.to_string(),
+                device: app.device.to_string(),
+            })
+            .collect(),
+        None => (0..args.workers)
+            .map(|worker| Slot {
+                worker: format!("w{worker}"),
+                device: "cuda:0".to_owned(),
+            })
+            .collect(),
+    }
+}
+
+/// An allocation for people.
+fn as_text(pipeline: &Pipeline, allocation: &Allocation) -> String {
+    let rows = allocation.instances.iter().map(|instances| {
+        [
+            instances.task.clone(),
+            instances.variant.clone(),
+            instances.count.to_string(),
+            instances.batch.to_string(),
+        ]
+    });
+    let instances = table(
+        [
+            ("task", Align::Left),
+            ("variant", Align::Left),
+            ("workers", Align::Right),
+            ("batch", Align::Right),
+        ],
+        rows,
+    );
+    let scaling = match allocation.scaling {
+        Scaling::Hardware => "the most accurate variants, on the fewest workers",
+        Scaling::Accuracy => "less accurate variants, on all workers",
+        Scaling::Overload => "overload: the cluster is too small for the rest",
+    };
+    format!(
+        "{}: {:.0} of {:.0} requests/s within {} ms: {scaling}\n{instances}\n{} of {} workers, accuracy {} (at most {}, proven)",
+        pipeline.name,
+        allocation.served_qps,
+        allocation.demand_qps,
+        pipeline.slo_us as f64 / 1e3,
+        allocation.used,
+        allocation.workers,
+        units::percent(allocation.accuracy),
+        units::percent(allocation.bound.max(allocation.accuracy)),
+    )
+}
+
+/// Accuracy, workers and what is served by demand (Loki Figure 1).
+fn picture(allocator: &Allocator, qps: f64, workers: u32) -> anyhow::Result<Panels> {
+    const POINTS: u32 = 40;
+    let mut curves = [Vec::new(), Vec::new(), Vec::new()];
+    for point in 1..=POINTS {
+        let demand = 2.0 * qps * f64::from(point) / f64::from(POINTS);
+        let allocation = allocator.allocate(demand, workers)?;
+        let values = [
+            allocation.accuracy * 100.0,
+            f64::from(allocation.used),
+            allocation.served_qps,
+        ];
+        for (curve, value) in curves.iter_mut().zip(values) {
+            curve.push((demand, value));
+        }
+    }
+    let axes = ["accuracy (%)", "workers", "served (requests/s)"];
+    let rows = axes.into_iter().zip(curves).map(|(axis, points)| Panel {
+        axis: axis.to_owned(),
+        series: vec![Series {
+            name: "as planned".to_owned(),
+            points,
+            shape: Shape::Line,
+        }],
+        ..Panel::default()
+    });
+    Ok(Panels {
+        title: "by demand".to_owned(),
+        axis: "demand (requests/s)".to_owned(),
+        rows: rows.collect(),
+    })
+}

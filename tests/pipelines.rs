@@ -1,0 +1,141 @@
+//! Pipelines from the outside: they are planned, and what is wrong with one is said by name.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "the helpers of a test may fail it"
+)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn plan(folder: &Path, more: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kaskade"));
+    command.env_remove("KASKADE_LOG").current_dir(folder);
+    command.args(["plan", "pipeline"]).args(more).output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn refusal(output: &Output) -> String {
+    let message = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    message
+}
+
+/// The stated pipeline, as the planner prints it in its own words, is not printed: a small one of two tasks will do.
+const SMALL: &str = r#"
+name = "small"
+slo_us = 200000
+batches = [1, 2]
+
+[[tasks]]
+name = "find"
+children = ["tell"]
+
+[[tasks.variants]]
+name = "find-well"
+accuracy = 1.0
+multiplicative_factor = 3.0
+branch_ratios = { tell = 1.0 }
+latency = [{ batch = 1, us = 10000.0 }, { batch = 2, us = 16000.0 }]
+
+[[tasks]]
+name = "tell"
+
+[[tasks.variants]]
+name = "tell-well"
+accuracy = 1.0
+latency = [{ batch = 1, us = 20000.0 }, { batch = 2, us = 32000.0 }]
+
+[[tasks.variants]]
+name = "tell-fast"
+accuracy = 0.8
+latency = [{ batch = 1, us = 4000.0 }, { batch = 2, us = 6000.0 }]
+"#;
+
+#[test]
+fn hardware_is_scaled_first_then_accuracy_then_it_is_overload() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("small.toml"), SMALL).unwrap();
+    let at = |qps: &str| {
+        let options = [
+            "--pipeline",
+            "small.toml",
+            "--workers",
+            "10",
+            "--json",
+            "--qps",
+            qps,
+        ];
+        json(&plan(folder.path(), &options))
+    };
+    let (low, high, most) = (at("20"), at("200"), at("5000"));
+    assert_eq!(low["allocation"]["scaling"]["by"], "hardware");
+    assert!(low["allocation"]["used"].as_u64() < Some(10));
+    assert_eq!(low["allocation"]["accuracy"], 1.0);
+    assert_eq!(high["allocation"]["scaling"]["by"], "accuracy");
+    assert!(high["allocation"]["accuracy"].as_f64().unwrap() < 1.0);
+    assert_eq!(most["allocation"]["scaling"]["by"], "overload");
+    assert!(most["allocation"]["served_qps"].as_f64().unwrap() < 5000.0);
+    assert_eq!(most["plan"]["placement"].as_array().unwrap().len(), 10);
+    assert_eq!(most["plan"]["dropping"], "opportunistic_rerouting");
+}
+
+#[test]
+fn the_stated_pipeline_is_planned_drawn_and_sound() {
+    let folder = tempfile::tempdir().unwrap();
+    for policy in ["loki", "inferline", "proteus"] {
+        let options = ["--qps", "150", "--policy", policy, "--svg", "demand.svg"];
+        let output = plan(folder.path(), &options);
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.contains("every figure is assumed"), "{said}");
+        let drawn = std::fs::read_to_string(folder.path().join("demand.svg")).unwrap();
+        assert!(drawn.contains("</svg>"));
+        let valid = Command::new(env!("CARGO_BIN_EXE_kaskade"))
+            .args(["validate", "plan.json"])
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert!(
+            valid.status.success(),
+            "{}",
+            String::from_utf8_lossy(&valid.stdout)
+        );
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_pipeline_is_said_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |text: &str| {
+        std::fs::write(folder.path().join("p.toml"), text).unwrap();
+        refusal(&plan(folder.path(), &["--pipeline", "p.toml", "--qps", "10"]))
+    };
+    let message = refused(&SMALL.replace("children = [\"tell\"]", "children = [\"talk\"]"));
+    assert!(message.contains("talk"), "{message}");
+    let message = refused(&SMALL.replace("name = \"tell\"\n", "name = \"tell\"\nchildren = [\"find\"]\n"));
+    assert!(message.contains("find"), "{message}");
+    let message = refused(&SMALL.replace("slo_us = 200000", "slo_us = 1000"));
+    assert!(
+        message.contains("find-well") || message.contains("objective"),
+        "{message}"
+    );
+    let message = refused(&SMALL.replace("accuracy = 0.8", "accuracy = nan"));
+    assert!(message.contains("accuracy"), "{message}");
+    let message = refused(&SMALL.replace("slo_us", "slo"));
+    assert!(message.contains("slo"), "{message}");
+    let message = refusal(&plan(folder.path(), &["--pipeline", "none.toml", "--qps", "10"]));
+    assert!(message.contains("none.toml"), "{message}");
+}
