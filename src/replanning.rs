@@ -9,6 +9,7 @@ use kaskade::actors::planner::{PlannerConfig, Planning};
 use kaskade::actors::rhythm::Rhythm;
 use kaskade::actors::wire::PlanRequest;
 use kaskade::config::planner::{GearPolicy, PlannerRule};
+use kaskade::config::scalar::Span;
 use kaskade::plans::gears::cocktail::{self, Autoscale};
 use kaskade::plans::gears::peers::{Peer, plan_peer};
 use kaskade::plans::gears::{GearOptions, GearPlan, Prior, Simulated, Step, plan_gears};
@@ -77,7 +78,7 @@ fn plan(
         profile,
         &options,
         rule.policy,
-        rule.every.map(|span| span.duration()),
+        rule.every.map(Span::duration),
         |_| {},
     )?;
     appplan::check(app, planned.plan())?;

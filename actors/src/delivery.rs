@@ -8,7 +8,7 @@ use kaskade_plans::plan::{Child, Edge};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
-    exchange::{Exchange, Spent},
+    exchange::{Exchange, TaskEnd},
     fault::{Code, Fault},
     fork::Forked,
     headers::Trace,
@@ -122,8 +122,8 @@ impl Delivery {
         let Some(duty) = &self.duty else { return };
         let (exchange, replica) = (duty.exchange.clone(), duty.replica.clone());
         let stage = adopted.stage(self.request.gear, &self.request.stage);
-        let spent = Spent {
-            at: &replica,
+        let end = TaskEnd {
+            replica: &replica,
             spent_us: exchange.clock().now().saturating_sub(self.arrived),
             budget_us: stage.and_then(|stage| stage.budget_us),
         };
@@ -138,7 +138,7 @@ impl Delivery {
                     ..self.request.without_inputs()
                 };
                 let (deadline, trace) = (self.deadline, self.trace);
-                let sent = exchange.forward(adopted, &child.to, request, deadline, trace, &spent);
+                let sent = exchange.forward(adopted, &child.to, request, deadline, trace, &end);
                 if let Err(dropped) = sent {
                     let (request, dropped) = *dropped;
                     exchange.refuse(request, Fault::new(Code::Dropped, dropped.to_string()));

@@ -57,9 +57,9 @@ pub struct LocalReplica {
 /// Bytes that the headers of a message may take of the broker's `max_payload`.
 pub const HEADROOM: usize = 1024;
 
-/// The time that a request spent at a replica of a pipeline's task, and what it should have, microseconds.
-pub(crate) struct Spent<'a> {
-    pub(crate) at: &'a str,
+/// A request at the end of a pipeline's task: at which replica, how long it was there, and how long it should have been.
+pub(crate) struct TaskEnd<'a> {
+    pub(crate) replica: &'a str,
     pub(crate) spent_us: u64,
     pub(crate) budget_us: Option<u64>,
 }
@@ -141,6 +141,7 @@ impl Exchange {
         for mut replicas in self.0.stages.iter_mut() {
             replicas.retain(|local| local.id != replica);
         }
+        self.0.draws.remove(replica);
     }
 
     /// Publishes raw bytes.
@@ -213,9 +214,9 @@ impl Exchange {
         request: StageRequest,
         deadline: u64,
         trace: Trace,
-        spent: &Spent<'_>,
+        end: &TaskEnd<'_>,
     ) -> Result<(), Box<(StageRequest, Dropped)>> {
-        let Destination::Replica(chosen) = self.destination(spent.at, edge) else {
+        let Destination::Replica(chosen) = self.destination(end.replica, edge) else {
             self.to_group(edge, request, deadline, trace);
             return Ok(());
         };
@@ -223,8 +224,8 @@ impl Exchange {
         let stage = |id: &str| adopted.stage_at(gear, edge, Some(id));
         let profiled = |id: &str| stage(id).and_then(|stage| stage.profiled);
         let forwarding = Forwarding {
-            spent_us: spent.spent_us,
-            budget_us: spent.budget_us,
+            spent_us: end.spent_us,
+            budget_us: end.budget_us,
             left_us: Some(deadline.saturating_sub(self.0.clock.now())),
             run_us: profiled(chosen).map_or(0, |profiled| profiled.run_us),
             last: stage(chosen).is_some_and(|stage| !matches!(stage.exit, Exit::FanOut { .. })),
@@ -239,7 +240,7 @@ impl Exchange {
         });
         let backups: Vec<Backup<&str>> = backups.collect();
         let dropping = adopted.plan.dropping;
-        let draw = self.draw(spent.at);
+        let draw = self.draw(end.replica);
         let to = match rerouting::decide(dropping, &forwarding, backups.iter().copied(), draw) {
             Decision::Forward => chosen,
             Decision::Reroute(backup) => backup,

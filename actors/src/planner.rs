@@ -187,7 +187,7 @@ impl Handler<MakePlan> for Planner {
             match &report {
                 PlanReport::Adopted { epoch } => tracing::info!(epoch, "a new plan runs"),
                 PlanReport::Unchanged { epoch } => {
-                    tracing::debug!(epoch, "the running plan is still the one to run")
+                    tracing::debug!(epoch, "the running plan is still the one to run");
                 }
                 other => tracing::error!(report = ?other, "no new plan; the running one goes on serving"),
             }

@@ -125,18 +125,20 @@ impl<R> Default for Gather<R> {
 impl<R> Gather<R> {
     /// Notes the end of a branch: what came of it, and how many requests to which tasks it became. What an older attempt says
     /// is dropped, and what it had said is forgotten once a newer one speaks: each attempt begins at the root, and another
-    /// variant may come apart into others. A second word of the same branch changes nothing.
+    /// variant may come apart into others. A second word of the same branch changes nothing, nor does an attempt beyond `newest`,
+    /// which nobody has sent.
     ///
     /// # Errors
     /// [`TooManyBranches`]; nothing is noted.
     pub fn arrive(
         &mut self,
         attempt: u32,
+        newest: u32,
         branch: Branch,
         children: &BTreeMap<String, u32>,
         result: R,
     ) -> Result<(), TooManyBranches> {
-        if attempt < self.attempt {
+        if !(self.attempt..=newest).contains(&attempt) {
             return Ok(());
         }
         if attempt > self.attempt {
@@ -225,19 +227,21 @@ mod tests {
     #[test]
     fn a_child_that_overtakes_its_parent_completes_nothing() {
         let mut gather = Gather::default();
-        gather.arrive(1, branch("c.1"), &BTreeMap::new(), "late").unwrap();
+        gather
+            .arrive(1, 2, branch("c.1"), &BTreeMap::new(), "late")
+            .unwrap();
         assert!(!gather.complete() && !gather.begun());
-        gather.arrive(1, Branch::ROOT, &of("c", 2), "root").unwrap();
+        gather.arrive(1, 2, Branch::ROOT, &of("c", 2), "root").unwrap();
         assert!(!gather.complete() && gather.begun());
         gather
-            .arrive(1, branch("c.1"), &BTreeMap::new(), "twice")
+            .arrive(1, 2, branch("c.1"), &BTreeMap::new(), "twice")
             .unwrap();
         gather
-            .arrive(1, branch("x.0"), &BTreeMap::new(), "nobody's")
+            .arrive(1, 2, branch("x.0"), &BTreeMap::new(), "nobody's")
             .unwrap();
         assert!(!gather.complete());
         gather
-            .arrive(1, branch("c.0"), &BTreeMap::new(), "first")
+            .arrive(1, 2, branch("c.0"), &BTreeMap::new(), "first")
             .unwrap();
         assert!(gather.complete());
         let said: Vec<_> = gather
@@ -251,11 +255,13 @@ mod tests {
     #[test]
     fn a_new_attempt_begins_anew_and_an_old_one_is_not_heard() {
         let mut gather = Gather::default();
-        gather.arrive(1, Branch::ROOT, &of("c", 1), 10).unwrap();
-        gather.arrive(2, branch("c.0"), &BTreeMap::new(), 21).unwrap();
+        gather.arrive(1, 2, Branch::ROOT, &of("c", 1), 10).unwrap();
+        gather.arrive(2, 2, branch("c.0"), &BTreeMap::new(), 21).unwrap();
         assert!(!gather.begun(), "the first attempt's root is forgotten");
-        gather.arrive(1, branch("c.0"), &BTreeMap::new(), 11).unwrap();
-        gather.arrive(2, Branch::ROOT, &of("c", 1), 20).unwrap();
+        gather.arrive(1, 2, branch("c.0"), &BTreeMap::new(), 11).unwrap();
+        gather.arrive(9, 2, Branch::ROOT, &BTreeMap::new(), 90).unwrap();
+        assert!(!gather.complete(), "nobody has sent a ninth");
+        gather.arrive(2, 2, Branch::ROOT, &of("c", 1), 20).unwrap();
         assert!(gather.complete());
         assert_eq!(gather.into_branches().pop().unwrap().1, Some(21));
     }
@@ -264,9 +270,9 @@ mod tests {
     fn a_request_does_not_come_apart_without_end() {
         let mut gather = Gather::default();
         let many = of("c", MAX_BRANCHES as u32 + 1);
-        assert!(gather.arrive(1, Branch::ROOT, &many, ()).is_err());
+        assert!(gather.arrive(1, 2, Branch::ROOT, &many, ()).is_err());
         assert!(!gather.begun());
-        assert!(gather.arrive(1, Branch::ROOT, &of("c", 3), ()).is_ok());
+        assert!(gather.arrive(1, 2, Branch::ROOT, &of("c", 3), ()).is_ok());
     }
 
     /// A tree as its branches with their children: every level has up to three children of one task.
@@ -295,7 +301,7 @@ mod tests {
             for (heard, place) in order.iter().enumerate() {
                 prop_assert!(!gather.complete(), "after {heard} of {}", tree.len());
                 let (branch, children) = &tree[*place];
-                gather.arrive(1, branch.clone(), children, *place).unwrap();
+                gather.arrive(1, 2, branch.clone(), children, *place).unwrap();
             }
             prop_assert!(gather.complete());
             prop_assert_eq!(gather.into_branches().len(), tree.len());

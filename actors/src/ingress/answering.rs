@@ -194,18 +194,12 @@ impl Ingress {
     /// The end of a branch of a pipeline's request, with outputs or with its own fault. With the last one the request ends.
     pub(super) fn gather(&mut self, done: Done, now: u64) {
         let (id, attempt) = (done.id, done.attempt);
+        let newest = self.ledger.place(id).map_or(0, |(newest, _)| newest);
         let Some(kept) = self.ledger.get_mut(id) else {
             return self.metrics.stale();
         };
-        let none = BTreeMap::new();
-        let children = match &done.result {
-            DoneResult::Outputs { children, .. } => children,
-            DoneResult::Fault(_) => &none,
-        };
-        let arrived = kept
-            .gather
-            .arrive(attempt, done.branch.clone(), children, done.clone());
-        if let Err(error) = arrived {
+        let (branch, children) = (done.branch.clone(), done.children().clone());
+        if let Err(error) = kept.gather.arrive(attempt, newest, branch, &children, done) {
             let fault = Fault::new(Code::BadOutput, error.to_string());
             return self.fail(id, attempt, &fault, now);
         }

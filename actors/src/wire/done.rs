@@ -54,9 +54,16 @@ pub enum DoneResult {
 impl Done {
     /// Whether it tells of a pipeline's request: of a branch below the root, or of a root that came apart.
     pub fn is_of_a_pipeline(&self) -> bool {
-        let apart = |children: &BTreeMap<String, u32>| !children.is_empty();
-        !self.branch.is_root()
-            || matches!(&self.result, DoneResult::Outputs { children, .. } if apart(children))
+        !self.branch.is_root() || !self.children().is_empty()
+    }
+
+    /// How many requests went on to each task below.
+    pub fn children(&self) -> &BTreeMap<String, u32> {
+        static NONE: BTreeMap<String, u32> = BTreeMap::new();
+        match &self.result {
+            DoneResult::Outputs { children, .. } => children,
+            DoneResult::Fault(_) => &NONE,
+        }
     }
 }
 

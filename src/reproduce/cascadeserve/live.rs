@@ -41,9 +41,9 @@ const WARM_UP: Duration = Duration::from_secs(1);
 /// What serving adds to the models, as measured here: microseconds.
 #[derive(Debug, Clone, Copy)]
 struct Hops {
-    entry_us: u64,
-    between_us: u64,
-    turnaround_us: u64,
+    entry: u64,
+    between: u64,
+    turnaround: u64,
 }
 
 /// An app in this process, and what it is asked.
@@ -71,7 +71,7 @@ pub(super) fn run(app: &Path, profile: &Profile, folder: &Path, seed: u64) -> an
     found.assumptions.push(format!(
         "models compute on {threads} of {cores} cores; latencies of batches as measured while serving; {} us between client and service, there and back, {} us between stages, {} us \
          between two batches",
-        hops.entry_us, hops.between_us, hops.turnaround_us
+        hops.entry, hops.between, hops.turnaround
     ));
     found.claims.extend(bench.spike(&profile, hops)?);
     let (claim, picture) = bench.compare(&profile, hops)?;
@@ -157,7 +157,7 @@ impl Bench {
         for variant in &served.variants {
             let mut plan = appplan::single(&self.app, &variant.name);
             plan.sharing = Sharing::Exclusive;
-            let mut by_size = Runs::new();
+            let (mut by_size, mut beside) = (Runs::new(), Vec::new());
             for share in SHARES {
                 let rate = (share * capacity(&variant.costs)).min(share * MOST_QPS);
                 let (noted, _) = self.replay(&plan, &Trace::constant(rate, EACH_S)?)?;
@@ -165,13 +165,15 @@ impl Bench {
                 for one in seen.iter() {
                     by_size.entry(one.batch).or_default().push(one.run_us);
                 }
-                if share <= 1.0 {
-                    outside.extend(seen.iter().map(|seen| seen.outside_us));
-                } else {
-                    // Only the largest is sure to be busy all the time; what it costs to begin a batch, it costs all.
+                if share > 1.0 {
                     gap_us = gap(&seen).unwrap_or(gap_us);
+                } else if share >= 0.5 {
+                    beside.extend(seen.iter().map(|seen| seen.outside_us));
                 }
             }
+            // Only the largest is sure to keep the processor busy, as the plans do that are compared: what messages and the
+            // beginning of a batch cost beside it, they cost beside all.
+            outside = beside;
             runs.push(by_size);
         }
         for (variant, by_size) in served.variants.iter_mut().zip(&runs) {
@@ -184,10 +186,10 @@ impl Bench {
         Ok((
             served,
             Hops {
-                entry_us: entry_us as u64,
+                entry: entry_us as u64,
                 // A hop between stages is two mailboxes; entering and leaving are those and the broker twice.
-                between_us: entry_us as u64 / 6,
-                turnaround_us: gap_us as u64,
+                between: entry_us as u64 / 6,
+                turnaround: gap_us as u64,
             },
         ))
     }
@@ -209,9 +211,9 @@ impl Bench {
     fn simulated(&self, plan: &Plan, profile: &Profile, trace: &Trace, hops: Hops) -> anyhow::Result<u64> {
         let config = SimConfig {
             seed: self.seed,
-            entry_hop_us: hops.entry_us,
-            hop_us: hops.between_us,
-            turnaround_us: hops.turnaround_us,
+            entry_hop_us: hops.entry,
+            hop_us: hops.between,
+            turnaround_us: hops.turnaround,
             shift: Some(ShiftConfig::default()),
             ..SimConfig::default()
         };

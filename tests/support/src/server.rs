@@ -137,6 +137,9 @@ impl NatsServer {
     }
 
     /// Freezes it (SIGSTOP): connections stay open, nothing answers. Returns once all its threads stand still.
+    ///
+    /// # Panics
+    /// If the server has ended.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
         // A signal is on its way for a moment; the server still answers in it.
