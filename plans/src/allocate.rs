@@ -5,9 +5,9 @@
 //! for anything, as much of the demand as can be served, said so.
 //!
 //! The paper hands its program to Gurobi and takes half a second ([`exact_accuracy`](Allocator::exact_accuracy) states that program,
-//! for checking). Here an [`Allocator`] lists the [ways](ways) through the pipeline once per profile. For a demand it then takes a
-//! bound from their [hull](hull), a few hundred of their [columns](columns), [rounds](round) to whole workers, and only if that
-//! leaves a gap worth the time asks a solver about those columns ([flow]). So there is always an answer and a proven gap.
+//! for checking). Here an [`Allocator`] lists the `ways` through the pipeline once per profile. For a demand it then takes a
+//! bound from their `hull`, a few hundred of their `columns`, rounds (`round`) to whole workers, and only if that
+//! leaves a gap worth the time asks a solver about those columns (`flow`). So there is always an answer and a proven gap.
 
 mod batches;
 mod columns;

@@ -3,7 +3,7 @@
 //! Planners build a [`Program`] and read a [`Solution`]. The embedded solver is pure Rust and always there. Others can be chosen
 //! [at run time](Solver) where this build has them: HiGHS with the feature `highs`, and CBC, GLPK, Gurobi and CPLEX as programs of
 //! their own with the feature `external-solvers`. What another solver says is not believed: only its integers are taken, and the rest
-//! is solved again [in process](guard), so that one that hangs or lies costs time and nothing else.
+//! is solved again in process (`guard`), so that one that hangs or lies costs time and nothing else.
 
 mod embedded;
 #[cfg(feature = "external-solvers")]
