@@ -157,7 +157,7 @@ impl Bench {
         for variant in &served.variants {
             let mut plan = appplan::single(&self.app, &variant.name);
             plan.sharing = Sharing::Exclusive;
-            let (mut by_size, mut beside) = (Runs::new(), Vec::new());
+            let mut by_size = Runs::new();
             for share in SHARES {
                 let rate = (share * capacity(&variant.costs)).min(share * MOST_QPS);
                 let (noted, _) = self.replay(&plan, &Trace::constant(rate, EACH_S)?)?;
@@ -165,15 +165,13 @@ impl Bench {
                 for one in seen.iter() {
                     by_size.entry(one.batch).or_default().push(one.run_us);
                 }
-                if share > 1.0 {
+                if share <= 1.0 {
+                    outside.extend(seen.iter().map(|seen| seen.outside_us));
+                } else {
+                    // Only the largest is sure to be busy all the time; what it costs to begin a batch, it costs all.
                     gap_us = gap(&seen).unwrap_or(gap_us);
-                } else if share >= 0.5 {
-                    beside.extend(seen.iter().map(|seen| seen.outside_us));
                 }
             }
-            // Only the largest is sure to keep the processor busy, as the plans do that are compared: what messages and the
-            // beginning of a batch cost beside it, they cost beside all.
-            outside = beside;
             runs.push(by_size);
         }
         for (variant, by_size) in served.variants.iter_mut().zip(&runs) {
