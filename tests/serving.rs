@@ -10,6 +10,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use kaskade_testkit::{NatsOptions, NatsServer};
 use serde_json::Value;
 
 const APP: &str = "examples/digits/app.toml";
@@ -59,7 +60,11 @@ struct Served {
 
 impl Served {
     fn start(app: &str) -> Self {
-        let mut child = command(&["serve", "--app", app])
+        Self::start_as(app, &[])
+    }
+
+    fn start_as(app: &str, more: &[&str]) -> Self {
+        let mut child = command(&[&["serve", "--app", app], more].concat())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -244,6 +249,26 @@ fn a_served_app_plans_again_when_asked_and_keeps_its_plan_when_it_cannot() {
         json(&kaskade(&asked))["label"].is_u64(),
         "the last good plan goes on serving"
     );
+}
+
+#[test]
+fn a_planner_of_its_own_does_not_undo_what_was_planned_when_it_starts_again() {
+    let nats = NatsServer::start(NatsOptions::jetstream());
+    let (folder, url) = (tempfile::tempdir().unwrap(), nats.url().to_string());
+    let app = planning_app(folder.path(), "gears", "");
+    let start = |role| Served::start_as(&app, &["--nats", &url, "--role", role]);
+    let _others = [start("worker"), start("ingress")];
+    let replan = || {
+        let asked = ["replan", "--app", &app, "--nats", &url, "--qps", "2000", "--json"];
+        json(&kaskade(&asked))
+    };
+    let planner = start("planner");
+    let adopted = replan();
+    assert_eq!(adopted.get("outcome"), Some(&Value::from("adopted")), "{adopted}");
+    drop(planner);
+    let _again = start("planner");
+    let unchanged = serde_json::json!({"outcome": "unchanged", "epoch": adopted.get("epoch")});
+    assert_eq!(replan(), unchanged);
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     );
     let plan = match &args.plan {
         _ if args.stored_plan => None,
+        // A planner serves nothing: writing the app's first plan would undo whatever it or others have planned since.
+        None if args.role == Role::Planner => None,
         Some(path) => Some(appplan::read(&app, path).with_context(|| path.display().to_string())?),
         None => Some(appplan::of(&app)?),
     };

@@ -61,7 +61,10 @@ pub(super) fn run(app: &Path, profile: &Profile, folder: &Path, seed: u64) -> an
     // A core is left to actors, broker and clients: beside a GPU they would have them all.
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let threads = NonZeroUsize::new(cores - 1).unwrap_or(NonZeroUsize::MIN);
-    device::compute_threads(threads);
+    ensure!(
+        device::compute_threads(threads),
+        "models have computed in this process already; compare in a process of its own"
+    );
     let bench = Bench::new(app, profile, seed)?;
     let mut found = Reproduction {
         system: "cascadeserve",
