@@ -254,7 +254,7 @@ fn a_served_app_plans_again_when_asked_and_keeps_its_plan_when_it_cannot() {
 #[test]
 fn a_planner_of_its_own_does_not_undo_what_was_planned_when_it_starts_again() {
     let nats = NatsServer::start(NatsOptions::jetstream());
-    let (folder, url) = (tempfile::tempdir().unwrap(), nats.url().to_string());
+    let (folder, url) = (tempfile::tempdir().unwrap(), nats.url().clone());
     let app = planning_app(folder.path(), "gears", "");
     let start = |role| Served::start_as(&app, &["--nats", &url, "--role", role]);
     let _others = [start("worker"), start("ingress")];

@@ -41,12 +41,26 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
 
 /// Says on one line of standard error why nothing came of it.
 pub(crate) fn refuse(error: &anyhow::Error) {
-    let line = format!("{error:#}")
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ");
+    let line = in_one_line(error);
     // There is nowhere left to say that standard error is closed.
     let _ = writeln!(std::io::stderr().lock(), "kaskade: {line}");
+}
+
+/// An error and its causes, each reason once: many errors say in their own words what their cause says again.
+fn in_one_line(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain() {
+        let reason = cause.to_string();
+        let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+        if said.ends_with(&reason) {
+            continue;
+        }
+        if !said.is_empty() {
+            said.push_str(": ");
+        }
+        said.push_str(&reason);
+    }
+    said
 }
 
 /// Writes a file whole: a reader sees the old one or the new one, never half of it.
@@ -62,4 +76,22 @@ pub(crate) fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     beside.push(format!(".{}.tmp", std::process::id()));
     std::fs::write(&beside, text).with_context(failed)?;
     std::fs::rename(&beside, path).with_context(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+    use kaskade::plans::plan::Plan;
+
+    use super::*;
+
+    #[test]
+    fn a_reason_is_said_once() {
+        let error = Plan::from_json("{\n").context("plan.json").unwrap_err();
+        let said = in_one_line(&error);
+        assert_eq!(said.matches("EOF while parsing").count(), 1, "{said}");
+        assert!(said.starts_with("plan.json: not a valid file: EOF"), "{said}");
+        let error = anyhow::anyhow!("low").context("middle\n line").context("high");
+        assert_eq!(in_one_line(&error), "high: middle line: low");
+    }
 }

@@ -1,11 +1,12 @@
 //! Simulated against live (CascadeServe appendix C, Figure 13), and a live spike: the same plans on the same arrivals, once in
 //! the simulator and once on real actors with real models in this process.
 
-use std::collections::BTreeMap;
+mod noted;
+
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use kaskade::App;
@@ -19,11 +20,12 @@ use kaskade::plans::shifting::ShiftConfig;
 use kaskade::plans::simulator::{SimConfig, Simulator};
 use kaskade::plans::trace::{Spacing, Spike, Trace, Zipf};
 
+use self::noted::{Noted, Runs, costs, gap, mean};
 use crate::data::Samples;
 use crate::family::Family;
 use crate::load::arrivals::{self, Arrivals};
 use crate::load::drive::{self, Target};
-use crate::load::record::{Figures, Outcome, Record};
+use crate::load::record::{Figures, Record};
 use crate::report::bars::Bars;
 use crate::report::progress::say;
 use crate::report::{self, bars};
@@ -400,122 +402,6 @@ fn traces(peak_qps: f64, seed: u64) -> anyhow::Result<[(&'static str, Trace); 3]
         ("spike", spike.trace(RUN_S)?),
         ("Zipf", zipf.trace(RUN_S, seed)?),
     ])
-}
-
-fn mean(values: &[u32]) -> Option<f64> {
-    let sum: f64 = values.iter().copied().map(f64::from).sum();
-    (!values.is_empty()).then(|| sum / values.len() as f64)
-}
-
-/// How long batches ran, microseconds, by size. Every request of a batch tells of it.
-type Runs = BTreeMap<u32, Vec<u32>>;
-
-/// From the end of a batch to the beginning of the next, microseconds, while there always was a next one to begin.
-fn gap(seen: &[Seen]) -> Option<f64> {
-    let share = |one: &Seen| 1.0 / f64::from(one.batch);
-    let batches: f64 = seen.iter().map(share).sum();
-    let ran_us: f64 = seen.iter().map(|one| share(one) * f64::from(one.run_us)).sum();
-    let times = seen.iter().map(|one| one.at);
-    let elapsed = times.clone().max()?.duration_since(times.min()?);
-    Some(((elapsed.as_micros() as f64 - ran_us) / batches).max(0.0))
-}
-
-/// Mean latencies of the batch sizes that were seen often enough; what was not seen keeps its profiled cost, raised where serving
-/// was slower than profiling. Means, because it is means that make queues.
-fn costs(profiled: &[BatchCost], runs: &Runs) -> Vec<BatchCost> {
-    const OFTEN: usize = 8;
-    let often = |(batch, times): &(&u32, &Vec<u32>)| times.len() >= OFTEN * **batch as usize;
-    let served: Vec<(u32, f64)> = runs
-        .iter()
-        .filter(often)
-        .filter_map(|(batch, times)| Some((*batch, mean(times)? / 1e6)))
-        .collect();
-    let slower: Vec<f64> = served
-        .iter()
-        .filter_map(|(batch, latency_s)| {
-            let before = profiled.iter().find(|cost| cost.batch == *batch)?;
-            Some(latency_s / before.latency_s)
-        })
-        .collect();
-    let factor = slower.iter().sum::<f64>() / slower.len().max(1) as f64;
-    let factor = if factor > 0.0 { factor } else { 1.0 };
-    let raised = |cost: &BatchCost| {
-        let latency_s = cost.latency_s * factor;
-        (cost.batch, BatchCost { latency_s, ..*cost })
-    };
-    let mut all: BTreeMap<u32, BatchCost> = profiled.iter().map(raised).collect();
-    for (batch, latency_s) in served {
-        let nearest = profiled.iter().min_by_key(|cost| cost.batch.abs_diff(batch));
-        if let Some(nearest) = nearest {
-            let cost = BatchCost {
-                batch,
-                latency_s,
-                ..*nearest
-            };
-            all.insert(batch, cost);
-        }
-    }
-    all.into_values().collect()
-}
-
-/// Notes what each reply says of its last hop.
-struct Noted {
-    asker: Asker,
-    inputs: Vec<Inputs>,
-    seen: Mutex<Vec<Seen>>,
-}
-
-struct Seen {
-    at: Instant,
-    batch: u32,
-    run_us: u32,
-    /// What neither the queue nor the model took.
-    outside_us: u32,
-}
-
-impl Noted {
-    fn new(asker: Asker, inputs: Vec<Inputs>) -> Self {
-        Self {
-            asker,
-            inputs,
-            seen: Mutex::default(),
-        }
-    }
-}
-
-impl Noted {
-    fn seen(&self) -> MutexGuard<'_, Vec<Seen>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Target for Noted {
-    async fn ask(&self, number: u64) -> Outcome {
-        let place = (number % self.inputs.len().max(1) as u64) as usize;
-        let inputs = self.inputs.get(place).cloned().unwrap_or_default();
-        let begun = Instant::now();
-        match self.asker.ask(inputs).await {
-            Ok(reply) => {
-                let took_us = u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX);
-                let inside: u32 = reply.hops.iter().map(|hop| hop.wait_us + hop.run_us).sum();
-                if let Some(last) = reply.hops.last() {
-                    let seen = Seen {
-                        at: Instant::now(),
-                        batch: last.batch,
-                        run_us: last.run_us,
-                        outside_us: took_us.saturating_sub(inside),
-                    };
-                    self.seen().push(seen);
-                }
-                Outcome::Answered {
-                    variant: reply.variant,
-                }
-            }
-            Err(fault) => Outcome::Failed {
-                code: fault.code.id().to_owned(),
-            },
-        }
-    }
 }
 
 /// Latencies of the simulated requests that the live run counts too.
