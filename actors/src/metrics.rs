@@ -158,6 +158,14 @@ impl Metrics {
         }
     }
 
+    /// [`FORKED`] and [`FORK_CHILDREN`] now, by variant.
+    pub(crate) fn forks(&self) -> BTreeMap<String, Forks> {
+        let forks = self.forks.iter();
+        forks
+            .map(|entry| (entry.key().clone(), entry.value().clone()))
+            .collect()
+    }
+
     /// All counters now.
     pub fn read(&self) -> Reading {
         Reading {
@@ -178,11 +186,7 @@ impl Metrics {
                 .iter()
                 .map(|entry| (entry.key().clone(), *entry.value()))
                 .collect(),
-            forks: self
-                .forks
-                .iter()
-                .map(|entry| (entry.key().clone(), entry.value().clone()))
-                .collect(),
+            forks: self.forks(),
         }
     }
 }

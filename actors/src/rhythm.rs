@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use async_nats::Subscriber;
 use futures::StreamExt;
 use kaskade_plans::{
-    demand::{DemandEstimator, DemandOptions},
+    demand::{DemandEstimator, DemandOptions, Periods},
     load::LoadBook,
 };
 use tokio::time::{MissedTickBehavior, interval};
@@ -31,7 +31,17 @@ pub enum Rhythm {
     Demand(DemandOptions),
 }
 
-/// How often the load is looked at. Ingresses tell theirs ten times a second.
+impl Rhythm {
+    /// How often the load is looked at.
+    fn look(&self) -> Duration {
+        match self {
+            Self::Every(every) => LOOK.min(*every).max(Duration::from_millis(1)),
+            Self::Asked | Self::Demand(_) => LOOK,
+        }
+    }
+}
+
+/// How often the load is looked at, at least. Ingresses tell theirs ten times a second.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// A planner's ears.
@@ -59,7 +69,7 @@ impl Listening {
         let mut book = LoadBook::new(clock.now());
         let mut pace = Pace::new(self.rhythm, clock.now());
         let mut forks = BTreeMap::new();
-        let mut looks = interval(LOOK.min(pace.shortest()));
+        let mut looks = interval(self.rhythm.look());
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -78,7 +88,7 @@ impl Listening {
                     if let Some((reason, qps)) = pace.look(book.take(now), now) {
                         desk(PlanRequest {
                             reason,
-                            peak_qps: Some(qps).filter(|qps| *qps > 0.0),
+                            peak_qps: Some(qps),
                             forks: forks.clone(),
                             ..PlanRequest::default()
                         });
@@ -100,76 +110,33 @@ fn hear(forks: &mut BTreeMap<String, BTreeMap<String, Forks>>, beat: Beat) {
 
 /// When to ask, and for how much load.
 enum Pace {
-    Periods {
-        every: Duration,
-        began: u64,
-        second: u64,
-        arrived: u64,
-        peak_qps: f64,
-    },
-    Demand(Box<DemandEstimator>, DemandOptions),
+    Periods(Periods),
+    Demand(DemandEstimator),
 }
 
 impl Pace {
     fn new(rhythm: Rhythm, now: u64) -> Self {
+        let periods = |length| Self::Periods(Periods::new(length, now));
         match rhythm {
-            Rhythm::Demand(options) => Self::Demand(Box::new(DemandEstimator::new(options, now)), options),
-            Rhythm::Every(every) => Self::periods(every, now),
-            Rhythm::Asked => Self::periods(Duration::MAX, now),
+            Rhythm::Demand(options) => Self::Demand(DemandEstimator::new(options, now)),
+            Rhythm::Every(every) => periods(u64::try_from(every.as_micros()).unwrap_or(u64::MAX)),
+            Rhythm::Asked => periods(u64::MAX),
         }
-    }
-
-    fn periods(every: Duration, now: u64) -> Self {
-        Self::Periods {
-            every,
-            began: now,
-            second: now,
-            arrived: 0,
-            peak_qps: 0.0,
-        }
-    }
-
-    fn shortest(&self) -> Duration {
-        match self {
-            Self::Periods { every, .. } => *every,
-            Self::Demand(_, options) => Duration::from_micros(options.step_us),
-        }
-        .max(Duration::from_millis(1))
     }
 
     /// Takes the arrivals since the last look; gives why to plan, and for how many requests/s.
     fn look(&mut self, arrivals: u64, now: u64) -> Option<(String, f64)> {
         match self {
-            Self::Demand(estimator, _) => {
+            Self::Demand(estimator) => {
                 estimator.observe(arrivals, now);
                 let due = estimator.due(now)?;
                 let qps = estimator.estimate_qps();
                 estimator.planned(qps, now);
                 Some((format!("the demand: {due:?}"), qps))
             }
-            Self::Periods {
-                every,
-                began,
-                second,
-                arrived,
-                peak_qps,
-            } => {
-                *arrived += arrivals;
-                let length = now.saturating_sub(*second);
-                let over = u128::from(now.saturating_sub(*began)) >= every.as_micros();
-                // A part of a second counts where the period is no longer than that.
-                if length >= 1_000_000 || over {
-                    *peak_qps = peak_qps.max(*arrived as f64 / (length.max(1) as f64 / 1e6));
-                    (*second, *arrived) = (now, 0);
-                }
-                if !over {
-                    return None;
-                }
-                *began = now;
-                Some((
-                    format!("{} s are over", every.as_secs_f64()),
-                    std::mem::take(peak_qps),
-                ))
+            Self::Periods(periods) => {
+                let qps = periods.look(arrivals, now)?;
+                Some(("the period is over".to_owned(), qps))
             }
         }
     }
@@ -180,18 +147,6 @@ mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000;
-
-    #[test]
-    fn a_period_asks_for_its_busiest_second() {
-        let mut pace = Pace::new(Rhythm::Every(Duration::from_secs(3)), 0);
-        let asked: Vec<f64> = [10, 50, 20, 5, 5, 5]
-            .into_iter()
-            .zip(1..)
-            .filter_map(|(arrivals, second)| pace.look(arrivals, second * SECOND))
-            .map(|(_, qps)| qps)
-            .collect();
-        assert_eq!(asked, [50.0, 5.0]);
-    }
 
     #[test]
     fn demand_asks_when_it_changes() {

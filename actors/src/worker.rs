@@ -348,7 +348,7 @@ impl Worker {
             epoch,
             queue: replicas.iter().map(|replica| replica.queue).sum(),
             in_flight: replicas.iter().map(|replica| replica.in_flight).sum(),
-            forks: self.metrics.read().forks,
+            forks: self.metrics.forks(),
             replicas,
         };
         // The name was checked when the worker was made.

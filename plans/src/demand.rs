@@ -1,6 +1,7 @@
 //! What the allocator plans for, learned while serving (Loki §4.2): the demand, when to plan again, and the multiplicative factors.
 
 mod factors;
+mod periods;
 
 use std::collections::VecDeque;
 
@@ -8,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use factors::{FactorBook, FactorOptions};
+pub use periods::Periods;
 
 /// How the demand is estimated and when it is planned for.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
