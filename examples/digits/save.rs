@@ -1,15 +1,13 @@
-//! Checkpoints as Hugging Face directories.
+//! What the `config.json` of a variant of this family says.
 
 use std::error::Error;
 use std::path::Path;
 
-use burn::module::Module;
-use burn::store::{
-    BurnToPyTorchAdapter, HalfPrecisionAdapter, ModuleAdapter, ModuleSnapshot, SafetensorsStore,
-};
 use kaskade_models::families::cnn::{self, Cnn, CnnConfig};
 use kaskade_models::families::mlp::{self, Mlp, MlpConfig};
 use serde_json::{Map, Value, json};
+
+use crate::write::write;
 
 /// Writes a perceptron for images of this shape.
 pub(crate) fn mlp(
@@ -44,18 +42,4 @@ fn id2label(labels: usize) -> Map<String, Value> {
     (0..labels)
         .map(|label| (label.to_string(), Value::from(label.to_string())))
         .collect()
-}
-
-fn write<M: Module>(directory: &Path, config: &Value, network: &M) -> Result<(), Box<dyn Error>> {
-    std::fs::create_dir_all(directory)?;
-    std::fs::write(
-        directory.join("config.json"),
-        serde_json::to_string_pretty(config)? + "\n",
-    )?;
-    // Half precision: it halves what the repository carries, and no prediction hangs on the bits it drops.
-    let mut store = SafetensorsStore::from_file(directory.join("model.safetensors"))
-        .overwrite(true)
-        .with_to_adapter(BurnToPyTorchAdapter.chain(HalfPrecisionAdapter::new()));
-    network.save_into(&mut store)?;
-    Ok(())
 }

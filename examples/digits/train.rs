@@ -15,6 +15,7 @@ mod augment;
 mod fit;
 mod recipes;
 mod save;
+mod write;
 
 use std::error::Error;
 use std::fs::File;

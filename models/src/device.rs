@@ -15,7 +15,8 @@ use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A device by name: `cpu`, `cuda` (the first GPU) or `cuda:N`.
+/// A device by name: `cpu`, `cuda` (the first GPU) or `cuda:N`. `cpu:N` is the processor too: a plan calls the places on it so that
+/// hold one replica each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceChoice {
@@ -30,18 +31,24 @@ impl FromStr for DeviceChoice {
     type Err = DeviceError;
 
     fn from_str(name: &str) -> Result<Self, DeviceError> {
-        let index = match name {
-            "cpu" => return Ok(Self::Cpu),
-            "cuda" => Some(0),
-            _ => name
-                .strip_prefix("cuda:")
-                .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
-                .and_then(|digits| digits.parse().ok()),
+        let (kind, index) = match name.split_once(':') {
+            None => (name, Some(0)),
+            Some((kind, digits)) => (kind, index(digits)),
         };
-        index.map(Self::Cuda).ok_or_else(|| DeviceError::UnknownName {
-            name: name.to_owned(),
-        })
+        match (kind, index) {
+            ("cpu", Some(_)) => Ok(Self::Cpu),
+            ("cuda", Some(index)) => Ok(Self::Cuda(index)),
+            _ => Err(DeviceError::UnknownName {
+                name: name.to_owned(),
+            }),
+        }
     }
+}
+
+/// Digits alone: no sign, no space.
+fn index(digits: &str) -> Option<u16> {
+    let digits = Some(digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    digits?.parse().ok()
 }
 
 impl TryFrom<String> for DeviceChoice {
@@ -237,6 +244,7 @@ mod tests {
             assert_eq!(choice.to_string(), name);
         }
         assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
+        assert_eq!("cpu:3".parse(), Ok(DeviceChoice::Cpu));
     }
 
     #[test]
@@ -251,7 +259,9 @@ mod tests {
             "cuda: 1",
             "cuda:65536",
             "cuda0",
-            "cpu:0",
+            "cpu:",
+            "cpu:x",
+            "gpu:0",
         ] {
             assert_eq!(
                 name.parse::<DeviceChoice>(),

@@ -13,6 +13,7 @@
 //! | [`fixtures`] | small checkpoints with known answers, to compare a device with transformers |
 //! | [`families`] | the models that burn runs, and the registry that finds a checkpoint's |
 //! | [`device`] | the device that models run on |
+//! | [`pace`] | models that take no more than a share of a core |
 
 pub mod checkpoint;
 pub mod device;
@@ -22,6 +23,7 @@ pub mod fixtures;
 pub mod idx;
 pub mod manifest;
 pub mod model;
+pub mod pace;
 pub mod power;
 pub mod selftest;
 pub mod tensor;
@@ -33,6 +35,7 @@ pub use device::{DeviceChoice, DeviceError, DeviceInfo};
 pub use executor::{BatchResult, Executor, RunError, SpawnError};
 pub use families::{LoadOptions, Loaded, ModelInfo, Task, load, load_checkpoint};
 pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, check_outputs};
+pub use pace::{CoreShare, Paced};
 pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
 pub use selftest::{SelftestExtent, SelftestOptions, SelftestReport, selftest};
 pub use tensor::{Datatype, Tensor, TensorError};

@@ -166,23 +166,11 @@ impl Network for Cnn {
 }
 
 pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
-    let config = &checkpoint.config;
-    let (input_shape, pixels) = extents(config, "input_shape")?;
-    let labels = config.labels()?;
-    let size = CnnConfig {
-        input: input_shape
-            .as_slice()
-            .try_into()
-            .map_err(|_| config.refuse("input_shape", "it must be [channels, height, width]"))?,
-        stages: stages(config)?,
-        labels: labels.len(),
-    };
-    if size.features().is_none() {
-        return Err(config.refuse("stages", "the last stage has more values than can be counted"));
-    }
+    let labels = checkpoint.config.labels()?;
+    let (input_shape, pixels) = extents(&checkpoint.config, "input_shape")?;
     Ok(Built {
         model: Box::new(Classifier {
-            network: size.build(&mut Stored(&mut checkpoint.weights, device))?,
+            network: network(checkpoint, device, labels.len())?,
             input_shape,
             pixels,
             device: device.clone(),
@@ -190,6 +178,24 @@ pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Buil
         task: Task::Classification,
         labels,
     })
+}
+
+/// The network that a checkpoint describes, with so many classes.
+pub(super) fn network(checkpoint: &mut Checkpoint, device: &Device, labels: usize) -> Result<Cnn, LoadError> {
+    let config = &checkpoint.config;
+    let (input_shape, _) = extents(config, "input_shape")?;
+    let size = CnnConfig {
+        input: input_shape
+            .as_slice()
+            .try_into()
+            .map_err(|_| config.refuse("input_shape", "it must be [channels, height, width]"))?,
+        stages: stages(config)?,
+        labels,
+    };
+    if size.features().is_none() {
+        return Err(config.refuse("stages", "the last stage has more values than can be counted"));
+    }
+    size.build(&mut Stored(&mut checkpoint.weights, device))
 }
 
 fn stages(config: &Config) -> Result<Vec<StageConfig>, LoadError> {

@@ -81,24 +81,30 @@ impl Network for Mlp {
 }
 
 pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
-    let config = &checkpoint.config;
-    let (input_shape, inputs) = extents(config, "input_shape")?;
-    let labels = config.labels()?;
-    let size = MlpConfig {
-        inputs,
-        hidden_sizes: hidden_sizes(config)?,
-        labels: labels.len(),
-    };
+    let labels = checkpoint.config.labels()?;
+    let (input_shape, pixels) = extents(&checkpoint.config, "input_shape")?;
     Ok(Built {
         model: Box::new(Classifier {
-            network: size.build(&mut Stored(&mut checkpoint.weights, device))?,
+            network: network(checkpoint, device, labels.len())?,
             input_shape,
-            pixels: inputs,
+            pixels,
             device: device.clone(),
         }),
         task: Task::Classification,
         labels,
     })
+}
+
+/// The perceptron that a checkpoint describes, with so many classes.
+pub(super) fn network(checkpoint: &mut Checkpoint, device: &Device, labels: usize) -> Result<Mlp, LoadError> {
+    let config = &checkpoint.config;
+    let (_, inputs) = extents(config, "input_shape")?;
+    let size = MlpConfig {
+        inputs,
+        hidden_sizes: hidden_sizes(config)?,
+        labels,
+    };
+    size.build(&mut Stored(&mut checkpoint.weights, device))
 }
 
 fn hidden_sizes(config: &Config) -> Result<Vec<usize>, LoadError> {

@@ -5,6 +5,7 @@
 pub mod bert;
 pub mod cnn;
 pub mod encoder;
+pub mod grid;
 mod host;
 mod image;
 pub mod layers;
@@ -51,6 +52,11 @@ const FAMILIES: &[Family] = &[
     Family {
         architecture: cnn::MODEL_TYPE,
         build: cnn::build,
+        unused: &[],
+    },
+    Family {
+        architecture: grid::MODEL_TYPE,
+        build: grid::build,
         unused: &[],
     },
     Family {
@@ -111,6 +117,8 @@ pub enum Task {
     Classification,
     /// A span of the context: `start_logits` and `end_logits` FP32 `[sequence]`.
     QuestionAnswering,
+    /// What is where in an image: `boxes` FP32 `[found, 4]`, and one input per object for whoever looks closer.
+    Detection,
 }
 
 /// Loads a Hugging Face directory onto a device.
