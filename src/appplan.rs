@@ -1,4 +1,4 @@
-//! The plan that an app asks for: a file, or one variant alone.
+//! The plan that an app asks for: a file, one variant alone, or what a pipeline begins with.
 
 use anyhow::{Context as _, ensure};
 use kaskade::App;
@@ -8,18 +8,21 @@ use kaskade::plans::plan::{
     Wiring,
 };
 
-/// The plan of an app, checked against the app.
+use crate::allocating;
+
+/// The plan of an app, checked against the app: of a pipeline without a file, the one that its planner would begin with.
 ///
 /// # Errors
 /// When a plan file cannot be read, is unsound, or is another app's.
 pub(crate) fn of(app: &App) -> anyhow::Result<Plan> {
-    match &app.plan {
-        PlanSource::Largest => {
+    match (&app.plan, &app.pipeline) {
+        (PlanSource::File(path), _) => read(app, path).with_context(|| path.display().to_string()),
+        (_, Some(rule)) => allocating::first_plan(app, rule),
+        (PlanSource::Largest, None) => {
             let largest = app.variants.last().context("the app has no variants")?;
             Ok(single(app, largest.name.as_str()))
         }
-        PlanSource::Single(name) => Ok(single(app, name.as_str())),
-        PlanSource::File(path) => read(app, path).with_context(|| path.display().to_string()),
+        (PlanSource::Single(name), None) => Ok(single(app, name.as_str())),
     }
 }
 

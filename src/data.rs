@@ -37,6 +37,7 @@ impl Samples {
                 let text = std::fs::read_to_string(&tsv.file).with_context(failed)?;
                 Self::from_lines(&text, tsv, signature).with_context(failed)
             }
+            DataSet::Scenes(_) => bail!("scenes are samples of a pipeline, and this app has no `[pipeline]`"),
         }
     }
 
@@ -142,7 +143,7 @@ fn parse_line(line: &str) -> anyhow::Result<(Inputs, usize)> {
 }
 
 /// The one input that images go to.
-fn image_input(signature: &Signature) -> anyhow::Result<&InputSpec> {
+pub(crate) fn image_input(signature: &Signature) -> anyhow::Result<&InputSpec> {
     let mut required = signature.inputs.iter().filter(|input| !input.optional);
     match (required.next(), required.next()) {
         (Some(input), None) if input.datatype == Datatype::F32 => Ok(input),

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use kaskade::App;
 use kaskade::actors::worker::Loader;
 use kaskade::models::device::{self, DeviceChoice};
-use kaskade::models::{Checkpoint, LoadOptions, Loaded, load_checkpoint};
+use kaskade::models::{Checkpoint, CoreShare, LoadOptions, Loaded, Paced, load_checkpoint};
 
 /// The models of one app, smallest to largest.
 #[derive(Debug, Clone)]
@@ -25,6 +25,8 @@ pub(crate) struct Member {
     pub(crate) device: DeviceChoice,
     /// Where its weights are.
     pub(crate) source: Source,
+    /// What it may take of a core, on the processor.
+    pub(crate) share: CoreShare,
 }
 
 /// Where weights are.
@@ -48,6 +50,7 @@ impl Family {
             name: variant.name.to_string(),
             device: app.device_of(variant),
             source: Source::Directory(variant.dir.clone()),
+            share: app.core_share,
         });
         Self {
             members: members.collect(),
@@ -73,7 +76,15 @@ impl Family {
 }
 
 impl Member {
-    /// Loads the model onto a device.
+    /// The same with whole cores, where only its answers count.
+    pub(crate) fn unpaced(&self) -> Self {
+        Self {
+            share: CoreShare::WHOLE,
+            ..self.clone()
+        }
+    }
+
+    /// Loads the model onto a device; on the processor, held to its share of a core.
     ///
     /// # Errors
     /// When the device cannot be opened or the checkpoint not be loaded.
@@ -88,6 +99,13 @@ impl Member {
         let options = LoadOptions {
             name: Some(self.name.clone()),
         };
-        Ok(load_checkpoint(checkpoint, &device, &options)?)
+        let loaded = load_checkpoint(checkpoint, &device, &options)?;
+        if choice != DeviceChoice::Cpu || self.share == CoreShare::WHOLE {
+            return Ok(loaded);
+        }
+        Ok(Loaded {
+            model: Box::new(Paced::new(loaded.model, self.share)),
+            ..loaded
+        })
     }
 }

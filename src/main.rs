@@ -18,6 +18,7 @@
 //!
 //! Exit codes: 0 done, 1 the input or the service refused, 2 the command line itself is wrong.
 
+mod allocating;
 mod appplan;
 mod data;
 mod family;
@@ -26,9 +27,11 @@ mod load;
 mod measure;
 mod pipelines;
 mod planning;
+mod questions;
 mod replanning;
 mod report;
 mod reproduce;
+mod scenes;
 mod serving;
 mod verbs;
 

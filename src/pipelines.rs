@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use kaskade::App;
 use kaskade::plans::pipeline::{self, ArtefactFiles, Pipeline};
+
+use crate::allocating;
 
 /// Batch sizes of the published artefact.
 const BATCHES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -13,7 +16,7 @@ const BATCHES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct PipelineArgs {
     /// The pipeline: its tasks, variants, latencies and factors, as TOML (`.toml`) or JSON. The stated traffic pipeline where
-    /// neither this nor `--data` is given.
+    /// neither this nor `--data` is given and no app has one.
     #[arg(long, value_name = "FILE")]
     pipeline: Option<PathBuf>,
     /// The folder of the measurements that the Loki authors published, instead.
@@ -39,11 +42,18 @@ pub(crate) struct Named {
 }
 
 impl PipelineArgs {
-    /// The pipeline that was asked for.
+    /// The pipeline that was asked for; the app's own where none was.
     ///
     /// # Errors
     /// When a file cannot be read or describes no sound pipeline, with its field or line.
-    pub(crate) fn read(&self) -> anyhow::Result<Named> {
+    pub(crate) fn read(&self, app: Option<&App>) -> anyhow::Result<Named> {
+        let own = app.and_then(|app| Some((app, app.pipeline.as_ref()?)));
+        if let (None, None, Some((app, rule))) = (&self.pipeline, &self.data, own) {
+            return Ok(Named {
+                pipeline: allocating::measured(app, rule)?,
+                notes: Vec::new(),
+            });
+        }
         match (&self.pipeline, &self.data) {
             (Some(path), _) => of_file(path).with_context(|| path.display().to_string()),
             (None, Some(folder)) => self.published(folder).with_context(|| folder.display().to_string()),

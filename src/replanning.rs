@@ -16,7 +16,7 @@ use kaskade::plans::gears::{GearOptions, GearPlan, Prior, Simulated, Step, plan_
 use kaskade::plans::plan::{Plan, Slo};
 use kaskade::plans::profile::Profile;
 
-use crate::{appplan, gearing};
+use crate::{allocating, appplan, gearing};
 
 /// Most members of an ensemble.
 const MOST_MEMBERS: usize = 3;
@@ -26,6 +26,9 @@ const MOST_MEMBERS: usize = 3;
 /// # Errors
 /// When the profile cannot be read or is another app's.
 pub(crate) fn planner(app: &App) -> anyhow::Result<Option<PlannerConfig>> {
+    if let Some(rule) = &app.pipeline {
+        return allocating::planner(app, rule);
+    }
     let Some(rule) = &app.planner else { return Ok(None) };
     let profile = crate::verbs::plan::read(&rule.profile)?;
     anyhow::ensure!(

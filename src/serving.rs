@@ -1,7 +1,6 @@
 //! An app on the bus: the process that serves it, and the client that asks it.
 
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -16,9 +15,6 @@ use kaskade::models::{Inputs, PowerMeter, device};
 use kaskade::plans::plan::Plan;
 
 use crate::family::Family;
-use crate::load::drive::Target;
-use crate::load::record::Outcome;
-use crate::measure::answers;
 use crate::replanning;
 
 /// The broker, as every verb that needs one is told.
@@ -157,66 +153,6 @@ impl Asker {
     /// The app's own fault, or that nobody answered.
     pub(crate) async fn ask(&self, inputs: Inputs) -> Result<InferReply, Fault> {
         self.client.infer(inputs, self.budget).await
-    }
-}
-
-/// Asks labelled samples in turn, and counts the right answers.
-#[derive(Debug)]
-pub(crate) struct Questions {
-    asker: Asker,
-    inputs: Vec<Inputs>,
-    labels: Vec<usize>,
-    right: AtomicU64,
-    answered: AtomicU64,
-}
-
-impl Questions {
-    /// Questions in the order of the set, over and over.
-    pub(crate) fn new(asker: Asker, inputs: Vec<Inputs>, labels: Vec<usize>) -> Self {
-        Self {
-            asker,
-            inputs,
-            labels,
-            right: AtomicU64::new(0),
-            answered: AtomicU64::new(0),
-        }
-    }
-
-    /// How many answers were right so far.
-    pub(crate) fn right(&self) -> u64 {
-        self.right.load(Ordering::Relaxed)
-    }
-
-    /// How many were answered so far, rightly or not.
-    pub(crate) fn answered(&self) -> u64 {
-        self.answered.load(Ordering::Relaxed)
-    }
-
-    fn judge(&self, place: usize, reply: &InferReply) {
-        self.answered.fetch_add(1, Ordering::Relaxed);
-        let said = answers::logits_of(&reply.outputs).ok();
-        let said = said.and_then(|logits| answers::class_of(&logits));
-        if said.is_some() && said == self.labels.get(place).copied() {
-            self.right.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Target for Questions {
-    async fn ask(&self, number: u64) -> Outcome {
-        let place = (number % self.inputs.len().max(1) as u64) as usize;
-        let inputs = self.inputs.get(place).cloned().unwrap_or_default();
-        match self.asker.ask(inputs).await {
-            Ok(reply) => {
-                self.judge(place, &reply);
-                Outcome::Answered {
-                    variant: reply.variant,
-                }
-            }
-            Err(fault) => Outcome::Failed {
-                code: fault.code.id().to_owned(),
-            },
-        }
     }
 }
 

@@ -1,14 +1,11 @@
-//! When a planner plans without anybody asking: period by period, or as a pipeline's demand asks for (Loki §4). *When* that is,
-//! and for which demand, is decided by [`kaskade_plans::demand`].
+//! When a planner plans without anybody asking: period by period, or whenever it looks at a pipeline (Loki §4). *Whether* a look makes
+//! another plan, and for which demand, is decided by who plans ([`kaskade_plans::manager`]).
 
 use std::{collections::BTreeMap, time::Duration};
 
 use async_nats::Subscriber;
 use futures::StreamExt;
-use kaskade_plans::{
-    demand::{DemandEstimator, DemandOptions, Periods},
-    load::LoadBook,
-};
+use kaskade_plans::{demand::Periods, load::LoadBook};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
@@ -16,7 +13,7 @@ use crate::{
     exchange::Exchange,
     node::NodeError,
     shifter::LOAD,
-    wire::{Beat, Forks, LoadCount, Message as _, PlanRequest},
+    wire::{Beat, Forks, LoadCount, Message as _, PlanRequest, Seen},
 };
 
 /// When a planner plans without anybody asking.
@@ -27,22 +24,26 @@ pub enum Rhythm {
     Asked,
     /// This often, for the highest load that a second of the period had.
     Every(Duration),
-    /// As often as the demand asks for, for its moving average: Loki's Resource Manager.
-    Demand(DemandOptions),
+    /// At every look, this far apart, it is shown what it needs to decide: Loki's Resource Manager.
+    Looks(Duration),
 }
 
 impl Rhythm {
     /// How often the load is looked at.
     fn look(&self) -> Duration {
         match self {
-            Self::Every(every) => LOOK.min(*every).max(Duration::from_millis(1)),
-            Self::Asked | Self::Demand(_) => LOOK,
+            Self::Every(every) => LOOK.min(*every).max(SHORTEST),
+            Self::Looks(every) => (*every).max(SHORTEST),
+            Self::Asked => LOOK,
         }
     }
 }
 
 /// How often the load is looked at, at least. Ingresses tell theirs ten times a second.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// What no rhythm is faster than.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 /// A planner's ears.
 pub(crate) struct Listening {
@@ -85,12 +86,10 @@ impl Listening {
                 },
                 _ = looks.tick() => {
                     let now = clock.now();
-                    if let Some((reason, qps)) = pace.look(book.take(now), now) {
+                    if let Some(request) = pace.look(book.take(now), now) {
                         desk(PlanRequest {
-                            reason,
-                            peak_qps: Some(qps),
                             forks: forks.clone(),
-                            ..PlanRequest::default()
+                            ..request
                         });
                     }
                 }
@@ -108,36 +107,43 @@ fn hear(forks: &mut BTreeMap<String, BTreeMap<String, Forks>>, beat: Beat) {
     }
 }
 
-/// When to ask, and for how much load.
+/// When to ask, and for what.
 enum Pace {
     Periods(Periods),
-    Demand(DemandEstimator),
+    /// Arrivals since the beginning: a look that nobody had time for is made good by the next.
+    Looks(u64),
 }
 
 impl Pace {
     fn new(rhythm: Rhythm, now: u64) -> Self {
         let periods = |length| Self::Periods(Periods::new(length, now));
         match rhythm {
-            Rhythm::Demand(options) => Self::Demand(DemandEstimator::new(options, now)),
+            Rhythm::Looks(_) => Self::Looks(0),
             Rhythm::Every(every) => periods(u64::try_from(every.as_micros()).unwrap_or(u64::MAX)),
             Rhythm::Asked => periods(u64::MAX),
         }
     }
 
-    /// Takes the arrivals since the last look; gives why to plan, and for how many requests/s.
-    fn look(&mut self, arrivals: u64, now: u64) -> Option<(String, f64)> {
+    /// Takes the arrivals since the last look; gives what to ask for, if anything.
+    fn look(&mut self, arrivals: u64, now: u64) -> Option<PlanRequest> {
         match self {
-            Self::Demand(estimator) => {
-                estimator.observe(arrivals, now);
-                let due = estimator.due(now)?;
-                let qps = estimator.estimate_qps();
-                estimator.planned(qps, now);
-                Some((format!("the demand: {due:?}"), qps))
+            Self::Looks(total) => {
+                *total += arrivals;
+                let seen = Seen {
+                    at_us: now,
+                    arrivals: *total,
+                };
+                Some(PlanRequest {
+                    reason: "a look".to_owned(),
+                    seen: Some(seen),
+                    ..PlanRequest::default()
+                })
             }
-            Self::Periods(periods) => {
-                let qps = periods.look(arrivals, now)?;
-                Some(("the period is over".to_owned(), qps))
-            }
+            Self::Periods(periods) => Some(PlanRequest {
+                peak_qps: Some(periods.look(arrivals, now)?),
+                reason: "the period is over".to_owned(),
+                ..PlanRequest::default()
+            }),
         }
     }
 }
@@ -149,28 +155,31 @@ mod tests {
     const SECOND: u64 = 1_000_000;
 
     #[test]
-    fn demand_asks_when_it_changes() {
-        let options = DemandOptions::default();
-        let mut pace = Pace::new(Rhythm::Demand(options), 0);
-        let mut asked = Vec::new();
-        for second in 1..=30 {
-            let arrivals = if second < 15 { 100 } else { 400 };
-            asked.extend(
+    fn every_look_shows_what_arrived_since_the_beginning() {
+        let mut pace = Pace::new(Rhythm::Looks(Duration::from_secs(1)), 0);
+        let seen: Vec<Option<Seen>> = [(3, 1), (0, 2), (4, 3)]
+            .map(|(arrivals, second)| {
                 pace.look(arrivals, second * SECOND)
-                    .map(|(why, qps)| (second, why, qps)),
-            );
-        }
-        let whys: Vec<&str> = asked.iter().map(|(_, why, _)| why.as_str()).collect();
-        assert!(
-            whys[0].contains("First") && whys.iter().any(|why| why.contains("Change")),
-            "{asked:?}"
-        );
-        assert!(
-            asked
-                .iter()
-                .any(|(second, why, _)| why.contains("Change") && *second < 20),
-            "{asked:?}"
-        );
-        assert!((asked.last().unwrap().2 - 400.0).abs() < 40.0, "{asked:?}");
+                    .and_then(|request| request.seen)
+            })
+            .to_vec();
+        let expected = [(1, 3), (2, 3), (3, 7)].map(|(second, arrivals)| {
+            Some(Seen {
+                at_us: second * SECOND,
+                arrivals,
+            })
+        });
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn a_period_asks_for_its_busiest_second_and_who_is_asked_only_never_does() {
+        let mut pace = Pace::new(Rhythm::Every(Duration::from_secs(2)), 0);
+        let asked: Vec<f64> = (1..=4)
+            .filter_map(|second| pace.look(10 * second, second * SECOND)?.peak_qps)
+            .collect();
+        assert_eq!(asked, [20.0, 40.0]);
+        let mut pace = Pace::new(Rhythm::Asked, 0);
+        assert!((1..100).all(|second| pace.look(1, second * SECOND).is_none()));
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! It writes one Hugging Face directory per variant (`config.json`, `model.safetensors` in half precision) and two sets of scenes as
 //! IDX files. Scenes are composed of the digits of `examples/digits`: what is trained sees its training images alone, the
-//! validation scenes its validation images, the test scenes its test images. The digits in a scene are read by that family itself.
+//! validation scenes its validation images, the test scenes its test images.
 
 #[path = "../digits/augment.rs"]
 mod augment;

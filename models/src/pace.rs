@@ -147,7 +147,7 @@ mod tests {
     impl Model for Busy {
         fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
             let begun = thread_time();
-            while thread_time() - begun < self.0 {
+            while thread_time().saturating_sub(begun) < self.0 {
                 std::hint::spin_loop();
             }
             let threads = rayon::current_num_threads() as f32;

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::{Finite, Positive};
+use super::scalar::{Finite, Positive, Token};
 
 /// Labelled samples of one app.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -32,6 +32,8 @@ pub enum DataSet {
     Idx(IdxImages),
     /// Texts and labels as tab-separated lines.
     Tsv(TsvTexts),
+    /// Images with several objects each, as two IDX files: what a pipeline is measured on.
+    Scenes(Scenes),
 }
 
 /// Images and labels as two IDX files of unsigned bytes.
@@ -55,6 +57,40 @@ pub struct IdxImages {
     /// How a byte becomes a number.
     #[serde(default)]
     pub normalise: Normalise,
+}
+
+/// Images of several objects and what is where in them, as two IDX files of unsigned bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Scenes {
+    /// IDX file of the images, `[n, height, width]`, relative to this file or to a folder that an environment variable
+    /// names: `$NAME/images`.
+    pub images: PathBuf,
+    /// IDX file of what is in each cell of a grid over the image, `[n, rows, columns]`, named in the same way: 0 for nothing, then the
+    /// classes of the first task below, then those of the second, and so on.
+    pub objects: PathBuf,
+    /// The tasks that look at the objects, and how many classes each tells apart.
+    #[schemars(length(min = 1))]
+    pub kinds: Vec<Kind>,
+    /// First image used.
+    #[serde(default)]
+    pub skip: usize,
+    /// Number of images used; all that follow where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub take: Option<NonZeroUsize>,
+    /// How a byte becomes a number.
+    #[serde(default)]
+    pub normalise: Normalise,
+}
+
+/// Objects that one task looks at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Kind {
+    /// The task.
+    pub task: Token,
+    /// Classes that it tells apart.
+    pub classes: NonZeroUsize,
 }
 
 /// How a byte of an image becomes a number: `(byte / divide_by - mean) / std`.
@@ -136,6 +172,10 @@ impl DataSets {
                     missing(format!("{name}.idx.labels"), &idx.labels),
                 ],
                 DataSet::Tsv(tsv) => vec![missing(format!("{name}.tsv.file"), &tsv.file)],
+                DataSet::Scenes(scenes) => vec![
+                    missing(format!("{name}.scenes.images"), &scenes.images),
+                    missing(format!("{name}.scenes.objects"), &scenes.objects),
+                ],
             })
             .flatten()
             .collect()
@@ -148,6 +188,7 @@ impl DataSet {
         match self {
             Self::Idx(idx) => variable_of(&idx.images).or(variable_of(&idx.labels)),
             Self::Tsv(tsv) => variable_of(&tsv.file),
+            Self::Scenes(scenes) => variable_of(&scenes.images).or(variable_of(&scenes.objects)),
         }
     }
 
@@ -155,6 +196,7 @@ impl DataSet {
         match self {
             Self::Idx(idx) => vec![&mut idx.images, &mut idx.labels],
             Self::Tsv(tsv) => vec![&mut tsv.file],
+            Self::Scenes(scenes) => vec![&mut scenes.images, &mut scenes.objects],
         }
     }
 }

@@ -6,11 +6,13 @@
 //! | [`data`] | where labelled samples come from |
 //! | [`power`] | where joules are read from |
 //! | [`planner`] | who makes other plans while an app serves |
+//! | [`pipeline`] | the tasks of an app that is a pipeline, and who plans it |
 //!
 //! What a value may be is checked where it is read, with the line of the error; what values must be to each other, and to
 //! the files they name, is checked by [`App::problems`], which reports everything it finds.
 
 pub mod data;
+pub mod pipeline;
 pub mod planner;
 pub mod power;
 pub mod scalar;
@@ -19,6 +21,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
+use kaskade_models::CoreShare;
 use kaskade_models::device::DeviceChoice;
 use kaskade_plans::confidence::Estimator;
 use kaskade_plans::plan::Batching;
@@ -27,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use data::DataSets;
+use pipeline::PipelineRule;
 use planner::{GearPolicy, PlannerRule};
 use power::Power;
 use scalar::{Size, Span, Token};
@@ -47,6 +51,11 @@ pub struct App {
     #[serde(default)]
     #[schemars(with = "String")]
     pub device: DeviceChoice,
+    /// Part of a core that each replica on the processor may take, above 0 and up to 1: it rests after every batch until it has
+    /// used no more, so that replicas that share cores are as slow as each was profiled.
+    #[serde(default = "whole", skip_serializing_if = "is_whole")]
+    #[schemars(with = "f64", range(min = 0.001, max = 1.0))]
+    pub core_share: CoreShare,
     /// The family, smallest to largest.
     #[schemars(length(min = 1))]
     pub variants: Vec<Variant>,
@@ -62,6 +71,9 @@ pub struct App {
     /// Who makes other plans while it serves; nobody where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planner: Option<PlannerRule>,
+    /// The tasks, where it is a pipeline and not one model to the outside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<PipelineRule>,
     /// When a replica's queue becomes a batch, in plans that are made here.
     #[serde(default)]
     pub batching: BatchingRule,
@@ -197,7 +209,7 @@ impl Default for Ingress {
 pub struct Worker {
     /// Name, unique in the app.
     pub name: Token,
-    /// Copies of each variant that it runs.
+    /// Copies of each variant that it runs; of a pipeline, the places that each run one variant at a time.
     #[serde(default = "one")]
     pub replicas: NonZeroU32,
 }
@@ -235,6 +247,18 @@ fn default_workers() -> Vec<Worker> {
         name: Token::local(),
         replicas: NonZeroU32::MIN,
     }]
+}
+
+const fn whole() -> CoreShare {
+    CoreShare::WHOLE
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes what it skips by reference"
+)]
+fn is_whole(share: &CoreShare) -> bool {
+    *share == CoreShare::WHOLE
 }
 
 const fn one() -> NonZeroU32 {
@@ -337,6 +361,11 @@ impl App {
             paths.push(path);
         }
         paths.extend(self.planner.as_mut().map(|planner| &mut planner.profile));
+        paths.extend(
+            self.pipeline
+                .as_mut()
+                .and_then(|pipeline| pipeline.profile.as_mut()),
+        );
         paths.extend(&mut self.nats.credentials);
         for path in paths {
             *path = folder.join(&path);
@@ -380,6 +409,9 @@ impl App {
         }
         if let Some(planner) = &self.planner {
             problems.extend(planner_problems(planner));
+        }
+        if let Some(pipeline) = &self.pipeline {
+            problems.extend(pipeline.problems(self));
         }
         if let Some(path) = self.nats.credentials.as_ref().filter(|path| !path.is_file()) {
             problems.push(format!("nats.credentials: `{}` is not there", path.display()));

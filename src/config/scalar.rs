@@ -238,6 +238,8 @@ impl Positive {
 
     /// The largest byte.
     pub const BYTE: Self = Self(255.0);
+    /// A third more than is needed, or nearly.
+    pub const ROOMY: Self = Self(1.3);
 
     /// The number.
     pub const fn get(self) -> f64 {

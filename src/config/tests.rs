@@ -218,3 +218,59 @@ fn the_committed_schema_is_the_one_of_the_types() {
         "the format has changed: run `kaskade schema app > docs/app.schema.json`"
     );
 }
+
+/// What is wrong with an app that is this pipeline.
+fn pipeline_problems(tasks: &str, more: &str) -> Vec<String> {
+    let text = format!(
+        "name = \"traffic\"\n{more}\n[pipeline]\n{tasks}\n[[variants]]\nname = \"a\"\ndir = \"a\"\n[[variants]]\nname = \"b\"\ndir = \"b\"\n"
+    );
+    let app = App::parse(&text).unwrap();
+    let problems = app.problems().into_iter();
+    problems
+        .filter(|problem| !problem.starts_with("variants"))
+        .collect()
+}
+
+#[test]
+fn what_is_no_tree_is_refused_by_name() {
+    let task = |name: &str, variant: &str, children: &str| {
+        format!(
+            "[[pipeline.tasks]]\nname = \"{name}\"\nvariants = [\"{variant}\"]\nchildren = [{children}]\n"
+        )
+    };
+    let (find, read) = (task("find", "a", "'read'"), task("read", "b", ""));
+    assert_eq!(
+        pipeline_problems(&(find.clone() + &read), ""),
+        Vec::<String>::new()
+    );
+    for (tasks, said) in [
+        (find.clone() + &task("read", "b", "'find'"), "find"),
+        (find.clone() + &read + &task("see", "c", "'read'"), "read"),
+        (task("find", "a", "'reed'") + &read, "reed"),
+        (
+            find.clone() + &task("read", "huge", ""),
+            "`huge` is none of the variants",
+        ),
+        (find.clone() + &task("read", "a", ""), "a"),
+    ] {
+        let problems = pipeline_problems(&tasks, "");
+        let named = problems.iter().find(|problem| problem.contains(said));
+        assert!(
+            named.is_some_and(|problem| problem.starts_with("pipeline.tasks")),
+            "{said}: {problems:?}"
+        );
+    }
+    let problems = pipeline_problems(&(find + &read), "[pipeline.planner]\n");
+    assert!(
+        problems[0].starts_with("pipeline.profile: is absent"),
+        "{problems:?}"
+    );
+}
+
+#[test]
+fn a_share_of_a_core_is_a_share() {
+    let text = "name = \"a\"\ncore_share = 1.5\n[[variants]]\nname = \"a\"\ndir = \"a\"\n";
+    let (line, reason) = App::parse(text).unwrap_err();
+    assert_eq!(line, 2);
+    assert!(reason.contains("1.5 is no share of a core"), "{reason}");
+}

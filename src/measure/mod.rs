@@ -5,10 +5,12 @@
 //! | [`answers`] | what a model answers on a labelled set, calibrated |
 //! | [`cost`] | latency, energy and utilisation by batch size |
 //! | [`meter`] | stretches of work and their energy |
+//! | [`tree`] | a pipeline: what its variants cost and make of a request, and how accurate its paths are |
 
 pub(crate) mod answers;
 pub(crate) mod cost;
 pub(crate) mod meter;
+pub(crate) mod tree;
 
 use anyhow::{Context as _, ensure};
 use kaskade::models::ModelInfo;

@@ -1,6 +1,7 @@
 //! The papers' headline comparisons, run again (DESIGN §5c): claims beside what was found here.
 
 pub(crate) mod cascadeserve;
+pub(crate) mod loki;
 
 use std::path::PathBuf;
 

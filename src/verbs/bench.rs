@@ -11,17 +11,17 @@ use kaskade::config::scalar::Span;
 use serde::Serialize;
 
 use crate::appplan;
-use crate::data::Samples;
 use crate::family::Family;
 use crate::load::arrivals::{Arrivals, Spacing};
 use crate::load::drive::{self, Until};
 use crate::load::record::{Figures, Record};
 use crate::load::tracefile::{self, TraceArgs};
 use crate::measure::meter::Meter;
+use crate::questions::{Questions, Set};
 use crate::report::progress::say;
 use crate::report::table::{Align, table};
 use crate::report::{self, units};
-use crate::serving::{self, Asker, Broker, Questions, Role};
+use crate::serving::{self, Asker, Broker, Role};
 
 /// Puts an app under load: an open loop (`--rate`, `--trace`) sends when requests are due, whatever the app does; a closed loop
 /// (`--concurrency`) has clients that wait for their answers. Latencies count from when a request was due. Without a
@@ -130,12 +130,12 @@ fn bus_url(bus: &BusConfig) -> &str {
     bus.url.as_deref().unwrap_or_default()
 }
 
-fn samples(app: &App) -> anyhow::Result<Samples> {
+fn samples(app: &App) -> anyhow::Result<Set> {
     let set = app.data.test.as_ref().or(app.data.validation.as_ref());
-    let set = set.context("the app names no labelled set (`data.test`) to ask from")?;
-    let family = Family::of(app);
-    let smallest = family.members.first().context("the app has no variants")?;
-    Samples::read(set, &smallest.load(smallest.device)?.model.signature())
+    Set::read(
+        app,
+        set.context("the app names no labelled set (`data.test`) to ask from")?,
+    )
 }
 
 fn whole(app: &App, args: &Args, bus: BusConfig) -> anyhow::Result<kaskade::actors::Node> {
@@ -157,13 +157,7 @@ fn whole(app: &App, args: &Args, bus: BusConfig) -> anyhow::Result<kaskade::acto
 }
 
 /// Runs the load; `whole` says that the app is in this process, so that its energy can be told.
-fn under_load(
-    app: &App,
-    args: &Args,
-    samples: Samples,
-    bus: BusConfig,
-    whole: bool,
-) -> anyhow::Result<Report> {
+fn under_load(app: &App, args: &Args, samples: Set, bus: BusConfig, whole: bool) -> anyhow::Result<Report> {
     let slo = args.slo.unwrap_or(app.slo).duration();
     let budget = args.budget.unwrap_or(app.ingress.default_budget).duration();
     let record = Arc::new(Mutex::new(Record::new(slo)?));
@@ -173,7 +167,7 @@ fn under_load(
     let begun = meter.as_mut().map(Meter::begin);
     let runtime = serving::runtime()?;
     let asker = runtime.block_on(Asker::connect(app.name.as_str(), bus, budget))?;
-    let questions = Arc::new(Questions::new(asker, samples.inputs, samples.labels));
+    let questions = Arc::new(Questions::new(asker, samples));
     let length = runtime.block_on(drive(args, Arc::clone(&questions), Arc::clone(&record)))?;
     let spent = meter
         .as_mut()
@@ -184,11 +178,11 @@ fn under_load(
         .unwrap_or_else(PoisonError::into_inner)
         .figures(length);
     let answered = questions.answered();
-    let share = |count: f64| (answered > 0).then(|| count / answered as f64);
+    let share = |joules: f64| (answered > 0).then(|| joules / answered as f64);
     Ok(Report {
         app: app.name.to_string(),
         load: describe(args),
-        accuracy: share(questions.right() as f64),
+        accuracy: questions.accuracy(),
         joules_per_request: spent.and_then(share),
         energy_source: meter.map(|meter| meter.source()),
         figures,

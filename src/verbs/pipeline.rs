@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use kaskade::App;
-use kaskade::plans::allocate::{
-    AllocateOptions, Allocation, AllocationPolicy, Allocator, PlanFor, Scaling, Slot,
-};
+use kaskade::config::pipeline::{Late, PipelinePolicy};
+use kaskade::plans::allocate::{AllocateOptions, Allocation, Allocator, PlanFor, Scaling, Slot};
 use kaskade::plans::pipeline::Pipeline;
-use kaskade::plans::plan::{Dropping, Plan};
+use kaskade::plans::plan::Plan;
 use serde::Serialize;
 
+use crate::allocating;
 use crate::load::tracefile::positive;
 use crate::pipelines::PipelineArgs;
 use crate::report::panels::{Panel, Panels, Series, Shape};
@@ -28,12 +28,12 @@ pub(crate) struct Args {
     /// Workers of the cluster, `w0`, `w1`, ..., where no app names them; the paper has 20.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     workers: u32,
-    /// The TOML file of the app: its name and its workers.
+    /// The TOML file of the app: its name, its workers, and the pipeline that was measured of it.
     #[arg(long, value_name = "FILE")]
     app: Option<PathBuf>,
     /// Who allocates: Loki, or a peer that it is measured against.
     #[arg(long, value_enum, default_value = "loki")]
-    policy: Policy,
+    policy: PipelinePolicy,
     /// What becomes of requests that are late at a task.
     #[arg(long, value_enum, default_value = "rerouting")]
     dropping: Late,
@@ -48,51 +48,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Who allocates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Policy {
-    /// Hardware scaling, then accuracy scaling over the whole pipeline.
-    Loki,
-    /// Hardware scaling alone (InferLine).
-    Inferline,
-    /// Accuracy scaling task by task, blind to the pipeline (Proteus).
-    Proteus,
-}
-
-impl From<Policy> for AllocationPolicy {
-    fn from(policy: Policy) -> Self {
-        match policy {
-            Policy::Loki => Self::Loki,
-            Policy::Inferline => Self::HardwareOnly,
-            Policy::Proteus => Self::PerTask,
-        }
-    }
-}
-
-/// What becomes of requests that are late at a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Late {
-    /// Nothing.
-    None,
-    /// Dropped before the last task, if that takes longer than there is time.
-    LastTask,
-    /// Dropped after any task whose budget they exceeded.
-    PerTask,
-    /// Sent to a backup that makes up for it, or dropped.
-    Rerouting,
-}
-
-impl From<Late> for Dropping {
-    fn from(late: Late) -> Self {
-        match late {
-            Late::None => Self::None,
-            Late::LastTask => Self::LastTask,
-            Late::PerTask => Self::PerTask,
-            Late::Rerouting => Self::OpportunisticRerouting,
-        }
-    }
-}
-
 /// What is printed for machines.
 #[derive(Serialize)]
 struct Report<'a> {
@@ -105,8 +60,8 @@ struct Report<'a> {
 /// Plans, writes and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = args.app.as_deref().map(App::load).transpose()?;
-    let named = args.pipeline.read()?;
-    let slots = slots(args, app.as_ref());
+    let named = args.pipeline.read(app.as_ref())?;
+    let slots = slots(args, app.as_ref())?;
     let workers = u32::try_from(slots.len()).unwrap_or(u32::MAX);
     let options = AllocateOptions {
         policy: args.policy.into(),
@@ -144,22 +99,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     report::print(&format!("{text}\n\nwritten to {}", written.join(", ")))
 }
 
-fn slots(args: &Args, app: Option<&App>) -> Vec<Slot> {
+fn slots(args: &Args, app: Option<&App>) -> anyhow::Result<Vec<Slot>> {
     match app {
-        Some(app) => app
-            .workers
-            .iter()
-            .map(|worker| Slot {
-                worker: worker.name.to_string(),
-                device: app.device.to_string(),
-            })
-            .collect(),
-        None => (0..args.workers)
+        Some(app) => allocating::slots(app),
+        None => Ok((0..args.workers)
             .map(|worker| Slot {
                 worker: format!("w{worker}"),
                 device: "cuda:0".to_owned(),
             })
-            .collect(),
+            .collect()),
     }
 }
 

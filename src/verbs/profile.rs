@@ -5,17 +5,21 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use kaskade::App;
 use kaskade::config::Task;
+use kaskade::config::data::DataSet;
+use kaskade::config::pipeline::PipelineRule;
 use kaskade::config::scalar::Span;
+use kaskade::plans::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task as PipelineTask};
 use kaskade::plans::profile::Profile;
 
 use crate::data::Samples;
 use crate::family::Family;
-use crate::measure::{self, cost::Effort};
+use crate::measure::{self, cost::Effort, tree::TreePlan};
 use crate::report::table::{Align, table};
 use crate::report::{self, units};
 
 /// Measures every variant of an app on its validation set: answers, calibrated confidence, latency, energy and utilisation by
-/// batch size.
+/// batch size. Of a pipeline: latency by batch size (its own sizes), how many requests each variant makes of one, and the accuracy of
+/// every path from end to end.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The TOML file of the app.
@@ -51,6 +55,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             args.app.display()
         )
     })?;
+    if let Some(rule) = &app.pipeline {
+        return of_pipeline(args, &app, rule, set);
+    }
     anyhow::ensure!(
         app.task == Task::Classification,
         "{}: task: only classification has a labelled data format yet; write the profile of another task yourself \
@@ -81,6 +88,75 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     report::print(&as_text(&profile))?;
     report::print(&format!("\nwritten to {}", args.out.display()))
+}
+
+/// Measures and writes what an app that is a pipeline does.
+fn of_pipeline(args: &Args, app: &App, rule: &PipelineRule, set: &DataSet) -> anyhow::Result<()> {
+    let plan = TreePlan {
+        app,
+        rule,
+        rounds: args.rounds,
+        stretch: args.stretch.duration(),
+        quiet: args.quiet,
+    };
+    let pipeline = plan.measure(set)?.pipeline;
+    report::write_file(&args.out, &(serde_json::to_string_pretty(&pipeline)? + "\n"))?;
+    if args.json {
+        return report::print_json(&pipeline);
+    }
+    report::print(&pipeline_as_text(&pipeline))?;
+    report::print(&format!("\nwritten to {}", args.out.display()))
+}
+
+/// A pipeline's profile for people.
+fn pipeline_as_text(pipeline: &Pipeline) -> String {
+    let of_task = |task: &PipelineTask| {
+        let rows = task.variants.iter().map(|variant| {
+            let latency = |sample: Option<&BatchLatency>| {
+                sample.map_or_else(String::new, |sample| units::seconds(sample.us / 1e6))
+            };
+            let widest = variant.latency.last();
+            let throughput = widest.map_or(0.0, |sample| f64::from(sample.batch) * 1e6 / sample.us);
+            let factors = task
+                .children
+                .iter()
+                .map(|child| format!("{:.2} {child}", variant.multiplicity(child)));
+            [
+                task.name.clone(),
+                variant.name.clone(),
+                units::percent(variant.accuracy),
+                factors.collect::<Vec<_>>().join(", "),
+                latency(variant.latency.first()),
+                latency(widest),
+                format!("{throughput:.0} /s"),
+            ]
+        });
+        rows.collect::<Vec<_>>()
+    };
+    let widest = pipeline.batches.last().copied().unwrap_or_default();
+    let latency = format!("batch of {widest}");
+    let variants = table(
+        [
+            ("task", Align::Left),
+            ("variant", Align::Left),
+            ("accuracy", Align::Right),
+            ("makes of one", Align::Left),
+            ("batch of 1", Align::Right),
+            (latency.as_str(), Align::Right),
+            ("at most", Align::Right),
+        ],
+        pipeline.tasks.iter().flat_map(of_task),
+    );
+    let PathAccuracy::Profiled { paths } = &pipeline.path_accuracy else {
+        return variants;
+    };
+    let paths = table(
+        [("path", Align::Left), ("accuracy", Align::Right)],
+        paths
+            .iter()
+            .map(|path| [path.variants.join(" -> "), units::percent(path.accuracy)]),
+    );
+    format!("{variants}\n\n{paths}")
 }
 
 /// A profile for people.

@@ -385,6 +385,18 @@ pub struct PlanRequest {
     /// By worker and variant, the requests that came apart at a pipeline's task since it started, and what they came to.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub forks: BTreeMap<String, BTreeMap<String, Forks>>,
+    /// What a planner that decides by itself when to plan has seen by now; absent where somebody asks for a plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<Seen>,
+}
+
+/// The load as a planner sees it at a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Seen {
+    /// When, on the planner's clock, microseconds.
+    pub at_us: u64,
+    /// Requests that the ingresses let in since the planner began to listen.
+    pub arrivals: u64,
 }
 
 impl Message for PlanRequest {

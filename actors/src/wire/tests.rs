@@ -358,6 +358,10 @@ fn what_shifters_and_planners_say_survives_the_wire() {
         peak_qps: Some(100.0),
         measured: vec![1.0],
         forks: BTreeMap::from([("w".into(), BTreeMap::from([("v".into(), Forks::default())]))]),
+        seen: Some(Seen {
+            at_us: 3_000_000,
+            arrivals: 42,
+        }),
     });
     for report in [
         PlanReport::Adopted { epoch: 4 },

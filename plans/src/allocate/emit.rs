@@ -208,6 +208,22 @@ fn new_id(variant: &str, slot: usize, ids: &mut BTreeSet<String>) -> String {
     id
 }
 
+/// The rest of a path: time of its batches, microseconds, and tasks.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rest {
+    us: f64,
+    levels: usize,
+}
+
+impl Rest {
+    fn with(self, us: f64) -> Self {
+        Self {
+            us: self.us + us,
+            levels: self.levels + 1,
+        }
+    }
+}
+
 struct Emitter<'a> {
     pipeline: &'a Pipeline,
     instances: &'a [Instances],
@@ -232,17 +248,49 @@ impl Emitter<'_> {
         }
     }
 
+    /// What a request may spend at a task by this variant, in its queue and its batch, microseconds.
+    ///
+    /// The paper's budgets are the batches' times (§4.2), to which the half of the objective comes that was set aside for queues. What
+    /// the chosen batches leave of the objective belongs to somebody too: budgets are the objective's parts in proportion to the
+    /// batches' times on the slowest path through the task, so that a request that keeps to them is in time by no more than it must.
+    fn budget_us(&self, own: &Instances) -> f64 {
+        let (above, below) = (self.above(&own.task), self.below(&own.task));
+        let path_us = own.latency_us + above.us + below.us;
+        let levels = above.levels + below.levels + 1;
+        let objective_us = (self.pipeline.slo_us as f64) - levels as f64 * self.pipeline.hop_us as f64;
+        own.latency_us * (objective_us / path_us).max(2.0)
+    }
+
+    /// The slowest batch of a task, microseconds.
+    fn slowest_us(&self, task: &str) -> f64 {
+        let own = self.instances.iter().filter(|own| own.task == task);
+        own.map(|own| own.latency_us).fold(0.0, f64::max)
+    }
+
+    fn above(&self, task: &str) -> Rest {
+        let tasks = std::iter::successors(self.parent(task), |task| self.parent(task));
+        tasks.fold(Rest::default(), |rest, task| rest.with(self.slowest_us(task)))
+    }
+
+    fn below(&self, task: &str) -> Rest {
+        let found = self.pipeline.tasks.iter().find(|found| found.name == task);
+        let children = found.into_iter().flat_map(|task| &task.children);
+        let paths = children.map(|child| self.below(child).with(self.slowest_us(child)));
+        paths.fold(Rest::default(), |worst, path| Rest {
+            us: worst.us.max(path.us),
+            levels: worst.levels.max(path.levels),
+        })
+    }
+
+    fn parent(&self, task: &str) -> Option<&str> {
+        let mut tasks = self.pipeline.tasks.iter();
+        let parent = tasks.find(|parent| parent.children.iter().any(|child| child == task));
+        parent.map(|parent| parent.name.as_str())
+    }
+
     /// Tasks above this one.
     fn depth(&self, task: &str) -> usize {
-        let parent = |task: &str| {
-            let parent = self
-                .pipeline
-                .tasks
-                .iter()
-                .find(|parent| parent.children.iter().any(|child| child == task));
-            parent.map(|parent| parent.name.as_str())
-        };
-        std::iter::successors(parent(task), |task| parent(task)).count()
+        std::iter::successors(self.parent(task), |task| self.parent(task)).count()
     }
 
     fn stage(&self, place: usize, own: &Instances) -> Stage {
@@ -277,8 +325,7 @@ impl Emitter<'_> {
                 // Never waited for: an idle worker starts with the first request.
                 max_wait_us: 0,
             },
-            // Half of the objective was set aside for queues, as much as for execution (§4.1).
-            budget_us: Some(micros(2.0 * own.latency_us)),
+            budget_us: Some(micros(self.budget_us(own))),
             profiled: variant.map(|variant| Profiled {
                 run_us: micros(own.latency_us),
                 accuracy: variant.accuracy,

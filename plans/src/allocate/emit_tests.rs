@@ -120,3 +120,27 @@ fn ids_stay_unique_when_slots_move() {
     let next = allocation(AllocationPolicy::Loki, 300.0).plan(&stated(), plan_for(&moved, Some(&first)));
     assert!(next.is_ok());
 }
+
+#[test]
+fn budgets_share_out_the_objective() {
+    for demand in [40.0, 150.0, 400.0] {
+        let made = plan(demand, None);
+        let of_task = |task: &str| {
+            let stages = made.gears[0].wiring.stages.iter();
+            let budgets = stages.filter(|stage| stage.task.as_deref() == Some(task));
+            budgets.filter_map(|stage| stage.budget_us).max().unwrap()
+        };
+        let root = &stated().tasks[0];
+        let paths = root
+            .children
+            .iter()
+            .map(|child| of_task(&root.name) + of_task(child));
+        let slowest = paths.max().unwrap();
+        let slo = stated().slo_us;
+        assert!(slowest <= slo + 2, "{slowest} of {slo} at {demand}");
+        for stage in &made.gears[0].wiring.stages {
+            let run = stage.profiled.map(|profiled| profiled.run_us).unwrap();
+            assert!(stage.budget_us.unwrap() >= 2 * run - 1, "{stage:?}");
+        }
+    }
+}

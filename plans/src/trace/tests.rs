@@ -317,3 +317,19 @@ proptest! {
         let _ = (Trace::from_counts(&text), Trace::from_times(&text), Trace::from_azure_llm(&header));
     }
 }
+
+#[test]
+fn a_condensed_trace_has_the_same_course_and_mean() {
+    let day = Trace::per_second((0..86_400).map(|second| f64::from(second % 7_200)).collect()).unwrap();
+    let short = day.condensed(1_200).unwrap();
+    assert_eq!(short.seconds(), 1_200);
+    assert!((short.statistics().mean_qps - day.statistics().mean_qps).abs() < 1e-6);
+    assert!((short.rates()[0] - 35.5).abs() < 1e-9, "the mean of 0 to 71");
+    let uneven = Trace::per_second(vec![1.0, 2.0, 3.0, 4.0, 5.0])
+        .unwrap()
+        .condensed(2)
+        .unwrap();
+    assert_eq!(uneven.rates(), [1.5, 4.0]);
+    assert_eq!(day.condensed(100_000).unwrap(), day, "nothing is made up");
+    assert!(day.condensed(0).is_err());
+}

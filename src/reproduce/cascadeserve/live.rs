@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use kaskade::App;
 use kaskade::actors::bus::BusConfig;
-use kaskade::models::{Inputs, device};
+use kaskade::models::{CoreShare, Inputs, device};
 use kaskade::plans::gears::peers::{Peer, plan_peer};
 use kaskade::plans::gears::{GearOptions, GearPlan, Simulated, plan_gears};
 use kaskade::plans::plan::{Plan, Sharing, Slo};
@@ -59,7 +59,13 @@ struct Bench {
 ///
 /// # Errors
 /// When the app cannot be served or a plan not be made.
-pub(super) fn run(app: &Path, profile: &Profile, folder: &Path, seed: u64) -> anyhow::Result<Reproduction> {
+pub(super) fn run(
+    app: &Path,
+    profile: &Profile,
+    folder: &Path,
+    seed: u64,
+    share: Option<CoreShare>,
+) -> anyhow::Result<Reproduction> {
     // A core is left to actors, broker and clients: beside a GPU they would have them all.
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let threads = NonZeroUsize::new(cores - 1).unwrap_or(NonZeroUsize::MIN);
@@ -67,14 +73,16 @@ pub(super) fn run(app: &Path, profile: &Profile, folder: &Path, seed: u64) -> an
         device::compute_threads(threads),
         "models have computed in this process already; compare in a process of its own"
     );
-    let bench = Bench::new(app, profile, seed)?;
+    let mut bench = Bench::new(app, profile, seed)?;
+    bench.app.core_share = share.unwrap_or(bench.app.core_share);
+    let share = bench.app.core_share.get();
     let mut found = Reproduction {
         system: "cascadeserve",
         ..Reproduction::default()
     };
-    let (profile, hops) = bench.as_served(profile)?;
+    let (profile, hops) = bench.as_served(&slowed(profile, share))?;
     found.assumptions.push(format!(
-        "models compute on {threads} of {cores} cores; latencies of batches as measured while serving; {} us between client and service, there and back, {} us between stages, {} us \
+        "models compute on {threads} of {cores} cores, each on {share} of one; latencies of batches as measured while serving; {} us between client and service, there and back, {} us between stages, {} us \
          between two batches",
         hops.entry, hops.between, hops.turnaround
     ));
@@ -373,6 +381,16 @@ impl Bench {
             claim("the largest variant alone", &static_largest, false),
         ])
     }
+}
+
+/// A profile whose models take but a share of a core.
+fn slowed(profile: &Profile, share: f64) -> Profile {
+    let mut slowed = profile.clone();
+    let costs = slowed.variants.iter_mut().flat_map(|variant| &mut variant.costs);
+    for cost in costs {
+        cost.latency_s /= share;
+    }
+    slowed
 }
 
 /// Requests per second that one replica carries in its largest measured batches.

@@ -19,6 +19,7 @@ mod work;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use kaskade::models::CoreShare;
 use kaskade::plans::gears::stated::{self, StatedWorkload};
 use kaskade::plans::plan::Slo;
 use kaskade::plans::profile::Profile;
@@ -53,6 +54,10 @@ pub(crate) struct Args {
     /// times the load (about 12 minutes, on a machine that does nothing else).
     #[arg(long, value_name = "APP")]
     live: Option<PathBuf>,
+    /// Part of a core that each model may take in `--live`; the app's own where absent. Models that are a thousand times smaller than
+    /// the paper's take no longer than a message does; at a share of a core, computing outweighs messaging as it does there.
+    #[arg(long, value_name = "SHARE", requires = "live", value_parser = core_share)]
+    core_share: Option<CoreShare>,
     /// Which workloads to count devices on; all where absent.
     #[arg(long, value_enum, value_name = "NAME")]
     workload: Vec<Workload>,
@@ -93,7 +98,7 @@ impl Args {
 /// When a trace or profile cannot be read, or a picture not be written.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Reproduction> {
     if let Some(app) = &args.live {
-        return live::run(app, &own_profile(args)?, &args.out, args.seed);
+        return live::run(app, &own_profile(args)?, &args.out, args.seed, args.core_share);
     }
     let mut found = Reproduction {
         system: "cascadeserve",
@@ -292,4 +297,9 @@ fn planner(
             .push(planning::speed(field, 4, Slo::Latency { p95_us: *p95_us })?);
     }
     Ok(())
+}
+
+fn core_share(text: &str) -> Result<CoreShare, String> {
+    let share: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
+    CoreShare::try_from(share).map_err(|error| error.to_string())
 }

@@ -69,6 +69,7 @@ pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
             name: variant.name.to_string(),
             device: app.device_of(variant),
             source: source.clone(),
+            share: app.core_share,
         })
     });
     Ok(Family {

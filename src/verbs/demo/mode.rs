@@ -15,9 +15,10 @@ use crate::family::Family;
 use crate::load::drive::{self, Until};
 use crate::load::record::{Figures, Record};
 use crate::measure::meter::Meter;
+use crate::questions::{Questions, Set};
 use crate::report::progress::Progress;
 use crate::report::units;
-use crate::serving::{self, Asker, Questions, Role};
+use crate::serving::{self, Asker, Role};
 
 /// Clients that ask at once: as many as fill a batch of the app.
 const CLIENTS: usize = 32;
@@ -105,7 +106,7 @@ async fn ask(
 ) -> anyhow::Result<Mode> {
     let client = Asker::connect(app.name.as_str(), bus, BUDGET).await?;
     let run = |requests: u64| {
-        let asked = Questions::new(client.clone(), test.inputs.clone(), test.labels.clone());
+        let asked = Questions::new(client.clone(), Set::Samples(test.clone()));
         let asked = Arc::new(asked);
         let record = Arc::new(Mutex::new(Record::new(app.slo.duration())?));
         let (sent, none) = (Until::Sent(requests), Duration::ZERO);
@@ -125,7 +126,7 @@ async fn ask(
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .figures(length);
-    let mode = mode(figures, asked.right(), joules)?;
+    let mode = mode(figures, asked.accuracy(), joules)?;
     progress.end(&format!(
         "{} right, {} per request",
         units::percent(mode.accuracy),
@@ -157,12 +158,12 @@ async fn watched(
     }
 }
 
-fn mode(figures: Figures, right: u64, joules: Option<f64>) -> anyhow::Result<Mode> {
+fn mode(figures: Figures, accuracy: Option<f64>, joules: Option<f64>) -> anyhow::Result<Mode> {
     ensure!(figures.replies > 0, "nothing was answered: {:?}", figures.errors);
     let replies = figures.replies as f64;
     let latency = figures.latency_ms;
     Ok(Mode {
-        accuracy: right as f64 / replies,
+        accuracy: accuracy.context("nothing was answered")?,
         joules_per_request: joules.map(|joules| joules / replies),
         distribution: figures.variants,
         p50_ms: latency.p50.context("no latency was recorded")?,
