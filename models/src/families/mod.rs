@@ -5,7 +5,7 @@
 pub mod bert;
 pub mod cnn;
 pub mod encoder;
-mod host;
+pub(crate) mod host;
 mod image;
 pub mod layers;
 pub mod mlp;

@@ -117,6 +117,12 @@ impl Split {
         self.compute_s.max(self.load_s)
     }
 
+    /// A step through `layers` layers of `mini_batches` mini-batches each: the longer of both sides all along, and once what
+    /// the other side does for a mini-batch, before the first or behind the last.
+    pub fn step_s(&self, layers: usize, mini_batches: usize) -> f64 {
+        layers as f64 * self.layer_s() + self.compute_s.min(self.load_s) / mini_batches.max(1) as f64
+    }
+
     /// Share of ACT blocks among all, in [0, 1]: what every request keeps (equation 11).
     pub fn act_share(&self) -> f64 {
         let all = self.device + self.host;
