@@ -177,7 +177,7 @@ impl Bench {
     ) -> Result<(), Box<dyn Error>> {
         let [kv, act] = ends;
         let mut steps: [Vec<Report>; 3] = Default::default();
-        let share = hybrid.config().act_share;
+        let share = hybrid.config().shares.act;
         let engines = [hybrid, kv, act];
         for engine in &engines {
             engine.throttle(Some(speed));

@@ -116,11 +116,10 @@ impl HostCache {
         (self.widths.of(piece.block.kind) * piece.tokens * size_of::<f32>()) as u64
     }
 
-    /// A copy of a layer's pieces of one kind, under each other.
-    pub(super) fn copy(&self, layer: usize, kind: Kind, pieces: &[Piece]) -> Vec<f32> {
+    /// A copy of a layer's pieces of one kind, under each other, in the memory of `copy`.
+    pub(super) fn copy(&self, layer: usize, kind: Kind, pieces: &[Piece], mut copy: Vec<f32>) -> Vec<f32> {
         let wanted = pieces.iter().filter(|piece| piece.block.kind == kind);
-        let tokens: usize = wanted.clone().map(|piece| piece.tokens).sum();
-        let mut copy = Vec::with_capacity(tokens * self.widths.of(kind));
+        copy.clear();
         let Some(layer) = self.layers.get(layer) else {
             return copy;
         };

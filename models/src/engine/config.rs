@@ -1,6 +1,6 @@
 //! How an engine caches, streams and batches, and what memory that takes.
 
-use kaskade_plans::hybrid_cache::{Capacity, Costs, Kind, Memory, Mix, Split, split, split_of};
+use kaskade_plans::hybrid_cache::{Capacity, Costs, Kind, Memory, Mix, Shares, Split, split, split_of};
 use thiserror::Error;
 
 use super::cache::Widths;
@@ -25,8 +25,8 @@ pub enum Caching {
 pub struct EngineConfig {
     /// What it caches.
     pub caching: Caching,
-    /// Share of ACT blocks that every request keeps where caching is hybrid, in [0, 1].
-    pub act_share: f64,
+    /// What every request keeps to; its share of ACT blocks counts where caching is hybrid, and is 0 or 1 otherwise.
+    pub shares: Shares,
     /// Tokens per block.
     pub block_tokens: usize,
     /// Physical blocks.
@@ -96,7 +96,7 @@ impl EngineConfig {
         let blocks = tokens.div_ceil(block_tokens);
         Self {
             caching: Caching::Kv,
-            act_share: 0.0,
+            shares: Shares::device_first(0.0),
             block_tokens,
             capacity: Capacity {
                 device: Mix { act: 0, kv: blocks },
@@ -115,13 +115,14 @@ impl EngineConfig {
         }
     }
 
-    /// The share of ACT blocks that the caching comes to.
-    pub fn share(&self) -> f64 {
-        match self.caching {
-            Caching::Hybrid => self.act_share,
+    /// The shares that the caching comes to.
+    pub fn kept(&self) -> Shares {
+        let act = match self.caching {
+            Caching::Hybrid => self.shares.act,
             Caching::Act => 1.0,
             Caching::Kv | Caching::Tokens => 0.0,
-        }
+        };
+        Shares { act, ..self.shares }
     }
 
     /// Gives it the blocks of a split, and the share that goes with them. Blocks of either kind that are few are not the
@@ -131,18 +132,30 @@ impl EngineConfig {
         self.capacity = Capacity {
             device: split.device,
             host: Mix {
-                act: extra(split.host.act, split.act_share() > 0.0),
-                kv: extra(split.host.kv, split.act_share() < 1.0),
+                act: extra(split.host.act, split.shares().act > 0.0),
+                kv: extra(split.host.kv, split.shares().act < 1.0),
             },
         };
-        self.act_share = split.act_share();
+        self.shares = split.shares();
     }
 }
+
+/// An end of the scale is taken if a mixture promises to be faster by no more than this: less than sampled costs are sure of.
+const MARGIN: f64 = 1.04;
 
 /// The best mixture of `blocks` blocks for a kind of caching: the search for the hybrid, the ends for the others.
 pub fn split_for(caching: Caching, blocks: usize, memory: &Memory, costs: &Costs) -> Option<Split> {
     match caching {
-        Caching::Hybrid => split(blocks, memory, costs),
+        Caching::Hybrid => {
+            let best = split(blocks, memory, costs)?;
+            let ends = [0, blocks].map(|acts| split_of(acts, blocks, memory, costs));
+            let ends = ends.into_iter().flatten();
+            let end = ends.min_by(|a, b| a.layer_s().total_cmp(&b.layer_s()));
+            Some(
+                end.filter(|end| end.layer_s() <= MARGIN * best.layer_s())
+                    .unwrap_or(best),
+            )
+        }
         Caching::Kv => split_of(0, blocks, memory, costs),
         Caching::Act => split_of(blocks, blocks, memory, costs),
         Caching::Tokens => split_of(0, 0, memory, costs),

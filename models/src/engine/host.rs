@@ -59,6 +59,10 @@ impl Math for Host {
         Rows { values, width }
     }
 
+    fn recycle(&self, matrix: Rows) -> Vec<f32> {
+        matrix.values
+    }
+
     fn values<'a>(&self, matrix: &'a Rows) -> Result<Cow<'a, [f32]>, MathError> {
         Ok(Cow::Borrowed(&matrix.values))
     }

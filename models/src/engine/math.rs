@@ -119,6 +119,12 @@ pub trait Math: Send + Sync + 'static {
     /// Row-major values as a matrix on the device. `values` is a whole number of rows.
     fn upload(&self, values: Vec<f32>, width: usize) -> Self::Matrix;
 
+    /// A matrix that is not needed any more, as memory for [`Math::upload`] to be filled again; empty where that saves nothing.
+    fn recycle(&self, matrix: Self::Matrix) -> Vec<f32> {
+        drop(matrix);
+        Vec::new()
+    }
+
     /// A matrix's values, row-major.
     ///
     /// # Errors

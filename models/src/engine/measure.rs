@@ -1,5 +1,8 @@
 //! What a layer costs on this device and over this link: sampled once, for the policy to reckon with (§4.3, Figure 11).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use kaskade_plans::hybrid_cache::{Costs, Kind, Sample, Split, fit};
@@ -9,8 +12,10 @@ use super::link::Link;
 use super::math::{Math, Span};
 use super::{Engine, EngineError, Home};
 
-/// Each size is measured so often; the least counts, for nothing but noise is added to it.
+/// Each size is measured so often; the median counts.
 const ROUNDS: usize = 3;
+/// Elements that the sampling thread carries at a time.
+const PARCEL: usize = 1 << 18;
 
 /// The load that costs are measured for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,13 +76,17 @@ impl<M: Math> Engine<M> {
             });
             fit(&samples)
         };
+        // The link is sampled by itself, the device while the link is at work, as it will be in a step.
+        let (load_kv, load_act) = (loading(Kind::Kv)?, loading(Kind::Act)?);
+        let load_weights_s = self.weights_s(link);
+        let busy = Busy::new(link);
         let kv_gen = sizes.map(|blocks| {
             let rows = blocks * block_tokens;
             let acts = self
                 .math
                 .upload(vec![0.1; rows * spec.act_width()], spec.act_width());
             let positions: Vec<usize> = (0..rows).map(|row| row % spec.context.max(1)).collect();
-            let seconds = least(|| drop(layer.generate(&self.math, spec, &acts, &positions)));
+            let seconds = typical(|| drop(layer.generate(&self.math, spec, &acts, &positions)));
             Sample {
                 blocks: blocks as f64,
                 seconds,
@@ -94,15 +103,17 @@ impl<M: Math> Engine<M> {
         }
         // What the cache adds may be too little to be seen; then the line is level.
         let forward = fit(&forward).or_else(|_| fit(&level(&forward)))?;
+        let head_s = self.head_s(load.requests)?;
+        drop(busy);
         Ok(Measured {
             costs: Costs {
-                load_weights_s: self.weights_s(link),
+                load_weights_s,
                 kv_gen: fit(&kv_gen)?,
-                load_kv: loading(Kind::Kv)?,
-                load_act: loading(Kind::Act)?,
+                load_kv,
+                load_act,
                 forward,
             },
-            head_s: self.head_s(load.requests)?,
+            head_s,
             mini_batches,
         })
     }
@@ -111,16 +122,22 @@ impl<M: Math> Engine<M> {
     fn forward_s(&self, layer: &Layer<M>, requests: usize, tokens: usize) -> f64 {
         let (math, spec) = (&self.math, &self.decoder.spec);
         let mut x = math.upload(vec![0.1; requests * spec.width], spec.width);
-        let kv = math.upload(vec![0.1; requests * tokens * spec.kv_width()], spec.kv_width());
+        let width = spec.kv_width();
+        // As many as there are buffers, in turn: what was loaded lies in memory and no longer in the processor's caches.
+        let kvs = [(); ROUNDS].map(|()| math.upload(vec![0.1; requests * tokens * width], width));
+        let mut turn = kvs.iter().cycle();
         let positions = vec![tokens.min(spec.context.saturating_sub(1)); requests];
-        least(|| {
+        typical(|| {
             let fresh = layer.project(math, spec, &x, &positions);
-            let span = |request: usize| Span {
-                matrix: &kv,
+            let span = |matrix, request: usize| Span {
+                matrix,
                 from: request * tokens,
                 count: tokens,
             };
-            let cached = (0..requests).map(|request| (vec![span(request)], 1)).collect();
+            let kv = turn.next();
+            let cached =
+                (0..requests).map(|request| (kv.map(|kv| span(kv, request)).into_iter().collect(), 1));
+            let cached = cached.collect();
             layer.forward(math, spec, &mut x, &positions, &fresh, cached);
         })
     }
@@ -138,29 +155,62 @@ impl<M: Math> Engine<M> {
         let width = self.decoder.spec.width;
         let x = self.math.upload(vec![0.1; requests * width], width);
         let mut failed = None;
-        let seconds = least(|| failed = self.logits(&x).err());
+        let seconds = typical(|| failed = self.logits(&x).err());
         failed.map_or(Ok(seconds), |error| Err(error.into()))
+    }
+}
+
+/// A thread that keeps a link at work as long as this lives.
+struct Busy {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Busy {
+    fn new(link: &Arc<Link>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::Builder::new().name("sampling".into()).spawn({
+            let (link, stop) = (Arc::clone(link), Arc::clone(&stop));
+            let (from, mut to) = (vec![0.5_f32; PARCEL], vec![0.0_f32; PARCEL]);
+            move || {
+                while !stop.load(Ordering::Relaxed) {
+                    link.carry(size_of_val(from.as_slice()) as u64, || to.copy_from_slice(&from));
+                }
+            }
+        });
+        Self {
+            stop,
+            thread: thread.ok(),
+        }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 
 /// How long the link takes for so many bytes.
 fn load_s(link: &Link, bytes: u64) -> f64 {
     let source = vec![0.5_f32; bytes as usize / size_of::<f32>()];
+    let mut target = source.clone();
     link.drain();
-    least(|| {
-        let copied = link.carry(bytes, || source.clone());
-        std::hint::black_box(copied);
-    })
+    typical(|| link.carry(bytes, || target.copy_from_slice(&source)))
 }
 
-fn least(mut run: impl FnMut()) -> f64 {
-    let mut seconds = f64::INFINITY;
-    for _ in 0..ROUNDS {
+fn typical(mut run: impl FnMut()) -> f64 {
+    let mut seconds = [(); ROUNDS].map(|()| {
         let began = Instant::now();
         run();
-        seconds = seconds.min(began.elapsed().as_secs_f64());
-    }
-    seconds
+        began.elapsed().as_secs_f64()
+    });
+    seconds.sort_by(f64::total_cmp);
+    let [_, median, _] = seconds;
+    median
 }
 
 /// The same samples, each with the mean time.

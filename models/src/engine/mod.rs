@@ -57,6 +57,7 @@ use layer::{Layer, Stored};
 use link::Link;
 use math::Math;
 use sampling::Sampler;
+use stream::Buffer;
 use text::Answer;
 
 /// What became of a request in a step.
@@ -140,6 +141,8 @@ pub struct Engine<M: Math> {
     space: BlockSpace,
     host: HostCache,
     device: DeviceCache<M>,
+    /// Memory for blocks on their way.
+    buffers: Vec<Buffer>,
     /// To the device, and back.
     links: [Arc<Link>; 2],
     sequences: BTreeMap<u64, Sequence>,
@@ -193,6 +196,7 @@ impl<M: Math> Engine<M> {
             space: space(&config),
             host: HostCache::new(count, config.capacity, widths),
             device: DeviceCache::new(count, config.capacity, widths),
+            buffers: Vec::new(),
             links: [link(), link()],
             sequences: BTreeMap::new(),
             cancelled: BTreeSet::new(),
@@ -347,12 +351,12 @@ impl Arena {
 fn space(config: &EngineConfig) -> BlockSpace {
     match config.caching {
         Caching::Tokens => BlockSpace::without_cache(),
-        _ => BlockSpace::new(config.block_tokens, config.capacity, config.share()),
+        _ => BlockSpace::new(config.block_tokens, config.capacity, config.kept()),
     }
 }
 
 fn limits(spec: &Spec, config: &EngineConfig) -> Limits {
-    let share = config.share();
+    let share = config.kept().act;
     // A request of any ratio fits as many blocks as either kind's buffer allows for its share.
     let fits = |blocks: usize, share: f64| {
         if share > 0.0 {

@@ -11,7 +11,7 @@ use super::layer::{Fresh, Layer};
 use super::link::Link;
 use super::math::{Math, Span};
 use super::model::Spec;
-use super::stream::{Buffers, Job, Loaded, Staged, Traffic, copy};
+use super::stream::{Buffer, Buffers, Job, Loaded, Staged, Traffic, copy};
 use super::{EngineError, Home};
 
 /// Buffers of each kind.
@@ -64,7 +64,7 @@ pub(super) struct Ground<'a, M: Math> {
 struct Arrivals<M: Math> {
     loaded: Receiver<Loaded<M>>,
     free_weights: Sender<()>,
-    free_blocks: Sender<()>,
+    free_blocks: Sender<Buffer>,
     /// Weights that came before they were wanted.
     weights: Option<(usize, Layer<M>)>,
     waited_s: f64,
@@ -77,6 +77,7 @@ impl<M: Math> Ground<'_, M> {
         device: &mut DeviceCache<M>,
         ahead: Option<Layer<M>>,
         batches: &mut [MiniBatch<M>],
+        kept: &mut Vec<Buffer>,
     ) -> Result<Passed<M>, EngineError> {
         let loaded: Vec<Vec<Piece>> = batches
             .iter_mut()
@@ -86,7 +87,7 @@ impl<M: Math> Ground<'_, M> {
         let (done, arrived) = channel();
         let ((free_weights, weights), (free_blocks, blocks)) = (channel(), channel());
         for _ in 0..BUFFERS {
-            let _ = free_blocks.send(());
+            let _ = free_blocks.send(kept.pop().unwrap_or_default());
         }
         for _ in usize::from(ahead.is_some())..BUFFERS {
             let _ = free_weights.send(());
@@ -105,9 +106,14 @@ impl<M: Math> Ground<'_, M> {
             return self.compute(device, arrivals, batches, &loaded);
         }
         std::thread::scope(|scope| {
-            let copier = scope.spawn(move || copy(self.math, to_device, self.host, &jobs, &buffers, &done));
+            let copier = scope.spawn(move || {
+                let traffic = copy(self.math, to_device, self.host, &jobs, &buffers, &done);
+                drop(done);
+                (traffic, buffers.blocks)
+            });
             let passed = self.compute(device, arrivals, batches, &loaded);
-            let carried = copier.join().map_err(|_| EngineError::CopyingEnded)?;
+            let (carried, blocks) = copier.join().map_err(|_| EngineError::CopyingEnded)?;
+            kept.extend(blocks.try_iter());
             let mut passed = passed?;
             passed.traffic = Traffic {
                 stored: passed.traffic.stored,
@@ -169,10 +175,8 @@ impl<M: Math> Ground<'_, M> {
                     Some(arrivals.blocks()?)
                 };
                 let fresh = self.layer(device, index, layer, batch, staged.as_ref());
-                // The buffer is free as soon as it is dropped.
-                if staged.is_some() {
-                    drop(staged);
-                    let _ = arrivals.free_blocks.send(());
+                if let Some(staged) = staged {
+                    let _ = arrivals.free_blocks.send(staged.free(self.math));
                 }
                 stored += self.store(device, index, batch, &fresh)?;
             }
@@ -180,9 +184,10 @@ impl<M: Math> Ground<'_, M> {
                 let _ = arrivals.free_weights.send(());
             }
         }
+        let ahead = arrivals.rest();
         let waited_s = arrivals.waited_s;
         Ok(Passed {
-            ahead: arrivals.rest(),
+            ahead,
             traffic: Traffic {
                 stored,
                 ..Traffic::default()
@@ -325,15 +330,13 @@ impl<M: Math> Arrivals<M> {
     }
 
     /// Waits for what is still on its way: the first layer, for the next pass.
-    fn rest(mut self) -> Option<Layer<M>> {
-        // The thread may wait for a buffer that nobody would free any more.
-        while let Ok(loaded) = self.loaded.recv() {
+    fn rest(&mut self) -> Option<Layer<M>> {
+        while let Ok(loaded) = self.next() {
             if let Loaded::Weights(index, weights) = loaded {
                 self.weights = Some((index, weights));
             }
         }
-        self.weights
-            .filter(|(index, _)| *index == 0)
-            .map(|(_, weights)| weights)
+        let weights = self.weights.take().filter(|(index, _)| *index == 0);
+        weights.map(|(_, weights)| weights)
     }
 }

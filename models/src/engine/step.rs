@@ -190,7 +190,7 @@ impl<M: Math> Engine<M> {
             space: &self.space,
             links: &self.links,
         };
-        let passed = ground.run(&mut self.device, self.ahead.take(), batches)?;
+        let passed = ground.run(&mut self.device, self.ahead.take(), batches, &mut self.buffers)?;
         self.ahead = passed.ahead;
         *traffic = passed.traffic;
         Ok(passed.waited_s)

@@ -63,7 +63,24 @@ impl Traffic {
 /// Free buffers: a message is one.
 pub(super) struct Buffers {
     pub(super) weights: Receiver<()>,
-    pub(super) blocks: Receiver<()>,
+    pub(super) blocks: Receiver<Buffer>,
+}
+
+/// Memory for a mini-batch's blocks, used again and again: fresh memory costs the operating system as much as the copy.
+#[derive(Debug, Default)]
+pub(super) struct Buffer {
+    act: Vec<f32>,
+    kv: Vec<f32>,
+}
+
+impl<M: Math> Staged<M> {
+    /// The buffer when the blocks have been used.
+    pub(super) fn free(self, math: &M) -> Buffer {
+        Buffer {
+            act: math.recycle(self.act),
+            kv: math.recycle(self.kv),
+        }
+    }
 }
 
 /// Copies one job after the other until they are done, or nobody listens any more. Gives what it carried.
@@ -103,10 +120,10 @@ pub(super) fn copy<M: Math>(
                 Loaded::Weights(*layer, stored.layer(math, std::mem::take(&mut parts)))
             }
             Job::Blocks { layer, pieces } => {
-                if buffers.blocks.recv().is_err() {
+                let Ok(buffer) = buffers.blocks.recv() else {
                     break;
-                }
-                Loaded::Blocks(stage(math, link, host, *layer, pieces, &mut traffic))
+                };
+                Loaded::Blocks(stage(math, link, host, *layer, pieces, buffer, &mut traffic))
             }
         };
         if done.send(loaded).is_err() {
@@ -142,9 +159,10 @@ pub(super) fn stage<M: Math>(
     host: &HostCache,
     layer: usize,
     pieces: &[Piece],
+    buffer: Buffer,
     traffic: &mut Traffic,
 ) -> Staged<M> {
-    let mut bring = |kind: Kind| {
+    let mut bring = |kind: Kind, memory: Vec<f32>| {
         let wanted = pieces.iter().filter(|piece| piece.block.kind == kind);
         let bytes: u64 = wanted.map(|piece| host.piece_bytes(piece)).sum();
         match kind {
@@ -152,12 +170,12 @@ pub(super) fn stage<M: Math>(
             Kind::Kv => traffic.kv += bytes,
         }
         link.carry(bytes, || {
-            math.upload(host.copy(layer, kind, pieces), host.widths().of(kind))
+            math.upload(host.copy(layer, kind, pieces, memory), host.widths().of(kind))
         })
     };
     // Activations first: computing with them can begin at once, while keys and values only wait.
     Staged {
-        act: bring(Kind::Act),
-        kv: bring(Kind::Kv),
+        act: bring(Kind::Act, buffer.act),
+        kv: bring(Kind::Kv, buffer.kv),
     }
 }

@@ -1,6 +1,6 @@
 //! The engine against transformers, and against itself in every other way of running.
 
-use kaskade_plans::hybrid_cache::{Capacity, Mix, Refused};
+use kaskade_plans::hybrid_cache::{Capacity, Mix, Refused, Shares};
 use proptest::prelude::*;
 
 use super::math::{Activation, Heads, Rotary};
@@ -102,7 +102,7 @@ fn logits_and_tokens_are_those_of_transformers() {
 #[derive(Debug, Clone)]
 struct Way {
     caching: Caching,
-    act_share: f64,
+    shares: Shares,
     block_tokens: usize,
     device: Mix,
     resident_layers: usize,
@@ -122,7 +122,13 @@ fn ways() -> impl Strategy<Value = Way> {
         1 => Just(Caching::Tokens),
     ];
     let mix = |most: usize| (0..most, 0..most).prop_map(|(act, kv)| Mix { act, kv });
-    let shape = (caching, 0.0..=1.0, 1..9_usize, mix(12), 0..4_usize);
+    let shape = (
+        caching,
+        (0.0..=1.0, 0.0..=1.0, 0.0..=1.0),
+        1..9_usize,
+        mix(12),
+        0..4_usize,
+    );
     let batches = (
         prop::bool::weighted(0.8),
         mix(20),
@@ -132,11 +138,15 @@ fn ways() -> impl Strategy<Value = Way> {
         any::<bool>(),
     );
     (shape, batches).prop_map(
-        |((caching, act_share, block_tokens, device, resident_layers), batches)| {
+        |((caching, shares, block_tokens, device, resident_layers), batches)| {
             let (mini_batches, buffer, mini_batch_requests, mini_batch_tokens, requests, roomy) = batches;
             Way {
                 caching,
-                act_share,
+                shares: Shares {
+                    act: shares.0,
+                    act_on_device: shares.1,
+                    kv_on_device: shares.2,
+                },
                 block_tokens,
                 device,
                 resident_layers,
@@ -156,7 +166,7 @@ fn engine_of(decoder: &Decoder, way: &Way) -> Engine<Host> {
     let blocks = 40_usize.div_ceil(way.block_tokens) + if way.roomy { 200 } else { 2 };
     let config = EngineConfig {
         caching: way.caching,
-        act_share: way.act_share,
+        shares: way.shares,
         block_tokens: way.block_tokens,
         capacity: Capacity {
             device: way.device,

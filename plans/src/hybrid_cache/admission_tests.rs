@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::Mix;
-use super::super::blocks::Capacity;
+use super::super::blocks::{Capacity, Shares};
 use super::*;
 
 const LIMITS: Limits = Limits {
@@ -17,7 +17,7 @@ fn space(blocks: usize) -> BlockSpace {
         kv: blocks - blocks / 2,
     };
     let device = Mix::default();
-    BlockSpace::new(4, Capacity { device, host }, 0.5)
+    BlockSpace::new(4, Capacity { device, host }, Shares::device_first(0.5))
 }
 
 #[test]

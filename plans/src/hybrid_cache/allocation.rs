@@ -6,6 +6,7 @@
 //! out altogether where the link is fast. That is what keeps the hybrid from ever losing to one of its ends.
 
 use super::Mix;
+use super::blocks::Shares;
 use super::cost::{self, Costs};
 
 /// The memory that blocks share.
@@ -123,13 +124,20 @@ impl Split {
         layers as f64 * self.layer_s() + self.compute_s.min(self.load_s) / mini_batches.max(1) as f64
     }
 
-    /// Share of ACT blocks among all, in [0, 1]: what every request keeps (equation 11).
-    pub fn act_share(&self) -> f64 {
+    /// What every request keeps to (equation 11).
+    pub fn shares(&self) -> Shares {
+        let share = |part: usize, whole: usize| {
+            if whole == 0 {
+                0.0
+            } else {
+                part as f64 / whole as f64
+            }
+        };
         let all = self.device + self.host;
-        if all.total() == 0 {
-            0.0
-        } else {
-            all.act as f64 / all.total() as f64
+        Shares {
+            act: share(all.act, all.total()),
+            act_on_device: share(self.device.act, all.act),
+            kv_on_device: share(self.device.kv, all.kv),
         }
     }
 }

@@ -70,9 +70,9 @@ fn a_load_that_fits_nowhere_has_no_split() {
 #[test]
 fn the_ends_are_found_where_they_are_best() {
     let fast_link = split(100, &MEMORY, &costs(0.0, 1.0, 1e-6)).unwrap();
-    assert!(fast_link.act_share() < 1e-3);
+    assert!(fast_link.shares().act < 1e-3);
     let fast_device = split(100, &MEMORY, &costs(0.0, 1e-6, 1.0)).unwrap();
-    assert!((fast_device.act_share() - 1.0).abs() < 1e-9);
+    assert!((fast_device.shares().act - 1.0).abs() < 1e-9);
 }
 
 proptest! {

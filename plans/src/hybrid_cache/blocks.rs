@@ -55,6 +55,31 @@ impl Capacity {
     }
 }
 
+/// What every request keeps to as its blocks come (equation 11), shares in [0, 1].
+///
+/// Blocks that were filled in from the device first would give the first requests no work for the link and the last ones nothing
+/// else. So the device's blocks are shared out as the kinds are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shares {
+    /// ACT blocks among all.
+    pub act: f64,
+    /// Of the ACT blocks, those on the device.
+    pub act_on_device: f64,
+    /// Of the KV blocks, those on the device.
+    pub kv_on_device: f64,
+}
+
+impl Shares {
+    /// This share of ACT blocks, and the device before the host.
+    pub fn device_first(act: f64) -> Self {
+        Self {
+            act,
+            act_on_device: 1.0,
+            kv_on_device: 1.0,
+        }
+    }
+}
+
 /// There are not enough free blocks; nothing was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{wanted} more cache blocks are wanted and {free} are free; requests must end or make room first")]
@@ -70,8 +95,31 @@ pub struct Full {
 struct Table {
     blocks: Vec<Block>,
     held: Mix,
+    /// Of them, those on the device.
+    on_device: Mix,
     /// Where in the ratio's rhythm it began, so that requests of one block each keep the ratio together.
     phase: f64,
+}
+
+impl Table {
+    fn push(&mut self, block: Block) {
+        let one = match block.kind {
+            Kind::Act => Mix { act: 1, kv: 0 },
+            Kind::Kv => Mix { act: 0, kv: 1 },
+        };
+        self.held = self.held + one;
+        if block.place == Place::Device {
+            self.on_device = self.on_device + one;
+        }
+        self.blocks.push(block);
+    }
+}
+
+/// Whether the next of `all` and one more belongs to a share that has `have` of them so far.
+fn is_due(share: f64, have: usize, all: usize, phase: f64) -> bool {
+    // A share of 1 is due from the beginning, however the phase rounds.
+    let due = share.clamp(0.0, 1.0) * (all + 1) as f64 + phase;
+    (have as f64) < (due + 1e-9).floor()
 }
 
 /// Free numbers of one pool: those given back, and those never given out.
@@ -96,8 +144,8 @@ impl Pool {
 pub struct BlockSpace {
     block_tokens: usize,
     capacity: Capacity,
-    /// Share of ACT blocks that every request keeps; absent: nothing is cached, and tables are empty.
-    act_share: Option<f64>,
+    /// What every request keeps to; absent: nothing is cached, and tables are empty.
+    shares: Option<Shares>,
     pools: [Pool; 4],
     tables: BTreeMap<u64, Table>,
     begun: u64,
@@ -114,9 +162,9 @@ const POOLS: [(Kind, Place); 4] = [
 ];
 
 impl BlockSpace {
-    /// A space of blocks of `block_tokens` tokens each (at least 1), all free. `act_share` is the share of ACT blocks that
-    /// every request keeps.
-    pub fn new(block_tokens: usize, capacity: Capacity, act_share: f64) -> Self {
+    /// A space of blocks of `block_tokens` tokens each (at least 1), all free, of which every request keeps
+    /// these shares.
+    pub fn new(block_tokens: usize, capacity: Capacity, shares: Shares) -> Self {
         let sizes = POOLS.map(|(kind, place)| {
             let mix = match place {
                 Place::Device => capacity.device,
@@ -130,7 +178,7 @@ impl BlockSpace {
         Self {
             block_tokens: block_tokens.max(1),
             capacity,
-            act_share: Some(act_share.clamp(0.0, 1.0)),
+            shares: Some(shares),
             pools: sizes.map(|size| Pool {
                 returned: Vec::new(),
                 fresh: 0..size,
@@ -143,8 +191,8 @@ impl BlockSpace {
     /// A space for engines that cache nothing and compute every token again: no request ever takes a block.
     pub fn without_cache() -> Self {
         Self {
-            act_share: None,
-            ..Self::new(1, Capacity::default(), 0.0)
+            shares: None,
+            ..Self::new(1, Capacity::default(), Shares::device_first(0.0))
         }
     }
 
@@ -165,7 +213,7 @@ impl BlockSpace {
 
     /// Blocks that so many tokens take.
     pub fn blocks_for(&self, tokens: usize) -> usize {
-        match self.act_share {
+        match self.shares {
             Some(_) => tokens.div_ceil(self.block_tokens),
             None => 0,
         }
@@ -209,12 +257,9 @@ impl BlockSpace {
         }
         let mut table = self.tables.remove(&request).unwrap_or_else(|| self.begin());
         for _ in 0..wanted {
-            if let Some(block) = self.take(self.next_kind(&table)) {
-                match block.kind {
-                    Kind::Act => table.held.act += 1,
-                    Kind::Kv => table.held.kv += 1,
-                }
-                table.blocks.push(block);
+            let kind = self.next_kind(&table);
+            if let Some(block) = self.take(kind, &table) {
+                table.push(block);
             }
         }
         self.tables.insert(request, table);
@@ -239,33 +284,46 @@ impl BlockSpace {
         Table {
             blocks: Vec::new(),
             held: Mix::default(),
+            on_device: Mix::default(),
             phase,
         }
     }
 
     /// ACT if the request would otherwise have fewer than its share.
     fn next_kind(&self, table: &Table) -> Kind {
-        let due = self.act_share.unwrap_or_default() * (table.blocks.len() + 1) as f64 + table.phase;
-        if table.held.act < due.floor() as usize {
+        let share = self.shares.map_or(0.0, |shares| shares.act);
+        if is_due(share, table.held.act, table.blocks.len(), table.phase) {
             Kind::Act
         } else {
             Kind::Kv
         }
     }
 
-    /// A block of this kind, on the device if there is room; else one of the other kind.
-    fn take(&mut self, kind: Kind) -> Option<Block> {
+    /// A block of this kind, in the place whose turn it is if there is room; else in the other place, else of the other kind.
+    fn take(&mut self, kind: Kind, table: &Table) -> Option<Block> {
         let other = match kind {
             Kind::Act => Kind::Kv,
             Kind::Kv => Kind::Act,
         };
-        [kind, other]
-            .into_iter()
-            .flat_map(|kind| [(kind, Place::Device), (kind, Place::Host)])
-            .find_map(|(kind, place)| {
-                let number = self.pool(kind, place).take()?;
-                Some(Block { kind, place, number })
-            })
+        let places = [kind, other].map(|kind| self.places(kind, table).map(|place| (kind, place)));
+        places.into_iter().flatten().find_map(|(kind, place)| {
+            let number = self.pool(kind, place).take()?;
+            Some(Block { kind, place, number })
+        })
+    }
+
+    /// Where the next block of a kind should lie, and where else.
+    fn places(&self, kind: Kind, table: &Table) -> [Place; 2] {
+        let (share, on_device, held) = match (kind, self.shares) {
+            (_, None) => (0.0, 0, 0),
+            (Kind::Act, Some(shares)) => (shares.act_on_device, table.on_device.act, table.held.act),
+            (Kind::Kv, Some(shares)) => (shares.kv_on_device, table.on_device.kv, table.held.kv),
+        };
+        if is_due(share, on_device, held, table.phase) {
+            [Place::Device, Place::Host]
+        } else {
+            [Place::Host, Place::Device]
+        }
     }
 
     fn pool(&mut self, kind: Kind, place: Place) -> &mut Pool {
@@ -288,7 +346,7 @@ mod tests {
     use super::*;
 
     fn space(device: Mix, host: Mix, act_share: f64) -> BlockSpace {
-        BlockSpace::new(4, Capacity { device, host }, act_share)
+        BlockSpace::new(4, Capacity { device, host }, Shares::device_first(act_share))
     }
 
     const ROOMY: Mix = Mix { act: 500, kv: 500 };
@@ -310,6 +368,37 @@ mod tests {
         assert_eq!(
             space.table(7).iter().map(|block| block.place).collect::<Vec<_>>(),
             [Place::Device, Place::Host]
+        );
+    }
+
+    #[test]
+    fn the_device_is_shared_out_where_its_share_is_stated() {
+        let shares = Shares {
+            act: 0.5,
+            act_on_device: 0.5,
+            kv_on_device: 0.0,
+        };
+        let device = Mix { act: 100, kv: 100 };
+        let mut space = BlockSpace::new(4, Capacity { device, host: ROOMY }, shares);
+        for request in 0..10 {
+            space.reserve(request, 8 * 4).unwrap();
+            let on_device = space
+                .table(request)
+                .iter()
+                .filter(|block| block.place == Place::Device);
+            let kinds: Vec<Kind> = on_device.map(|block| block.kind).collect();
+            assert!(
+                (1..=3).contains(&kinds.len()) && !kinds.contains(&Kind::Kv),
+                "{kinds:?}"
+            );
+        }
+        // What the host has no room for goes to the device all the same.
+        space.reserve(99, 1_000 * 4).unwrap();
+        assert!(
+            space
+                .table(99)
+                .iter()
+                .any(|block| block.place == Place::Device && block.kind == Kind::Kv)
         );
     }
 
