@@ -10,6 +10,7 @@
 //! | [`mod@selftest`] | the suite that tells whether a device computes what it should, and how fast |
 //! | [`checkpoint`] | Hugging Face directories, read strictly |
 //! | [`executor`] | the thread that a model lives on |
+//! | [`engine`] | generating with language models: a hybrid cache, offloading, continuous batching |
 //! | [`fixtures`] | small checkpoints with known answers, to compare a device with transformers |
 //! | [`families`] | the models that burn runs, and the registry that finds a checkpoint's |
 //! | [`device`] | the device that models run on |
@@ -17,6 +18,7 @@
 
 pub mod checkpoint;
 pub mod device;
+pub mod engine;
 pub mod executor;
 pub mod families;
 pub mod fixtures;

@@ -35,6 +35,7 @@
 //! | [`shifting`] | which gear for which load |
 //! | [`drift`] | whether the load still is what the plan was made for |
 //! | [`trace`] | the load over time: read, made up, scaled |
+//! | [`hybrid_cache`] | the cache of a language model: keys and values, or activations; blocks, mini-batches, admission |
 //! | [`simulator`] | what a plan does with a load, without serving it |
 
 pub mod admission;
@@ -49,6 +50,7 @@ pub mod energy;
 pub mod fit;
 pub mod gather;
 pub mod gears;
+pub mod hybrid_cache;
 pub mod invalid;
 pub mod ledger;
 pub mod liveness;

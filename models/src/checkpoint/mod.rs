@@ -1,9 +1,10 @@
-//! Checkpoints: a Hugging Face directory as it is (`config.json`, `model.safetensors`, optionally `tokenizer.json`).
+//! Checkpoints: a Hugging Face directory as it is (`config.json`, `model.safetensors` or its shards, optionally `tokenizer.json`).
 
 mod config;
 mod error;
 mod weights;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -12,10 +13,13 @@ use bytes::Bytes;
 
 pub use config::Config;
 pub use error::LoadError;
+pub(crate) use weights::transposed;
 pub use weights::{HARMLESS, Tally, Weights};
 
 /// A configuration has a few kilobytes; ten thousand label names still fit.
 const MAX_CONFIG: u64 = 4 << 20;
+/// The index of a checkpoint in shards: a line per tensor.
+const MAX_INDEX: u64 = 64 << 20;
 /// The largest vocabularies in use take some tens of megabytes.
 const MAX_TOKENIZER: u64 = 256 << 20;
 
@@ -58,7 +62,7 @@ impl Checkpoint {
                 .file_name()
                 .map_or_else(|| shown(dir), |name| name.to_string_lossy().into_owned()),
             config: Config::parse(shown(&config), &read_capped(&config, MAX_CONFIG)?)?,
-            weights: Weights::from_file(shown(&weights), open_weights(dir, &weights)?)?,
+            weights: whole_or_sharded(dir, &weights)?,
             tokenizer: if tokenizer.exists() {
                 Some(TokenizerFile {
                     file: shown(&tokenizer),
@@ -92,6 +96,40 @@ impl Checkpoint {
     }
 }
 
+/// `model.safetensors`, or the files that `model.safetensors.index.json` names where there is no such file.
+fn whole_or_sharded(dir: &Path, whole: &Path) -> Result<Weights, LoadError> {
+    let shown = |path: &Path| path.display().to_string();
+    let index = dir.join("model.safetensors.index.json");
+    if whole.exists() || !index.exists() {
+        return Weights::from_file(shown(whole), open_weights(dir, whole)?);
+    }
+    let names: BTreeMap<String, String> =
+        Config::parse(shown(&index), &read_capped(&index, MAX_INDEX)?)?.required("weight_map")?;
+    let files: BTreeSet<&String> = names.values().collect();
+    let places: BTreeMap<&String, usize> = files.iter().copied().zip(0..).collect();
+    let listed = names
+        .iter()
+        .filter_map(|(name, file)| Some((name.clone(), *places.get(file)?)));
+    let shards = files
+        .into_iter()
+        .map(|name| {
+            // A name and not a path: an index may not point out of its directory.
+            let plain = Path::new(name)
+                .file_name()
+                .is_some_and(|file| file == name.as_str());
+            let path = dir.join(name);
+            if !plain {
+                return Err(LoadError::BadWeights {
+                    file: shown(&index),
+                    reason: format!("it names `{name}`, which is no file of its directory"),
+                });
+            }
+            Weights::from_file(shown(&path), open(&path)?)
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    Weights::joined(shown(&index), shards, &listed.collect())
+}
+
 fn open_weights(dir: &Path, path: &Path) -> Result<File, LoadError> {
     open(path).map_err(|error| match error {
         LoadError::MissingFile { path, .. } => LoadError::MissingFile {
@@ -104,9 +142,7 @@ fn open_weights(dir: &Path, path: &Path) -> Result<File, LoadError> {
 
 /// What a directory without `model.safetensors` has instead, of the layouts that are around.
 fn weights_hint(dir: &Path) -> &'static str {
-    if dir.join("model.safetensors.index.json").exists() {
-        "; this one is sharded: save it again with a larger max_shard_size"
-    } else if dir.join("pytorch_model.bin").exists() {
+    if dir.join("pytorch_model.bin").exists() {
         "; this one is in PyTorch's pickle format: load and save it again with transformers"
     } else {
         ""

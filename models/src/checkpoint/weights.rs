@@ -33,12 +33,21 @@ pub const HARMLESS: [&str; 3] = ["position_ids", "token_type_ids", "num_batches_
 /// The tensors of a file, each to be taken once.
 #[derive(Debug)]
 pub struct Weights {
+    /// What errors call the whole: the one file, or the index of several.
+    file: String,
+    parts: Vec<Part>,
+    /// What is not taken yet, and the part that it is in.
+    left: BTreeMap<String, (usize, TensorInfo)>,
+    taken: Tally,
+}
+
+/// One file.
+#[derive(Debug)]
+struct Part {
     file: String,
     source: Source,
     /// Where the tensors begin, bytes from the start of the file.
     start: u64,
-    left: BTreeMap<String, TensorInfo>,
-    taken: Tally,
 }
 
 /// What was taken out of a file.
@@ -107,15 +116,53 @@ impl Weights {
         let left = metadata
             .tensors()
             .into_iter()
-            .map(|(name, info)| (name, info.clone()))
+            .map(|(name, info)| (name, (0, info.clone())))
             .collect();
         Ok(Self {
-            file,
-            source,
-            start,
+            file: file.clone(),
+            parts: vec![Part { file, source, start }],
             left,
             taken: Tally::default(),
         })
+    }
+
+    /// Several files as one, as large checkpoints are saved; `index` is what errors call the whole, and `listed` says which
+    /// file every tensor is in, by the files' positions.
+    ///
+    /// # Errors
+    /// [`LoadError::BadWeights`] when a tensor is not where the index says, or in two places.
+    pub fn joined(
+        index: impl Into<String>,
+        files: Vec<Self>,
+        listed: &BTreeMap<String, usize>,
+    ) -> Result<Self, LoadError> {
+        let mut whole = Self {
+            file: index.into(),
+            parts: Vec::new(),
+            left: BTreeMap::new(),
+            taken: Tally::default(),
+        };
+        for (place, file) in files.into_iter().enumerate() {
+            let first = whole.parts.len();
+            for (name, (part, info)) in file.left {
+                if listed.get(&name) != Some(&place) {
+                    let reason = format!(
+                        "it holds the tensor `{name}`, which `{}` does not say",
+                        whole.file
+                    );
+                    return Err(bad(&file.file, reason));
+                }
+                whole.left.insert(name, (first + part, info));
+            }
+            whole.parts.extend(file.parts);
+        }
+        match listed.keys().find(|name| !whole.left.contains_key(*name)) {
+            None => Ok(whole),
+            Some(name) => Err(bad(
+                &whole.file,
+                format!("it lists the tensor `{name}`, which is in none of its files"),
+            )),
+        }
     }
 
     /// What errors call the file.
@@ -142,34 +189,36 @@ impl Weights {
             .as_deref()
             .filter(|legacy| self.contains(legacy))
             .unwrap_or(name);
-        let Some(info) = self.left.get(name) else {
+        let Some((part, info)) = self.left.get(name) else {
             return Err(LoadError::MissingTensor {
                 file: self.file.clone(),
                 name: name.to_owned(),
                 expected: shape.to_vec(),
             });
         };
+        let Some(Part { file, source, start }) = self.parts.get_mut(*part) else {
+            return Err(bad(&self.file, format!("the file of tensor `{name}` is gone")));
+        };
         if info.shape != shape {
             return Err(LoadError::WrongShape {
-                file: self.file.clone(),
+                file: file.clone(),
                 name: name.to_owned(),
                 expected: shape.to_vec(),
                 actual: info.shape.clone(),
             });
         }
         let (dtype, (from, to)) = (info.dtype, info.data_offsets);
-        let bytes = self
-            .source
-            .read(self.start + from as u64, (to - from) as u64)
-            .map_err(|reason| bad(&self.file, format!("tensor `{name}` cannot be read: {reason}")))?;
+        let bytes = source
+            .read(*start + from as u64, (to - from) as u64)
+            .map_err(|reason| bad(file, format!("tensor `{name}` cannot be read: {reason}")))?;
         let values = to_f32(dtype, &bytes).ok_or_else(|| LoadError::WrongDtype {
-            file: self.file.clone(),
+            file: file.clone(),
             name: name.to_owned(),
             dtype: dtype.to_string(),
         })?;
         if let Some((index, value)) = values.iter().enumerate().find(|(_, value)| !value.is_finite()) {
             return Err(LoadError::NotFinite {
-                file: self.file.clone(),
+                file: file.clone(),
                 name: name.to_owned(),
                 index,
                 value: value.to_string(),
@@ -179,6 +228,25 @@ impl Weights {
         self.taken.parameters += values.len() as u64;
         self.taken.bytes += size_of_val(values.as_slice()) as u64;
         Ok(values)
+    }
+
+    /// Takes the weight of a linear layer as `[inputs, outputs]`, which torch stores as `[outputs, inputs]`.
+    ///
+    /// # Errors
+    /// As [`Weights::take`], shapes as the file has them.
+    pub fn take_transposed(
+        &mut self,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+    ) -> Result<Vec<f32>, LoadError> {
+        Ok(transposed(&self.take(name, &[outputs, inputs])?, inputs))
+    }
+
+    /// Leaves out what no model needs: tensors whose names end with one of `ends`.
+    pub fn drop_ending(&mut self, ends: &[&str]) {
+        self.left
+            .retain(|name, _| !ends.iter().any(|end| name.ends_with(end)));
     }
 
     /// Takes a tensor onto a device, as f32.
@@ -208,7 +276,7 @@ impl Weights {
         outputs: usize,
         device: &Device,
     ) -> Result<Tensor<2>, LoadError> {
-        let values = transposed(&self.take(name, &[outputs, inputs])?, inputs);
+        let values = self.take_transposed(name, inputs, outputs)?;
         Ok(Tensor::from_data(
             TensorData::new(values, [inputs, outputs]),
             device,
@@ -314,7 +382,7 @@ fn elements<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f32) -> Vec<
 const BLOCK: usize = 16;
 
 /// The transpose of a row-major matrix with `columns` columns.
-fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
+pub(crate) fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     let columns = columns.max(1);
     let rows = (values.len() / columns).max(1);
     let mut out = vec![0.0; values.len()];

@@ -55,7 +55,7 @@ impl WithSimd for Gelu<'_> {
     reason = "only what is inlined into `with_simd` becomes vectors"
 )]
 #[inline(always)]
-fn gelu_of(x: f32) -> f32 {
+pub(crate) fn gelu_of(x: f32) -> f32 {
     let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * z);
     let polynomial =
@@ -66,7 +66,7 @@ fn gelu_of(x: f32) -> f32 {
 
 /// `exp(-y)` for `y >= 0`, by `2^n * exp(r)` with `|r| <= ln(2) / 2`.
 #[inline(always)]
-fn exp_of_negative(y: f32) -> f32 {
+pub(crate) fn exp_of_negative(y: f32) -> f32 {
     /// Added to a small number, it leaves that number rounded to an integer in the lowest bits.
     const ROUNDING: f32 = 12_582_912.0;
     /// The bits of 1.0.

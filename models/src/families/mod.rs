@@ -6,7 +6,7 @@ pub mod bert;
 pub mod cnn;
 pub mod encoder;
 pub mod grid;
-mod host;
+pub(crate) mod host;
 mod image;
 pub mod layers;
 pub mod mlp;

@@ -1,0 +1,69 @@
+//! Times decoding steps of a GPT-2 of 124 million random weights: one side of `scripts/decode-torch.py`, or by itself
+//! `echo '{"batch": 1, "prompt": 32, "tokens": 64}' | cargo run --release -p kaskade-models --example decode_bench`.
+
+#![allow(clippy::print_stdout, reason = "a program that prints figures")]
+
+use std::error::Error;
+use std::io::BufRead;
+
+use kaskade_models::engine::math::{Activation, Heads};
+use kaskade_models::engine::{Decoder, Engine, EngineConfig, Host, Sampling, Spec};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Question {
+    batch: u64,
+    prompt: usize,
+    tokens: usize,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let spec = Spec {
+        width: 768,
+        heads: Heads {
+            queries: 12,
+            keys: 12,
+            extent: 64,
+            scale: 0.125,
+        },
+        inner: 3072,
+        vocabulary: 50_257,
+        context: 1024,
+        epsilon: 1e-5,
+        activation: Activation::GeluTanh,
+        gated: false,
+        parallel: false,
+        rotary: None,
+        ends: Vec::new(),
+    };
+    let decoder = Decoder::random(spec, 12, 1);
+    let config = EngineConfig::resident(&decoder, 16 * 1024);
+    let mut engine = Engine::new(Host, decoder, None, config)?;
+    for line in std::io::stdin().lock().lines() {
+        let question: Question = serde_json::from_str(&line?)?;
+        let step_s = measure(&mut engine, &question)?;
+        println!("{}", serde_json::json!({ "step_s": step_s }));
+    }
+    Ok(())
+}
+
+/// Seconds per step, the prompt left out.
+fn measure(engine: &mut Engine<Host>, question: &Question) -> Result<f64, Box<dyn Error>> {
+    for request in 0..question.batch {
+        let prompt = (0..question.prompt as u32).map(|token| token * 7 + request as u32);
+        let sampling = Sampling {
+            max_tokens: question.tokens + 1,
+            ..Sampling::default()
+        };
+        engine.submit(request, prompt.collect(), sampling)?;
+    }
+    let (mut seconds, mut steps) = (0.0, 0);
+    while !engine.is_idle() {
+        let report = engine.step()?;
+        if report.prefilled == 0 {
+            seconds += report.wall_s;
+            steps += 1;
+        }
+    }
+    Ok(seconds / f64::from(steps.max(1)))
+}

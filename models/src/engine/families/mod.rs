@@ -1,0 +1,149 @@
+//! The families of language models, by the architecture that `config.json` names.
+//!
+//! A family is added with one file and one line in `FAMILIES`.
+
+mod gpt2;
+mod gptj;
+mod llama;
+mod opt;
+
+use super::model::Decoder;
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+
+struct Family {
+    /// `architectures[0]` or `model_type` of its `config.json`.
+    names: [&'static str; 2],
+    read: fn(&mut Checkpoint) -> Result<Decoder, LoadError>,
+}
+
+const FAMILIES: &[Family] = &[
+    Family {
+        names: ["GPT2LMHeadModel", "gpt2"],
+        read: gpt2::read,
+    },
+    Family {
+        names: ["OPTForCausalLM", "opt"],
+        read: opt::read,
+    },
+    Family {
+        names: ["LlamaForCausalLM", "llama"],
+        read: llama::read,
+    },
+    Family {
+        names: ["GPTJForCausalLM", "gptj"],
+        read: gptj::read,
+    },
+];
+
+/// Causal masks and other buffers that old versions of transformers saved beside the weights, by the end of their names.
+const BUFFERS: [&str; 4] = [
+    ".attn.bias",
+    ".attn.masked_bias",
+    ".attention.bias",
+    "rotary_emb.inv_freq",
+];
+
+/// The architectures that can be generated with.
+pub fn known() -> Vec<&'static str> {
+    let name = |family: &Family| {
+        let [architecture, _] = family.names;
+        architecture
+    };
+    FAMILIES.iter().map(name).collect()
+}
+
+/// Takes a language model out of a checkpoint, whole: every tensor it needs, and none left over.
+///
+/// # Errors
+/// [`LoadError`], naming the file and within it the key or tensor.
+pub fn read(mut checkpoint: Checkpoint) -> Result<Decoder, LoadError> {
+    let named = checkpoint
+        .config
+        .optional::<Vec<String>>("architectures")?
+        .unwrap_or_default();
+    let model_type = checkpoint.config.optional::<String>("model_type")?;
+    let family = named
+        .iter()
+        .take(1)
+        .chain(&model_type)
+        .find_map(|name| {
+            FAMILIES
+                .iter()
+                .find(|family| family.names.contains(&name.as_str()))
+        })
+        .ok_or_else(|| LoadError::UnknownArchitecture {
+            file: checkpoint.config.file().to_owned(),
+            found: named.first().or(model_type.as_ref()).map_or_else(
+                || "in neither `architectures` nor `model_type`".into(),
+                |name| format!("`{name}`"),
+            ),
+            known: known(),
+        })?;
+    let decoder = (family.read)(&mut checkpoint)?;
+    checkpoint.weights.drop_ending(&BUFFERS);
+    checkpoint.weights.finish(&[])?;
+    Ok(decoder)
+}
+
+/// `eos_token_id`: one, several or none.
+fn ends(config: &Config) -> Result<Vec<u32>, LoadError> {
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Ends {
+        One(u32),
+        Several(Vec<u32>),
+    }
+    Ok(match config.optional("eos_token_id")? {
+        None => Vec::new(),
+        Some(Ends::One(end)) => vec![end],
+        Some(Ends::Several(ends)) => ends,
+    })
+}
+
+/// Heads that `width` is divided into evenly, each with its own keys.
+fn even_heads(config: &Config, key: &str, width: usize) -> Result<super::math::Heads, LoadError> {
+    let count = config.size(key)?;
+    if !width.is_multiple_of(count) {
+        return Err(config.refuse(key, format!("it must divide the width of {width}")));
+    }
+    let extent = width / count;
+    Ok(super::math::Heads {
+        queries: count,
+        keys: count,
+        extent,
+        scale: 1.0 / (extent as f32).sqrt(),
+    })
+}
+
+/// A small positive number.
+fn epsilon(config: &Config, key: &str, absent: f64) -> Result<f32, LoadError> {
+    let epsilon = config.optional::<f64>(key)?.unwrap_or(absent);
+    if epsilon > 0.0 && epsilon < 1.0 {
+        Ok(epsilon as f32)
+    } else {
+        Err(config.refuse(key, "it must lie between 0 and 1"))
+    }
+}
+
+/// An activation by the name that transformers has for it.
+fn activation(config: &Config, key: &str, absent: &str) -> Result<super::math::Activation, LoadError> {
+    use super::math::Activation;
+    let name = config
+        .optional::<String>(key)?
+        .unwrap_or_else(|| absent.to_owned());
+    match name.as_str() {
+        "relu" => Ok(Activation::Relu),
+        "gelu" => Ok(Activation::Gelu),
+        "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
+        "silu" | "swish" => Ok(Activation::Silu),
+        _ => Err(config.refuse(key, "relu, gelu, gelu_new, gelu_pytorch_tanh and silu are served")),
+    }
+}
+
+/// Refuses a key that is set to something else than what is served.
+fn must_be(config: &Config, key: &str, value: bool, reason: &str) -> Result<(), LoadError> {
+    match config.optional::<bool>(key)? {
+        Some(other) if other != value => Err(config.refuse(key, reason)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,196 @@
+//! A layer: its weights in the host's memory and on the device, and what it computes.
+
+use std::sync::Arc;
+
+use super::math::{Attended, Math, Span};
+use super::model::{Dense, LayerWeights, Scale, Spec};
+
+/// A layer on the device.
+pub(super) struct Layer<M: Math> {
+    attention_norm: M::Norm,
+    query: M::Linear,
+    key_value: M::Linear,
+    output: M::Linear,
+    feed_forward_norm: Option<M::Norm>,
+    up: M::Linear,
+    down: M::Linear,
+}
+
+/// A layer's weights as they lie in the host's memory: prepared for the device, one vector per tensor in the order in which
+/// [`Stored::layer`] takes them.
+#[derive(Debug)]
+pub(super) struct Stored {
+    tensors: Vec<Arc<[f32]>>,
+    shape: Arc<Shape>,
+}
+
+/// What is the same in all layers: extents of the linear layers, and which norms and biases there are.
+#[derive(Debug)]
+struct Shape {
+    linears: [(usize, usize); 5],
+    feed_forward_norm: bool,
+    shifts: bool,
+    epsilon: f32,
+}
+
+impl Stored {
+    pub(super) fn new<M: Math>(math: &M, weights: LayerWeights, epsilon: f32) -> Self {
+        let mut tensors: Vec<Arc<[f32]>> = Vec::new();
+        let shifts = weights.attention_norm.beta.is_some();
+        let feed_forward_norm = weights.feed_forward_norm.is_some();
+        for Scale { gamma, beta } in [Some(weights.attention_norm), weights.feed_forward_norm]
+            .into_iter()
+            .flatten()
+        {
+            tensors.push(gamma.into());
+            tensors.extend(beta.map(Arc::from));
+        }
+        let linears = [
+            weights.query,
+            weights.key_value,
+            weights.output,
+            weights.up,
+            weights.down,
+        ];
+        let linears = linears.map(|dense| {
+            let Dense {
+                weight,
+                bias,
+                inputs,
+                outputs,
+            } = dense;
+            tensors.push(math.prepare(weight, inputs, outputs).into());
+            tensors.push(bias.into());
+            (inputs, outputs)
+        });
+        Self {
+            tensors,
+            shape: Arc::new(Shape {
+                linears,
+                feed_forward_norm,
+                shifts,
+                epsilon,
+            }),
+        }
+    }
+
+    /// What it takes, bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.tensors
+            .iter()
+            .map(|tensor| size_of_val::<[f32]>(tensor) as u64)
+            .sum()
+    }
+
+    /// The tensors one by one, as they are sent.
+    pub(super) fn tensors(&self) -> &[Arc<[f32]>] {
+        &self.tensors
+    }
+
+    /// The layer on the device, of a copy of its tensors.
+    pub(super) fn layer<M: Math>(&self, math: &M, tensors: Vec<Vec<f32>>) -> Layer<M> {
+        let mut tensors = tensors.into_iter();
+        let mut next = || tensors.next().unwrap_or_default();
+        let Shape {
+            linears,
+            feed_forward_norm,
+            shifts,
+            epsilon,
+        } = *self.shape;
+        let mut norm = || {
+            let gamma = next();
+            let beta = shifts.then(&mut next);
+            math.norm(gamma, beta, epsilon)
+        };
+        let attention_norm = norm();
+        let feed_forward_norm = feed_forward_norm.then(norm);
+        let [query, key_value, output, up, down] = linears.map(|(inputs, outputs)| {
+            let weight = next();
+            math.linear(weight, next(), inputs, outputs)
+        });
+        Layer {
+            attention_norm,
+            query,
+            key_value,
+            output,
+            feed_forward_norm,
+            up,
+            down,
+        }
+    }
+
+    /// The layer on the device, to stay there.
+    pub(super) fn resident<M: Math>(&self, math: &M) -> Layer<M> {
+        self.layer(math, self.tensors.iter().map(|tensor| tensor.to_vec()).collect())
+    }
+}
+
+/// What the new tokens leave in the cache.
+pub(super) struct Fresh<M: Math> {
+    /// Inputs of the projections: what ACT blocks hold.
+    pub(super) act: M::Matrix,
+    /// Keys, turned by their positions, and values.
+    pub(super) kv: M::Matrix,
+}
+
+impl<M: Math> Layer<M> {
+    /// KV Gen (equation 7): keys and values out of activations, by the projection alone.
+    pub(super) fn generate(&self, math: &M, spec: &Spec, acts: &M::Matrix, positions: &[usize]) -> M::Matrix {
+        let mut kv = math.multiply(acts, &self.key_value);
+        if let Some(rotary) = &spec.rotary {
+            math.rotate(&mut kv, spec.heads.keys, spec.heads.extent, rotary, positions);
+        }
+        kv
+    }
+
+    /// What the new tokens of a mini-batch bring: their activations, keys and values.
+    pub(super) fn project(&self, math: &M, spec: &Spec, x: &M::Matrix, positions: &[usize]) -> Fresh<M> {
+        let act = math.normalise(x, &self.attention_norm);
+        let kv = self.generate(math, spec, &act, positions);
+        Fresh { act, kv }
+    }
+
+    /// The rest of the layer (equations 2 to 6) over the vectors `x` of the new tokens, in place. `cached` says for each request
+    /// where the keys and values of its tokens in the cache are, and how many new tokens it has.
+    pub(super) fn forward(
+        &self,
+        math: &M,
+        spec: &Spec,
+        x: &mut M::Matrix,
+        positions: &[usize],
+        fresh: &Fresh<M>,
+        cached: Vec<(Vec<Span<'_, M::Matrix>>, usize)>,
+    ) {
+        let mut query = math.multiply(&fresh.act, &self.query);
+        if let Some(rotary) = &spec.rotary {
+            math.rotate(
+                &mut query,
+                spec.heads.queries,
+                spec.heads.extent,
+                rotary,
+                positions,
+            );
+        }
+        let mut from = 0;
+        let mut requests = Vec::with_capacity(cached.len());
+        for (cached, count) in cached {
+            let fresh = Span {
+                matrix: &fresh.kv,
+                from,
+                count,
+            };
+            from += count;
+            requests.push(Attended { cached, fresh });
+        }
+        let attended = math.attend(&query, &requests, &spec.heads);
+        math.add(x, &math.multiply(&attended, &self.output));
+        let normed = self
+            .feed_forward_norm
+            .as_ref()
+            .map(|norm| math.normalise(x, norm));
+        // Where the feed-forward layer is parallel it reads what the attention read.
+        let inner = math.multiply(normed.as_ref().unwrap_or(&fresh.act), &self.up);
+        let inner = math.activate(inner, spec.activation, spec.gated);
+        math.add(x, &math.multiply(&inner, &self.down));
+    }
+}

@@ -1,0 +1,108 @@
+//! The link between the host's memory and the device.
+//!
+//! On a GPU it is what it is. On the processor, where both memories are one, it can be throttled to a stated bandwidth, so that
+//! overlap, balance and the policy's predictions are real without a GPU: a transfer copies, and then takes as long as it would.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A sleeper is woken late; a transfer that follows within this time begins when the one before should have ended.
+const SLACK: Duration = Duration::from_millis(2);
+
+/// One direction of the link.
+#[derive(Debug)]
+pub struct Link {
+    /// Bytes per second as the bits of an f64; 0 is unthrottled.
+    bandwidth: AtomicU64,
+    /// When it has carried everything it was given.
+    free_at: Mutex<Instant>,
+}
+
+impl Link {
+    /// A link of so many bytes per second; as fast as memory if absent.
+    pub fn new(bandwidth: Option<f64>) -> Self {
+        let link = Self {
+            bandwidth: AtomicU64::new(0),
+            free_at: Mutex::new(Instant::now()),
+        };
+        link.throttle(bandwidth);
+        link
+    }
+
+    /// Changes its bandwidth, bytes per second. What is no positive number is no throttle.
+    pub fn throttle(&self, bandwidth: Option<f64>) {
+        let bandwidth = bandwidth.filter(|bandwidth| bandwidth.is_finite() && *bandwidth > 0.0);
+        self.bandwidth
+            .store(bandwidth.unwrap_or(0.0).to_bits(), Ordering::Relaxed);
+    }
+
+    /// Its bandwidth, bytes per second, where it is throttled.
+    pub fn bandwidth(&self) -> Option<f64> {
+        Some(f64::from_bits(self.bandwidth.load(Ordering::Relaxed))).filter(|bandwidth| *bandwidth > 0.0)
+    }
+
+    /// Notes a transfer of so many bytes that began at `began`: when it is over.
+    pub fn charge(&self, began: Instant, bytes: u64) -> Instant {
+        let Some(bandwidth) = self.bandwidth() else {
+            return began;
+        };
+        let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = if began.saturating_duration_since(*free_at) < SLACK {
+            *free_at
+        } else {
+            began
+        };
+        *free_at = from + Duration::from_secs_f64(bytes as f64 / bandwidth);
+        *free_at
+    }
+
+    /// Carries so many bytes by `copy`, and returns when it is done and the link has had its time.
+    pub fn carry<T>(&self, bytes: u64, copy: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let copied = copy();
+        wait_until(self.charge(began, bytes));
+        copied
+    }
+
+    /// Waits until everything it was given is carried.
+    pub fn drain(&self) {
+        let free_at = *self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
+        wait_until(free_at);
+    }
+}
+
+fn wait_until(end: Instant) {
+    let left = end.saturating_duration_since(Instant::now());
+    if !left.is_zero() {
+        std::thread::sleep(left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transfers_follow_each_other() {
+        let link = Link::new(Some(1e6));
+        let began = Instant::now() + Duration::from_secs(1);
+        let first = link.charge(began, 1_000_000);
+        assert_eq!(first, began + Duration::from_secs(1));
+        // Handed over a little late, or early: the link was never idle.
+        let second = link.charge(first + Duration::from_micros(300), 500_000);
+        assert_eq!(second, first + Duration::from_millis(500));
+        let late = second + Duration::from_secs(3);
+        assert_eq!(link.charge(late, 1_000), late + Duration::from_millis(1));
+    }
+
+    #[test]
+    fn without_a_throttle_nothing_takes_time() {
+        let link = Link::new(None);
+        let now = Instant::now();
+        assert_eq!(link.charge(now, u64::MAX), now);
+        assert_eq!(link.carry(1 << 40, || 7), 7);
+        link.throttle(Some(f64::NAN));
+        assert_eq!(link.bandwidth(), None);
+    }
+}

@@ -1,0 +1,224 @@
+//! What a layer costs on this device and over this link: sampled once, for the policy to reckon with (§4.3, Figure 11).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use kaskade_plans::hybrid_cache::{Costs, Kind, Sample, Split, fit};
+
+use super::layer::Layer;
+use super::link::Link;
+use super::math::{Math, Span};
+use super::{Engine, EngineError, Home};
+
+/// Each size is measured so often; the median counts.
+const ROUNDS: usize = 3;
+/// Elements that the sampling thread carries at a time.
+const PARCEL: usize = 1 << 18;
+
+/// The load that costs are measured for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// Requests that decode together.
+    pub requests: usize,
+    /// Of them, those of a mini-batch.
+    pub mini_batch: usize,
+    /// Tokens that a request comes to on average.
+    pub tokens: usize,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    /// A layer's costs.
+    pub costs: Costs,
+    /// What a step takes behind the last layer: the head and the choice of tokens, seconds.
+    pub head_s: f64,
+    /// Mini-batches of the load.
+    pub mini_batches: usize,
+}
+
+impl Measured {
+    /// What a decoding step takes by a split, seconds.
+    pub fn step_s(&self, split: &Split, layers: usize) -> f64 {
+        split.step_s(layers, self.mini_batches) + self.head_s
+    }
+}
+
+impl<M: Math> Engine<M> {
+    /// Samples what a layer costs under a load: `T_kv_gen`, `T_load_kv` and the rest as lines over blocks.
+    ///
+    /// # Errors
+    /// [`EngineError::Costs`] where the samples make no line.
+    pub fn measure(&self, load: &Load) -> Result<Measured, EngineError> {
+        let spec = &self.decoder.spec;
+        let block_tokens = self.space.block_tokens();
+        let mini_batch = load.mini_batch.clamp(1, load.requests.max(1));
+        let mini_batches = load.requests.div_ceil(mini_batch).max(1);
+        let held;
+        let layer = match self.homes.first() {
+            Some(Home::Resident(layer)) => layer,
+            Some(Home::Streamed(stored)) => {
+                held = stored.resident(&self.math);
+                &held
+            }
+            None => return Err(EngineError::CopyingEnded),
+        };
+        let [link, _] = &self.links;
+        let most = (mini_batch * load.tokens).div_ceil(block_tokens).max(8);
+        let sizes = [most / 8, most / 4, most / 2, most].map(|size| size.max(1));
+        let loading = |kind: Kind| {
+            let bytes = self.host.widths().block_bytes(kind);
+            let samples = sizes.map(|blocks| Sample {
+                blocks: blocks as f64,
+                seconds: load_s(link, bytes * blocks as u64),
+            });
+            fit(&samples)
+        };
+        // The link is sampled by itself, the device while the link is at work, as it will be in a step.
+        let (load_kv, load_act) = (loading(Kind::Kv)?, loading(Kind::Act)?);
+        let load_weights_s = self.weights_s(link);
+        let busy = Busy::new(link);
+        let kv_gen = sizes.map(|blocks| {
+            let rows = blocks * block_tokens;
+            let acts = self
+                .math
+                .upload(vec![0.1; rows * spec.act_width()], spec.act_width());
+            let positions: Vec<usize> = (0..rows).map(|row| row % spec.context.max(1)).collect();
+            let seconds = typical(|| drop(layer.generate(&self.math, spec, &acts, &positions)));
+            Sample {
+                blocks: blocks as f64,
+                seconds,
+            }
+        });
+        let mut forward = Vec::new();
+        for part in [1, 2, 4] {
+            let tokens = (load.tokens * part / 4).max(1);
+            let blocks = mini_batches * (mini_batch * tokens).div_ceil(block_tokens);
+            forward.push(Sample {
+                blocks: blocks as f64,
+                seconds: mini_batches as f64 * self.forward_s(layer, mini_batch, tokens),
+            });
+        }
+        // What the cache adds may be too little to be seen; then the line is level.
+        let forward = fit(&forward).or_else(|_| fit(&level(&forward)))?;
+        let head_s = self.head_s(load.requests)?;
+        drop(busy);
+        Ok(Measured {
+            costs: Costs {
+                load_weights_s,
+                kv_gen: fit(&kv_gen)?,
+                load_kv,
+                load_act,
+                forward,
+            },
+            head_s,
+            mini_batches,
+        })
+    }
+
+    /// A layer for so many requests with so many tokens in the cache each, KV Gen left out.
+    fn forward_s(&self, layer: &Layer<M>, requests: usize, tokens: usize) -> f64 {
+        let (math, spec) = (&self.math, &self.decoder.spec);
+        let mut x = math.upload(vec![0.1; requests * spec.width], spec.width);
+        let width = spec.kv_width();
+        // As many as there are buffers, in turn: what was loaded lies in memory and no longer in the processor's caches.
+        let kvs = [(); ROUNDS].map(|()| math.upload(vec![0.1; requests * tokens * width], width));
+        let mut turn = kvs.iter().cycle();
+        let positions = vec![tokens.min(spec.context.saturating_sub(1)); requests];
+        typical(|| {
+            let fresh = layer.project(math, spec, &x, &positions);
+            let span = |matrix, request: usize| Span {
+                matrix,
+                from: request * tokens,
+                count: tokens,
+            };
+            let kv = turn.next();
+            let cached =
+                (0..requests).map(|request| (kv.map(|kv| span(kv, request)).into_iter().collect(), 1));
+            let cached = cached.collect();
+            layer.forward(math, spec, &mut x, &positions, &fresh, cached);
+        })
+    }
+
+    /// A layer's weights over the link, resident layers counted as nothing.
+    fn weights_s(&self, link: &Link) -> f64 {
+        let layers = self.homes.len().max(1) as f64;
+        match self.streamed_bytes() {
+            0 => 0.0,
+            bytes => load_s(link, (bytes as f64 / layers) as u64),
+        }
+    }
+
+    fn head_s(&self, requests: usize) -> Result<f64, EngineError> {
+        let width = self.decoder.spec.width;
+        let x = self.math.upload(vec![0.1; requests * width], width);
+        let mut failed = None;
+        let seconds = typical(|| failed = self.logits(&x).err());
+        failed.map_or(Ok(seconds), |error| Err(error.into()))
+    }
+}
+
+/// A thread that keeps a link at work as long as this lives.
+struct Busy {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Busy {
+    fn new(link: &Arc<Link>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::Builder::new().name("sampling".into()).spawn({
+            let (link, stop) = (Arc::clone(link), Arc::clone(&stop));
+            let (from, mut to) = (vec![0.5_f32; PARCEL], vec![0.0_f32; PARCEL]);
+            move || {
+                while !stop.load(Ordering::Relaxed) {
+                    link.carry(size_of_val(from.as_slice()) as u64, || to.copy_from_slice(&from));
+                }
+            }
+        });
+        Self {
+            stop,
+            thread: thread.ok(),
+        }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// How long the link takes for so many bytes.
+fn load_s(link: &Link, bytes: u64) -> f64 {
+    let source = vec![0.5_f32; bytes as usize / size_of::<f32>()];
+    let mut target = source.clone();
+    link.drain();
+    typical(|| link.carry(bytes, || target.copy_from_slice(&source)))
+}
+
+fn typical(mut run: impl FnMut()) -> f64 {
+    let mut seconds = [(); ROUNDS].map(|()| {
+        let began = Instant::now();
+        run();
+        began.elapsed().as_secs_f64()
+    });
+    seconds.sort_by(f64::total_cmp);
+    let [_, median, _] = seconds;
+    median
+}
+
+/// The same samples, each with the mean time.
+fn level(samples: &[Sample]) -> Vec<Sample> {
+    let mean = samples.iter().map(|sample| sample.seconds).sum::<f64>() / samples.len().max(1) as f64;
+    let at_mean = |sample: &Sample| Sample {
+        seconds: mean,
+        ..*sample
+    };
+    samples.iter().map(at_mean).collect()
+}

@@ -1,0 +1,378 @@
+//! The engine for language models: a cache of keys and values and of activations, paged, on the device and in the host's memory, with
+//! weights resident or streamed (HybridServe, KAIST).
+//!
+//! [`Engine::submit`] takes a request, [`Engine::step`] makes a token for each that runs, [`Engine::cancel`] ends one at the next step.
+//! A step goes layer by layer and, within a layer, mini-batch by mini-batch, so that each layer's weights are loaded
+//! once; meanwhile a second thread copies what comes next. What to keep as what, who runs and how requests are packed is decided by
+//! [`kaskade_plans::hybrid_cache`].
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`math`] | what a device computes, behind a trait |
+//! | [`host`] | the processor: products whose bits do not depend on the batch |
+//! | [`burned`] | any device of burn's |
+//! | [`model`] | a model's extents and weights |
+//! | [`families`] | GPT-2, OPT, Llama, GPT-J out of Hugging Face directories |
+//! | [`config`] | what to cache and stream, and what memory that takes |
+//! | [`sampling`], [`text`] | the next token, and tokens as text |
+//! | [`link`] | the link, throttled where it is not real |
+
+mod attention;
+pub mod burned;
+mod cache;
+pub mod config;
+mod error;
+pub mod families;
+#[cfg(test)]
+mod fixtures;
+pub mod host;
+mod layer;
+pub mod link;
+pub mod math;
+mod measure;
+pub mod model;
+mod pass;
+mod product;
+pub mod sampling;
+mod step;
+mod stream;
+pub mod text;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kaskade_plans::hybrid_cache::{BlockSpace, Limits, Refused, Scheduler};
+use tokenizers::Tokenizer;
+
+pub use config::{Arena, Caching, EngineConfig, OutOfMemory};
+pub use error::EngineError;
+pub use host::Host;
+pub use measure::{Load, Measured};
+pub use model::{Decoder, Spec};
+pub use sampling::{BadSampling, Choice, Sampling};
+pub use stream::Traffic;
+
+use cache::{DeviceCache, HostCache, Widths};
+use layer::{Layer, Stored};
+use link::Link;
+use math::Math;
+use sampling::Sampler;
+use stream::Buffer;
+use text::Answer;
+
+/// What became of a request in a step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// The request.
+    pub request: u64,
+    /// Its new token; absent for one that was cancelled or failed.
+    pub choice: Option<Choice>,
+    /// Text that is certain now; empty without a tokenizer.
+    pub text: String,
+    /// Why it ended, if it did.
+    pub end: Option<End>,
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The model ended it.
+    Token,
+    /// A stop text came.
+    Stop,
+    /// It has as many tokens as were asked for.
+    Length,
+    /// It was cancelled.
+    Cancelled,
+    /// Logits were not finite, so there is no token.
+    NotFinite,
+}
+
+/// What a step did.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Report {
+    /// What became of whom.
+    pub events: Vec<Event>,
+    /// Requests whose whole context was computed.
+    pub prefilled: usize,
+    /// Requests that were driven out and wait again.
+    pub preempted: usize,
+    /// Mini-batches per layer.
+    pub mini_batches: usize,
+    /// What the link carried.
+    pub traffic: Traffic,
+    /// Wall time, seconds.
+    pub wall_s: f64,
+    /// Of it, time that the computing thread computed and did not wait for the link, seconds.
+    pub compute_s: f64,
+}
+
+/// A layer's home.
+enum Home<M: Math> {
+    Resident(Layer<M>),
+    Streamed(Stored),
+}
+
+/// A request while it is here.
+struct Sequence {
+    /// Prompt and answer.
+    tokens: Vec<u32>,
+    prompt: usize,
+    sampling: Sampling,
+    sampler: Sampler,
+    answer: Answer,
+}
+
+/// An engine: a model, its cache, and the requests in hand.
+pub struct Engine<M: Math> {
+    math: M,
+    /// Embeddings; its layers and its head are taken out.
+    decoder: Decoder,
+    homes: Vec<Home<M>>,
+    /// A streamed first layer that came at the end of the step before.
+    ahead: Option<Layer<M>>,
+    final_norm: M::Norm,
+    head: M::Linear,
+    head_bytes: u64,
+    tokenizer: Option<Tokenizer>,
+    config: EngineConfig,
+    arena: Arena,
+    scheduler: Scheduler,
+    space: BlockSpace,
+    host: HostCache,
+    device: DeviceCache<M>,
+    /// Memory for blocks on their way.
+    buffers: Vec<Buffer>,
+    /// To the device, and back.
+    links: [Arc<Link>; 2],
+    sequences: BTreeMap<u64, Sequence>,
+    cancelled: BTreeSet<u64>,
+}
+
+impl<M: Math> Engine<M> {
+    /// An engine for a model. The tokenizer, if there is one, makes texts of answers.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the device's budget does not hold what the configuration keeps on it.
+    pub fn new(
+        math: M,
+        mut decoder: Decoder,
+        tokenizer: Option<Tokenizer>,
+        config: EngineConfig,
+    ) -> Result<Self, OutOfMemory> {
+        let epsilon = decoder.spec.epsilon;
+        let layers = std::mem::take(&mut decoder.layers);
+        let count = layers.len();
+        let streamed = count.saturating_sub(config.resident_layers);
+        let stored = |weights| Stored::new(&math, weights, epsilon);
+        let mut arena = Arena::of(&decoder.spec, count, &config);
+        let homes = layers.into_iter().map(stored).enumerate().map(|(index, stored)| {
+            if index < streamed {
+                arena.weights = arena.weights.max(2 * stored.bytes());
+                Home::Streamed(stored)
+            } else {
+                arena.resident += stored.bytes();
+                Home::Resident(stored.resident(&math))
+            }
+        });
+        let homes: Vec<Home<M>> = homes.collect();
+        let head = std::mem::take(&mut decoder.head);
+        let prepared = math.prepare(head.weight, head.inputs, head.outputs);
+        let head_bytes = (size_of_val(prepared.as_slice()) + size_of_val(head.bias.as_slice())) as u64;
+        arena.resident += head_bytes;
+        arena.check(config.device_bytes)?;
+        let norm = decoder.final_norm.clone();
+        let widths = Widths::new(&decoder.spec, config.block_tokens.max(1));
+        let link = || Arc::new(Link::new(config.link));
+        Ok(Self {
+            final_norm: math.norm(norm.gamma, norm.beta, epsilon),
+            head: math.linear(prepared, head.bias, head.inputs, head.outputs),
+            head_bytes,
+            ahead: None,
+            homes,
+            tokenizer,
+            arena,
+            scheduler: Scheduler::new(limits(&decoder.spec, &config)),
+            space: space(&config),
+            host: HostCache::new(count, config.capacity, widths),
+            device: DeviceCache::new(count, config.capacity, widths),
+            buffers: Vec::new(),
+            links: [link(), link()],
+            sequences: BTreeMap::new(),
+            cancelled: BTreeSet::new(),
+            decoder,
+            config,
+            math,
+        })
+    }
+
+    /// The model's extents.
+    pub fn spec(&self) -> &Spec {
+        &self.decoder.spec
+    }
+
+    /// Number of layers.
+    pub fn layers(&self) -> usize {
+        self.homes.len()
+    }
+
+    /// How it runs.
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// What it takes on the device.
+    pub fn arena(&self) -> Arena {
+        self.arena
+    }
+
+    /// Weights that are streamed per step, bytes.
+    pub fn streamed_bytes(&self) -> u64 {
+        self.homes
+            .iter()
+            .map(|home| match home {
+                Home::Streamed(stored) => stored.bytes(),
+                Home::Resident(_) => 0,
+            })
+            .sum()
+    }
+
+    /// Bytes of the head's weight: what decoding reads once a step beside the layers.
+    pub fn head_bytes(&self) -> u64 {
+        self.head_bytes
+    }
+
+    /// Its tokenizer.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.tokenizer.as_ref()
+    }
+
+    /// Changes the link's bandwidth in both directions, bytes per second.
+    pub fn throttle(&self, bandwidth: Option<f64>) {
+        for link in &self.links {
+            link.throttle(bandwidth);
+        }
+    }
+
+    /// Free blocks, and all there are.
+    pub fn blocks(&self) -> (usize, usize) {
+        (self.space.free(), self.space.capacity().total())
+    }
+
+    /// Requests that wait and that run.
+    pub fn counts(&self) -> (usize, usize) {
+        self.scheduler.counts()
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.sequences.is_empty()
+    }
+
+    /// Takes a request.
+    ///
+    /// # Errors
+    /// [`EngineError`] for a request that could never run: too long, too large for the cache, of foreign tokens, with a sampling that
+    /// cannot be, or under a number that is taken.
+    pub fn submit(&mut self, request: u64, prompt: Vec<u32>, sampling: Sampling) -> Result<(), EngineError> {
+        sampling.check()?;
+        if !sampling.stop.is_empty() && self.tokenizer.is_none() {
+            return Err(EngineError::NoTokenizer);
+        }
+        self.check_tokens(&prompt)?;
+        if self.sequences.contains_key(&request) {
+            return Err(Refused::Twice { request }.into());
+        }
+        self.scheduler
+            .submit(request, prompt.len(), sampling.max_tokens, &self.space)?;
+        let sequence = Sequence {
+            prompt: prompt.len(),
+            tokens: prompt,
+            sampler: Sampler::new(sampling.seed),
+            sampling,
+            answer: Answer::default(),
+        };
+        self.sequences.insert(request, sequence);
+        Ok(())
+    }
+
+    /// Ends a request at the next step, which tells of it. Whether it is here.
+    pub fn cancel(&mut self, request: u64) -> bool {
+        let here = self.sequences.contains_key(&request);
+        if here {
+            self.cancelled.insert(request);
+        }
+        here
+    }
+
+    fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        let last = self.decoder.spec.vocabulary.saturating_sub(1);
+        match tokens.iter().find(|token| **token as usize > last) {
+            Some(token) => Err(EngineError::Token { token: *token, last }),
+            None => Ok(()),
+        }
+    }
+
+    fn end(&mut self, request: u64) {
+        self.scheduler.end(request, &mut self.space);
+        self.sequences.remove(&request);
+        self.cancelled.remove(&request);
+    }
+}
+
+impl Arena {
+    /// Buffers and blocks; weights are added as they are placed.
+    fn of(spec: &Spec, layers: usize, config: &EngineConfig) -> Self {
+        use kaskade_plans::hybrid_cache::{Kind, Mix};
+        let widths = Widths::new(spec, config.block_tokens.max(1));
+        let bytes = |mix: Mix| {
+            mix.act as u64 * widths.block_bytes(Kind::Act) + mix.kv as u64 * widths.block_bytes(Kind::Kv)
+        };
+        Self {
+            resident: 0,
+            weights: 0,
+            blocks: 2 * bytes(config.buffer),
+            cache: layers as u64 * bytes(config.capacity.device),
+        }
+    }
+
+    fn check(&self, budget: Option<u64>) -> Result<(), OutOfMemory> {
+        match budget {
+            Some(budget) if self.total() > budget => Err(OutOfMemory {
+                wanted: self.total(),
+                budget,
+                arena: *self,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn space(config: &EngineConfig) -> BlockSpace {
+    match config.caching {
+        Caching::Tokens => BlockSpace::without_cache(),
+        _ => BlockSpace::new(config.block_tokens, config.capacity, config.kept()),
+    }
+}
+
+fn limits(spec: &Spec, config: &EngineConfig) -> Limits {
+    let share = config.kept().act;
+    // A request of any ratio fits as many blocks as either kind's buffer allows for its share.
+    let fits = |blocks: usize, share: f64| {
+        if share > 0.0 {
+            (blocks as f64 / share) as usize
+        } else {
+            usize::MAX
+        }
+    };
+    let at_once = fits(config.buffer.act, share).min(fits(config.buffer.kv, 1.0 - share));
+    Limits {
+        context: spec.context,
+        requests: config.requests,
+        prefill_tokens: config.prefill_tokens,
+        blocks_at_once: (!config.mini_batches).then_some(at_once),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! Choosing the next token.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use thiserror::Error;
+
+/// How an answer is made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampling {
+    /// Most tokens of the answer, at least 1.
+    pub max_tokens: usize,
+    /// 0 is greedy: always the most probable token. Higher is more random.
+    pub temperature: f32,
+    /// Only the so many most probable tokens are drawn from; 0 is all.
+    pub top_k: usize,
+    /// Only the most probable tokens that together have this probability are drawn from; 1 is all.
+    pub top_p: f32,
+    /// What the draws begin with: the same seed gives the same answer.
+    pub seed: u64,
+    /// Texts that end the answer; they are not part of it.
+    pub stop: Vec<String>,
+    /// Whether the model's own end is only a token like others.
+    pub ignore_end: bool,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            max_tokens: 64,
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            seed: 0,
+            stop: Vec::new(),
+            ignore_end: false,
+        }
+    }
+}
+
+/// Why an answer cannot be made so.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum BadSampling {
+    /// Nothing is wanted.
+    #[error("max_tokens is 0; ask for at least one token")]
+    NoTokens,
+    /// The temperature is negative or no number.
+    #[error("temperature {0} is not served; take 0 (greedy) or more")]
+    Temperature(f32),
+    /// The probability is none.
+    #[error("top_p {0} is not served; take a probability above 0, 1 for all tokens")]
+    TopP(f32),
+    /// An empty text would end every answer before it begins.
+    #[error("a stop text is empty; leave it out")]
+    EmptyStop,
+}
+
+/// A token and how sure the model was of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Choice {
+    /// The token.
+    pub token: u32,
+    /// Its probability among all tokens, at temperature 1.
+    pub probability: f32,
+    /// By how much it is more probable than the best other token; negative where another one was.
+    pub margin: f32,
+}
+
+impl Sampling {
+    /// Says what cannot be.
+    ///
+    /// # Errors
+    /// [`BadSampling`].
+    pub fn check(&self) -> Result<(), BadSampling> {
+        if self.max_tokens == 0 {
+            return Err(BadSampling::NoTokens);
+        }
+        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
+            return Err(BadSampling::Temperature(self.temperature));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return Err(BadSampling::TopP(self.top_p));
+        }
+        if self.stop.iter().any(String::is_empty) {
+            return Err(BadSampling::EmptyStop);
+        }
+        Ok(())
+    }
+}
+
+/// Draws for one answer.
+#[derive(Debug, Clone)]
+pub(super) struct Sampler {
+    rng: ChaCha8Rng,
+}
+
+impl Sampler {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            rng: ChaCha8Rng::seed_from_u64(seed),
+        }
+    }
+
+    /// The next token by its logits; `None` if one is not finite, or there are none.
+    pub(super) fn choose(&mut self, logits: &[f32], sampling: &Sampling) -> Option<Choice> {
+        if logits.iter().any(|logit| !logit.is_finite()) {
+            return None;
+        }
+        let best = best(logits)?;
+        let token = if sampling.temperature > 0.0 {
+            self.draw(logits, sampling).unwrap_or(best)
+        } else {
+            best
+        };
+        let (chosen, most) = (*logits.get(token)?, *logits.get(best)?);
+        let total: f32 = logits.iter().map(|logit| (logit - most).exp()).sum();
+        let others = logits.iter().enumerate().filter(|(index, _)| *index != token);
+        let other = others.map(|(_, logit)| *logit).fold(f32::NEG_INFINITY, f32::max);
+        let probability = |logit: f32| (logit - most).exp() / total;
+        Some(Choice {
+            token: u32::try_from(token).ok()?,
+            probability: probability(chosen),
+            margin: probability(chosen) - probability(other),
+        })
+    }
+
+    fn draw(&mut self, logits: &[f32], sampling: &Sampling) -> Option<usize> {
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        let logit = |index: &usize| logits.get(*index).copied().unwrap_or(f32::NEG_INFINITY);
+        order.sort_by(|a, b| logit(b).total_cmp(&logit(a)).then(a.cmp(b)));
+        if sampling.top_k > 0 {
+            order.truncate(sampling.top_k);
+        }
+        let most = logit(order.first()?);
+        let mut weights: Vec<f64> = order
+            .iter()
+            .map(|index| (f64::from(logit(index) - most) / f64::from(sampling.temperature)).exp())
+            .collect();
+        let total: f64 = weights.iter().sum();
+        // The fewest that reach the probability: one is kept as long as those before it do not.
+        let mut before = 0.0;
+        let kept = weights.iter().take_while(|weight| {
+            let keep = before < f64::from(sampling.top_p) * total;
+            before += **weight;
+            keep
+        });
+        let kept = kept.count();
+        weights.truncate(kept.max(1));
+        let mut left = self.rng.random::<f64>() * weights.iter().sum::<f64>();
+        let drawn = weights.iter().position(|weight| {
+            left -= weight;
+            left < 0.0
+        });
+        order.get(drawn.unwrap_or(weights.len() - 1)).copied()
+    }
+}
+
+/// Position of the largest, the first of several.
+fn best(logits: &[f32]) -> Option<usize> {
+    let mut best: Option<(usize, f32)> = None;
+    for (index, logit) in logits.iter().enumerate() {
+        if best.is_none_or(|(_, most)| *logit > most) {
+            best = Some((index, *logit));
+        }
+    }
+    best.map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(logits: &[f32], sampling: &Sampling, count: usize) -> Vec<usize> {
+        let mut sampler = Sampler::new(sampling.seed);
+        let mut counts = vec![0; logits.len()];
+        for _ in 0..count {
+            counts[sampler.choose(logits, sampling).unwrap().token as usize] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn greedy_takes_the_first_of_the_best() {
+        let choice = Sampler::new(0)
+            .choose(&[1.0, 3.0, 3.0, 0.0], &Sampling::default())
+            .unwrap();
+        assert_eq!(choice.token, 1);
+        assert!(choice.margin.abs() < 1e-6 && (choice.probability - 0.4576).abs() < 1e-3);
+    }
+
+    #[test]
+    fn draws_follow_the_probabilities_and_the_limits() {
+        let logits = [0.0, 3.0_f32.ln(), 6.0_f32.ln()];
+        let warm = Sampling {
+            temperature: 1.0,
+            ..Sampling::default()
+        };
+        let counts = drawn(&logits, &warm, 10_000);
+        for (count, expected) in counts.iter().zip([1_000, 3_000, 6_000]) {
+            assert!(count.abs_diff(expected) < 250, "{counts:?}");
+        }
+        let top_k = drawn(
+            &logits,
+            &Sampling {
+                top_k: 1,
+                ..warm.clone()
+            },
+            100,
+        );
+        assert_eq!(top_k, [0, 0, 100]);
+        let top_p = drawn(
+            &logits,
+            &Sampling {
+                top_p: 0.65,
+                ..warm.clone()
+            },
+            1_000,
+        );
+        assert_eq!(top_p[0], 0);
+        assert!(top_p[1] > 200 && top_p[2] > 500);
+        let cold = drawn(
+            &logits,
+            &Sampling {
+                temperature: 0.01,
+                ..warm.clone()
+            },
+            100,
+        );
+        assert_eq!(cold, [0, 0, 100]);
+        assert_eq!(
+            drawn(&logits, &warm, 50),
+            drawn(&logits, &warm, 50),
+            "one seed, one answer"
+        );
+    }
+
+    #[test]
+    fn what_is_not_finite_is_no_choice() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert_eq!(Sampler::new(0).choose(&[0.0, bad], &Sampling::default()), None);
+        }
+        assert_eq!(Sampler::new(0).choose(&[], &Sampling::default()), None);
+    }
+
+    #[test]
+    fn wishes_that_cannot_be_are_named() {
+        let of = |change: fn(&mut Sampling)| {
+            let mut sampling = Sampling::default();
+            change(&mut sampling);
+            sampling.check().unwrap_err()
+        };
+        assert_eq!(of(|s| s.max_tokens = 0), BadSampling::NoTokens);
+        assert_eq!(of(|s| s.temperature = -1.0), BadSampling::Temperature(-1.0));
+        assert!(matches!(of(|s| s.top_p = f32::NAN), BadSampling::TopP(_)));
+        assert_eq!(of(|s| s.stop.push(String::new())), BadSampling::EmptyStop);
+    }
+}

@@ -1,0 +1,300 @@
+//! One step: who runs, layer by layer and mini-batch by mini-batch, and what they get.
+
+use std::time::Instant;
+
+use kaskade_plans::fit::LinearFit;
+use kaskade_plans::hybrid_cache::{Costs, Demand, Kind, Mix, Place, Refused, pack};
+
+use super::cache::pieces;
+use super::math::{Math, MathError, Span};
+use super::pass::{Ground, MiniBatch, Run};
+use super::stream::Traffic;
+use super::{Caching, Choice, End, Engine, EngineError, Event, Report};
+
+impl<M: Math> Engine<M> {
+    /// Runs one step: nothing, if there is nothing to do.
+    ///
+    /// # Errors
+    /// [`EngineError`] if the device fails or the copying thread ends; requests stay, and the step can be tried again.
+    pub fn step(&mut self) -> Result<Report, EngineError> {
+        let began = Instant::now();
+        let mut report = Report::default();
+        for request in std::mem::take(&mut self.cancelled) {
+            self.end(request);
+            report.events.push(Event {
+                request,
+                choice: None,
+                text: String::new(),
+                end: Some(End::Cancelled),
+            });
+        }
+        let step = self.scheduler.step(&mut self.space);
+        report.prefilled = step.prefill.len();
+        report.preempted = step.preempted.len();
+        let prefill = !step.prefill.is_empty();
+        let requests = if prefill { step.prefill } else { step.decode };
+        let runs = requests
+            .into_iter()
+            .filter_map(|request| self.run_of(request, prefill))
+            .collect();
+        let mut batches = self.mini_batches(runs);
+        report.mini_batches = batches.len();
+        if !batches.is_empty() {
+            let waited = self.run_layers(&mut batches, &mut report.traffic)?;
+            let answers = self.answer(&batches)?;
+            report.events.extend(answers);
+            let [_, back] = &self.links;
+            let drained = Instant::now();
+            back.drain();
+            report.wall_s = began.elapsed().as_secs_f64();
+            report.compute_s = report.wall_s - waited - drained.elapsed().as_secs_f64();
+        }
+        Ok(report)
+    }
+
+    /// The logits of every token of a text, each a row of as many as the vocabulary has. Nothing is cached, and nobody's
+    /// request is touched.
+    ///
+    /// # Errors
+    /// [`EngineError`] for tokens that the model does not have, for more than its context, or if the device fails.
+    pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, EngineError> {
+        self.check_tokens(tokens)?;
+        let context = self.decoder.spec.context;
+        if tokens.len() > context {
+            let (prompt, answer) = (tokens.len(), 0);
+            return Err(Refused::Context {
+                prompt,
+                answer,
+                context,
+            }
+            .into());
+        }
+        let run = Run {
+            request: u64::MAX,
+            cached: 0,
+            new: tokens.len(),
+            pieces: Vec::new(),
+        };
+        let mut batches = [MiniBatch {
+            runs: vec![run],
+            x: self
+                .math
+                .upload(self.decoder.embed(tokens, 0), self.decoder.spec.width),
+            positions: (0..tokens.len()).collect(),
+            loaded: Vec::new(),
+        }];
+        self.run_layers(&mut batches, &mut Traffic::default())?;
+        let mut rows = Vec::new();
+        for batch in &batches {
+            rows.extend(self.logits(&batch.x)?);
+        }
+        Ok(rows)
+    }
+
+    fn run_of(&self, request: u64, prefill: bool) -> Option<Run> {
+        let tokens = self.sequences.get(&request)?.tokens.len();
+        let cached = if prefill || self.config.caching == Caching::Tokens {
+            0
+        } else {
+            tokens.saturating_sub(1)
+        };
+        Some(Run {
+            request,
+            cached,
+            new: tokens - cached,
+            pieces: pieces(self.space.table(request), self.space.block_tokens(), cached),
+        })
+    }
+
+    fn mini_batches(&self, runs: Vec<Run>) -> Vec<MiniBatch<M>> {
+        let groups = if !self.config.mini_batches {
+            vec![(0..runs.len()).collect()]
+        } else if runs.iter().any(|run| run.cached > 0) {
+            let demands: Vec<Demand> = runs.iter().map(demand).collect();
+            let costs = self.config.costs.unwrap_or_else(even);
+            pack(
+                &demands,
+                self.config.buffer,
+                self.config.mini_batch_requests,
+                &costs,
+            )
+        } else {
+            self.by_tokens(&runs)
+        };
+        let mut runs: Vec<Option<Run>> = runs.into_iter().map(Some).collect();
+        let mut taken = |index: usize| runs.get_mut(index).and_then(Option::take);
+        let groups: Vec<Vec<Run>> = groups
+            .into_iter()
+            .map(|group: Vec<usize>| group.into_iter().filter_map(&mut taken).collect())
+            .collect();
+        let groups = groups.into_iter().filter(|group| !group.is_empty());
+        groups.map(|runs| self.mini_batch(runs)).collect()
+    }
+
+    /// Requests one after the other, as long as their new tokens stay within what a mini-batch takes.
+    fn by_tokens(&self, runs: &[Run]) -> Vec<Vec<usize>> {
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        let mut tokens = 0;
+        for (index, run) in runs.iter().enumerate() {
+            tokens += run.new;
+            match groups.last_mut() {
+                Some(group)
+                    if tokens <= self.config.mini_batch_tokens
+                        && group.len() < self.config.mini_batch_requests =>
+                {
+                    group.push(index);
+                }
+                _ => {
+                    groups.push(vec![index]);
+                    tokens = run.new;
+                }
+            }
+        }
+        groups
+    }
+
+    fn mini_batch(&self, runs: Vec<Run>) -> MiniBatch<M> {
+        let (mut vectors, mut positions) = (Vec::new(), Vec::new());
+        for run in &runs {
+            let tokens = self
+                .sequences
+                .get(&run.request)
+                .map_or(&[][..], |sequence| &sequence.tokens);
+            let new = tokens.get(run.cached..).unwrap_or_default();
+            vectors.extend(self.decoder.embed(new, run.cached));
+            positions.extend(run.cached..run.cached + new.len());
+        }
+        let loaded = runs.iter().flat_map(|run| &run.pieces);
+        MiniBatch {
+            x: self.math.upload(vectors, self.decoder.spec.width),
+            positions,
+            loaded: loaded
+                .filter(|piece| piece.block.place == Place::Host)
+                .copied()
+                .collect(),
+            runs,
+        }
+    }
+
+    /// Runs all layers; how long it waited for the link, seconds.
+    fn run_layers(
+        &mut self,
+        batches: &mut [MiniBatch<M>],
+        traffic: &mut Traffic,
+    ) -> Result<f64, EngineError> {
+        let ground = Ground {
+            math: &self.math,
+            spec: &self.decoder.spec,
+            homes: &self.homes,
+            host: &self.host,
+            space: &self.space,
+            links: &self.links,
+        };
+        let passed = ground.run(&mut self.device, self.ahead.take(), batches, &mut self.buffers)?;
+        self.ahead = passed.ahead;
+        *traffic = passed.traffic;
+        Ok(passed.waited_s)
+    }
+
+    /// The logits of some rows.
+    pub(super) fn logits(&self, x: &M::Matrix) -> Result<Vec<Vec<f32>>, MathError> {
+        let logits = self
+            .math
+            .multiply(&self.math.normalise(x, &self.final_norm), &self.head);
+        let values = self.math.values(&logits)?;
+        let rows = values.chunks(self.decoder.spec.vocabulary.max(1));
+        Ok(rows.map(<[f32]>::to_vec).collect())
+    }
+
+    /// A token for every request of a step, by the last of its rows.
+    fn answer(&mut self, batches: &[MiniBatch<M>]) -> Result<Vec<Event>, EngineError> {
+        let (mut requests, mut ends) = (Vec::new(), Vec::new());
+        for batch in batches {
+            let mut next = 0;
+            for run in &batch.runs {
+                next += run.new;
+                requests.push(run.request);
+                ends.push(Span {
+                    matrix: &batch.x,
+                    from: next.saturating_sub(1),
+                    count: 1,
+                });
+            }
+        }
+        let rows = self.logits(&self.math.gather(&ends, self.decoder.spec.width))?;
+        let answers = requests.into_iter().zip(rows);
+        Ok(answers
+            .filter_map(|(request, logits)| self.extend(request, &logits))
+            .collect())
+    }
+
+    fn extend(&mut self, request: u64, logits: &[f32]) -> Option<Event> {
+        let sequence = self.sequences.get_mut(&request)?;
+        let choice = sequence.sampler.choose(logits, &sequence.sampling);
+        let (mut text, mut end) = (String::new(), None);
+        match choice {
+            None => end = Some(End::NotFinite),
+            Some(Choice { token, .. }) => {
+                let ends = !sequence.sampling.ignore_end && self.decoder.spec.ends.contains(&token);
+                sequence.tokens.push(token);
+                if ends {
+                    end = Some(End::Token);
+                } else if let Some(tokenizer) = &self.tokenizer {
+                    let (certain, stopped) = sequence.answer.push(token, tokenizer, &sequence.sampling.stop);
+                    text = certain;
+                    end = stopped.then_some(End::Stop);
+                }
+                let length = sequence.tokens.len() - sequence.prompt;
+                if end.is_none() && length >= sequence.sampling.max_tokens {
+                    end = Some(End::Length);
+                }
+            }
+        }
+        if end.is_some_and(|end| end != End::Stop) {
+            text.push_str(&sequence.answer.finish());
+        }
+        match end {
+            Some(_) => self.end(request),
+            None => self.scheduler.extend(request),
+        }
+        Some(Event {
+            request,
+            choice,
+            text,
+            end,
+        })
+    }
+}
+
+/// What packing needs to know of a request.
+fn demand(run: &Run) -> Demand {
+    let count = |kind, place| {
+        let blocks = run.pieces.iter().map(|piece| piece.block);
+        blocks
+            .filter(|block| (block.kind, block.place) == (kind, place))
+            .count()
+    };
+    Demand {
+        loaded: Mix {
+            act: count(Kind::Act, Place::Host),
+            kv: count(Kind::Kv, Place::Host),
+        },
+        on_device: count(Kind::Act, Place::Device),
+    }
+}
+
+/// Costs to pack by as long as none are measured: both kinds of work as long.
+fn even() -> Costs {
+    let line = LinearFit {
+        intercept: 0.0,
+        slope: 1.0,
+        r2: 1.0,
+    };
+    Costs {
+        load_weights_s: 0.0,
+        kv_gen: line,
+        load_kv: line,
+        load_act: LinearFit { slope: 0.5, ..line },
+        forward: LinearFit { slope: 0.0, ..line },
+    }
+}

@@ -1,0 +1,59 @@
+//! The policy of the hybrid cache (HybridServe, KAIST): which tokens of a language model are kept as keys and values and
+//! which as activations, where they lie, and who runs when.
+//!
+//! A decoder's cache lies in blocks of some tokens each, for all layers. A KV block holds keys and values; an ACT block holds the
+//! inputs of every layer's projections, from which keys and values are computed again when they are wanted. An ACT block is mostly half
+//! as large, so it halves what the link carries and gives the device work instead. The best mixture keeps link and device
+//! busy equally long.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`cost`] | how long loading and computing take, by lines through samples |
+//! | [`allocation`] | Algorithm 1, and the best mixture for a stated load |
+//! | [`blocks`] | the block space: a table per request, the ratio kept block by block |
+//! | [`minibatch`] | packing requests into mini-batches |
+//! | [`admission`] | who is admitted, who runs, who makes room |
+
+pub mod admission;
+pub mod allocation;
+pub mod blocks;
+pub mod cost;
+pub mod minibatch;
+
+pub use admission::{Limits, Refused, Scheduler, Step};
+pub use allocation::{Allocation, Memory, Split, allocate, split, split_of};
+pub use blocks::{Block, BlockSpace, Capacity, Full, Kind, Place, Shares};
+pub use cost::{CostError, Costs, Sample, fit};
+pub use minibatch::{Demand, pack};
+
+/// Numbers of blocks by kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct Mix {
+    /// Blocks of activations.
+    pub act: usize,
+    /// Blocks of keys and values.
+    pub kv: usize,
+}
+
+impl Mix {
+    /// Blocks of either kind.
+    pub fn total(self) -> usize {
+        self.act + self.kv
+    }
+
+    /// Whether there is no more of either kind than in `bounds`.
+    pub fn within(self, bounds: Self) -> bool {
+        self.act <= bounds.act && self.kv <= bounds.kv
+    }
+}
+
+impl std::ops::Add for Mix {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            act: self.act + other.act,
+            kv: self.kv + other.kv,
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Who is admitted, who runs, and who makes room when the cache is full.
+//!
+//! One step either prefills requests that wait or generates a token for all that run. Requests are served in the order of
+//! arrival: nobody is admitted before the first that waits, and where a block is lacking the latest arrival makes room. It gives
+//! its blocks back, keeps its tokens, and waits at its old place until its context is prefilled again. The earliest arrival is
+//! thus never in anybody's way but its own, and as whoever could not run alone was refused at the door, it always ends: nobody
+//! starves.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use super::blocks::BlockSpace;
+
+/// What the engine can run at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Tokens of a request, prompt and answer.
+    pub context: usize,
+    /// Requests that run at a time, at least 1.
+    pub requests: usize,
+    /// Tokens that one step prefills; a longer context is prefilled alone.
+    pub prefill_tokens: usize,
+    /// Blocks that all running requests may come to, answers included: what the buffers hold, for engines that load a layer's
+    /// blocks all at once instead of in mini-batches. Such an engine admits fewer, and never preempts.
+    pub blocks_at_once: Option<usize>,
+}
+
+/// Why a request is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Refused {
+    /// It has no tokens.
+    #[error("the prompt has no tokens; send at least one")]
+    Empty,
+    /// Prompt and answer are longer than the model's context.
+    #[error(
+        "{prompt} tokens of prompt and {answer} of answer exceed the context of {context}; shorten either"
+    )]
+    Context {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Most tokens of the answer.
+        answer: usize,
+        /// The most the model takes.
+        context: usize,
+    },
+    /// The cache could not hold it if it were empty.
+    #[error(
+        "{tokens} tokens take {blocks} cache blocks and there are {capacity}; shorten the prompt or the answer, or give the cache more memory"
+    )]
+    Cache {
+        /// Tokens, prompt and answer.
+        tokens: usize,
+        /// Blocks they take.
+        blocks: usize,
+        /// All there are.
+        capacity: usize,
+    },
+    /// There is a request of that number already.
+    #[error("request {request} is here already")]
+    Twice {
+        /// Its number.
+        request: u64,
+    },
+}
+
+/// What the next step does.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Step {
+    /// Requests whose whole context is computed, by arrival; then none decodes.
+    pub prefill: Vec<u64>,
+    /// Requests that get one more token, by arrival.
+    pub decode: Vec<u64>,
+    /// Requests that made room, for the record.
+    pub preempted: Vec<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Request {
+    /// Its place in the order of arrival.
+    arrival: u64,
+    /// Tokens so far, prompt and answer.
+    tokens: usize,
+    /// Most tokens it can come to.
+    most: usize,
+}
+
+/// The order of service. The tables lie in a [`BlockSpace`] that the caller owns.
+#[derive(Debug, Clone)]
+pub struct Scheduler {
+    limits: Limits,
+    requests: BTreeMap<u64, Request>,
+    /// By arrival.
+    waiting: BTreeMap<u64, u64>,
+    running: BTreeMap<u64, u64>,
+    arrivals: u64,
+}
+
+impl Scheduler {
+    /// A scheduler with nothing to do.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            requests: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            running: BTreeMap::new(),
+            arrivals: 0,
+        }
+    }
+
+    /// Takes a request of `prompt` tokens that may come to `answer` more.
+    ///
+    /// # Errors
+    /// [`Refused`] for one that could never run.
+    pub fn submit(
+        &mut self,
+        request: u64,
+        prompt: usize,
+        answer: usize,
+        space: &BlockSpace,
+    ) -> Result<(), Refused> {
+        let (most, context) = (prompt.saturating_add(answer), self.limits.context);
+        if prompt == 0 {
+            return Err(Refused::Empty);
+        }
+        if most > context {
+            return Err(Refused::Context {
+                prompt,
+                answer,
+                context,
+            });
+        }
+        let blocks = space.blocks_for(most);
+        let capacity = space
+            .capacity()
+            .total()
+            .min(self.limits.blocks_at_once.unwrap_or(usize::MAX));
+        if blocks > capacity {
+            return Err(Refused::Cache {
+                tokens: most,
+                blocks,
+                capacity,
+            });
+        }
+        if self.requests.contains_key(&request) {
+            return Err(Refused::Twice { request });
+        }
+        let arrival = self.arrivals;
+        self.arrivals += 1;
+        self.waiting.insert(arrival, request);
+        self.requests.insert(
+            request,
+            Request {
+                arrival,
+                tokens: prompt,
+                most,
+            },
+        );
+        Ok(())
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Requests that wait and that run.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.waiting.len(), self.running.len())
+    }
+
+    /// What to do next. The step's requests have blocks by then for all their tokens; the token that each gets is computed, and
+    /// needs its place, a step later.
+    pub fn step(&mut self, space: &mut BlockSpace) -> Step {
+        let prefill = self.admit(space);
+        if prefill.is_empty() {
+            self.decode(space)
+        } else {
+            Step {
+                prefill,
+                ..Step::default()
+            }
+        }
+    }
+
+    /// A request got another token.
+    pub fn extend(&mut self, request: u64) {
+        if let Some(request) = self.requests.get_mut(&request) {
+            request.tokens += 1;
+        }
+    }
+
+    /// A request has ended or was cancelled: it leaves, and its blocks are free. Whether it was there.
+    pub fn end(&mut self, request: u64, space: &mut BlockSpace) -> bool {
+        space.release(request);
+        let Some(known) = self.requests.remove(&request) else {
+            return false;
+        };
+        self.waiting.remove(&known.arrival);
+        self.running.remove(&known.arrival);
+        true
+    }
+
+    fn admit(&mut self, space: &mut BlockSpace) -> Vec<u64> {
+        let mut admitted = Vec::new();
+        let mut tokens = 0;
+        while let Some((&arrival, &id)) = self.waiting.first_key_value() {
+            let Some(request) = self.requests.get(&id).copied() else {
+                self.waiting.remove(&arrival);
+                continue;
+            };
+            let too_many = self.running.len() >= self.limits.requests.max(1);
+            let too_long = !admitted.is_empty() && tokens + request.tokens > self.limits.prefill_tokens;
+            if too_many || too_long || !self.has_room(&request, id, space) {
+                break;
+            }
+            if space.reserve(id, request.tokens).is_err() {
+                break;
+            }
+            self.waiting.remove(&arrival);
+            self.running.insert(arrival, id);
+            tokens += request.tokens;
+            admitted.push(id);
+        }
+        admitted
+    }
+
+    /// Whether a request can begin. Those that run keep a block each in reserve, so that a newcomer does not drive them, or
+    /// itself, out again at the next step.
+    fn has_room(&self, request: &Request, id: u64, space: &BlockSpace) -> bool {
+        if let Some(bound) = self.limits.blocks_at_once {
+            let running = self.running.values().filter_map(|id| self.requests.get(id));
+            let promised: usize = running.map(|running| space.blocks_for(running.most)).sum();
+            return promised + space.blocks_for(request.most) <= bound.min(space.capacity().total());
+        }
+        let reserve = match self.running.len() {
+            _ if space.blocks_for(1) == 0 => 0,
+            0 => 0,
+            running => running + 1,
+        };
+        space.lacking(id, request.tokens) + reserve <= space.free()
+    }
+
+    fn decode(&mut self, space: &mut BlockSpace) -> Step {
+        let mut step = Step::default();
+        let order: Vec<(u64, u64)> = self.running.iter().map(|(arrival, id)| (*arrival, *id)).collect();
+        for (arrival, id) in order {
+            if !self.running.contains_key(&arrival) {
+                continue; // It made room for an earlier one.
+            }
+            let tokens = self.requests.get(&id).map_or(0, |request| request.tokens);
+            while space.reserve(id, tokens).is_err() {
+                let Some((&latest, &victim)) = self.running.last_key_value() else {
+                    break;
+                };
+                self.running.remove(&latest);
+                self.waiting.insert(latest, victim);
+                space.release(victim);
+                step.preempted.push(victim);
+                if victim == id {
+                    break;
+                }
+            }
+            if self.running.contains_key(&arrival) {
+                step.decode.push(id);
+            }
+        }
+        step
+    }
+}
+
+#[cfg(test)]
+#[path = "admission_tests.rs"]
+mod tests;

@@ -1,0 +1,486 @@
+//! The block space: which blocks of the cache are whose (HybridServe KAIST §4.2.1, §4.3.2).
+//!
+//! Every request has one table of logical blocks; an entry says of which kind the block is, where it lies and which physical block
+//! it is. New blocks keep the request at the ratio of ACT to KV blocks that the allocation chose (equation 11). A pool that is
+//! empty is made up for by another: a request that could run is worth more than the ratio.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use super::Mix;
+
+/// What a block holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// The inputs of every layer's projections.
+    Act,
+    /// Keys and values.
+    Kv,
+}
+
+/// Where a block lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// In the device's memory.
+    Device,
+    /// In the host's.
+    Host,
+}
+
+/// An entry of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Block {
+    /// What it holds.
+    pub kind: Kind,
+    /// Where it lies.
+    pub place: Place,
+    /// Its physical number among those of its kind and place.
+    pub number: usize,
+}
+
+/// Physical blocks by place and kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Capacity {
+    /// On the device.
+    pub device: Mix,
+    /// In the host's memory.
+    pub host: Mix,
+}
+
+impl Capacity {
+    /// All of them.
+    pub fn total(self) -> usize {
+        self.device.total() + self.host.total()
+    }
+}
+
+/// What every request keeps to as its blocks come (equation 11), shares in [0, 1].
+///
+/// Blocks that were filled in from the device first would give the first requests no work for the link and the last ones nothing
+/// else. So the device's blocks are shared out as the kinds are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shares {
+    /// ACT blocks among all.
+    pub act: f64,
+    /// Of the ACT blocks, those on the device.
+    pub act_on_device: f64,
+    /// Of the KV blocks, those on the device.
+    pub kv_on_device: f64,
+}
+
+impl Shares {
+    /// This share of ACT blocks, and the device before the host.
+    pub fn device_first(act: f64) -> Self {
+        Self {
+            act,
+            act_on_device: 1.0,
+            kv_on_device: 1.0,
+        }
+    }
+}
+
+/// There are not enough free blocks; nothing was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("{wanted} more cache blocks are wanted and {free} are free; requests must end or make room first")]
+pub struct Full {
+    /// Blocks wanted.
+    pub wanted: usize,
+    /// Blocks free.
+    pub free: usize,
+}
+
+/// A request's blocks.
+#[derive(Debug, Clone, PartialEq)]
+struct Table {
+    blocks: Vec<Block>,
+    held: Mix,
+    /// Of them, those on the device.
+    on_device: Mix,
+    /// Where in the ratio's rhythm it began, so that requests of one block each keep the ratio together.
+    phase: f64,
+}
+
+impl Table {
+    fn push(&mut self, block: Block) {
+        let one = match block.kind {
+            Kind::Act => Mix { act: 1, kv: 0 },
+            Kind::Kv => Mix { act: 0, kv: 1 },
+        };
+        self.held = self.held + one;
+        if block.place == Place::Device {
+            self.on_device = self.on_device + one;
+        }
+        self.blocks.push(block);
+    }
+}
+
+/// Whether the next of `all` and one more belongs to a share that has `have` of them so far.
+fn is_due(share: f64, have: usize, all: usize, phase: f64) -> bool {
+    // A share of 1 is due from the beginning, however the phase rounds.
+    let due = share.clamp(0.0, 1.0) * (all + 1) as f64 + phase;
+    (have as f64) < (due + 1e-9).floor()
+}
+
+/// Free numbers of one pool: those given back, and those never given out.
+#[derive(Debug, Clone)]
+struct Pool {
+    returned: Vec<usize>,
+    fresh: std::ops::Range<usize>,
+}
+
+impl Pool {
+    fn free(&self) -> usize {
+        self.returned.len() + self.fresh.len()
+    }
+
+    fn take(&mut self) -> Option<usize> {
+        self.returned.pop().or_else(|| self.fresh.next())
+    }
+}
+
+/// All blocks and all tables.
+#[derive(Debug, Clone)]
+pub struct BlockSpace {
+    block_tokens: usize,
+    capacity: Capacity,
+    /// What every request keeps to; absent: nothing is cached, and tables are empty.
+    shares: Option<Shares>,
+    pools: [Pool; 4],
+    tables: BTreeMap<u64, Table>,
+    begun: u64,
+}
+
+/// The golden ratio's fraction: its multiples spread evenly over [0, 1) however many there are.
+const GOLDEN: f64 = 0.618_033_988_749_894_9;
+
+const POOLS: [(Kind, Place); 4] = [
+    (Kind::Act, Place::Device),
+    (Kind::Kv, Place::Device),
+    (Kind::Act, Place::Host),
+    (Kind::Kv, Place::Host),
+];
+
+impl BlockSpace {
+    /// A space of blocks of `block_tokens` tokens each (at least 1), all free, of which every request keeps
+    /// these shares.
+    pub fn new(block_tokens: usize, capacity: Capacity, shares: Shares) -> Self {
+        let sizes = POOLS.map(|(kind, place)| {
+            let mix = match place {
+                Place::Device => capacity.device,
+                Place::Host => capacity.host,
+            };
+            match kind {
+                Kind::Act => mix.act,
+                Kind::Kv => mix.kv,
+            }
+        });
+        Self {
+            block_tokens: block_tokens.max(1),
+            capacity,
+            shares: Some(shares),
+            pools: sizes.map(|size| Pool {
+                returned: Vec::new(),
+                fresh: 0..size,
+            }),
+            tables: BTreeMap::new(),
+            begun: 0,
+        }
+    }
+
+    /// A space for engines that cache nothing and compute every token again: no request ever takes a block.
+    pub fn without_cache() -> Self {
+        Self {
+            shares: None,
+            ..Self::new(1, Capacity::default(), Shares::device_first(0.0))
+        }
+    }
+
+    /// Tokens in a block.
+    pub fn block_tokens(&self) -> usize {
+        self.block_tokens
+    }
+
+    /// All physical blocks, free or not.
+    pub fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// Free blocks.
+    pub fn free(&self) -> usize {
+        self.pools.iter().map(Pool::free).sum()
+    }
+
+    /// Blocks that so many tokens take.
+    pub fn blocks_for(&self, tokens: usize) -> usize {
+        match self.shares {
+            Some(_) => tokens.div_ceil(self.block_tokens),
+            None => 0,
+        }
+    }
+
+    /// Blocks that a request lacks to hold `tokens` tokens.
+    pub fn lacking(&self, request: u64, tokens: usize) -> usize {
+        let held = self.table(request).len();
+        self.blocks_for(tokens).saturating_sub(held)
+    }
+
+    /// A request's blocks in the order of its tokens; empty for one that has none.
+    pub fn table(&self, request: u64) -> &[Block] {
+        self.tables.get(&request).map_or(&[], |table| &table.blocks)
+    }
+
+    /// A request's blocks by kind.
+    pub fn held(&self, request: u64) -> Mix {
+        self.tables
+            .get(&request)
+            .map_or(Mix::default(), |table| table.held)
+    }
+
+    /// Requests that hold blocks.
+    pub fn holders(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// Gives a request the blocks that it lacks to hold `tokens` tokens.
+    ///
+    /// # Errors
+    /// [`Full`] if there are not enough; then it gets none.
+    pub fn reserve(&mut self, request: u64, tokens: usize) -> Result<(), Full> {
+        let wanted = self.lacking(request, tokens);
+        if wanted == 0 {
+            return Ok(());
+        }
+        let free = self.free();
+        if wanted > free {
+            return Err(Full { wanted, free });
+        }
+        let mut table = self.tables.remove(&request).unwrap_or_else(|| self.begin());
+        for _ in 0..wanted {
+            let kind = self.next_kind(&table);
+            if let Some(block) = self.take(kind, &table) {
+                table.push(block);
+            }
+        }
+        self.tables.insert(request, table);
+        Ok(())
+    }
+
+    /// Takes all of a request's blocks back; how many there were.
+    pub fn release(&mut self, request: u64) -> usize {
+        let Some(table) = self.tables.remove(&request) else {
+            return 0;
+        };
+        let count = table.blocks.len();
+        for block in table.blocks {
+            self.pool(block.kind, block.place).returned.push(block.number);
+        }
+        count
+    }
+
+    fn begin(&mut self) -> Table {
+        let phase = (self.begun as f64 * GOLDEN).fract();
+        self.begun += 1;
+        Table {
+            blocks: Vec::new(),
+            held: Mix::default(),
+            on_device: Mix::default(),
+            phase,
+        }
+    }
+
+    /// ACT if the request would otherwise have fewer than its share.
+    fn next_kind(&self, table: &Table) -> Kind {
+        let share = self.shares.map_or(0.0, |shares| shares.act);
+        if is_due(share, table.held.act, table.blocks.len(), table.phase) {
+            Kind::Act
+        } else {
+            Kind::Kv
+        }
+    }
+
+    /// A block of this kind, in the place whose turn it is if there is room; else in the other place, else of the other kind.
+    fn take(&mut self, kind: Kind, table: &Table) -> Option<Block> {
+        let other = match kind {
+            Kind::Act => Kind::Kv,
+            Kind::Kv => Kind::Act,
+        };
+        let places = [kind, other].map(|kind| self.places(kind, table).map(|place| (kind, place)));
+        places.into_iter().flatten().find_map(|(kind, place)| {
+            let number = self.pool(kind, place).take()?;
+            Some(Block { kind, place, number })
+        })
+    }
+
+    /// Where the next block of a kind should lie, and where else.
+    fn places(&self, kind: Kind, table: &Table) -> [Place; 2] {
+        let (share, on_device, held) = match (kind, self.shares) {
+            (_, None) => (0.0, 0, 0),
+            (Kind::Act, Some(shares)) => (shares.act_on_device, table.on_device.act, table.held.act),
+            (Kind::Kv, Some(shares)) => (shares.kv_on_device, table.on_device.kv, table.held.kv),
+        };
+        if is_due(share, on_device, held, table.phase) {
+            [Place::Device, Place::Host]
+        } else {
+            [Place::Host, Place::Device]
+        }
+    }
+
+    fn pool(&mut self, kind: Kind, place: Place) -> &mut Pool {
+        let [device_act, device_kv, host_act, host_kv] = &mut self.pools;
+        match (kind, place) {
+            (Kind::Act, Place::Device) => device_act,
+            (Kind::Kv, Place::Device) => device_kv,
+            (Kind::Act, Place::Host) => host_act,
+            (Kind::Kv, Place::Host) => host_kv,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn space(device: Mix, host: Mix, act_share: f64) -> BlockSpace {
+        BlockSpace::new(4, Capacity { device, host }, Shares::device_first(act_share))
+    }
+
+    const ROOMY: Mix = Mix { act: 500, kv: 500 };
+
+    #[test]
+    fn the_next_block_keeps_the_ratio() {
+        // The paper's example: 3:1, five ACT and two KV blocks, the next is ACT.
+        let mut space = space(Mix::default(), ROOMY, 0.75);
+        space.reserve(0, 7 * 4).unwrap();
+        assert_eq!(space.held(0), Mix { act: 5, kv: 2 });
+        space.reserve(0, 8 * 4).unwrap();
+        assert_eq!(space.held(0), Mix { act: 6, kv: 2 });
+    }
+
+    #[test]
+    fn the_device_comes_first() {
+        let mut space = space(Mix { act: 1, kv: 0 }, ROOMY, 1.0);
+        space.reserve(7, 5).unwrap();
+        assert_eq!(
+            space.table(7).iter().map(|block| block.place).collect::<Vec<_>>(),
+            [Place::Device, Place::Host]
+        );
+    }
+
+    #[test]
+    fn the_device_is_shared_out_where_its_share_is_stated() {
+        let shares = Shares {
+            act: 0.5,
+            act_on_device: 0.5,
+            kv_on_device: 0.0,
+        };
+        let device = Mix { act: 100, kv: 100 };
+        let mut space = BlockSpace::new(4, Capacity { device, host: ROOMY }, shares);
+        for request in 0..10 {
+            space.reserve(request, 8 * 4).unwrap();
+            let on_device = space
+                .table(request)
+                .iter()
+                .filter(|block| block.place == Place::Device);
+            let kinds: Vec<Kind> = on_device.map(|block| block.kind).collect();
+            assert!(
+                (1..=3).contains(&kinds.len()) && !kinds.contains(&Kind::Kv),
+                "{kinds:?}"
+            );
+        }
+        // What the host has no room for goes to the device all the same.
+        space.reserve(99, 1_000 * 4).unwrap();
+        assert!(
+            space
+                .table(99)
+                .iter()
+                .any(|block| block.place == Place::Device && block.kind == Kind::Kv)
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_takes_nothing() {
+        let mut space = space(Mix::default(), Mix { act: 1, kv: 1 }, 0.5);
+        assert_eq!(space.reserve(0, 9), Err(Full { wanted: 3, free: 2 }));
+        assert_eq!((space.free(), space.holders()), (2, 0));
+        space.reserve(0, 8).unwrap();
+        assert_eq!(space.reserve(1, 1), Err(Full { wanted: 1, free: 0 }));
+        assert_eq!(space.release(0), 2);
+        assert_eq!(space.release(0), 0);
+        assert_eq!(space.free(), 2);
+    }
+
+    #[test]
+    fn without_a_cache_nothing_is_taken() {
+        let mut space = BlockSpace::without_cache();
+        space.reserve(0, 1_000_000).unwrap();
+        assert_eq!((space.table(0).len(), space.lacking(0, 5)), (0, 0));
+    }
+
+    #[derive(Debug, Clone)]
+    enum Act {
+        Reserve(u64, usize),
+        Release(u64),
+    }
+
+    fn acts() -> impl Strategy<Value = Vec<Act>> {
+        let act = prop_oneof![
+            4 => (0..12_u64, 0..120_usize).prop_map(|(request, tokens)| Act::Reserve(request, tokens)),
+            1 => (0..12_u64).prop_map(Act::Release),
+        ];
+        prop::collection::vec(act, 0..80)
+    }
+
+    proptest! {
+        /// No block has two owners, none is lost, and all come back.
+        #[test]
+        fn blocks_are_conserved(acts in acts(), device in (0..9_usize, 0..9_usize), host in (0..40_usize, 0..40_usize), share in 0.0..=1.0) {
+            let mix = |(act, kv)| Mix { act, kv };
+            let mut space = space(mix(device), mix(host), share);
+            let all = space.capacity().total();
+            for act in acts {
+                match act {
+                    Act::Reserve(request, tokens) => {
+                        let before = (space.free(), space.table(request).to_vec());
+                        let fits = space.lacking(request, tokens) <= space.free();
+                        prop_assert_eq!(space.reserve(request, tokens).is_ok(), fits);
+                        if fits {
+                            prop_assert!(space.table(request).len() >= space.blocks_for(tokens));
+                            prop_assert!(space.table(request).starts_with(&before.1), "tables only grow");
+                        } else {
+                            prop_assert_eq!((space.free(), space.table(request).to_vec()), before);
+                        }
+                    }
+                    Act::Release(request) => { space.release(request); }
+                }
+                let owned: Vec<Block> = (0..12).flat_map(|request| space.table(request).to_vec()).collect();
+                prop_assert_eq!(owned.iter().collect::<BTreeSet<_>>().len(), owned.len());
+                prop_assert_eq!(owned.len() + space.free(), all);
+            }
+            for request in 0..12 { space.release(request); }
+            prop_assert_eq!((space.free(), space.holders()), (all, 0));
+        }
+
+        /// While no pool runs dry, every request keeps the ratio to within a block, and so do all together, however short.
+        #[test]
+        fn the_ratio_is_kept(lengths in prop::collection::vec(1..60_usize, 1..25), share in 0.0..=1.0) {
+            let mut space = space(Mix::default(), ROOMY, share);
+            for (request, tokens) in (0..).zip(&lengths) {
+                // In two goes, as prompt and generated tokens.
+                space.reserve(request, tokens.div_ceil(2)).unwrap();
+                space.reserve(request, *tokens).unwrap();
+                let held = space.held(request);
+                let off = held.act as f64 - share * held.total() as f64;
+                prop_assert!(off.abs() <= 1.0 + 1e-9, "{held:?} for {share}");
+            }
+            let all = (0..lengths.len() as u64).fold(Mix::default(), |sum, request| sum + space.held(request));
+            let off = all.act as f64 - share * all.total() as f64;
+            // Phases lie evenly, so that errors of many requests nearly cancel.
+            prop_assert!(off.abs() <= 1.0 + (lengths.len() as f64).sqrt() * 1.5, "{all:?} for {share}");
+        }
+    }
+}

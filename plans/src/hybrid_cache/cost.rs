@@ -1,0 +1,135 @@
+//! How long the link and the device take, by lines through samples (HybridServe KAIST §4.3, Figure 11).
+
+use thiserror::Error;
+
+use crate::fit::LinearFit;
+
+/// One measurement: so many blocks took so many seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// Blocks loaded or computed, of one layer.
+    pub blocks: f64,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+/// What one layer costs. All functions are of blocks and give seconds; 0 blocks cost nothing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Costs {
+    /// `T_load_w`: loading a layer's weights; 0 where they are resident.
+    pub load_weights_s: f64,
+    /// `T_kv_gen`: keys and values out of ACT blocks.
+    pub kv_gen: LinearFit,
+    /// `T_load_kv`: KV blocks over the link.
+    pub load_kv: LinearFit,
+    /// ACT blocks over the link. The paper counts them nowhere (equation 9 names KV blocks only), though they take half of
+    /// what KV blocks take; here they count.
+    pub load_act: LinearFit,
+    /// The rest of a layer's computing in a step, as a function of the blocks in the cache: projections, attention and
+    /// feed-forward layer of the new tokens. The paper leaves it out, for on its machine it is small beside `T_kv_gen`.
+    pub forward: LinearFit,
+}
+
+/// Why samples give no line.
+#[derive(Debug, Clone, Copy, PartialEq, Error)]
+pub enum CostError {
+    /// There are too few of them.
+    #[error("{sizes} different sizes were sampled; measure at least 2")]
+    TooFew {
+        /// Different sizes among them.
+        sizes: usize,
+    },
+    /// One is negative, infinite or not a number.
+    #[error("a sample of {blocks} blocks took {seconds} s; measure it again")]
+    Nonsense {
+        /// Its blocks.
+        blocks: f64,
+        /// Its seconds.
+        seconds: f64,
+    },
+    /// More blocks take less time, so the samples are noise.
+    #[error("the samples fall by {by_s} s per block; measure on a quieter machine, or more blocks")]
+    Falling {
+        /// By how much, seconds per block.
+        by_s: f64,
+    },
+}
+
+/// The line through samples, with its `R^2`.
+///
+/// # Errors
+/// [`CostError`] for fewer than two sizes, for samples that are no durations, and for lines that fall.
+pub fn fit(samples: &[Sample]) -> Result<LinearFit, CostError> {
+    for &Sample { blocks, seconds } in samples {
+        if !(blocks >= 0.0 && seconds >= 0.0 && blocks.is_finite() && seconds.is_finite()) {
+            return Err(CostError::Nonsense { blocks, seconds });
+        }
+    }
+    let mut sizes: Vec<u64> = samples.iter().map(|sample| sample.blocks.to_bits()).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let too_few = CostError::TooFew { sizes: sizes.len() };
+    if sizes.len() < 2 {
+        return Err(too_few);
+    }
+    let points = samples.iter().map(|sample| (sample.blocks, sample.seconds));
+    let line = LinearFit::of(points).ok_or(too_few)?;
+    if line.slope < 0.0 {
+        return Err(CostError::Falling { by_s: -line.slope });
+    }
+    Ok(line)
+}
+
+/// The line's value at so many blocks, never below 0, and 0 for none.
+pub fn seconds(line: &LinearFit, blocks: usize) -> f64 {
+    if blocks == 0 {
+        return 0.0;
+    }
+    line.at(blocks as f64).max(0.0)
+}
+
+/// So many blocks as take so many seconds, a fraction; infinite where blocks cost nothing.
+pub fn blocks_in(line: &LinearFit, seconds: f64) -> f64 {
+    let left = (seconds - line.intercept).max(0.0);
+    if line.slope > 0.0 {
+        left / line.slope
+    } else {
+        f64::INFINITY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(of: impl Fn(f64) -> f64) -> Vec<Sample> {
+        let sample = |blocks| Sample {
+            blocks,
+            seconds: of(blocks),
+        };
+        [8.0, 16.0, 32.0, 64.0].map(sample).to_vec()
+    }
+
+    #[test]
+    fn a_line_is_found_and_inverted() {
+        let line = fit(&samples(|blocks| 0.5 + 0.25 * blocks)).unwrap();
+        assert!((line.slope - 0.25).abs() < 1e-12 && (line.r2 - 1.0).abs() < 1e-12);
+        assert!((blocks_in(&line, seconds(&line, 40)) - 40.0).abs() < 1e-9);
+        assert!(seconds(&line, 0).abs() < 1e-12);
+        assert!(blocks_in(&line, 0.1).abs() < 1e-12, "less than the line's start");
+    }
+
+    #[test]
+    fn samples_that_say_nothing_are_refused() {
+        let one = Sample {
+            blocks: 8.0,
+            seconds: 1.0,
+        };
+        assert_eq!(fit(&[one, one]), Err(CostError::TooFew { sizes: 1 }));
+        assert_eq!(fit(&[]), Err(CostError::TooFew { sizes: 0 }));
+        let falling = fit(&samples(|blocks| 100.0 - blocks));
+        assert!(matches!(falling, Err(CostError::Falling { .. })));
+        let nan = fit(&samples(|_| f64::NAN));
+        assert!(matches!(nan, Err(CostError::Nonsense { .. })));
+    }
+}

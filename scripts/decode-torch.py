@@ -1,0 +1,74 @@
+"""Decoding speed beside transformers on torch, interleaved in one run.
+
+    cargo build --release -p kaskade-models --example decode_bench
+    python3 scripts/decode-torch.py --kaskade target/release/examples/decode_bench [--rounds 5] [--tokens 64] [--threads 2]
+
+A GPT-2 of 124 million random weights decodes greedily at batch 1 and 8 behind a prompt of 32 tokens. Every round measures both
+sides once, in turn, so that the noise of a shared machine falls on both alike; medians over the rounds are printed, and
+their ratio. Both keep one process, with the model loaded, and get one line per measurement.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import time
+
+
+def torch_side(threads):
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config()).eval()
+
+    def measure(batch, prompt, tokens):
+        """Seconds per step of a plain greedy loop over the key-value cache, the prompt left out."""
+        with torch.inference_mode():
+            out = model(torch.randint(0, 50257, (batch, prompt)), use_cache=True)
+            began = time.perf_counter()
+            for _ in range(tokens):
+                token = out.logits[:, -1:].argmax(-1)
+                out = model(token, past_key_values=out.past_key_values, use_cache=True)
+            return (time.perf_counter() - began) / tokens
+
+    return measure
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kaskade", required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--prompt", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    environment = {**os.environ, "RAYON_NUM_THREADS": str(arguments.threads)}
+    ours = subprocess.Popen(
+        [arguments.kaskade], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    theirs = torch_side(arguments.threads)
+
+    def ask(batch):
+        ours.stdin.write(json.dumps({"batch": batch, "prompt": arguments.prompt, "tokens": arguments.tokens}) + "\n")
+        ours.stdin.flush()
+        return json.loads(ours.stdout.readline())["step_s"]
+
+    for batch in (1, 8):
+        ask(batch), theirs(batch, arguments.prompt, 8)
+        figures = [(ask(batch), theirs(batch, arguments.prompt, arguments.tokens)) for _ in range(arguments.rounds)]
+        mine, other = (statistics.median(side) for side in zip(*figures))
+        ratios = sorted(other / mine for mine, other in figures)
+        print(
+            f"batch {batch}: kaskade {batch / mine:.1f} tokens/s, torch {batch / other:.1f} tokens/s, "
+            f"ratio {other / mine:.2f} (rounds {ratios[0]:.2f} to {ratios[-1]:.2f})",
+            flush=True,
+        )
+    ours.stdin.close()
+    ours.wait()
+
+
+if __name__ == "__main__":
+    main()
