@@ -7,7 +7,8 @@ use anyhow::Context as _;
 use kaskade::App;
 use kaskade::actors::worker::Loader;
 use kaskade::models::device::{self, DeviceChoice};
-use kaskade::models::{Checkpoint, CoreShare, LoadOptions, Loaded, Paced, load_checkpoint};
+use kaskade::models::{Checkpoint, CoreShare, LoadOptions, Loaded, Paced, Slice, load_checkpoint};
+use kaskade::plans::plan::{Partition, Replica};
 
 /// The models of one app, smallest to largest.
 #[derive(Debug, Clone)]
@@ -60,18 +61,21 @@ impl Family {
     /// Loads what a worker is told to load, from this family.
     pub(crate) fn loader(self) -> Loader {
         Arc::new(move |replica| {
-            let loaded = self.load_as(&replica.variant, &replica.device);
+            let loaded = self.load_as(replica);
             loaded
                 .map(|loaded| loaded.model)
                 .map_err(|error| format!("{error:#}"))
         })
     }
 
-    fn load_as(&self, variant: &str, device: &str) -> anyhow::Result<Loaded> {
-        let member = self.members.iter().find(|member| member.name == variant);
-        member
-            .with_context(|| format!("this process has no variant `{variant}`"))?
-            .load(device.parse()?)
+    fn load_as(&self, replica: &Replica) -> anyhow::Result<Loaded> {
+        let member = self.members.iter().find(|member| member.name == replica.variant);
+        let member = member.with_context(|| format!("this process has no variant `{}`", replica.variant))?;
+        let slice = match replica.partition {
+            Some(Partition { index, of }) => Slice::new(index as usize, of as usize)?,
+            None => Slice::WHOLE,
+        };
+        member.load_slice(replica.device.parse()?, slice)
     }
 }
 
@@ -89,6 +93,11 @@ impl Member {
     /// # Errors
     /// When the device cannot be opened or the checkpoint not be loaded.
     pub(crate) fn load(&self, choice: DeviceChoice) -> anyhow::Result<Loaded> {
+        self.load_slice(choice, Slice::WHOLE)
+    }
+
+    /// The same of a slice of its layers.
+    fn load_slice(&self, choice: DeviceChoice, slice: Slice) -> anyhow::Result<Loaded> {
         let device = device::open(choice)?;
         let checkpoint = match &self.source {
             Source::Directory(dir) => Checkpoint::open(dir),
@@ -98,6 +107,7 @@ impl Member {
         }?;
         let options = LoadOptions {
             name: Some(self.name.clone()),
+            slice,
         };
         let loaded = load_checkpoint(checkpoint, &device, &options)?;
         if choice != DeviceChoice::Cpu || self.share == CoreShare::WHOLE {

@@ -15,6 +15,7 @@
 //! | [`families`] | the models that burn runs, and the registry that finds a checkpoint's |
 //! | [`device`] | the device that models run on |
 //! | [`pace`] | models that take no more than a share of a core |
+//! | [`slice`](mod@slice) | models cut by layers |
 
 pub mod checkpoint;
 pub mod device;
@@ -28,6 +29,7 @@ pub mod model;
 pub mod pace;
 pub mod power;
 pub mod selftest;
+pub mod slice;
 pub mod tensor;
 
 /// Where a model's tensors live and compute: burn's device, chosen at run time.
@@ -40,4 +42,5 @@ pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature
 pub use pace::{CoreShare, Paced};
 pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
 pub use selftest::{SelftestExtent, SelftestOptions, SelftestReport, selftest};
+pub use slice::Slice;
 pub use tensor::{Datatype, Tensor, TensorError};

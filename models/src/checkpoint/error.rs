@@ -139,6 +139,24 @@ pub enum LoadError {
         /// All of them, sorted.
         names: Vec<String>,
     },
+    /// The architecture is served as a whole only.
+    #[error("`{architecture}` is not cut by layers, and slices of {of} were asked for; place it whole")]
+    NotSliced {
+        /// The architecture.
+        architecture: &'static str,
+        /// Slices asked for.
+        of: usize,
+    },
+    /// More slices than layers.
+    #[error("`{file}` has {blocks} layers and cannot be cut into {of} slices; take {blocks} at most")]
+    TooManySlices {
+        /// The file.
+        file: String,
+        /// Its layers.
+        blocks: usize,
+        /// Slices asked for.
+        of: usize,
+    },
     /// `tokenizer.json` cannot be used.
     #[error("`{file}` is not a tokenizer that can be used: {reason}")]
     BadTokenizer {

@@ -301,6 +301,11 @@ impl Weights {
         Ok(Tensor::from_data(data, device))
     }
 
+    /// What was taken, whatever is left.
+    pub fn taken(&self) -> Tally {
+        self.taken
+    }
+
     /// What was taken, if nothing is left but [`HARMLESS`] buffers and tensors whose names begin with one of `unused`:
     /// those an architecture saves without ever computing with them.
     ///

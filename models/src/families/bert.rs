@@ -10,6 +10,9 @@
 //!   context came as texts, `answer` BYTES `[1]` and `answer_span` INT64 `[2]`, its first byte in the context and the
 //!   one after its last: the span with the largest product of start and end probability among those of at most
 //!   [`LONGEST_ANSWER`] tokens within the context, widened to whole words.
+//!
+//! Cut into slices, all but the last give `hidden_states` FP32 `[sequence, width]` and `attention_mask` INT64 `[sequence]`, which all but
+//! the first take. The last one has no text to read an answer from: it gives logits alone.
 
 use burn::nn::{Embedding, LayerNorm, Linear};
 use burn::tensor::activation::tanh;
@@ -18,9 +21,10 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use super::encoder::{Block, BlockNames, EncoderConfig, padding_mask};
 use super::layers::{embedding, layer_norm, linear};
 use super::text::{SecondText, TextReader, Texts, TokenLimits, Tokens};
-use super::{Answers, Built, Task, answer_batch_in_parts, logits_per_row, rows};
+use super::{Answers, Built, Task, answer_batch_in_parts, logits_per_row, rows, states};
 use crate::checkpoint::{Checkpoint, LoadError, Weights};
-use crate::model::{Inputs, Model, ModelError, Outputs, Signature};
+use crate::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
+use crate::slice::Slice;
 use crate::tensor;
 
 /// The longest answer that is read out of a context, tokens: what transformers' question answering has as its default.
@@ -32,126 +36,187 @@ const BLOCK_NAMES: BlockNames = BlockNames {
     feed_forward_norm: "output.LayerNorm",
 };
 
-/// Builds a `BertForSequenceClassification`.
+/// Builds a `BertForSequenceClassification`, or a slice of it.
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
-pub fn sequence_classification(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
+pub fn sequence_classification(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+    slice: Slice,
+) -> Result<Built, LoadError> {
     let labels = checkpoint.config.labels()?;
-    let encoder = Encoder::take(checkpoint, device)?;
-    let reader = encoder.reader(checkpoint, Texts::OneOrTwo)?;
-    let weights = &mut checkpoint.weights;
-    let classifier = Classifier {
-        pooler: linear(
-            weights,
-            "bert.pooler.dense",
-            encoder.config.width,
-            encoder.config.width,
-            device,
-        )?,
-        output: linear(weights, "classifier", encoder.config.width, labels.len(), device)?,
-        encoder,
-        reader,
-    };
+    let mut bert = Bert::take(checkpoint, device, slice, Texts::OneOrTwo)?;
+    if slice.is_last() {
+        let (weights, width) = (&mut checkpoint.weights, bert.config.width);
+        bert.head = Some(Head::Classes {
+            pooler: linear(weights, "bert.pooler.dense", width, width, device)?,
+            output: linear(weights, "classifier", width, labels.len(), device)?,
+        });
+    }
     Ok(Built {
-        model: Box::new(classifier),
+        model: Box::new(bert),
         task: Task::Classification,
         labels,
     })
 }
 
-/// Builds a `BertForQuestionAnswering`.
+/// Builds a `BertForQuestionAnswering`, or a slice of it.
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
-pub fn question_answering(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
+pub fn question_answering(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+    slice: Slice,
+) -> Result<Built, LoadError> {
     if checkpoint.config.labels()?.len() != 2 {
         return Err(checkpoint
             .config
             .refuse("id2label", "a span has two labels, its start and its end"));
     }
-    let encoder = Encoder::take(checkpoint, device)?;
-    let reader = encoder.reader(checkpoint, Texts::QuestionAndContext)?;
-    let output = linear(
-        &mut checkpoint.weights,
-        "qa_outputs",
-        encoder.config.width,
-        2,
-        device,
-    )?;
+    let mut bert = Bert::take(checkpoint, device, slice, Texts::QuestionAndContext)?;
+    if slice.is_last() {
+        let width = bert.config.width;
+        bert.head = Some(Head::Span(linear(
+            &mut checkpoint.weights,
+            "qa_outputs",
+            width,
+            2,
+            device,
+        )?));
+    }
     Ok(Built {
-        model: Box::new(QuestionAnswering {
-            encoder,
-            reader,
-            output,
-        }),
+        model: Box::new(bert),
         task: Task::QuestionAnswering,
         labels: Vec::new(),
     })
 }
 
-struct Classifier {
-    encoder: Encoder,
-    reader: TextReader,
-    pooler: Linear,
-    output: Linear,
+/// A whole BERT, or a slice of one.
+struct Bert {
+    config: EncoderConfig,
+    limits: TokenLimits,
+    /// In the first slice.
+    front: Option<Front>,
+    blocks: Vec<Block>,
+    /// In the last slice.
+    head: Option<Head>,
+    device: Device,
 }
 
-impl Model for Classifier {
+/// From a request to states.
+struct Front {
+    reader: TextReader,
+    words: Embedding,
+    positions: Tensor<2>,
+    types: Embedding,
+    norm: LayerNorm,
+}
+
+/// From states to an answer.
+enum Head {
+    Classes { pooler: Linear, output: Linear },
+    Span(Linear),
+}
+
+/// What a slice was asked.
+enum Asked {
+    /// The first one: tokens.
+    Tokens(Box<Tokens>),
+    /// Another one: the states that the one before gave, and which of them are seen.
+    States { values: Vec<f32>, seen: Vec<bool> },
+}
+
+impl Asked {
+    fn seen(&self) -> &[bool] {
+        match self {
+            Self::Tokens(tokens) => &tokens.seen,
+            Self::States { seen, .. } => seen,
+        }
+    }
+
+    fn second(&self) -> Option<&SecondText> {
+        match self {
+            Self::Tokens(tokens) => tokens.second.as_ref(),
+            Self::States { .. } => None,
+        }
+    }
+}
+
+impl Model for Bert {
     fn signature(&self) -> Signature {
-        self.reader.signature()
+        match &self.front {
+            Some(front) => front.reader.signature(),
+            None => states::signature(Extent::UpTo(self.limits.context), self.config.width, true),
+        }
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let signature = self.signature();
         answer_batch_in_parts(
-            &self.encoder.device,
+            &self.device,
             batch,
-            |inputs| self.reader.read(inputs),
-            |tokens| tokens.ids.len(),
-            |tokens| {
-                let states = self.encoder.forward(tokens);
-                let [batch, _, width] = states.dims();
-                let first = states.slice_dim(1, 0..1).reshape([batch, width]);
-                logits_per_row(self.output.forward(tanh(self.pooler.forward(first))))
-            },
+            |inputs| self.read(inputs, &signature),
+            |asked| asked.seen().len(),
+            |asked| self.answer(asked),
         )
     }
 }
 
-struct QuestionAnswering {
-    encoder: Encoder,
-    reader: TextReader,
-    output: Linear,
-}
-
-impl Model for QuestionAnswering {
-    fn signature(&self) -> Signature {
-        self.reader.signature()
+impl Bert {
+    fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Asked, ModelError> {
+        if let Some(front) = &self.front {
+            return Ok(Asked::Tokens(Box::new(front.reader.read(inputs)?)));
+        }
+        signature.check(inputs)?;
+        let values = states::values(inputs)?;
+        let mask = inputs.iter().find(|input| input.name == states::MASK);
+        let mask = mask.map(tensor::Tensor::to_i64).transpose()?.unwrap_or_default();
+        let seen: Vec<bool> = mask.into_iter().map(|seen| seen != 0).collect();
+        let bad = |reason: &str| ModelError::BadInput {
+            name: states::MASK.into(),
+            reason: reason.into(),
+        };
+        if values.len() != seen.len() * self.config.width {
+            return Err(bad("it is not as long as the sequence of hidden states"));
+        }
+        if !seen.contains(&true) {
+            return Err(bad("no token is seen"));
+        }
+        Ok(Asked::States { values, seen })
     }
 
-    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        answer_batch_in_parts(
-            &self.encoder.device,
-            batch,
-            |inputs| self.reader.read(inputs),
-            |tokens| tokens.ids.len(),
-            |tokens| {
-                let logits = self.output.forward(self.encoder.forward(tokens));
+    fn answer(&self, asked: &[Asked]) -> Result<Answers, ModelError> {
+        let states = self.forward(asked);
+        match &self.head {
+            None => {
+                let seen: Vec<&[bool]> = asked.iter().map(Asked::seen).collect();
+                let lengths: Vec<usize> = seen.iter().map(|seen| seen.len()).collect();
+                states::outputs(states, &lengths, Some(&seen))
+            }
+            Some(Head::Classes { pooler, output }) => {
+                let [batch, _, width] = states.dims();
+                let first = states.slice_dim(1, 0..1).reshape([batch, width]);
+                logits_per_row(output.forward(tanh(pooler.forward(first))))
+            }
+            Some(Head::Span(output)) => {
+                let logits = output.forward(states);
                 let [batch, sequence, _] = logits.dims();
                 let starts_and_ends = rows(logits.swap_dims(1, 2).reshape([batch * 2, sequence]))?;
                 let (pairs, _) = starts_and_ends.as_chunks::<2>();
-                let outputs = tokens.iter().zip(pairs);
+                let outputs = asked.iter().zip(pairs);
                 Ok(outputs
-                    .map(|(tokens, [start, end])| span_outputs(tokens, start, end))
+                    .map(|(asked, [start, end])| span_outputs(asked, start, end))
                     .collect::<Answers>())
-            },
-        )
+            }
+        }
     }
 }
 
 /// The outputs of one question, whose logits are still padded.
-fn span_outputs(tokens: &Tokens, start: &[f32], end: &[f32]) -> Result<Outputs, ModelError> {
-    let length = tokens.ids.len();
+fn span_outputs(asked: &Asked, start: &[f32], end: &[f32]) -> Result<Outputs, ModelError> {
+    let length = asked.seen().len();
     let (start, end) = (
         start.get(..length).unwrap_or(start),
         end.get(..length).unwrap_or(end),
@@ -160,7 +225,7 @@ fn span_outputs(tokens: &Tokens, start: &[f32], end: &[f32]) -> Result<Outputs, 
         tensor::Tensor::from_f32("start_logits", &[length], start)?,
         tensor::Tensor::from_f32("end_logits", &[length], end)?,
     ];
-    if let Some(context) = &tokens.second {
+    if let Some(context) = asked.second() {
         let (answer, span) = best_answer(context, start, end).ok_or_else(|| ModelError::BadInput {
             name: "text_pair".into(),
             reason: "the question leaves no room for it in this model's context, or it has no words".into(),
@@ -192,20 +257,14 @@ fn best_answer<'a>(context: &'a SecondText, start: &[f32], end: &[f32]) -> Optio
     Some((context.text.get(bytes)?, span))
 }
 
-/// Embeddings and blocks: everything but the task's head.
-struct Encoder {
-    config: EncoderConfig,
-    limits: TokenLimits,
-    words: Embedding,
-    positions: Tensor<2>,
-    types: Embedding,
-    norm: LayerNorm,
-    blocks: Vec<Block>,
-    device: Device,
-}
-
-impl Encoder {
-    fn take(checkpoint: &mut Checkpoint, device: &Device) -> Result<Self, LoadError> {
+impl Bert {
+    /// Everything but the head.
+    fn take(
+        checkpoint: &mut Checkpoint,
+        device: &Device,
+        slice: Slice,
+        texts: Texts,
+    ) -> Result<Self, LoadError> {
         let keys = &checkpoint.config;
         let positions = keys.optional::<String>("position_embedding_type")?;
         if positions.is_some_and(|kind| kind != "absolute") {
@@ -220,13 +279,64 @@ impl Encoder {
             types: keys.size("type_vocab_size")?,
             context: keys.size("max_position_embeddings")?,
         };
+        let front = if slice.is_first() {
+            Some(Front::take(checkpoint, config, limits, texts, device)?)
+        } else {
+            None
+        };
+        let weights = &mut checkpoint.weights;
+        Ok(Self {
+            config,
+            limits,
+            front,
+            blocks: config.take_blocks(weights, "bert.encoder.layer", &BLOCK_NAMES, device, slice)?,
+            head: None,
+            device: device.clone(),
+        })
+    }
+
+    /// The hidden states after the blocks, `[batch, longest sequence, width]`; shorter sequences are padded at their end.
+    fn forward(&self, asked: &[Asked]) -> Tensor<3> {
+        let longest = asked
+            .iter()
+            .map(|asked| asked.seen().len())
+            .max()
+            .unwrap_or_default();
+        let seen = asked
+            .iter()
+            .map(|asked| padded(asked.seen(), longest))
+            .collect::<Vec<_>>();
+        let hidden = padding_mask(&seen, self.config.heads, &self.device);
+        let (mut tokens, mut sequences) = (Vec::<&Tokens>::new(), Vec::new());
+        for asked in asked {
+            match asked {
+                Asked::Tokens(asked) => tokens.push(asked),
+                Asked::States { values, .. } => sequences.push(values.as_slice()),
+            }
+        }
+        let embedded = match &self.front {
+            Some(front) => front.embedded(&tokens, longest, &self.device),
+            None => states::stacked(&sequences, longest, self.config.width, &self.device),
+        };
+        self.blocks
+            .iter()
+            .fold(embedded, |x, block| block.post_norm(x, hidden.as_ref()))
+    }
+}
+
+impl Front {
+    fn take(
+        checkpoint: &mut Checkpoint,
+        config: EncoderConfig,
+        limits: TokenLimits,
+        texts: Texts,
+        device: &Device,
+    ) -> Result<Self, LoadError> {
         let weights: &mut Weights = &mut checkpoint.weights;
         let width = config.width;
         let mut table =
             |name: &str, rows| embedding(weights, &format!("bert.embeddings.{name}"), rows, width, device);
         Ok(Self {
-            config,
-            limits,
             words: table("word_embeddings", limits.vocabulary)?,
             positions: table("position_embeddings", limits.context)?.weight.val(),
             types: table("token_type_embeddings", limits.types)?,
@@ -237,41 +347,22 @@ impl Encoder {
                 config.epsilon,
                 device,
             )?,
-            blocks: config.take_blocks(weights, "bert.encoder.layer", &BLOCK_NAMES, device)?,
-            device: device.clone(),
+            reader: TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts)?,
         })
     }
 
-    fn reader(&self, checkpoint: &Checkpoint, texts: Texts) -> Result<TextReader, LoadError> {
-        TextReader::new(checkpoint.tokenizer.as_ref(), self.limits, texts)
-    }
-
-    /// The last hidden states, `[batch, longest sequence, width]`; shorter sequences are padded at their end.
-    fn forward(&self, batch: &[Tokens]) -> Tensor<3> {
-        let longest = batch
-            .iter()
-            .map(|tokens| tokens.ids.len())
-            .max()
-            .unwrap_or_default();
+    fn embedded(&self, batch: &[&Tokens], longest: usize, device: &Device) -> Tensor<3> {
         let ids = |column: fn(&Tokens) -> &[i64]| {
             let values = batch
                 .iter()
                 .flat_map(|tokens| padded(column(tokens), longest))
                 .collect::<Vec<_>>();
-            Tensor::<2, Int>::from_data(TensorData::new(values, [batch.len(), longest]), &self.device)
+            Tensor::<2, Int>::from_data(TensorData::new(values, [batch.len(), longest]), device)
         };
-        let seen = batch
-            .iter()
-            .map(|tokens| padded(&tokens.seen, longest))
-            .collect::<Vec<_>>();
-        let hidden = padding_mask(&seen, self.config.heads, &self.device);
         let words = self.words.forward(ids(|tokens| &tokens.ids));
         let types = self.types.forward(ids(|tokens| &tokens.types));
         let positions = self.positions.clone().slice_dim(0, 0..longest).unsqueeze::<3>();
-        let embedded = self.norm.forward(words + types + positions);
-        self.blocks
-            .iter()
-            .fold(embedded, |x, block| block.post_norm(x, hidden.as_ref()))
+        self.norm.forward(words + types + positions)
     }
 }
 

@@ -9,6 +9,7 @@ use burn::tensor::{Bool, Device, Tensor, TensorData};
 use super::host::{gelu, is_host};
 use super::layers::{layer_norm, linear, linear_without_bias, side_by_side};
 use crate::checkpoint::{Config, LoadError, Weights};
+use crate::slice::Slice;
 
 /// The extents of an encoder, by the keys that BERT and ViT configurations share.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,18 +96,27 @@ impl EncoderConfig {
         })
     }
 
-    /// Takes the blocks `{prefix}.0`, `{prefix}.1`, ... out of a checkpoint.
+    /// Takes a slice of the blocks `{prefix}.0`, `{prefix}.1`, ... out of a checkpoint.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// As [`Weights::take`], and [`LoadError::TooManySlices`].
     pub fn take_blocks(
         &self,
         weights: &mut Weights,
         prefix: &str,
         names: &BlockNames,
         device: &Device,
+        slice: Slice,
     ) -> Result<Vec<Block>, LoadError> {
-        (0..self.blocks)
+        if slice.of() > self.blocks {
+            return Err(LoadError::TooManySlices {
+                file: weights.file().to_owned(),
+                blocks: self.blocks,
+                of: slice.of(),
+            });
+        }
+        slice
+            .blocks(self.blocks)
             .map(|index| self.take_block(weights, &format!("{prefix}.{index}"), names, device))
             .collect()
     }

@@ -10,6 +10,7 @@ pub(crate) mod host;
 mod image;
 pub mod layers;
 pub mod mlp;
+mod states;
 pub mod text;
 pub mod vit;
 
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::model::{Inputs, Model, ModelError, Outputs};
+use crate::slice::Slice;
 use crate::tensor;
 
 /// One architecture that can be served.
@@ -27,41 +29,49 @@ struct Family {
     /// `architectures[0]` or `model_type` of its `config.json`.
     architecture: &'static str,
     /// Takes its weights out of a checkpoint.
-    build: fn(&mut Checkpoint, &Device) -> Result<Built, LoadError>,
+    build: Build,
     /// Beginnings of the names of tensors that its checkpoints carry and that it never computes with.
     unused: &'static [&'static str],
+}
+
+/// How a family builds a model.
+enum Build {
+    /// As a whole only.
+    Whole(fn(&mut Checkpoint, &Device) -> Result<Built, LoadError>),
+    /// A slice of its layers, or the whole.
+    Sliced(fn(&mut Checkpoint, &Device, Slice) -> Result<Built, LoadError>),
 }
 
 const FAMILIES: &[Family] = &[
     Family {
         architecture: "BertForSequenceClassification",
-        build: bert::sequence_classification,
+        build: Build::Sliced(bert::sequence_classification),
         unused: &[],
     },
     Family {
         architecture: "BertForQuestionAnswering",
-        build: bert::question_answering,
+        build: Build::Sliced(bert::question_answering),
         // Saved by old versions of transformers; the answer is read from the tokens and not from the pooled state.
         unused: &["bert.pooler."],
     },
     Family {
         architecture: "ViTForImageClassification",
-        build: vit::image_classification,
+        build: Build::Sliced(vit::image_classification),
         unused: &["vit.pooler."],
     },
     Family {
         architecture: cnn::MODEL_TYPE,
-        build: cnn::build,
+        build: Build::Whole(cnn::build),
         unused: &[],
     },
     Family {
         architecture: grid::MODEL_TYPE,
-        build: grid::build,
+        build: Build::Whole(grid::build),
         unused: &[],
     },
     Family {
         architecture: mlp::MODEL_TYPE,
-        build: mlp::build,
+        build: Build::Whole(mlp::build),
         unused: &[],
     },
 ];
@@ -81,6 +91,8 @@ pub struct Built {
 pub struct LoadOptions {
     /// What to call the model; the directory's name if absent.
     pub name: Option<String>,
+    /// Which part of its layers.
+    pub slice: Slice,
 }
 
 /// A model and what is known of it.
@@ -139,8 +151,23 @@ pub fn load_checkpoint(
     options: &LoadOptions,
 ) -> Result<Loaded, LoadError> {
     let family = find(&checkpoint)?;
-    let built = (family.build)(&mut checkpoint, device)?;
-    let tally = checkpoint.weights.finish(family.unused)?;
+    let whole = options.slice == Slice::WHOLE;
+    let built = match family.build {
+        Build::Whole(build) if whole => build(&mut checkpoint, device)?,
+        Build::Sliced(build) => build(&mut checkpoint, device, options.slice)?,
+        Build::Whole(_) => {
+            return Err(LoadError::NotSliced {
+                architecture: family.architecture,
+                of: options.slice.of(),
+            });
+        }
+    };
+    let tally = if whole {
+        checkpoint.weights.finish(family.unused)?
+    } else {
+        // The rest belongs to other slices.
+        checkpoint.weights.taken()
+    };
     Ok(Loaded {
         model: built.model,
         info: ModelInfo {
@@ -271,5 +298,7 @@ pub(crate) fn logits_per_row(matrix: Tensor<2>) -> Result<Answers, ModelError> {
     Ok(rows(matrix)?.into_iter().map(outputs).collect())
 }
 
+#[cfg(test)]
+mod slice_tests;
 #[cfg(test)]
 mod tests;

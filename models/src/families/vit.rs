@@ -1,7 +1,8 @@
 //! ViT (Dosovitskiy et al. 2021): `ViTForImageClassification`.
 //!
 //! A request brings `pixel_values` FP32 `[channels, height, width]`, normalised as the checkpoint's
-//! `preprocessor_config.json` says; it gets `logits` FP32 `[labels]`.
+//! `preprocessor_config.json` says; it gets `logits` FP32 `[labels]`. Cut into slices, all but the last give `hidden_states` FP32
+//! `[1 + patches, width]`, which all but the first take.
 
 use burn::nn::{LayerNorm, Linear};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -9,9 +10,10 @@ use serde::Deserialize;
 
 use super::encoder::{Block, BlockNames, EncoderConfig};
 use super::layers::{layer_norm, linear};
-use super::{Built, Task, answer_batch_in_parts, logits_per_row};
+use super::{Answers, Built, Task, answer_batch_in_parts, logits_per_row, states};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
+use crate::slice::Slice;
 use crate::tensor::{self, Datatype};
 
 const BLOCK_NAMES: BlockNames = BlockNames {
@@ -20,42 +22,72 @@ const BLOCK_NAMES: BlockNames = BlockNames {
     feed_forward_norm: "layernorm_after",
 };
 
-/// Builds a `ViTForImageClassification`.
+/// Builds a `ViTForImageClassification`, or a slice of it.
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
-pub fn image_classification(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
+pub fn image_classification(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+    slice: Slice,
+) -> Result<Built, LoadError> {
     let labels = checkpoint.config.labels()?;
     let config = EncoderConfig::read(&checkpoint.config)?;
     let patches = Patches::read(&checkpoint.config)?;
     let (weights, width) = (&mut checkpoint.weights, config.width);
-    let (projection, offsets) = take_embeddings(weights, &patches, width, device)?;
-    let model = Vit {
-        patches,
-        projection,
-        offsets,
-        blocks: config.take_blocks(weights, "vit.encoder.layer", &BLOCK_NAMES, device)?,
-        norm: layer_norm(weights, "vit.layernorm", width, config.epsilon, device)?,
-        output: linear(weights, "classifier", width, labels.len(), device)?,
-        device: device.clone(),
+    let front = if slice.is_first() {
+        let (projection, offsets) = take_embeddings(weights, &patches, width, device)?;
+        Some(Front { projection, offsets })
+    } else {
+        None
+    };
+    let blocks = config.take_blocks(weights, "vit.encoder.layer", &BLOCK_NAMES, device, slice)?;
+    let head = if slice.is_last() {
+        Some(Head {
+            norm: layer_norm(weights, "vit.layernorm", width, config.epsilon, device)?,
+            output: linear(weights, "classifier", width, labels.len(), device)?,
+        })
+    } else {
+        None
     };
     Ok(Built {
-        model: Box::new(model),
+        model: Box::new(Vit {
+            patches,
+            width,
+            front,
+            blocks,
+            head,
+            device: device.clone(),
+        }),
         task: Task::Classification,
         labels,
     })
 }
 
+/// A whole ViT, or a slice of one.
 struct Vit {
     patches: Patches,
+    width: usize,
+    /// In the first slice.
+    front: Option<Front>,
+    blocks: Vec<Block>,
+    /// In the last slice.
+    head: Option<Head>,
+    device: Device,
+}
+
+/// From pixels to states.
+struct Front {
     /// `[pixels of a patch, width]`.
     projection: Tensor<2>,
     /// What is added to the projected patches, `[1 + patches, width]`.
     offsets: Tensor<2>,
-    blocks: Vec<Block>,
+}
+
+/// From states to logits.
+struct Head {
     norm: LayerNorm,
     output: Linear,
-    device: Device,
 }
 
 /// How an image is cut into patches; all extents in pixels, height first.
@@ -161,6 +193,9 @@ fn take_embeddings(
 
 impl Model for Vit {
     fn signature(&self) -> Signature {
+        if self.front.is_none() {
+            return states::signature(Extent::Exactly(self.tokens()), self.width, false);
+        }
         let [height, width] = self.patches.image;
         let shape = [self.patches.channels, height, width]
             .map(Extent::Exactly)
@@ -177,30 +212,46 @@ impl Model for Vit {
             batch,
             |inputs| {
                 signature.check(inputs)?;
-                let image = inputs.first().map(tensor::Tensor::to_f32).transpose()?;
-                Ok(image.unwrap_or_default())
+                let values = inputs.first().map(tensor::Tensor::to_f32).transpose()?;
+                Ok(values.unwrap_or_default())
             },
             Vec::len,
-            |images| logits_per_row(self.forward(images)),
+            |requests| self.answer(requests),
         )
     }
 }
 
 impl Vit {
-    fn forward(&self, images: &[Vec<f32>]) -> Tensor<2> {
-        let (pixels, tokens) = (self.patches.pixels(), self.patches.count() + 1);
+    fn tokens(&self) -> usize {
+        self.patches.count() + 1
+    }
+
+    fn answer(&self, requests: &[Vec<f32>]) -> Result<Answers, ModelError> {
+        let embedded = if let Some(front) = &self.front {
+            self.embedded(front, requests)
+        } else {
+            let sequences: Vec<&[f32]> = requests.iter().map(Vec::as_slice).collect();
+            states::stacked(&sequences, self.tokens(), self.width, &self.device)
+        };
+        let states = self.blocks.iter().fold(embedded, |x, block| block.pre_norm(x));
+        let Some(head) = &self.head else {
+            return states::outputs(states, &vec![self.tokens(); requests.len()], None);
+        };
+        let [batch, _, width] = states.dims();
+        // Only the class token is classified, so only it needs the last norm.
+        let class = states.slice_dim(1, 0..1).reshape([batch, width]);
+        logits_per_row(head.output.forward(head.norm.forward(class)))
+    }
+
+    fn embedded(&self, front: &Front, images: &[Vec<f32>]) -> Tensor<3> {
+        let (pixels, tokens) = (self.patches.pixels(), self.tokens());
         let mut cut = Vec::with_capacity(images.len() * tokens * pixels);
         for image in images {
             cut.resize(cut.len() + pixels, 0.0);
             self.patches.cut(image, &mut cut);
         }
         let cut = Tensor::<3>::from_data(TensorData::new(cut, [images.len(), tokens, pixels]), &self.device);
-        let projected = burn::tensor::module::linear(cut, self.projection.clone(), None);
-        let embedded = projected + self.offsets.clone().unsqueeze::<3>();
-        let states = self.blocks.iter().fold(embedded, |x, block| block.pre_norm(x));
-        let [batch, _, width] = states.dims();
-        // Only the class token is classified, so only it needs the last norm.
-        let class = states.slice_dim(1, 0..1).reshape([batch, width]);
-        self.output.forward(self.norm.forward(class))
+        let projected = burn::tensor::module::linear(cut, front.projection.clone(), None);
+        projected + front.offsets.clone().unsqueeze::<3>()
     }
 }

@@ -1,0 +1,92 @@
+//! A model cut by layers over several workers (HybridServe §VI: the partitions `S_i` of a model that no device holds whole).
+//!
+//! Every slice holds a contiguous run of blocks; the first one also reads the request, the last one also gives the answer. Between them
+//! travel the hidden states, and nothing decides on the way.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Which part of a model: `index` of `of`, from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Slice {
+    index: usize,
+    of: usize,
+}
+
+/// No such part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("there is no slice {index} of {of}; slices are counted from 0")]
+pub struct NoSlice {
+    index: usize,
+    of: usize,
+}
+
+impl Slice {
+    /// The whole model.
+    pub const WHOLE: Self = Self { index: 0, of: 1 };
+
+    /// The slice `index` of `of`.
+    ///
+    /// # Errors
+    /// [`NoSlice`] unless `index` is below `of`.
+    pub fn new(index: usize, of: usize) -> Result<Self, NoSlice> {
+        if index < of {
+            Ok(Self { index, of })
+        } else {
+            Err(NoSlice { index, of })
+        }
+    }
+
+    /// Number of slices.
+    pub fn of(self) -> usize {
+        self.of
+    }
+
+    /// Whether it reads the request.
+    pub fn is_first(self) -> bool {
+        self.index == 0
+    }
+
+    /// Whether it gives the answer.
+    pub fn is_last(self) -> bool {
+        self.index + 1 == self.of
+    }
+
+    /// Its blocks of `all`: as many as the others have, or one more.
+    pub fn blocks(self, all: usize) -> Range<usize> {
+        let start = |index: usize| index * all / self.of;
+        start(self.index)..start(self.index + 1)
+    }
+}
+
+impl Default for Slice {
+    fn default() -> Self {
+        Self::WHOLE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_have_every_block_once() {
+        for all in 1..20 {
+            for of in 1..=all {
+                let mut next = 0;
+                for index in 0..of {
+                    let slice = Slice::new(index, of).unwrap();
+                    let blocks = slice.blocks(all);
+                    assert_eq!(blocks.start, next);
+                    assert!(!blocks.is_empty() && blocks.len() <= all.div_ceil(of));
+                    assert_eq!((slice.is_first(), slice.is_last()), (index == 0, index + 1 == of));
+                    next = blocks.end;
+                }
+                assert_eq!(next, all);
+            }
+        }
+        assert!(Slice::new(2, 2).is_err());
+    }
+}
