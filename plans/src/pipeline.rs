@@ -121,6 +121,11 @@ impl Pipeline {
         Ok(pipeline)
     }
 
+    /// The JSON schema of a pipeline, as committed in `docs/pipeline.schema.json`.
+    pub fn json_schema() -> schemars::Schema {
+        schemars::schema_for!(Self)
+    }
+
     /// The place of a task.
     pub fn task(&self, name: &str) -> Option<usize> {
         self.tasks.iter().position(|task| task.name == name)

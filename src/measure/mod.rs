@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`answers`] | what a model answers on a labelled set, calibrated |
 //! | [`cost`] | latency, energy and utilisation by batch size |
+//! | [`findings`] | what a detector found in scenes, and how right that is |
 //! | [`meter`] | stretches of work and their energy |
 //! | [`tree`] | a pipeline: what its variants cost and make of a request, and how accurate its paths are |
 
 pub(crate) mod answers;
 pub(crate) mod cost;
+mod findings;
 pub(crate) mod meter;
 pub(crate) mod tree;
 

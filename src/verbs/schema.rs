@@ -1,6 +1,7 @@
 //! `kaskade schema`: what a file may hold.
 
 use clap::ValueEnum;
+use kaskade::plans::pipeline::Pipeline;
 use kaskade::plans::plan::Plan;
 use kaskade::plans::profile::Profile;
 
@@ -21,6 +22,8 @@ enum Format {
     Plan,
     /// A profile.
     Profile,
+    /// A pipeline with what was measured of it.
+    Pipeline,
 }
 
 /// Prints the schema.
@@ -29,5 +32,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Format::App => kaskade::App::schema(),
         Format::Plan => Plan::json_schema(),
         Format::Profile => Profile::json_schema(),
+        Format::Pipeline => Pipeline::json_schema(),
     })
 }

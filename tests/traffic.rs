@@ -1,0 +1,244 @@
+//! The pipeline of `examples/traffic` from the outside: profiled, planned, served by its own planner, and robbed of a worker.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "the helpers of a test may fail it"
+)]
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use kaskade::actors::wire::{Message as _, PlanReport};
+use kaskade_testkit::{NatsOptions, NatsServer};
+use serde_json::Value;
+
+const FOLDER: &str = "examples/traffic";
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kaskade"));
+    command
+        .args(args)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env_remove("NATS_URL")
+        .env_remove("KASKADE_LOG");
+    command
+}
+
+fn json(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The example's app with something else in it.
+fn app(folder: &Path, edit: impl FnOnce(String) -> String) -> String {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join(FOLDER);
+    let text = std::fs::read_to_string(example.join("app.toml")).unwrap();
+    let absolute = |name: &str| format!("\"{}", example.join(name).display());
+    let text = text
+        .replace("\"weights", &absolute("weights"))
+        .replace("\"data", &absolute("data"))
+        .replace("\"pipeline.json", &absolute("pipeline.json"));
+    let path = folder.join("app.toml");
+    std::fs::write(&path, edit(text)).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn it_is_measured_end_to_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("pipeline.json").display().to_string();
+    // A fiftieth of a core would make it long, and say the same.
+    let app = app(folder.path(), |text| {
+        text.replace("core_share = 0.02", "core_share = 1.0")
+    });
+    let args = [
+        "--rounds",
+        "1",
+        "--stretch",
+        "1ms",
+        "--quiet",
+        "--json",
+        "--out",
+        &out,
+    ];
+    let measured = json(&command(&["profile", "--app", &app]).args(args).output().unwrap());
+    let root = &measured["tasks"][0];
+    assert_eq!(root["name"], "find");
+    for variant in root["variants"].as_array().unwrap() {
+        let factor = variant["multiplicative_factor"].as_f64().unwrap();
+        assert!((3.0..9.0).contains(&factor), "{variant}");
+    }
+    let paths = measured["path_accuracy"]["paths"].as_array().unwrap();
+    assert_eq!(paths.len(), 4 * (4 + 3));
+    let accuracy = |from: &str, to: &str| {
+        let found = paths
+            .iter()
+            .find(|path| path["variants"][0] == from && path["variants"][1] == to);
+        found.unwrap()["accuracy"].as_f64().unwrap()
+    };
+    assert!(accuracy("find-large", "digit-large") > accuracy("find-tiny", "digit-tiny") + 0.05);
+    assert!(accuracy("find-large", "sign-large") > 0.95);
+}
+
+#[test]
+fn it_is_planned_while_it_serves() {
+    let app = format!("{FOLDER}/app.toml");
+    let load = ["--rate", "20", "--duration", "6s", "--budget", "5s", "--json"];
+    let report = json(&command(&["bench", "--app", &app]).args(load).output().unwrap());
+    let (requests, replies) = (
+        report["requests"].as_u64().unwrap(),
+        report["replies"].as_u64().unwrap(),
+    );
+    let errors: u64 = report["errors"]
+        .as_object()
+        .unwrap()
+        .values()
+        .map(|count| count.as_u64().unwrap())
+        .sum();
+    assert_eq!(requests, replies + errors, "every request has one terminal reply");
+    assert!(
+        replies > 0 && report["accuracy"].as_f64().unwrap() > 0.85,
+        "{report}"
+    );
+}
+
+#[test]
+fn its_plan_is_made_of_what_was_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("plan.json").display().to_string();
+    let app = format!("{FOLDER}/app.toml");
+    let plan = |qps: &str| {
+        json(
+            &command(&[
+                "plan", "pipeline", "--app", &app, "--out", &out, "--json", "--qps", qps,
+            ])
+            .output()
+            .unwrap(),
+        )
+    };
+    let (low, high) = (plan("10"), plan("150"));
+    let used = |report: &Value| report["allocation"]["used"].as_u64().unwrap();
+    let accuracy = |report: &Value| report["allocation"]["accuracy"].as_f64().unwrap();
+    assert!(used(&low) < used(&high) && used(&high) <= 10);
+    assert!(accuracy(&low) > accuracy(&high));
+    assert_eq!(low["plan"]["placement"][0]["worker"], "local");
+}
+
+#[test]
+fn an_objective_that_no_path_meets_is_refused_before_anything_serves() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = app(folder.path(), |text| {
+        text.replace("slo = \"300ms\"", "slo = \"1ms\"")
+    });
+    let output = command(&["bench", "--app", &app, "--rate", "1"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("objective"), "{said}");
+}
+
+/// A `kaskade serve` process, killed when the test ends.
+struct Process(Child);
+
+impl Process {
+    fn start(app: &str, nats: &str, role: &str, worker: &str) -> Self {
+        let mut serve = command(&[
+            "serve", "--app", app, "--nats", nats, "--role", role, "--worker", worker,
+        ]);
+        let mut child = serve.stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let serving = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find(|line| line.contains("serving"));
+        assert!(serving.is_some(), "the {role} `{worker}` did not start");
+        std::thread::spawn(move || lines.for_each(drop));
+        Self(child)
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until the planner has put another plan into force.
+fn another_plan(nats: &str) {
+    let next = async {
+        let client = async_nats::connect(nats).await.unwrap();
+        let mut told = client.subscribe("kaskade.traffic.event.planner").await.unwrap();
+        while let Some(message) = told.next().await {
+            if let Ok(PlanReport::Adopted { .. }) = PlanReport::decode(&message.payload) {
+                return;
+            }
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let patience = Duration::from_secs(30);
+    runtime
+        .block_on(async { tokio::time::timeout(patience, next).await })
+        .unwrap();
+}
+
+#[test]
+fn a_worker_killed_while_its_variants_change_costs_no_reply() {
+    let nats = NatsServer::start(NatsOptions::jetstream());
+    let folder = tempfile::tempdir().unwrap();
+    let two = "[[workers]]\nname = \"far\"\nreplicas = 5\n\n[[workers]]\nname = \"local\"\nreplicas = 5\n";
+    let app = app(folder.path(), |text| {
+        text.replace("[[workers]]\nname = \"local\"\nreplicas = 10\n", two)
+    });
+    let mut far = Process::start(&app, &nats.url(), "worker", "far");
+    let _doors = Process::start(&app, &nats.url(), "all", "local");
+    let load = [
+        "--nats",
+        &nats.url(),
+        "--rate",
+        "30",
+        "--duration",
+        "8s",
+        "--budget",
+        "5s",
+        "--json",
+    ];
+    let bench = command(&["bench", "--app", &app])
+        .args(load)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let bench = bench.unwrap();
+    // More workers are on their way now: the load is more than the first plan was made for.
+    another_plan(&nats.url());
+    far.kill();
+    let report = json(&bench.wait_with_output().unwrap());
+    let (requests, replies) = (
+        report["requests"].as_u64().unwrap(),
+        report["replies"].as_u64().unwrap(),
+    );
+    let errors = report["errors"].as_object().unwrap();
+    let failed: u64 = errors.values().map(|count| count.as_u64().unwrap()).sum();
+    assert_eq!(
+        requests,
+        replies + failed,
+        "every request has one terminal reply: {report}"
+    );
+    assert!(errors.keys().all(|code| code.starts_with("KSK")), "{report}");
+    assert!(replies > 0, "{report}");
+}
