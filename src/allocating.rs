@@ -187,3 +187,7 @@ impl Desk {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "allocating_tests.rs"]
+mod tests;
