@@ -1,7 +1,7 @@
 //! The hybrid cache beside its two ends over a throttled link: `cargo run --release -p kaskade-models --example offload_bench`.
 //!
 //! A model of an OPT's shape with random weights decodes for a batch of long contexts, its weights streamed and most of its cache in
-//! the host's memory. At every link speed the hybrid's mixture is planned anew from costs sampled there, and then the engines take
+//! the host's memory. At every link speed the mixtures are planned anew from costs sampled there, and then the engines take
 //! steps in turn, so that the noise of a shared machine falls on all alike. Medians of the steps are printed, how they compare,
 //! and how near the policy's predictions were.
 
@@ -15,24 +15,24 @@ use kaskade_models::engine::math::{Activation, Heads};
 use kaskade_models::engine::{
     Caching, Decoder, Engine, EngineConfig, Host, Load, Measured, Report, Sampling, Spec,
 };
-use kaskade_plans::hybrid_cache::{Kind, Memory, Mix, Split};
+use kaskade_plans::hybrid_cache::{Kind, Memory, Mix, split_by};
 
 #[derive(Parser)]
 struct Arguments {
     /// Width of the model; a head has 64 of it.
-    #[arg(long, default_value_t = 768)]
+    #[arg(long, default_value_t = 512)]
     width: usize,
     /// Its layers.
-    #[arg(long, default_value_t = 6)]
+    #[arg(long, default_value_t = 4)]
     layers: usize,
     /// Requests that decode together.
-    #[arg(long, default_value_t = 48)]
+    #[arg(long, default_value_t = 64)]
     requests: usize,
     /// Tokens of a prompt.
-    #[arg(long, default_value_t = 352)]
+    #[arg(long, default_value_t = 376)]
     prompt: usize,
     /// Requests of a mini-batch.
-    #[arg(long, default_value_t = 12)]
+    #[arg(long, default_value_t = 16)]
     mini_batch: usize,
     /// Device memory for blocks, as a share of what all keys and values take.
     #[arg(long, default_value_t = 0.45)]
@@ -41,35 +41,32 @@ struct Arguments {
     #[arg(long)]
     resident: bool,
     /// Steps of each engine at each speed.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Link speeds, MB/s; if absent, multiples of the speed at which loading all keys and values takes as long as computing them.
+    /// Link speeds, MB/s; if absent, a sweep around the speed at which loading all keys and values takes as long as computing them.
     #[arg(long, value_delimiter = ',')]
     link: Vec<f64>,
 }
 
-/// Tokens that a step adds, over all speeds at most.
-const GROWTH: usize = 128;
 const BLOCK: usize = 16;
+/// Link speeds, as multiples of the one at which loading all keys and values takes as long as computing them.
+const SPEEDS: [f64; 8] = [0.125, 0.25, 0.375, 0.5, 0.75, 1.0, 2.0, 8.0];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
     let spec = spec(&arguments);
-    let decoder = Decoder::random(spec.clone(), arguments.layers, 1);
     let bytes = |kind| block_bytes(&spec, arguments.layers, BLOCK, kind);
-    let blocks = arguments.requests * (arguments.prompt + GROWTH).div_ceil(BLOCK);
+    let blocks = arguments.requests * (arguments.prompt + arguments.rounds + 2).div_ceil(BLOCK);
     let memory = Memory {
         host_bytes: u64::MAX / 2,
         weight_bytes: 0,
-        device_bytes: ((arguments.requests * arguments.prompt / BLOCK) as f64
-            * bytes(Kind::Kv) as f64
-            * arguments.device) as u64,
+        device_bytes: (blocks as f64 * bytes(Kind::Kv) as f64 * arguments.device) as u64,
         kv_block_bytes: bytes(Kind::Kv),
         act_block_bytes: bytes(Kind::Act),
     };
     let bench = Bench {
+        decoder: Decoder::random(spec, arguments.layers, 1),
         arguments,
-        decoder,
         memory,
         blocks,
     };
@@ -102,7 +99,7 @@ struct Bench {
     arguments: Arguments,
     decoder: Decoder,
     memory: Memory,
-    /// Blocks that there must be for all requests.
+    /// Blocks that all requests come to.
     blocks: usize,
 }
 
@@ -114,25 +111,29 @@ struct Figures {
     bytes_off: f64,
 }
 
+const KINDS: [Caching; 3] = [Caching::Hybrid, Caching::Kv, Caching::Act];
+
 impl Bench {
     fn run(&self) -> Result<(), Box<dyn Error>> {
         let idle = self.engine(Caching::Kv, None)?;
-        let mut tokens = self.arguments.prompt;
-        let free = idle.measure(&self.load(tokens))?;
+        let load = Load {
+            requests: self.arguments.requests,
+            mini_batch: self.arguments.mini_batch,
+            tokens: self.arguments.prompt,
+        };
+        let free = idle.measure(&load)?;
         println!(
-            "T_kv_gen R^2 {:.4}; forward {:.1} ms + {:.1} us per block",
+            "T_kv_gen {:.1} us per block (R^2 {:.4}); the rest of a layer {:.1} ms + {:.1} us per block; cache {:.0} MB, weights {:.0} MB per layer",
+            free.costs.kv_gen.slope * 1e6,
             free.costs.kv_gen.r2,
             free.costs.forward.intercept * 1e3,
-            free.costs.forward.slope * 1e6
+            free.costs.forward.slope * 1e6,
+            self.layer_bytes() / 1e6,
+            idle.streamed_bytes() as f64 / self.arguments.layers as f64 / 1e6,
         );
-        let now = self.arguments.requests * self.arguments.prompt / BLOCK;
-        let kv = now as f64 * self.memory.kv_block_bytes as f64 / self.arguments.layers as f64;
-        let level = kv / free.costs.kv_gen.at(now as f64);
+        let level = self.layer_bytes() / free.costs.kv_gen.at(self.blocks as f64);
         let speeds = if self.arguments.link.is_empty() {
-            [0.125, 0.25, 0.375, 0.5, 0.75, 1.0, 2.0, 8.0]
-                .iter()
-                .map(|factor| factor * level)
-                .collect()
+            SPEEDS.iter().map(|factor| factor * level).collect()
         } else {
             self.arguments
                 .link
@@ -140,54 +141,32 @@ impl Bench {
                 .map(|speed| speed * 1e6)
                 .collect::<Vec<_>>()
         };
-        let mut ends = [
-            self.filled(Caching::Kv, &free, tokens)?,
-            self.filled(Caching::Act, &free, tokens)?,
-        ];
         println!(
-            "| link | ACT share | hybrid | KV only | ACT only | over KV | over ACT | over the better | predicted / measured | bytes | computing: hybrid, KV, ACT |"
+            "| link | ACT share | hybrid | KV only | ACT only | over KV | over ACT | over the better | predicted / measured | bytes off | computing |"
         );
         println!("|---|---|---|---|---|---|---|---|---|---|---|");
         for speed in speeds {
             idle.throttle(Some(speed));
-            let measured = idle.measure(&self.load(tokens))?;
-            // Its contexts are as long as those of the others have become.
-            let mut hybrid = self.filled(Caching::Hybrid, &measured, tokens)?;
-            self.compare(speed, &measured, &mut hybrid, &mut ends, tokens)?;
-            tokens += self.arguments.rounds + 1;
+            let measured = idle.measure(&load)?;
+            self.compare(speed, &measured)?;
         }
         Ok(())
     }
 
-    fn load(&self, tokens: usize) -> Load {
-        Load {
-            requests: self.arguments.requests,
-            mini_batch: self.arguments.mini_batch,
-            tokens,
-        }
+    /// What keys and values take in a layer, bytes.
+    fn layer_bytes(&self) -> f64 {
+        self.blocks as f64 * self.memory.kv_block_bytes as f64 / self.arguments.layers as f64
     }
 
-    fn compare(
-        &self,
-        speed: f64,
-        measured: &Measured,
-        hybrid: &mut Engine<Host>,
-        ends: &mut [Engine<Host>; 2],
-        tokens: usize,
-    ) -> Result<(), Box<dyn Error>> {
-        let [kv, act] = ends;
+    fn compare(&self, speed: f64, measured: &Measured) -> Result<(), Box<dyn Error>> {
+        let mut engines = KINDS
+            .iter()
+            .map(|caching| self.filled(*caching, measured))
+            .collect::<Result<Vec<_>, _>>()?;
         let mut steps: [Vec<Report>; 3] = Default::default();
-        let share = hybrid.config().shares.act;
-        let engines = [hybrid, kv, act];
         for engine in &engines {
             engine.throttle(Some(speed));
         }
-        let weights = engines
-            .iter()
-            .map(|engine| engine.streamed_bytes())
-            .max()
-            .unwrap_or_default();
-        let mut engines = engines;
         // The first step loads the first layer's weights without anything to hide it behind.
         for round in 0..=self.arguments.rounds {
             for (engine, steps) in engines.iter_mut().zip(&mut steps) {
@@ -197,22 +176,24 @@ impl Bench {
                 }
             }
         }
-        let kinds = [Caching::Hybrid, Caching::Kv, Caching::Act];
-        // In the middle of the steps that count; the token that each computes is not in the cache.
-        let tokens = tokens + self.arguments.rounds / 2 + 1;
-        let figures = kinds.iter().zip(&steps).map(|(caching, steps)| {
-            let split = self.split(*caching, measured, tokens)?;
-            self.figures(&split, weights, measured, steps)
-        });
-        let figures = figures.collect::<Option<Vec<_>>>().ok_or("no mixture fits")?;
+        let figures = engines
+            .iter()
+            .zip(&steps)
+            .map(|(engine, steps)| self.figures(engine, measured, steps));
+        let figures = figures
+            .collect::<Option<Vec<_>>>()
+            .ok_or("no step was measured")?;
         let [hybrid, kv, act] = figures.as_slice() else {
             return Err("three engines were measured".into());
         };
-        let worst = |of: fn(&Figures) -> f64| figures.iter().map(of).fold(0.0, f64::max);
+        let share = engines.first().map_or(0.0, |engine| engine.config().shares.act);
+        let worst = figures
+            .iter()
+            .map(|figures| figures.bytes_off)
+            .fold(0.0, f64::max);
         println!(
-            "| {:.0} MB/s | {:.2} | {:.2} s | {:.2} s | {:.2} s | {:.2}x | {:.2}x | {:.2}x | {:.2}, {:.2}, {:.2} | {:.1} % off | {:.0}, {:.0}, {:.0} % |",
+            "| {:.0} MB/s | {share:.2} | {:.3} s | {:.3} s | {:.3} s | {:.2}x | {:.2}x | {:.2}x | {:.2}, {:.2}, {:.2} | {:.1} % | {:.0}, {:.0}, {:.0} % |",
             speed / 1e6,
-            share,
             hybrid.wall_s,
             kv.wall_s,
             act.wall_s,
@@ -222,7 +203,7 @@ impl Bench {
             hybrid.predicted_s / hybrid.wall_s,
             kv.predicted_s / kv.wall_s,
             act.predicted_s / act.wall_s,
-            worst(|figures| figures.bytes_off) * 100.0,
+            worst * 100.0,
             hybrid.busy * 100.0,
             kv.busy * 100.0,
             act.busy * 100.0,
@@ -230,40 +211,29 @@ impl Bench {
         Ok(())
     }
 
-    fn figures(&self, split: &Split, weights: u64, measured: &Measured, steps: &[Report]) -> Option<Figures> {
+    fn figures(&self, engine: &Engine<Host>, measured: &Measured, steps: &[Report]) -> Option<Figures> {
         let median = |of: &dyn Fn(&Report) -> f64| {
             let mut values: Vec<f64> = steps.iter().map(of).collect();
             values.sort_by(f64::total_cmp);
             values.get(values.len() / 2).copied()
         };
-        let (kv, act) = (
-            self.memory.kv_block_bytes as f64,
-            self.memory.act_block_bytes as f64,
-        );
+        // Tokens in the cache in the middle of the steps that count.
+        let tokens = self.arguments.requests * (self.arguments.prompt + self.arguments.rounds / 2 + 1);
+        let split = split_by(&engine.config().kept(), tokens.div_ceil(BLOCK), &measured.costs);
+        let (kv, act) = (self.memory.kv_block_bytes, self.memory.act_block_bytes);
         // A streamed model once, and the host's blocks.
-        let predicted = weights as f64 + split.host.kv as f64 * kv + split.host.act as f64 * act;
-        let carried = median(&|report| report.traffic.loaded() as f64)?;
+        let predicted = engine.streamed_bytes() + split.host.kv as u64 * kv + split.host.act as u64 * act;
         let wall_s = median(&|report| report.wall_s)?;
         Some(Figures {
             wall_s,
             busy: median(&|report| report.compute_s / report.wall_s)?,
-            predicted_s: measured.step_s(split, self.arguments.layers),
-            bytes_off: (predicted / carried - 1.0).abs(),
+            predicted_s: measured.step_s(&split, self.arguments.layers),
+            bytes_off: (predicted as f64 / median(&|report| report.traffic.loaded() as f64)? - 1.0).abs(),
         })
     }
 
-    /// The split for contexts of so many tokens.
-    fn split(&self, caching: Caching, measured: &Measured, tokens: usize) -> Option<Split> {
-        let in_use = (self.arguments.requests * tokens).div_ceil(BLOCK);
-        split_for(caching, in_use, &self.memory, &measured.costs)
-    }
-
-    fn engine(
-        &self,
-        caching: Caching,
-        plan: Option<(&Measured, usize)>,
-    ) -> Result<Engine<Host>, Box<dyn Error>> {
-        let bound = self.arguments.mini_batch * (self.arguments.prompt + GROWTH).div_ceil(BLOCK);
+    fn engine(&self, caching: Caching, plan: Option<&Measured>) -> Result<Engine<Host>, Box<dyn Error>> {
+        let bound = self.arguments.mini_batch * self.blocks.div_ceil(self.arguments.requests);
         let mut config = EngineConfig {
             caching,
             block_tokens: BLOCK,
@@ -279,28 +249,24 @@ impl Bench {
             mini_batch_requests: self.arguments.mini_batch,
             prefill_tokens: usize::MAX,
             requests: self.arguments.requests,
-            costs: plan.map(|(measured, _)| measured.costs),
+            costs: plan.map(|measured| measured.costs),
             ..EngineConfig::resident(&self.decoder, 0)
         };
-        if let Some((measured, tokens)) = plan {
-            let split = self.split(caching, measured, tokens).ok_or("no mixture fits")?;
+        if let Some(measured) = plan {
+            let split =
+                split_for(caching, self.blocks, &self.memory, &measured.costs).ok_or("no mixture fits")?;
             config.adopt(&split, self.blocks);
         }
         Ok(Engine::new(Host, self.decoder.clone(), None, config)?)
     }
 
     /// An engine whose requests have their prompts behind them.
-    fn filled(
-        &self,
-        caching: Caching,
-        measured: &Measured,
-        tokens: usize,
-    ) -> Result<Engine<Host>, Box<dyn Error>> {
-        let mut engine = self.engine(caching, Some((measured, tokens)))?;
+    fn filled(&self, caching: Caching, measured: &Measured) -> Result<Engine<Host>, Box<dyn Error>> {
+        let mut engine = self.engine(caching, Some(measured))?;
         for request in 0..self.arguments.requests as u64 {
-            let prompt = (0..tokens as u32).map(|token| (token * 31 + request as u32) % 8192);
+            let prompt = (0..self.arguments.prompt as u32).map(|token| (token * 31 + request as u32) % 8192);
             let sampling = Sampling {
-                max_tokens: GROWTH,
+                max_tokens: self.arguments.rounds + 8,
                 ..Sampling::default()
             };
             engine.submit(request, prompt.collect(), sampling)?;

@@ -21,7 +21,7 @@ pub mod cost;
 pub mod minibatch;
 
 pub use admission::{Limits, Refused, Scheduler, Step};
-pub use allocation::{Allocation, Memory, Split, allocate, split, split_of};
+pub use allocation::{Allocation, Memory, Split, allocate, split, split_by, split_of};
 pub use blocks::{Block, BlockSpace, Capacity, Full, Kind, Place, Shares};
 pub use cost::{CostError, Costs, Sample, fit};
 pub use minibatch::{Demand, pack};

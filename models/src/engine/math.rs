@@ -1,7 +1,7 @@
 //! The arithmetic that a decoder needs, behind a trait: what the engine asks of a device.
 //!
 //! Two implement it. [`Host`](super::host::Host) is the processor, with products whose bits do not depend on the batch and weights
-//! packed once; [`Burn`](super::burned::Burned) is any device of burn's, a GPU among them. burn's tensors alone would do on the
+//! packed once; [`Burn`](super::burned::Burn) is any device of burn's, a GPU among them. burn's tensors alone would do on the
 //! processor too, but its products pack the weights again on every call, which at the batch sizes of decoding costs more than the
 //! product.
 

@@ -155,6 +155,23 @@ pub fn split_of(acts: usize, blocks: usize, memory: &Memory, costs: &Costs) -> O
     split_among(acts..=acts, blocks, memory, costs)
 }
 
+/// What a layer takes where `blocks` blocks are shared out in these shares: what requests that keep to them come to, whatever was
+/// planned.
+pub fn split_by(shares: &Shares, blocks: usize, costs: &Costs) -> Split {
+    let part = |of: usize, share: f64| ((of as f64 * share).round() as usize).min(of);
+    let act = part(blocks, shares.act);
+    let kv = blocks - act;
+    let device = Mix {
+        act: part(act, shares.act_on_device),
+        kv: part(kv, shares.kv_on_device),
+    };
+    let host = Mix {
+        act: act - device.act,
+        kv: kv - device.kv,
+    };
+    timed(device, host, costs)
+}
+
 fn split_among(
     acts: std::ops::RangeInclusive<usize>,
     blocks: usize,
@@ -178,14 +195,19 @@ fn placed(act: usize, blocks: usize, memory: &Memory, costs: &Costs) -> Option<S
         kv: kv - device.kv,
     };
     let bytes = host.act as u64 * memory.act_block_bytes + host.kv as u64 * memory.kv_block_bytes;
-    (bytes <= memory.host_blocks_bytes()).then(|| Split {
+    (bytes <= memory.host_blocks_bytes()).then(|| timed(device, host, costs))
+}
+
+fn timed(device: Mix, host: Mix, costs: &Costs) -> Split {
+    let all = device + host;
+    Split {
         device,
         host,
-        compute_s: cost::seconds(&costs.forward, blocks) + cost::seconds(&costs.kv_gen, act),
+        compute_s: cost::seconds(&costs.forward, all.total()) + cost::seconds(&costs.kv_gen, all.act),
         load_s: costs.load_weights_s
             + cost::seconds(&costs.load_kv, host.kv)
             + cost::seconds(&costs.load_act, host.act),
-    })
+    }
 }
 
 /// How many pieces of `piece` bytes fit.

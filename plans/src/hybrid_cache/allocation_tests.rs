@@ -112,6 +112,8 @@ proptest! {
         let best = split(blocks, &memory, &costs).unwrap();
         prop_assert_eq!((best.device + best.host).total(), blocks);
         prop_assert!(best.device.act as u64 + 2 * best.device.kv as u64 <= device);
+        let same = split_by(&best.shares(), blocks, &costs);
+        prop_assert_eq!((same.device, same.host), (best.device, best.host));
         for acts in [0, blocks, acts.min(blocks)] {
             let other = split_of(acts, blocks, &memory, &costs).unwrap();
             prop_assert!(best.layer_s() <= other.layer_s());
