@@ -247,10 +247,11 @@ impl Allocator {
     ///
     /// [`AllocationPolicy::PerTask`] reads the paper's set-up of Proteus (§6.1) as follows, since the paper says only that each task
     /// is scaled independently, unaware of the others. Every task is an app of its own. It gets an equal slice of the objective:
-    /// the objective without messages, divided by the tasks of the longest path. It gets a fixed share of the cluster in proportion
-    /// to the work that it has with the most accurate variants, which is more than an operator without a view of the pipeline
-    /// could know. Its demand is what arrives with the most accurate variants upstream: what other variants would
-    /// multiply it by is the very thing that it does not see. All its workers are always in use.
+    /// the objective without messages, divided by the tasks of the longest path. The workers are split as Proteus splits a
+    /// cluster among apps: so that all demands are served, and then for the highest mean accuracy over the requests of all apps, whatever
+    /// a request of one is worth to those of another. Its demand is what arrives there: counted
+    /// ([`allocate_tasks`](Self::allocate_tasks)), or with the most accurate variants upstream where nobody counted, because what other
+    /// variants would multiply it by is the very thing that it does not see. All workers are always in use.
     ///
     /// # Errors
     /// An [`AllocateError`] if the pipeline is unsound, too large, or too slow for its objective.
@@ -314,16 +315,12 @@ impl Allocator {
     /// # Errors
     /// An [`AllocateError`] if the demand is no demand, or the workers are fewer than the tasks.
     pub fn allocate(&self, demand_qps: f64, workers: u32) -> Result<Allocation, AllocateError> {
-        if !(demand_qps.is_finite() && demand_qps > 0.0) {
-            return Err(AllocateError::Demand(demand_qps));
-        }
-        let tasks = self.pipeline.tasks.len();
-        if (workers as usize) < tasks {
-            return Err(AllocateError::TooFewWorkers { tasks, workers });
-        }
-        let Planned::Whole { best, all } = &self.planned else {
-            return self.per_task(demand_qps, workers);
+        self.check(demand_qps, workers)?;
+        let (best, all) = match &self.planned {
+            Planned::Whole { best, all } => (best, all),
+            Planned::PerTask(planned) => return self.per_task_of(planned, demand_qps, workers),
         };
+        let tasks = self.pipeline.tasks.len();
         let hardware = best
             .as_ref()
             .and_then(|best| Some((best, best.hardware(demand_qps, workers)?)));
@@ -346,24 +343,59 @@ impl Allocator {
         Ok(self.stated(&scaler.ways, scaling, demand_qps, workers, found))
     }
 
-    /// The optimum of the paper's own program (F1) for accuracy scaling, in [0, 1]: for checking, on small pipelines. It takes from
-    /// milliseconds to minutes.
+    /// Requests/s at the root that no allocation to so many workers exceeds, fractions of workers included, with the variants that the
+    /// policy allows; proven. For [`AllocationPolicy::PerTask`], of which nothing is proven, infinite.
+    pub fn most_qps(&self, workers: u32) -> f64 {
+        let scaler = match &self.planned {
+            Planned::Whole { best, all } => all.as_ref().or(best.as_ref()),
+            Planned::PerTask(_) => None,
+        };
+        let least = scaler.and_then(|scaler| scaler.least_load());
+        least.map_or(f64::INFINITY, |load| f64::from(workers) / load)
+    }
+
+    fn check(&self, demand_qps: f64, workers: u32) -> Result<(), AllocateError> {
+        if !(demand_qps.is_finite() && demand_qps > 0.0) {
+            return Err(AllocateError::Demand(demand_qps));
+        }
+        let tasks = self.pipeline.tasks.len();
+        if (workers as usize) < tasks {
+            return Err(AllocateError::TooFewWorkers { tasks, workers });
+        }
+        Ok(())
+    }
+
+    /// The optimum of the paper's own program (F1) for accuracy scaling, in [0, 1], by the solver of the options and without limits: for
+    /// checking. The embedded one takes from milliseconds on small pipelines to hours on published ones, HiGHS seconds there.
     ///
     /// # Errors
     /// [`AllocateError::Lp`] if the workers cannot serve the demand.
     pub fn exact_accuracy(&self, demand_qps: f64, workers: u32) -> Result<f64, AllocateError> {
         let ways = self.all_ways()?;
-        Ok(paper::accuracy(&self.pipeline, &ways, demand_qps, workers)?)
+        let solver = self.options.solver;
+        Ok(paper::accuracy(
+            &self.pipeline,
+            &ways,
+            demand_qps,
+            workers,
+            solver,
+        )?)
     }
 
-    /// The optimum of the configuration-path flow (F2) over all columns, in [0, 1]. With `single`, every variant has batches of one
+    /// The optimum of the configuration-path flow (F2) over all columns, in [0, 1], by the same solver. With `single`, every variant has batches of one
     /// size, and it equals [`exact_accuracy`](Self::exact_accuracy); without, it may exceed it a little.
     ///
     /// # Errors
     /// [`AllocateError::Lp`] if the workers cannot serve the demand.
     pub fn flow_accuracy(&self, demand_qps: f64, workers: u32, single: bool) -> Result<f64, AllocateError> {
         let ways = self.all_ways()?;
-        Ok(scale::optimum(&ways, demand_qps, workers, single)?)
+        Ok(scale::optimum(
+            &ways,
+            demand_qps,
+            workers,
+            single,
+            self.options.solver,
+        )?)
     }
 
     fn all_ways(&self) -> Result<Ways, AllocateError> {
@@ -372,6 +404,9 @@ impl Allocator {
     }
 }
 
+#[cfg(test)]
+#[path = "allocate/exact_tests.rs"]
+mod exact_tests;
 #[cfg(test)]
 #[path = "allocate/tests.rs"]
 mod tests;

@@ -10,6 +10,7 @@
 //! | [`pipeline`] | pipelines: trees of tasks with variants |
 //! | [`allocate`] | which variants serve a pipeline, on how many workers: hardware and accuracy scaling |
 //! | [`demand`] | what a pipeline is planned for: demand and multiplicative factors, learned while serving |
+//! | [`manager`] | allocator and balancer over time: what to plan for, when, and how requests are routed in between |
 //! | [`balance`] | which requests of a pipeline go to which workers, the most accurate first |
 //! | [`invalid`] | what is wrong with a plan, a profile or a pipeline, and where |
 //! | [`confidence`] | confidence scores and their calibration |
@@ -53,6 +54,7 @@ pub mod ledger;
 pub mod liveness;
 pub mod load;
 pub mod lp;
+pub mod manager;
 pub mod pipeline;
 pub mod plan;
 pub mod profile;

@@ -5,7 +5,9 @@
 //! this, is written in an app's TOML or in JSON, and is [checked](Pipeline::validate) before anything is planned with it.
 
 mod artefact;
+mod profile;
 mod stated;
+mod thinned;
 mod tree;
 mod validate;
 
@@ -17,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::invalid::FileError;
 
 pub use artefact::{Artefact, ArtefactError, ArtefactFault, ArtefactFiles};
-pub use stated::stated;
+pub use stated::{stated, stated_social};
 pub(crate) use tree::Tree;
 
 /// A rooted tree of tasks, and what was profiled of their variants.

@@ -119,6 +119,22 @@ impl Trace {
         self.scale(qps / self.statistics().peak_qps)
     }
 
+    /// The part of this length around the busiest second, and the second it begins at: all of a trace that is no longer. An even
+    /// load asks nothing of anybody.
+    ///
+    /// # Errors
+    /// [`TraceError::Excerpt`] for no length at all.
+    pub fn around_busiest(&self, length_s: usize) -> Result<(Self, usize), TraceError> {
+        let rates = self.rates();
+        let busiest = rates.iter().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b));
+        let length = length_s.min(rates.len());
+        let from = busiest
+            .map_or(0, |(second, _)| second)
+            .saturating_sub(length / 2)
+            .min(rates.len() - length);
+        Ok((self.excerpt(from, length)?, from))
+    }
+
     /// The part from second `from_s` on that is `length_s` long.
     ///
     /// # Errors

@@ -1,6 +1,8 @@
 //! The papers' headline comparisons, run again (DESIGN §5c): claims beside what was found here.
 
+mod abreast;
 pub(crate) mod cascadeserve;
+pub(crate) mod loki;
 
 use std::path::PathBuf;
 

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::ways::{Config, Ways};
-use crate::lp::{LpError, Program, Relation, Variable};
+use crate::lp::{Limits, LpError, Program, Relation, Solver, Variable};
 use crate::pipeline::{Pipeline, Tree};
 
 /// A variant: its task's place and its own.
@@ -20,7 +20,13 @@ type Place = (usize, usize);
 ///
 /// # Errors
 /// [`LpError::Infeasible`] if they cannot serve it.
-pub(super) fn accuracy(pipeline: &Pipeline, ways: &Ways, demand: f64, workers: u32) -> Result<f64, LpError> {
+pub(super) fn accuracy(
+    pipeline: &Pipeline,
+    ways: &Ways,
+    demand: f64,
+    workers: u32,
+    solver: Solver,
+) -> Result<f64, LpError> {
     let mut paper = Paper {
         pipeline,
         tree: &ways.tree,
@@ -37,7 +43,8 @@ pub(super) fn accuracy(pipeline: &Pipeline, ways: &Ways, demand: f64, workers: u
     }
     paper.agree();
     paper.serve(demand);
-    Ok(-paper.program.minimise()?.cost / 100.0)
+    let solution = paper.program.minimise_by(solver, &Limits::NONE)?;
+    Ok(-solution.cost / 100.0)
 }
 
 struct Paper<'a> {

@@ -1,6 +1,5 @@
 //! Proteus as a peer (§6.1): accuracy scaling of every task for itself.
 
-use super::fewest::fewest;
 use super::instances::instances;
 use super::scale::{Scaled, Scaler};
 use super::ways::Ways;
@@ -20,8 +19,20 @@ struct App {
     scaler: Box<Scaler>,
     /// Requests that arrive for one at the door, with the most accurate variants upstream.
     requests: f64,
-    /// Workers that the most accurate variant keeps busy for one request/s at the door.
-    work: f64,
+}
+
+impl App {
+    /// The share of a demand that so many workers can serve at all.
+    fn served(&self, demand: f64, workers: u32) -> f64 {
+        let needed = self.scaler.least_load().unwrap_or(f64::INFINITY) * demand;
+        (f64::from(workers) / needed).min(1.0)
+    }
+
+    /// By how much accuracy one worker more would raise the sum over all of its requests, per second.
+    fn gain(&self, demand: f64, workers: u32) -> f64 {
+        let worth = |workers: u32| demand * self.scaler.worth_at_most(f64::from(workers) / demand);
+        worth(workers + 1) - worth(workers)
+    }
 }
 
 impl PerTask {
@@ -36,32 +47,33 @@ impl PerTask {
         let apps = pipeline.tasks.iter().enumerate().map(|(place, task)| {
             let alone = alone(pipeline, task, slice_us);
             let only = Tree::of(&alone).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
-            let most = task.most_accurate().map(|(variant, _)| variant);
-            let best = Ways::new(&alone, &only, |_, variant| Some(variant) == most);
             let all = Ways::new(&alone, &only, |_, _| true)?;
-            let requests = arriving(pipeline, tree, place);
-            let one = fewest(best.as_ref().unwrap_or(&all), 1.0);
             Ok(App {
-                work: requests * one.map_or(0.0, |(column, _)| column.load()),
                 scaler: Box::new(Scaler::new(all)),
-                requests,
+                requests: arriving(pipeline, tree, place),
             })
         });
         let apps = apps.collect::<Result<Vec<App>, AllocateError>>()?;
         Ok(Self { apps })
     }
 
-    /// Workers of every app: one each, and the rest in proportion to the work.
-    fn split(&self, workers: u32) -> Vec<u32> {
+    /// What arrives at every task when so many requests/s come to the door, with the most accurate variants upstream.
+    fn arriving(&self, demand_qps: f64) -> Vec<f64> {
+        self.apps.iter().map(|app| app.requests * demand_qps).collect()
+    }
+
+    /// Workers of every app, at least one each: first so that all demands are served, then where one more gains most accuracy over
+    /// all requests. Accuracy by workers is concave but for rounding, so this is as good as any split.
+    fn split(&self, demands: &[f64], workers: u32) -> Vec<u32> {
         let mut shares = vec![1_u32; self.apps.len()];
         for _ in self.apps.len()..workers as usize {
-            let per_worker = |(place, share): (usize, &u32)| {
-                let work = self.apps.get(place).map_or(0.0, |app| app.work);
-                (place, work / f64::from(*share))
-            };
-            let shortest = shares.iter().enumerate().map(per_worker);
-            let shortest = shortest.reduce(|best, next| if next.1 > best.1 { next } else { best });
-            if let Some(share) = shortest.and_then(|(place, _)| shares.get_mut(place)) {
+            let each = || self.apps.iter().zip(demands).zip(&shares).enumerate();
+            let served = each().map(|(place, ((app, demand), share))| (place, app.served(*demand, *share)));
+            let shortest = served.reduce(|best, next| if next.1 < best.1 { next } else { best });
+            let gains = each().map(|(place, ((app, demand), share))| (place, app.gain(*demand, *share)));
+            let best = gains.reduce(|best, next| if next.1 > best.1 { next } else { best });
+            let next = shortest.filter(|(_, served)| *served < 1.0).or(best);
+            if let Some(share) = next.and_then(|(place, _)| shares.get_mut(place)) {
                 *share += 1;
             }
         }
@@ -98,22 +110,48 @@ fn arriving(pipeline: &Pipeline, tree: &Tree, task: usize) -> f64 {
 }
 
 impl Allocator {
-    /// Every task for itself, on all workers.
-    pub(super) fn per_task(&self, demand_qps: f64, workers: u32) -> Result<Allocation, AllocateError> {
-        let tasks = self.pipeline.tasks.len();
+    /// Allocates `workers` where so many requests/s arrive at each task, in the pipeline's order: what a system knows that counts at
+    /// every task and sees no pipeline. Other policies than [`PerTask`](super::AllocationPolicy::PerTask) go by the root's.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    pub fn allocate_tasks(&self, arriving_qps: &[f64], workers: u32) -> Result<Allocation, AllocateError> {
+        let tree = Tree::of(&self.pipeline).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
+        let root = tree.order.first().and_then(|root| arriving_qps.get(*root));
+        let demand_qps = root.copied().unwrap_or(f64::NAN);
         let Planned::PerTask(planned) = &self.planned else {
-            return Err(AllocateError::TooFewWorkers { tasks, workers });
+            return self.allocate(demand_qps, workers);
         };
+        self.check(demand_qps, workers)?;
+        self.per_task(planned, demand_qps, arriving_qps, workers)
+    }
+
+    /// Every task for itself, on all workers, with the most accurate variants upstream.
+    pub(super) fn per_task_of(
+        &self,
+        planned: &PerTask,
+        demand_qps: f64,
+        workers: u32,
+    ) -> Result<Allocation, AllocateError> {
+        self.per_task(planned, demand_qps, &planned.arriving(demand_qps), workers)
+    }
+
+    fn per_task(
+        &self,
+        planned: &PerTask,
+        demand_qps: f64,
+        arriving_qps: &[f64],
+        workers: u32,
+    ) -> Result<Allocation, AllocateError> {
+        let tasks = self.pipeline.tasks.len();
+        let at_least = |qps: &f64| qps.max(f64::MIN_POSITIVE);
+        let demands: Vec<f64> = arriving_qps.iter().map(at_least).collect();
+        let shares = planned.split(&demands, workers);
         let mut all = Vec::new();
         let mut served = 1.0_f64;
-        for ((app, share), task) in planned
-            .apps
-            .iter()
-            .zip(planned.split(workers))
-            .zip(&self.pipeline.tasks)
-        {
-            let demand = (demand_qps * app.requests).max(f64::MIN_POSITIVE);
-            let scaled = app.scaler.served(demand, share, &self.options);
+        let apps = planned.apps.iter().zip(&demands).zip(shares);
+        for (((app, demand), share), task) in apps.zip(&self.pipeline.tasks) {
+            let scaled = app.scaler.served(*demand, share, &self.options);
             let scaled = scaled.ok_or(AllocateError::TooFewWorkers { tasks, workers })?;
             served = served.min(scaled.demand / demand);
             all.extend(spread(task, &app.scaler.ways, &scaled, share));

@@ -56,6 +56,16 @@ impl Scaler {
         }
     }
 
+    /// Workers kept busy per request/s by the way that needs fewest.
+    pub(super) fn least_load(&self) -> Option<f64> {
+        Some(self.hull.least()?.load)
+    }
+
+    /// The best accuracy that so many workers per request/s could give, fractions of them included; 0 where they cannot serve it.
+    pub(super) fn worth_at_most(&self, load: f64) -> f64 {
+        self.hull.mix(load).map_or(0.0, |mix| mix.worth)
+    }
+
     /// The fewest workers for a demand by whole columns; `None` if there are not enough.
     pub(super) fn hardware(&self, demand: f64, workers: u32) -> Option<Scaled> {
         let (column, needed) = fewest(&self.ways, demand)?;
@@ -137,7 +147,13 @@ impl Scaler {
 }
 
 /// The optimum of the flow over all ways, proven.
-pub(super) fn optimum(ways: &Ways, demand: f64, workers: u32, single: bool) -> Result<f64, LpError> {
+pub(super) fn optimum(
+    ways: &Ways,
+    demand: f64,
+    workers: u32,
+    single: bool,
+    solver: Solver,
+) -> Result<f64, LpError> {
     let end = |sink: &usize| {
         let level = ways.levels.get(*sink);
         let count = level.map_or(0, |level| level.ways.len());
@@ -150,6 +166,6 @@ pub(super) fn optimum(ways: &Ways, demand: f64, workers: u32, single: bool) -> R
         workers,
         single,
     };
-    let flows = flow::solve(&question, &ends, &[], Solver::Embedded, &Limits::NONE)?;
+    let flows = flow::solve(&question, &ends, &[], solver, &Limits::NONE)?;
     Ok(flow::worth(ways, &flows))
 }

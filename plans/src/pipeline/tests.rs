@@ -20,6 +20,15 @@ fn the_stated_pipeline_is_sound_and_reads_back() {
 }
 
 #[test]
+fn the_social_pipeline_is_a_sound_chain() {
+    let pipeline = stated_social();
+    pipeline.validate().unwrap();
+    assert_eq!(Tree::of(&pipeline).unwrap().sinks, vec![1]);
+    let captions = pipeline.tasks[0].variants[4].multiplicity("caption");
+    assert!((captions - 1.0).abs() < 1e-12);
+}
+
+#[test]
 fn unknown_fields_are_refused() {
     let text = serde_json::to_string(&stated()).unwrap();
     let text = text.replace("\"slo_us\"", "\"slo\"");
@@ -234,4 +243,47 @@ fn a_bad_file_is_named_with_its_line() {
     assert_eq!(error.fault, ArtefactFault::Missing("m".into()));
     let error = artefact(&BRANCHING.replace("0.25", "NaN"), RUNTIMES).unwrap_err();
     assert!(matches!(error.fault, ArtefactFault::NotANumber { .. }));
+}
+
+#[test]
+fn the_simulators_profile_has_every_variant_and_the_paths_that_were_profiled() {
+    let pipeline = profiled();
+    let profile = pipeline.profile();
+    profile.validate().unwrap();
+    assert_eq!(profile.variants.len(), 13);
+    let car = profile
+        .variants
+        .iter()
+        .find(|variant| variant.name == "car-4")
+        .unwrap();
+    assert!(
+        (car.costs[2].latency_s - 0.0168).abs() < 1e-12,
+        "4 ms and 4 times 3.2"
+    );
+    let paths = pipeline.path_accuracies();
+    let step = |task: &str, variant: &str| (task.to_owned(), variant.to_owned());
+    assert_eq!(paths.len(), 40);
+    assert_eq!(
+        paths.get(&vec![step("detect", "detect-n"), step("face", "face-19")]),
+        Some(&0.5)
+    );
+    assert!(stated().path_accuracies().is_empty());
+}
+
+#[test]
+fn a_thinned_pipeline_has_the_same_shape() {
+    for pipeline in [stated(), profiled()] {
+        let thin = pipeline.thinned(3, &[1, 4, 16]);
+        thin.validate().unwrap();
+        assert_eq!((thin.batches.as_slice(), thin.tasks.len()), (&[1, 4, 16][..], 3));
+        let names: Vec<&str> = thin.tasks[1]
+            .variants
+            .iter()
+            .map(|variant| variant.name.as_str())
+            .collect();
+        assert_eq!(names, ["car-0", "car-4", "car-6"]);
+    }
+    let one = stated().thinned(1, &[1]);
+    assert_eq!(one.tasks[0].variants[0].name, "detect-x", "the best");
+    assert_eq!(stated().thinned(9, &[1, 2, 4, 8, 16, 32, 64]), stated());
 }

@@ -317,3 +317,16 @@ proptest! {
         let _ = (Trace::from_counts(&text), Trace::from_times(&text), Trace::from_azure_llm(&header));
     }
 }
+
+#[test]
+fn the_part_around_the_busiest_second_is_as_long_as_asked_for() {
+    let trace = Trace::per_second(vec![1.0, 2.0, 3.0, 9.0, 3.0, 2.0, 1.0]).unwrap();
+    let (part, from) = trace.around_busiest(3).unwrap();
+    assert_eq!((part.rates(), from), (vec![3.0, 9.0, 3.0], 2));
+    let early = Trace::per_second(vec![9.0, 1.0, 1.0]).unwrap();
+    assert_eq!(early.around_busiest(2).unwrap().0.rates(), [9.0, 1.0]);
+    let late = Trace::per_second(vec![1.0, 1.0, 9.0]).unwrap();
+    assert_eq!(late.around_busiest(2).unwrap().1, 1);
+    assert_eq!(trace.around_busiest(100).unwrap(), (trace.clone(), 0));
+    assert!(trace.around_busiest(0).is_err());
+}

@@ -1,0 +1,263 @@
+//! Loki's Resource Manager and Load Balancer over time (§4.2, §5.1): what to plan for, when, and how requests are routed in between.
+//!
+//! A [`Manager`] is told what came and what the variants made of it. When the demand says so ([`crate::demand`]) it allocates anew;
+//! at every other look it renews the routing tables for the demand of the moment, which loads nothing. Who allocates is the
+//! allocator's [policy](crate::allocate::AllocationPolicy): the peers are managed likewise. One that plans task by task is told
+//! what arrived at every task, since that is all that such a system sees.
+//!
+//! It is a [`Controller`], so that the simulator plans as a service would.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use crate::allocate::{
+    AllocateError, AllocateOptions, Allocation, AllocationPolicy, Allocator, EmitError, PlanFor, Slot,
+};
+use crate::demand::{DemandEstimator, DemandOptions, FactorBook, FactorOptions};
+use crate::pipeline::{Pipeline, Tree};
+use crate::plan::{Dropping, Plan};
+use crate::simulator::{Controller, Look};
+
+/// What a manager is told at its start.
+#[derive(Debug, Clone)]
+pub struct ManagerOptions {
+    /// The app that plans are made for.
+    pub app: String,
+    /// The workers.
+    pub slots: Vec<Slot>,
+    /// What becomes of requests that are late.
+    pub dropping: Dropping,
+    /// Who allocates, and how.
+    pub allocate: AllocateOptions,
+    /// When it is allocated, and for which demand.
+    pub demand: DemandOptions,
+    /// It is planned for this many times the demand, at least 1. 1 is the paper's rule, and enough where requests come evenly. Where
+    /// they come when they like, workers that are to be busy all the time let queues grow; 1.3 keeps them short.
+    pub headroom: f64,
+    /// How observed multiplicative factors take the place of profiled ones.
+    pub factors: FactorOptions,
+}
+
+/// Why there is no other plan. The one in force stays.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum ManageError {
+    /// There is no allocation.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
+    /// The allocation is no plan.
+    #[error(transparent)]
+    Emit(#[from] EmitError),
+}
+
+/// Plans a pipeline again and again while it is served.
+#[derive(Debug, Clone)]
+pub struct Manager {
+    options: ManagerOptions,
+    allocator: Allocator,
+    /// With the factors that were learned.
+    pipeline: Pipeline,
+    /// By task, what arrives there; the root's is the demand.
+    arriving: Vec<DemandEstimator>,
+    root: usize,
+    book: FactorBook,
+    /// By variant: requests served and made since the start.
+    totals: BTreeMap<String, (u64, BTreeMap<String, u64>)>,
+    allocation: Option<Allocation>,
+    running: Option<Plan>,
+    allocations: u64,
+    fault: Option<ManageError>,
+}
+
+impl Manager {
+    /// A manager that has planned nothing yet, begun at `now` (microseconds).
+    ///
+    /// # Errors
+    /// An [`AllocateError`] if the pipeline is unsound, too large, or too slow for its objective.
+    pub fn new(pipeline: Pipeline, options: ManagerOptions, now: u64) -> Result<Self, AllocateError> {
+        let allocator = Allocator::new(pipeline.clone(), options.allocate)?;
+        let tree = Tree::of(&pipeline).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
+        Ok(Self {
+            arriving: vec![DemandEstimator::new(options.demand, now); pipeline.tasks.len()],
+            root: tree.order.first().copied().unwrap_or(0),
+            book: FactorBook::new(options.factors),
+            totals: BTreeMap::new(),
+            allocation: None,
+            running: None,
+            allocations: 0,
+            fault: None,
+            pipeline,
+            allocator,
+            options,
+        })
+    }
+
+    /// The plan to begin with, for so many requests/s at the root and the headroom, at `now` (microseconds).
+    ///
+    /// # Errors
+    /// A [`ManageError`] if there is none.
+    pub fn begin(&mut self, demand_qps: f64, now: u64) -> Result<Plan, ManageError> {
+        let headroom = self.options.headroom;
+        let allocation = self.allocator.allocate(demand_qps * headroom, self.workers())?;
+        let plan = allocation.plan(&self.pipeline, self.plan_for())?;
+        for (task, estimator) in self.arriving.iter_mut().enumerate() {
+            let arriving = allocation.instances.iter();
+            let arriving = arriving.filter(|own| self.pipeline.task(&own.task) == Some(task));
+            let loads: f64 = arriving.map(|own| own.load_qps / headroom).sum();
+            estimator.planned(if task == self.root { demand_qps } else { loads }, now);
+        }
+        self.allocations += 1;
+        self.allocation = Some(allocation);
+        self.running = Some(plan.clone());
+        Ok(plan)
+    }
+
+    /// Notes `arrivals` at the root since the last look, at `now` (microseconds).
+    pub fn observe(&mut self, arrivals: u64, now: u64) {
+        for (task, estimator) in self.arriving.iter_mut().enumerate() {
+            estimator.observe(if task == self.root { arrivals } else { 0 }, now);
+        }
+    }
+
+    /// Notes that a variant, since this was last told, served `served` requests and made so many of them by child task. What
+    /// is told by and by, child for child, goes in one call.
+    pub fn heard(&mut self, variant: &str, served: u64, made: &BTreeMap<String, u64>, now: u64) {
+        let totals = self.totals.entry(variant.to_owned()).or_default();
+        totals.0 += served;
+        for (child, made) in made {
+            *totals.1.entry(child.clone()).or_default() += made;
+            let task = self.pipeline.task(child);
+            if let Some(estimator) = task.and_then(|task| self.arriving.get_mut(task)) {
+                estimator.observe(*made, now);
+            }
+        }
+        self.book.heard(variant, variant, totals.0, &totals.1);
+    }
+
+    /// Another plan at `now` (microseconds), if there should be one: a new allocation when one is due, and otherwise new routing
+    /// tables where the demand moved them.
+    pub fn next(&mut self, now: u64) -> Option<Plan> {
+        let made = if self.is_due(now) || self.allocation.is_none() {
+            self.allocate(now)
+        } else {
+            self.balance()
+        };
+        let plan = made.unwrap_or_else(|error| {
+            self.fault = Some(error);
+            None
+        })?;
+        self.running = Some(plan.clone());
+        Some(plan)
+    }
+
+    /// The estimated demand at the root, requests/s.
+    pub fn demand_qps(&self) -> f64 {
+        let root = self.arriving.get(self.root);
+        root.map_or(0.0, DemandEstimator::estimate_qps)
+    }
+
+    /// The allocation in force.
+    pub fn allocation(&self) -> Option<&Allocation> {
+        self.allocation.as_ref()
+    }
+
+    /// How often it was allocated.
+    pub fn allocations(&self) -> u64 {
+        self.allocations
+    }
+
+    /// Why the last attempt that failed did.
+    pub fn fault(&self) -> Option<&ManageError> {
+        self.fault.as_ref()
+    }
+
+    fn workers(&self) -> u32 {
+        u32::try_from(self.options.slots.len()).unwrap_or(u32::MAX)
+    }
+
+    fn plan_for(&self) -> PlanFor<'_> {
+        PlanFor {
+            app: &self.options.app,
+            slots: &self.options.slots,
+            previous: self.running.as_ref(),
+            dropping: self.options.dropping,
+        }
+    }
+
+    fn plans_per_task(&self) -> bool {
+        self.options.allocate.policy == AllocationPolicy::PerTask
+    }
+
+    /// Whether the demand asks for an allocation: that at the root, or that of any app where every task is one.
+    fn is_due(&mut self, now: u64) -> bool {
+        let (per_task, root) = (self.plans_per_task(), self.root);
+        let mut due = false;
+        for (task, estimator) in self.arriving.iter_mut().enumerate() {
+            due |= estimator.due(now).is_some() && (per_task || task == root);
+        }
+        due
+    }
+
+    fn allocate(&mut self, now: u64) -> Result<Option<Plan>, ManageError> {
+        let demand = self.demand_qps();
+        // Noted before anything can fail: what cannot be planned for now is tried again when it is due.
+        for estimator in &mut self.arriving {
+            estimator.planned(estimator.estimate_qps(), now);
+        }
+        let per_task = self.plans_per_task();
+        // What a system without a view of the pipeline cannot know is of no use to it.
+        if !per_task && self.book.apply(&mut self.pipeline) {
+            self.allocator.update(self.pipeline.clone())?;
+        }
+        let (workers, headroom) = (self.workers(), self.options.headroom);
+        let allocation = if per_task {
+            let arriving = self.arriving.iter();
+            let arriving = arriving.map(|estimator| estimator.estimate_qps() * headroom);
+            self.allocator
+                .allocate_tasks(&arriving.collect::<Vec<_>>(), workers)?
+        } else {
+            self.allocator.allocate(demand * headroom, workers)?
+        };
+        let plan = allocation.plan(&self.pipeline, self.plan_for())?;
+        self.allocations += 1;
+        self.allocation = Some(allocation);
+        Ok(self.unless_same(plan))
+    }
+
+    /// The routing tables for the demand of the moment.
+    fn balance(&self) -> Result<Option<Plan>, ManageError> {
+        let Some(allocation) = &self.allocation else {
+            return Ok(None);
+        };
+        // With the same room as was planned with: the most accurate workers would be full otherwise, and their queues grow.
+        let demand = self.demand_qps() * self.options.headroom;
+        let balanced = allocation.balance(&self.pipeline, demand);
+        let plan = allocation.plan_balanced(&self.pipeline, &balanced, self.plan_for())?;
+        Ok(self.unless_same(plan))
+    }
+
+    fn unless_same(&self, plan: Plan) -> Option<Plan> {
+        (self.running.as_ref() != Some(&plan)).then_some(plan)
+    }
+}
+
+impl Controller for Manager {
+    fn look(&mut self, look: &Look<'_>) -> Option<Plan> {
+        self.observe(look.arrivals, look.at_us);
+        // Factors come child by child, those of a variant together.
+        let mut told: BTreeMap<&str, (u64, BTreeMap<String, u64>)> = BTreeMap::new();
+        for factor in &look.factors {
+            let told = told.entry(factor.variant).or_default();
+            told.0 = told.0.max(factor.served);
+            told.1.insert(factor.child.to_owned(), factor.made);
+        }
+        for (variant, (served, made)) in &told {
+            self.heard(variant, *served, made, look.at_us);
+        }
+        self.next(look.at_us)
+    }
+}
+
+#[cfg(test)]
+#[path = "manager_tests.rs"]
+mod tests;

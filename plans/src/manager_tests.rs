@@ -1,0 +1,187 @@
+use super::*;
+use crate::allocate::Scaling;
+use crate::pipeline::stated;
+use crate::simulator::{SimConfig, Simulator};
+use crate::trace::{Spacing, Trace};
+
+const SECOND: u64 = 1_000_000;
+
+fn options(policy: AllocationPolicy, workers: usize) -> ManagerOptions {
+    let slot = |place: usize| Slot {
+        worker: format!("w{place}"),
+        device: "cpu".into(),
+    };
+    ManagerOptions {
+        app: "traffic".into(),
+        slots: (0..workers).map(slot).collect(),
+        dropping: Dropping::OpportunisticRerouting,
+        allocate: AllocateOptions {
+            policy,
+            ..AllocateOptions::default()
+        },
+        demand: DemandOptions::default(),
+        headroom: 1.0,
+        factors: FactorOptions::default(),
+    }
+}
+
+fn begun(policy: AllocationPolicy, qps: f64) -> Manager {
+    let mut manager = Manager::new(stated(), options(policy, 20), 0).unwrap();
+    manager.begin(qps, 0).unwrap();
+    manager
+}
+
+/// Lets so many requests/s come, second by second; gives the plans that were made.
+fn plans(manager: &mut Manager, from_s: u64, loads: &[u64]) -> Vec<Plan> {
+    let seconds = (from_s + 1..).zip(loads);
+    let look = |(second, load): (u64, &u64)| {
+        // What came within the second is told within it.
+        manager.observe(*load, second * SECOND - 1);
+        manager.next(second * SECOND)
+    };
+    seconds.filter_map(look).collect()
+}
+
+#[test]
+fn an_even_demand_is_planned_for_once_and_changes_nothing() {
+    let mut manager = begun(AllocationPolicy::Loki, 40.0);
+    assert_eq!(plans(&mut manager, 0, &[40; 45]), []);
+    assert_eq!(manager.allocations(), 5, "the first, and one every ten seconds");
+    assert_eq!(manager.allocation().unwrap().scaling, Scaling::Hardware);
+}
+
+#[test]
+fn hardware_then_accuracy_is_scaled_up_and_down_again() {
+    let mut manager = begun(AllocationPolicy::Loki, 20.0);
+    let used = manager.allocation().unwrap().used;
+    plans(&mut manager, 0, &[300; 30]);
+    let high = manager.allocation().unwrap().clone();
+    assert_eq!((high.scaling, high.used), (Scaling::Accuracy, 20));
+    assert!(high.accuracy < 1.0 && (high.demand_qps - 300.0).abs() < 1.0);
+    plans(&mut manager, 30, &[20; 30]);
+    let low = manager.allocation().unwrap();
+    assert_eq!((low.scaling, low.used), (Scaling::Hardware, used));
+}
+
+#[test]
+fn headroom_is_planned_and_balanced_with() {
+    let roomy = ManagerOptions {
+        headroom: 1.5,
+        ..options(AllocationPolicy::Loki, 20)
+    };
+    let mut manager = Manager::new(stated(), roomy, 0).unwrap();
+    manager.begin(20.0, 0).unwrap();
+    let allocation = manager.allocation().unwrap();
+    assert!((allocation.demand_qps - 30.0).abs() < 1e-9);
+    // At the demand itself no worker is to be fuller than planned.
+    assert_eq!(plans(&mut manager, 0, &[20; 25]), []);
+    assert_eq!(manager.allocations(), 3);
+}
+
+#[test]
+fn between_allocations_only_shares_change() {
+    let mut manager = begun(AllocationPolicy::Loki, 300.0);
+    let before = manager.running.clone().unwrap();
+    // Too little to be significant, and enough for other shares.
+    let made = plans(&mut manager, 0, &[255; 9]);
+    assert!(!made.is_empty());
+    assert_eq!(manager.allocations(), 1);
+    for plan in made {
+        assert_eq!(plan.placement, before.placement);
+        assert_ne!(plan, before);
+    }
+}
+
+#[test]
+fn factors_that_were_observed_are_planned_with() {
+    let mut manager = begun(AllocationPolicy::Loki, 20.0);
+    let used = manager.allocation().unwrap().used;
+    // The detector finds twice what was profiled: 34.2 cars and 1.8 faces.
+    let made = [("car".to_owned(), 34_200), ("face".to_owned(), 1_800)].into();
+    manager.heard("detect-x", 1_000, &made, SECOND);
+    plans(&mut manager, 0, &[20; 11]);
+    assert!(manager.allocation().unwrap().used > used);
+}
+
+#[test]
+fn proteus_goes_by_what_arrives_at_every_task() {
+    let mut manager = begun(AllocationPolicy::PerTask, 60.0);
+    let batch_of = |manager: &Manager| {
+        let instances = &manager.allocation().unwrap().instances;
+        let cars = instances.iter().filter(|own| own.task == "car");
+        cars.map(|own| own.load_qps).sum::<f64>()
+    };
+    let assumed = batch_of(&manager);
+    for second in 1..=12 {
+        manager.observe(60, second * SECOND - 1);
+        let made = [("car".to_owned(), 300), ("face".to_owned(), 3)].into();
+        manager.heard("detect-x", 60, &made, second * SECOND - 1);
+        manager.next(second * SECOND);
+    }
+    let counted = batch_of(&manager);
+    assert!((assumed - 60.0 * 17.1).abs() < 1.0, "{assumed}");
+    assert!((counted - 300.0).abs() < 1.0, "{counted}");
+    assert_eq!(manager.allocation().unwrap().used, 20);
+}
+
+#[test]
+fn what_cannot_be_planned_leaves_the_plan_and_is_said() {
+    let mut manager = begun(AllocationPolicy::Loki, 20.0);
+    manager.options.slots.truncate(2);
+    assert_eq!(plans(&mut manager, 0, &[300; 2]), []);
+    let (tasks, workers) = (3, 2);
+    assert_eq!(
+        manager.fault(),
+        Some(&ManageError::Allocate(AllocateError::TooFewWorkers {
+            tasks,
+            workers
+        }))
+    );
+    assert_eq!(manager.allocation().unwrap().demand_qps.round() as u64, 20);
+    manager.options.slots = options(AllocationPolicy::Loki, 20).slots;
+    assert!(!plans(&mut manager, 2, &[300; 4]).is_empty(), "it is tried again");
+}
+
+#[test]
+fn a_managed_pipeline_serves_a_day_that_its_first_plan_could_not() {
+    let rates: Vec<f64> = [30.0; 10]
+        .into_iter()
+        .chain([260.0; 30])
+        .chain([30.0; 20])
+        .collect();
+    let trace = Trace::per_second(rates).unwrap();
+    let pipeline = stated();
+    let profile = pipeline.profile();
+    let config = SimConfig {
+        slo_us: Some(pipeline.slo_us),
+        hop_us: pipeline.hop_us,
+        look_us: SECOND / 5,
+        seed: 7,
+        ..SimConfig::default()
+    };
+    let options = ManagerOptions {
+        headroom: 1.3,
+        ..options(AllocationPolicy::Loki, 20)
+    };
+    let mut manager = Manager::new(pipeline, options, 0).unwrap();
+    let first = manager.begin(30.0, 0).unwrap();
+    let simulator = Simulator::new(&first, &profile, &config).unwrap();
+    let arrivals = || trace.arrivals(Spacing::Poisson, 7);
+    let report = simulator.run_controlled(arrivals(), &mut (), &profile, &mut manager);
+    let alone = simulator.run(arrivals(), &mut ());
+    assert_eq!(
+        (report.lost, report.plans_refused),
+        (0, 0),
+        "{:?}",
+        report.refused_plans
+    );
+    assert!(report.plans > 1 && manager.fault().is_none());
+    let violations = |of: &crate::simulator::Report| of.branches.slo_violation_ratio().unwrap();
+    assert!(
+        violations(&report) * 3.0 < violations(&alone),
+        "{} {}",
+        violations(&report),
+        violations(&alone)
+    );
+    assert!(report.mean_active_devices() < 20.0);
+}
