@@ -161,7 +161,7 @@ pub(crate) fn picture(plan: &Plan) -> Panels {
         axis: axis.to_owned(),
         series: vec![series],
         level,
-        top: None,
+        ..Panel::default()
     };
     Panels {
         title: format!("{}: gears by load", plan.app),

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! cargo run --release -p kaskade-plans --example loki_bench -- [--data DIR] [--without VARIANT] [--exact]
+//! cargo run --release -p kaskade-plans --features highs --example loki_bench -- [--data DIR] --exact --highs
 //! ```
 //!
 //! `DIR` holds what the Loki authors published: `traffic_analysis.json`, `branching.csv`, `simulator_runtimes.csv`, `variants/*.txt`.
 //! Without it the stated pipeline stands in. `--without` leaves a variant out: without `yolov5s` the chain is the instance of the
-//! research notes. With `--exact` the optima of the paper's program (F1) and of the flow over all columns (F2) are printed for the chain
-//! too, which takes minutes.
+//! research notes. With `--exact` the optima of the paper's program (F1) and of the flow over all columns (F2) are printed too: for the chain
+//! by the embedded solver, which takes minutes, and for the tree as well by HiGHS, which takes seconds.
 
 #![expect(clippy::print_stdout, reason = "it prints tables")]
 #![expect(
@@ -28,6 +29,7 @@ use std::time::Instant;
 
 use kaskade_plans::allocate::{AllocateOptions, Allocator, Scaling};
 use kaskade_plans::balance::Balancer;
+use kaskade_plans::lp::Solver;
 use kaskade_plans::pipeline::{
     ArtefactFiles, BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant, stated,
 };
@@ -36,7 +38,9 @@ fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let data = arguments.iter().position(|argument| argument == "--data");
     let data = data.and_then(|at| arguments.get(at + 1));
-    let exact = arguments.iter().any(|argument| argument == "--exact");
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let (exact, highs) = (has("--exact"), has("--highs"));
+    let solver = if highs { Solver::Highs } else { Solver::Embedded };
     let mut pipeline = data.map_or_else(stated, |folder| published(Path::new(folder)));
     let left_out = arguments.iter().position(|argument| argument == "--without");
     if let Some(name) = left_out.and_then(|at| arguments.get(at + 1)) {
@@ -52,8 +56,8 @@ fn main() {
             pipeline.slo_us / 1000
         );
         sweep(pipeline);
-        if exact && name != "tree" {
-            optima(pipeline);
+        if exact && (highs || name != "tree") {
+            optima(pipeline, solver);
         }
     }
     println!("\n1,000 workers, the published pipeline");
@@ -159,8 +163,12 @@ fn mean_and_worst(values: &[f64], scale: f64) -> String {
 }
 
 /// The optima that the research notes have.
-fn optima(pipeline: &Pipeline) {
-    let allocator = Allocator::new(pipeline.clone(), AllocateOptions::default()).unwrap();
+fn optima(pipeline: &Pipeline, solver: Solver) {
+    let options = AllocateOptions {
+        solver,
+        ..AllocateOptions::default()
+    };
+    let allocator = Allocator::new(pipeline.clone(), options).unwrap();
     for demand in [300.0, 1000.0, 2000.0, 500.0, 750.0, 1250.0, 1500.0, 1750.0] {
         let timed = |name: &str, run: &dyn Fn() -> Result<f64, kaskade_plans::allocate::AllocateError>| {
             let begun = Instant::now();

@@ -64,6 +64,21 @@ fn hardware_then_accuracy_is_scaled_up_and_down_again() {
 }
 
 #[test]
+fn headroom_is_planned_and_balanced_with() {
+    let roomy = ManagerOptions {
+        headroom: 1.5,
+        ..options(AllocationPolicy::Loki, 20)
+    };
+    let mut manager = Manager::new(stated(), roomy, 0).unwrap();
+    manager.begin(20.0, 0).unwrap();
+    let allocation = manager.allocation().unwrap();
+    assert!((allocation.demand_qps - 30.0).abs() < 1e-9);
+    // At the demand itself no worker is to be fuller than planned.
+    assert_eq!(plans(&mut manager, 0, &[20; 25]), []);
+    assert_eq!(manager.allocations(), 3);
+}
+
+#[test]
 fn between_allocations_only_shares_change() {
     let mut manager = begun(AllocationPolicy::Loki, 300.0);
     let before = manager.running.clone().unwrap();
@@ -113,7 +128,7 @@ fn proteus_goes_by_what_arrives_at_every_task() {
 fn what_cannot_be_planned_leaves_the_plan_and_is_said() {
     let mut manager = begun(AllocationPolicy::Loki, 20.0);
     manager.options.slots.truncate(2);
-    assert_eq!(plans(&mut manager, 0, &[300; 4]), []);
+    assert_eq!(plans(&mut manager, 0, &[300; 2]), []);
     let (tasks, workers) = (3, 2);
     assert_eq!(
         manager.fault(),
@@ -124,7 +139,7 @@ fn what_cannot_be_planned_leaves_the_plan_and_is_said() {
     );
     assert_eq!(manager.allocation().unwrap().demand_qps.round() as u64, 20);
     manager.options.slots = options(AllocationPolicy::Loki, 20).slots;
-    assert!(!plans(&mut manager, 4, &[300; 4]).is_empty(), "it is tried again");
+    assert!(!plans(&mut manager, 2, &[300; 4]).is_empty(), "it is tried again");
 }
 
 #[test]
@@ -144,25 +159,29 @@ fn a_managed_pipeline_serves_a_day_that_its_first_plan_could_not() {
         seed: 7,
         ..SimConfig::default()
     };
-    let mut manager = Manager::new(pipeline, options(AllocationPolicy::Loki, 20), 0).unwrap();
+    let options = ManagerOptions {
+        headroom: 1.3,
+        ..options(AllocationPolicy::Loki, 20)
+    };
+    let mut manager = Manager::new(pipeline, options, 0).unwrap();
     let first = manager.begin(30.0, 0).unwrap();
     let simulator = Simulator::new(&first, &profile, &config).unwrap();
     let arrivals = || trace.arrivals(Spacing::Poisson, 7);
-    let managed = simulator.run_controlled(arrivals(), &mut (), &profile, &mut manager);
+    let report = simulator.run_controlled(arrivals(), &mut (), &profile, &mut manager);
     let alone = simulator.run(arrivals(), &mut ());
     assert_eq!(
-        (managed.lost, managed.plans_refused),
+        (report.lost, report.plans_refused),
         (0, 0),
         "{:?}",
-        managed.refused_plans
+        report.refused_plans
     );
-    assert!(managed.plans > 1 && manager.fault().is_none());
-    let violations = |report: &crate::simulator::Report| report.branches.slo_violation_ratio().unwrap();
+    assert!(report.plans > 1 && manager.fault().is_none());
+    let violations = |of: &crate::simulator::Report| of.branches.slo_violation_ratio().unwrap();
     assert!(
-        violations(&managed) * 3.0 < violations(&alone),
+        violations(&report) * 3.0 < violations(&alone),
         "{} {}",
-        violations(&managed),
+        violations(&report),
         violations(&alone)
     );
-    assert!(managed.mean_active_devices() < 20.0);
+    assert!(report.mean_active_devices() < 20.0);
 }

@@ -7,6 +7,7 @@
 mod artefact;
 mod profile;
 mod stated;
+mod thinned;
 mod tree;
 mod validate;
 

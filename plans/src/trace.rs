@@ -119,26 +119,20 @@ impl Trace {
         self.scale(qps / self.statistics().peak_qps)
     }
 
-    /// The same course in fewer seconds: each has the mean load of those that it stands for. A trace that is no longer than that
-    /// stays as it is.
+    /// The part of this length around the busiest second, and the second it begins at: all of a trace that is no longer. An even
+    /// load asks nothing of anybody.
     ///
     /// # Errors
-    /// [`TraceError::Empty`] for no seconds at all.
-    pub fn condensed(&self, seconds: usize) -> Result<Self, TraceError> {
-        if seconds == 0 {
-            return Err(TraceError::Empty);
-        }
+    /// [`TraceError::Excerpt`] for no length at all.
+    pub fn around_busiest(&self, length_s: usize) -> Result<(Self, usize), TraceError> {
         let rates = self.rates();
-        if rates.len() <= seconds {
-            return Ok(self.clone());
-        }
-        // Parts differ by at most one second in length where they do not come out even.
-        let end = |place: usize| place * rates.len() / seconds;
-        let mean = |place: usize| {
-            let part = rates.get(end(place)..end(place + 1)).unwrap_or_default();
-            part.iter().sum::<f64>() / part.len().max(1) as f64
-        };
-        Self::per_second((0..seconds).map(mean).collect())
+        let busiest = rates.iter().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b));
+        let length = length_s.min(rates.len());
+        let from = busiest
+            .map_or(0, |(second, _)| second)
+            .saturating_sub(length / 2)
+            .min(rates.len() - length);
+        Ok((self.excerpt(from, length)?, from))
     }
 
     /// The part from second `from_s` on that is `length_s` long.

@@ -4,7 +4,7 @@ use anyhow::{anyhow, ensure};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::drawing::{colour, palette, plain, round_ticks, text, with_dark_mode};
+use super::drawing::{Drawn, axis, colour, legend, palette, plain, round_ticks, text, title, with_dark_mode};
 
 /// Everything on one picture.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -48,26 +48,12 @@ pub(crate) fn svg(bars: &Bars) -> anyhow::Result<String> {
     Ok(with_dark_mode(&drawn))
 }
 
-fn draw(bars: &Bars, (low, high): (f64, f64), into: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+fn draw(bars: &Bars, (low, high): (f64, f64), into: &mut String) -> Drawn {
     let size = (SIZE.0.cast_unsigned(), SIZE.1.cast_unsigned());
     let root = SVGBackend::with_string(into, size).into_drawing_area();
     root.fill(&palette::GROUND)?;
-    root.draw(&text(
-        &bars.title,
-        (20, 16),
-        18,
-        palette::INK,
-        HPos::Left,
-        VPos::Top,
-    ))?;
-    root.draw(&text(
-        &bars.axis,
-        (20, 68),
-        13,
-        palette::INK,
-        HPos::Left,
-        VPos::Top,
-    ))?;
+    title(&root, &bars.title)?;
+    axis(&root, &bars.axis, (20, 68))?;
     let place = |height: f64| {
         let way = (height - low) / (high - low);
         SIZE.1 - BOTTOM - (way * f64::from(SIZE.1 - TOP - BOTTOM)) as i32
@@ -111,20 +97,7 @@ fn draw(bars: &Bars, (low, high): (f64, f64), into: &mut String) -> Result<(), B
             VPos::Top,
         ))?;
     }
-    let mut left = 20;
-    for (number, name) in bars.names.iter().enumerate() {
-        let mark = [(left, 48), (left + 18, 54)];
-        root.draw(&Rectangle::new(mark, colour(number).filled()))?;
-        root.draw(&text(
-            name,
-            (left + 24, 44),
-            13,
-            palette::INK,
-            HPos::Left,
-            VPos::Top,
-        ))?;
-        left += 44 + i32::try_from(name.chars().count())? * 7;
-    }
+    legend(&root, &bars.names)?;
     root.present()?;
     Ok(())
 }

@@ -1,7 +1,14 @@
 //! What all pictures share: colours that read in light and dark, text, round ticks.
 
+use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+/// A picture, or a part of one.
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// What drawing comes to.
+pub(super) type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// Colours on a light ground, and what a dark ground makes of each.
 pub(super) mod palette {
@@ -59,6 +66,34 @@ pub(super) fn text(
         .color(&colour)
         .pos(Pos::new(horizontal, vertical));
     Text::new(words.to_owned(), at, style)
+}
+
+/// What a picture shows, above it.
+pub(super) fn title(root: &Area<'_>, words: &str) -> Drawn {
+    words_at(root, words, (20, 16), 18)
+}
+
+/// What an axis shows, at its upper end.
+pub(super) fn axis(area: &Area<'_>, words: &str, at: (i32, i32)) -> Drawn {
+    words_at(area, words, at, 13)
+}
+
+fn words_at(area: &Area<'_>, words: &str, at: (i32, i32), size: i32) -> Drawn {
+    area.draw(&text(words, at, size, palette::INK, HPos::Left, VPos::Top))?;
+    Ok(())
+}
+
+/// The names of series in their colours, side by side under the title.
+pub(super) fn legend(root: &Area<'_>, names: impl IntoIterator<Item = impl AsRef<str>>) -> Drawn {
+    let mut left = 20;
+    for (number, name) in names.into_iter().enumerate() {
+        let name = name.as_ref();
+        let mark = [(left, 48), (left + 18, 54)];
+        root.draw(&Rectangle::new(mark, colour(number).filled()))?;
+        words_at(root, name, (left + 24, 44), 13)?;
+        left += 44 + i32::try_from(name.chars().count())? * 7;
+    }
+    Ok(())
 }
 
 /// About `wanted` round values inside a range.

@@ -1,12 +1,11 @@
 //! The accuracy-energy graph (HybridServe §IV-B, Figure 3) as an SVG that reads in light and dark.
 
 use anyhow::{Context as _, anyhow};
-use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::drawing::{palette, text, with_dark_mode};
+use super::drawing::{Area, Drawn, palette, text, title, with_dark_mode};
 use super::units;
 
 /// What one request costs, and how often the answer is right.
@@ -46,7 +45,6 @@ pub(crate) struct Graph {
 
 const SIZE: (u32, u32) = (840, 520);
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// Draws the graph.
@@ -89,12 +87,7 @@ fn drawable(point: &Point) -> bool {
     point.cost.is_finite() && point.cost > 0.0 && point.accuracy.is_finite()
 }
 
-fn draw(
-    graph: &Graph,
-    x: (f64, f64),
-    y: (f64, f64),
-    into: &mut String,
-) -> Result<(), Box<dyn std::error::Error>> {
+fn draw(graph: &Graph, x: (f64, f64), y: (f64, f64), into: &mut String) -> Drawn {
     let root = SVGBackend::with_string(into, SIZE).into_drawing_area();
     root.fill(&palette::GROUND)?;
     let mut chart = ChartBuilder::on(&root)
@@ -137,13 +130,7 @@ fn shared(marks: &[Named], place: impl Fn(&Named) -> (i32, i32)) -> Vec<(String,
     labels
 }
 
-fn draw_axes(
-    root: &Area<'_>,
-    chart: &Chart<'_, '_>,
-    graph: &Graph,
-    x: (f64, f64),
-    y: (f64, f64),
-) -> Result<(), Box<dyn std::error::Error>> {
+fn draw_axes(root: &Area<'_>, chart: &Chart<'_, '_>, graph: &Graph, x: (f64, f64), y: (f64, f64)) -> Drawn {
     for tick in energy_ticks(x) {
         let (foot, head) = (
             chart.backend_coord(&(tick.log10(), y.0)),
@@ -178,14 +165,7 @@ fn draw_axes(
             VPos::Center,
         ))?;
     }
-    root.draw(&text(
-        &graph.title,
-        (20, 18),
-        18,
-        palette::INK,
-        HPos::Left,
-        VPos::Top,
-    ))?;
+    title(root, &graph.title)?;
     let height = i32::try_from(SIZE.1)?;
     let middle = chart.backend_coord(&(f64::midpoint(x.0, x.1), y.0)).0;
     root.draw(&text(
@@ -208,12 +188,7 @@ fn draw_axes(
 }
 
 /// The frontier as steps: between two points, the dearer one is not reached yet.
-fn draw_frontier(
-    root: &Area<'_>,
-    chart: &mut Chart<'_, '_>,
-    graph: &Graph,
-    end: f64,
-) -> Result<(), Box<dyn std::error::Error>> {
+fn draw_frontier(root: &Area<'_>, chart: &mut Chart<'_, '_>, graph: &Graph, end: f64) -> Drawn {
     let mut steps: Vec<(f64, f64)> = Vec::new();
     for point in graph.frontier.iter().filter(|point| drawable(point)) {
         let (x, y) = position(*point);

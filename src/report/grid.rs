@@ -4,7 +4,7 @@ use anyhow::{anyhow, ensure};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::drawing::{palette, text, with_dark_mode};
+use super::drawing::{Drawn, axis, palette, text, title, with_dark_mode};
 
 /// Everything on one picture.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -49,7 +49,7 @@ pub(crate) fn svg(grid: &Grid) -> anyhow::Result<String> {
     Ok(with_dark_mode(&drawn))
 }
 
-fn draw(grid: &Grid, into: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+fn draw(grid: &Grid, into: &mut String) -> Drawn {
     let (columns, rows) = (
         i32::try_from(grid.columns.len())?,
         i32::try_from(grid.rows.len())?,
@@ -58,22 +58,8 @@ fn draw(grid: &Grid, into: &mut String) -> Result<(), Box<dyn std::error::Error>
     let size = (width.cast_unsigned(), (TOP + rows * CELL.1 + 44).cast_unsigned());
     let root = SVGBackend::with_string(into, size).into_drawing_area();
     root.fill(&palette::GROUND)?;
-    root.draw(&text(
-        &grid.title,
-        (20, 16),
-        18,
-        palette::INK,
-        HPos::Left,
-        VPos::Top,
-    ))?;
-    root.draw(&text(
-        &grid.row_axis,
-        (20, 50),
-        13,
-        palette::INK,
-        HPos::Left,
-        VPos::Top,
-    ))?;
+    title(&root, &grid.title)?;
+    axis(&root, &grid.row_axis, (20, 50))?;
     for (column, name) in (0..).zip(&grid.columns) {
         let at = (LEFT + column * CELL.0 + CELL.0 / 2, TOP - 8);
         root.draw(&text(name, at, 13, palette::FAINT, HPos::Center, VPos::Bottom))?;

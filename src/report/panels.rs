@@ -2,11 +2,12 @@
 //! (Figures 5 and 6) where there is one panel.
 
 use anyhow::{anyhow, ensure};
-use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::drawing::{colour, palette, plain, round_ticks, text, with_dark_mode};
+use super::drawing::{
+    self, Area, Drawn, colour, legend, palette, plain, round_ticks, text, title, with_dark_mode,
+};
 
 /// Everything on one picture.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -30,6 +31,8 @@ pub(crate) struct Panel {
     pub(crate) level: Option<(f64, String)>,
     /// Highest value shown; what lies above is cut off and the axis says so. All is shown where absent.
     pub(crate) top: Option<f64>,
+    /// Places on the lower axis at which something changes: upright lines.
+    pub(crate) moments: Vec<f64>,
 }
 
 /// Points that belong together.
@@ -91,21 +94,11 @@ fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
     }
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn std::error::Error>>;
-
 fn draw(picture: &Panels, x: (f64, f64), into: &mut String) -> Drawn {
     let count = u32::try_from(picture.rows.len())?;
     let root = SVGBackend::with_string(into, (WIDTH, HEAD + count * PANEL + FOOT)).into_drawing_area();
     root.fill(&palette::GROUND)?;
-    root.draw(&text(
-        &picture.title,
-        (20, 16),
-        18,
-        palette::INK,
-        HPos::Left,
-        VPos::Top,
-    ))?;
+    title(&root, &picture.title)?;
     let names = names(picture);
     legend(&root, &names)?;
     let (mut top, mut rest) = (HEAD, root.split_vertically(HEAD).1);
@@ -155,24 +148,6 @@ fn names(picture: &Panels) -> Vec<&str> {
     names
 }
 
-fn legend(root: &Area<'_>, names: &[&str]) -> Drawn {
-    let mut left = 20;
-    for (number, name) in names.iter().enumerate() {
-        let bar = [(left, 48), (left + 18, 54)];
-        root.draw(&Rectangle::new(bar, colour(number).filled()))?;
-        root.draw(&text(
-            name,
-            (left + 24, 44),
-            13,
-            palette::INK,
-            HPos::Left,
-            VPos::Top,
-        ))?;
-        left += 44 + i32::try_from(name.chars().count())? * 7;
-    }
-    Ok(())
-}
-
 fn draw_panel(area: &Area<'_>, panel: &Panel, x: (f64, f64), names: &[&str]) -> Drawn {
     let level = panel.level.iter().map(|(value, _)| *value);
     let ys = panel
@@ -211,14 +186,7 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, x: (f64, f64), names: &[&str]) -> 
             VPos::Center,
         ))?;
     }
-    area.draw(&text(
-        &panel.axis,
-        (20, 2),
-        13,
-        palette::INK,
-        HPos::Left,
-        VPos::Top,
-    ))?;
+    drawing::axis(area, &panel.axis, (20, 2))?;
     if let Some((value, name)) = &panel.level {
         let ends = [x.0, x.1].map(|end| chart.backend_coord(&(end, *value)));
         area_line(area, ends, palette::INK)?;
@@ -232,7 +200,12 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, x: (f64, f64), names: &[&str]) -> 
             VPos::Bottom,
         ))?;
     }
-    for series in &panel.series {
+    for moment in panel.moments.iter().filter(|at| (x.0..=x.1).contains(at)) {
+        let ends = [y.0, y.1].map(|end| chart.backend_coord(&(*moment, end)));
+        area_line(area, ends, palette::FAINT)?;
+    }
+    // The first one named is drawn last, so that it is seen where they coincide.
+    for series in panel.series.iter().rev() {
         let number = names.iter().position(|name| *name == series.name).unwrap_or(0);
         for part in series.points.split(|(_, value)| !value.is_finite()) {
             let part: Vec<(f64, f64)> = part.iter().map(|(at, value)| (*at, value.min(y.1))).collect();
@@ -284,6 +257,7 @@ mod tests {
                     ],
                     level: Some((20.0, "SLO".to_owned())),
                     top: Some(100.0),
+                    moments: vec![1.0, 7.0],
                 },
             ],
         }
@@ -304,6 +278,20 @@ mod tests {
             assert!(svg.contains(name), "{name}");
         }
         assert!(colours_are_known(&svg));
+    }
+
+    #[test]
+    fn moments_are_drawn_where_they_are_on_it() {
+        let lines = |moments: Vec<f64>| {
+            let mut picture = picture();
+            for panel in &mut picture.rows {
+                panel.moments.clone_from(&moments);
+            }
+            svg(&picture).unwrap().matches("<polyline").count()
+        };
+        let none = lines(Vec::new());
+        assert_eq!(lines(vec![0.5, 1.5]), none + 4, "two in each of two panels");
+        assert_eq!(lines(vec![-1.0, 9.0]), none);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The papers' headline comparisons, run again (DESIGN §5c): claims beside what was found here.
 
+mod abreast;
 pub(crate) mod cascadeserve;
 pub(crate) mod loki;
 

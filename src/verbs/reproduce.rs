@@ -1,7 +1,7 @@
 //! `kaskade reproduce`: a paper's headline comparisons, beside the paper's figures.
 
 use crate::report;
-use crate::reproduce::{cascadeserve, loki};
+use crate::reproduce::{Reproduction, cascadeserve, loki};
 
 /// Runs a paper's headline comparisons and prints them beside the paper's figures. Needs no file outside the repository.
 #[derive(Debug, clap::Subcommand)]
@@ -9,19 +9,22 @@ pub(crate) enum System {
     /// CascadeServe: gear plans against static and switched models, in simulation.
     #[command(name = "cascadeserve")]
     CascadeServe(cascadeserve::Args),
-    /// Loki
+    /// Loki: pipelines by hardware and accuracy scaling against `InferLine` and Proteus, in simulation.
     #[command(name = "loki")]
     Loki(loki::Args),
 }
 
 /// Runs and reports.
 pub(crate) fn run(system: &System) -> anyhow::Result<()> {
-    let (found, json) = match system {
-        System::CascadeServe(args) => (cascadeserve::run(args)?, args.json),
-        System::Loki(args) => (loki::run(args)?, args.json),
-    };
+    match system {
+        System::CascadeServe(args) => print(&cascadeserve::run(args)?, args.json),
+        System::Loki(args) => print(&loki::run(args)?, args.json),
+    }
+}
+
+fn print(found: &Reproduction, json: bool) -> anyhow::Result<()> {
     if json {
-        return report::print_json(&found);
+        return report::print_json(found);
     }
     report::print(&found.as_text())
 }

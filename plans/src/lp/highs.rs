@@ -32,13 +32,20 @@ pub(super) fn solve(program: &Program, limits: &Limits) -> Result<Vec<f64>, LpEr
         model.set_option("time_limit", time.as_secs_f64());
     }
     model.set_option("mip_rel_gap", limits.gap);
+    // With it, version 1.15 calls answers optimal that are not: on the published pipeline at 1,500 requests/s the flow with one batch size
+    // lost 0.9 points. Without it these programs take as long.
+    model.set_option("presolve", "off");
     // Planning happens beside serving: it may have one core.
     model.set_option("threads", 1);
-    let solved = model.solve();
+    let solved = model
+        .try_solve()
+        .map_err(|status| LpError::Failed(format!("HiGHS ended with {status:?}")))?;
     match solved.status() {
         HighsModelStatus::Infeasible => return Err(LpError::Infeasible),
         HighsModelStatus::Unbounded => return Err(LpError::Unbounded),
-        _ if solved.primal_solution_status() == HighsSolutionStatus::Feasible => {}
+        // Nothing can be asked about a search that ended before it had anything.
+        _ if solved.int_info_value(c"primal_solution_status") == Ok(HighsSolutionStatus::Feasible as i64) => {
+        }
         _ => return Err(LpError::Interrupted),
     }
     Ok(solved.get_solution().columns().to_vec())

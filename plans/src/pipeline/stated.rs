@@ -33,7 +33,7 @@ const FACES: [Stated; 3] = [
     ("face-19", 1.00, 6_000.0, 2_300.0),
 ];
 
-/// Classifiers of images and writers of captions: accuracies of ResNets and CLIP-ViTs on ImageNet over that of the best, and times as
+/// Classifiers of images and writers of captions, in the shape of `ResNet` and CLIP-ViT: accuracies over that of the best, and times as
 /// their arithmetic would take on the paper's cards.
 const CLASSIFIERS: [Stated; 5] = [
     ("resnet-18", 0.89, 2_000.0, 800.0),

@@ -269,3 +269,21 @@ fn the_simulators_profile_has_every_variant_and_the_paths_that_were_profiled() {
     );
     assert!(stated().path_accuracies().is_empty());
 }
+
+#[test]
+fn a_thinned_pipeline_has_the_same_shape() {
+    for pipeline in [stated(), profiled()] {
+        let thin = pipeline.thinned(3, &[1, 4, 16]);
+        thin.validate().unwrap();
+        assert_eq!((thin.batches.as_slice(), thin.tasks.len()), (&[1, 4, 16][..], 3));
+        let names: Vec<&str> = thin.tasks[1]
+            .variants
+            .iter()
+            .map(|variant| variant.name.as_str())
+            .collect();
+        assert_eq!(names, ["car-0", "car-4", "car-6"]);
+    }
+    let one = stated().thinned(1, &[1]);
+    assert_eq!(one.tasks[0].variants[0].name, "detect-x", "the best");
+    assert_eq!(stated().thinned(9, &[1, 2, 4, 8, 16, 32, 64]), stated());
+}

@@ -319,17 +319,14 @@ proptest! {
 }
 
 #[test]
-fn a_condensed_trace_has_the_same_course_and_mean() {
-    let day = Trace::per_second((0..86_400).map(|second| f64::from(second % 7_200)).collect()).unwrap();
-    let short = day.condensed(1_200).unwrap();
-    assert_eq!(short.seconds(), 1_200);
-    assert!((short.statistics().mean_qps - day.statistics().mean_qps).abs() < 1e-6);
-    assert!((short.rates()[0] - 35.5).abs() < 1e-9, "the mean of 0 to 71");
-    let uneven = Trace::per_second(vec![1.0, 2.0, 3.0, 4.0, 5.0])
-        .unwrap()
-        .condensed(2)
-        .unwrap();
-    assert_eq!(uneven.rates(), [1.5, 4.0]);
-    assert_eq!(day.condensed(100_000).unwrap(), day, "nothing is made up");
-    assert!(day.condensed(0).is_err());
+fn the_part_around_the_busiest_second_is_as_long_as_asked_for() {
+    let trace = Trace::per_second(vec![1.0, 2.0, 3.0, 9.0, 3.0, 2.0, 1.0]).unwrap();
+    let (part, from) = trace.around_busiest(3).unwrap();
+    assert_eq!((part.rates(), from), (vec![3.0, 9.0, 3.0], 2));
+    let early = Trace::per_second(vec![9.0, 1.0, 1.0]).unwrap();
+    assert_eq!(early.around_busiest(2).unwrap().0.rates(), [9.0, 1.0]);
+    let late = Trace::per_second(vec![1.0, 1.0, 9.0]).unwrap();
+    assert_eq!(late.around_busiest(2).unwrap().1, 1);
+    assert_eq!(trace.around_busiest(100).unwrap(), (trace.clone(), 0));
+    assert!(trace.around_busiest(0).is_err());
 }

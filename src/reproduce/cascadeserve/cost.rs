@@ -1,8 +1,6 @@
 //! Devices needed by latency and accuracy (CascadeServe §6.3, Figures 5 to 7).
 
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 
 use kaskade::plans::gears::peers::Peer;
 use kaskade::plans::plan::Slo;
@@ -13,6 +11,7 @@ use crate::report::grid::{Cell, Grid};
 use crate::report::panels::{Panel, Panels, Series, Shape};
 use crate::report::{self, grid, panels};
 use crate::reproduce::Claim;
+use crate::reproduce::abreast::abreast;
 
 /// What is compared: every pair of a latency and an accuracy.
 #[derive(Debug, Clone)]
@@ -49,39 +48,18 @@ struct Column {
 /// When a plan cannot be simulated.
 pub(super) fn needs(field: &Field, goals: &Goals, said: &(dyn Fn(&str) + Sync)) -> anyhow::Result<Needs> {
     let largest = goals.fleets.last().copied().unwrap_or(1);
-    // The 95th percentile over a trace is below that of its busiest seconds, which plans are made for.
-    let beyond = goals.p95_us.last().map(|loosest| loosest * 3);
-    let objectives: Vec<u64> = goals.p95_us.iter().copied().chain(beyond).collect();
     let cocktails = field.cocktails(largest)?;
-    let columns: Mutex<Vec<(usize, anyhow::Result<Vec<Column>>)>> = Mutex::default();
-    let next = std::sync::atomic::AtomicUsize::new(0);
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..workers.min(objectives.len()) {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    let Some(p95_us) = goals.p95_us.get(index) else {
-                        break;
-                    };
-                    let column = column(field, goals, *p95_us);
-                    said(&format!(
-                        "{}: p95 of {} ms done",
-                        field.profile.app,
-                        *p95_us as f64 / 1e3
-                    ));
-                    columns
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .push((index, column));
-                }
-            });
-        }
+    let columns = abreast(&goals.p95_us, |p95_us| {
+        let column = column(field, goals, *p95_us);
+        said(&format!(
+            "{}: p95 of {} ms done",
+            field.profile.app,
+            *p95_us as f64 / 1e3
+        ));
+        column
     });
-    let mut columns = columns.into_inner().unwrap_or_else(PoisonError::into_inner);
-    columns.sort_by_key(|(index, _)| *index);
     let mut all = Vec::new();
-    for (_, column) in columns {
+    for column in columns {
         let mut column = column?;
         column.push(Column {
             name: "Cocktail+",

@@ -165,14 +165,9 @@ fn trace(args: &Args, found: &mut Reproduction) -> anyhow::Result<Trace> {
             ),
         ),
     };
-    let rates = trace.rates();
-    let busiest = rates.iter().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b));
-    let length = seconds.min(rates.len());
-    let from = busiest
-        .map_or(0, |(second, _)| second)
-        .saturating_sub(length / 2)
-        .min(rates.len() - length);
-    let trace = trace.excerpt(from, length)?.without_idle_seconds()?;
+    let (part, from) = trace.around_busiest(seconds)?;
+    let length = part.seconds();
+    let trace = part.without_idle_seconds()?;
     let statistics = trace.statistics();
     found.assumptions.push(format!(
         "the trace: {length} s of {what}, from second {from} on, around its busiest second; scaled to each workload's peak, which is {:.1} \

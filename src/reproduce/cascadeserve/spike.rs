@@ -205,6 +205,7 @@ fn picture(runs: &[Run]) -> Panels {
                 series: series(&|bucket| bucket.p95_us.map_or(f64::NAN, |us| us as f64 / 1e3)),
                 level: Some((P95_US as f64 / 1e3, "objective".to_owned())),
                 top: Some(5.0 * P95_US as f64 / 1e3),
+                ..Panel::default()
             },
             Panel {
                 axis: "accuracy (%)".to_owned(),

@@ -1,9 +1,12 @@
 //! `kaskade simulate`: what a plan would do with a load, without serving it.
 
+mod text;
+
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use kaskade::config::scalar::Span;
 use kaskade::plans::plan::{Plan, Slo};
 use kaskade::plans::profile::Profile;
@@ -14,9 +17,9 @@ use serde::Serialize;
 
 use crate::load::arrivals::Spacing;
 use crate::load::tracefile::{self, TraceArgs, positive};
+use crate::pipelines::PipelineArgs;
+use crate::report;
 use crate::report::panels::{Panel, Panels, Series, Shape, svg};
-use crate::report::table::{Align, table};
-use crate::report::{self, units};
 
 /// Simulates an app under load: queues, batches, devices, cascades and gear shifts, by the policies that serve it and the
 /// latencies and confidences that were measured. Millions of requests take seconds. The same seed gives the same report.
@@ -25,9 +28,11 @@ pub(crate) struct Args {
     /// The plan file.
     #[arg(long, value_name = "FILE")]
     plan: PathBuf,
-    /// The profile, as `kaskade profile` writes it.
-    #[arg(long, value_name = "FILE")]
-    profile: PathBuf,
+    /// The profile, as `kaskade profile` writes it. A pipeline's plan does without: its latencies are the pipeline's.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pipeline", "data"])]
+    profile: Option<PathBuf>,
+    #[command(flatten)]
+    pipeline: PipelineArgs,
     #[command(flatten)]
     trace: TraceArgs,
     /// An even load instead of a trace, requests per second.
@@ -79,7 +84,10 @@ pub(crate) struct Args {
 struct Printed<'a> {
     app: &'a str,
     made_by: &'a str,
+    /// Share of right answers; of a pipeline, the mean end-to-end accuracy of its answers.
     accuracy: Option<f64>,
+    /// Share of a pipeline's requests that missed its objective.
+    slo_violation_ratio: Option<f64>,
     #[serde(flatten)]
     report: &'a Report,
     course: &'a [Bucket],
@@ -87,35 +95,90 @@ struct Printed<'a> {
     took_s: f64,
 }
 
+/// What a plan is simulated with.
+struct Measured {
+    profile: Profile,
+    /// End-to-end accuracies of a pipeline's ways, as profiled.
+    path_accuracies: BTreeMap<Vec<(String, String)>, f64>,
+    /// What to know about it.
+    notes: Vec<String>,
+}
+
 /// Simulates and reports.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let plan = read_plan(&args.plan)?;
-    let profile = super::plan::read(&args.profile)?;
+    let is_pipeline = serves_tasks(&plan);
+    let measured = measured(args, is_pipeline)?;
     let trace = load(args)?;
     let begun = Instant::now();
-    let (report, course) = simulate(args, &plan, &profile, &trace)?;
+    let (report, course) = simulate(args, &plan, &measured, &trace)?;
     let took_s = begun.elapsed().as_secs_f64();
     if let Some(path) = &args.svg {
         let title = format!("{}: {}", plan.app, plan.made_by);
-        report::write_file(path, &svg(&picture(&title, &course, plan.slo))?)?;
+        let drawn = if is_pipeline {
+            pipeline_picture(&title, &course)
+        } else {
+            picture(&title, &course, plan.slo)
+        };
+        report::write_file(path, &svg(&drawn)?)?;
     }
     if args.json {
         return report::print_json(&Printed {
             app: &plan.app,
             made_by: &plan.made_by,
-            accuracy: report.accuracy(),
+            accuracy: if is_pipeline {
+                report.path_accuracy()
+            } else {
+                report.accuracy()
+            },
+            slo_violation_ratio: report.slo_violation_ratio().filter(|_| is_pipeline),
             report: &report,
             course: &course,
             took_s,
         });
     }
-    report::print(&as_text(&plan, &report, took_s))
+    let notes: Vec<String> = measured
+        .notes
+        .iter()
+        .map(|note| format!("\nnote: {note}"))
+        .collect();
+    let text = if is_pipeline {
+        text::of_pipeline(&plan, &report, took_s)
+    } else {
+        text::of_cascade(&plan, &report, took_s)
+    };
+    report::print(&(text + &notes.concat()))
 }
 
 fn read_plan(path: &std::path::Path) -> anyhow::Result<Plan> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("{} cannot be read; `kaskade plan` writes one", path.display()))?;
     Plan::from_json(&text).with_context(|| path.display().to_string())
+}
+
+/// Whether a plan is a pipeline's: its stages serve tasks.
+fn serves_tasks(plan: &Plan) -> bool {
+    let mut stages = plan.gears.iter().flat_map(|gear| &gear.wiring.stages);
+    stages.any(|stage| stage.task.is_some())
+}
+
+fn measured(args: &Args, is_pipeline: bool) -> anyhow::Result<Measured> {
+    match &args.profile {
+        Some(path) => Ok(Measured {
+            profile: super::plan::read(path)?,
+            path_accuracies: BTreeMap::new(),
+            notes: Vec::new(),
+        }),
+        None if is_pipeline => {
+            let named = args.pipeline.read()?;
+            Ok(Measured {
+                profile: named.pipeline.profile(),
+                path_accuracies: named.pipeline.path_accuracies(),
+                notes: named.notes,
+            })
+        }
+        None => bail!("a cascade's plan is simulated with a profile; give `--profile`"),
+    }
 }
 
 fn load(args: &Args) -> anyhow::Result<Trace> {
@@ -133,7 +196,7 @@ fn load(args: &Args) -> anyhow::Result<Trace> {
 fn simulate(
     args: &Args,
     plan: &Plan,
-    profile: &Profile,
+    measured: &Measured,
     trace: &Trace,
 ) -> anyhow::Result<(Report, Vec<Bucket>)> {
     let micros = |span: Span| span.duration().as_micros() as u64;
@@ -142,6 +205,11 @@ fn simulate(
         hold_us: micros(args.hold),
         ..ShiftConfig::default()
     };
+    let slo_us = match plan.slo {
+        // A cascade promises a percentile, and a pipeline every request.
+        Some(Slo::Latency { p95_us }) if serves_tasks(plan) => Some(p95_us),
+        _ => None,
+    };
     let config = SimConfig {
         seed: args.seed,
         entry_hop_us: micros(args.entry_hop),
@@ -149,11 +217,13 @@ fn simulate(
         shift: args.gear.is_none().then_some(shift),
         start_gear: args.gear.unwrap_or(0),
         budget_us: args.budget.map(micros),
+        slo_us,
         queue_capacity: args.queue_capacity,
         power: Some(Power::Profiled { idle_watts: 0.0 }),
+        path_accuracies: measured.path_accuracies.clone(),
         ..SimConfig::default()
     };
-    let simulator = Simulator::new(plan, profile, &config)?;
+    let simulator = Simulator::new(plan, &measured.profile, &config)?;
     let mut course = Timeline::new(micros(args.bucket));
     let arrivals = trace.arrivals(tracefile::spacing(args.spacing), args.seed);
     let report = simulator.run(arrivals, &mut course);
@@ -178,7 +248,7 @@ pub(crate) fn picture(title: &str, course: &[Bucket], slo: Option<Slo>) -> Panel
         axis: axis.to_owned(),
         series: vec![series],
         level,
-        top: None,
+        ..Panel::default()
     };
     let share = |share: Option<f64>| share.map_or(f64::NAN, |share| share * 100.0);
     let millis = |us: Option<u64>| us.map_or(f64::NAN, |us| us as f64 / 1e3);
@@ -198,63 +268,31 @@ pub(crate) fn picture(title: &str, course: &[Bucket], slo: Option<Slo>) -> Panel
     }
 }
 
-/// A simulation for people.
-fn as_text(plan: &Plan, report: &Report, took_s: f64) -> String {
-    let micros = |us: Option<u64>| us.map_or_else(|| "-".to_owned(), |us| units::seconds(us as f64 / 1e6));
-    let latency = &report.latency;
-    let quantiles = table(
-        ["p50", "p95", "p99", "p99.9", "max"].map(|head| (head, Align::Right)),
-        [[
-            micros(latency.quantile(0.5)),
-            micros(latency.p95()),
-            micros(latency.quantile(0.99)),
-            micros(latency.quantile(0.999)),
-            micros(latency.quantile(1.0)),
-        ]],
-    );
-    let share = |count: u64| units::percent(count as f64 / report.answered.max(1) as f64);
-    let variants = report
-        .variants
-        .iter()
-        .filter(|variant| variant.runs > 0)
-        .map(|variant| {
-            [
-                variant.name.clone(),
-                share(variant.answered),
-                units::count(variant.runs),
-                format!("{:.1}", variant.mean_batch().unwrap_or(0.0)),
-            ]
-        });
-    let variants = table(
-        [
-            ("variant", Align::Left),
-            ("answered", Align::Right),
-            ("runs", Align::Right),
-            ("mean batch", Align::Right),
+/// Load, accuracy, workers and violations over time (Loki Figure 5).
+fn pipeline_picture(title: &str, course: &[Bucket]) -> Panels {
+    let percent = |share: Option<f64>| share.map_or(f64::NAN, |share| share * 100.0);
+    let panel = |axis: &str, of: &dyn Fn(&Bucket) -> f64| Panel {
+        axis: axis.to_owned(),
+        series: vec![Series {
+            name: "simulated".to_owned(),
+            points: course
+                .iter()
+                .map(|bucket| (bucket.from_us as f64 / 1e6, of(bucket)))
+                .collect(),
+            shape: Shape::Line,
+        }],
+        ..Panel::default()
+    };
+    Panels {
+        title: title.to_owned(),
+        axis: "time (s)".to_owned(),
+        rows: vec![
+            panel("load (requests/s)", &|bucket| bucket.qps),
+            panel("accuracy (%)", &|bucket| percent(bucket.path_accuracy)),
+            panel("p95 (ms)", &|bucket| {
+                bucket.p95_us.map_or(f64::NAN, |us| us as f64 / 1e3)
+            }),
+            panel("violations (requests)", &|bucket| bucket.violations as f64),
         ],
-        variants,
-    );
-    let joules = report
-        .energy_j
-        .map(|joules| joules / report.answered.max(1) as f64);
-    format!(
-        "{}: {}, {:.0} s simulated in {}\n\
-         {} requests: {} answered, {} expired, {} refused, {} failed; {} shifts\n{quantiles}\n{variants}\n\
-         accuracy: {}; busiest device: {}; busy energy per request: {}",
-        plan.app,
-        plan.made_by,
-        report.duration_us as f64 / 1e6,
-        units::seconds(took_s),
-        units::count(report.requests),
-        units::count(report.answered),
-        units::count(report.expired),
-        units::count(report.refused),
-        units::count(report.failed),
-        units::count(report.shifts),
-        report
-            .accuracy()
-            .map_or_else(|| "unknown".to_owned(), units::percent),
-        units::percent(report.max_utilisation()),
-        units::joules(joules),
-    )
+    }
 }

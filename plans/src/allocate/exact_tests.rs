@@ -1,0 +1,220 @@
+//! Optimality: the flow (F2) with one batch size per variant is the paper's program (F1), and what solvers were seen to get wrong.
+//!
+//! On the published pipeline, F1 takes the embedded solver minutes, so that is HiGHS' part (feature `highs`, about two minutes); a
+//! pipeline of the same shape is solved by the embedded one. The measurements that the Loki authors published are read from beside
+//! the repository; without them the stated pipeline stands in.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::pipeline::{ArtefactFiles, stated};
+
+/// The folder of the published measurements, where it is there.
+fn folder() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/loki");
+    folder.is_dir().then_some(folder)
+}
+
+fn published() -> Option<Pipeline> {
+    let folder = folder()?;
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
+    let tasks = ["object_detection", "car_classification", "facial_recognition"];
+    let accuracies = tasks.map(|task| Some((task.to_owned(), read(&format!("variants/{task}.txt"))?)));
+    let accuracies: BTreeMap<String, String> = accuracies.into_iter().flatten().collect();
+    let files = ArtefactFiles {
+        graph: &read("traffic_analysis.json")?,
+        branching: &read("branching.csv")?,
+        accuracies: &accuracies,
+        runtimes: &read("simulator_runtimes.csv")?,
+        accelerator: "onnxruntime_gpu_pascal",
+        batches: &[1, 2, 4, 8, 16, 32, 64],
+        hop_us: 0,
+    };
+    Some(files.read().unwrap().pipeline)
+}
+
+fn real() -> Pipeline {
+    published().unwrap_or_else(stated)
+}
+
+/// The instance of the research that chose the formulation: the first two tasks, without `yolov5s`.
+fn researched() -> Option<Pipeline> {
+    let mut pipeline = published()?;
+    pipeline.tasks.truncate(2);
+    let first = &mut pipeline.tasks[0];
+    first.children.truncate(1);
+    first.variants.retain(|variant| variant.name != "yolov5s");
+    for variant in &mut first.variants {
+        variant
+            .branch_ratios
+            .retain(|child, _| first.children.contains(child));
+    }
+    Some(pipeline)
+}
+
+fn by(pipeline: &Pipeline, solver: Solver) -> Allocator {
+    let options = AllocateOptions {
+        solver,
+        ..AllocateOptions::default()
+    };
+    Allocator::new(pipeline.clone(), options).unwrap()
+}
+
+/// F1 is F2 with one batch size, F2 with several is no worse, and the plan lies below both and its own bound above.
+fn agree(exact: &Allocator, quick: &Allocator, demand: f64, workers: u32) {
+    let planned = quick.allocate(demand, workers).unwrap();
+    assert!(planned.accuracy <= planned.bound + 1e-9, "{demand}");
+    if planned.scaling == Scaling::Overload {
+        return;
+    }
+    let paper = exact.exact_accuracy(demand, workers).unwrap();
+    let single = exact.flow_accuracy(demand, workers, true).unwrap();
+    let several = exact.flow_accuracy(demand, workers, false).unwrap();
+    assert!((paper - single).abs() < 1e-5, "{demand}: F1 {paper}, F2 {single}");
+    assert!(several >= single - 1e-6, "{demand}: {several} < {single}");
+    assert!(
+        planned.bound >= several - 1e-5,
+        "{demand}: {} < {several}",
+        planned.bound
+    );
+    // Hardware scaling is asked for the fewest workers and not for accuracy, which is the highest there.
+    assert!(
+        planned.accuracy <= paper + 1e-5,
+        "{demand}: {} > {paper}",
+        planned.accuracy
+    );
+    assert!(
+        planned.accuracy >= 0.97 * paper,
+        "{demand}: {} of {paper}",
+        planned.accuracy
+    );
+}
+
+#[test]
+fn on_a_pipeline_of_the_published_shape_the_flow_is_the_papers_program() {
+    let small = real().thinned(3, &[1, 4, 16]);
+    let allocator = by(&small, Solver::Embedded);
+    let most = allocator.allocate(1e9, 20).unwrap().served_qps;
+    for share in [0.4, 0.6, 0.8] {
+        agree(&allocator, &allocator, share * most, 20);
+    }
+}
+
+#[test]
+fn every_plan_for_the_published_pipeline_is_under_its_bound() {
+    let allocator = by(&real(), Solver::Embedded);
+    let mut before = f64::INFINITY;
+    for demand in (250..=2_000).step_by(25).map(f64::from) {
+        let planned = allocator.allocate(demand, 20).unwrap();
+        assert!(planned.accuracy <= planned.bound + 1e-9, "{demand}");
+        assert!(
+            planned.bound <= before + 1e-9,
+            "no bound rises with the demand: {demand}"
+        );
+        assert!(
+            planned.used <= 20 && planned.gap() < 0.12,
+            "{demand}: {}",
+            planned.gap()
+        );
+        assert_eq!(planned.solver_fault, None, "{demand}");
+        before = planned.bound;
+    }
+}
+
+/// An earlier version of the embedded solver answered `Singular matrix` to a fifth of these.
+#[test]
+fn the_embedded_solver_solves_the_flow_at_every_demand() {
+    let chain = researched().unwrap_or_else(|| {
+        let mut chain = stated();
+        chain.tasks.truncate(2);
+        let first = &mut chain.tasks[0];
+        first.children.truncate(1);
+        for variant in &mut first.variants {
+            variant
+                .branch_ratios
+                .retain(|child, _| first.children.contains(child));
+        }
+        chain
+    });
+    let allocator = by(&chain, Solver::Embedded);
+    for demand in (250..=2_000).step_by(250).map(f64::from) {
+        let optimum = allocator.flow_accuracy(demand, 20, false);
+        let planned = allocator.allocate(demand, 20).unwrap();
+        if planned.scaling == Scaling::Overload {
+            continue;
+        }
+        assert!(optimum.unwrap() >= planned.accuracy - 1e-6, "{demand}");
+    }
+}
+
+/// The optima of that instance, on which this solver, HiGHS and a program written anew for another binding of it agree.
+#[test]
+fn the_flow_has_the_optima_of_the_research() {
+    let Some(pipeline) = researched() else { return };
+    let allocator = by(&pipeline, Solver::Embedded);
+    for (demand, expected) in [(300.0, 97.5203), (1_000.0, 66.1645), (2_000.0, 54.1589)] {
+        let found = 100.0 * allocator.flow_accuracy(demand, 20, false).unwrap();
+        assert!((found - expected).abs() < 1e-3, "{demand}: {found}");
+    }
+}
+
+#[cfg(feature = "highs")]
+mod highs {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_papers_program_has_the_optima_of_the_research() {
+        let Some(pipeline) = researched() else { return };
+        let allocator = by(&pipeline, Solver::Highs);
+        for (demand, expected) in [(300.0, 97.5047), (1_000.0, 66.1645), (2_000.0, 54.1589)] {
+            let found = 100.0 * allocator.exact_accuracy(demand, 20).unwrap();
+            assert!((found - expected).abs() < 1e-3, "{demand}: {found}");
+        }
+    }
+
+    /// With its presolve, 1.15 called 70.70 % optimal at 1,500 requests/s, and 70.90 % at 1,505.
+    #[test]
+    fn highs_finds_the_optimum_where_its_presolve_lost_it() {
+        let allocator = by(&real(), Solver::Highs);
+        for demand in [1_500.0, 1_505.0, 1_600.0] {
+            agree(&allocator, &allocator, demand, 20);
+        }
+    }
+
+    /// A search that ends before it has anything must not panic.
+    #[test]
+    fn a_limit_that_leaves_no_time_is_told() {
+        let options = AllocateOptions {
+            solver: Solver::Highs,
+            solver_ms: 0,
+            gap: 0.0,
+            ..AllocateOptions::default()
+        };
+        let allocator = Allocator::new(real(), options).unwrap();
+        for demand in [300.0, 500.0, 1_500.0] {
+            let planned = allocator.allocate(demand, 20).unwrap();
+            assert!(
+                matches!(
+                    planned.solver_fault,
+                    None | Some(LpError::Interrupted | LpError::Infeasible)
+                ),
+                "{:?}",
+                planned.solver_fault
+            );
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(8))]
+
+        #[test]
+        fn on_the_published_pipeline_the_flow_is_the_papers_program(demand in 250.0..2_000.0_f64) {
+            let pipeline = real();
+            let (exact, quick) = (by(&pipeline, Solver::Highs), by(&pipeline, Solver::Embedded));
+            agree(&exact, &quick, demand, 20);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! A simulation for people.
+
+use kaskade::plans::plan::Plan;
+use kaskade::plans::simulator::{BranchReport, Report, VariantReport};
+
+use crate::report::table::{Align, table};
+use crate::report::units;
+
+/// Ways through a pipeline that are printed, the most taken first.
+const PATHS: usize = 12;
+
+/// A cascade's.
+pub(super) fn of_cascade(plan: &Plan, report: &Report, took_s: f64) -> String {
+    let joules = report
+        .energy_j
+        .map(|joules| joules / report.answered.max(1) as f64);
+    format!(
+        "{}\n{} requests: {} answered, {} expired, {} refused, {} failed; {} shifts\n{}\n{}\n\
+         accuracy: {}; busiest device: {}; busy energy per request: {}",
+        heading(plan, report, took_s),
+        units::count(report.requests),
+        units::count(report.answered),
+        units::count(report.expired),
+        units::count(report.refused),
+        units::count(report.failed),
+        units::count(report.shifts),
+        quantiles(report),
+        variants(report),
+        share(report.accuracy()),
+        units::percent(report.max_utilisation()),
+        units::joules(joules),
+    )
+}
+
+/// A pipeline's: what was dropped and rerouted, its branches, and the ways that they took.
+pub(super) fn of_pipeline(plan: &Plan, report: &Report, took_s: f64) -> String {
+    let shown = report.paths.len().min(PATHS);
+    let more = match report.paths.len() - shown {
+        0 => String::new(),
+        more => format!("\nand {more} more ways"),
+    };
+    format!(
+        "{}\n{} requests; {} branches rerouted\n{}\n{}\n{}\n{}{more}\n\
+         accuracy: {}, mean over requests; busiest device: {}; {:.1} devices in use",
+        heading(plan, report, took_s),
+        units::count(report.requests),
+        units::count(report.rerouted),
+        outcomes(report),
+        quantiles(report),
+        batches(report),
+        paths(report),
+        share(report.path_accuracy()),
+        units::percent(report.max_utilisation()),
+        report.mean_active_devices(),
+    )
+}
+
+fn heading(plan: &Plan, report: &Report, took_s: f64) -> String {
+    format!(
+        "{}: {}, {:.0} s simulated in {}",
+        plan.app,
+        plan.made_by,
+        report.duration_us as f64 / 1e6,
+        units::seconds(took_s)
+    )
+}
+
+fn share(share: Option<f64>) -> String {
+    share.map_or_else(|| "unknown".to_owned(), units::percent)
+}
+
+/// Requests and their branches by what became of them.
+fn outcomes(report: &Report) -> String {
+    let row = |name: &str, counts: [u64; 6], violations: Option<f64>, accuracy: Option<f64>| {
+        let [answered, late, dropped, expired, refused, failed] = counts.map(units::count);
+        let name = name.to_owned();
+        let (violations, accuracy) = (share(violations), share(accuracy));
+        [
+            name, answered, late, dropped, expired, refused, failed, violations, accuracy,
+        ]
+    };
+    let branches: &BranchReport = &report.branches;
+    let heads = [
+        "answered",
+        "of them late",
+        "dropped",
+        "expired",
+        "refused",
+        "failed",
+        "violations",
+        "accuracy",
+    ]
+    .map(|head| (head, Align::Right));
+    let [
+        answered,
+        late,
+        dropped,
+        expired,
+        refused,
+        failed,
+        violations,
+        accuracy,
+    ] = heads;
+    table(
+        [
+            ("", Align::Left),
+            answered,
+            late,
+            dropped,
+            expired,
+            refused,
+            failed,
+            violations,
+            accuracy,
+        ],
+        [
+            row(
+                "requests",
+                [
+                    report.answered,
+                    report.late,
+                    report.dropped,
+                    report.expired,
+                    report.refused,
+                    report.failed,
+                ],
+                report.slo_violation_ratio(),
+                report.path_accuracy(),
+            ),
+            row(
+                "branches",
+                [
+                    branches.answered,
+                    branches.late,
+                    branches.dropped,
+                    branches.expired,
+                    branches.refused,
+                    branches.failed,
+                ],
+                branches.slo_violation_ratio(),
+                branches.accuracy(),
+            ),
+        ],
+    )
+}
+
+/// The ways through the tasks, the most taken first.
+fn paths(report: &Report) -> String {
+    let mut taken: Vec<_> = report.paths.iter().collect();
+    taken.sort_by_key(|path| std::cmp::Reverse(path.answered));
+    let all = report.branches.answered.max(1) as f64;
+    let rows = taken.into_iter().take(PATHS).map(|path| {
+        let steps: Vec<&str> = path.path.iter().map(|(_, variant)| variant.as_str()).collect();
+        [
+            steps.join(" -> "),
+            units::count(path.answered),
+            units::percent(path.answered as f64 / all),
+            share(path.accuracy),
+        ]
+    });
+    table(
+        [
+            ("way", Align::Left),
+            ("branches", Align::Right),
+            ("of all", Align::Right),
+            ("accuracy", Align::Right),
+        ],
+        rows,
+    )
+}
+
+fn quantiles(report: &Report) -> String {
+    let micros = |us: Option<u64>| us.map_or_else(|| "-".to_owned(), |us| units::seconds(us as f64 / 1e6));
+    let latency = &report.latency;
+    table(
+        ["p50", "p95", "p99", "p99.9", "max"].map(|head| (head, Align::Right)),
+        [[
+            micros(latency.quantile(0.5)),
+            micros(latency.p95()),
+            micros(latency.quantile(0.99)),
+            micros(latency.quantile(0.999)),
+            micros(latency.quantile(1.0)),
+        ]],
+    )
+}
+
+/// What the variants of a cascade did, and whose answers were given.
+fn variants(report: &Report) -> String {
+    let share = |count: u64| units::percent(count as f64 / report.answered.max(1) as f64);
+    let ran = report.variants.iter().filter(|variant| variant.runs > 0);
+    let rows = ran.map(|variant| {
+        let [runs, mean] = work(variant);
+        [variant.name.clone(), share(variant.answered), runs, mean]
+    });
+    table(
+        [
+            ("variant", Align::Left),
+            ("answered", Align::Right),
+            ("runs", Align::Right),
+            ("mean batch", Align::Right),
+        ],
+        rows,
+    )
+}
+
+/// What the variants of a pipeline did.
+fn batches(report: &Report) -> String {
+    let ran = report.variants.iter().filter(|variant| variant.runs > 0);
+    let rows = ran.map(|variant| {
+        let [runs, mean] = work(variant);
+        [variant.name.clone(), runs, mean]
+    });
+    table(
+        [
+            ("variant", Align::Left),
+            ("runs", Align::Right),
+            ("mean batch", Align::Right),
+        ],
+        rows,
+    )
+}
+
+fn work(variant: &VariantReport) -> [String; 2] {
+    let mean = format!("{:.1}", variant.mean_batch().unwrap_or(0.0));
+    [units::count(variant.runs), mean]
+}
