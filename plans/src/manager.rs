@@ -150,6 +150,18 @@ impl Manager {
         Some(plan)
     }
 
+    /// Takes the plan that runs for the one that the next is made from: it may be somebody else's.
+    pub fn follow(&mut self, running: Option<&Plan>) {
+        if let Some(running) = running.filter(|running| self.running.as_ref() != Some(running)) {
+            self.running = Some(running.clone());
+        }
+    }
+
+    /// Why the last attempt that failed did, told once.
+    pub fn take_fault(&mut self) -> Option<ManageError> {
+        self.fault.take()
+    }
+
     /// The estimated demand at the root, requests/s.
     pub fn demand_qps(&self) -> f64 {
         let root = self.arriving.get(self.root);

@@ -52,6 +52,7 @@ fn instance(pipeline: &Pipeline) -> (Pipeline, Solver, String) {
 
 /// F2 with one batch size per variant is F1, and the planner is near both and under its bound.
 fn optimality(pipeline: &Pipeline, args: &Args) -> anyhow::Result<(Claim, String)> {
+    const SOLVED: u32 = 4;
     let (small, solver, assumed) = instance(pipeline);
     let phases = Phases::of(&small, args.workers)?;
     let options = AllocateOptions {
@@ -61,7 +62,6 @@ fn optimality(pipeline: &Pipeline, args: &Args) -> anyhow::Result<(Claim, String
     let exact = Allocator::new(small.clone(), options)?;
     let planner = Allocator::new(small, AllocateOptions::default())?;
     let (from, to) = (phases.hardware.served_qps, phases.most_qps());
-    const SOLVED: u32 = 4;
     let mut progress = Progress::begin("F1 and F2", u64::from(SOLVED), args.json);
     let (mut apart, mut several, mut behind, mut beyond) = (0.0_f64, 0.0_f64, 0.0_f64, 0);
     for step in 1..=SOLVED {
@@ -69,11 +69,11 @@ fn optimality(pipeline: &Pipeline, args: &Args) -> anyhow::Result<(Claim, String
         let paper = exact.exact_accuracy(demand, args.workers)?;
         let single = exact.flow_accuracy(demand, args.workers, true)?;
         let mixed = exact.flow_accuracy(demand, args.workers, false)?;
-        let planned = planner.allocate(demand, args.workers)?;
+        let ours = planner.allocate(demand, args.workers)?;
         apart = apart.max((paper - single).abs());
         several = several.max(mixed - single);
-        behind = behind.max(paper - planned.accuracy);
-        beyond += u32::from(planned.accuracy > planned.bound + SAME || paper > planned.bound + SAME);
+        behind = behind.max(paper - ours.accuracy);
+        beyond += u32::from(ours.accuracy > ours.bound + SAME || paper > ours.bound + SAME);
         progress.advance(1);
     }
     progress.end("solved to the end");

@@ -354,13 +354,13 @@ fn why_not_figure_1(chain: &Pipeline, two: &Phases, workers: u32) -> anyhow::Res
 
 /// Accuracy, workers and what is served by demand, over the first two tasks.
 fn picture(chain: &Pipeline, phases: &Phases, workers: u32) -> anyhow::Result<Panels> {
+    type Figure = fn(&Allocation) -> f64;
     const POINTS: u32 = 160;
     let policies = [
         ("Loki", AllocationPolicy::Loki),
         ("InferLine", AllocationPolicy::HardwareOnly),
         ("Proteus", AllocationPolicy::PerTask),
     ];
-    type Figure = fn(&Allocation) -> f64;
     let axes: [(&str, Figure); 3] = [
         ("accuracy (%)", |allocation| 100.0 * allocation.accuracy),
         ("workers", |allocation| f64::from(allocation.used)),

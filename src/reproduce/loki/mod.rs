@@ -1,4 +1,4 @@
-//! Loki's comparisons (§6) in simulation: capacity, a day, ways of dropping early, objectives, the allocator itself.
+//! Loki's comparisons (§6), in simulation but for the last: capacity, a day, ways of dropping early, objectives, the allocator itself.
 //!
 //! | module | holds |
 //! |---|---|
@@ -7,6 +7,7 @@
 //! | [`day`] | Loki, `InferLine` and Proteus over a day (Figures 5 and 6) |
 //! | [`dropping`] | ways of dropping early (Figure 7) |
 //! | [`objectives`] | tighter and looser objectives (Figure 8) |
+//! | [`live`] | a live pipeline under a load that rises and falls, and the same simulated (§6.4) |
 //! | [`allocator`] | optimality and speed of the allocator and the balancer (§4, §6.5) |
 
 mod allocator;
@@ -14,6 +15,7 @@ mod capacity;
 mod day;
 mod dropping;
 mod field;
+mod live;
 mod objectives;
 
 use std::path::PathBuf;
@@ -51,6 +53,13 @@ pub(crate) struct Args {
     /// first day, at its own speed, and 86400 all of that.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(60..=86_400))]
     seconds: u32,
+    /// Serve this app, a pipeline, live in this process under a load that rises and falls, instead, and compare it with the simulator: twice
+    /// `--live-seconds`, after the app was measured.
+    #[arg(long, value_name = "APP")]
+    live: Option<PathBuf>,
+    /// How long each live run lasts.
+    #[arg(long, value_name = "SECONDS", default_value_t = 90, requires = "live", value_parser = clap::value_parser!(u32).range(10..=86_400))]
+    live_seconds: u32,
     /// Workers of the cluster; the paper has 20.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(3..=1_000))]
     workers: u32,
@@ -70,7 +79,10 @@ pub(crate) struct Args {
 /// # Errors
 /// When a pipeline or trace cannot be read, the pipeline cannot be planned, or a picture not be written.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Reproduction> {
-    let named = args.pipeline.read()?;
+    if let Some(app) = &args.live {
+        return live::run(app, &args.out, args.live_seconds, args.seed);
+    }
+    let named = args.pipeline.read(None)?;
     let mut found = Reproduction {
         system: "loki",
         assumptions: assumptions(args),
@@ -127,25 +139,22 @@ fn field(
 ) -> anyhow::Result<Field> {
     let seconds = args.seconds as usize;
     let peak_qps = PEAK * hardware_qps;
-    let trace = match args.trace.read()? {
-        Some(trace) => {
-            let busy = trace.without_idle_seconds()?;
-            let day = busy.excerpt(0, busy.seconds().min(DAY_S))?;
-            let (part, from) = day.around_busiest(seconds)?;
-            assumed.push(format!(
-                "the load: {} s around the busiest second of the first day in the file, from second {from} with requests on",
-                part.seconds()
-            ));
-            part
-        }
-        None => {
-            assumed.push(format!(
-                "the load: a generated day that goes by in {seconds} s, between {TROUGH} and all of its peak, with {} % noise (seed {})",
-                100.0 * NOISE,
-                args.seed
-            ));
-            generated(seconds, args.seed)?
-        }
+    let trace = if let Some(trace) = args.trace.read()? {
+        let busy = trace.without_idle_seconds()?;
+        let day = busy.excerpt(0, busy.seconds().min(DAY_S))?;
+        let (part, from) = day.around_busiest(seconds)?;
+        assumed.push(format!(
+            "the load: {} s around the busiest second of the first day in the file, from second {from} with requests on",
+            part.seconds()
+        ));
+        part
+    } else {
+        assumed.push(format!(
+            "the load: a generated day that goes by in {seconds} s, between {TROUGH} and all of its peak, with {} % noise (seed {})",
+            100.0 * NOISE,
+            args.seed
+        ));
+        generated(seconds, args.seed)?
     };
     assumed.push(format!(
         "the busiest second of the load has {PEAK} times what {} workers serve by hardware scaling, {peak_qps:.0} requests/s",

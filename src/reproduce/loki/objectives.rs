@@ -165,7 +165,9 @@ fn least(swept: &[Swept], pipeline: &Pipeline, highest: f64) -> Claim {
         .iter()
         .filter(|swept| swept.slo_ms < PAPER_LEAST_MS)
         .collect();
-    let met = below.iter().all(|swept| !(swept.violations() <= 0.5));
+    let met = below
+        .iter()
+        .all(|swept| swept.violations().is_nan() || swept.violations() > 0.5);
     let quickest = |task: &kaskade::plans::pipeline::Task| {
         let runs = task.variants.iter().filter_map(|variant| variant.latency_us(1));
         runs.fold(f64::INFINITY, f64::min)

@@ -170,7 +170,7 @@ fn measured(args: &Args, is_pipeline: bool) -> anyhow::Result<Measured> {
             notes: Vec::new(),
         }),
         None if is_pipeline => {
-            let named = args.pipeline.read()?;
+            let named = args.pipeline.read(None)?;
             Ok(Measured {
                 profile: named.pipeline.profile(),
                 path_accuracies: named.pipeline.path_accuracies(),
