@@ -95,6 +95,7 @@ fn doubling(app: &str, bar: f64) -> Plan {
         name: name.into(),
         task: None,
         variant: "doubler".into(),
+        partition: None,
         budget_us: None,
         profiled: None,
         exit,

@@ -70,6 +70,7 @@ fn plan() -> Plan {
                 name: "only".to_owned(),
                 task: None,
                 variant: "only".to_owned(),
+                partition: None,
                 budget_us: None,
                 profiled: None,
                 exit: Exit::Reply,

@@ -131,6 +131,7 @@ fn cascade() -> Plan {
         name: name.into(),
         task: None,
         variant: name.into(),
+        partition: None,
         budget_us: None,
         profiled: None,
         batching: BATCHING,

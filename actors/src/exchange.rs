@@ -251,7 +251,7 @@ impl Exchange {
     }
 
     fn destination<'a>(&self, from: &str, edge: &'a Edge) -> Destination<&'a str> {
-        routing::destination(edge, |replica| self.reachable(replica), self.draw(from))
+        routing::destination_from(edge, from, |replica| self.reachable(replica), self.draw(from))
     }
 
     fn to_replica(

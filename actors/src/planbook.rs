@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use kaskade_plans::{
     confidence::Calibration,
-    plan::{Batching, Edge, Exit, Gear, Plan, Stage},
+    plan::{Batching, Edge, Exit, Gear, Plan, Replica, Stage},
 };
 use thiserror::Error;
 use tokio::sync::watch;
@@ -137,14 +137,14 @@ impl Adopted {
             .as_ref()
     }
 
-    /// Names of the stages that run the variant, over all gears, each once.
-    pub fn stages_of(&self, variant: &str) -> Vec<String> {
+    /// Names of the stages that the replica runs, over all gears, each once: those of its variant, and of its slice of it.
+    pub fn stages_of(&self, replica: &Replica) -> Vec<String> {
         let mut names: Vec<String> = self
             .plan
             .gears
             .iter()
             .flat_map(|gear| &gear.wiring.stages)
-            .filter(|stage| stage.variant == variant)
+            .filter(|stage| stage.is_run_by(replica))
             .map(|stage| stage.name.clone())
             .collect();
         names.sort_unstable();

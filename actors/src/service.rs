@@ -212,6 +212,7 @@ pub fn single(app: &str, variant: &str, worker: &str, replicas: NonZeroU32, batc
                     name: variant.to_owned(),
                     task: None,
                     variant: variant.to_owned(),
+                    partition: None,
                     budget_us: None,
                     profiled: None,
                     exit: Exit::Reply,

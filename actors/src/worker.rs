@@ -268,7 +268,7 @@ impl Worker {
     fn serve_stages(&mut self, adopted: &Adopted) {
         let mut replicas = std::mem::take(&mut self.replicas);
         for hosted in replicas.values_mut() {
-            for stage in adopted.stages_of(&hosted.replica.variant) {
+            for stage in adopted.stages_of(&hosted.replica) {
                 if hosted.stages.contains(&stage) {
                     continue;
                 }

@@ -85,6 +85,7 @@ fn stage(task: &str, variant: &str, exit: Exit) -> Stage {
         name: format!("{task}-{variant}"),
         task: Some(task.into()),
         variant: variant.into(),
+        partition: None,
         exit,
         batching: Batching {
             max_wait_us: 500,

@@ -94,6 +94,7 @@ fn plan() -> Plan {
         name: name.into(),
         task: None,
         variant: variant.into(),
+        partition: None,
         budget_us: None,
         profiled: None,
         exit,

@@ -224,6 +224,7 @@ fn plan(regime: &Regime) -> Plan {
         name: (*name).to_owned(),
         task: None,
         variant: (*name).to_owned(),
+        partition: None,
         budget_us: None,
         profiled: None,
         exit: VARIANTS.get(place + 1).map_or(Exit::Reply, exit),

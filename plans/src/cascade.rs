@@ -336,6 +336,7 @@ fn build(profile: &Profile, family: &Family, exits: &Exits, options: &CascadeOpt
         name: (*name).to_owned(),
         task: None,
         variant: (*name).to_owned(),
+        partition: None,
         budget_us: None,
         profiled: None,
         exit: exit(bands, &names),

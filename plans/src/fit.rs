@@ -1,10 +1,12 @@
 //! Straight lines through measurements, beside the measurements (HybridServe §V-D: costs are close to linear in the batch size).
 
+use serde::Serialize;
+
 use crate::batching::RunTime;
 use crate::profile::BatchCost;
 
 /// A least-squares line.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LinearFit {
     /// Value at 0.
     pub intercept: f64,
@@ -79,6 +81,14 @@ pub fn batch_latency_s(costs: &[BatchCost], batch: u32) -> Option<f64> {
 /// Energy of a batch of this size, joules, by the same rule. `None` also if a needed measurement has none.
 pub fn batch_energy_j(costs: &[BatchCost], batch: u32) -> Option<f64> {
     batch_cost(costs, batch, |cost| cost.energy_j).filter(|energy| *energy >= 0.0)
+}
+
+/// Share of the device that a batch of this size keeps busy while it runs, in (0, 1]: its kernel time by the same rule, over its latency.
+/// `None` also if a needed measurement has none.
+pub fn batch_utilisation(costs: &[BatchCost], batch: u32) -> Option<f64> {
+    let kernel = batch_cost(costs, batch, |cost| Some(cost.utilisation? * cost.latency_s))?;
+    let share = kernel / batch_latency_s(costs, batch)?;
+    (share > 0.0).then(|| share.min(1.0))
 }
 
 fn batch_cost(costs: &[BatchCost], batch: u32, of: impl Fn(&BatchCost) -> Option<f64>) -> Option<f64> {
@@ -219,6 +229,21 @@ mod tests {
         assert_eq!(batch_latency_s(&one, 0), None);
         assert_eq!(batch_latency_s(&[], 1), None);
         assert_eq!(batch_latency_s(&[cost(1, f64::NAN, None)], 1), None);
+    }
+
+    #[test]
+    fn utilisation_follows_kernel_time() {
+        let with = |batch, latency_s, utilisation| BatchCost {
+            utilisation,
+            ..cost(batch, latency_s, None)
+        };
+        // A launch of 1 ms in which nothing runs, then 1 ms per request.
+        let costs = [with(1, 0.002, Some(0.5)), with(4, 0.005, Some(0.8))];
+        for (batch, share) in [(1, 0.5), (2, 2.0 / 3.0), (4, 0.8), (9, 0.9)] {
+            let found = batch_utilisation(&costs, batch).unwrap();
+            assert!((found - share).abs() < 1e-9, "{batch}: {found}");
+        }
+        assert_eq!(batch_utilisation(&[with(1, 0.002, None)], 1), None);
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::plan::Dropping;
+use crate::plan::{Dropping, Partition};
 
 /// Longest name; with the rest of a subject it stays far below what a broker accepts.
 const LONGEST_NAME: usize = 64;
@@ -132,6 +132,40 @@ pub enum Problem {
         /// What the stage runs.
         expected: String,
     },
+    /// A replica is listed for a stage whose slice of the variant it does not hold.
+    #[error(
+        "replica `{replica}` holds {actual}, and the stage {expected}; list the replicas of the stage's own slice"
+    )]
+    WrongSlice {
+        /// The replica.
+        replica: String,
+        /// What it holds.
+        actual: Slice,
+        /// What the stage runs.
+        expected: Slice,
+    },
+    /// A stage of a slice that is not the last does not lead on to the next slice, or something else leads into one that is not
+    /// the first.
+    #[error(
+        "leads to {found} of `{variant}` where only {expected} can follow; chain a variant's slices by `next`, first to last"
+    )]
+    BrokenChain {
+        /// The variant whose slices are chained.
+        variant: String,
+        /// Where the edge leads.
+        found: Slice,
+        /// Where it may lead.
+        expected: Slice,
+    },
+    /// The stage of a slice that is not the last does not exit by `next`.
+    #[error("is not `next`, and the stage runs {slice}; only the last slice of a model answers")]
+    NotChained {
+        /// What the stage runs.
+        slice: Slice,
+    },
+    /// Pairs of senders and receivers on an edge that is no `next`.
+    #[error("is only for `next`; every other edge goes by `shares`")]
+    PairsOutsideNext,
     /// An edge leads to a task one of whose stages comes before the edge.
     #[error(
         "leads to task `{task}`, whose stage `{stage}` is not a later one; edges only lead forward, to any stage of a task"
@@ -176,11 +210,13 @@ pub enum Problem {
         /// The variant.
         variant: String,
     },
-    /// No replica runs the stage's variant.
-    #[error("no replica in `placement` runs `{variant}`")]
+    /// No replica runs the stage's variant, or none the stage's slice of it.
+    #[error("no replica in `placement` runs `{variant}`{}", .slice.map_or_else(String::new, |slice| format!(", {slice}")))]
     NoReplica {
         /// The variant.
         variant: String,
+        /// The slice, where it is not the whole model.
+        slice: Option<Slice>,
     },
     /// A member of an ensemble does not reply, or stands for a task.
     #[error(
@@ -201,6 +237,19 @@ pub enum Problem {
         /// The number of samples.
         expected: usize,
     },
+}
+
+/// A slice of a model, or the whole of it, in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slice(pub Option<Partition>);
+
+impl fmt::Display for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => write!(f, "the whole model"),
+            Some(Partition { index, of }) => write!(f, "slice {index} of {of}"),
+        }
+    }
 }
 
 /// Why a plan or profile file was not read or written.

@@ -31,6 +31,7 @@
 //! | [`run_time`] | how long a batch will take, learned while serving |
 //! | [`liveness`] | who is alive, judged by heartbeats |
 //! | [`load`] | how much load there is, counted by several ingresses |
+//! | [`placement`] | replicas and partitions of a cascade on devices (HybridServe) |
 //! | [`gears`] | gear plans: cascades, placement and batching by load |
 //! | [`shifting`] | which gear for which load |
 //! | [`drift`] | whether the load still is what the plan was made for |
@@ -45,6 +46,7 @@ pub mod batching;
 pub mod cascade;
 pub mod confidence;
 pub mod demand;
+mod difficulty;
 pub mod drift;
 pub mod energy;
 pub mod fit;
@@ -58,6 +60,7 @@ pub mod load;
 pub mod lp;
 pub mod manager;
 pub mod pipeline;
+pub mod placement;
 pub mod plan;
 pub mod profile;
 pub mod rerouting;

@@ -99,6 +99,21 @@ pub fn destination(edge: &Edge, alive: impl Fn(&str) -> bool, draw: f64) -> Dest
         .map_or(Destination::QueueGroup, Destination::Replica)
 }
 
+/// Picks the replica for one request that this replica sends: its partner on the edge while that lives, so that what goes from
+/// partition to partition stays in one copy of the model; otherwise as [`destination`].
+pub fn destination_from<'a>(
+    edge: &'a Edge,
+    sender: &str,
+    alive: impl Fn(&str) -> bool,
+    draw: f64,
+) -> Destination<&'a str> {
+    let partner = edge.pairs.get(sender).filter(|partner| alive(partner));
+    partner.map_or_else(
+        || destination(edge, &alive, draw),
+        |partner| Destination::Replica(partner),
+    )
+}
+
 /// The living replicas that have a share, each with the sum of the shares up to and with its own.
 fn summed<R: Copy>(
     shares: impl Iterator<Item = (R, f64)> + Clone,
@@ -246,12 +261,12 @@ mod tests {
 
     fn shared(shares: &[(&str, f64)], backup: &[&str]) -> Edge {
         Edge {
-            stage: "s".into(),
             shares: shares
                 .iter()
                 .map(|(id, share)| ((*id).to_owned(), *share))
                 .collect(),
             backup: backup.iter().map(|id| (*id).to_owned()).collect(),
+            ..Edge::to("s")
         }
     }
 
@@ -287,6 +302,18 @@ mod tests {
     }
 
     #[test]
+    fn a_partner_gets_all_of_its_senders_requests_while_it_lives() {
+        let edge = Edge {
+            pairs: [("x".to_owned(), "b".to_owned())].into(),
+            ..shared(&[("a", 1.0), ("b", 0.0)], &[])
+        };
+        let to = |sender, dead: &'static str| destination_from(&edge, sender, move |id| id != dead, 0.5);
+        assert_eq!(to("x", ""), Destination::Replica("b"));
+        assert_eq!(to("x", "b"), Destination::Replica("a"));
+        assert_eq!(to("y", ""), Destination::Replica("a"));
+    }
+
+    #[test]
     fn draws_are_even() {
         let mut tenths = [0; 10];
         (0..1000).for_each(|count| tenths[(draw(count) * 10.0) as usize] += 1);
@@ -307,7 +334,7 @@ mod tests {
             dead in prop::collection::btree_set("[a-f]", 0..6),
             draw in 0.0..1.0_f64,
         ) {
-            let edge = Edge { stage: "s".into(), shares: shares.clone(), backup: vec![] };
+            let edge = Edge { shares: shares.clone(), ..Edge::to("s") };
             let living = shares.iter().any(|(id, share)| *share > 0.0 && !dead.contains(id));
             match destination(&edge, |id| !dead.contains(id), draw) {
                 Destination::Replica(id) => prop_assert!(shares[id] > 0.0 && !dead.contains(id)),
@@ -322,7 +349,7 @@ mod tests {
             dead in prop::collection::btree_set("[a-h]", 0..8),
             draws in prop::collection::vec(0.0..1.0_f64, 20),
         ) {
-            let edge = Edge { stage: "s".into(), shares, backup };
+            let edge = Edge { shares, backup, ..Edge::to("s") };
             let shares: Vec<(&str, f64)> = edge.shares.iter().map(|(id, share)| (id.as_str(), *share)).collect();
             let backup: Vec<&str> = edge.backup.iter().map(String::as_str).collect();
             let living = Living::of(&shares, &backup, |id| !dead.contains(id));

@@ -6,7 +6,8 @@
 //!
 //! What is taken for true:
 //! - A batch takes what the profile measured for its size ([`crate::fit::batch_latency_s`]); a partition takes its part of
-//!   that. Replicas that share a device [concurrently](crate::plan::Sharing::Concurrent) do not slow each other down.
+//!   that. Replicas that share a device [concurrently](crate::plan::Sharing::Concurrent) do not slow each other down, unless
+//!   [`SimConfig::contention`] says so.
 //! - A request joins a queue one hop after it was sent on, and its replica is chosen there and then. All hops between stages
 //!   take equally long.
 //! - An edge without shares leads to any living replica of the stage's variant with equal chance, as the broker's queue group
@@ -33,6 +34,7 @@ mod batches;
 mod branches;
 mod compile;
 mod config;
+mod contention;
 mod control;
 mod controller;
 mod copies;
@@ -52,7 +54,7 @@ mod run_times;
 mod timeline;
 mod world;
 
-pub use config::{Change, Loading, MeasuredCopies, Power, ReplicaEvent, SimConfig, SimError};
+pub use config::{Change, Loading, MeasuredCopies, Power, ReplicaEvent, SimConfig, SimError, Spare};
 pub use controller::{Controller, Factor, Look, ReplicaLook};
 pub use histogram::{LatencyHistogram, LatencySummary};
 pub use observer::{Answered, Loss, Lost, Observer, Run, Sink, Tick};

@@ -98,6 +98,7 @@ pub fn cascade(app: &str) -> Plan {
         name: name.into(),
         task: None,
         variant: name.into(),
+        partition: None,
         budget_us: None,
         profiled: None,
         exit,

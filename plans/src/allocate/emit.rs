@@ -314,6 +314,7 @@ impl Emitter<'_> {
             name: own.variant.clone(),
             task: Some(own.task.clone()),
             variant: own.variant.clone(),
+            partition: None,
             exit: if children.is_empty() {
                 Exit::Reply
             } else {
@@ -345,9 +346,9 @@ impl Emitter<'_> {
         let backups = self.balanced.backups.get(table.to).into_iter().flatten();
         let backup = backups.flat_map(|(place, _)| self.replicas.get(*place).into_iter().flatten());
         Edge {
-            stage: named.map(|own| own.variant.clone()).unwrap_or_default(),
             shares,
             backup: backup.cloned().collect(),
+            ..Edge::to(named.map(|own| own.variant.clone()).unwrap_or_default())
         }
     }
 }

@@ -117,6 +117,7 @@ impl Parts<'_> {
             name: self.models.name(*model).to_owned(),
             task: None,
             variant: self.models.name(*model).to_owned(),
+            partition: None,
             budget_us: None,
             profiled: None,
             exit: match (cascade.thresholds.get(place), edges.get(place + 1)) {

@@ -280,6 +280,7 @@ fn gear(models: &Models, ensemble: &Ensemble, autoscale: &Autoscale) -> Gear {
         name: models.name(*model).to_owned(),
         task: None,
         variant: models.name(*model).to_owned(),
+        partition: None,
         budget_us: None,
         profiled: None,
         exit: Exit::Reply,

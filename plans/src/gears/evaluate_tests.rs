@@ -37,6 +37,7 @@ fn alone(variant: &str) -> Plan {
                     name: variant.into(),
                     task: None,
                     variant: variant.into(),
+                    partition: None,
                     budget_us: None,
                     profiled: None,
                     exit: Exit::Reply,

@@ -4,16 +4,12 @@
 //! is in the two tables below: rough figures of such models on such a GPU, and answers drawn from a model of difficulty. Whoever
 //! prints a result that rests on them prints [`StatedWorkload::assumptions`] beside it.
 //!
-//! The answers: sample `j` has a difficulty that all variants share, variant `i` a margin
-//! `y_ij = c_i + sqrt(rho) d_j + sqrt(1 - rho) e_ij` with standard normal `d` and `e`, and is right where the margin is positive; `c_i` is
-//! set so that its accuracy is the stated one, to a sample. Its confidence is the chance to be right of someone who sees the
-//! margin blurred by noise of deviation `tau`: calibrated, informative, and more so the smaller `tau` is.
+//! How the answers are drawn: [`crate::difficulty`].
 
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
 use crate::confidence::{Calibration, Estimator};
+use crate::difficulty::Difficulty;
 use crate::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
 
 /// A workload whose figures are stated, not measured.
@@ -194,12 +190,15 @@ impl StatedWorkload {
 
     /// The profile that the figures describe. The same every time.
     pub fn profile(&self) -> Profile {
-        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
-        let difficulties: Vec<f64> = (0..self.samples).map(|_| normal(&mut rng)).collect();
-        let labels: Vec<u32> = (0..self.samples)
-            .map(|_| rng.random_range(0..self.classes))
-            .collect();
-        let profiled = |variant: &StatedVariant| VariantProfile {
+        let difficulty = Difficulty {
+            samples: self.samples,
+            classes: self.classes,
+            shared: self.shared_difficulty,
+            blur: self.blur,
+            seed: self.seed,
+        };
+        let answers = difficulty.answers(self.variants.iter().map(|variant| variant.accuracy));
+        let profiled = |(variant, validation): (&StatedVariant, Validation)| VariantProfile {
             name: variant.name.clone(),
             parameters: variant.parameters,
             costs: self.costs(variant),
@@ -211,7 +210,7 @@ impl StatedWorkload {
                 before: 0.0,
                 after: 0.0,
             },
-            validation: self.answers(variant, &difficulties, &labels, &mut rng),
+            validation,
         };
         Profile {
             version: PROFILE_VERSION,
@@ -220,7 +219,7 @@ impl StatedWorkload {
             energy_source: "not stated".to_owned(),
             estimator: Estimator::MaxSquared,
             samples: self.samples,
-            variants: self.variants.iter().map(profiled).collect(),
+            variants: self.variants.iter().zip(answers).map(profiled).collect(),
         }
     }
 
@@ -234,61 +233,6 @@ impl StatedWorkload {
         };
         self.batches.iter().map(cost).collect()
     }
-
-    fn answers(
-        &self,
-        variant: &StatedVariant,
-        difficulties: &[f64],
-        labels: &[u32],
-        rng: &mut ChaCha8Rng,
-    ) -> Validation {
-        let (shared, own) = (
-            self.shared_difficulty.sqrt(),
-            (1.0 - self.shared_difficulty).sqrt(),
-        );
-        let ease: Vec<f64> = difficulties
-            .iter()
-            .map(|hard| shared * hard + own * normal(rng))
-            .collect();
-        let skill = skill(&ease, variant.accuracy);
-        let mut answers = Validation::default();
-        for (ease, label) in ease.iter().zip(labels) {
-            let margin = skill + ease;
-            let seen = margin + self.blur * normal(rng);
-            answers.correct.push(margin > 0.0);
-            answers.confidences.push(chance(seen, skill, self.blur));
-            let other = rng.random_range(1..self.classes.max(2));
-            let wrong = (label + other) % self.classes.max(2);
-            answers
-                .predictions
-                .push(if margin > 0.0 { *label } else { wrong });
-        }
-        answers
-    }
-}
-
-/// The `c` at which the stated share of the margins is positive.
-fn skill(ease: &[f64], accuracy: f64) -> f64 {
-    let mut sorted = ease.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let wrong = ((1.0 - accuracy) * sorted.len() as f64).round() as usize;
-    let last_wrong = wrong.checked_sub(1).and_then(|place| sorted.get(place));
-    last_wrong.map_or(0.0, |last_wrong| -last_wrong)
-}
-
-/// The chance that a margin, normal around `skill` with deviation 1, is positive when it looks like `seen` through noise.
-fn chance(seen: f64, skill: f64, blur: f64) -> f64 {
-    let noise = blur * blur;
-    let mean = skill + (seen - skill) / (1.0 + noise);
-    let deviation = (noise / (1.0 + noise)).sqrt();
-    // The logistic curve nearest to the normal distribution's.
-    1.0 / (1.0 + (-1.702 * mean / deviation).exp())
-}
-
-/// A standard normal draw (Box and Muller).
-fn normal(rng: &mut ChaCha8Rng) -> f64 {
-    let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
-    radius * (std::f64::consts::TAU * rng.random::<f64>()).cos()
 }
 
 #[cfg(test)]

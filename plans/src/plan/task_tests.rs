@@ -12,6 +12,7 @@ fn stage(task: &str, variant: &str, exit: Exit) -> Stage {
         name: format!("{task}-{variant}"),
         task: Some(task.into()),
         variant: variant.into(),
+        partition: None,
         exit,
         batching: Batching::default(),
         budget_us: Some(20_000),
@@ -24,9 +25,9 @@ fn stage(task: &str, variant: &str, exit: Exit) -> Stage {
 
 fn edge(stage: &str, shares: &[(&str, f64)], backup: &[&str]) -> Edge {
     Edge {
-        stage: stage.into(),
         shares: shares.iter().map(|(id, share)| ((*id).into(), *share)).collect(),
         backup: backup.iter().map(|id| (*id).into()).collect(),
+        ..Edge::to(stage)
     }
 }
 

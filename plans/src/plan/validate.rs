@@ -1,6 +1,7 @@
 //! What makes a plan sound. Everything that serves relies on it and checks nothing of it again.
 
 mod graph;
+mod slices;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -31,6 +31,7 @@ fn stage(variant: &str, exit: Exit) -> Stage {
         name: variant.into(),
         task: None,
         variant: variant.into(),
+        partition: None,
         budget_us: None,
         profiled: None,
         exit,

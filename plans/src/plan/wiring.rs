@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{Partition, Replica};
+
 /// A small directed acyclic graph of stages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -57,6 +59,10 @@ pub struct Stage {
     pub task: Option<String>,
     /// The variant that its replicas run.
     pub variant: String,
+    /// The slice of the variant's layers that its replicas hold; absent for the whole model. The stages of a variant's slices
+    /// follow each other by `next`, with no router between (HybridServe §V-A), and the last has the variant's exit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<Partition>,
     /// What happens to a result.
     pub exit: Exit,
     /// When a replica's queue becomes a batch.
@@ -71,6 +77,11 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// Whether the replica runs what the stage needs: its variant, and the same slice of it.
+    pub fn is_run_by(&self, replica: &Replica) -> bool {
+        self.variant == replica.variant && self.partition == replica.partition
+    }
+
     /// Whether both serve the same task, or are the same stage.
     pub fn is_sibling(&self, other: &Self) -> bool {
         if self.task.is_some() {
@@ -156,6 +167,10 @@ pub struct Edge {
     /// Replicas with leftover capacity, best first, for rerouting (Loki §5.1).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backup: Vec<String>,
+    /// Sending replica to the one it sends to, for `next`: the partitions of one copy of a model are a chain, and hidden states
+    /// stay in it. Who is not named here, and whose partner is gone, sends by the shares.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pairs: BTreeMap<String, String>,
 }
 
 impl Edge {
@@ -165,6 +180,7 @@ impl Edge {
             stage: stage.into(),
             shares: BTreeMap::new(),
             backup: Vec::new(),
+            pairs: BTreeMap::new(),
         }
     }
 }

@@ -121,14 +121,22 @@ impl<O: Observer> Engine<'_, O> {
         let device = self.fleet.devices.get_mut(replica.device as usize);
         let follows = device.is_some_and(|device| device.batch_starts(now));
         let turnaround_us = if follows { self.config.turnaround_us } else { 0 };
-        let until = now.saturating_add(cost.run_us + turnaround_us);
+        let run_us = cost.run_us + turnaround_us;
+        let until = now.saturating_add(run_us);
         replica.run = Some(Running { from: now, until });
+        let on = replica.device;
         if let Some(variant) = self.report.variants.get_mut(replica.variant as usize) {
             variant.batches += 1;
             variant.runs += size as u64;
         }
-        self.batches_j += cost.energy_j;
-        self.agenda.add(until, Event::RunEnds(number));
+        if let Some(device) = self.fleet.devices.get_mut(on as usize) {
+            device.batches_j += cost.energy_j;
+        }
+        if self.config.contention {
+            self.joins_others(number, on, run_us, cost.kernel);
+        } else {
+            self.agenda.add(until, Event::RunEnds(number));
+        }
     }
 
     /// A batch has run: the next one starts, then the results go their ways, in the order in which the actors do it.
@@ -178,6 +186,16 @@ impl<O: Observer> Engine<'_, O> {
             return;
         };
         device.batch_ends(now);
+        if self.config.contention {
+            let on = replica.device;
+            self.leaves_others(number, on);
+        }
+        let Some(replica) = self.fleet.replicas.get(number as usize) else {
+            return;
+        };
+        let Some(device) = self.fleet.devices.get_mut(replica.device as usize) else {
+            return;
+        };
         if sharing == Sharing::Exclusive
             && let Some(next) = device.turns.release(number)
         {

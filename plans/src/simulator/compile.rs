@@ -94,6 +94,8 @@ const REPLY: usize = 0;
 pub(super) enum CompiledExit {
     Reply,
     Forward(u32),
+    /// Along an edge that pairs senders with receivers.
+    Paired(u32),
     /// Edges with the number of copies.
     FanOut(Vec<(u32, Copies)>),
 }
@@ -101,15 +103,23 @@ pub(super) enum CompiledExit {
 #[derive(Debug, Clone)]
 pub(super) struct CompiledEdge {
     pub(super) stage: u16,
-    /// The variant of that stage, whose living replicas are the queue group.
-    pub(super) variant: u32,
+    /// The variant of that stage and its slice, whose living replicas are the queue group.
+    pub(super) kind: u32,
     pub(super) shares: Vec<(u32, f64)>,
     pub(super) backup: Vec<u32>,
+    /// By sender, the replica that gets all it sends.
+    pub(super) pairs: Vec<(u32, u32)>,
     /// The stages of its task by variant; empty where it leads to a stage without a task.
     siblings: Vec<(u32, u16)>,
 }
 
 impl CompiledEdge {
+    /// The replica that gets all that this one sends along the edge.
+    pub(super) fn partner(&self, sender: u32) -> Option<u32> {
+        let found = self.pairs.binary_search_by_key(&sender, |(from, _)| *from).ok()?;
+        self.pairs.get(found).map(|(_, to)| *to)
+    }
+
     /// The stage at which a replica of this variant handles what comes along the edge
     /// ([`Wiring::stage_for`](crate::plan::Wiring::stage_for)).
     #[inline]
@@ -186,11 +196,18 @@ impl Compiled {
     fn edge(&mut self, edge: &Edge, stages: &Stages<'_>) -> u32 {
         let replica = |id: &String| stages.names.replica(id);
         let shares = edge.shares.iter();
+        let mut pairs: Vec<(u32, u32)> = edge
+            .pairs
+            .iter()
+            .map(|(from, to)| (replica(from), replica(to)))
+            .collect();
+        pairs.sort_unstable();
         self.edges.push(CompiledEdge {
             stage: stages.number(&edge.stage) as u16,
-            variant: stages.variant_of(edge),
+            kind: stages.kind_of(edge),
             shares: shares.map(|(id, share)| (replica(id), *share)).collect(),
             backup: edge.backup.iter().map(replica).collect(),
+            pairs,
             siblings: stages.siblings(edge),
         });
         self.edges.len() as u32 - 1
@@ -231,7 +248,10 @@ impl Compiled {
         for (way, number) in ways.iter_mut().skip(1) {
             let exit = match way {
                 Route::Reply => continue,
-                Route::Forward(edge) => CompiledExit::Forward(self.edge(edge, stages)),
+                Route::Forward(edge) if edge.pairs.is_empty() => {
+                    CompiledExit::Forward(self.edge(edge, stages))
+                }
+                Route::Forward(edge) => CompiledExit::Paired(self.edge(edge, stages)),
                 Route::FanOut(children) => {
                     let children = children.iter();
                     let copies =

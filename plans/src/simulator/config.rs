@@ -48,8 +48,15 @@ pub struct SimConfig {
     pub timeline: Vec<ReplicaEvent>,
     /// Ids of the replicas that do not run at the start.
     pub initially_down: Vec<String>,
+    /// Whether batches that run on a shared device at once slow each other down. If so, each wants the share of the device that was
+    /// measured of it ([`BatchCost::utilisation`](crate::profile::BatchCost::utilisation), all of it where nothing was); when together
+    /// they want more than there is, all of them advance as many times slower (HybridServe §V-B). If not, a shared device runs
+    /// everything at full speed. Devices that are taken in turns do not know it.
+    pub contention: bool,
     /// How joules are reckoned; absent: they stay unknown.
     pub power: Option<Power>,
+    /// Devices of the deployment that host nothing.
+    pub spare: Option<Spare>,
     /// Time between two looks of a [`Controller`](super::Controller).
     pub look_us: u64,
     /// How long models take to load.
@@ -109,7 +116,9 @@ impl Default for SimConfig {
             detection_us: BEAT_PERIOD_US * MISSED_BEATS + BEAT_PERIOD_US / 2,
             timeline: Vec::new(),
             initially_down: Vec::new(),
+            contention: false,
             power: None,
+            spare: None,
             look_us: 1_000_000,
             loading: Loading::default(),
             copies: Vec::new(),
@@ -170,11 +179,12 @@ impl SimConfig {
             let sound = (0.0..=1.0).contains(accuracy);
             within("path_accuracies", *accuracy, sound, "in [0, 1]")?;
         }
-        let watts = match self.power {
+        let mut watts = match self.power {
             Some(Power::Modelled(model)) => vec![model.idle_watts, model.active_watts_per_core],
             Some(Power::Profiled { idle_watts }) => vec![idle_watts],
             None => Vec::new(),
         };
+        watts.extend(self.spare.map(|spare| spare.watts));
         let sound = |watts: &f64| watts.is_finite() && *watts >= 0.0;
         let mut unsound = watts.into_iter().filter(|watts| !sound(watts));
         unsound.next().map_or(Ok(()), |watts| {
@@ -211,13 +221,23 @@ pub enum Change {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Power {
-    /// By stated power of every device that has a running replica; a busy device counts as one core.
+    /// By stated power of every device that has a running replica; a busy device counts as one core, and with
+    /// [`SimConfig::contention`] as the share of one that its batches use.
     Modelled(EnergyModel),
     /// By what the profile measured of every batch, and this much for every device that has a running replica, watts.
     Profiled {
         /// Power drawn whether it works or not, watts.
         idle_watts: f64,
     },
+}
+
+/// Devices that belong to a deployment and host nothing of it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Spare {
+    /// How many.
+    pub devices: u32,
+    /// What each draws, watts.
+    pub watts: f64,
 }
 
 /// Why a simulation cannot be set up.

@@ -39,8 +39,6 @@ pub(super) struct Engine<'a, O> {
     pub(super) report: Report,
     /// Requests without an outcome.
     pub(super) in_flight: usize,
-    /// Joules of the batches; NaN once one of them is unknown.
-    pub(super) batches_j: f64,
     /// Requests that a poll found to be late. Empty between events.
     pub(super) late: Vec<Task>,
     /// Room for a batch. Empty between events.
@@ -91,7 +89,6 @@ impl<'a, O: Observer> Engine<'a, O> {
             replanning,
             report,
             in_flight: 0,
-            batches_j: 0.0,
             late: Vec::new(),
             spare: Vec::new(),
             admission: config.admission.map(Admission::new),
@@ -374,6 +371,10 @@ impl<'a, O: Observer> Engine<'a, O> {
                 let edge = *edge;
                 self.pass_on(task, replica, variant, edge);
             }
+            Some(CompiledExit::Paired(edge)) => {
+                let edge = *edge;
+                self.pass_to_partner(task, replica, variant, edge);
+            }
             Some(CompiledExit::FanOut(_)) => {
                 let plan = Arc::clone(plan);
                 self.fan_out(&plan, task, replica, variant, outcome);
@@ -406,8 +407,7 @@ impl<'a, O: Observer> Engine<'a, O> {
         self.report.branches_left = self.branches.in_use();
         self.report.take_paths(&self.paths, &self.world);
         let end = self.now.max(self.report.duration_us);
-        self.report.take_devices(&self.fleet, end);
-        self.report.energy_j = self.report.energy(self.config.power, self.batches_j);
+        self.report.take_devices(&self.fleet, end, self.config);
         self.report
     }
 }

@@ -11,9 +11,9 @@ use crate::routing::{Destination, Living};
 #[derive(Debug)]
 struct EdgeNow {
     living: Living<u32>,
-    /// The stage it names and that stage's variant.
+    /// The stage it names, and that stage's variant and slice.
     stage: u16,
-    variant: u32,
+    kind: u32,
 }
 
 /// A plan that is or was in force, and where its edges lead at present.
@@ -23,7 +23,7 @@ pub(super) struct Epoch {
     /// Requests that have a place and were admitted under it.
     flights: u32,
     edges: Vec<EdgeNow>,
-    /// By variant, those of the plan's replicas that the broker knows.
+    /// By variant and slice, those of the plan's replicas that the broker knows.
     groups: Vec<Vec<u32>>,
 }
 
@@ -50,7 +50,7 @@ impl Epoch {
     #[inline]
     pub(super) fn group(&self, edge: u32) -> &[u32] {
         let edge = self.edges.get(edge as usize);
-        edge.and_then(|edge| self.groups.get(edge.variant as usize))
+        edge.and_then(|edge| self.groups.get(edge.kind as usize))
             .map_or(&[], Vec::as_slice)
     }
 
@@ -61,7 +61,7 @@ impl Epoch {
             .map(|edge| EdgeNow {
                 living: Living::of(&edge.shares, &edge.backup, alive),
                 stage: edge.stage,
-                variant: edge.variant,
+                kind: edge.kind,
             })
             .collect();
         self.groups.clear();
@@ -69,11 +69,11 @@ impl Epoch {
             let Some(replica) = fleet.replicas.get(*number as usize) else {
                 continue;
             };
-            let variant = replica.variant as usize;
-            if self.groups.len() <= variant {
-                self.groups.resize(variant + 1, Vec::new());
+            let kind = replica.kind as usize;
+            if self.groups.len() <= kind {
+                self.groups.resize(kind + 1, Vec::new());
             }
-            let group = self.groups.get_mut(variant);
+            let group = self.groups.get_mut(kind);
             if let Some(group) = group.filter(|_| replica.health == Health::Up) {
                 group.push(*number);
             }

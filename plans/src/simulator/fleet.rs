@@ -1,6 +1,7 @@
 //! The replicas and the devices, and who of them lives.
 
 use super::config::SimConfig;
+use super::contention::Sharers;
 use super::events::{NEVER, Task};
 use super::world::{KnownReplica, World};
 use crate::batching::BatchQueue;
@@ -40,6 +41,7 @@ impl Health {
 pub(super) struct ReplicaState {
     pub(super) variant: u32,
     pub(super) device: u32,
+    pub(super) kind: u32,
     pub(super) run_times: u32,
     pub(super) health: Health,
     pub(super) queue: BatchQueue<Task>,
@@ -73,6 +75,10 @@ pub(super) struct DeviceState {
     pub(super) turns: Turns<u32>,
     /// When a batch ended last.
     ended: Option<u64>,
+    /// Joules of its batches; NaN once one of them is unknown.
+    pub(super) batches_j: f64,
+    /// Who runs on it at once, where that slows them down.
+    pub(super) sharers: Sharers,
     busy: Meter,
     up: Meter,
 }
@@ -194,6 +200,7 @@ fn absent(number: u64, replica: &KnownReplica, config: &SimConfig) -> ReplicaSta
     ReplicaState {
         variant: replica.variant,
         device: replica.device,
+        kind: replica.kind,
         run_times: replica.run_times,
         health: Health::Down,
         queue: BatchQueue::new(Batching::default(), config.queue_capacity),

@@ -38,6 +38,23 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
+    /// Sends a result to the replica that the edge pairs its sender with, or as [`Self::pass_on`] where that one is gone.
+    #[inline(never)]
+    pub(super) fn pass_to_partner(&mut self, task: Task, replica: u32, variant: u32, edge: u32) {
+        let epoch = self.flights.get(task.flight).map(|flight| flight.epoch);
+        let plan = epoch.and_then(|epoch| Some(&self.epochs.get(epoch)?.plan));
+        let known = plan.and_then(|plan| plan.edges.get(edge as usize));
+        let fleet = &self.fleet;
+        let partner = known.and_then(|known| Some((known.partner(replica)?, known.stage)));
+        let partner = partner.filter(|(partner, _)| fleet.health(*partner).believed_alive());
+        match partner {
+            Some((partner, stage)) if task.copy == NO_COPY => {
+                self.send(Task { stage, ..task }, edge, partner);
+            }
+            _ => self.pass_on(task, replica, variant, edge),
+        }
+    }
+
     #[inline(never)]
     fn pass_branch_on(&mut self, task: Task, replica: u32, variant: u32, edge: u32) {
         let Some(epoch) = self.flights.get(task.flight).map(|flight| flight.epoch) else {

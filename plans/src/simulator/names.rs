@@ -106,6 +106,15 @@ impl<'a> Stages<'a> {
             .map_or(0, |(_, stage)| self.names.variant(&stage.variant))
     }
 
+    /// The number of the variant and slice of the stage that an edge names.
+    pub(super) fn kind_of(&self, edge: &Edge) -> u32 {
+        let Some((_, stage)) = self.stage(&edge.stage) else {
+            return 0;
+        };
+        let kind = (self.names.variant(&stage.variant), world::slice(stage.partition));
+        self.names.world.kinds.find(&kind).unwrap_or_default()
+    }
+
     /// The stages by variant at which what comes along an edge into a task is handled; none for a stage without a task.
     pub(super) fn siblings(&self, edge: &Edge) -> Vec<(u32, u16)> {
         let wiring = &self.gear.wiring;

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::branches::Paths;
-use super::config::Power;
+use super::config::{Power, SimConfig};
 use super::fleet::Fleet;
 use super::histogram::LatencyHistogram;
 use super::observer::Loss;
@@ -17,7 +17,7 @@ pub struct Report {
     pub requests: u64,
     /// Requests answered before their budget ended.
     pub answered: u64,
-    /// Of those, later than the objective ([`SimConfig::slo_us`](super::SimConfig::slo_us)).
+    /// Of those, later than the objective ([`SimConfig::slo_us`]).
     pub late: u64,
     /// Of those, with a right answer.
     pub right: u64,
@@ -73,8 +73,10 @@ pub struct Report {
     pub max_queue: usize,
     /// From the start until the last request had its outcome, microseconds.
     pub duration_us: u64,
-    /// Joules of all devices, idle included, where known.
+    /// Joules of all devices, idle and spare ones included, where known.
     pub energy_j: Option<f64>,
+    /// Of those, of the devices that host nothing ([`SimConfig::spare`]).
+    pub spare_j: Option<f64>,
     /// Events that the simulator worked off.
     pub events: u64,
 }
@@ -165,27 +167,24 @@ impl Report {
             .collect();
     }
 
-    pub(super) fn take_devices(&mut self, fleet: &Fleet, end: u64) {
+    pub(super) fn take_devices(&mut self, fleet: &Fleet, end: u64, config: &SimConfig) {
         for (device, state) in self.devices.iter_mut().zip(&fleet.devices) {
             (device.busy_us, device.up_us) = state.times(end);
             device.utilisation = device.busy_us as f64 / end.max(1) as f64;
-        }
-    }
-
-    /// Joules of all devices and of the batches, if known.
-    pub(super) fn energy(&self, power: Option<Power>, batches_j: f64) -> Option<f64> {
-        let mut joules = 0.0;
-        for device in &self.devices {
-            let (up_s, busy_s) = (device.up_us as f64 / 1e6, device.busy_us as f64 / 1e6);
-            joules += match power? {
-                Power::Modelled(model) => energy::modelled_joules(up_s, busy_s, model)?,
-                Power::Profiled { idle_watts } => up_s * idle_watts,
+            device.kernel_us = if config.contention {
+                state.sharers.used_us() as u64
+            } else {
+                device.busy_us
             };
+            (device.idle_j, device.busy_j) = device.joules(config.power, state.batches_j).unzip();
         }
-        if let Some(Power::Profiled { .. }) = power {
-            joules += batches_j;
-        }
-        joules.is_finite().then_some(joules)
+        let spare = config.spare.map_or(0.0, |spare| {
+            f64::from(spare.devices) * spare.watts * end as f64 / 1e6
+        });
+        self.spare_j = config.power.map(|_| spare);
+        let of_devices = self.devices.iter().map(DeviceReport::energy_j);
+        let of_devices: Option<f64> = of_devices.sum();
+        self.energy_j = self.spare_j.and_then(|spare| Some(spare + of_devices?));
     }
 }
 
@@ -296,6 +295,32 @@ pub struct DeviceReport {
     pub up_us: u64,
     /// `busy_us` over the whole duration, in [0, 1].
     pub utilisation: f64,
+    /// Time with a batch running, weighed by the share of the device that its batches used, microseconds; `busy_us` without
+    /// [`SimConfig::contention`].
+    pub kernel_us: u64,
+    /// Joules that it drew for having something loaded, where known.
+    pub idle_j: Option<f64>,
+    /// Joules that its batches drew on top, where known.
+    pub busy_j: Option<f64>,
+}
+
+impl DeviceReport {
+    /// Joules that it drew in all, where known.
+    pub fn energy_j(&self) -> Option<f64> {
+        Some(self.idle_j? + self.busy_j?)
+    }
+
+    fn joules(&self, power: Option<Power>, batches_j: f64) -> Option<(f64, f64)> {
+        let (up_s, kernel_s) = (self.up_us as f64 / 1e6, self.kernel_us as f64 / 1e6);
+        let (idle, busy) = match power? {
+            Power::Modelled(model) => {
+                let idle = energy::modelled_joules(up_s, 0.0, model)?;
+                (idle, energy::modelled_joules(up_s, kernel_s, model)? - idle)
+            }
+            Power::Profiled { idle_watts } => (up_s * idle_watts, batches_j),
+        };
+        (idle.is_finite() && busy.is_finite()).then_some((idle, busy))
+    }
 }
 
 /// A gear shift.

@@ -23,6 +23,8 @@ pub(super) struct Cost {
     pub(super) run_us: u64,
     /// Joules, NaN where unknown.
     pub(super) energy_j: f64,
+    /// Share of the device that it keeps busy, in (0, 1]; 1 where unknown.
+    pub(super) kernel: f64,
 }
 
 impl RunTimes {
@@ -69,6 +71,7 @@ impl RunTimes {
         Some(Cost {
             run_us: ((latency_s * 1e6).round() as u64).max(1),
             energy_j,
+            kernel: fit::batch_utilisation(&self.costs, batch).unwrap_or(1.0),
         })
     }
 }

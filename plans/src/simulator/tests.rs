@@ -14,6 +14,7 @@ mod pipelines;
 mod promises;
 mod queueing;
 mod replans;
+mod sharing;
 mod upheavals;
 
 pub(super) const BATCHING: Batching = Batching {
@@ -72,6 +73,7 @@ pub(super) fn stage(name: &str, exit: Exit, batching: Batching) -> Stage {
         name: name.into(),
         task: None,
         variant: name.into(),
+        partition: None,
         budget_us: None,
         profiled: None,
         exit,
@@ -400,6 +402,9 @@ fn partitions_take_their_part_of_the_time() {
         stage("m", Exit::Reply, BATCHING),
     ];
     stages[1].name = "second".into();
+    for (index, stage) in (0..).zip(&mut stages) {
+        stage.partition = Some(crate::plan::Partition { index, of: 2 });
+    }
     let mut gear = gear(0.0, None, stages);
     gear.wiring.entry.shares.insert("m-0".into(), 1.0);
     let mut plan = plan(&["m-0@a", "m-1@b"], Sharing::Exclusive, vec![gear]);

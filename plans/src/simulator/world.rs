@@ -19,13 +19,23 @@ pub(super) struct World {
     pub(super) tasks: Numbered<String>,
     pub(super) replicas: Vec<KnownReplica>,
     pub(super) run_times: Vec<RunTimes>,
+    /// Variants with the slice of them that a replica may hold: what a queue group has in common.
+    pub(super) kinds: Numbered<(u32, Slice)>,
     numbers: BTreeMap<ReplicaKey, u32>,
     /// By variant and number of partitions, the place in [`World::run_times`].
-    kinds: BTreeMap<(u32, u32), u32>,
+    timed: BTreeMap<(u32, u32), u32>,
+}
+
+/// Index and number of slices; absent for the whole model.
+pub(super) type Slice = Option<(u32, u32)>;
+
+/// A partition as a key.
+pub(super) fn slice(partition: Option<Partition>) -> Slice {
+    partition.map(|Partition { index, of }| (index, of))
 }
 
 /// Id, variant, device and slice.
-type ReplicaKey = (String, u32, u32, Option<(u32, u32)>);
+type ReplicaKey = (String, u32, u32, Slice);
 
 /// A replica of any plan.
 #[derive(Debug, Clone)]
@@ -33,6 +43,8 @@ pub(super) struct KnownReplica {
     pub(super) id: String,
     pub(super) variant: u32,
     pub(super) device: u32,
+    /// The number of its variant and slice.
+    pub(super) kind: u32,
     /// Its place in [`World::run_times`].
     pub(super) run_times: u32,
 }
@@ -93,7 +105,8 @@ impl World {
             let device = self
                 .devices
                 .number(&(replica.worker.clone(), replica.device.clone()));
-            let slice = replica.partition.map(|Partition { index, of }| (index, of));
+            let slice = slice(replica.partition);
+            let kind = self.kinds.number(&(variant, slice));
             let key = (replica.id.clone(), variant, device, slice);
             let run_times = self.run_times(plan, replica, variant, profile, config)?;
             let replicas = &mut self.replicas;
@@ -102,6 +115,7 @@ impl World {
                     id: replica.id.clone(),
                     variant,
                     device,
+                    kind,
                     run_times,
                 });
                 replicas.len() as u32 - 1
@@ -130,7 +144,7 @@ impl World {
         config: &SimConfig,
     ) -> Result<u32, SimError> {
         let parts = replica.partition.map_or(1, |slice| slice.of.max(1));
-        if let Some(known) = self.kinds.get(&(variant, parts)) {
+        if let Some(known) = self.timed.get(&(variant, parts)) {
             return Ok(*known);
         }
         let with_energy = matches!(config.power, Some(Power::Profiled { .. }));
@@ -138,7 +152,7 @@ impl World {
         let times = RunTimes::new(profiled(profile, &replica.variant)?, parts, largest, with_energy)?;
         self.run_times.push(times);
         let number = self.run_times.len() as u32 - 1;
-        self.kinds.insert((variant, parts), number);
+        self.timed.insert((variant, parts), number);
         Ok(number)
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::super::{Band, Batching, Child, Dropping, Edge, Exit, Replica, Stage, Target, Wiring};
-use super::{Known, variant};
-use crate::invalid::{Invalid, Path, Problem};
+use super::{Known, slices, variant};
+use crate::invalid::{Invalid, Path, Problem, Slice};
 
 /// How far the shares of an edge may sum from 1.
 const SHARE_SLACK: f64 = 1e-6;
@@ -20,6 +20,7 @@ pub(super) fn wiring(path: &Path<'_>, wiring: &Wiring, known: &Known<'_>) -> Res
             path.field("task").name(task)?;
         }
     }
+    slices::chained(path, wiring)?;
     let graph = Graph {
         stages: &wiring.stages,
         known,
@@ -41,14 +42,11 @@ struct Graph<'a> {
 impl Graph<'_> {
     fn stage(&self, path: &Path<'_>, index: usize, stage: &Stage) -> Result<(), Invalid> {
         variant(&path.field("variant"), &stage.variant, self.known)?;
-        if !self
-            .known
-            .replicas
-            .values()
-            .any(|replica| replica.variant == stage.variant)
-        {
+        let mut replicas = self.known.replicas.values();
+        if !replicas.any(|replica| stage.is_run_by(replica)) {
             return path.field("variant").fail(Problem::NoReplica {
                 variant: stage.variant.clone(),
+                slice: stage.partition.map(|partition| Slice(Some(partition))),
             });
         }
         batching(&path.field("batching"), stage.batching)?;
@@ -56,7 +54,11 @@ impl Graph<'_> {
         let exit = path.field("exit");
         match &stage.exit {
             Exit::Reply => Ok(()),
-            Exit::Next { to } => self.edge(&exit.field("to"), to, Some(index)),
+            Exit::Next { to } => {
+                let path = exit.field("to");
+                self.edge(&path, to, Some(index))?;
+                self.pairs(&path.field("pairs"), stage, to)
+            }
             Exit::FanOut { children } => self.children(&exit.field("children"), children, index),
             Exit::Bands { bands } => {
                 self.bands(&exit.field("bands"), bands, index)?;
@@ -186,9 +188,22 @@ impl Graph<'_> {
             let path = backup_path.index(index);
             path.new_name(id, &mut ids)?;
             let replica = self.replica(&path, id)?;
-            if stage.task.is_some() {
+            if stage.task.is_some() || replica.partition.is_some() {
                 self.serves(&path, replica, stage)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Pairs lead from replicas of the one stage to replicas of the other.
+    fn pairs(&self, path: &Path<'_>, from: &Stage, edge: &Edge) -> Result<(), Invalid> {
+        let Some(to) = self.stages.iter().find(|stage| stage.name == edge.stage) else {
+            return Ok(());
+        };
+        for (sender, receiver) in &edge.pairs {
+            let path = path.key(sender);
+            self.serves(&path, self.replica(&path, sender)?, from)?;
+            self.serves(&path, self.replica(&path, receiver)?, to)?;
         }
         Ok(())
     }
@@ -221,11 +236,19 @@ impl Graph<'_> {
         }
     }
 
-    /// Whether a replica runs the stage's variant, or any variant of its task.
+    /// Whether a replica runs the stage's slice of its variant, or any variant of its task.
     fn serves(&self, path: &Path<'_>, replica: &Replica, stage: &Stage) -> Result<(), Invalid> {
-        let mut siblings = self.stages.iter().filter(|other| other.is_sibling(stage));
-        if siblings.any(|sibling| sibling.variant == replica.variant) {
+        let siblings = || self.stages.iter().filter(|other| other.is_sibling(stage));
+        if siblings().any(|sibling| sibling.is_run_by(replica)) {
             return Ok(());
+        }
+        let mut same = siblings().filter(|sibling| sibling.variant == replica.variant);
+        if let Some(same) = same.next() {
+            return path.fail(Problem::WrongSlice {
+                replica: replica.id.clone(),
+                actual: Slice(replica.partition),
+                expected: Slice(same.partition),
+            });
         }
         path.fail(match &stage.task {
             Some(task) => Problem::NotOfTask {

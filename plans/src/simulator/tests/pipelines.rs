@@ -43,6 +43,7 @@ fn task_stage(variant: &str, exit: Exit) -> Stage {
         name: format!("{task}-{variant}"),
         task: Some(task.into()),
         variant: variant.into(),
+        partition: None,
         exit,
         batching: ONE_BY_ONE,
         budget_us: Some(2 * run_us),
@@ -52,9 +53,9 @@ fn task_stage(variant: &str, exit: Exit) -> Stage {
 
 fn edge(stage: &str, shares: &[(&str, f64)], backup: &[&str]) -> Edge {
     Edge {
-        stage: stage.into(),
         shares: shares.iter().map(|(id, share)| ((*id).into(), *share)).collect(),
         backup: backup.iter().map(|id| (*id).into()).collect(),
+        ..Edge::to(stage)
     }
 }
 

@@ -7,9 +7,9 @@ use super::*;
 /// Two gears of two and one stages on three devices, with a few requests, shifts and failures thrown in.
 fn service(sharing: Sharing, batching: Batching) -> (Plan, Profile) {
     let edge = |name: &str, shares: &[(&str, f64)], backup: &[&str]| Edge {
-        stage: name.into(),
         shares: shares.iter().map(|(id, share)| ((*id).into(), *share)).collect(),
         backup: backup.iter().map(|id| (*id).into()).collect(),
+        ..Edge::to(name)
     };
     let on = edge("t", &[("t-0", 0.4), ("t-1", 0.6)], &["s-0"]);
     let child = Child {

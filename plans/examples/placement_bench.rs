@@ -1,0 +1,257 @@
+//! How long placing takes, how it grows, and how good it is:
+//! `cargo run --release -p kaskade-plans --example placement_bench -- [families|growth|small|highs]`.
+//!
+//! `highs` needs the feature of that name; it gives HiGHS a minute (or as many seconds as the second argument says) per case.
+#![expect(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a benchmark prints, and looks at the clock"
+)]
+
+use std::time::{Duration, Instant};
+
+use kaskade_plans::cascade::{CascadeOptions, Objective, plan_cascade};
+use kaskade_plans::gears::DeviceSpec;
+use kaskade_plans::lp::Solver;
+use kaskade_plans::placement::stated::{StatedFamily, StatedModel, gpt, gpt_of_eight, t5, vit};
+use kaskade_plans::placement::{
+    Fleet, Goal, Placed, PlacementError, PlacementOptions, Proof, judge, plan_placement,
+};
+use kaskade_plans::plan::Plan;
+use kaskade_plans::profile::Profile;
+
+/// Twelve servers with one device each (§VI).
+const SERVERS: usize = 12;
+
+fn options(family: &StatedFamily, devices: usize, on_each_host: usize, goal: Goal) -> PlacementOptions {
+    let mut specs = DeviceSpec::fleet(devices, family.device.memory_bytes);
+    for (number, device) in specs.iter_mut().enumerate() {
+        device.worker = format!("w{}", number / on_each_host);
+        device.device = format!("cuda:{}", number % on_each_host);
+    }
+    PlacementOptions {
+        request_bytes: family.request_bytes,
+        hidden_bytes: family.hidden_bytes(),
+        layers: family.layers(),
+        ..PlacementOptions::new(specs, goal)
+    }
+}
+
+fn proof(placed: &Placed) -> String {
+    match placed.proof {
+        Proof::Optimal => "optimal".to_owned(),
+        Proof::Gap { gap, .. } => format!("gap {:.1} %", gap * 100.0),
+        Proof::NoBound => "no bound".to_owned(),
+    }
+}
+
+/// Construction of the cascade and placement, for each of the paper's families.
+fn families() {
+    for family in [t5(), gpt(), vit(), gpt_of_eight()] {
+        let profile = family.profile();
+        for objective in [Objective::Ap, Objective::Eo] {
+            let start = Instant::now();
+            let cascade = CascadeOptions {
+                objective: objective.clone(),
+                ..CascadeOptions::default()
+            };
+            let Ok(planned) = plan_cascade(&profile, &cascade) else {
+                continue;
+            };
+            let constructed = start.elapsed().as_secs_f64();
+            let options = options(&family, SERVERS, 1, Goal::Most);
+            let placed = plan_placement(&profile, &planned.plan, &options);
+            let both = start.elapsed().as_secs_f64();
+            let name = format!("{} {}", family.name, objective.name());
+            match placed {
+                Ok(placed) => println!(
+                    "{name:<10} construction {constructed:>6.2} s, with placement {both:>6.2} s: {:>8.1} requests/s, {:>3} instances, {:.3} ms of transfer \
+                     per request, {}",
+                    placed.qps,
+                    placed.plan.placement.len(),
+                    placed.overhead_per_request_s() * 1e3,
+                    proof(&placed),
+                ),
+                Err(error) => println!("{name:<10} {error}"),
+            }
+        }
+    }
+}
+
+/// A family of so many models between 20 million and 20 billion weights, and a cascade that asks all of them.
+fn made_up(models: usize) -> Option<(StatedFamily, Profile, Plan)> {
+    let model = |number: usize| {
+        let way = number as f64 / (models.max(2) - 1) as f64;
+        StatedModel {
+            name: format!("m{number}"),
+            parameters: (2e7 * 1_000_f64.powf(way)) as u64,
+            accuracy: 0.6 + 0.35 * way,
+            layers: 8 + (way * 56.0) as u32,
+            width: 256 + (way * 3_840.0) as u32,
+        }
+    };
+    let family = StatedFamily {
+        name: format!("made-up-{models}"),
+        models: (0..models).map(model).collect(),
+        ..gpt()
+    };
+    let profile = family.profile();
+    let options = CascadeOptions {
+        objective: Objective::Thresholds(vec![0.9; models - 1]),
+        skips: false,
+        exact_steps: 1,
+        ..CascadeOptions::default()
+    };
+    let planned = plan_cascade(&profile, &options).ok()?;
+    Some((family, profile, planned.plan))
+}
+
+/// A load that keeps the devices this busy, as the refusal of an impossible one says what is possible.
+fn load(profile: &Profile, plan: &Plan, options: &PlacementOptions, busy: f64) -> f64 {
+    let mut beyond = options.clone();
+    beyond.goal = Goal::Carry { qps: 1e12 };
+    match plan_placement(profile, plan, &beyond) {
+        Err(PlacementError::Overloaded { most_qps, .. }) => busy * most_qps,
+        _ => 1.0,
+    }
+}
+
+/// Planning time by models and devices, eight devices on a host, at 65 % of what the devices can do at all.
+fn growth() {
+    for models in [2, 4, 6, 8, 10] {
+        let Some((family, profile, plan)) = made_up(models) else {
+            continue;
+        };
+        for devices in [16, 64, 250, 1_000] {
+            let mut options = options(&family, devices, 8, Goal::Most);
+            let qps = load(&profile, &plan, &options, 0.65);
+            for goal in [Goal::Carry { qps }, Goal::Most] {
+                options.goal = goal;
+                let start = Instant::now();
+                let placed = plan_placement(&profile, &plan, &options);
+                let seconds = start.elapsed().as_secs_f64();
+                let what = match goal {
+                    Goal::Carry { .. } => "carry",
+                    Goal::Most => "most",
+                };
+                print!("{models:>2} models, {devices:>5} devices, {what:<5} {seconds:>7.2} s  ");
+                match placed {
+                    Ok(placed) => println!(
+                        "{:>9.1} requests/s, {:>5} instances on {:>4} devices, {:>6} combinations of {:>10.0}+, {:.4} ms per request, {}",
+                        placed.qps,
+                        placed.plan.placement.len(),
+                        placed.used(),
+                        placed.shapes.looked,
+                        placed.shapes.cuts,
+                        placed.overhead_per_request_s() * 1e3,
+                        proof(&placed),
+                    ),
+                    Err(error) => println!("{error}"),
+                }
+            }
+        }
+    }
+}
+
+/// What is proven at small sizes, and by whom.
+fn small() {
+    for family in [t5(), gpt(), vit()] {
+        let profile = family.profile();
+        for objective in [Objective::Ap, Objective::Eo] {
+            let cascade = CascadeOptions {
+                objective: objective.clone(),
+                ..CascadeOptions::default()
+            };
+            let Ok(planned) = plan_cascade(&profile, &cascade) else {
+                continue;
+            };
+            for devices in [2, 3, 4, 6] {
+                let mut options = options(&family, devices, 1, Goal::Most);
+                options.goal = Goal::Carry {
+                    qps: load(&profile, &planned.plan, &options, 0.5),
+                };
+                options.fleet = Fleet::All;
+                let start = Instant::now();
+                let placed = plan_placement(&profile, &planned.plan, &options);
+                let seconds = start.elapsed().as_secs_f64();
+                let name = format!("{} {}, {devices} devices", family.name, objective.name());
+                match placed {
+                    Ok(placed) => println!(
+                        "{name:<24} {seconds:>6.2} s  {:>3} instances, {:>2} programs, {:.4} ms per request, {}",
+                        placed.plan.placement.len(),
+                        placed.shapes.programs,
+                        placed.overhead_per_request_s() * 1e3,
+                        proof(&placed),
+                    ),
+                    Err(error) => println!("{name:<24} {error}"),
+                }
+            }
+        }
+    }
+}
+
+/// The search beside HiGHS with a minute, on the combinations that the search chose: 10 models on 16 devices, and smaller.
+fn highs(seconds: u64) {
+    for (models, devices, on_each_host) in [(4, 8, 4), (6, 8, 4), (8, 16, 4), (10, 16, 4), (10, 16, 1)] {
+        let Some((family, profile, plan)) = made_up(models) else {
+            continue;
+        };
+        for busy in [0.4, 0.65] {
+            let mut options = options(&family, devices, on_each_host, Goal::Most);
+            options.goal = Goal::Carry {
+                qps: load(&profile, &plan, &options, busy),
+            };
+            let start = Instant::now();
+            let placed = match plan_placement(&profile, &plan, &options) {
+                Ok(placed) => placed,
+                Err(error) => {
+                    println!(
+                        "{models} models, {devices} devices, {:.0} % busy: {error}",
+                        busy * 100.0
+                    );
+                    continue;
+                }
+            };
+            let ours_s = start.elapsed().as_secs_f64();
+            let limit = Some(Duration::from_secs(seconds));
+            let start = Instant::now();
+            let judged = judge::by_program(&profile, &placed, &options, Solver::Highs, limit, None);
+            let theirs_s = start.elapsed().as_secs_f64();
+            print!(
+                "{models:>2} models, {devices} devices, {on_each_host} to a host, {:.0} % busy: ours {:.4} ms per request, {} ({ours_s:.2} s)",
+                busy * 100.0,
+                placed.overhead_per_request_s() * 1e3,
+                proof(&placed),
+            );
+            match judged {
+                Ok(judged) => match judged.overhead_s {
+                    Ok(overhead_s) => println!(
+                        "; HiGHS {:.4} ms ({theirs_s:.1} s, {} instances, {} variables), ours / theirs {:.4}",
+                        overhead_s / f64::from(placed.batch) * 1e3,
+                        judged.instances,
+                        judged.variables,
+                        placed.overhead_s / overhead_s,
+                    ),
+                    Err(error) => println!(
+                        "; HiGHS: {error} ({theirs_s:.1} s, {} instances)",
+                        judged.instances
+                    ),
+                },
+                Err(error) => println!("; {error}"),
+            }
+        }
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    match arguments.next().as_deref() {
+        Some("growth") => growth(),
+        Some("small") => small(),
+        Some("highs") => {
+            let seconds = arguments.next().and_then(|seconds| seconds.parse().ok());
+            highs(seconds.unwrap_or(60));
+        }
+        _ => families(),
+    }
+}

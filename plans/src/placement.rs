@@ -1,0 +1,64 @@
+//! Placement: from a cascade to replicas and partitions on devices (HybridServe §V).
+//!
+//! A cascade says how many of the requests reach each model. Here that becomes a deployment: giants are cut where memory ends,
+//! models that many requests reach are copied, and all of it is put on devices so that no device is asked for more than it has and
+//! requests travel as little as can be.
+//!
+//! What is planned for is a period in which `b` requests come, `b` over the load long. Model `i` gets `rho_i b` of them, each of its
+//! `R_i` copies its part, in one batch; what that batch takes of a device ([`Curves`]) is the model's `u`, `w` and `T`:
+//!
+//! - `u`: kernel time of the batch over the period, an `S_i`-th of it for each of `S_i` partitions (eq. 4: at most 1 in sum);
+//! - `w`: active memory of the batch, likewise (eq. 3: at most the device's in sum);
+//! - `T`: time to move what goes from instance to instance, by the channel between their devices (eq. 2: as little as can be).
+//!
+//! Partitions are chained instances without a router between: each copy's slices send to each other and to nobody else's. What goes
+//! from model to model is shared evenly by the copies on either side. `(R_i S_i)` is proportional to `rho_i l_i`, rounded to whole
+//! copies; every such combination that carries the load and fits is looked at, unless there are too many, which the outcome says
+//! ([`Proof`]).
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`planner`](plan_placement), `search` | Algorithm 3: the combinations in turn, and the best placement of the best of them |
+//! | [`curves`](Curves) | `u`, `w`, `l` and `T` by batch size: lines beside their samples |
+//! | [`flow`](Flow) | `rho_i`, and who sends how much to whom |
+//! | `shapes`, `candidates` | the combinations of `R` and `S`, and those that fit in sum |
+//! | `most` | how much load devices carry, and by which combination |
+//! | `problem` | one combination as instances, devices and what it costs to part them |
+//! | `bound` | what no placement can be better than |
+//! | `layout`, `greedy`, `anneal` | a placement as it changes, a first one, and a better one |
+//! | `program` | the integer program |
+//! | `solve` | a placement of one combination: exact where it is small |
+//! | [`judge`] | the integer program alone, to judge the search by |
+//! | `emit` | from numbers to a plan |
+//! | [`stated`] | profiles shaped like the paper's three families |
+//! | [`options`](PlacementOptions), [`fault`](PlacementError) | what is planned for, and what may be wrong with it |
+
+mod anneal;
+mod bound;
+mod candidates;
+mod curves;
+mod emit;
+#[cfg(test)]
+mod exhaustive;
+mod fault;
+mod flow;
+mod greedy;
+pub mod judge;
+mod layout;
+mod most;
+mod options;
+mod outcome;
+mod planner;
+mod problem;
+mod program;
+mod search;
+mod shapes;
+mod solve;
+pub mod stated;
+
+pub use curves::{Curves, Fitted};
+pub use fault::{Figure, PlacementError};
+pub use flow::{Flow, FlowEdge, flow};
+pub use options::{Assumed, Channel, Channels, Effort, Fleet, Goal, PlacementOptions, Route, TransferSample};
+pub use outcome::{DeviceLoad, Placed, PlacedModel, Proof, Shapes};
+pub use planner::plan_placement;

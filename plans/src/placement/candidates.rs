@@ -1,0 +1,119 @@
+//! The combinations that fit in sum, with what is known of each, and what is known of those that nobody looks at.
+
+use super::bound;
+use super::fault::PlacementError;
+use super::outcome::Shapes;
+use super::planner::Planner;
+use super::problem::{Cluster, Problem};
+use super::shapes::{Breaks, Parts, Shape, cuts};
+use super::solve::Attempt;
+
+/// Most choices of partitions that are all looked at.
+const MOST_CUTS: u64 = 4_096;
+
+/// A combination that fits in sum.
+pub(super) struct Candidate {
+    pub(super) shape: Shape,
+    pub(super) parts: Parts,
+    pub(super) attempt: Attempt,
+    pub(super) instances: u64,
+    pub(super) tried: bool,
+}
+
+impl Candidate {
+    /// The combination on a cluster.
+    pub(super) fn problem<'c>(&self, cluster: &'c Cluster) -> Problem<'c> {
+        let Parts { kinds, pairs, chains } = self.parts.clone();
+        Problem::new(cluster, kinds, pairs, chains)
+    }
+}
+
+/// The combinations that fit in sum.
+pub(super) struct Candidates {
+    pub(super) list: Vec<Candidate>,
+    pub(super) shapes: Shapes,
+    /// What none of those that nobody looked at can be better than.
+    pub(super) unseen: f64,
+}
+
+impl Planner<'_> {
+    /// The combinations that carry the load and fit in sum.
+    pub(super) fn candidates(
+        &self,
+        cluster: &Cluster,
+        qps: f64,
+        most: u64,
+    ) -> Result<Candidates, PlacementError> {
+        let period_s = self.models.batch / qps;
+        let fewest = self.fits_at_all(cluster)?;
+        let largest: Vec<u32> = (0..fewest.len())
+            .map(|model| self.partitions(cluster, model))
+            .collect();
+        let (cuts, all) = cuts(&fewest, &largest, MOST_CUTS.min(most));
+        let mut shapes = Shapes {
+            cuts: all,
+            cuts_looked: cuts.len() as u64,
+            all: cuts.len() as f64 >= all,
+            ..Shapes::default()
+        };
+        let each = usize::try_from(most / (cuts.len() as u64).max(1)).unwrap_or(usize::MAX);
+        let mut candidates = Vec::new();
+        let floor = self.floor(cluster, fewest, period_s);
+        let mut unseen = if shapes.all { f64::INFINITY } else { floor };
+        for cut in &cuts {
+            let line = self.models.line(cut, period_s, cluster, each.max(4), |why| {
+                shapes.looked += 1;
+                match why {
+                    Breaks::Memory => shapes.memory += 1,
+                    Breaks::Work => shapes.utilisation += 1,
+                }
+            });
+            shapes.looked += line.shapes.len() as u64;
+            if let Some(last) = &line.skipped_after {
+                unseen = unseen.min(self.nearest(last, period_s).max(floor));
+                shapes.all = false;
+            }
+            candidates.extend(
+                line.shapes
+                    .into_iter()
+                    .map(|shape| self.candidate(cluster, shape, period_s)),
+            );
+        }
+        Ok(Candidates {
+            list: candidates,
+            shapes,
+            unseen,
+        })
+    }
+
+    /// What no combination at all can be better than: one copy of everything on one device, but for the models that no device holds.
+    fn floor(&self, cluster: &Cluster, fewest: Vec<u32>, period_s: f64) -> f64 {
+        let replicas = vec![1; fewest.len()];
+        let cut: f64 = (0..fewest.len())
+            .map(|model| self.models.least_cut(model, cluster))
+            .sum();
+        let partitions = fewest;
+        self.nearest(&Shape { replicas, partitions }, period_s) + cut
+    }
+
+    /// What a combination costs if everything is on one device. No combination with more copies or partitions costs less.
+    fn nearest(&self, shape: &Shape, period_s: f64) -> f64 {
+        let parts = self.models.parts(shape, period_s);
+        bound::nearest(&parts.kinds, &parts.pairs, &parts.chains)
+    }
+
+    /// A combination with its bound.
+    pub(super) fn candidate(&self, cluster: &Cluster, shape: Shape, period_s: f64) -> Candidate {
+        let parts = self.models.parts(&shape, period_s);
+        Candidate {
+            attempt: Attempt {
+                best: None,
+                lower: bound::overhead(cluster, &parts.kinds, &parts.pairs, &parts.chains),
+            },
+            instances: shape.instances(),
+            tried: false,
+            shape,
+            parts,
+        }
+    }
+}

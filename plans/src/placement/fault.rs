@@ -1,0 +1,195 @@
+//! What may keep a cascade from being placed, with the figures that show it.
+
+use serde::Serialize;
+use thiserror::Error;
+
+use super::options::Route;
+use crate::invalid::Invalid;
+
+/// A figure of a profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Figure {
+    /// `w_i(b)`.
+    Memory,
+    /// `u_i(b)`.
+    Utilisation,
+    /// `l_i(b)`.
+    Latency,
+}
+
+impl Figure {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Utilisation => "utilisation",
+            Self::Latency => "latency",
+        }
+    }
+
+    fn stand_in(self) -> &'static str {
+        match self {
+            Self::Memory => ", or give bytes per weight to assume",
+            Self::Utilisation => ", or assume that a batch keeps the whole device busy",
+            Self::Latency => "",
+        }
+    }
+}
+
+/// Why there is no placement. Whoever holds an older plan keeps it.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum PlacementError {
+    /// There is nothing to place on.
+    #[error("there are 0 devices; name at least one")]
+    NoDevices,
+    /// An option cannot be.
+    #[error("{option}: {found} is not {expected}")]
+    Option {
+        /// Which.
+        option: &'static str,
+        /// What it holds.
+        found: f64,
+        /// What it may hold.
+        expected: &'static str,
+    },
+    /// A channel's figures are no times.
+    #[error(
+        "the figures of the channel {route:?} give no time; use finite latencies of at least 0 and bandwidths above 0, or samples of both"
+    )]
+    Channel {
+        /// Which.
+        route: Route,
+    },
+    /// A nearer channel is slower than a farther one.
+    #[error(
+        "to move {bytes:.0} bytes takes {near_s:e} s by {near:?} and {far_s:e} s by {far:?}; a nearer channel that is slower would be avoided by \
+         going farther, so measure both again"
+    )]
+    ChannelOrder {
+        /// Size of the message.
+        bytes: f64,
+        /// The nearer.
+        near: Route,
+        /// What it takes.
+        near_s: f64,
+        /// The farther.
+        far: Route,
+        /// What that takes.
+        far_s: f64,
+    },
+    /// The profile is unsound: a NaN, a missing column, figures out of range.
+    #[error("the profile cannot be placed from: {0}")]
+    Profile(#[source] Invalid),
+    /// The cascade is unsound.
+    #[error("the cascade cannot be placed: {0}")]
+    Cascade(#[source] Invalid),
+    /// The cascade names a variant that the profile lacks.
+    #[error("variant `{name}` of the cascade is not in the profile; profile it, or plan without it")]
+    NoVariant {
+        /// Its name.
+        name: String,
+    },
+    /// The profile has a hole.
+    #[error(
+        "the profile has no {} of `{variant}` at batch {batch}; measure it again{}",
+        .figure.name(),
+        .figure.stand_in()
+    )]
+    Hole {
+        /// The variant.
+        variant: String,
+        /// The batch size.
+        batch: u32,
+        /// What is missing.
+        figure: Figure,
+    },
+    /// A figure of the profile is none that can be.
+    #[error("the {} of `{variant}` at batch {batch} is {found}; measure it again", .figure.name())]
+    NotAFigure {
+        /// The variant.
+        variant: String,
+        /// The batch size.
+        batch: u32,
+        /// Which figure.
+        figure: Figure,
+        /// What is there.
+        found: f64,
+    },
+    /// What is to be placed is no cascade of whole models.
+    #[error("stage `{stage}` {why}; only a cascade of whole models can be placed")]
+    NotACascade {
+        /// The stage.
+        stage: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A model fits no device, however it is cut (eq. 3).
+    #[error(
+        "memory: `{variant}` needs {needed_bytes:.0} bytes on each device when cut into {partitions}, the most it may be, and the largest device has \
+         {device_bytes}; use devices with more memory, more devices, or allow more partitions"
+    )]
+    TooLarge {
+        /// The variant.
+        variant: String,
+        /// The most partitions that it may be cut into.
+        partitions: u32,
+        /// What each of them needs, in a batch of one, bytes.
+        needed_bytes: f64,
+        /// The largest device, bytes.
+        device_bytes: u64,
+    },
+    /// One copy of everything is more than there is memory (eq. 3).
+    #[error(
+        "memory: one copy of every model needs {needed_bytes:.0} bytes, and the {devices} devices have {device_bytes:.0} together; use more devices or fewer models"
+    )]
+    NoMemory {
+        /// What is needed, bytes.
+        needed_bytes: f64,
+        /// What there is, bytes.
+        device_bytes: f64,
+        /// How many devices.
+        devices: usize,
+    },
+    /// The load asks for more than the devices have (eq. 4).
+    #[error(
+        "utilisation: {qps:.3} requests/s need {needed:.3} devices of kernel time at the least, and {bound} of each of the {devices} devices may be used \
+         ({available:.3} together); use more devices or plan for at most {most_qps:.3} requests/s"
+    )]
+    Overloaded {
+        /// The load, requests/s.
+        qps: f64,
+        /// Kernel time that it needs per second, in the best batches, seconds.
+        needed: f64,
+        /// How much of a device may be used.
+        bound: f64,
+        /// How much there is, at the speeds of the devices, seconds per second.
+        available: f64,
+        /// How many devices.
+        devices: usize,
+        /// What the devices would carry if nothing else were in the way, requests/s.
+        most_qps: f64,
+    },
+    /// Every combination breaks a constraint, or none was packed.
+    #[error(
+        "no combination of replicas and partitions was placed for {qps:.3} requests/s: of {looked} looked at, {memory} have more memory than there is, \
+         {utilisation} more kernel time, and {unpacked} fit in sum but not device by device{}; use more devices or a lower load",
+        if *.proven { " (proven)" } else { "" }
+    )]
+    Unplaced {
+        /// The load, requests/s.
+        qps: f64,
+        /// Combinations looked at.
+        looked: u64,
+        /// Of those, how many break eq. 3 in sum or in an instance.
+        memory: u64,
+        /// How many break eq. 4 in sum or in an instance.
+        utilisation: u64,
+        /// How many were tried and not packed.
+        unpacked: u64,
+        /// Whether it is certain that none of them can be.
+        proven: bool,
+    },
+    /// The plan would be unsound.
+    #[error("the options do not make a sound plan: {0}")]
+    Plan(#[source] Invalid),
+}

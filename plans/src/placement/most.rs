@@ -1,0 +1,236 @@
+//! How much load devices carry, and by which combination.
+//!
+//! Of a combination it is known at once what the devices would carry if work could be cut at will: the sum of it over what there is. What
+//! they carry when instances are whole is a matter of packing: the largest first, each where there is least to do (and memory). The
+//! best of those are annealed at higher and higher loads.
+
+use super::anneal;
+use super::layout::Layout;
+use super::planner::{Planner, Seen};
+use super::problem::{Cluster, Problem, excess};
+use super::shapes::{Shape, cuts};
+use super::solve::Solved;
+
+/// Choices of partitions that are looked at, and combinations of each, as [`super::shapes::Models::line`] counts them.
+const CUTS: u64 = 512;
+const OF_EACH: usize = 8;
+
+/// Combinations that are packed: those that carry most by a guess, and how finely that is guessed.
+const PACKED: usize = 192;
+const GUESSES: usize = 12;
+
+/// Combinations that are annealed, at how many loads each, and by how many moves.
+const ANNEALED: usize = 6;
+const LOADS: usize = 6;
+const MOVES: u64 = 20_000;
+
+/// Where the most is sought: from this share of what the devices would carry if work could be cut at will; from the next where none of
+/// it can be packed.
+const FROM: [f64; 4] = [0.5, 0.2, 0.05, 0.005];
+
+/// A combination, what it would carry if work could be cut at will, and what it carries as packed.
+struct Packed {
+    shape: Shape,
+    at_will: f64,
+    qps: f64,
+    placed: Vec<usize>,
+}
+
+/// The most load that the devices are seen to carry, requests/s, and by which combination.
+pub(super) fn most(planner: &Planner<'_>, cluster: &Cluster) -> Option<(f64, Seen)> {
+    let high = cluster.work() / planner.models.least_kernel();
+    let mut packed = FROM
+        .into_iter()
+        .map(|from| packed(planner, cluster, high * from))
+        .find(|packed| !packed.is_empty())?;
+    packed.truncate(ANNEALED);
+    let mut best: Option<(f64, Seen)> = None;
+    for one in packed {
+        let least = best.as_ref().map_or(0.0, |(qps, _)| *qps);
+        let found = climb(planner, cluster, one, least);
+        best = best.into_iter().chain(found).max_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    best
+}
+
+/// A combination that is seen to carry a load.
+pub(super) fn carries(planner: &Planner<'_>, cluster: &Cluster, qps: f64) -> Option<Seen> {
+    let packed = packed(planner, cluster, qps);
+    if let Some(first) = packed.first().filter(|first| first.qps >= qps) {
+        let problem = problem(planner, cluster, &first.shape, qps);
+        return seen(&problem, first.shape.clone(), first.placed.clone());
+    }
+    packed.into_iter().take(ANNEALED).find_map(|one| {
+        let problem = problem(planner, cluster, &one.shape, qps);
+        let placed = anneal::improve(
+            start(&problem, &one.placed),
+            &problem,
+            MOVES,
+            planner.options.seed,
+        );
+        seen(&problem, one.shape, placed)
+    })
+}
+
+/// Higher and higher loads, beginning with what the packing carries.
+fn climb(planner: &Planner<'_>, cluster: &Cluster, packed: Packed, least: f64) -> Option<(f64, Seen)> {
+    let Packed {
+        shape,
+        at_will,
+        qps,
+        placed,
+    } = packed;
+    let (mut low, mut high) = (qps, at_will);
+    let first = problem(planner, cluster, &shape, low);
+    let mut best = seen(&first, shape.clone(), placed.clone()).map(|seen| (low, seen));
+    for _ in 0..LOADS {
+        if high <= least {
+            return best;
+        }
+        let middle = f64::midpoint(low, high);
+        let problem = problem(planner, cluster, &shape, middle);
+        let from = best.as_ref().map_or(&placed, |(_, (_, solved))| &solved.placed);
+        let found = anneal::improve(start(&problem, from), &problem, MOVES, planner.options.seed);
+        match seen(&problem, shape.clone(), found) {
+            Some(seen) => {
+                best = Some((middle, seen));
+                low = middle;
+            }
+            None => high = middle,
+        }
+    }
+    best
+}
+
+/// The combinations that carry the load if work could be cut at will, as packed, those that carry most first.
+fn packed(planner: &Planner<'_>, cluster: &Cluster, qps: f64) -> Vec<Packed> {
+    let models = &planner.models;
+    let Ok(fewest) = planner.fits_at_all(cluster) else {
+        return Vec::new();
+    };
+    let largest: Vec<u32> = (0..fewest.len())
+        .map(|model| planner.partitions(cluster, model))
+        .collect();
+    let (cuts, _) = cuts(&fewest, &largest, CUTS);
+    let mut shapes: Vec<(f64, f64, Shape)> = cuts
+        .iter()
+        .flat_map(|cut| {
+            models
+                .line(cut, models.batch / qps, cluster, OF_EACH, |_| {})
+                .shapes
+        })
+        .map(|shape| {
+            let at_will = models.at_will(&shape, cluster);
+            (guess(planner, cluster, &shape, at_will), at_will, shape)
+        })
+        .collect();
+    shapes.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.2.cmp(&b.2)));
+    shapes.truncate(PACKED);
+    let packed = shapes.into_iter().filter_map(|(_, at_will, shape)| {
+        // Work per request and second, so that loads are what comes out.
+        let problem = problem(planner, cluster, &shape, 1.0);
+        let (placed, qps) = pack(&problem)?;
+        Some(Packed {
+            shape,
+            at_will,
+            qps,
+            placed,
+        })
+    });
+    let mut packed: Vec<Packed> = packed.collect();
+    packed.sort_by(|a, b| b.qps.total_cmp(&a.qps));
+    packed
+}
+
+/// What a combination may carry once packed: two instances of more than half a device do not share one, and small ones fill what is left
+/// beside them.
+fn guess(planner: &Planner<'_>, cluster: &Cluster, shape: &Shape, at_will: f64) -> f64 {
+    let models = &planner.models;
+    let parts = models.parts(shape, models.batch);
+    let (memory, work) = (cluster.largest_memory(), cluster.most_work());
+    let fits = |qps: f64| {
+        let (mut large, mut beside, mut small) = (0.0, 0.0, 0.0);
+        for kind in &parts.kinds {
+            let size = (kind.work * qps / work).max(kind.memory / memory);
+            let copies = f64::from(kind.copies);
+            if size > 0.5 {
+                large += copies;
+                beside += copies * (1.0 - size);
+            } else {
+                small += copies * size;
+            }
+        }
+        large + f64::max(small - beside, 0.0) <= cluster.devices.len() as f64
+    };
+    let (mut low, mut high) = (0.0, at_will);
+    for _ in 0..GUESSES {
+        let middle = f64::midpoint(low, high);
+        if fits(middle) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+/// The largest instances first, each where there is least to do, in proportion to what can be done there; and the load that this carries.
+fn pack(problem: &Problem<'_>) -> Option<(Vec<usize>, f64)> {
+    let cluster = problem.cluster;
+    let size = |instance: &usize| {
+        let kind = problem.kind_of(*instance);
+        kind.map_or((0.0, 0.0), |kind| (kind.work, kind.memory))
+    };
+    // What takes most of a device's memory can wait for no other.
+    let bulky = |instance: &usize| size(instance).1 * 2.0 > cluster.largest_memory();
+    let mut order: Vec<usize> = (0..problem.instances.len()).collect();
+    order.sort_by(|a, b| {
+        let bulk = bulky(b).cmp(&bulky(a));
+        let (one, other) = (size(a), size(b));
+        bulk.then(other.0.total_cmp(&one.0))
+            .then(other.1.total_cmp(&one.1))
+    });
+    let mut used = vec![(0.0, 0.0); cluster.devices.len()];
+    let mut placed = vec![0; problem.instances.len()];
+    for instance in order {
+        let (work, memory) = size(&instance);
+        let devices = cluster.devices.iter().zip(&used).enumerate();
+        let fits = devices.filter(|(_, (device, used))| excess(used.1 + memory, device.memory) <= 0.0);
+        let busy = |(_, (device, used)): &(usize, (&super::problem::Device, &(f64, f64)))| {
+            (used.0 + work) / device.work
+        };
+        let (chosen, _) = fits.min_by(|a, b| busy(a).total_cmp(&busy(b)))?;
+        if let (Some(used), Some(place)) = (used.get_mut(chosen), placed.get_mut(instance)) {
+            used.0 += work;
+            used.1 += memory;
+            *place = chosen;
+        }
+    }
+    let loads = used
+        .iter()
+        .zip(&cluster.devices)
+        .map(|(used, device)| device.work / used.0);
+    let qps = loads.fold(f64::INFINITY, f64::min);
+    qps.is_finite().then_some((placed, qps))
+}
+
+fn problem<'c>(planner: &Planner<'_>, cluster: &'c Cluster, shape: &Shape, qps: f64) -> Problem<'c> {
+    let parts = planner.models.parts(shape, planner.models.batch / qps);
+    Problem::new(cluster, parts.kinds, parts.pairs, parts.chains)
+}
+
+fn start<'p>(problem: &'p Problem<'p>, placed: &[usize]) -> Layout<'p> {
+    let mut layout = Layout::new(problem);
+    for (instance, device) in placed.iter().enumerate() {
+        layout.put(instance, *device);
+    }
+    layout
+}
+
+/// A placement, if it meets equations 3 and 4.
+fn seen(problem: &Problem<'_>, shape: Shape, placed: Vec<usize>) -> Option<Seen> {
+    (problem.overload(&placed) <= 0.0).then(|| {
+        let overhead = problem.overhead(&placed);
+        (shape, Solved { placed, overhead })
+    })
+}

@@ -1,0 +1,307 @@
+//! What a placement is made for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::fault::PlacementError;
+use crate::gears::DeviceSpec;
+use crate::lp::Solver;
+
+/// What a placement is made for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlacementOptions {
+    /// The devices there are.
+    pub devices: Vec<DeviceSpec>,
+    /// How many of them to use.
+    pub fleet: Fleet,
+    /// The load to carry.
+    pub goal: Goal,
+    /// Requests of one period, `b`: what `u`, `w` and `T` are functions of. The largest batch of a single copy is its part of them.
+    pub batch: u32,
+    /// How much of a device its instances may ask for together, in (0, 1] (eq. 4: 1).
+    pub utilisation: f64,
+    /// How long things take from device to device.
+    pub channels: Channels,
+    /// What a request carries from model to model, bytes.
+    pub request_bytes: f64,
+    /// What a request carries from partition to partition, bytes, by variant: its hidden state.
+    pub hidden_bytes: BTreeMap<String, f64>,
+    /// Most partitions of any variant.
+    pub max_partitions: u32,
+    /// Most partitions of single variants: the number of their layers.
+    pub layers: BTreeMap<String, u32>,
+    /// What stands in for figures that the profile lacks.
+    pub assumed: Assumed,
+    /// How hard to search.
+    pub effort: Effort,
+    /// Seed of the random part of the search. The same seed finds the same placement.
+    pub seed: u64,
+}
+
+impl PlacementOptions {
+    /// The defaults for these devices and this goal: 32 requests per device and period, whole devices, at most 8 partitions, channels as
+    /// [`Channels::stated`], and requests without a size.
+    pub fn new(devices: Vec<DeviceSpec>, goal: Goal) -> Self {
+        let batch = u32::try_from(devices.len())
+            .unwrap_or(u32::MAX)
+            .saturating_mul(32);
+        Self {
+            devices,
+            fleet: Fleet::All,
+            goal,
+            batch: batch.max(1),
+            utilisation: 1.0,
+            channels: Channels::stated(),
+            request_bytes: 0.0,
+            hidden_bytes: BTreeMap::new(),
+            max_partitions: 8,
+            layers: BTreeMap::new(),
+            assumed: Assumed::default(),
+            effort: Effort::default(),
+            seed: 0,
+        }
+    }
+
+    /// Most partitions of a variant: its layers, the general limit and the number of devices all bound it.
+    pub(super) fn most_partitions(&self, variant: &str) -> u32 {
+        let layers = self.layers.get(variant).copied().unwrap_or(u32::MAX);
+        let devices = u32::try_from(self.devices.len()).unwrap_or(u32::MAX);
+        self.max_partitions.min(layers).min(devices)
+    }
+
+    /// Checks what can be checked without a profile.
+    pub(super) fn check(&self) -> Result<(), PlacementError> {
+        if self.devices.is_empty() {
+            return Err(PlacementError::NoDevices);
+        }
+        let within = |option: &'static str, found: f64, holds: bool, expected: &'static str| {
+            if holds && found.is_finite() {
+                Ok(())
+            } else {
+                Err(PlacementError::Option {
+                    option,
+                    found,
+                    expected,
+                })
+            }
+        };
+        for device in &self.devices {
+            within(
+                "devices.speed",
+                device.speed,
+                device.speed > 0.0,
+                "positive and finite",
+            )?;
+            let memory = device.memory_bytes as f64;
+            within("devices.memory_bytes", memory, memory > 0.0, "at least 1 byte")?;
+        }
+        if let Goal::Carry { qps } = self.goal {
+            within("qps", qps, qps > 0.0, "positive and finite")?;
+        }
+        within("batch", self.batch.into(), self.batch > 0, "at least 1")?;
+        let bound = self.utilisation;
+        within(
+            "utilisation",
+            bound,
+            bound > 0.0 && bound <= 1.0,
+            "above 0 and at most 1",
+        )?;
+        let most = self.max_partitions;
+        within("max_partitions", most.into(), most > 0, "at least 1")?;
+        let not_negative = "zero or positive, and finite";
+        within(
+            "request_bytes",
+            self.request_bytes,
+            self.request_bytes >= 0.0,
+            not_negative,
+        )?;
+        for bytes in self.hidden_bytes.values() {
+            within("hidden_bytes", *bytes, *bytes >= 0.0, not_negative)?;
+        }
+        for layers in self.layers.values() {
+            within("layers", f64::from(*layers), *layers > 0, "at least 1")?;
+        }
+        if let Some(bytes) = self.assumed.bytes_per_parameter {
+            within(
+                "assumed.bytes_per_parameter",
+                bytes,
+                bytes > 0.0,
+                "positive and finite",
+            )?;
+        }
+        self.channels.check()
+    }
+}
+
+/// How many of the devices to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fleet {
+    /// As many as spare transfers. Of placements with equal transfers, the one on fewer devices.
+    #[default]
+    All,
+    /// The first few that carry the load, and no more: the others may serve somebody else or be switched off.
+    Fewest,
+}
+
+/// The load to carry.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Goal {
+    /// This many requests per second.
+    Carry {
+        /// Requests/s.
+        qps: f64,
+    },
+    /// As many as the devices are found to carry.
+    Most,
+}
+
+/// What stands in for figures that the profile lacks. Nothing does by default: a hole is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Assumed {
+    /// Memory of a replica where none was measured: this many bytes per weight, whatever the batch.
+    pub bytes_per_parameter: Option<f64>,
+    /// A batch whose utilisation was not measured keeps the device busy all the time.
+    pub whole_device: bool,
+}
+
+/// How hard to search. Counts and no times, so that the outcome does not depend on the machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effort {
+    /// Most combinations of `R` and `S` whose bounds are looked at.
+    pub shapes: u64,
+    /// Moves of the annealing, over all combinations.
+    pub moves: u64,
+    /// Largest integer program that is tried: instances times devices.
+    pub exact_cells: usize,
+    /// Most nodes of its search tree, over all combinations; for the embedded solver.
+    pub exact_nodes: u64,
+    /// Who solves it.
+    pub solver: Solver,
+    /// Longest that another solver may take for one program, by its own clock.
+    pub solver_time: Option<Duration>,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self {
+            shapes: 20_000,
+            moves: 2_000_000,
+            exact_cells: 24,
+            exact_nodes: 2_000,
+            solver: Solver::Embedded,
+            solver_time: None,
+        }
+    }
+}
+
+/// What lies between two devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Route {
+    /// Nothing: they are the same device.
+    SameDevice,
+    /// A host's bus.
+    SameHost,
+    /// The network.
+    Network,
+}
+
+/// How long it takes to move something, by what lies between (`T(g, g')`, §V-A).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Channels {
+    /// On one device.
+    pub same_device: Channel,
+    /// Between devices of one host.
+    pub same_host: Channel,
+    /// Between hosts.
+    pub network: Channel,
+}
+
+impl Channels {
+    /// Figures of a usual machine, stated and not measured: 10 us and 100 GB/s on a device, 50 us and 10 GB/s over the bus of a
+    /// host, 300 us and 1.25 GB/s (10 Gbit/s) over the network.
+    pub fn stated() -> Self {
+        let given = |latency_s, bytes_per_s| Channel::Given {
+            latency_s,
+            bytes_per_s,
+        };
+        Self {
+            same_device: given(10e-6, 100e9),
+            same_host: given(50e-6, 10e9),
+            network: given(300e-6, 1.25e9),
+        }
+    }
+
+    /// The channel of a route.
+    pub fn of(&self, route: Route) -> &Channel {
+        match route {
+            Route::SameDevice => &self.same_device,
+            Route::SameHost => &self.same_host,
+            Route::Network => &self.network,
+        }
+    }
+
+    fn check(&self) -> Result<(), PlacementError> {
+        for route in [Route::SameDevice, Route::SameHost, Route::Network] {
+            self.of(route).check(route)?;
+        }
+        Ok(())
+    }
+}
+
+/// One channel.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Channel {
+    /// By two figures that somebody gives.
+    Given {
+        /// Seconds of a message, whatever its size.
+        latency_s: f64,
+        /// Bytes per second on top of that.
+        bytes_per_s: f64,
+    },
+    /// By messages whose time was measured; a line is fitted through them.
+    Measured {
+        /// The messages.
+        samples: Vec<TransferSample>,
+    },
+}
+
+/// A message whose time was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TransferSample {
+    /// Its size.
+    pub bytes: f64,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl Channel {
+    fn check(&self, route: Route) -> Result<(), PlacementError> {
+        let sound = match self {
+            Self::Given {
+                latency_s,
+                bytes_per_s,
+            } => latency_s.is_finite() && *latency_s >= 0.0 && *bytes_per_s > 0.0 && !bytes_per_s.is_nan(),
+            Self::Measured { samples } => {
+                let sound = |sample: &TransferSample| {
+                    sample.bytes.is_finite()
+                        && sample.bytes >= 0.0
+                        && sample.seconds.is_finite()
+                        && sample.seconds >= 0.0
+                };
+                !samples.is_empty() && samples.iter().all(sound)
+            }
+        };
+        if sound {
+            Ok(())
+        } else {
+            Err(PlacementError::Channel { route })
+        }
+    }
+}

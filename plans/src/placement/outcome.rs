@@ -1,0 +1,127 @@
+//! What a placement came to.
+
+use serde::Serialize;
+
+use super::curves::Curves;
+use super::flow::Flow;
+use crate::plan::Plan;
+
+/// A placed cascade and what led to it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Placed {
+    /// The plan, validated.
+    pub plan: Plan,
+    /// The load that it carries, requests/s.
+    pub qps: f64,
+    /// Requests of one period, `b`.
+    pub batch: u32,
+    /// Seconds of transfer per period (eq. 2).
+    pub overhead_s: f64,
+    /// How good that is.
+    pub proof: Proof,
+    /// What was looked at.
+    pub shapes: Shapes,
+    /// The dataflow of the cascade.
+    pub flow: Flow,
+    /// The models, in the cascade's order.
+    pub models: Vec<PlacedModel>,
+    /// The devices, those without an instance too.
+    pub devices: Vec<DeviceLoad>,
+}
+
+impl Placed {
+    /// Seconds of transfer per request of the app.
+    pub fn overhead_per_request_s(&self) -> f64 {
+        self.overhead_s / f64::from(self.batch)
+    }
+
+    /// Devices that host something.
+    pub fn used(&self) -> usize {
+        self.devices
+            .iter()
+            .filter(|device| !device.instances.is_empty())
+            .count()
+    }
+}
+
+/// How good a placement is known to be.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Proof {
+    /// Nothing moves less: every combination was solved exactly, or its bound says so.
+    Optimal,
+    /// No placement of any combination moves less than this, be it one that was looked at or not.
+    Gap {
+        /// The bound, seconds of transfer per period.
+        lower_s: f64,
+        /// How much less that is, as a share of the placement's, in [0, 1].
+        gap: f64,
+    },
+    /// Nothing is known of how little could be moved: the bound is 0.
+    NoBound,
+}
+
+/// What a search looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Shapes {
+    /// Choices of partitions there are.
+    pub cuts: f64,
+    /// Of those, how many were looked at.
+    pub cuts_looked: u64,
+    /// Combinations of replicas and partitions whose sums were looked at.
+    pub looked: u64,
+    /// Of those, how many break eq. 3 in sum or in an instance.
+    pub memory: u64,
+    /// How many break eq. 4 in sum or in an instance.
+    pub utilisation: u64,
+    /// How many were placed, or tried to be; the bounds rule out the others.
+    pub tried: u64,
+    /// How many were annealed.
+    pub annealed: u64,
+    /// How many were given to a solver.
+    pub programs: u64,
+    /// Whether there is no other combination. Of others it is known that they have more copies or partitions, and from that a bound.
+    pub all: bool,
+}
+
+/// A model as placed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PlacedModel {
+    /// The variant.
+    pub variant: String,
+    /// Share of requests that it runs, `rho_i`.
+    pub reach: f64,
+    /// Copies, `R_i`.
+    pub replicas: u32,
+    /// Partitions of each, `S_i`.
+    pub partitions: u32,
+    /// Requests of a period that each copy gets, `rho_i b / R_i`.
+    pub requests: f64,
+    /// Largest batch of a copy.
+    pub max_batch: u32,
+    /// `rho_i l_i / (R_i S_i)`, seconds: alike for all models, but for the rounding to whole copies (§V-C).
+    pub share_s: f64,
+    /// Kernel utilisation of each partition on a device of speed 1, in [0, 1].
+    pub utilisation: f64,
+    /// Active memory of each partition, bytes.
+    pub memory_bytes: f64,
+    /// What it takes by batch size: lines beside their samples.
+    pub curves: Curves,
+}
+
+/// A device as placed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeviceLoad {
+    /// Its worker.
+    pub worker: String,
+    /// Its name there.
+    pub device: String,
+    /// The replicas on it.
+    pub instances: Vec<String>,
+    /// Bytes in use.
+    pub memory_bytes: f64,
+    /// Bytes there are.
+    pub capacity_bytes: u64,
+    /// Kernel utilisation, in [0, 1].
+    pub utilisation: f64,
+}
