@@ -116,6 +116,7 @@ pub(crate) fn planner(app: &App, rule: &PipelineRule) -> anyhow::Result<Option<P
     };
     let desk = Mutex::new(Desk {
         manager: manager(app, rule, &allocator)?,
+        slots: slots(app)?,
         arrivals: 0,
         now_us: 0,
         forks: BTreeMap::new(),
@@ -140,6 +141,8 @@ pub(crate) fn planner(app: &App, rule: &PipelineRule) -> anyhow::Result<Option<P
 /// A manager, and how much of what workers and ingresses count it was told.
 struct Desk {
     manager: Manager,
+    /// All places, of the living and the dead.
+    slots: Vec<Slot>,
     arrivals: u64,
     now_us: u64,
     forks: BTreeMap<(String, String), Forks>,
@@ -148,12 +151,13 @@ struct Desk {
 impl Desk {
     fn plan(&mut self, request: &PlanRequest, running: Option<&Plan>) -> anyhow::Result<Plan> {
         self.manager.follow(running);
-        let Some(seen) = request.seen else {
+        let Some(seen) = &request.seen else {
             // Somebody asks: for a load, or for what it is now.
             let qps = request.peak_qps.unwrap_or_else(|| self.manager.demand_qps());
             return Ok(self.manager.begin(qps, self.now_us)?);
         };
         self.now_us = seen.at_us;
+        self.manager.set_slots(self.places(&seen.workers));
         let arrivals = seen
             .arrivals
             .saturating_sub(std::mem::replace(&mut self.arrivals, seen.arrivals));
@@ -165,6 +169,12 @@ impl Desk {
             (None, None, Some(running)) => Ok(running.clone()),
             (None, None, None) => anyhow::bail!("nothing runs and nothing is to be planned yet"),
         }
+    }
+
+    /// The places of these workers; all where none was heard yet.
+    fn places(&self, workers: &[String]) -> Vec<Slot> {
+        let alive = |slot: &&Slot| workers.is_empty() || workers.contains(&slot.worker);
+        self.slots.iter().filter(alive).cloned().collect()
     }
 
     /// Tells the manager what came of requests since it was told last. A count that falls is that of a worker that started anew.

@@ -18,6 +18,7 @@ fn desk(app: &App) -> Desk {
     let rule = app.pipeline.as_ref().unwrap();
     Desk {
         manager: manager(app, rule, &rule.planner.unwrap()).unwrap(),
+        slots: slots(app).unwrap(),
         arrivals: 0,
         now_us: 0,
         forks: BTreeMap::new(),
@@ -41,6 +42,7 @@ fn look(second: u64, arrivals: u64, forks: BTreeMap<String, BTreeMap<String, For
         seen: Some(Seen {
             at_us: second * SECOND,
             arrivals,
+            workers: Vec::new(),
         }),
         forks,
         ..PlanRequest::default()
@@ -161,4 +163,30 @@ fn what_was_measured_of_another_tree_is_refused() {
     app.pipeline = Some(rule.clone());
     let error = format!("{:#}", measured(&app, &rule).unwrap_err());
     assert!(error.contains("as the app describes it"), "{error}");
+}
+
+#[test]
+fn what_was_on_a_dead_worker_goes_elsewhere_at_once() {
+    let mut app = app();
+    let mut far = app.workers[0].clone();
+    far.name = "far".parse().unwrap();
+    app.workers.insert(0, far);
+    let mut desk = desk(&app);
+    let mut plan = first_plan(&app, app.pipeline.as_ref().unwrap()).unwrap();
+    assert!(plan.placement.iter().all(|replica| replica.worker == "far"));
+    let mut look_at = |second: u64, workers: &[&str], plan: &Plan| {
+        let mut request = look(second, 20 * second, BTreeMap::new());
+        let workers = workers.iter().map(|name| (*name).to_owned());
+        request.seen.as_mut().unwrap().workers = workers.collect();
+        desk.plan(&request, Some(plan))
+    };
+    plan = look_at(1, &["far", "local"], &plan).unwrap();
+    plan = look_at(2, &["local"], &plan).unwrap();
+    assert!(
+        plan.placement.iter().all(|replica| replica.worker == "local"),
+        "{:?}",
+        plan.placement
+    );
+    let error = look_at(3, &["nobody"], &plan).unwrap_err();
+    assert!(error.to_string().contains("workers"), "{error}");
 }

@@ -39,7 +39,7 @@ pub(crate) fn read(app: &App, path: &std::path::Path) -> anyhow::Result<Plan> {
 /// Nothing, if the app can be served by the plan.
 ///
 /// # Errors
-/// When it is another app's, names a variant or worker that the app does not have, or cuts a model into partitions.
+/// When it is another app's, or names a variant or worker that the app does not have.
 pub(crate) fn check(app: &App, plan: &Plan) -> anyhow::Result<()> {
     ensure!(
         plan.app == app.name.as_str(),
@@ -67,10 +67,6 @@ pub(crate) fn check(app: &App, plan: &Plan) -> anyhow::Result<()> {
             known,
             "placement[{index}].worker: the app has no worker `{}`; plan again with `--app`",
             replica.worker
-        );
-        ensure!(
-            replica.partition.is_none(),
-            "placement[{index}].partition: partitions are planned and simulated, and cannot be served yet; plan with `--max-partitions 1`"
         );
     }
     Ok(())

@@ -137,6 +137,12 @@ impl Adopted {
             .as_ref()
     }
 
+    /// Whether a stage's results go on to the next slice of its model.
+    pub fn goes_on(&self, gear: u32, stage: &str) -> bool {
+        let found = self.stage(gear, stage);
+        found.is_some_and(|stage| matches!(stage.exit, Exit::Next { .. }))
+    }
+
     /// Names of the stages that the replica runs, over all gears, each once: those of its variant, and of its slice of it.
     pub fn stages_of(&self, replica: &Replica) -> Vec<String> {
         let mut names: Vec<String> = self

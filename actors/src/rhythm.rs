@@ -5,7 +5,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use async_nats::Subscriber;
 use futures::StreamExt;
-use kaskade_plans::{demand::Periods, load::LoadBook};
+use kaskade_plans::{
+    demand::Periods,
+    liveness::{BEAT_PERIOD_US, MISSED_BEATS},
+    load::LoadBook,
+};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
@@ -69,7 +73,7 @@ impl Listening {
         let clock = self.exchange.clock();
         let mut book = LoadBook::new(clock.now());
         let mut pace = Pace::new(self.rhythm, clock.now());
-        let mut forks = BTreeMap::new();
+        let (mut forks, mut workers) = (BTreeMap::new(), Workers::default());
         let mut looks = interval(self.rhythm.look());
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -80,17 +84,21 @@ impl Listening {
                     None => return,
                 },
                 message = self.beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
-                    Some(Ok(beat)) => hear(&mut forks, beat),
+                    Some(Ok(beat)) => {
+                        workers.heard(&beat, clock.now());
+                        hear(&mut forks, beat);
+                    }
                     Some(Err(error)) => tracing::warn!(%error, "a beat could not be read"),
                     None => return,
                 },
                 _ = looks.tick() => {
                     let now = clock.now();
-                    if let Some(request) = pace.look(book.take(now), now) {
-                        desk(PlanRequest {
-                            forks: forks.clone(),
-                            ..request
-                        });
+                    if let Some(mut request) = pace.look(book.take(now), now) {
+                        request.forks.clone_from(&forks);
+                        if let Some(seen) = &mut request.seen {
+                            seen.workers = workers.alive(now);
+                        }
+                        desk(request);
                     }
                 }
             }
@@ -104,6 +112,25 @@ fn hear(forks: &mut BTreeMap<String, BTreeMap<String, Forks>>, beat: Beat) {
         forks.remove(&beat.actor);
     } else {
         forks.insert(beat.actor, beat.forks);
+    }
+}
+
+/// When each worker was heard last, microseconds. One that missed as many beats as kill a replica is dead.
+#[derive(Debug, Default)]
+struct Workers(BTreeMap<String, u64>);
+
+impl Workers {
+    fn heard(&mut self, beat: &Beat, now: u64) {
+        // A worker on its way out says so with a beat without replicas, and one that waits for its first plan has none either.
+        if beat.kind == "worker" {
+            self.0.insert(beat.actor.clone(), now);
+        }
+    }
+
+    fn alive(&self, now: u64) -> Vec<String> {
+        let fresh = self.0.iter();
+        let fresh = fresh.filter(|(_, heard)| now.saturating_sub(**heard) <= MISSED_BEATS * BEAT_PERIOD_US);
+        fresh.map(|(worker, _)| worker.clone()).collect()
     }
 }
 
@@ -132,6 +159,7 @@ impl Pace {
                 let seen = Seen {
                     at_us: now,
                     arrivals: *total,
+                    workers: Vec::new(),
                 };
                 Some(PlanRequest {
                     reason: "a look".to_owned(),
@@ -167,9 +195,24 @@ mod tests {
             Some(Seen {
                 at_us: second * SECOND,
                 arrivals,
+                workers: Vec::new(),
             })
         });
         assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn a_worker_that_falls_silent_is_dead() {
+        let mut workers = Workers::default();
+        let beat = |actor: &str| Beat {
+            actor: actor.into(),
+            kind: "worker".into(),
+            ..Beat::default()
+        };
+        workers.heard(&beat("a"), 0);
+        workers.heard(&beat("b"), BEAT_PERIOD_US);
+        assert_eq!(workers.alive(BEAT_PERIOD_US), ["a", "b"]);
+        assert_eq!(workers.alive(1 + MISSED_BEATS * BEAT_PERIOD_US), ["b"]);
     }
 
     #[test]

@@ -66,9 +66,14 @@ impl Router {
             let fault = unknown_epoch(request.epoch);
             return delivery.fail(fault);
         };
-        let confidence = match confidence(&adopted, &self.variant, &outputs) {
-            Ok(confidence) => confidence,
-            Err(fault) => return delivery.fail(fault),
+        // Between the slices of a model nothing decides, and hidden states have no confidence.
+        let confidence = if adopted.goes_on(request.gear, &request.stage) {
+            None
+        } else {
+            match confidence(&adopted, &self.variant, &outputs) {
+                Ok(confidence) => confidence,
+                Err(fault) => return delivery.fail(fault),
+            }
         };
         match way(&adopted, request.gear, &request.stage, confidence) {
             Err(fault) => delivery.fail(fault),

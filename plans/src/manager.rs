@@ -157,6 +157,15 @@ impl Manager {
         }
     }
 
+    /// Takes other workers for those that there are. If they are others than before, the next plan is a new allocation: what was placed on a
+    /// dead worker goes elsewhere at once.
+    pub fn set_slots(&mut self, slots: Vec<Slot>) {
+        if self.options.slots != slots {
+            self.options.slots = slots;
+            self.allocation = None;
+        }
+    }
+
     /// Why the last attempt that failed did, told once.
     pub fn take_fault(&mut self) -> Option<ManageError> {
         self.fault.take()

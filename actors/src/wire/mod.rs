@@ -391,12 +391,15 @@ pub struct PlanRequest {
 }
 
 /// The load as a planner sees it at a look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Seen {
     /// When, on the planner's clock, microseconds.
     pub at_us: u64,
     /// Requests that the ingresses let in since the planner began to listen.
     pub arrivals: u64,
+    /// The workers that are alive; empty before any was heard.
+    #[serde(default)]
+    pub workers: Vec<String>,
 }
 
 impl Message for PlanRequest {

@@ -361,6 +361,7 @@ fn what_shifters_and_planners_say_survives_the_wire() {
         seen: Some(Seen {
             at_us: 3_000_000,
             arrivals: 42,
+            workers: vec!["w".into()],
         }),
     });
     for report in [

@@ -1,0 +1,246 @@
+//! A model cut by layers over separate worker processes answers as the whole one does, and never wrongly when a slice dies.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "the helpers of a test may fail it"
+)]
+#![allow(clippy::print_stdout, reason = "the figures belong into docs/benchmarks.md")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kaskade::Tensor;
+use kaskade::actors::{App, Client, Fault, bus::Bus, bus::BusConfig};
+use kaskade::plans::plan::{
+    Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Partition, Plan, PlannedVariant, Replica,
+    Sharing, Stage, Wiring,
+};
+use kaskade_testkit::{NatsOptions, NatsServer};
+
+const APP: &str = "slices";
+const VARIANT: &str = "sentiment-mini";
+const BUDGET: Duration = Duration::from_secs(5);
+const TEXTS: [&str; 3] = [
+    "a warm , funny and moving film",
+    "it is dull",
+    "the worst thing about it is that it knows how bad it is and goes on , and on , and on",
+];
+
+/// One copy of the model in so many slices, each on a worker of its own.
+fn plan(of: u32) -> Plan {
+    let slice = |index: u32| (of > 1).then_some(Partition { index, of });
+    let stage = |index: u32| Stage {
+        name: format!("slice-{index}"),
+        task: None,
+        variant: VARIANT.into(),
+        partition: slice(index),
+        exit: if index + 1 == of {
+            Exit::Reply
+        } else {
+            Exit::Next {
+                to: Edge::to(format!("slice-{}", index + 1)),
+            }
+        },
+        batching: Batching::default(),
+        budget_us: None,
+        profiled: None,
+    };
+    let replica = |index: u32| Replica {
+        id: format!("slice-{index}"),
+        variant: VARIANT.into(),
+        worker: format!("w{index}"),
+        device: "cpu".into(),
+        partition: slice(index),
+    };
+    Plan {
+        version: PLAN_VERSION,
+        app: APP.into(),
+        made_by: "test".into(),
+        variants: vec![PlannedVariant {
+            name: VARIANT.into(),
+            calibration: None,
+        }],
+        placement: (0..of).map(replica).collect(),
+        sharing: Sharing::default(),
+        dropping: Dropping::None,
+        slo: None,
+        gears: vec![Gear {
+            name: "only".into(),
+            load: LoadRange::ALL,
+            expected: None,
+            wiring: Wiring {
+                entry: Edge::to("slice-0"),
+                ensemble: Vec::new(),
+                stages: (0..of).map(stage).collect(),
+            },
+        }],
+    }
+}
+
+/// A `kaskade serve` process, killed when the test ends.
+struct Process(Child);
+
+impl Process {
+    fn start(folder: &Path, nats: &str, role: &str, worker: &str) -> Self {
+        let mut serve = Command::new(env!("CARGO_BIN_EXE_kaskade"));
+        serve.args(["serve", "--app", "app.toml", "--plan", "plan.json"]);
+        serve.args(["--nats", nats, "--role", role, "--worker", worker]);
+        serve
+            .current_dir(folder)
+            .env_remove("KASKADE_LOG")
+            .stderr(Stdio::piped());
+        let mut child = serve.spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let serving = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find(|line| line.contains("serving"));
+        assert!(serving.is_some(), "the {role} `{worker}` did not start");
+        std::thread::spawn(move || lines.for_each(drop));
+        Self(child)
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The model in so many slices: the workers and, last, the doors.
+struct Chain {
+    nats: NatsServer,
+    workers: Vec<Process>,
+    _doors: Process,
+    folder: tempfile::TempDir,
+}
+
+impl Chain {
+    fn start(of: u32) -> Self {
+        let nats = NatsServer::start(NatsOptions::jetstream());
+        let folder = tempfile::tempdir().unwrap();
+        let weights = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("examples/sentiment/weights")
+            .join(VARIANT);
+        let workers: Vec<String> = (0..of)
+            .map(|index| format!("[[workers]]\nname = \"w{index}\"\n"))
+            .collect();
+        let app = format!(
+            "name = \"{APP}\"\n[[variants]]\nname = \"{VARIANT}\"\ndir = \"{}\"\n{}",
+            weights.display(),
+            workers.concat()
+        );
+        std::fs::write(folder.path().join("app.toml"), app).unwrap();
+        std::fs::write(folder.path().join("plan.json"), plan(of).to_json().unwrap()).unwrap();
+        let start = |role: &str, worker: &str| Process::start(folder.path(), &nats.url(), role, worker);
+        let workers = (0..of)
+            .map(|index| start("worker", &format!("w{index}")))
+            .collect();
+        Self {
+            _doors: start("ingress", "w0"),
+            workers,
+            nats,
+            folder,
+        }
+    }
+}
+
+fn ask(text: &str) -> Vec<Tensor> {
+    vec![Tensor::from_texts("text", &[text]).unwrap()]
+}
+
+async fn client(chain: &Chain) -> Client {
+    let bus = BusConfig {
+        url: Some(chain.nats.url()),
+        ..BusConfig::new("test")
+    };
+    Client::new(&Bus::connect(bus).await.unwrap(), App::new(APP).unwrap())
+}
+
+fn logits(outputs: &[Tensor]) -> Vec<f32> {
+    outputs
+        .iter()
+        .find(|output| output.name == "logits")
+        .unwrap()
+        .to_f32()
+        .unwrap()
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.unwrap().block_on(future)
+}
+
+#[test]
+fn slices_over_processes_answer_as_the_whole() {
+    let mut answers: BTreeMap<u32, Vec<Vec<f32>>> = BTreeMap::new();
+    for of in [1, 2, 3, 4] {
+        let chain = Chain::start(of);
+        let (told, rate) = block_on(async {
+            let client = client(&chain).await;
+            let mut told = Vec::new();
+            for text in TEXTS {
+                let reply = client.infer(ask(text), BUDGET).await.unwrap();
+                assert_eq!(reply.hops.len(), of as usize);
+                told.push(logits(&reply.outputs));
+            }
+            let begun = Instant::now();
+            let asked = (0..64).map(|place| client.infer(ask(TEXTS[place % TEXTS.len()]), BUDGET));
+            let replies = futures::future::join_all(asked).await;
+            assert!(replies.iter().all(Result::is_ok));
+            (told, 64.0 / begun.elapsed().as_secs_f64())
+        });
+        // Hidden states of 256 numbers a token and a mask, and the request itself.
+        println!("{of} slices: {rate:.0} requests/s");
+        answers.insert(of, told);
+    }
+    for (of, told) in &answers {
+        for (whole, sliced) in answers[&1].iter().zip(told) {
+            let apart = whole
+                .iter()
+                .zip(sliced)
+                .map(|(one, other)| (one - other).abs())
+                .fold(0.0, f32::max);
+            assert!(apart <= 1e-5, "{of} slices: {apart}");
+        }
+    }
+}
+
+#[test]
+fn a_dead_slice_costs_time_or_a_typed_error_and_never_a_wrong_answer() {
+    let mut chain = Chain::start(3);
+    let nats = chain.nats.url();
+    block_on(async {
+        let client = client(&chain).await;
+        let right = logits(&client.infer(ask(TEXTS[0]), BUDGET).await.unwrap().outputs);
+        chain.workers[1].kill();
+        let fault: Fault = client
+            .infer(ask(TEXTS[0]), Duration::from_millis(800))
+            .await
+            .unwrap_err();
+        assert!(fault.code.id().starts_with("KSK"), "{fault:?}");
+        let killed = Instant::now();
+        chain.workers[1] = Process::start(chain.folder.path(), &nats, "worker", "w1");
+        let back = loop {
+            if let Ok(reply) = client.infer(ask(TEXTS[0]), Duration::from_secs(2)).await {
+                break logits(&reply.outputs);
+            }
+            assert!(killed.elapsed() < Duration::from_secs(20), "it did not come back");
+        };
+        println!(
+            "answered again {:.0} ms after the slice was started anew",
+            killed.elapsed().as_secs_f64() * 1e3
+        );
+        assert_eq!(back, right);
+    });
+}
