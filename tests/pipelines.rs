@@ -1,4 +1,4 @@
-//! Pipelines from the outside: they are planned, and what is wrong with one is said by name.
+//! Pipelines from the outside: they are planned, simulated and compared, and what is wrong with one is said by name.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,10 +11,14 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-fn plan(folder: &Path, more: &[&str]) -> Output {
+fn kaskade(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kaskade"));
     command.env_remove("KASKADE_LOG").current_dir(folder);
-    command.args(["plan", "pipeline"]).args(more).output().unwrap()
+    command.args(args).output().unwrap()
+}
+
+fn plan(folder: &Path, more: &[&str]) -> Output {
+    kaskade(folder, &[&["plan", "pipeline"][..], more].concat())
 }
 
 fn json(output: &Output) -> Value {
@@ -138,4 +142,125 @@ fn what_is_wrong_with_a_pipeline_is_said_by_name() {
     assert!(message.contains("slo"), "{message}");
     let message = refusal(&plan(folder.path(), &["--pipeline", "none.toml", "--qps", "10"]));
     assert!(message.contains("none.toml"), "{message}");
+}
+
+#[test]
+fn a_pipelines_plan_is_simulated_with_its_branches_and_ways() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("small.toml"), SMALL).unwrap();
+    let named = ["--pipeline", "small.toml"];
+    let planned = plan(
+        folder.path(),
+        &[&named[..], &["--workers", "10", "--qps", "150"]].concat(),
+    );
+    assert!(planned.status.success());
+    let simulate = |rate: &str, more: &[&str]| {
+        let args = [
+            "simulate",
+            "--plan",
+            "plan.json",
+            "--rate",
+            rate,
+            "--duration",
+            "20s",
+        ];
+        kaskade(folder.path(), &[&args[..], &named, more].concat())
+    };
+    let quiet = json(&simulate("50", &["--json", "--svg", "course.svg"]));
+    let loud = json(&simulate("400", &["--json"]));
+    // Three branches of every request, and none of them is lost or counted twice.
+    assert_eq!(
+        quiet["branches"]["answered"].as_u64().unwrap() + quiet["branches"]["dropped"].as_u64().unwrap(),
+        3 * quiet["requests"].as_u64().unwrap()
+    );
+    assert!(quiet["slo_violation_ratio"].as_f64() < loud["slo_violation_ratio"].as_f64());
+    assert!(loud["dropped"].as_u64().unwrap() > 0, "{loud}");
+    let accuracy = quiet["accuracy"].as_f64().unwrap();
+    let paths = quiet["paths"].as_array().unwrap();
+    let (graded, branches) = paths.iter().fold((0.0, 0.0), |sum, path| {
+        let count = path["answered"].as_f64().unwrap();
+        (sum.0 + count * path["accuracy"].as_f64().unwrap(), sum.1 + count)
+    });
+    assert!((graded / branches - accuracy).abs() < 0.02, "{accuracy}");
+    assert!(folder.path().join("course.svg").exists());
+    let said = String::from_utf8(simulate("400", &[]).stdout).unwrap();
+    for word in ["dropped", "branches", "violations", "find-well -> tell-"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+}
+
+#[test]
+fn a_cascades_plan_is_not_simulated_without_its_profile() {
+    let folder = tempfile::tempdir().unwrap();
+    let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits");
+    let profile = digits.join("profile.json").display().to_string();
+    let gears = [
+        "plan",
+        "gears",
+        "--profile",
+        &profile,
+        "--qps",
+        "1000",
+        "--slo-p95",
+        "50ms",
+    ];
+    assert!(kaskade(folder.path(), &gears).status.success());
+    let message = refusal(&kaskade(
+        folder.path(),
+        &["simulate", "--plan", "plan.json", "--rate", "10"],
+    ));
+    assert!(message.contains("--profile"), "{message}");
+}
+
+/// The claims of a reproduction, by name.
+fn claims(found: &Value) -> std::collections::BTreeMap<String, Value> {
+    let claims = found["claims"].as_array().unwrap().iter();
+    claims
+        .map(|claim| (claim["name"].as_str().unwrap().to_owned(), claim.clone()))
+        .collect()
+}
+
+#[test]
+fn the_reproduction_says_what_it_found_beside_the_paper() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |more: &[&str]| {
+        let args = [
+            "reproduce",
+            "loki",
+            "--seconds",
+            "60",
+            "--out",
+            "pictures",
+            "--json",
+        ];
+        json(&kaskade(folder.path(), &[&args[..], more].concat()))
+    };
+    let found = run(&[]);
+    assert_eq!(found["system"], "loki");
+    let twenty = claims(&found);
+    assert!(twenty.len() >= 20, "{found}");
+    for claim in twenty.values() {
+        for field in ["paper", "ours", "note"] {
+            assert!(claim[field].is_string(), "{field}: {claim}");
+        }
+        let met = claim["met"].as_bool().unwrap();
+        assert!(
+            met || !claim["note"].as_str().unwrap().is_empty(),
+            "no reason given: {claim}"
+        );
+    }
+    assert!(!found["assumptions"].as_array().unwrap().is_empty());
+    let files = found["files"].as_array().unwrap();
+    assert!(files.len() >= 7, "{files:?}");
+    for file in files {
+        let file = folder.path().join(file.as_str().unwrap());
+        let drawn = std::fs::read_to_string(&file).unwrap();
+        assert!(drawn.contains("</svg>"), "{}", file.display());
+    }
+    // What is found is computed: other workers find other figures, and one worker in three saves nobody 2.67 times.
+    let three = claims(&run(&["--workers", "3"]));
+    let off_peak = "traffic: workers off-peak, against Proteus, which uses all";
+    assert_eq!(three[off_peak]["met"], false, "{}", three[off_peak]);
+    let capacity = "capacity: the throughputs of Figure 1, within a tenth";
+    assert_ne!(three[capacity]["ours"], twenty[capacity]["ours"]);
 }

@@ -16,6 +16,9 @@ use crate::reproduce::{Claim, Reproduction};
 /// Demands from well within hardware scaling's reach to beyond what is served at all, as shares of the latter.
 const DEMANDS: u32 = 36;
 
+/// Demands that are solved to the end.
+const SOLVED: u32 = 4;
+
 /// The paper's own times, seconds.
 const PAPER_ALLOCATOR_S: f64 = 0.5;
 const PAPER_BALANCER_S: f64 = 150e-6;
@@ -60,7 +63,7 @@ fn optimality(pipeline: &Pipeline, args: &Args) -> anyhow::Result<(Claim, String
         ..AllocateOptions::default()
     };
     let exact = Allocator::new(small.clone(), options)?;
-    let planner = Allocator::new(small, AllocateOptions::default())?;
+    let quick = Allocator::new(small, AllocateOptions::default())?;
     let (from, to) = (phases.hardware.served_qps, phases.most_qps());
     let mut progress = Progress::begin("F1 and F2", u64::from(SOLVED), args.json);
     let (mut apart, mut several, mut behind, mut beyond) = (0.0_f64, 0.0_f64, 0.0_f64, 0);
@@ -69,7 +72,7 @@ fn optimality(pipeline: &Pipeline, args: &Args) -> anyhow::Result<(Claim, String
         let paper = exact.exact_accuracy(demand, args.workers)?;
         let single = exact.flow_accuracy(demand, args.workers, true)?;
         let mixed = exact.flow_accuracy(demand, args.workers, false)?;
-        let ours = planner.allocate(demand, args.workers)?;
+        let ours = quick.allocate(demand, args.workers)?;
         apart = apart.max((paper - single).abs());
         several = several.max(mixed - single);
         behind = behind.max(paper - ours.accuracy);

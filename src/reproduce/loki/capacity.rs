@@ -201,8 +201,7 @@ fn simulated(field: &Field, phases: &Phases) -> anyhow::Result<Claim> {
         ),
         met,
         note: if met {
-            "more than the paper's, because the published detectors differ by more than its ratio allows: see the two claims below"
-                .to_owned()
+            "more than the paper's, because these variants differ by more than its ratio: see the claims below".to_owned()
         } else {
             bound(phases)
         },
@@ -351,6 +350,9 @@ fn why_not_figure_1(chain: &Pipeline, two: &Phases, workers: u32) -> anyhow::Res
         PAPER.get(1).copied().unwrap_or(f64::NAN) / alone.max(f64::MIN_POSITIVE),
     ))
 }
+
+/// What is drawn of an allocation.
+type Figure = fn(&Allocation) -> f64;
 
 /// Accuracy, workers and what is served by demand, over the first two tasks.
 fn picture(chain: &Pipeline, phases: &Phases, workers: u32) -> anyhow::Result<Panels> {

@@ -1,15 +1,11 @@
 //! Loki, `InferLine` and Proteus over a day (Loki §6.2, Figures 5 and 6).
 
-use std::path::Path;
-
 use kaskade::plans::simulator::Bucket;
 
 use super::Args;
 use super::field::{Contestant, Field, Run};
-use crate::report::bars::Bars;
-use crate::report::panels::{Panel, Panels, Series, Shape};
 use crate::report::progress::Progress;
-use crate::report::{self, bars, panels, units};
+use crate::report::units;
 use crate::reproduce::abreast::abreast;
 use crate::reproduce::{Claim, Reproduction};
 
@@ -17,7 +13,7 @@ use crate::reproduce::{Claim, Reproduction};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Paper {
     /// The pipeline, in names of claims and files.
-    name: &'static str,
+    pub(super) name: &'static str,
     /// What accuracy scaling adds to the capacity.
     capacity: &'static str,
     /// What it says of Proteus' accuracy.
@@ -90,17 +86,18 @@ pub(super) fn compare(
     Ok(())
 }
 
-struct Day<'a> {
-    field: &'a Field,
-    paper: Paper,
-    loki: &'a Run,
-    inferline: &'a Run,
-    proteus: &'a Run,
-    patient: &'a Run,
+/// Everybody's day.
+pub(super) struct Day<'a> {
+    pub(super) field: &'a Field,
+    pub(super) paper: Paper,
+    pub(super) loki: &'a Run,
+    pub(super) inferline: &'a Run,
+    pub(super) proteus: &'a Run,
+    pub(super) patient: &'a Run,
 }
 
 /// Requests that missed their objective, of those that came.
-fn missed<'a>(buckets: impl Iterator<Item = &'a Bucket>, length_us: u64) -> f64 {
+pub(super) fn missed<'a>(buckets: impl Iterator<Item = &'a Bucket>, length_us: u64) -> f64 {
     let seconds = length_us as f64 / 1e6;
     let sum = buckets.fold((0.0, 0.0), |(missed, came), bucket| {
         (missed + bucket.violations as f64, came + bucket.qps * seconds)
@@ -129,19 +126,20 @@ impl Day<'_> {
     }
 
     /// Misses of a run in the buckets whose place has this mark.
-    fn missed_where(&self, run: &Run, marks: &[bool]) -> f64 {
+    pub(super) fn missed_where(&self, run: &Run, marks: &[bool]) -> f64 {
         let marked = run.course.iter().zip(marks).filter(|(_, marked)| **marked);
         missed(marked.map(|(bucket, _)| bucket), self.field.bucket_us())
     }
 
-    fn peak(&self) -> Vec<bool> {
+    /// The buckets of the peak.
+    pub(super) fn peak(&self) -> Vec<bool> {
         let loads = self.loki.course.iter().map(|bucket| bucket.qps);
         let busiest = loads.clone().fold(0.0, f64::max);
         loads.map(|load| load >= PEAK_SHARE * busiest).collect()
     }
 
     /// Buckets in which Loki had the most accurate variants only.
-    fn hardware(&self) -> Vec<bool> {
+    pub(super) fn hardware(&self) -> Vec<bool> {
         let length_us = self.field.bucket_us();
         let course = self.loki.course.iter();
         course
@@ -217,13 +215,14 @@ impl Day<'_> {
             "every variant of a task makes as many requests for those below, so there is nothing that Proteus does not see".to_owned()
         } else {
             format!(
-                "one variant of a task makes up to {spread:.1} times as many requests for those below as another, which Proteus learns {}",
-                "by counting, in time for this day"
+                "one variant of a task makes up to {spread:.1} times as many requests for those below as another, but Proteus counts them and \
+                 plans again within seconds, as everybody does here"
             )
         };
         format!(
-            "{unseen}; {} of Loki's misses were dropped early, most of them with time left",
-            units::percent(early(self.loki))
+            "{unseen}. {} of Loki's misses were dropped early, most of them with time left: with last-task dropping it is {} fewer",
+            units::percent(early(self.loki)),
+            units::times(Some(over(self.proteus.violations(), self.patient.violations())))
         )
     }
 
@@ -293,8 +292,11 @@ impl Day<'_> {
             ),
             times >= 2.67,
             || {
-                let quiet = self.field.trace.rates().into_iter().fold(f64::INFINITY, f64::min);
-                format!("the quietest second has {quiet:.0} requests/s, for which that many are needed at the highest accuracy")
+                let quiet = self.loki.course.iter().map(|bucket| bucket.qps);
+                let quiet = quiet.fold(f64::INFINITY, f64::min);
+                format!(
+                    "it never gets quieter than {quiet:.0} requests/s, which take that many at the highest accuracy with the headroom"
+                )
             },
         )
     }
@@ -321,111 +323,6 @@ impl Day<'_> {
                     .to_owned()
             },
         )
-    }
-
-    /// The course and the violations as pictures; gives their files.
-    fn draw(&self, folder: &Path) -> anyhow::Result<Vec<std::path::PathBuf>> {
-        let course = folder.join(format!("loki-day-{}.svg", self.paper.name));
-        report::write_file(&course, &panels::svg(&self.course())?)?;
-        let violations = folder.join(format!("loki-violations-{}.svg", self.paper.name));
-        report::write_file(&violations, &bars::svg(&self.violations())?)?;
-        Ok(vec![course, violations])
-    }
-
-    fn course(&self) -> Panels {
-        let length_us = self.field.bucket_us();
-        let runs = [self.loki, self.inferline, self.proteus];
-        let series = |runs: &[&Run], of: &dyn Fn(&Bucket) -> f64| {
-            let each = runs.iter().map(|run| Series {
-                name: run.contestant.name().to_owned(),
-                points: run
-                    .course
-                    .iter()
-                    .map(|bucket| (bucket.from_us as f64 / 1e6, of(bucket)))
-                    .collect(),
-                shape: Shape::Line,
-            });
-            each.collect::<Vec<_>>()
-        };
-        let moments = self.transitions();
-        let panel = |axis: &str, series: Vec<Series>| Panel {
-            axis: axis.to_owned(),
-            series,
-            moments: moments.clone(),
-            ..Panel::default()
-        };
-        let demand = series(&runs[..1], &|bucket| bucket.qps);
-        let demand = demand.into_iter().map(|load| Series {
-            name: "demand".to_owned(),
-            ..load
-        });
-        Panels {
-            title: format!(
-                "{}: a day; upright: between hardware and accuracy scaling",
-                self.field.pipeline.name
-            ),
-            axis: "time (s)".to_owned(),
-            rows: vec![
-                panel(
-                    "accuracy (%)",
-                    series(&runs, &|bucket| {
-                        bucket.path_accuracy.map_or(f64::NAN, |accuracy| 100.0 * accuracy)
-                    }),
-                ),
-                panel(
-                    "workers in use (%)",
-                    series(&runs, &|bucket| {
-                        100.0 * bucket.active_devices / f64::from(self.field.workers)
-                    }),
-                ),
-                panel(
-                    "SLO violations (%)",
-                    series(&runs, &|bucket| {
-                        100.0 * missed(std::iter::once(bucket), length_us)
-                    }),
-                ),
-                panel("demand (requests/s)", demand.collect()),
-            ],
-        }
-    }
-
-    /// When Loki began to scale accuracy, and ended, seconds; none where that is too often to be seen.
-    fn transitions(&self) -> Vec<f64> {
-        const MOST: usize = 8;
-        let hardware = self.hardware();
-        let marked = self.loki.course.iter().zip(&hardware);
-        let mut before = hardware.first().copied();
-        let mut moments = Vec::new();
-        for (bucket, hardware) in marked {
-            if before != Some(*hardware) {
-                moments.push(bucket.from_us as f64 / 1e6);
-                before = Some(*hardware);
-            }
-        }
-        moments.truncate(if moments.len() > MOST { 0 } else { MOST });
-        moments
-    }
-
-    fn violations(&self) -> Bars {
-        let runs = [self.loki, self.inferline, self.proteus, self.patient];
-        let hardware = self.hardware();
-        let accuracy: Vec<bool> = hardware.iter().map(|hardware| !hardware).collect();
-        let marks = [
-            ("the whole day", vec![true; hardware.len()]),
-            ("hardware scaling", hardware),
-            ("accuracy scaling", accuracy),
-            ("the peak", self.peak()),
-        ];
-        let groups = marks.into_iter().map(|(name, marks)| {
-            let heights = runs.iter().map(|run| 100.0 * self.missed_where(run, &marks));
-            (name.to_owned(), heights.collect())
-        });
-        Bars {
-            title: format!("{}: requests that miss their objective", self.field.pipeline.name),
-            axis: "SLO violations (%)".to_owned(),
-            names: runs.iter().map(|run| run.contestant.name().to_owned()).collect(),
-            groups: groups.collect(),
-        }
     }
 }
 

@@ -165,9 +165,8 @@ fn least(swept: &[Swept], pipeline: &Pipeline, highest: f64) -> Claim {
         .iter()
         .filter(|swept| swept.slo_ms < PAPER_LEAST_MS)
         .collect();
-    let met = below
-        .iter()
-        .all(|swept| swept.violations().is_nan() || swept.violations() > 0.5);
+    let served = |swept: &&Swept| swept.run.as_ref().is_some_and(|run| run.violations() <= 0.5);
+    let met = !below.iter().any(served);
     let quickest = |task: &kaskade::plans::pipeline::Task| {
         let runs = task.variants.iter().filter_map(|variant| variant.latency_us(1));
         runs.fold(f64::INFINITY, f64::min)
