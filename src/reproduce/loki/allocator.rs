@@ -55,7 +55,6 @@ fn instance(pipeline: &Pipeline) -> (Pipeline, Solver, String) {
 
 /// F2 with one batch size per variant is F1, and the planner is near both and under its bound.
 fn optimality(pipeline: &Pipeline, args: &Args) -> anyhow::Result<(Claim, String)> {
-    const SOLVED: u32 = 4;
     let (small, solver, assumed) = instance(pipeline);
     let phases = Phases::of(&small, args.workers)?;
     let options = AllocateOptions {

@@ -356,7 +356,6 @@ type Figure = fn(&Allocation) -> f64;
 
 /// Accuracy, workers and what is served by demand, over the first two tasks.
 fn picture(chain: &Pipeline, phases: &Phases, workers: u32) -> anyhow::Result<Panels> {
-    type Figure = fn(&Allocation) -> f64;
     const POINTS: u32 = 160;
     let policies = [
         ("Loki", AllocationPolicy::Loki),
