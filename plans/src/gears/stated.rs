@@ -4,7 +4,7 @@
 //! is in the two tables below: rough figures of such models on such a GPU, and answers drawn from a model of difficulty. Whoever
 //! prints a result that rests on them prints [`StatedWorkload::assumptions`] beside it.
 //!
-//! How the answers are drawn: [`crate::difficulty`].
+//! How the answers are drawn: `difficulty`.
 
 use serde::Serialize;
 
