@@ -14,7 +14,7 @@
 //! | `crop` | side of an object, pixels, no more than a cell's |
 //! | `kinds` | names of the kinds of objects, which are those of the tasks below |
 //! | `threshold` | how sure it must be of an object, above 0 and below 1 |
-//! | `stages` or `hidden_sizes` | the network, as [`cnn`](super::cnn) or [`mlp`](super::mlp) has it |
+//! | `stages` or `hidden_sizes` | the network, as [`cnn`] or [`mlp`] has it |
 //!
 //! Tensors are those of the network; its classifier has `1 + kinds * places` outputs, where an object fits at
 //! `(height - crop + 1) * (width - crop + 1)` places: nothing first, then kind by kind, and place by place, row-major.
