@@ -517,7 +517,8 @@ fn a_layers_costs_can_be_measured() {
         mini_batch: 2,
         tokens: 256,
     };
-    let measured = engine.measure(&load).unwrap();
+    // Who shares the processor may spoil a sampling, which is said by a typed error; not every time.
+    let measured = (0..50).find_map(|_| engine.measure(&load).ok()).unwrap();
     let block = 16.0 * engine.spec().kv_width() as f64 * 4.0;
     // A throttled link takes at least what it is throttled to.
     assert!(measured.costs.load_kv.slope * 5e6 >= 0.9 * block && measured.costs.load_kv.r2 > 0.9);
