@@ -81,8 +81,8 @@ fn claim(shares: &[Vec<f64>], rerouted: u64) -> Claim {
         String::new()
     } else {
         format!(
-            "a task's budget is twice the time of its batch, so whoever waits for more than one batch is late, whatever time the objective \
-             leaves; a backup must make up for the delay within one full batch of its own, which {} branches found. ",
+            "workers that are busy all the time let queues grow until nearly everybody is late, whatever is dropped where; a backup must \
+             make up for the delay within one full batch of its own, which {} branches found. ",
             units::count(rerouted)
         )
     };
