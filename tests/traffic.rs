@@ -134,7 +134,7 @@ fn its_plan_is_made_of_what_was_measured() {
 fn an_objective_that_no_path_meets_is_refused_before_anything_serves() {
     let folder = tempfile::tempdir().unwrap();
     let app = app(folder.path(), |text| {
-        text.replace("slo = \"300ms\"", "slo = \"1ms\"")
+        text.replace("slo = \"500ms\"", "slo = \"1ms\"")
     });
     let output = command(&["bench", "--app", &app, "--rate", "1"])
         .output()
