@@ -97,7 +97,10 @@ impl Member {
     }
 
     /// The same of a slice of its layers.
-    fn load_slice(&self, choice: DeviceChoice, slice: Slice) -> anyhow::Result<Loaded> {
+    ///
+    /// # Errors
+    /// As [`Member::load`]; also when the model cannot be cut so.
+    pub(crate) fn load_slice(&self, choice: DeviceChoice, slice: Slice) -> anyhow::Result<Loaded> {
         let device = device::open(choice)?;
         let checkpoint = match &self.source {
             Source::Directory(dir) => Checkpoint::open(dir),

@@ -12,6 +12,7 @@
 //! | [`gearing`] | gear plans from a profile |
 //! | [`replanning`] | other plans for an app that is being served |
 //! | [`serving`] | an app on the bus, and who asks it |
+//! | [`overview`] | what an app is doing right now |
 //! | [`load`] | arrivals, and the clients that make them |
 //! | [`reproduce`] | the papers' comparisons, run again |
 //! | [`report`] | tables, graphs, progress |
@@ -25,6 +26,7 @@ mod family;
 mod gearing;
 mod load;
 mod measure;
+mod overview;
 mod pipelines;
 mod planning;
 mod questions;
@@ -51,6 +53,8 @@ struct Cli {
 enum Verb {
     Demo(verbs::demo::Args),
     Profile(verbs::profile::Args),
+    Weigh(verbs::weigh::Args),
+    Channels(verbs::channels::Args),
     #[command(subcommand)]
     Plan(verbs::plan::Planner),
     Simulate(verbs::simulate::Args),
@@ -58,6 +62,7 @@ enum Verb {
     Reproduce(verbs::reproduce::System),
     Serve(verbs::serve::Args),
     Replan(verbs::replan::Args),
+    Top(verbs::top::Args),
     Infer(verbs::infer::Args),
     Bench(verbs::bench::Args),
     Validate(verbs::validate::Args),
@@ -71,6 +76,8 @@ fn main() -> ExitCode {
     report::log::init();
     let done = match verb {
         Verb::Demo(args) => verbs::demo::run(&args),
+        Verb::Channels(args) => verbs::channels::run(&args),
+        Verb::Weigh(args) => verbs::weigh::run(&args),
         Verb::Profile(args) => verbs::profile::run(&args),
         Verb::Plan(verbs::plan::Planner::Cascade(args)) => verbs::plan::cascade(&args),
         Verb::Plan(verbs::plan::Planner::Gears(args)) => verbs::gears::run(&args),
@@ -79,6 +86,7 @@ fn main() -> ExitCode {
         Verb::Reproduce(system) => verbs::reproduce::run(&system),
         Verb::Serve(args) => verbs::serve::run(&args),
         Verb::Replan(args) => verbs::replan::run(&args),
+        Verb::Top(args) => verbs::top::run(&args),
         Verb::Infer(args) => verbs::infer::run(&args),
         Verb::Bench(args) => verbs::bench::run(&args),
         Verb::Validate(args) => verbs::validate::run(&args),

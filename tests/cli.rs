@@ -247,3 +247,87 @@ fn a_model_that_does_not_earn_its_cost_is_left_out_of_the_plan() {
         );
     }
 }
+
+#[test]
+fn channels_are_measured_by_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = [
+        "channels",
+        "--rounds",
+        "9",
+        "--largest",
+        "64KiB",
+        "--out",
+        "c.json",
+        "--json",
+    ];
+    let done = kaskade(folder.path(), &args);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(
+        text(&done.stderr).contains("--network"),
+        "what is not measured is said"
+    );
+    let written = std::fs::read_to_string(folder.path().join("c.json")).unwrap();
+    let measured: serde_json::Value = serde_json::from_str(&written).unwrap();
+    assert_eq!(
+        measured,
+        serde_json::from_slice::<serde_json::Value>(&done.stdout).unwrap()
+    );
+    for channel in ["same_device", "same_host"] {
+        let samples = measured[channel]["measured"]["samples"].as_array().unwrap();
+        assert_eq!(samples.len(), 9, "256 bytes to 64 KiB");
+        assert!(
+            samples
+                .iter()
+                .all(|sample| sample["seconds"].as_f64().unwrap() > 0.0)
+        );
+    }
+    let of_64_kib = |channel: &str| {
+        measured[channel]["measured"]["samples"][8]["seconds"]
+            .as_f64()
+            .unwrap()
+    };
+    assert!(of_64_kib("same_device") < of_64_kib("same_host"), "{measured}");
+}
+
+#[test]
+fn memory_is_measured_whole_and_by_slice() {
+    let app = here().join("examples/sentiment/app.toml");
+    let app = app.to_str().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let weigh = |partitions: &str| {
+        let args = [
+            "weigh",
+            "--app",
+            app,
+            "--variant",
+            "sentiment-mini",
+            "--batches",
+            "1,32",
+        ];
+        let done = kaskade(
+            folder.path(),
+            &[&args[..], &["--partitions", partitions, "--json"]].concat(),
+        );
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let weighed: Vec<serde_json::Value> = serde_json::from_slice(&done.stdout).unwrap();
+        weighed
+    };
+    let bytes = |weighed: &serde_json::Value, field: &str| weighed[field].as_f64().unwrap();
+    let whole = &weigh("1")[0];
+    assert!(bytes(whole, "loaded_bytes") >= 4.0 * bytes(whole, "parameters"));
+    assert!(bytes(&whole["batches"][1], "bytes") >= bytes(&whole["batches"][0], "bytes"));
+    let slices = weigh("4");
+    assert_eq!(slices.len(), 4);
+    let parameters: f64 = slices.iter().map(|slice| bytes(slice, "parameters")).sum();
+    assert!((parameters - bytes(whole, "parameters")).abs() < 1.0);
+    // The last three hold one block each; the first also holds the embeddings.
+    for slice in &slices[1..] {
+        assert!(
+            bytes(slice, "loaded_bytes") < 0.75 * bytes(whole, "loaded_bytes"),
+            "{slices:?}"
+        );
+    }
+    let args = ["weigh", "--app", app, "--variant", "no-such"];
+    assert!(refusal(&kaskade(folder.path(), &args)).contains("sentiment-mini"));
+}

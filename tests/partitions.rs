@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use futures::StreamExt as _;
 use kaskade::Tensor;
 use kaskade::actors::{App, Client, Fault, bus::Bus, bus::BusConfig};
 use kaskade::plans::plan::{
@@ -127,7 +128,11 @@ struct Chain {
 
 impl Chain {
     fn start(of: u32) -> Self {
-        let nats = NatsServer::start(NatsOptions::jetstream());
+        Self::over(of, NatsOptions::jetstream())
+    }
+
+    fn over(of: u32, options: NatsOptions) -> Self {
+        let nats = NatsServer::start(options);
         let folder = tempfile::tempdir().unwrap();
         let weights = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("examples/sentiment/weights")
@@ -159,12 +164,38 @@ fn ask(text: &str) -> Vec<Tensor> {
     vec![Tensor::from_texts("text", &[text]).unwrap()]
 }
 
-async fn client(chain: &Chain) -> Client {
+async fn bus(chain: &Chain) -> Bus {
     let bus = BusConfig {
         url: Some(chain.nats.url()),
         ..BusConfig::new("test")
     };
-    Client::new(&Bus::connect(bus).await.unwrap(), App::new(APP).unwrap())
+    Bus::connect(bus).await.unwrap()
+}
+
+async fn client(chain: &Chain) -> Client {
+    Client::new(&bus(chain).await, App::new(APP).unwrap())
+}
+
+/// What one request moves between the processes, bytes of bodies and headers, and in how many messages; its outputs.
+async fn moved(chain: &Chain, text: &str) -> (usize, usize, Vec<f32>) {
+    let bus = bus(chain).await;
+    let client = Client::new(&bus, App::new(APP).unwrap());
+    let mut subjects = Vec::new();
+    for of in ["stage", "replica", "done"] {
+        let subject = format!("kaskade.{APP}.{of}.>");
+        subjects.push(bus.subscribe(subject.into(), None).await.unwrap());
+    }
+    bus.barrier().await.unwrap();
+    let outputs = client.infer(ask(text), BUDGET).await.unwrap().outputs;
+    bus.barrier().await.unwrap();
+    let (mut bytes, mut messages) = (0, 0);
+    for subject in &mut subjects {
+        while let Some(Some(message)) = futures::FutureExt::now_or_never(subject.next()) {
+            bytes += message.length;
+            messages += 1;
+        }
+    }
+    (bytes, messages, logits(&outputs))
 }
 
 fn logits(outputs: &[Tensor]) -> Vec<f32> {
@@ -186,7 +217,7 @@ fn slices_over_processes_answer_as_the_whole() {
     let mut answers: BTreeMap<u32, Vec<Vec<f32>>> = BTreeMap::new();
     for of in [1, 2, 3, 4] {
         let chain = Chain::start(of);
-        let (told, rate) = block_on(async {
+        let told = block_on(async {
             let client = client(&chain).await;
             let mut told = Vec::new();
             for text in TEXTS {
@@ -198,10 +229,15 @@ fn slices_over_processes_answer_as_the_whole() {
             let asked = (0..64).map(|place| client.infer(ask(TEXTS[place % TEXTS.len()]), BUDGET));
             let replies = futures::future::join_all(asked).await;
             assert!(replies.iter().all(Result::is_ok));
-            (told, 64.0 / begun.elapsed().as_secs_f64())
+            let rate = 64.0 / begun.elapsed().as_secs_f64();
+            // Hidden states of 256 numbers a token and a mask, and the request itself.
+            let (bytes, messages, _) = moved(&chain, TEXTS[2]).await;
+            println!(
+                "{of} slices: {rate:.0} requests/s, {bytes} bytes in {messages} messages for one request"
+            );
+            assert_eq!(messages, of as usize + 1);
+            told
         });
-        // Hidden states of 256 numbers a token and a mask, and the request itself.
-        println!("{of} slices: {rate:.0} requests/s");
         answers.insert(of, told);
     }
     for (of, told) in &answers {
@@ -214,6 +250,26 @@ fn slices_over_processes_answer_as_the_whole() {
             assert!(apart <= 1e-5, "{of} slices: {apart}");
         }
     }
+}
+
+#[test]
+fn hidden_states_over_max_payload_travel_in_chunks() {
+    const CARRIED: usize = 16 << 10;
+    let long = TEXTS.join(" and ");
+    let whole = block_on(moved(&Chain::start(1), &long));
+    let options = NatsOptions {
+        max_payload: Some(CARRIED),
+        ..NatsOptions::jetstream()
+    };
+    let chain = Chain::over(3, options);
+    let (bytes, messages, told) = block_on(moved(&chain, &long));
+    println!("{bytes} bytes in {messages} messages");
+    assert!(
+        bytes > 2 * CARRIED && messages >= 1 + 2 * 2 + 1,
+        "{bytes} bytes in {messages} messages"
+    );
+    let apart = whole.2.iter().zip(&told).map(|(one, other)| (one - other).abs());
+    assert!(apart.fold(0.0, f32::max) <= 1e-5);
 }
 
 #[test]

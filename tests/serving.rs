@@ -385,3 +385,58 @@ fn an_absent_broker_and_an_unserved_app_are_said_plainly() {
         "{message}"
     );
 }
+
+#[test]
+fn what_a_served_app_does_is_shown_with_its_joules_and_models() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let served = Served::start(&app);
+    let mut load = command(&[
+        "bench",
+        "--app",
+        &app,
+        "--nats",
+        &served.url,
+        "--concurrency",
+        "2",
+        "--duration",
+        "1m",
+    ])
+    .stdout(Stdio::null())
+    .stderr(Stdio::null())
+    .spawn()
+    .unwrap();
+    let seen = kaskade(&[
+        "top",
+        "--app",
+        &app,
+        "--nats",
+        &served.url,
+        "--looks",
+        "2",
+        "--json",
+    ]);
+    let _ = load.kill();
+    let _ = load.wait();
+    let lines = String::from_utf8(seen.stdout).unwrap();
+    let looks: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(looks.len(), 2, "{lines}");
+    let look = &looks[1];
+    assert!(look["doors"]["answered_per_s"].as_f64().unwrap() > 1.0, "{look}");
+    assert!(look["joules_per_request"].as_f64().unwrap() > 0.0, "{look}");
+    let model = &look["models"][0];
+    assert_eq!(
+        (&model["variant"], &model["replicas"]),
+        (&"digits-tiny".into(), &1.into())
+    );
+    assert!(model["requests_per_s"].as_f64().unwrap() > 1.0, "{look}");
+    // One process and one model: all of its power is the model's.
+    let (model, node) = (
+        model["watts"].as_f64().unwrap(),
+        look["nodes"][0]["watts"].as_f64().unwrap(),
+    );
+    assert!((model - node).abs() <= 1e-6 * node, "{look}");
+}

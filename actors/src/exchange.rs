@@ -29,9 +29,10 @@ use crate::{
     delivery::Delivery,
     fault::{Code, Fault},
     headers::{self, Trace},
+    ids,
     planbook::Adopted,
     subjects::{App, SubjectError},
-    wire::{Done, DoneResult, Message as _, StageRequest},
+    wire::{Done, DoneResult, Limits, Message as _, StageRequest, chunks},
 };
 
 /// A stage's answer, handed to the ingress that owns the request.
@@ -172,12 +173,12 @@ impl Exchange {
             // Only a forged request names an ingress that cannot exist; there is nobody to tell.
             Err(error) => return tracing::warn!(%error, "an answer has no address"),
         };
-        let payload = self.fitting(&done).or_else(|fault| {
+        let payload = self.written(&done).or_else(|fault| {
             let result = DoneResult::Fault(fault);
             Done { result, ..done }.encode()
         });
         match payload {
-            Ok(payload) => self.publish(subject, None, None, payload),
+            Ok(payload) => self.post(&subject, None, HeaderMap::new(), &payload),
             Err(error) => tracing::error!(%error, "an answer could not be written"),
         }
     }
@@ -199,7 +200,7 @@ impl Exchange {
                 self.to_replica(adopted, edge, &id, request, deadline, trace);
                 Some(id)
             }
-            Destination::QueueGroup => self.to_group(edge, request, deadline, trace),
+            Destination::QueueGroup => self.to_group(from, adopted, edge, request, deadline, trace),
         }
     }
 
@@ -217,7 +218,7 @@ impl Exchange {
         end: &TaskEnd<'_>,
     ) -> Result<(), Box<(StageRequest, Dropped)>> {
         let Destination::Replica(chosen) = self.destination(end.replica, edge) else {
-            self.to_group(edge, request, deadline, trace);
+            self.to_group(end.replica, adopted, edge, request, deadline, trace);
             return Ok(());
         };
         let gear = request.gear;
@@ -268,12 +269,17 @@ impl Exchange {
         stage.clone_into(&mut request.stage);
         match self.local(stage, |replica| replica.id == id) {
             Some(replica) => self.hand_over(&replica, request, deadline, trace),
-            None => self.send(self.0.app.replica(id), request, deadline, trace),
+            None => match self.written(&request) {
+                Ok(payload) => self.send(self.0.app.replica(id), request, &payload, deadline, trace),
+                Err(fault) => self.refuse(request, fault),
+            },
         }
     }
 
     fn to_group(
         &self,
+        from: &str,
+        adopted: &Adopted,
         edge: &Edge,
         mut request: StageRequest,
         deadline: u64,
@@ -287,8 +293,48 @@ impl Exchange {
             self.hand_over(&replica, request, deadline, trace);
             return Some(replica.id);
         }
-        self.send(self.0.app.stage(&edge.stage), request, deadline, trace);
-        None
+        let payload = match self.written(&request) {
+            Ok(payload) => payload,
+            Err(fault) => {
+                self.refuse(request, fault);
+                return None;
+            }
+        };
+        if payload.len() <= self.carried() {
+            self.send(self.0.app.stage(&edge.stage), request, &payload, deadline, trace);
+            return None;
+        }
+        // The members of a queue group would each get some of the chunks.
+        let one = self.one_of_group(from, adopted, edge, request.gear);
+        match &one {
+            Some(id) => self.send(self.0.app.replica(id), request, &payload, deadline, trace),
+            None => self.refuse(request, self.too_large::<StageRequest>(payload.len())),
+        }
+        one
+    }
+
+    /// A replica of the plan that serves the stage an edge names: a living one, or one that has not been heard of yet, of which the
+    /// broker says if it is not there. Actors that the plan does not place are not asked: they need not understand chunks.
+    fn one_of_group(&self, from: &str, adopted: &Adopted, edge: &Edge, gear: u32) -> Option<String> {
+        let stage = adopted.stage(gear, &edge.stage)?;
+        let placed = adopted.plan.placement.iter();
+        let even = Edge {
+            shares: placed
+                .filter(|replica| stage.is_run_by(replica))
+                .map(|replica| (replica.id.clone(), 1.0))
+                .collect(),
+            ..Edge::to(edge.stage.as_str())
+        };
+        let draw = self.draw(from);
+        let living = routing::destination(&even, |id| self.reachable(id), draw);
+        let chosen = match living {
+            Destination::Replica(_) => living,
+            Destination::QueueGroup => routing::destination(&even, |_| true, draw),
+        };
+        match chosen {
+            Destination::Replica(id) => Some(id.to_owned()),
+            Destination::QueueGroup => None,
+        }
     }
 
     /// The shortest queue among the local replicas of a stage that pass the test.
@@ -323,6 +369,7 @@ impl Exchange {
         &self,
         subject: Result<Subject, SubjectError>,
         request: StageRequest,
+        payload: &Bytes,
         deadline: u64,
         trace: Trace,
     ) {
@@ -330,19 +377,12 @@ impl Exchange {
         // The reply subject is where the answer belongs; it is also where the server says that nobody listens.
         let addressed =
             subject.and_then(|subject| Ok((subject, self.0.app.done(&request.ingress, request.id)?)));
-        let written = addressed
-            .map_err(Fault::from)
-            .and_then(|to| Ok((to, self.fitting(&request)?)));
-        match written {
-            Ok(((subject, reply), payload)) => {
-                self.publish(
-                    subject,
-                    Some(reply),
-                    Some(headers::for_hop(budget, &trace.child())),
-                    payload,
-                );
+        match addressed {
+            Ok((subject, reply)) => {
+                let headers = headers::for_hop(budget, &trace.child());
+                self.post(&subject, Some(reply), headers, payload);
             }
-            Err(fault) => self.refuse(request, fault),
+            Err(error) => self.refuse(request, error.into()),
         }
     }
 
@@ -360,20 +400,45 @@ impl Exchange {
         self.done(&request.ingress, done);
     }
 
-    /// The message as bytes, if the broker carries that many.
-    fn fitting<M: crate::wire::Message>(&self, message: &M) -> Result<Bytes, Fault> {
-        let payload = message.encode()?;
-        // Headers count towards the broker's limit; these take less than this.
-        let limit = self.0.max_payload.saturating_sub(HEADROOM);
+    /// Publishes a message to its one reader, in chunks where the broker does not carry it whole.
+    fn post(&self, subject: &Subject, mut reply: Option<Subject>, headers: HeaderMap, payload: &Bytes) {
+        let limit = self.carried();
         if payload.len() <= limit {
-            return Ok(payload);
+            let headers = Some(headers).filter(|headers| !headers.is_empty());
+            return self.publish(subject.clone(), reply, headers, payload.clone());
         }
+        for (chunk, part) in chunks::cut(ids::unique(), payload, limit) {
+            let mut headers = headers.clone();
+            headers::put_chunk(&mut headers, chunk);
+            // To be told once that nobody listens is enough.
+            self.publish(subject.clone(), reply.take(), Some(headers), part);
+        }
+    }
+
+    /// The message as bytes, if whoever reads it decodes that many.
+    fn written<M: crate::wire::Message>(&self, message: &M) -> Result<Bytes, Fault> {
+        let payload = message.encode()?;
+        if payload.len() <= Limits::default().bytes {
+            Ok(payload)
+        } else {
+            Err(self.too_large::<M>(payload.len()))
+        }
+    }
+
+    /// Bytes of a body that the broker carries whole; headers count towards its limit.
+    fn carried(&self) -> usize {
+        self.0.max_payload.saturating_sub(HEADROOM)
+    }
+
+    fn too_large<M: crate::wire::Message>(&self, size: usize) -> Fault {
         let message = format!(
-            "{} takes {} bytes on the wire, this broker carries {limit}; send less, or raise max_payload in its configuration",
+            "{} takes {size} bytes on the wire; this broker carries {} at once, and at most {} are decoded; send less, or raise max_payload in \
+             its configuration",
             M::NAME,
-            payload.len(),
+            self.carried(),
+            Limits::default().bytes,
         );
-        Err(Fault::new(Code::TooLarge, message))
+        Fault::new(Code::TooLarge, message)
     }
 
     /// Resolves once everything published so far has reached the broker.

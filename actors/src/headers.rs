@@ -10,7 +10,7 @@ use async_nats::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::fault::{Code, Fault};
 use crate::ids;
-use crate::wire::ContentType;
+use crate::wire::{ContentType, chunks::Chunk};
 
 /// The request's id, given by the client or by the ingress; what `submit` is idempotent by.
 pub static REQUEST_ID: HeaderName = HeaderName::from_static("Kaskade-Request-Id");
@@ -29,6 +29,9 @@ pub static SERVICE_ERROR_CODE: HeaderName =
     HeaderName::from_static(async_nats::service::NATS_SERVICE_ERROR_CODE);
 /// Stable code of a failed service request: the number above has several meanings, this has one.
 pub static FAULT_CODE: HeaderName = HeaderName::from_static("Kaskade-Fault");
+
+/// Which part of a message this is, where the broker does not carry it whole ([`crate::wire::chunks`]).
+pub static CHUNK: HeaderName = HeaderName::from_static("Kaskade-Chunk");
 
 /// Longest request id, bytes.
 pub const MAX_REQUEST_ID: usize = 128;
@@ -186,6 +189,29 @@ pub fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Fault> {
 pub fn put_budget(headers: &mut HeaderMap, budget: Duration) {
     let micros = u64::try_from(budget.as_micros()).unwrap_or(u64::MAX);
     headers.insert(BUDGET.clone(), HeaderValue::from(micros));
+}
+
+/// Says which part of a message this is.
+pub fn put_chunk(headers: &mut HeaderMap, chunk: Chunk) {
+    headers.insert(CHUNK.clone(), chunk.to_string());
+}
+
+/// Which part of a message this is; `None` for a whole one.
+///
+/// # Errors
+/// [`Code::Malformed`] when the header is there but says no chunk.
+pub fn chunk(headers: &HeaderMap) -> Result<Option<Chunk>, Fault> {
+    let Some(text) = headers.get(CHUNK.clone()).map(HeaderValue::as_str) else {
+        return Ok(None);
+    };
+    match Chunk::parse(text) {
+        Some(chunk) => Ok(Some(chunk)),
+        None => Err(malformed(
+            "Kaskade-Chunk",
+            text,
+            "<16 hex digits>/<index>/<count>, the index below the count",
+        )),
+    }
 }
 
 /// The request's id.

@@ -3,15 +3,16 @@
 //! It owns the clock of the energy readings (HybridServe §VI-C samples every 100 ms); where they come from is
 //! [`kaskade_models::power`], and the arithmetic per request is [`kaskade_plans::energy`].
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, MessageResult};
 use kaskade_models::power::{EnergySample, PowerMeter};
+use kaskade_plans::energy;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     exchange::Exchange,
-    metrics::{Metrics, Reading},
+    metrics::{Metrics, Reading, VariantCount},
     wire::Message as _,
 };
 
@@ -41,6 +42,24 @@ pub struct EnergyReport {
     pub busy_core_s: f64,
     /// Time since the start, seconds.
     pub wall_s: f64,
+    /// What each model of the process has done, and its part of the joules.
+    #[serde(default)]
+    pub models: BTreeMap<String, ModelEnergy>,
+}
+
+/// What a model has done in a process since its start.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ModelEnergy {
+    /// Requests run.
+    pub requests: u64,
+    /// Batches run.
+    pub batches: u64,
+    /// Time its threads were busy, seconds.
+    pub busy_s: f64,
+    /// Its part of the process's joules, by busy time, idle included ([`kaskade_plans::energy::attributed`]); unknown where
+    /// those are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joules: Option<f64>,
 }
 
 impl crate::wire::Message for EnergyReport {
@@ -90,9 +109,10 @@ impl Meter {
             source: self.last.source.to_string(),
             joules,
             requests,
-            joules_per_request: kaskade_plans::energy::joules_per_request(joules, requests),
+            joules_per_request: energy::joules_per_request(joules, requests),
             busy_core_s: self.last.busy_core_s - self.start.busy_core_s,
             wall_s: self.last.wall_s - self.start.wall_s,
+            models: models(&variants, joules),
         }
     }
 
@@ -106,6 +126,24 @@ impl Meter {
             self.exchange.publish(subject, None, None, payload);
         }
     }
+}
+
+fn models(variants: &BTreeMap<String, VariantCount>, joules: Option<f64>) -> BTreeMap<String, ModelEnergy> {
+    let busy_s = |count: &VariantCount| count.busy_us as f64 / 1e6;
+    let busy = variants
+        .iter()
+        .map(|(name, count)| (name.as_str(), busy_s(count)));
+    let shares = energy::attributed(joules, &busy.collect());
+    let models = variants.iter().map(|(name, count)| {
+        let model = ModelEnergy {
+            requests: count.requests,
+            batches: count.batches,
+            busy_s: busy_s(count),
+            joules: shares.get(name.as_str()).copied(),
+        };
+        (name.clone(), model)
+    });
+    models.collect()
 }
 
 impl Actor for Meter {

@@ -11,7 +11,7 @@ use std::{
 
 use dashmap::DashMap;
 use kaskade_models::BatchResult;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     discovery::{EndpointStats, ServiceStats},
@@ -46,6 +46,13 @@ pub const FORK_CHILDREN: &str = "kaskade_fork_children_requests_total";
 /// Time the model thread was busy, by variant.
 pub const VARIANT_BUSY: &str = "kaskade_variant_busy_microseconds_total";
 
+/// Energy of a process since its start, idle included, joules; what [`crate::meter::EnergyReport`] tells.
+pub const ENERGY: &str = "kaskade_energy_joules_total";
+/// The same per request that its replicas ran or its ingress answered.
+pub const ENERGY_PER_REQUEST: &str = "kaskade_energy_per_request_joules";
+/// A variant's part of the process's joules, by busy time, by variant.
+pub const VARIANT_ENERGY: &str = "kaskade_variant_energy_joules_total";
+
 /// Counters of one process.
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -64,7 +71,7 @@ pub struct Metrics {
 }
 
 /// What a variant has done.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VariantCount {
     /// Requests run.
     pub requests: u64,
@@ -75,7 +82,8 @@ pub struct VariantCount {
 }
 
 /// The counters at one moment.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Reading {
     /// [`ARRIVED`].
     pub arrived: u64,

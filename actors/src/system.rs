@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use actix::{Recipient, dev::ToEnvelope};
 use async_nats::{Message, Subject};
+use bytes::Bytes;
 use futures::StreamExt;
 use kaskade_plans::gather::Branch;
 use tokio::sync::{Semaphore, watch};
@@ -18,7 +19,7 @@ use crate::{
     exchange::{Exchange, full_queue},
     fault::{Code, Fault},
     headers::{self, Trace},
-    wire::{Done, DoneResult, Message as _, StageRequest},
+    wire::{Done, DoneResult, Message as _, StageRequest, chunks::Assembler},
 };
 
 /// An actor that serves, and how much it takes.
@@ -49,17 +50,18 @@ pub async fn bind(
     let mut subscription = bus.subscribe(subject, group).await?;
     let exchange = exchange.clone();
     actix::spawn(async move {
+        let mut assembler = Assembler::default();
         loop {
             tokio::select! {
                 message = subscription.next() => match message {
-                    Some(message) => receive(&exchange, &seat, &message),
+                    Some(message) => receive(&exchange, &seat, &mut assembler, message),
                     None => break,
                 },
                 _ = stop.wait_for(|stop| *stop) => {
                     // Drain, not drop: a dropped subscription loses what it has buffered.
                     let _ = subscription.drain().await;
                     while let Some(message) = subscription.next().await {
-                        receive(&exchange, &seat, &message);
+                        receive(&exchange, &seat, &mut assembler, message);
                     }
                     break;
                 }
@@ -69,30 +71,31 @@ pub async fn bind(
     Ok(())
 }
 
-/// Turns a message into a delivery, or refuses it with a typed fault where it can be told whose it is.
-fn receive(exchange: &Exchange, seat: &Seat, message: &Message) {
+/// Turns a message into a delivery, or refuses it with a typed fault where it can be told whose it is. A chunk waits for the others.
+fn receive(exchange: &Exchange, seat: &Seat, assembler: &mut Assembler, message: Message) {
     let replica = seat.replica.as_str();
     let now = exchange.clock().now();
-    let request = match StageRequest::decode(&message.payload) {
-        Ok(request) => request,
-        Err(error) => return refuse_undecodable(exchange, replica, message, &error.to_string()),
-    };
     let headers = message.headers.as_ref();
     let budget = headers
         .and_then(|headers| headers::budget(headers).ok().flatten())
         .unwrap_or(DEFAULT_BUDGET);
-    let budget_us = budget.as_micros() as u64;
+    let deadline = now.saturating_add(budget.as_micros() as u64);
     let trace = headers.and_then(Trace::read).unwrap_or_else(Trace::start);
+    let payload = match whole(assembler, &message, now, deadline) {
+        Ok(Some(payload)) => payload,
+        Ok(None) => return,
+        Err(fault) => return refuse(exchange, replica, message, fault),
+    };
+    let request = match StageRequest::decode(&payload) {
+        Ok(request) => request,
+        Err(error) => {
+            let reason = format!("the stage could not read the request: {error}");
+            return refuse(exchange, replica, message, Fault::new(Code::Malformed, reason));
+        }
+    };
     let permit = Arc::clone(&seat.room).try_acquire_owned().ok();
     let full = permit.is_none();
-    let delivery = Delivery::new(
-        request,
-        now.saturating_add(budget_us),
-        trace,
-        exchange.clone(),
-        replica,
-        permit,
-    );
+    let delivery = Delivery::new(request, deadline, trace, exchange.clone(), replica, permit);
     if full {
         delivery.fail(full_queue(replica));
     } else {
@@ -103,16 +106,29 @@ fn receive(exchange: &Exchange, seat: &Seat, message: &Message) {
 /// Budget of a stage request whose sender named none, such as a hand-written client: generous, but never unbounded.
 const DEFAULT_BUDGET: Duration = Duration::from_secs(30);
 
+/// The body of a message; of one in chunks once the last of them is there.
+///
+/// # Errors
+/// What is wrong with the chunk.
+pub(crate) fn whole(
+    assembler: &mut Assembler,
+    message: &Message,
+    now: u64,
+    until: u64,
+) -> Result<Option<Bytes>, Fault> {
+    let chunk = message.headers.as_ref().map_or(Ok(None), headers::chunk)?;
+    match chunk {
+        None => Ok(Some(message.payload.clone())),
+        Some(chunk) => Ok(assembler.take(chunk, message.payload.clone(), now, until)?),
+    }
+}
+
 /// The request cannot be read, but the reply subject says where it belongs: `done.<ingress>.<id>`.
-fn refuse_undecodable(exchange: &Exchange, replica: &str, message: &Message, reason: &str) {
-    tracing::warn!(subject = %message.subject, reason, "a stage request could not be read");
-    let Some(reply) = message.reply.clone() else {
+fn refuse(exchange: &Exchange, replica: &str, message: Message, fault: Fault) {
+    tracing::warn!(subject = %message.subject, %fault, "a stage request could not be read");
+    let Some(reply) = message.reply else {
         return;
     };
-    let fault = Fault::new(
-        Code::Malformed,
-        format!("the stage could not read the request: {reason}"),
-    );
     let result = DoneResult::Fault(fault);
     let done = Done {
         id: 0,

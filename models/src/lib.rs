@@ -6,6 +6,7 @@
 //! | [`idx`] | labelled images in IDX files |
 //! | [`power`] | energy readings of a device, their source always named |
 //! | [`manifest`] | which checkpoints make up a family |
+//! | [`memory`] | memory of a device and of this process |
 //! | [`model`] | the trait that everything servable implements, and what a request must bring |
 //! | [`mod@selftest`] | the suite that tells whether a device computes what it should, and how fast |
 //! | [`checkpoint`] | Hugging Face directories, read strictly |
@@ -25,6 +26,7 @@ pub mod families;
 pub mod fixtures;
 pub mod idx;
 pub mod manifest;
+pub mod memory;
 pub mod model;
 pub mod pace;
 pub mod power;

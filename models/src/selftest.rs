@@ -31,7 +31,8 @@ use serde::Serialize;
 use crate::device::{self, DeviceChoice, DeviceInfo, panic_message};
 use crate::power::{EnergySample, PowerConfig, PowerMeter};
 
-pub use memory::{MemoryReport, ProcessMemory};
+pub use self::memory::MemoryReport;
+pub use crate::memory::ProcessMemory;
 pub use parity::{Agreement, ParityReport, ParityRow};
 pub use shapes::{Network, Shape};
 pub use throughput::{Measured, Point, ThroughputReport};

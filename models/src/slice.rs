@@ -39,6 +39,11 @@ impl Slice {
         }
     }
 
+    /// Its place, from 0.
+    pub fn index(self) -> usize {
+        self.index
+    }
+
     /// Number of slices.
     pub fn of(self) -> usize {
         self.of

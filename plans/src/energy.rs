@@ -1,5 +1,7 @@
 //! Joules: arithmetic over what a meter reads. What cannot be known stays unknown and never becomes zero.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +28,17 @@ pub fn joules_per_request(joules: Option<f64>, requests: u64) -> Option<f64> {
     joules
         .filter(|joules| joules.is_finite() && *joules >= 0.0 && requests > 0)
         .map(|joules| joules / requests as f64)
+}
+
+/// Joules of a process that runs several models, shared among them by how long each kept it busy, idle time included: whoever is
+/// asked most pays for the waiting too. Empty where the joules are unknown; nothing for anybody while none has run.
+pub fn attributed<'a>(joules: Option<f64>, busy_s: &BTreeMap<&'a str, f64>) -> BTreeMap<&'a str, f64> {
+    let all: f64 = busy_s.values().sum();
+    let per_second = joules
+        .filter(|joules| joules.is_finite() && *joules >= 0.0)
+        .map(|joules| if all > 0.0 { joules / all } else { 0.0 });
+    let shares = per_second.map(|each| busy_s.iter().map(move |(model, busy)| (*model, busy * each)));
+    shares.into_iter().flatten().collect()
 }
 
 /// Joules under power readings `(microseconds, watts)` in order of time, by trapezoids. Unknown with fewer than two
@@ -69,6 +82,17 @@ mod tests {
     fn idle_counts_even_when_nothing_runs() {
         assert_eq!(modelled_joules(2.0, 0.0, MODEL), Some(20.0));
         assert_eq!(modelled_joules(2.0, 3.0, MODEL), Some(35.0));
+    }
+
+    #[test]
+    fn models_share_all_joules_by_their_busy_time() {
+        let busy = BTreeMap::from([("large", 3.0), ("small", 1.0)]);
+        let shares = attributed(Some(8.0), &busy);
+        assert_eq!(shares, BTreeMap::from([("large", 6.0), ("small", 2.0)]));
+        assert!(attributed(None, &busy).is_empty());
+        assert!(attributed(Some(f64::NAN), &busy).is_empty());
+        let idle = BTreeMap::from([("large", 0.0)]);
+        assert_eq!(attributed(Some(8.0), &idle), BTreeMap::from([("large", 0.0)]));
     }
 
     #[test]

@@ -3,14 +3,18 @@
 //! | module | holds |
 //! |---|---|
 //! | [`answers`] | what a model answers on a labelled set, calibrated |
+//! | [`channels`] | how long a message takes from stage to stage |
 //! | [`cost`] | latency, energy and utilisation by batch size |
 //! | [`findings`] | what a detector found in scenes, and how right that is |
+//! | [`memory`] | what a model takes of its device's memory by batch size |
 //! | [`meter`] | stretches of work and their energy |
 //! | [`tree`] | a pipeline: what its variants cost and make of a request, and how accurate its paths are |
 
 pub(crate) mod answers;
+pub(crate) mod channels;
 pub(crate) mod cost;
 mod findings;
+pub(crate) mod memory;
 pub(crate) mod meter;
 pub(crate) mod tree;
 

@@ -10,6 +10,11 @@ pub(crate) fn joules(energy: Option<f64>) -> String {
     energy.map_or_else(|| "unknown".to_owned(), |energy| prefixed(energy, "J"))
 }
 
+/// Bytes with a binary prefix: `1.5 MiB`.
+pub(crate) fn bytes(bytes: u64) -> String {
+    bytesize::ByteSize::b(bytes).display().iec().to_string()
+}
+
 /// Seconds with a prefix: `2.31 ms`.
 pub(crate) fn seconds(time: f64) -> String {
     prefixed(time, "s")

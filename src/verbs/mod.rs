@@ -1,6 +1,7 @@
 //! What the command line does, one file per verb.
 
 pub(crate) mod bench;
+pub(crate) mod channels;
 pub(crate) mod demo;
 pub(crate) mod explain;
 pub(crate) mod gears;
@@ -14,4 +15,6 @@ pub(crate) mod schema;
 pub(crate) mod selftest;
 pub(crate) mod serve;
 pub(crate) mod simulate;
+pub(crate) mod top;
 pub(crate) mod validate;
+pub(crate) mod weigh;

@@ -8,17 +8,18 @@ use kaskade::config::Task;
 use kaskade::config::data::DataSet;
 use kaskade::config::pipeline::PipelineRule;
 use kaskade::config::scalar::Span;
+use kaskade::models::Slice;
 use kaskade::plans::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task as PipelineTask};
 use kaskade::plans::profile::Profile;
 
 use crate::data::Samples;
 use crate::family::Family;
-use crate::measure::{self, cost::Effort, tree::TreePlan};
+use crate::measure::{self, cost::Effort, memory, tree::TreePlan};
 use crate::report::table::{Align, table};
 use crate::report::{self, units};
 
-/// Measures every variant of an app on its validation set: answers, calibrated confidence, latency, energy and utilisation by
-/// batch size. Of a pipeline: latency by batch size (its own sizes), how many requests each variant makes of one, and the accuracy of
+/// Measures every variant of an app on its validation set: answers, calibrated confidence, latency, energy, utilisation and memory
+/// by batch size. Of a pipeline: latency by batch size (its own sizes), how many requests each variant makes of one, and the accuracy of
 /// every path from end to end.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -79,9 +80,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         power: &(&app.power).into(),
         quiet: args.quiet,
     };
-    let profile = measure::profile(&plan, &Family::of(&app), |signature| {
+    let mut profile = measure::profile(&plan, &Family::of(&app), |signature| {
         Samples::read(set, signature)
     })?;
+    for variant in &mut profile.variants {
+        let weighed = memory::apart(&args.app, &variant.name, Slice::WHOLE, &effort.batches)?;
+        for (cost, measured) in variant.costs.iter_mut().zip(weighed.batches) {
+            cost.memory_bytes = Some(measured.bytes);
+        }
+    }
     report::write_file(&args.out, &profile.to_json()?)?;
     if args.json {
         return report::print_json(&profile);
@@ -178,11 +185,15 @@ pub(crate) fn as_text(profile: &Profile) -> String {
             widest
                 .and_then(|cost| cost.utilisation)
                 .map_or_else(|| "unknown".to_owned(), |share| format!("{:.0} %", share * 100.0)),
+            widest
+                .and_then(|cost| cost.memory_bytes)
+                .map_or_else(|| "unknown".to_owned(), units::bytes),
         ]
     });
     let widest = profile.variants.iter().filter_map(|variant| variant.costs.last());
     let widest = widest.map(|cost| cost.batch).max().unwrap_or_default();
     let (latency, busy) = (format!("batch of {widest}"), format!("busy at {widest}"));
+    let memory = format!("memory at {widest}");
     let table = table(
         [
             ("variant", Align::Left),
@@ -194,6 +205,7 @@ pub(crate) fn as_text(profile: &Profile) -> String {
             (latency.as_str(), Align::Right),
             ("joules/request", Align::Right),
             (busy.as_str(), Align::Right),
+            (memory.as_str(), Align::Right),
         ],
         rows,
     );

@@ -17,8 +17,8 @@ use crate::{
     headers::{self, Context, Trace},
     metrics::Metrics,
     node::NodeError,
-    subjects::{self, App},
-    wire::{self, Done, DoneResult, Message as _},
+    subjects, system,
+    wire::{self, Done, DoneResult, Message as _, chunks::Assembler},
 };
 
 /// What a request says of itself, read and checked.
@@ -98,9 +98,15 @@ pub async fn open(
     metrics: Arc<Metrics>,
     stop: watch::Receiver<bool>,
 ) -> Result<Door, NodeError> {
-    let app = exchange.app().clone();
+    let app = exchange.app();
     let answers = bus.subscribe(app.done_all(id)?, None).await?;
-    actix::spawn(pump_answers(answers, app.clone(), ingress.clone()));
+    let wanted_us = config.max_budget.as_micros() as u64;
+    actix::spawn(pump_answers(
+        answers,
+        exchange.clone(),
+        ingress.clone(),
+        wanted_us,
+    ));
     let room = Arc::new(Semaphore::new(config.max_in_flight));
     let requests = bus
         .subscribe(app.infer(), Some(subjects::INGRESS_GROUP.to_owned()))
@@ -159,30 +165,39 @@ fn refuse_full(exchange: &Exchange, metrics: &Metrics, message: &Message) {
     );
 }
 
-async fn pump_answers(mut answers: async_nats::Subscriber, app: App, ingress: Addr<Ingress>) {
+/// `wanted_us` is how long an answer may be wanted at most.
+async fn pump_answers(
+    mut answers: async_nats::Subscriber,
+    exchange: Exchange,
+    ingress: Addr<Ingress>,
+    wanted_us: u64,
+) {
+    let mut assembler = Assembler::default();
     while let Some(message) = answers.next().await {
-        let Some(id) = app.parse_done(&message.subject) else {
+        let Some(id) = exchange.app().parse_done(&message.subject) else {
             continue;
         };
         if message.status == Some(StatusCode::NO_RESPONDERS) {
             ingress.do_send(Undeliverable { id });
             continue;
         }
-        let done = Done::decode(&message.payload).unwrap_or_else(|error| {
-            let fault = Fault::new(
-                Code::BadOutput,
-                format!("the stage's answer could not be read: {error}"),
-            );
-            let result = DoneResult::Fault(fault);
-            Done {
-                id,
-                attempt: 0,
-                branch: Branch::ROOT,
-                stage: String::new(),
-                replica: String::new(),
-                hops: Vec::new(),
-                result,
-            }
+        let now = exchange.clock().now();
+        let done = match system::whole(&mut assembler, &message, now, now.saturating_add(wanted_us)) {
+            Ok(None) => continue,
+            Ok(Some(payload)) => Done::decode(&payload).map_err(|error| {
+                let reason = format!("the stage's answer could not be read: {error}");
+                Fault::new(Code::BadOutput, reason)
+            }),
+            Err(fault) => Err(Fault::new(Code::BadOutput, fault.message)),
+        };
+        let done = done.unwrap_or_else(|fault| Done {
+            id,
+            attempt: 0,
+            branch: Branch::ROOT,
+            stage: String::new(),
+            replica: String::new(),
+            hops: Vec::new(),
+            result: DoneResult::Fault(fault),
         });
         // The subject decides whose answer it is: a worker may leave the id out, or get it wrong.
         ingress.do_send(Finished(Done { id, ..done }));

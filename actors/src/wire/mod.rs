@@ -3,6 +3,7 @@
 //! Messages are MessagePack maps with field names; unknown fields are ignored, so that peers of different versions and
 //! languages take part. [`Message`] encodes and decodes; [`door`] adds JSON where clients come in.
 
+pub mod chunks;
 mod codec;
 mod done;
 pub mod door;

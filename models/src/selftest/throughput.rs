@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use burn::tensor::Device;
 use serde::Serialize;
 
-use super::memory::{of_process, reset_peak};
 use super::shapes::{BERT_BASE, BERT_SMALL, BERT_TINY, Shape, VIT_BASE, VIT_TINY};
 use super::torch::{Torch, TorchFigure, TorchPoint, TorchReport};
 use super::{Section, SelftestExtent, SelftestOptions, guarded};
 use crate::device::DeviceChoice;
+use crate::memory::{of_process, reset_peak};
 use crate::model::{Inputs, Model, Outputs};
 use crate::power::PowerMeter;
 

@@ -1,0 +1,134 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const LATER: u64 = 1_000;
+
+fn of(message: u64, index: u32, count: u32) -> Chunk {
+    Chunk {
+        message,
+        index,
+        count,
+    }
+}
+
+fn bytes(size: usize) -> Bytes {
+    vec![7; size].into()
+}
+
+#[test]
+fn a_header_says_what_it_is_or_nothing() {
+    let chunk = of(0xabc, 2, 5);
+    assert_eq!(chunk.to_string(), "0000000000000abc/2/5");
+    assert_eq!(Chunk::parse(&chunk.to_string()), Some(chunk));
+    for garbage in [
+        "",
+        "/",
+        "abc/0/1",
+        "0000000000000abc/5/5",
+        "0000000000000abc/0/0",
+        "0000000000000abc/0/1/2",
+        "0000000000000abc/-1/2",
+        "00000000000000zz/0/1",
+    ] {
+        assert_eq!(Chunk::parse(garbage), None, "{garbage}");
+    }
+}
+
+#[test]
+fn a_missing_chunk_spoils_its_message_and_no_other() {
+    let mut assembler = Assembler::new(100, 1_000);
+    assert_eq!(assembler.take(of(1, 0, 3), bytes(4), 0, LATER), Ok(None));
+    assert_eq!(assembler.take(of(2, 0, 2), bytes(4), 0, LATER), Ok(None));
+    let gap = assembler.take(of(1, 2, 3), bytes(4), 0, LATER);
+    assert_eq!(
+        gap,
+        Err(ChunkError::Gap {
+            index: 2,
+            expected: 1
+        })
+    );
+    assert_eq!(
+        assembler.take(of(2, 1, 2), bytes(1), 0, LATER),
+        Ok(Some(bytes(5)))
+    );
+    assert_eq!(assembler.held(), 0);
+    let orphan = assembler.take(of(3, 1, 2), bytes(4), 0, LATER);
+    assert!(matches!(orphan, Err(ChunkError::Gap { expected: 0, .. })));
+}
+
+#[test]
+fn what_would_be_too_large_is_refused_at_its_first_chunk() {
+    let mut assembler = Assembler::new(100, 1_000);
+    let refused = assembler.take(of(1, 0, 12), bytes(10), 0, LATER);
+    assert_eq!(
+        refused,
+        Err(ChunkError::TooLarge {
+            count: 12,
+            limit: 100
+        })
+    );
+    assert!(Fault::from(refused.unwrap_err()).message.contains("100 bytes"));
+    // One that lies in its first chunk is found out later.
+    assert_eq!(assembler.take(of(2, 0, 3), bytes(1), 0, LATER), Ok(None));
+    assert!(assembler.take(of(2, 1, 3), bytes(100), 0, LATER).is_err());
+    assert_eq!(assembler.held(), 0);
+}
+
+#[test]
+fn what_nobody_wants_any_more_makes_room() {
+    let mut assembler = Assembler::new(100, 100);
+    assert_eq!(assembler.take(of(1, 0, 2), bytes(60), 0, 10), Ok(None));
+    let full = assembler.take(of(2, 0, 2), bytes(60), 5, LATER);
+    assert_eq!(full, Err(ChunkError::Full { held: 60, limit: 100 }));
+    assert_eq!(assembler.take(of(3, 0, 2), bytes(60), 10, LATER), Ok(None));
+    assert_eq!(assembler.held(), 60);
+    assert!(assembler.take(of(1, 1, 2), bytes(1), 11, LATER).is_err());
+}
+
+proptest! {
+    #[test]
+    fn what_is_cut_is_put_together_whatever_comes_between(
+        sizes in prop::collection::vec(1_usize..400, 1..6),
+        limit in 1_usize..64,
+        order in prop::collection::vec(any::<prop::sample::Index>(), 0..200),
+    ) {
+        let sent: Vec<Bytes> = (0_u8..)
+            .zip(&sizes)
+            .map(|(message, size)| (0..*size).map(|at| (at as u8).wrapping_add(message)).collect())
+            .collect();
+        let mut queues: Vec<std::collections::VecDeque<_>> = (0..)
+            .zip(&sent)
+            .map(|(message, payload)| cut(message, payload, limit).collect())
+            .collect();
+        let mut assembler = Assembler::new(400, 4_000);
+        let mut whole = BTreeMap::new();
+        let mut picks = order.into_iter();
+        while queues.iter().any(|queue| !queue.is_empty()) {
+            let open: Vec<usize> = (0..queues.len()).filter(|at| !queues[*at].is_empty()).collect();
+            let at = picks.next().map_or(open[0], |pick| *pick.get(&open));
+            let (chunk, part) = queues[at].pop_front().unwrap();
+            prop_assert!(part.len() <= limit);
+            if let Some(message) = assembler.take(chunk, part, 0, LATER).unwrap() {
+                whole.insert(chunk.message, message);
+            }
+        }
+        prop_assert_eq!(assembler.held(), 0);
+        prop_assert_eq!(whole.into_values().collect::<Vec<_>>(), sent);
+    }
+
+    #[test]
+    fn whatever_comes_never_holds_more_than_it_may(
+        chunks in prop::collection::vec((0_u64..4, 0_u32..4, 1_u32..5, 0_usize..40, 0_u64..20), 0..60),
+    ) {
+        let mut assembler = Assembler::new(60, 100);
+        for (now, (message, index, count, size, until)) in (0..).zip(chunks) {
+            if index < count {
+                let _ = assembler.take(of(message, index, count), bytes(size), now, until);
+            }
+            let held: usize = assembler.partial.values().map(|partial| partial.bytes).sum();
+            prop_assert_eq!(assembler.held(), held);
+            prop_assert!(held <= 100);
+        }
+    }
+}

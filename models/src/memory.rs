@@ -1,0 +1,98 @@
+//! Memory of the device that models run on, and of this process.
+
+use std::fs;
+
+use serde::Serialize;
+
+use crate::device::nvml::Gpu;
+use crate::device::{DeviceChoice, DeviceInfo};
+
+/// Host memory of this process, bytes; nothing where the system does not tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct ProcessMemory {
+    /// Resident now.
+    pub resident: Option<u64>,
+    /// The most that was resident since the last `reset_peak`.
+    pub peak: Option<u64>,
+}
+
+/// Host memory of this process now.
+pub fn of_process() -> ProcessMemory {
+    fs::read_to_string("/proc/self/status").map_or_else(|_| ProcessMemory::default(), |status| parse(&status))
+}
+
+/// Starts the peak of this process anew. False where the system does not allow it: then a peak is that of the whole
+/// process.
+pub fn reset_peak() -> bool {
+    fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
+/// Reads what models take of their device: of the host's memory what is this process's, of a GPU's what is in use by whomever.
+pub struct Gauge(Option<Gpu>);
+
+impl Gauge {
+    /// For models on this device.
+    ///
+    /// # Errors
+    /// Why the GPU's memory cannot be read, for people.
+    pub fn of(info: &DeviceInfo) -> Result<Self, String> {
+        match info.choice {
+            DeviceChoice::Cpu => Ok(Self(None)),
+            DeviceChoice::Cuda(_) => Gpu::open(info).map(|gpu| Self(Some(gpu))),
+        }
+    }
+
+    /// In use now, bytes; nothing where the system does not tell.
+    pub fn now(&self) -> Option<u64> {
+        match &self.0 {
+            Some(gpu) => gpu.memory().ok().map(|memory| memory.used),
+            None => of_process().resident,
+        }
+    }
+
+    /// Starts the peak anew. False where that is not possible.
+    pub fn reset(&self) -> bool {
+        self.0.is_some() || reset_peak()
+    }
+
+    /// The most in use since the last reset, bytes. Of a GPU what is in use now: burn keeps what a batch has once needed.
+    pub fn peak(&self) -> Option<u64> {
+        match &self.0 {
+            Some(_) => self.now(),
+            None => of_process().peak,
+        }
+    }
+}
+
+fn parse(status: &str) -> ProcessMemory {
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kilobytes.checked_mul(1024)
+    };
+    ProcessMemory {
+        resident: field("VmRSS:"),
+        peak: field("VmHWM:"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_read() {
+        let status = "Name:\tkaskade\nVmPeak:\t  99 kB\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
+        let memory = parse(status);
+        assert_eq!((memory.resident, memory.peak), (Some(1 << 20), Some(2 << 20)));
+        assert_eq!(parse("VmRSS: many kB\nVmHWM: 12\n"), ProcessMemory::default());
+    }
+
+    #[test]
+    fn this_process_takes_memory() {
+        let before = of_process().resident.unwrap();
+        assert!(before > 100_000);
+        let block = std::hint::black_box(vec![1_u8; 64 << 20]);
+        assert!(of_process().peak.unwrap() >= before.max(block.len() as u64));
+    }
+}

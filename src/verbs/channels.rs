@@ -1,0 +1,134 @@
+//! `kaskade channels`: how long messages take from stage to stage, for `kaskade plan placement`.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use kaskade::actors::bus::BusConfig;
+use kaskade::config::scalar::Size;
+use kaskade::plans::fit::LinearFit;
+use kaskade::plans::placement::{Channel, Channels};
+
+use crate::measure::channels;
+use crate::report::progress::say;
+use crate::report::table::{Align, table};
+use crate::report::{self, units};
+use crate::serving;
+
+/// Measures how long a message takes from stage to stage, by its size: inside a process, between processes of this host over a broker,
+/// and over the network where a nats-server there is named. `kaskade plan placement --channels` reads what it writes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The nats-server of this host. Without one, the small broker of this process.
+    #[arg(long, value_name = "URL")]
+    nats: Option<String>,
+    /// A nats-server over the network; its channel is stated and not measured where absent.
+    #[arg(long, value_name = "URL")]
+    network: Option<String>,
+    /// The largest message; what a broker does not carry whole is left out.
+    #[arg(long, value_name = "SIZE", default_value = "1MiB")]
+    largest: Size,
+    /// Messages of each size; their median counts.
+    #[arg(long, value_name = "N", default_value = "200")]
+    rounds: NonZeroU32,
+    /// Where to write the channels.
+    #[arg(long, value_name = "FILE", default_value = "channels.json")]
+    out: PathBuf,
+    /// Print the channels as JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures, writes and reports.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let measured = serving::runtime()?.block_on(measure(args))?;
+    report::write_file(&args.out, &(serde_json::to_string_pretty(&measured)? + "\n"))?;
+    if args.json {
+        return report::print_json(&measured);
+    }
+    report::print(&as_text(&measured))?;
+    report::print(&format!("\nwritten to {}", args.out.display()))
+}
+
+async fn measure(args: &Args) -> anyhow::Result<Channels> {
+    let largest = usize::try_from(args.largest.bytes()).unwrap_or(usize::MAX);
+    let sizes = channels::sizes(largest);
+    anyhow::ensure!(!sizes.is_empty(), "`--largest` must be at least 256 bytes");
+    let rounds = args.rounds.get() as usize;
+    let bus = |url: Option<&String>| BusConfig {
+        url: url.cloned(),
+        ..BusConfig::new("channels")
+    };
+    let same_device = channels::in_process(&sizes, rounds).await?;
+    let same_host = channels::over_broker(bus(args.nats.as_ref()), &sizes, rounds).await?;
+    let network = match &args.network {
+        Some(url) => channels::over_broker(bus(Some(url)), &sizes, rounds)
+            .await
+            .with_context(|| format!("over the network, at {url}"))?,
+        None => {
+            say("no `--network`: its channel is stated, 300 us and 10 Gbit/s");
+            Channels::stated().network
+        }
+    };
+    Ok(Channels {
+        same_device,
+        same_host,
+        network,
+    })
+}
+
+fn as_text(measured: &Channels) -> String {
+    let ways = [
+        ("within a process", &measured.same_device),
+        ("on this host", &measured.same_host),
+        ("over the network", &measured.network),
+    ];
+    table(
+        [
+            ("channel", Align::Left),
+            ("sizes", Align::Right),
+            ("of no size", Align::Right),
+            ("on top of that", Align::Right),
+            ("R^2", Align::Right),
+            ("the largest took", Align::Right),
+        ],
+        ways.map(|(name, channel)| row(name, channel)),
+    )
+}
+
+fn row(name: &str, channel: &Channel) -> [String; 6] {
+    let per_second = |rate: f64| {
+        if rate.is_finite() && rate > 0.0 {
+            format!("{}/s", units::bytes(rate as u64))
+        } else {
+            "nothing".to_owned()
+        }
+    };
+    match channel {
+        Channel::Given {
+            latency_s,
+            bytes_per_s,
+        } => [
+            name.to_owned(),
+            "stated".to_owned(),
+            units::seconds(*latency_s),
+            per_second(*bytes_per_s),
+            "-".to_owned(),
+            "-".to_owned(),
+        ],
+        Channel::Measured { samples } => {
+            let line = LinearFit::of(samples.iter().map(|sample| (sample.bytes, sample.seconds)));
+            let last = samples.last().map_or(0.0, |sample| sample.seconds);
+            [
+                name.to_owned(),
+                samples.len().to_string(),
+                line.as_ref()
+                    .map_or_else(String::new, |line| units::seconds(line.intercept)),
+                line.as_ref()
+                    .map_or_else(String::new, |line| per_second(line.slope.recip())),
+                line.map_or_else(String::new, |line| format!("{:.3}", line.r2)),
+                units::seconds(last),
+            ]
+        }
+    }
+}

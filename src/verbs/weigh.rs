@@ -1,0 +1,114 @@
+//! `kaskade weigh`: what a model, or a slice of it, takes of its device's memory.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use kaskade::App;
+use kaskade::models::Slice;
+
+use crate::family::Family;
+use crate::measure::memory::{self, Weighed};
+use crate::report::progress::Progress;
+use crate::report::table::{Align, table};
+use crate::report::{self, units};
+
+/// Measures the memory of an app's variants by batch size, whole or cut by layers, each in a process of its own. Requests are made up, as
+/// long as the model takes them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The TOML file of the app.
+    #[arg(long, value_name = "FILE")]
+    app: PathBuf,
+    /// A variant; all of them where absent.
+    #[arg(long, value_name = "NAME")]
+    variant: Option<String>,
+    /// Partitions to cut it into.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    partitions: u32,
+    /// Batch sizes to measure.
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "1,8,64",
+          value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    batches: Vec<u32>,
+    /// One slice, measured in this very process: its place, from 0, and how many there are.
+    #[arg(long, value_name = "INDEX/OF", hide = true, requires = "variant", value_parser = slice)]
+    slice: Option<Slice>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn slice(text: &str) -> Result<Slice, String> {
+    let numbers = text
+        .split_once('/')
+        .and_then(|(index, of)| Some((index.parse().ok()?, of.parse().ok()?)));
+    let (index, of) = numbers.ok_or("expected INDEX/OF, such as 0/2")?;
+    Slice::new(index, of).map_err(|error| error.to_string())
+}
+
+/// Measures and reports.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let app = App::load(&args.app)?;
+    let family = Family::of(&app);
+    let mut batches = args.batches.clone();
+    batches.sort_unstable();
+    batches.dedup();
+    let members: Vec<_> = family
+        .members
+        .iter()
+        .filter(|member| args.variant.as_ref().is_none_or(|name| *name == member.name))
+        .collect();
+    if members.is_empty() {
+        let names = family.members.iter().map(|member| member.name.as_str());
+        bail!(
+            "the app has no variant `{}`; it has {}",
+            args.variant.as_deref().unwrap_or_default(),
+            names.collect::<Vec<_>>().join(", ")
+        );
+    }
+    if let (Some(slice), [member]) = (args.slice, members.as_slice()) {
+        return report::print_json(&memory::here(member, slice, &batches)?);
+    }
+    let of = usize::try_from(args.partitions).context("more partitions than this machine counts")?;
+    let mut progress = Progress::begin("memory".to_owned(), (members.len() * of) as u64, args.json);
+    let mut weighed = Vec::new();
+    for member in members {
+        for index in 0..of {
+            let slice = Slice::new(index, of)?;
+            weighed.push(memory::apart(&args.app, &member.name, slice, &batches)?);
+            progress.advance(1);
+        }
+    }
+    progress.end("measured");
+    if args.json {
+        return report::print_json(&weighed);
+    }
+    report::print(&as_text(&weighed, &batches))
+}
+
+fn as_text(weighed: &[Weighed], batches: &[u32]) -> String {
+    let row = |weighed: &Weighed| {
+        let by_batch = weighed
+            .batches
+            .iter()
+            .map(|measured| units::bytes(measured.bytes));
+        [
+            weighed.variant.clone(),
+            format!("{} of {}", weighed.slice + 1, weighed.of),
+            units::count(weighed.parameters),
+            units::bytes(weighed.loaded_bytes),
+            by_batch.collect::<Vec<_>>().join(", "),
+        ]
+    };
+    let sizes: Vec<String> = batches.iter().map(u32::to_string).collect();
+    let running = format!("running batches of {}", sizes.join(", "));
+    table(
+        [
+            ("variant", Align::Left),
+            ("slice", Align::Left),
+            ("weights", Align::Right),
+            ("loaded", Align::Right),
+            (running.as_str(), Align::Right),
+        ],
+        weighed.iter().map(row),
+    )
+}
