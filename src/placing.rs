@@ -21,8 +21,9 @@ pub(crate) fn proof(placed: &Placed) -> String {
     match placed.proof {
         Proof::Optimal => "optimal: no placement of any combination moves less".to_owned(),
         Proof::Gap { gap, .. } => format!(
-            "no placement moves {} less than this one; nothing is known between",
-            units::percent(gap)
+            "gap {}: it is known that none moves less than {} of this",
+            units::percent(gap),
+            units::percent(1.0 - gap)
         ),
         Proof::NoBound => "no bound: nothing is known of how little could be moved".to_owned(),
     }

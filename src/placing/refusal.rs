@@ -56,6 +56,9 @@ mod tests {
         };
         let said = of(&hole).to_string();
         assert!(said.starts_with(&hole.to_string()), "{said}");
-        assert!(said.ends_with("(`--bytes-per-weight 4` for 32-bit floats)"), "{said}");
+        assert!(
+            said.ends_with("(`--bytes-per-weight 4` for 32-bit floats)"),
+            "{said}"
+        );
     }
 }

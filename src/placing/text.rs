@@ -10,6 +10,9 @@ use crate::report::units;
 /// Devices that are shown one by one; of more, the busiest.
 const SHOWN: usize = 24;
 
+/// Instances of a device that are shown by name.
+const NAMED: usize = 5;
+
 /// A placement for people.
 pub(crate) fn of(placed: &Placed, planning: Duration) -> String {
     let devices = placed.devices.len();
@@ -102,7 +105,7 @@ fn table_of_devices(placed: &Placed) -> String {
     let rows = devices.into_iter().map(|device| {
         [
             format!("{} {}", device.worker, device.device),
-            device.instances.join(" "),
+            instances(placed, device),
             format!(
                 "{} of {}",
                 bytes(device.memory_bytes),
@@ -120,6 +123,27 @@ fn table_of_devices(placed: &Placed) -> String {
         ],
         rows,
     )
+}
+
+/// The instances by name; where there are many of them, how many of each model.
+fn instances(placed: &Placed, device: &DeviceLoad) -> String {
+    if device.instances.len() <= NAMED {
+        return device.instances.join(" ");
+    }
+    let variant = |id: &String| {
+        let mut replicas = placed.plan.placement.iter();
+        replicas
+            .find(|replica| replica.id == *id)
+            .map(|replica| replica.variant.as_str())
+    };
+    let counted = placed.models.iter().filter_map(|model| {
+        let here = device.instances.iter();
+        let count = here
+            .filter(|id| variant(id) == Some(model.variant.as_str()))
+            .count();
+        (count > 0).then(|| format!("{count} \u{d7} {}", model.variant))
+    });
+    counted.collect::<Vec<_>>().join(", ")
 }
 
 fn looked(placed: &Placed) -> String {

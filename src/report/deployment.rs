@@ -41,6 +41,12 @@ pub(crate) struct Edge {
     pub(crate) says: String,
 }
 
+impl Edge {
+    fn is_skip(&self) -> bool {
+        self.to != self.from + 1
+    }
+}
+
 /// The devices of one host.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Host {
@@ -79,12 +85,13 @@ const DRAWN: usize = 48;
 const WIDTH: i32 = 960;
 const MARGIN: i32 = 20;
 
-/// The dataflow: where its boxes begin, and how high they are.
-const FLOW: i32 = 124;
+/// The dataflow: where its boxes begin where no way skips one, how high they are, and what each skip adds above them.
+const FLOW: i32 = 70;
 const BOX: i32 = 62;
+const SKIP: i32 = 15;
 
 /// A device: its size, what parts it from the next, and how high its memory is.
-const DEVICE: (i32, i32) = (140, 122);
+const DEVICE: (i32, i32) = (140, 110);
 const GAP: i32 = 8;
 const MEMORY: i32 = 74;
 
@@ -110,10 +117,12 @@ pub(crate) fn svg(deployment: &Deployment) -> anyhow::Result<String> {
         deployment.title
     );
     let (hosts, left_out) = first_devices(&deployment.hosts);
-    let places = host_places(&hosts);
-    let foot = places.iter().map(|at| at.1 + at.3).max().unwrap_or(FLOW) + 34;
+    let skips = deployment.edges.iter().filter(|edge| edge.is_skip()).count();
+    let flow = FLOW + i32::try_from(skips)? * SKIP;
+    let places = host_places(&hosts, flow + BOX + 24);
+    let foot = places.iter().map(|at| at.1 + at.3).max().unwrap_or(flow) + 34;
     let mut drawn = String::new();
-    draw(deployment, &hosts, &places, (foot, left_out), &mut drawn)
+    draw(deployment, &hosts, &places, [flow, foot], left_out, &mut drawn)
         .map_err(|error| anyhow!("the placement cannot be drawn: {error}"))?;
     Ok(with_dark_mode(&drawn))
 }
@@ -136,8 +145,8 @@ fn first_devices(hosts: &[Host]) -> (Vec<Host>, usize) {
 }
 
 /// Left, top, width and height of every host: side by side while there is room, then below.
-fn host_places(hosts: &[Host]) -> Vec<(i32, i32, i32, i32)> {
-    let (mut left, mut top, mut highest) = (MARGIN, FLOW + BOX + 40, 0);
+fn host_places(hosts: &[Host], from: i32) -> Vec<(i32, i32, i32, i32)> {
+    let (mut left, mut top, mut highest) = (MARGIN, from, 0);
     let mut places = Vec::with_capacity(hosts.len());
     for host in hosts {
         let columns = host.devices.len().clamp(1, ABREAST);
@@ -158,15 +167,23 @@ fn draw(
     deployment: &Deployment,
     hosts: &[Host],
     places: &[(i32, i32, i32, i32)],
-    (foot, left_out): (i32, usize),
+    [flow, foot]: [i32; 2],
+    left_out: usize,
     into: &mut String,
 ) -> Drawn {
     let size = (WIDTH.cast_unsigned(), foot.cast_unsigned());
     let root = SVGBackend::with_string(into, size).into_drawing_area();
     root.fill(&palette::GROUND)?;
     title(&root, &deployment.title)?;
-    words(&root, &deployment.says, (MARGIN, 40), 13, palette::FAINT, HPos::Left)?;
-    draw_flow(&root, deployment)?;
+    words(
+        &root,
+        &deployment.says,
+        (MARGIN, 40),
+        13,
+        palette::FAINT,
+        HPos::Left,
+    )?;
+    draw_flow(&root, deployment, flow)?;
     for (host, place) in hosts.iter().zip(places) {
         draw_host(&root, host, *place)?;
     }
@@ -182,49 +199,57 @@ fn draw(
 
 /// Left and right of every model's box.
 fn boxes(count: usize) -> Vec<(i32, i32)> {
-    let slot = (WIDTH - 2 * MARGIN) / count.max(1) as i32;
-    let wide = (slot * 2 / 3).min(150);
-    (0..count as i32)
-        .map(|number| {
-            let left = MARGIN + number * slot;
-            (left, left + wide)
-        })
-        .collect()
+    let room = WIDTH - 2 * MARGIN;
+    let count = count.max(1) as i32;
+    let wide = (room * 2 / 3 / count).min(150);
+    let between = (room - count * wide) / (count - 1).max(1);
+    let place = |number: i32| {
+        let left = MARGIN + number * (wide + between);
+        (left, left + wide)
+    };
+    (0..count).map(place).collect()
 }
 
-fn draw_flow(root: &Area<'_>, deployment: &Deployment) -> Drawn {
+fn draw_flow(root: &Area<'_>, deployment: &Deployment, flow: i32) -> Drawn {
     let boxes = boxes(deployment.models.len());
     for (number, (model, (left, right))) in deployment.models.iter().zip(&boxes).enumerate() {
-        let corners = [(*left, FLOW), (*right, FLOW + BOX)];
+        let corners = [(*left, flow), (*right, flow + BOX)];
         root.draw(&Rectangle::new(corners, colour(number).filled()))?;
         let middle = i32::midpoint(*left, *right);
         let size = fitting(&model.name, right - left, 14);
-        words(root, &model.name, (middle, FLOW + 5), size, palette::GROUND, HPos::Center)?;
+        words(
+            root,
+            &model.name,
+            (middle, flow + 5),
+            size,
+            palette::GROUND,
+            HPos::Center,
+        )?;
         for (line, says) in (0..).zip(&model.says) {
-            let at = (middle, FLOW + 24 + line * 14);
+            let at = (middle, flow + 24 + line * 14);
             let size = fitting(says, right - left, 11);
             words(root, says, at, size, palette::GROUND, HPos::Center)?;
         }
     }
-    let mut above = FLOW - 12;
+    let mut above = flow - 12;
     let mut edges: Vec<&Edge> = deployment.edges.iter().collect();
-    edges.sort_by_key(|edge| (edge.to - edge.from, edge.from));
+    edges.sort_by_key(|edge| (edge.to.abs_diff(edge.from), edge.from));
     for edge in edges {
         let (Some(from), Some(to)) = (boxes.get(edge.from), boxes.get(edge.to)) else {
             continue;
         };
-        if edge.to == edge.from + 1 {
-            arrow(root, &[(from.1, FLOW + BOX / 2), (to.0, FLOW + BOX / 2)])?;
-            let at = (i32::midpoint(from.1, to.0), FLOW + BOX / 2 - 16);
+        if !edge.is_skip() {
+            arrow(root, &[(from.1, flow + BOX / 2), (to.0, flow + BOX / 2)])?;
+            let at = (i32::midpoint(from.1, to.0), flow + BOX / 2 - 16);
             let size = fitting(&edge.says, to.0 - from.1, 12);
             words(root, &edge.says, at, size, palette::INK, HPos::Center)?;
         } else {
             // Ways that leave one model or reach another stand a little apart.
             let (start, end) = (from.1 - 10, to.0 + 8 + 6 * edge.from as i32);
-            arrow(root, &[(start, FLOW), (start, above), (end, above), (end, FLOW)])?;
+            arrow(root, &[(start, flow), (start, above), (end, above), (end, flow)])?;
             let at = (i32::midpoint(start, end), above - 14);
             words(root, &edge.says, at, 12, palette::INK, HPos::Center)?;
-            above = (above - 15).max(70);
+            above -= SKIP;
         }
     }
     Ok(())
@@ -247,7 +272,14 @@ fn arrow(root: &Area<'_>, points: &[(i32, i32)]) -> Drawn {
 fn draw_host(root: &Area<'_>, host: &Host, (left, top, width, height): (i32, i32, i32, i32)) -> Drawn {
     let corners = [(left, top), (left + width, top + height)];
     root.draw(&Rectangle::new(corners, palette::GRID.stroke_width(2)))?;
-    words(root, &host.name, (left + GAP, top + 4), 12, palette::INK, HPos::Left)?;
+    words(
+        root,
+        &host.name,
+        (left + GAP, top + 4),
+        12,
+        palette::INK,
+        HPos::Left,
+    )?;
     for (number, device) in host.devices.iter().enumerate() {
         let (column, row) = ((number % ABREAST) as i32, (number / ABREAST) as i32);
         let at = (
@@ -261,7 +293,14 @@ fn draw_host(root: &Area<'_>, host: &Host, (left, top, width, height): (i32, i32
 
 fn draw_device(root: &Area<'_>, device: &Device, (left, top): (i32, i32)) -> Drawn {
     let (right, ceiling) = (left + DEVICE.0, top + 18);
-    words(root, &device.name, (left, top + 2), 11, palette::FAINT, HPos::Left)?;
+    words(
+        root,
+        &device.name,
+        (left, top + 2),
+        11,
+        palette::FAINT,
+        HPos::Left,
+    )?;
     let floor = ceiling + MEMORY;
     let corners = [(left, ceiling), (right, floor)];
     root.draw(&Rectangle::new(corners, palette::GRID.filled()))?;
@@ -357,7 +396,16 @@ mod tests {
     fn everything_with_a_name_is_on_it() {
         let svg = svg(&deployment(2)).unwrap();
         for name in [
-            "a cascade", "10 requests/s", "tiny", "large", "30 %", "12 %", "w0", "cuda:1", "large-1", "25 %",
+            "a cascade",
+            "10 requests/s",
+            "tiny",
+            "large",
+            "30 %",
+            "12 %",
+            "w0",
+            "cuda:1",
+            "large-1",
+            "25 %",
         ] {
             assert!(svg.contains(name), "{name}");
         }
