@@ -10,6 +10,7 @@
 //! | [`planning`] | cascades from a profile |
 //! | [`pipelines`] | pipelines as the command line names them |
 //! | [`gearing`] | gear plans from a profile |
+//! | [`placing`] | placements on devices |
 //! | [`replanning`] | other plans for an app that is being served |
 //! | [`serving`] | an app on the bus, and who asks it |
 //! | [`overview`] | what an app is doing right now |
@@ -28,6 +29,7 @@ mod load;
 mod measure;
 mod overview;
 mod pipelines;
+mod placing;
 mod planning;
 mod questions;
 mod replanning;
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Verb::Plan(verbs::plan::Planner::Cascade(args)) => verbs::plan::cascade(&args),
         Verb::Plan(verbs::plan::Planner::Gears(args)) => verbs::gears::run(&args),
         Verb::Plan(verbs::plan::Planner::Pipeline(args)) => verbs::pipeline::run(&args),
+        Verb::Plan(verbs::plan::Planner::Placement(args)) => verbs::placement::run(&args),
         Verb::Simulate(args) => verbs::simulate::run(&args),
         Verb::Reproduce(system) => verbs::reproduce::run(&system),
         Verb::Serve(args) => verbs::serve::run(&args),

@@ -19,6 +19,10 @@ use kaskade_plans::placement::{
 };
 use kaskade_plans::plan::Plan;
 use kaskade_plans::profile::Profile;
+use kaskade_plans::thresholds::Guard;
+
+/// Nodes of the embedded solver's tree where it is the judge.
+const NODES: u64 = 5_000;
 
 /// Twelve servers with one device each (§VI).
 const SERVERS: usize = 12;
@@ -53,6 +57,7 @@ fn families() {
             let start = Instant::now();
             let cascade = CascadeOptions {
                 objective: objective.clone(),
+                guard: Guard::None,
                 ..CascadeOptions::default()
             };
             let Ok(planned) = plan_cascade(&profile, &cascade) else {
@@ -177,16 +182,36 @@ fn small() {
                 let name = format!("{} {}, {devices} devices", family.name, objective.name());
                 match placed {
                     Ok(placed) => println!(
-                        "{name:<24} {seconds:>6.2} s  {:>3} instances, {:>2} programs, {:.4} ms per request, {}",
+                        "{name:<24} {seconds:>6.2} s  {:>3} instances, {:>2} programs, {:.4} ms per request, {}; {}",
                         placed.plan.placement.len(),
                         placed.shapes.programs,
                         placed.overhead_per_request_s() * 1e3,
                         proof(&placed),
+                        alone(&profile, &placed, &options),
                     ),
                     Err(error) => println!("{name:<24} {error}"),
                 }
             }
         }
+    }
+}
+
+/// What the embedded solver makes of the combination that was placed, with no placement to begin from.
+fn alone(profile: &Profile, placed: &Placed, options: &PlacementOptions) -> String {
+    let start = Instant::now();
+    let judged = judge::by_program(profile, placed, options, Solver::Embedded, None, Some(NODES));
+    let seconds = start.elapsed().as_secs_f64();
+    match judged {
+        Ok(judged) => match judged.overhead_s {
+            Ok(theirs) => format!(
+                "ours / the program's {:.6} ({seconds:.1} s, {} variables{})",
+                placed.overhead_s / theirs,
+                judged.variables,
+                if judged.proven { ", to the end" } else { "" }
+            ),
+            Err(error) => format!("the program alone: {error} ({seconds:.1} s)"),
+        },
+        Err(error) => error.to_string(),
     }
 }
 

@@ -57,6 +57,9 @@ pub struct CascadeOptions {
     pub exact_steps: u64,
     /// Whether to try skip connections.
     pub skips: bool,
+    /// How much accuracy skip connections may cost under given [`Objective::Thresholds`], in [0, 1]. Those of the other objectives never
+    /// cost what the objective promises.
+    pub skip_loss: f64,
     /// Replicas of each variant, unless named in `replicas_of`.
     pub replicas: u32,
     /// Replicas of single variants.
@@ -78,6 +81,7 @@ impl Default for CascadeOptions {
             guard: Guard::default(),
             exact_steps: Search::default().exact_steps,
             skips: true,
+            skip_loss: 0.0,
             replicas: 1,
             replicas_of: BTreeMap::new(),
             workers: vec!["local".to_owned()],
@@ -204,7 +208,7 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
         Objective::Thresholds(thresholds) => {
             check_thresholds(thresholds, largest_index(&family))?;
             with_skips(given(&family, thresholds), options, |outcome, plain| {
-                outcome.accuracy >= plain
+                outcome.accuracy >= plain - options.skip_loss
             })
         }
     };

@@ -22,17 +22,21 @@ pub(super) mod palette {
     pub(in crate::report) const MARK: RGBColor = RGBColor(200, 58, 30);
 
     /// Colours of series, in order; told apart in both modes and by most colour-blind readers.
-    pub(in crate::report) const SERIES: [RGBColor; 6] = [
+    pub(in crate::report) const SERIES: [RGBColor; 10] = [
         FRONTIER,
         MARK,
         RGBColor(15, 128, 99),
         RGBColor(138, 78, 190),
         RGBColor(176, 120, 10),
         FAINT,
+        RGBColor(14, 116, 144),
+        RGBColor(190, 24, 93),
+        RGBColor(94, 110, 20),
+        RGBColor(120, 72, 48),
     ];
 
     /// Light and dark of every colour above, in the notation of the SVG backend.
-    pub(in crate::report) const DARK: [(&str, &str); 9] = [
+    pub(in crate::report) const DARK: [(&str, &str); 13] = [
         ("#FFFFFF", "#0F1419"),
         ("#1F2937", "#E6E9EE"),
         ("#6B7280", "#9AA4B2"),
@@ -42,6 +46,10 @@ pub(super) mod palette {
         ("#0F8063", "#4FD1A8"),
         ("#8A4EBE", "#C79BF2"),
         ("#B0780A", "#F0BC5A"),
+        ("#0E7490", "#41C7E0"),
+        ("#BE185D", "#F78FB8"),
+        ("#5E6E14", "#B9C75A"),
+        ("#784830", "#CFA387"),
     ];
 }
 

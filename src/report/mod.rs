@@ -1,6 +1,7 @@
 //! What people and machines read: results on standard output, everything else on standard error.
 
 pub(crate) mod bars;
+pub(crate) mod deployment;
 mod drawing;
 pub(crate) mod graph;
 pub(crate) mod grid;

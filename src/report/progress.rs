@@ -1,6 +1,7 @@
 //! Progress of long work on standard error: a bar on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal as _, Write as _};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -74,6 +75,32 @@ impl Progress {
             Kind::Quiet => {}
         }
     }
+}
+
+/// What work comes to, and how long it took.
+pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let started = Instant::now();
+    let done = work();
+    (done, started.elapsed())
+}
+
+/// Does work whose steps cannot be counted, saying every few seconds that it is still going on. A `quiet` one says nothing.
+pub(crate) fn while_saying<T>(label: &str, quiet: bool, work: impl FnOnce() -> T) -> T {
+    if quiet {
+        return work();
+    }
+    std::thread::scope(|scope| {
+        let (done, over) = channel::<()>();
+        scope.spawn(move || {
+            let started = Instant::now();
+            while over.recv_timeout(PLAIN_EVERY) == Err(RecvTimeoutError::Timeout) {
+                say(&format!("{label} ({:.0} s)", started.elapsed().as_secs_f64()));
+            }
+        });
+        let result = work();
+        drop(done);
+        result
+    })
 }
 
 /// Says one line on standard error.

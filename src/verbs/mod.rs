@@ -7,6 +7,7 @@ pub(crate) mod explain;
 pub(crate) mod gears;
 pub(crate) mod infer;
 pub(crate) mod pipeline;
+pub(crate) mod placement;
 pub(crate) mod plan;
 pub(crate) mod profile;
 pub(crate) mod replan;

@@ -18,6 +18,7 @@ pub(crate) enum Planner {
     Cascade(Cascade),
     Gears(Box<super::gears::Args>),
     Pipeline(super::pipeline::Args),
+    Placement(Box<super::placement::Args>),
 }
 
 /// Plans a confidence cascade (HybridServe): finds the accuracy-energy frontier, picks a point on it, drops variants that do not

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 use kaskade::plans::pipeline::Pipeline;
+use kaskade::plans::placement::Channels;
 use kaskade::plans::plan::Plan;
 use kaskade::plans::profile::Profile;
 
@@ -24,6 +25,8 @@ enum Format {
     Profile,
     /// A pipeline with what was measured of it.
     Pipeline,
+    /// How long messages take between devices, as `plan placement` reads it.
+    Channels,
 }
 
 /// Prints the schema.
@@ -33,5 +36,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Format::Plan => Plan::json_schema(),
         Format::Profile => Profile::json_schema(),
         Format::Pipeline => Pipeline::json_schema(),
+        Format::Channels => Channels::json_schema(),
     })
 }

@@ -21,6 +21,8 @@ pub struct Judged {
     pub variables: usize,
     /// Seconds of transfer per period of the placement that the solver found; or why it found none.
     pub overhead_s: Result<f64, LpError>,
+    /// Whether the solver got to the end: then nothing of this combination moves less.
+    pub proven: bool,
 }
 
 /// Solves the integer program of the combination that was placed, on the same devices and for the same load, with no placement to begin
@@ -61,6 +63,7 @@ pub fn by_program(
     Ok(Judged {
         instances: problem.instances.len(),
         variables: placing.variables(),
+        proven: found.as_ref().is_ok_and(|found| found.proven),
         overhead_s: found.map(|found| problem.overhead(&found.placed)),
     })
 }

@@ -236,6 +236,11 @@ impl Channels {
         }
     }
 
+    /// The JSON Schema of a file of channels.
+    pub fn json_schema() -> schemars::Schema {
+        schemars::schema_for!(Self)
+    }
+
     /// The channel of a route.
     pub fn of(&self, route: Route) -> &Channel {
         match route {

@@ -1,0 +1,438 @@
+//! A drawing of a placement: the dataflow above, and below it the devices by host, with what is on them.
+
+use anyhow::{anyhow, ensure};
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::drawing::{Area, Drawn, colour, palette, text, title, with_dark_mode};
+
+/// Everything on one drawing.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Deployment {
+    /// What it shows, above it.
+    pub(crate) title: String,
+    /// What there is to say of it as a whole.
+    pub(crate) says: String,
+    /// The models, in the cascade's order; each has a colour.
+    pub(crate) models: Vec<Model>,
+    /// Who sends to whom.
+    pub(crate) edges: Vec<Edge>,
+    /// The devices by host.
+    pub(crate) hosts: Vec<Host>,
+}
+
+/// A model of the dataflow.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Model {
+    /// Its name.
+    pub(crate) name: String,
+    /// What there is to say of it, line by line.
+    pub(crate) says: Vec<String>,
+}
+
+/// A way of the dataflow.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Edge {
+    /// The model it leaves, by number.
+    pub(crate) from: usize,
+    /// The model it leads to, a later one.
+    pub(crate) to: usize,
+    /// The share of requests that goes that way, in words.
+    pub(crate) says: String,
+}
+
+impl Edge {
+    fn is_skip(&self) -> bool {
+        self.to != self.from + 1
+    }
+}
+
+/// The devices of one host.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Host {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its devices.
+    pub(crate) devices: Vec<Device>,
+}
+
+/// A device.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Device {
+    /// Its name on the host.
+    pub(crate) name: String,
+    /// How busy it is, in [0, 1].
+    pub(crate) utilisation: f64,
+    /// What is on it.
+    pub(crate) instances: Vec<Instance>,
+}
+
+/// An instance on a device.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Instance {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its model, by number.
+    pub(crate) model: usize,
+    /// How much of the device's memory it takes, in [0, 1].
+    pub(crate) memory: f64,
+}
+
+/// Devices that are drawn one by one; the others are counted.
+const DRAWN: usize = 48;
+
+/// Width of everything, and of the margins.
+const WIDTH: i32 = 960;
+const MARGIN: i32 = 20;
+
+/// The dataflow: where its boxes begin where no way skips one, how high they are, and what each skip adds above them.
+const FLOW: i32 = 70;
+const BOX: i32 = 62;
+const SKIP: i32 = 15;
+
+/// A device: its size, what parts it from the next, and how high its memory is.
+const DEVICE: (i32, i32) = (140, 110);
+const GAP: i32 = 8;
+const MEMORY: i32 = 74;
+
+/// Devices beside each other in a host.
+const ABREAST: usize = 6;
+
+/// Room for the name of a host.
+const HOST_HEAD: i32 = 18;
+
+/// A strip that can be seen, and one that can hold words.
+const THIN: f64 = 4.0;
+const WORDY: i32 = 11;
+
+/// Draws it.
+///
+/// # Errors
+/// When there is no model or no device.
+pub(crate) fn svg(deployment: &Deployment) -> anyhow::Result<String> {
+    let devices: usize = deployment.hosts.iter().map(|host| host.devices.len()).sum();
+    ensure!(
+        devices > 0 && !deployment.models.is_empty(),
+        "the placement `{}` has nothing to draw",
+        deployment.title
+    );
+    let (hosts, left_out) = first_devices(&deployment.hosts);
+    let skips = deployment.edges.iter().filter(|edge| edge.is_skip()).count();
+    let flow = FLOW + i32::try_from(skips)? * SKIP;
+    let places = host_places(&hosts, flow + BOX + 24);
+    let foot = places.iter().map(|at| at.1 + at.3).max().unwrap_or(flow) + 34;
+    let mut drawn = String::new();
+    draw(deployment, &hosts, &places, [flow, foot], left_out, &mut drawn)
+        .map_err(|error| anyhow!("the placement cannot be drawn: {error}"))?;
+    Ok(with_dark_mode(&drawn))
+}
+
+/// The hosts of the first few devices, and how many devices are left out.
+fn first_devices(hosts: &[Host]) -> (Vec<Host>, usize) {
+    let mut room = DRAWN;
+    let mut kept = Vec::new();
+    let mut left_out = 0;
+    for host in hosts {
+        let mut host = host.clone();
+        left_out += host.devices.len().saturating_sub(room);
+        host.devices.truncate(room);
+        room -= host.devices.len();
+        if !host.devices.is_empty() {
+            kept.push(host);
+        }
+    }
+    (kept, left_out)
+}
+
+/// Left, top, width and height of every host: side by side while there is room, then below.
+fn host_places(hosts: &[Host], from: i32) -> Vec<(i32, i32, i32, i32)> {
+    let (mut left, mut top, mut highest) = (MARGIN, from, 0);
+    let mut places = Vec::with_capacity(hosts.len());
+    for host in hosts {
+        let columns = host.devices.len().clamp(1, ABREAST);
+        let rows = host.devices.len().div_ceil(ABREAST).max(1);
+        let width = columns as i32 * (DEVICE.0 + GAP) + GAP;
+        let height = HOST_HEAD + rows as i32 * (DEVICE.1 + GAP) + GAP;
+        if left > MARGIN && left + width > WIDTH - MARGIN + GAP {
+            (left, top, highest) = (MARGIN, top + highest + GAP, 0);
+        }
+        places.push((left, top, width, height));
+        left += width + GAP;
+        highest = highest.max(height);
+    }
+    places
+}
+
+fn draw(
+    deployment: &Deployment,
+    hosts: &[Host],
+    places: &[(i32, i32, i32, i32)],
+    [flow, foot]: [i32; 2],
+    left_out: usize,
+    into: &mut String,
+) -> Drawn {
+    let size = (WIDTH.cast_unsigned(), foot.cast_unsigned());
+    let root = SVGBackend::with_string(into, size).into_drawing_area();
+    root.fill(&palette::GROUND)?;
+    title(&root, &deployment.title)?;
+    words(
+        &root,
+        &deployment.says,
+        (MARGIN, 40),
+        13,
+        palette::FAINT,
+        HPos::Left,
+    )?;
+    draw_flow(&root, deployment, flow)?;
+    for (host, place) in hosts.iter().zip(places) {
+        draw_host(&root, host, *place)?;
+    }
+    let note = if left_out > 0 {
+        format!("strips: memory, by model; bars: utilisation; {left_out} more devices are not drawn")
+    } else {
+        "strips: memory, by model; bars: utilisation".to_owned()
+    };
+    words(&root, &note, (MARGIN, foot - 24), 12, palette::FAINT, HPos::Left)?;
+    root.present()?;
+    Ok(())
+}
+
+/// Left and right of every model's box.
+fn boxes(count: usize) -> Vec<(i32, i32)> {
+    let room = WIDTH - 2 * MARGIN;
+    let count = count.max(1) as i32;
+    let wide = (room * 2 / 3 / count).min(150);
+    let between = (room - count * wide) / (count - 1).max(1);
+    let place = |number: i32| {
+        let left = MARGIN + number * (wide + between);
+        (left, left + wide)
+    };
+    (0..count).map(place).collect()
+}
+
+fn draw_flow(root: &Area<'_>, deployment: &Deployment, flow: i32) -> Drawn {
+    let boxes = boxes(deployment.models.len());
+    for (number, (model, (left, right))) in deployment.models.iter().zip(&boxes).enumerate() {
+        let corners = [(*left, flow), (*right, flow + BOX)];
+        root.draw(&Rectangle::new(corners, colour(number).filled()))?;
+        let middle = i32::midpoint(*left, *right);
+        let size = fitting(&model.name, right - left, 14);
+        words(
+            root,
+            &model.name,
+            (middle, flow + 5),
+            size,
+            palette::GROUND,
+            HPos::Center,
+        )?;
+        for (line, says) in (0..).zip(&model.says) {
+            let at = (middle, flow + 24 + line * 14);
+            let size = fitting(says, right - left, 11);
+            words(root, says, at, size, palette::GROUND, HPos::Center)?;
+        }
+    }
+    let mut above = flow - 12;
+    let mut edges: Vec<&Edge> = deployment.edges.iter().collect();
+    edges.sort_by_key(|edge| (edge.to.abs_diff(edge.from), edge.from));
+    for edge in edges {
+        let (Some(from), Some(to)) = (boxes.get(edge.from), boxes.get(edge.to)) else {
+            continue;
+        };
+        if !edge.is_skip() {
+            arrow(root, &[(from.1, flow + BOX / 2), (to.0, flow + BOX / 2)])?;
+            let at = (i32::midpoint(from.1, to.0), flow + BOX / 2 - 16);
+            let size = fitting(&edge.says, to.0 - from.1, 12);
+            words(root, &edge.says, at, size, palette::INK, HPos::Center)?;
+        } else {
+            // Ways that leave one model or reach another stand a little apart.
+            let (start, end) = (from.1 - 10, to.0 + 8 + 6 * edge.from as i32);
+            arrow(root, &[(start, flow), (start, above), (end, above), (end, flow)])?;
+            let at = (i32::midpoint(start, end), above - 14);
+            words(root, &edge.says, at, 12, palette::INK, HPos::Center)?;
+            above -= SKIP;
+        }
+    }
+    Ok(())
+}
+
+/// A line with a head at its end, which goes right or down.
+fn arrow(root: &Area<'_>, points: &[(i32, i32)]) -> Drawn {
+    root.draw(&PathElement::new(points.to_vec(), palette::INK))?;
+    if let [.., before, (x, y)] = points {
+        let head = if before.1 == *y {
+            vec![(*x, *y), (x - 6, y - 3), (x - 6, y + 3)]
+        } else {
+            vec![(*x, *y), (x - 3, y - 6), (x + 3, y - 6)]
+        };
+        root.draw(&Polygon::new(head, palette::INK.filled()))?;
+    }
+    Ok(())
+}
+
+fn draw_host(root: &Area<'_>, host: &Host, (left, top, width, height): (i32, i32, i32, i32)) -> Drawn {
+    let corners = [(left, top), (left + width, top + height)];
+    root.draw(&Rectangle::new(corners, palette::GRID.stroke_width(2)))?;
+    words(
+        root,
+        &host.name,
+        (left + GAP, top + 4),
+        12,
+        palette::INK,
+        HPos::Left,
+    )?;
+    for (number, device) in host.devices.iter().enumerate() {
+        let (column, row) = ((number % ABREAST) as i32, (number / ABREAST) as i32);
+        let at = (
+            left + GAP + column * (DEVICE.0 + GAP),
+            top + HOST_HEAD + GAP / 2 + row * (DEVICE.1 + GAP),
+        );
+        draw_device(root, device, at)?;
+    }
+    Ok(())
+}
+
+fn draw_device(root: &Area<'_>, device: &Device, (left, top): (i32, i32)) -> Drawn {
+    let (right, ceiling) = (left + DEVICE.0, top + 18);
+    words(
+        root,
+        &device.name,
+        (left, top + 2),
+        11,
+        palette::FAINT,
+        HPos::Left,
+    )?;
+    let floor = ceiling + MEMORY;
+    let corners = [(left, ceiling), (right, floor)];
+    root.draw(&Rectangle::new(corners, palette::GRID.filled()))?;
+    let mut from = f64::from(floor);
+    for (instance, height) in device.instances.iter().zip(heights(&device.instances)) {
+        let (low, high) = (from as i32, (from - height) as i32);
+        let strip = [(left, high), (right, (low - 1).max(high + 1))];
+        root.draw(&Rectangle::new(strip, colour(instance.model).filled()))?;
+        if low - high >= WORDY {
+            let size = fitting(&instance.name, DEVICE.0 - 6, 10);
+            let at = (left + 4, i32::midpoint(low, high) - 5);
+            words(root, &instance.name, at, size, palette::GROUND, HPos::Left)?;
+        }
+        from -= height;
+    }
+    let busy = device.utilisation.clamp(0.0, 1.0);
+    let bar = [(left, floor + 6), (left + 96, floor + 14)];
+    root.draw(&Rectangle::new(bar, palette::GRID.filled()))?;
+    let filled = [(left, floor + 6), (left + (busy * 96.0) as i32, floor + 14)];
+    root.draw(&Rectangle::new(filled, palette::INK.filled()))?;
+    let says = format!("{:.0} %", device.utilisation * 100.0);
+    words(root, &says, (right, floor + 3), 12, palette::INK, HPos::Right)
+}
+
+/// How high the strips are: by memory, but for those too thin to be seen.
+fn heights(instances: &[Instance]) -> Vec<f64> {
+    let wanted: Vec<f64> = instances
+        .iter()
+        .map(|instance| (instance.memory * f64::from(MEMORY)).max(THIN))
+        .collect();
+    let sum: f64 = wanted.iter().sum();
+    let scale = (f64::from(MEMORY) / sum.max(f64::MIN_POSITIVE)).min(1.0);
+    wanted.into_iter().map(|height| height * scale).collect()
+}
+
+/// The largest type, up to this size, in which the words are no wider than this.
+fn fitting(words: &str, width: i32, size: i32) -> i32 {
+    let letters = i32::try_from(words.chars().count()).unwrap_or(i32::MAX).max(1);
+    (width * 5 / 3 / letters).clamp(7, size)
+}
+
+fn words(root: &Area<'_>, says: &str, at: (i32, i32), size: i32, ink: RGBColor, anchor: HPos) -> Drawn {
+    root.draw(&text(says, at, size, ink, anchor, VPos::Top))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::drawing::colours_are_known;
+
+    fn deployment(devices: usize) -> Deployment {
+        let device = |number: usize| Device {
+            name: format!("cuda:{number}"),
+            utilisation: 0.25,
+            instances: vec![
+                Instance {
+                    name: format!("large-{number}"),
+                    model: 1,
+                    memory: 0.6,
+                },
+                Instance {
+                    name: format!("tiny-{number}"),
+                    model: 0,
+                    memory: 0.001,
+                },
+            ],
+        };
+        Deployment {
+            title: "a cascade".to_owned(),
+            says: "10 requests/s".to_owned(),
+            models: ["tiny", "small", "large"]
+                .map(|name| Model {
+                    name: name.to_owned(),
+                    says: vec!["1 x 1".to_owned()],
+                })
+                .to_vec(),
+            edges: [(0, 1, "30 %"), (0, 2, "12 %")]
+                .map(|(from, to, says)| Edge {
+                    from,
+                    to,
+                    says: says.to_owned(),
+                })
+                .to_vec(),
+            hosts: vec![Host {
+                name: "w0".to_owned(),
+                devices: (0..devices).map(device).collect(),
+            }],
+        }
+    }
+
+    #[test]
+    fn everything_with_a_name_is_on_it() {
+        let svg = svg(&deployment(2)).unwrap();
+        for name in [
+            "a cascade",
+            "10 requests/s",
+            "tiny",
+            "large",
+            "30 %",
+            "12 %",
+            "w0",
+            "cuda:1",
+            "large-1",
+            "25 %",
+        ] {
+            assert!(svg.contains(name), "{name}");
+        }
+        assert!(!svg.contains("not drawn") && colours_are_known(&svg));
+    }
+
+    #[test]
+    fn of_many_devices_the_rest_is_counted() {
+        let svg = svg(&deployment(DRAWN + 7)).unwrap();
+        assert!(svg.contains("7 more devices are not drawn"));
+    }
+
+    #[test]
+    fn strips_fill_their_device_at_the_most() {
+        let crowded: Vec<Instance> = (0..40)
+            .map(|number| Instance {
+                name: String::new(),
+                model: number,
+                memory: 0.025,
+            })
+            .collect();
+        let sum: f64 = heights(&crowded).iter().sum();
+        assert!((sum - f64::from(MEMORY)).abs() < 1e-9, "{sum}");
+    }
+
+    #[test]
+    fn nothing_to_draw_is_an_error() {
+        assert!(svg(&Deployment::default()).is_err());
+    }
+}
