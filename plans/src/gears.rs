@@ -5,6 +5,7 @@
 //! | [`planner`](plan_gears) | Algorithm 1: the submodules in turn, and faults back up the line |
 //! | [`search`](Cascade) | SP1: the cascades to choose from |
 //! | `workload` | SP2: a cascade for every range of load |
+//! | `served` | how much each range's gear serves, the shifter being what it is |
 //! | `mapping` | SP3: models onto devices |
 //! | `rearrange` | what greedy pruning got wrong |
 //! | `balance` | load over replicas |
@@ -18,6 +19,8 @@
 //! | [`fault`](Fault) | what goes wrong, where, and what would help |
 //! | [`options`](GearOptions) | what a plan is made for |
 
+#[cfg(test)]
+mod ablation_tests;
 mod assemble;
 mod balance;
 mod batching;
@@ -36,6 +39,7 @@ mod planner;
 pub mod random;
 mod rearrange;
 mod search;
+mod served;
 pub mod stated;
 mod workload;
 

@@ -58,9 +58,14 @@ pub struct Shifter {
 impl Shifter {
     /// A shifter in the first gear.
     pub fn new(gears: &[Gear], config: ShiftConfig) -> Self {
+        Self::between(gears.iter().map(|gear| gear.load.from_qps).collect(), config)
+    }
+
+    /// The same for gears of which only the loads are known where they begin, requests/s, ascending.
+    pub fn between(from_qps: Vec<f64>, config: ShiftConfig) -> Self {
         Self {
             config,
-            from_qps: gears.iter().map(|gear| gear.load.from_qps).collect(),
+            from_qps,
             ticks: VecDeque::new(),
             gear: 0,
             last_up: None,

@@ -8,6 +8,7 @@ mod generate;
 mod parse;
 mod statistics;
 
+pub(crate) use arrivals::normal;
 pub use arrivals::{Arrivals, Spacing};
 pub use generate::{Diurnal, Spike, TwitterLike, Zipf};
 pub use parse::TraceError;

@@ -15,6 +15,7 @@ use super::models::Models;
 use super::options::{BatchLimits, CascadeSearch, DeviceSpec, GearOptions};
 use super::planner::ranges;
 use super::search::{Cascade, Space};
+use super::served;
 use crate::plan::Slo;
 use crate::profile::Profile;
 use crate::thresholds::FamilyError;
@@ -48,7 +49,7 @@ pub fn constrained(options: &GearOptions, cascades: u32) -> GearOptions {
 pub struct Landscape {
     /// What must hold.
     pub slo: Slo,
-    /// How common every range is, summing to 1.
+    /// How much of the load is served under every range, summing to 1.
     pub weights: Vec<f64>,
     /// The cascades, ascending in accuracy.
     pub cascades: Vec<Cascade>,
@@ -108,7 +109,11 @@ impl Landscape {
         }
         Ok(Self {
             slo: options.slo,
-            weights: options.prior.shares(options.ranges as usize).unwrap_or_default(),
+            weights: served::shares(
+                &options.prior.shares(options.ranges as usize).unwrap_or_default(),
+                options.qps_max,
+                options.seed,
+            ),
             cascades,
             p95_us,
         })

@@ -40,7 +40,8 @@ impl DeviceSpec {
 
 /// How common each range of load is thought to be (appendix C.2). What is weighed is time: the accuracy of a plan is the mean
 /// over time, as the paper has it, and under Zipf loads most of that is spent where accurate cascades serve. Who wants the
-/// mean over requests gives [`Measured`](Self::Measured) shares of requests.
+/// mean over requests gives [`Measured`](Self::Measured) shares of requests. The planner finds out itself in which gear a load is
+/// served: a shifter that counts few requests is often in a higher one than the load's own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Prior {

@@ -123,7 +123,7 @@ fn one_variant(
     let hosts = |group: &Group| models.memory_bytes(variant) <= group.memory_bytes;
     let mut placement = Fleet::new(&options.devices).everywhere(ModelSet::default().with(variant));
     placement.retain(hosts);
-    let load = planner.ranges.first().copied().unwrap_or(LoadRange::ALL);
+    let load = planner.scope.ranges.first().copied().unwrap_or(LoadRange::ALL);
     let spread = Spread::new(&planner.bench.parts, &cascade, &placement)?;
     let tuned = match tune(&mut planner.bench, &spread, load)? {
         Ok(tuned) => tuned,
@@ -161,7 +161,7 @@ fn model_switching(
     let mut ladder: Vec<Cascade> = hosted.iter().map(|variant| single(profile, variant)).collect();
     ladder.sort_by(|a, b| a.accuracy.total_cmp(&b.accuracy));
     let mut outcomes: Vec<Vec<Outcome>> = Vec::new();
-    for load in planner.ranges.clone() {
+    for load in planner.scope.ranges.clone() {
         let mut row = Vec::new();
         for cascade in &ladder {
             let spread = Spread::new(&planner.bench.parts, cascade, &placement)?;
@@ -175,14 +175,13 @@ fn model_switching(
     }
     let rungs = match options.slo {
         Slo::Latency { p95_us } => outcomes.iter().map(|row| most_accurate(row, p95_us)).collect(),
-        Slo::Accuracy { at_least } => {
-            cheapest(&planner.weights, &ladder, &outcomes, at_least).ok_or_else(|| GearError::Inaccurate {
+        Slo::Accuracy { at_least } => cheapest(&planner.scope.weights, &ladder, &outcomes, at_least)
+            .ok_or_else(|| GearError::Inaccurate {
                 at_least,
                 reached: ladder.last().map_or(0.0, |best| best.accuracy),
                 devices: options.devices.len(),
                 fault: None,
-            })?
-        }
+            })?,
     };
     let chosen = |rung: &usize| ladder.get(*rung).cloned();
     let outcome = |(row, rung): (&Vec<Outcome>, &usize)| {

@@ -8,15 +8,20 @@
 //! which stops at the number of devices, or rules out one of `N K` pairs of range and cascade for good; then replicas are counted anew.
 //! So there are at most `N K` passes of at most `M D` mappings each. After it, a plan is only replaced by one that is better in what
 //! is not promised (mean accuracy, or mean latency), of finitely many; passes are capped at [`PASSES`] besides, since
-//! each but the last few gains next to nothing.
+//! each but the last few gains next to nothing. All that is done once per start, of which there are four.
 //!
-//! **It only improves.** What comes after the first feasible plan tries other assignments through the same submodules, then
-//! one cascade for every load and families with a variant less (`leave_out`), and keeps what it finds only if it is feasible and
-//! better.
+//! **It only improves.** What comes after the first feasible plan raises single ranges on the placement there is (`polish`), tries
+//! other assignments through the same submodules, then one cascade for every load and families with a variant less
+//! (`leave_out`), and begins again from what the ablations find (`starts`). It keeps what it finds only if that is feasible and better.
+//!
+//! **What is better** is said by what is served: a range weighs what its gear serves, not how common its load is (`served`).
 
 mod finish;
 mod improve;
 mod leave_out;
+mod polish;
+mod scope;
+mod starts;
 
 use std::collections::BTreeMap;
 
@@ -28,7 +33,7 @@ use super::evaluate::{Evaluate, Simulated};
 use super::fault::{Effort, Fault, FaultKind, GearError, Remedy, Step, Submodule};
 use super::mapping::{Fleet, Need, Unplaced, bottleneck, place, replicas};
 use super::models::Models;
-use super::options::{Ablation, GearOptions};
+use super::options::GearOptions;
 use super::search::{Cascade, Space};
 use super::workload::Workload;
 use crate::plan::{LoadRange, Slo};
@@ -36,6 +41,8 @@ use crate::profile::Profile;
 use crate::thresholds::FamilyError;
 
 pub use finish::GearPlan;
+use scope::Scope;
+pub(super) use scope::ranges;
 
 /// Most passes that improve a feasible plan.
 const PASSES: u64 = 8;
@@ -88,47 +95,21 @@ type Named = (Fault, usize);
 
 pub(super) struct Planner<'a, E, P> {
     pub(super) bench: Bench<'a, E>,
-    space: Space,
     fleet: Fleet,
-    pub(super) ranges: Vec<LoadRange>,
-    pub(super) weights: Vec<f64>,
+    pub(super) scope: Scope,
     pub(super) effort: Effort,
     pub(super) faults: Vec<Fault>,
     progress: P,
 }
 
-/// `[0, qps_max]` in equal parts.
-pub(super) fn ranges(qps_max: f64, count: u32) -> Vec<LoadRange> {
-    let bound = |k: u32| qps_max * f64::from(k) / f64::from(count);
-    let range = |k| LoadRange {
-        from_qps: bound(k),
-        to_qps: Some(bound(k + 1)),
-    };
-    (0..count).map(range).collect()
-}
-
 impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     /// `options` have been checked.
     pub(super) fn new(parts: Parts<'a>, options: &'a GearOptions, evaluate: E, progress: P) -> Self {
-        let mut space = Space::new(parts.profile, &options.search, options.seed);
-        if matches!(options.ablation, Ablation::NoCascade | Ablation::Neither) {
-            space = space.singles();
-        }
-        let count = match options.ablation {
-            Ablation::NoSwitching | Ablation::Neither => 1,
-            Ablation::Full | Ablation::NoCascade => options.ranges,
-        };
-        let weights = if count == options.ranges {
-            options.prior.shares(count as usize)
-        } else {
-            None
-        };
+        let space = Space::new(parts.profile, &options.search, options.seed);
         Self {
             bench: Bench::new(parts, options, evaluate),
-            space,
             fleet: Fleet::new(&options.devices),
-            ranges: ranges(options.qps_max, count),
-            weights: weights.unwrap_or_else(|| vec![1.0 / f64::from(count); count as usize]),
+            scope: Scope::new(space, options, options.ablation),
             effort: Effort::default(),
             faults: Vec::new(),
             progress,
@@ -136,9 +117,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     }
 
     fn run(mut self) -> Result<GearPlan, GearError> {
-        let whole = self.plan_once()?;
-        let steady = self.or_steady(whole)?;
-        let (plan, ladder) = self.without_some(steady)?;
+        let (plan, ladder) = self.begin_everywhere()?;
         self.finish(&plan, ladder)
     }
 
@@ -146,14 +125,14 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     fn plan_once(&mut self) -> Result<leave_out::Chosen, GearError> {
         let all = (0..self.models().len()).collect();
         let placement = self.fleet.everywhere(all);
-        let mut workload = Workload::new(self.search(&placement), self.weights.clone());
+        let mut workload = Workload::new(self.search(&placement), self.scope.weights.clone());
         let plan = self.first(&mut workload, &placement)?;
         self.improve(plan, workload.ladder)
     }
 
     /// Passes through all submodules as long as they find something better.
     fn improve(&mut self, mut plan: Feasible, ladder: Vec<Cascade>) -> Result<leave_out::Chosen, GearError> {
-        let mut workload = Workload::new(ladder, self.weights.clone());
+        let mut workload = Workload::new(ladder, self.scope.weights.clone());
         for _ in 0..PASSES {
             self.effort.improvements += 1;
             match self.improved(&mut workload, &plan)? {
@@ -173,7 +152,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         self.effort.cascade_search += 1;
         self.report(Submodule::CascadeSearch, None);
         let most = self.bench.options.search.max_cascades as usize;
-        self.space.front(self.models(), placement, most)
+        self.scope.space.front(self.models(), placement, most)
     }
 
     /// Downgrades until the other submodules have no fault.
@@ -234,7 +213,11 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     }
 
     fn upper_end(&self, range: usize) -> f64 {
-        self.ranges.get(range).and_then(|load| load.to_qps).unwrap_or(0.0)
+        self.scope
+            .ranges
+            .get(range)
+            .and_then(|load| load.to_qps)
+            .unwrap_or(0.0)
     }
 
     /// SP3 and SP4, with one more replica of the bottleneck as long as that helps. `first` is looked at first.
@@ -308,7 +291,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         let mut tuned: Vec<Option<Tuned>> = vec![None; cascades.len()];
         let rest = (0..cascades.len()).rev().filter(|range| Some(*range) != first);
         for range in first.into_iter().chain(rest) {
-            let (Some(cascade), Some(load)) = (cascades.get(range), self.ranges.get(range)) else {
+            let (Some(cascade), Some(load)) = (cascades.get(range), self.scope.ranges.get(range)) else {
                 continue;
             };
             let load = *load;
@@ -337,21 +320,23 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     fn named(&self, range: usize, model: usize, kind: FaultKind) -> Named {
         let fault = Fault {
             range,
-            load: self.ranges.get(range).copied().unwrap_or(LoadRange::ALL),
+            load: self.scope.ranges.get(range).copied().unwrap_or(LoadRange::ALL),
             bottleneck: self.models().name(model).to_owned(),
             kind,
         };
         (fault, model)
     }
 
-    /// Mean accuracy, and mean 95th percentile of latency, microseconds.
+    /// Mean accuracy, and mean 95th percentile of latency, microseconds, over what is served.
     pub(super) fn metrics(&self, plan: &Feasible) -> (f64, f64) {
         let accuracy = self
+            .scope
             .weights
             .iter()
             .zip(&plan.cascades)
             .map(|(weight, cascade)| weight * cascade.accuracy);
         let p95 = self
+            .scope
             .weights
             .iter()
             .zip(&plan.tuned)

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::gears::fluid::Fluid;
-use crate::gears::options::{BatchLimits, CascadeSearch, DeviceSpec, OptionError, Prior};
+use crate::gears::options::{Ablation, BatchLimits, CascadeSearch, DeviceSpec, OptionError, Prior};
 use crate::gears::stated::{StatedWorkload, bert, llama};
 
 const MS: u64 = 1_000;
@@ -60,12 +60,8 @@ fn check(profile: &Profile, options: &GearOptions, found: &GearPlan) {
         .map(|gear| gear.expected.unwrap().time_share)
         .sum();
     assert!((shares - 1.0).abs() < 1e-9);
-    let accuracy: f64 = plan
-        .gears
-        .iter()
-        .map(|gear| gear.expected.unwrap())
-        .map(|e| e.time_share * e.accuracy)
-        .sum();
+    let served = found.served.iter().zip(&found.chosen);
+    let accuracy: f64 = served.map(|(share, cascade)| share * cascade.accuracy).sum();
     assert!((accuracy - found.accuracy).abs() < 1e-9);
     let models = Models::of(profile, options);
     for spec in &options.devices {

@@ -4,7 +4,7 @@
 //! fastest one under an accuracy objective. What the other submodules cannot carry is ruled out, one cascade in one range per
 //! fault, so that there is an end.
 //!
-//! An accuracy objective speaks of the mean over all ranges, weighed by how common they are, so some ranges must be served
+//! An accuracy objective speaks of the mean over all ranges, weighed by how much is served in them, so some ranges must be served
 //! more accurately than by the fastest. A latency costs a simulation, so not all are known: steps that gain much accuracy for
 //! little latency lead to a first choice, and of all that was looked at on the way and around it the best choice is then found
 //! exactly, but for the rounding of accuracies.
@@ -17,7 +17,7 @@ use super::search::Cascade;
 pub(super) struct Workload {
     /// Ascending in accuracy.
     pub(super) ladder: Vec<Cascade>,
-    /// How common every range is, summing to 1.
+    /// How much is served in every range, summing to 1.
     weights: Vec<f64>,
     /// By range and rung.
     allowed: Vec<Vec<bool>>,
@@ -61,7 +61,7 @@ impl Workload {
         }
     }
 
-    /// Mean accuracy of an assignment, weighed by how common the ranges are.
+    /// Mean accuracy of an assignment, weighed by how much is served in the ranges.
     pub(super) fn accuracy(&self, assignment: &[usize]) -> f64 {
         self.weights
             .iter()

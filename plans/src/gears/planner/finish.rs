@@ -19,7 +19,10 @@ pub struct GearPlan {
     pub cascades: Vec<Cascade>,
     /// The cascade of every range, from the lowest load.
     pub chosen: Vec<Cascade>,
-    /// Mean accuracy over the ranges, weighed by how common they are.
+    /// How much of the load is served in the gear of every range, summing to 1. It is not how common its load is: the shifter
+    /// counts, and shifts up sooner than down.
+    pub served: Vec<f64>,
+    /// Mean accuracy over the ranges, weighed by how much is served in each.
     pub accuracy: f64,
     /// Mean 95th percentile of latency over the ranges, weighed likewise, microseconds.
     pub p95_us: f64,
@@ -38,19 +41,19 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     ) -> Result<GearPlan, GearError> {
         self.effort.simulations = self.bench.simulations;
         let options = self.bench.options;
-        let made_by = made_by(options, self.ranges.len());
+        let made_by = made_by(options, self.scope.ranges.len());
         let mut plan = self
             .bench
             .parts
             .plan(&found.placement, made_by, Some(options.slo));
         let settings = found.cascades.iter().zip(&found.tuned);
-        for (((cascade, tuned), load), weight) in settings.zip(&self.ranges).zip(&self.weights) {
+        for (((cascade, tuned), load), common) in settings.zip(&self.scope.ranges).zip(&self.scope.common) {
             let spread = Spread::new(&self.bench.parts, cascade, &found.placement)?;
             let gear = Gear {
                 name: format!("g{}", plan.gears.len()),
                 load: *load,
                 expected: Some(Expected {
-                    time_share: *weight,
+                    time_share: *common,
                     accuracy: cascade.accuracy,
                     p95_us: tuned.outcome.p95_us,
                     utilisation: tuned.outcome.utilisation,
@@ -65,6 +68,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
             plan,
             cascades: ladder,
             chosen: found.cascades.clone(),
+            served: self.scope.weights,
             accuracy,
             p95_us,
             effort: self.effort,

@@ -23,7 +23,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
         }
     }
 
-    /// Swaps in cascades that are at least as good in accuracy and throughput, then tries for every range, from the most common,
+    /// Swaps in cascades that are at least as good in accuracy and throughput, then tries for every range, from the one that weighs most,
     /// the next more accurate cascade: what ruled it out may be gone since.
     fn more_accurate(&mut self, workload: &Workload, plan: &Feasible) -> Result<Option<Feasible>, GearError> {
         self.effort.workload_adaption += 1;
@@ -37,8 +37,9 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
         if swapped != best.cascades {
             self.try_out(&mut best, &swapped, None)?;
         }
-        let mut order: Vec<usize> = (0..self.ranges.len()).collect();
-        let weight = |range: &usize| self.weights.get(*range).copied().unwrap_or(0.0);
+        best = self.polished(best, &workload.ladder)?;
+        let mut order: Vec<usize> = (0..self.scope.ranges.len()).collect();
+        let weight = |range: &usize| self.scope.weights.get(*range).copied().unwrap_or(0.0);
         order.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
         for range in order {
             while let Some(up) = next_up(&workload.ladder, &best, range) {

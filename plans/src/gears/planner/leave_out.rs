@@ -4,6 +4,7 @@
 //! the common loads could use better: no range ever faults, and no range alone can free the memory. What helps is to ask the
 //! other way round, which plan there would be without that model.
 
+use super::starts::or_none;
 use super::{Feasible, Planner};
 use crate::gears::evaluate::Evaluate;
 use crate::gears::fault::{GearError, Step};
@@ -19,27 +20,25 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     /// Where memory binds nobody, a model that is there takes nothing from the others, and nothing is tried.
     pub(super) fn without_some(&mut self, mut best: Chosen) -> Result<Chosen, GearError> {
         while memory_binds(&best.0) {
-            let space = self.space.clone();
+            let space = self.scope.space.clone();
             let mut better: Option<(Chosen, Space)> = None;
             for model in used(&best.0).iter() {
-                self.space = space.clone().without(model);
-                let found = match self.plan_once() {
-                    Ok(found) => found,
-                    // Without this variant the objective is out of reach.
-                    Err(GearError::Unattainable { .. } | GearError::Inaccurate { .. }) => continue,
-                    Err(error) => return Err(error),
+                self.scope.space = space.clone().without(model);
+                // Without this variant the objective may be out of reach.
+                let Some(found) = or_none(self.plan_once())? else {
+                    continue;
                 };
                 let yardstick = better.as_ref().map_or(&best.0, |((plan, _), _)| plan);
                 if self.gains(&found.0, yardstick) {
-                    better = Some((found, self.space.clone()));
+                    better = Some((found, self.scope.space.clone()));
                 }
             }
             let Some((chosen, smaller)) = better else {
-                self.space = space;
+                self.scope.space = space;
                 break;
             };
             best = chosen;
-            self.space = smaller;
+            self.scope.space = smaller;
         }
         Ok(best)
     }
@@ -50,7 +49,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
         let Slo::Latency { .. } = self.bench.options.slo else {
             return Ok(best);
         };
-        let Some(highest) = self.ranges.len().checked_sub(1) else {
+        let Some(highest) = self.scope.ranges.len().checked_sub(1) else {
             return Ok(best);
         };
         let (accuracy, _) = self.metrics(&best.0);
@@ -60,7 +59,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
             .rev()
             .take_while(|cascade| cascade.accuracy > accuracy)
         {
-            let everywhere = vec![cascade.clone(); self.ranges.len()];
+            let everywhere = vec![cascade.clone(); self.scope.ranges.len()];
             if let Ok(plan) = self.realise(&everywhere, Some(highest))? {
                 return self.improve(plan, ladder);
             }

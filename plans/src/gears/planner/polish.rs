@@ -1,0 +1,89 @@
+//! The best cascade of every range on a placement that stays.
+//!
+//! Ranges touch each other only by where models are. Where that stays, each may have the most accurate cascade that holds there, and
+//! nobody else has to be looked at again. A more accurate cascade that needs another model would not fit in; on the way to one that
+//! does, it must not be what the search ends at.
+
+use super::{Feasible, Planner};
+use crate::gears::batching::{Tuned, tune};
+use crate::gears::bench::Spread;
+use crate::gears::evaluate::Evaluate;
+use crate::gears::fault::{GearError, Step};
+use crate::gears::models::ModelSet;
+use crate::gears::search::Cascade;
+
+/// After so many cascades in a row that do not hold, more accurate ones are not tried.
+const PATIENCE: u32 = 3;
+
+impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
+    /// Gives every range, from the highest load down, a more accurate cascade of a ladder that holds on the placement there is.
+    pub(super) fn polished(&mut self, mut plan: Feasible, ladder: &[Cascade]) -> Result<Feasible, GearError> {
+        let hosted = plan
+            .placement
+            .iter()
+            .fold(ModelSet::default(), |set, group| set.union(group.hosted));
+        let placed: Vec<&Cascade> = ladder
+            .iter()
+            .filter(|cascade| cascade.variants.iter().all(|model| hosted.contains(*model)))
+            .collect();
+        for range in (0..self.scope.ranges.len()).rev() {
+            // What holds at a higher load most likely holds here.
+            if let Some(above) = plan.cascades.get(range + 1).cloned() {
+                self.raise(&mut plan, range, &above)?;
+            }
+            let mut missed = 0;
+            for cascade in &placed {
+                if missed >= PATIENCE {
+                    break;
+                }
+                match self.raise(&mut plan, range, cascade)? {
+                    Some(true) => missed = 0,
+                    Some(false) => missed += 1,
+                    None => {}
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Gives a range another cascade if that is more accurate and holds. `None` if there was nothing to try out.
+    fn raise(
+        &mut self,
+        plan: &mut Feasible,
+        range: usize,
+        cascade: &Cascade,
+    ) -> Result<Option<bool>, GearError> {
+        let Some(now) = plan.cascades.get(range) else {
+            return Ok(None);
+        };
+        let carried = || cascade.throughput(self.models(), &plan.placement) >= self.upper_end(range);
+        if cascade.accuracy <= now.accuracy || !carried() {
+            return Ok(None);
+        }
+        let Some(found) = self.tuned_at(range, cascade, plan)? else {
+            return Ok(Some(false));
+        };
+        if let (Some(now), Some(tuned)) = (plan.cascades.get_mut(range), plan.tuned.get_mut(range)) {
+            *now = cascade.clone();
+            *tuned = found;
+        }
+        Ok(Some(true))
+    }
+
+    /// SP4 for one range.
+    fn tuned_at(
+        &mut self,
+        range: usize,
+        cascade: &Cascade,
+        plan: &Feasible,
+    ) -> Result<Option<Tuned>, GearError> {
+        let Some(load) = self.scope.ranges.get(range).copied() else {
+            return Ok(None);
+        };
+        self.effort.batching += 1;
+        let spread = Spread::new(&self.bench.parts, cascade, &plan.placement)?;
+        let found = tune(&mut self.bench, &spread, load)?.ok();
+        self.report(crate::gears::fault::Submodule::Batching, None);
+        Ok(found)
+    }
+}

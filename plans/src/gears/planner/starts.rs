@@ -1,0 +1,84 @@
+//! Where Algorithm 1 begins.
+//!
+//! It goes down from the best cascades, and up again as far as it finds a way, so what it comes to depends on where it began. A
+//! planner that may switch and cascade must not come to less than one that may not: what the ablations find are plans like any
+//! other. So it begins from theirs too, and keeps the best of all ends.
+
+use super::leave_out::Chosen;
+use super::scope::Scope;
+use super::{Feasible, Planner};
+use crate::gears::evaluate::Evaluate;
+use crate::gears::fault::{GearError, Step};
+use crate::gears::options::Ablation;
+
+/// Whose plans the full planner begins from.
+const SMALLER: [Ablation; 3] = [Ablation::NoSwitching, Ablation::NoCascade, Ablation::Neither];
+
+impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
+    /// The best plan from all starts.
+    pub(super) fn begin_everywhere(&mut self) -> Result<Chosen, GearError> {
+        let whole = self.scope.clone();
+        let mut best = self.begin_at_the_top();
+        let whole_planner = self.bench.options.ablation == Ablation::Full;
+        if !whole_planner || best.as_ref().is_err_and(|error| !is_out_of_reach(error)) {
+            return best;
+        }
+        for ablation in SMALLER {
+            let Some((start, ladder)) = or_none(self.as_if(ablation, &whole))? else {
+                continue;
+            };
+            self.scope = whole.clone();
+            let found = self.improve(start, ladder)?;
+            best = match best {
+                Ok(best) if !self.gains(&found.0, &best.0) => Ok(best),
+                _ => Ok(found),
+            };
+        }
+        best
+    }
+
+    /// Algorithm 1 on what there is, and what comes after it.
+    fn begin_at_the_top(&mut self) -> Result<Chosen, GearError> {
+        let whole = self.plan_once()?;
+        let steady = self.or_steady(whole)?;
+        self.without_some(steady)
+    }
+
+    /// The plan of an ablation, as one for all ranges.
+    fn as_if(&mut self, ablation: Ablation, whole: &Scope) -> Result<Chosen, GearError> {
+        self.scope = Scope::new(whole.space.clone(), self.bench.options, ablation);
+        let found = self.begin_at_the_top();
+        self.scope = whole.clone();
+        let (plan, ladder) = found?;
+        Ok((spread(plan, whole.ranges.len()), ladder))
+    }
+}
+
+/// A plan of one range serves all: what holds at the highest load holds below it.
+fn spread(plan: Feasible, ranges: usize) -> Feasible {
+    match (plan.cascades.as_slice(), plan.tuned.as_slice()) {
+        ([cascade], [tuned]) => Feasible {
+            cascades: vec![cascade.clone(); ranges],
+            tuned: vec![*tuned; ranges],
+            placement: plan.placement,
+        },
+        _ => plan,
+    }
+}
+
+/// Whether there may be a plan from another start.
+fn is_out_of_reach(error: &GearError) -> bool {
+    matches!(
+        error,
+        GearError::Unattainable { .. } | GearError::Inaccurate { .. }
+    )
+}
+
+/// `None` where the objective is out of reach.
+pub(super) fn or_none(found: Result<Chosen, GearError>) -> Result<Option<Chosen>, GearError> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if is_out_of_reach(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
