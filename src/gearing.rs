@@ -51,7 +51,7 @@ pub(crate) fn as_text(profile: &Profile, planned: &GearPlan) -> String {
     );
     let effort = planned.effort;
     format!(
-        "{}: {}, promises {promise}\n{gears}\nexpected, weighed by how common each load is thought to be: {} right, p95 {}\n{} replicas on \
+        "{}: {}, promises {promise}\n{gears}\nexpected, weighed by what each gear serves: {} right, p95 {}\n{} replicas on \
          {} devices; {} submodule calls, {} simulations, {} faults resolved, {} improvements",
         plan.app,
         plan.made_by,
