@@ -26,7 +26,7 @@ mod starts;
 use std::collections::BTreeMap;
 
 use super::assemble::Parts;
-use super::balance::Group;
+use super::balance::{Cuts, Group};
 use super::batching::{Tuned, tune};
 use super::bench::{Bench, Spread};
 use super::evaluate::{Evaluate, Simulated};
@@ -291,30 +291,39 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         let mut tuned: Vec<Option<Tuned>> = vec![None; cascades.len()];
         let rest = (0..cascades.len()).rev().filter(|range| Some(*range) != first);
         for range in first.into_iter().chain(rest) {
-            let (Some(cascade), Some(load)) = (cascades.get(range), self.scope.ranges.get(range)) else {
+            let (Some(cascade), Some(slot)) = (cascades.get(range), tuned.get_mut(range)) else {
                 continue;
             };
-            let load = *load;
-            self.effort.batching += 1;
-            let spread = Spread::new(&self.bench.parts, cascade, placement)?;
-            match tune(&mut self.bench, &spread, load)? {
-                Ok(found) => {
-                    self.report(Submodule::Batching, None);
-                    if let Some(slot) = tuned.get_mut(range) {
-                        *slot = Some(found);
-                    }
-                }
-                Err(short) => {
-                    let binding =
-                        super::balance::Cuts::new(cascade.demands(self.models(), 1.0), &spread.groups);
-                    let model = bottleneck(self.models(), cascade, binding.load().binding);
-                    let named = self.named(range, model, short.kind);
-                    self.report(Submodule::Batching, Some(named.0.clone()));
-                    return Ok(Err((named, short.replicas_help)));
-                }
+            match self.batch_one(cascade, placement, range)? {
+                Ok(found) => *slot = Some(found),
+                Err(short) => return Ok(Err(short)),
             }
         }
         Ok(Ok(tuned.into_iter().flatten().collect()))
+    }
+
+    /// SP4 for one range.
+    fn batch_one(
+        &mut self,
+        cascade: &Cascade,
+        placement: &[Group],
+        range: usize,
+    ) -> Result<Result<Tuned, (Named, bool)>, GearError> {
+        let load = self.scope.ranges.get(range).copied().unwrap_or(LoadRange::ALL);
+        self.effort.batching += 1;
+        let spread = Spread::new(&self.bench.parts, cascade, placement)?;
+        let short = match tune(&mut self.bench, &spread, load)? {
+            Ok(found) => {
+                self.report(Submodule::Batching, None);
+                return Ok(Ok(found));
+            }
+            Err(short) => short,
+        };
+        let cuts = Cuts::new(cascade.demands(self.models(), 1.0), &spread.groups);
+        let model = bottleneck(self.models(), cascade, cuts.load().binding);
+        let named = self.named(range, model, short.kind);
+        self.report(Submodule::Batching, Some(named.0.clone()));
+        Ok(Err((named, short.replicas_help)))
     }
 
     fn named(&self, range: usize, model: usize, kind: FaultKind) -> Named {

@@ -5,8 +5,6 @@
 //! does, it must not be what the search ends at.
 
 use super::{Feasible, Planner};
-use crate::gears::batching::{Tuned, tune};
-use crate::gears::bench::Spread;
 use crate::gears::evaluate::Evaluate;
 use crate::gears::fault::{GearError, Step};
 use crate::gears::models::ModelSet;
@@ -60,7 +58,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
         if cascade.accuracy <= now.accuracy || !carried() {
             return Ok(None);
         }
-        let Some(found) = self.tuned_at(range, cascade, plan)? else {
+        let Ok(found) = self.batch_one(cascade, &plan.placement, range)? else {
             return Ok(Some(false));
         };
         if let (Some(now), Some(tuned)) = (plan.cascades.get_mut(range), plan.tuned.get_mut(range)) {
@@ -68,22 +66,5 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
             *tuned = found;
         }
         Ok(Some(true))
-    }
-
-    /// SP4 for one range.
-    fn tuned_at(
-        &mut self,
-        range: usize,
-        cascade: &Cascade,
-        plan: &Feasible,
-    ) -> Result<Option<Tuned>, GearError> {
-        let Some(load) = self.scope.ranges.get(range).copied() else {
-            return Ok(None);
-        };
-        self.effort.batching += 1;
-        let spread = Spread::new(&self.bench.parts, cascade, &plan.placement)?;
-        let found = tune(&mut self.bench, &spread, load)?.ok();
-        self.report(crate::gears::fault::Submodule::Batching, None);
-        Ok(found)
     }
 }
