@@ -87,6 +87,7 @@ pub(crate) struct Questions {
     right: AtomicU64,
     judged: AtomicU64,
     answered: AtomicU64,
+    hops: AtomicU64,
 }
 
 impl Questions {
@@ -98,6 +99,7 @@ impl Questions {
             right: AtomicU64::new(0),
             judged: AtomicU64::new(0),
             answered: AtomicU64::new(0),
+            hops: AtomicU64::new(0),
         }
     }
 
@@ -112,9 +114,15 @@ impl Questions {
         self.answered.load(Ordering::Relaxed)
     }
 
+    /// Stages that they passed, all together.
+    pub(crate) fn hops(&self) -> u64 {
+        self.hops.load(Ordering::Relaxed)
+    }
+
     fn judge(&self, place: usize, reply: &InferReply) {
         let (right, judged) = self.set.judge(place, reply);
         self.answered.fetch_add(1, Ordering::Relaxed);
+        self.hops.fetch_add(reply.hops.len() as u64, Ordering::Relaxed);
         self.right.fetch_add(right, Ordering::Relaxed);
         self.judged.fetch_add(judged, Ordering::Relaxed);
     }

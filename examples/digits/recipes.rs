@@ -10,6 +10,8 @@ use crate::augment::Augmentation;
 pub(crate) enum Family {
     /// For the 8x8 digits of `examples/digits/data`.
     Digits,
+    /// What is between and below those, for a cascade of eight.
+    Eight,
     /// For images of 28x28.
     Mnist,
 }
@@ -43,6 +45,7 @@ impl Family {
     pub(crate) fn recipes(self) -> &'static [Recipe] {
         match self {
             Self::Digits => DIGITS,
+            Self::Eight => EIGHT,
             Self::Mnist => MNIST,
         }
     }
@@ -51,6 +54,7 @@ impl Family {
     pub(crate) fn app(self) -> &'static str {
         match self {
             Self::Digits => "digits",
+            Self::Eight => "digits-eight",
             Self::Mnist => "mnist",
         }
     }
@@ -58,7 +62,7 @@ impl Family {
     /// How far its images may be changed.
     pub(crate) fn augmentation(self) -> Augmentation {
         match self {
-            Self::Digits => Augmentation {
+            Self::Digits | Self::Eight => Augmentation {
                 shift: 0.8,
                 turn: 12.0,
                 scale: 0.12,
@@ -111,6 +115,38 @@ const DIGITS: &[Recipe] = &[
         layers: Layers::Cnn(&[stage(96, 1, 5)]),
         epochs: 40,
         rate: 1e-3,
+        augment: 1.0,
+    },
+];
+
+/// With the four above, from 0.3 to 900 thousand weights, each step up two to four times as many.
+const EIGHT: &[Recipe] = &[
+    Recipe {
+        name: "eight-nano",
+        layers: Layers::Mlp(&[4]),
+        epochs: 200,
+        rate: 1e-2,
+        augment: 0.1,
+    },
+    Recipe {
+        name: "eight-mini",
+        layers: Layers::Mlp(&[32]),
+        epochs: 200,
+        rate: 6e-3,
+        augment: 0.5,
+    },
+    Recipe {
+        name: "eight-broad",
+        layers: Layers::Cnn(&[stage(32, 1, 1), stage(64, 2, 0)]),
+        epochs: 80,
+        rate: 3e-3,
+        augment: 1.0,
+    },
+    Recipe {
+        name: "eight-deep",
+        layers: Layers::Cnn(&[stage(56, 1, 3)]),
+        epochs: 50,
+        rate: 2e-3,
         augment: 1.0,
     },
 ];

@@ -8,12 +8,14 @@
 //! | [`eight`] | eight models with and without skip connections (§IV-C) |
 //! | [`planning`], [`made_up`] | the planner's time, growth and distance from the optimum (§V-D, §VI-D) |
 //! | [`routing`] | what routing a result costs (Figure 8) |
+//! | [`live`] | skip connections and co-location on real actors |
 //! | [`measured`] | families of the project's own, from their profiles |
 //! | [`pictures`] | the figures |
 
 mod eight;
 mod families;
 mod field;
+mod live;
 mod made_up;
 mod measured;
 mod paper;
@@ -24,6 +26,7 @@ mod served;
 
 use std::path::PathBuf;
 
+use kaskade::config::scalar::Span;
 use kaskade::plans::placement::stated::{StatedFamily, gpt, gpt_of_eight, t5, vit};
 
 use self::field::{Field, SERVERS};
@@ -45,6 +48,13 @@ pub(crate) struct Args {
     /// Most devices of the table of how planning grows.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(16..=1_000))]
     devices: u32,
+    /// Instead of simulating, serve this app in this process, by the profile beside its file: all its models as a chain, with skip
+    /// connections and as the planner makes it, and ever more replicas on one device.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["app", "seconds", "devices"])]
+    live: Option<PathBuf>,
+    /// How long each live run is recorded.
+    #[arg(long, value_name = "TIME", default_value = "10s", requires = "live")]
+    live_length: Span,
     /// Where to write the pictures.
     #[arg(long, value_name = "DIRECTORY", default_value = "reproduction")]
     out: PathBuf,
@@ -63,9 +73,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<Reproduction> {
     let mut found = Reproduction {
         system: "hybridserve",
-        assumptions: assumptions(args),
         ..Reproduction::default()
     };
+    if let Some(app) = &args.live {
+        live::run(app, args.live_length.duration(), args.seed, &mut found)?;
+        return Ok(found);
+    }
+    found.assumptions = assumptions(args);
     let field = |family: StatedFamily| Field::new(family, args.seconds, args.seed);
     let mut served = Vec::new();
     let mut progress = Progress::begin("families", 4, args.json);

@@ -1,0 +1,377 @@
+//! What is served and not simulated: a cascade of many models with and without skip connections (§IV-C), and replicas that share a
+//! device, within the bound on its utilisation and beyond it (eq. 4).
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use kaskade::App;
+use kaskade::actors::bus::BusConfig;
+use kaskade::models::{CoreShare, device};
+use kaskade::plans::cascade::{CascadeOptions, Objective, plan_cascade};
+use kaskade::plans::plan::Plan;
+use kaskade::plans::profile::Profile;
+use kaskade::plans::thresholds::Guard;
+
+use crate::data::Samples;
+use crate::family::Family;
+use crate::load::arrivals::{Arrivals, Spacing};
+use crate::load::drive;
+use crate::load::record::{Figures, Record};
+use crate::measure::meter::Meter;
+use crate::questions::{Questions, Set};
+use crate::report::progress::say;
+use crate::report::units;
+use crate::reproduce::{Claim, Reproduction};
+use crate::serving::{self, Asker, Role};
+use crate::{appplan, planning};
+
+/// Sent before a run is counted.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// Time budget of a request: longer than any queue gets in a run.
+const BUDGET: Duration = Duration::from_mins(1);
+
+/// Requests per second of the cascades, as a share of what the largest variant alone carries.
+const EQUAL: f64 = 0.5;
+
+/// What each replica may take of a core where replicas share the processor, and the load of each, as a share of what it carries then.
+const SHARE: f64 = 0.25;
+const LOADED: f64 = 0.7;
+
+/// How much of the processor's cores all replicas together ask for, at most, by run.
+const ASKED: [f64; 5] = [0.25, 0.5, 0.75, 1.0, 1.5];
+
+/// How often sampled energy sources are read.
+const TICK: Duration = Duration::from_millis(100);
+
+/// An app that is served in this process.
+struct Bench {
+    app: App,
+    family: Family,
+    profile: Profile,
+    samples: Samples,
+    length: Duration,
+    seed: u64,
+}
+
+/// What came of a run.
+struct Served {
+    figures: Figures,
+    /// Models that a request asked.
+    hops: f64,
+    accuracy: f64,
+    joules: Option<f64>,
+}
+
+/// Runs both.
+///
+/// # Errors
+/// When the app or its profile cannot be read, or nothing can be served.
+pub(super) fn run(app: &Path, length: Duration, seed: u64, found: &mut Reproduction) -> anyhow::Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    // Each replica computes on its own thread: how many cores they ask for together is then what is measured.
+    ensure!(
+        device::compute_threads(NonZeroUsize::MIN),
+        "models have computed in this process already; compare in a process of its own"
+    );
+    let bench = Bench::new(app, length, seed)?;
+    found.assumptions.push(format!(
+        "live: {cores} cores for models, actors, broker and clients; each model computes on one thread; {} s a run; energy {}",
+        length.as_secs(),
+        bench.profile.energy_source
+    ));
+    found.claims.push(bench.skips()?);
+    found.claims.push(bench.colocated(cores as f64)?);
+    Ok(())
+}
+
+impl Bench {
+    fn new(file: &Path, length: Duration, seed: u64) -> anyhow::Result<Self> {
+        let app = App::load(file)?;
+        let beside = file.with_file_name(format!("{}.profile.json", app.name));
+        let named = if beside.exists() {
+            beside
+        } else {
+            file.with_file_name("profile.json")
+        };
+        let text = std::fs::read_to_string(&named).with_context(|| {
+            format!(
+                "{} cannot be read; make it: kaskade profile --app {} --out {}",
+                named.display(),
+                file.display(),
+                named.display()
+            )
+        })?;
+        let profile = Profile::from_json(&text).with_context(|| named.display().to_string())?;
+        ensure!(
+            profile.app == app.name.as_str(),
+            "{} is of app `{}`, not of `{}`",
+            named.display(),
+            profile.app,
+            app.name
+        );
+        let set = app
+            .data
+            .test
+            .as_ref()
+            .or(app.data.validation.as_ref())
+            .context("the app names no labelled data to ask from")?;
+        let family = Family::of(&app);
+        let smallest = family.members.first().context("the app has no variants")?;
+        let samples = Samples::read(set, &smallest.load(smallest.device)?.model.signature())?;
+        Ok(Self {
+            app,
+            family,
+            profile,
+            samples,
+            length,
+            seed,
+        })
+    }
+
+    /// Serves a plan under an even open-loop load, and takes the figures of the process.
+    fn serve(&self, family: &Family, plan: &Plan, qps: f64) -> anyhow::Result<Served> {
+        let worker = self.app.workers.first().context("the app has no workers")?;
+        let bus = BusConfig::new(self.app.name.as_str());
+        let node = serving::start(
+            &self.app,
+            family.clone(),
+            Role::All,
+            worker.name.as_str(),
+            Some(plan.clone()),
+            bus.clone(),
+        )?;
+        let served = serving::runtime()?.block_on(self.ask(bus, qps));
+        node.stop();
+        served
+    }
+
+    async fn ask(&self, bus: BusConfig, qps: f64) -> anyhow::Result<Served> {
+        let asker = Asker::connect(self.app.name.as_str(), bus, BUDGET).await?;
+        let target = Arc::new(Questions::new(asker.clone(), Set::Samples(self.samples.clone())));
+        let record = Arc::new(Mutex::new(Record::new(self.app.slo.duration())?));
+        let arrivals = Arrivals::generated(Spacing::Poisson, qps, WARM_UP + self.length, self.seed);
+        let mut meter = Meter::of(self.app.device, &(&self.app.power).into())?;
+        let begun = meter.begin();
+        let run = drive::open_loop(
+            Arc::clone(&target),
+            drive::paced(arrivals),
+            WARM_UP,
+            Arc::clone(&record),
+        );
+        let mut run = std::pin::pin!(run);
+        let mut tick = tokio::time::interval(TICK);
+        let length = loop {
+            tokio::select! {
+                length = &mut run => break length,
+                _ = tick.tick() => meter.touch(),
+            }
+        };
+        let joules = meter.end(begun).joules;
+        asker.leave().await;
+        let figures = record
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .figures(length);
+        ensure!(
+            figures.errors.is_empty(),
+            "requests failed live: {:?}",
+            figures.errors
+        );
+        // What warmed up was asked and paid for too.
+        let asked = target.answered().max(1) as f64;
+        Ok(Served {
+            hops: target.hops() as f64 / asked,
+            accuracy: target.accuracy().context("nothing was answered")?,
+            joules: joules.map(|joules| joules / asked),
+            figures,
+        })
+    }
+
+    /// Requests/s of the largest variant alone, by its profile.
+    fn largest_qps(&self) -> f64 {
+        let costs = self.profile.variants.last().map(|variant| variant.costs.iter());
+        costs
+            .into_iter()
+            .flatten()
+            .map(|cost| f64::from(cost.batch) / cost.latency_s)
+            .fold(0.0, f64::max)
+    }
+
+    /// All models as a chain, with skips, and as the planner makes it of AP's thresholds.
+    fn skips(&self) -> anyhow::Result<Claim> {
+        let options = |objective| CascadeOptions {
+            guard: Guard::None,
+            ..planning::options(Some(&self.app), objective, self.seed)
+        };
+        let chosen = plan_cascade(&self.profile, &options(Objective::Ap))?;
+        let thresholds: Vec<f64> = chosen
+            .ap
+            .thresholds
+            .iter()
+            .map(|threshold| threshold.min(1.0))
+            .collect();
+        let given = |skips: bool| {
+            let given = CascadeOptions {
+                skips,
+                skip_loss: 1.0,
+                ..options(Objective::Thresholds(thresholds.clone()))
+            };
+            planning::cascade(Some(&self.app), &self.profile, &given)
+        };
+        let largest = appplan::single(&self.app, &self.largest()?.name);
+        let chosen = planning::cascade(Some(&self.app), &self.profile, &options(Objective::Ap))?;
+        let (chain, skipping) = (given(false)?, given(true)?);
+        let qps = EQUAL * self.largest_qps();
+        let mut served = Vec::new();
+        for (name, plan) in [
+            ("chain of all", &chain.plan),
+            ("with skips", &skipping.plan),
+            ("AP, models dropped", &chosen.plan),
+            ("largest alone", &largest),
+        ] {
+            let one = self.serve(&self.family, plan, qps)?;
+            say(&format!("live: {}", in_words(name, &one)));
+            served.push((name, one));
+        }
+        Ok(connected(self.family.members.len(), qps, &served))
+    }
+
+    fn largest(&self) -> anyhow::Result<&crate::family::Member> {
+        self.family.members.last().context("the app has no variants")
+    }
+
+    /// Replicas of the largest variant, each held to a share of a core, ever more of them: what becomes of the tail.
+    fn colocated(&self, cores: f64) -> anyhow::Result<Claim> {
+        let mut member = self.largest()?.clone();
+        member.share = CoreShare::try_from(SHARE)?;
+        let family = Family {
+            members: vec![member.clone()],
+        };
+        let single_s = self
+            .profile
+            .variants
+            .last()
+            .and_then(|variant| variant.costs.first())
+            .map_or(1e-3, |cost| cost.latency_s);
+        let each_qps = LOADED * SHARE / single_s;
+        let mut rows = Vec::new();
+        for asked in ASKED {
+            let replicas = ((asked * cores / SHARE).round() as usize).max(1);
+            let plan = copies(&appplan::single(&self.app, &member.name), replicas);
+            let served = self.serve(&family, &plan, each_qps * replicas as f64)?;
+            let tail_ms = served.figures.latency_ms.p95.unwrap_or(f64::NAN);
+            let utilisation = replicas as f64 * SHARE / cores;
+            say(&format!(
+                "live: {replicas} replicas, utilisation {utilisation:.2}: p95 {tail_ms:.1} ms, {:.0} answers/s",
+                served.figures.throughput_per_s
+            ));
+            rows.push((utilisation, replicas, tail_ms));
+        }
+        Ok(crowded(&rows))
+    }
+}
+
+/// The same variant so many times.
+fn copies(plan: &Plan, replicas: usize) -> Plan {
+    let mut plan = plan.clone();
+    if let Some(first) = plan.placement.first().cloned() {
+        plan.placement = (0..replicas)
+            .map(|copy| {
+                let mut replica = first.clone();
+                replica.id = format!("{}-{copy}", first.variant);
+                replica
+            })
+            .collect();
+    }
+    plan
+}
+
+fn in_words(name: &str, served: &Served) -> String {
+    let ms = |value: Option<f64>| units::seconds(value.unwrap_or(f64::NAN) / 1e3);
+    let latency = &served.figures.latency_ms;
+    format!(
+        "{name}: {:.2} models asked, {} on average and {} at 99.9 %, {} per request, {} right",
+        served.hops,
+        ms(latency.mean),
+        ms(latency.p999),
+        units::joules(served.joules),
+        units::percent(served.accuracy)
+    )
+}
+
+fn connected(models: usize, qps: f64, served: &[(&str, Served)]) -> Claim {
+    let said: Vec<String> = served.iter().map(|(name, one)| in_words(name, one)).collect();
+    let mean = |one: &Served| one.figures.latency_ms.mean.unwrap_or(f64::NAN);
+    let (fewer, faster, cheaper) = match served {
+        [(_, chain), (_, skipping), ..] => (
+            skipping.hops < chain.hops,
+            mean(skipping) <= mean(chain),
+            skipping
+                .joules
+                .zip(chain.joules)
+                .is_none_or(|(skipping, chain)| skipping <= chain),
+        ),
+        _ => (false, false, false),
+    };
+    let missing = [
+        (fewer, "fewer models asked"),
+        (faster, "lower latency"),
+        (cheaper, "less energy"),
+    ];
+    let missing: Vec<&str> = missing
+        .into_iter()
+        .filter_map(|(holds, what)| (!holds).then_some(what))
+        .collect();
+    Claim {
+        name: format!(
+            "live: a cascade of {models} models with skip connections asks fewer of them, sooner, for less energy"
+        ),
+        paper: "fewer extra hops, latency and energy (\u{a7}IV-C, \u{a7}VI-B)".to_owned(),
+        ours: format!("{}; at {qps:.0} requests/s", said.join("; ")),
+        met: missing.is_empty(),
+        note: if missing.is_empty() {
+            "one run each, idle power included; energy and latency differ by what the machine does beside, hops do not".to_owned()
+        } else {
+            format!(
+                "no {}; cascades of one wiring differ by what the machine does beside",
+                missing.join(", no ")
+            )
+        },
+    }
+}
+
+/// How the tail grows with what replicas ask for together, within the bound and beyond it.
+fn crowded(rows: &[(f64, usize, f64)]) -> Claim {
+    /// Tails within the bound may differ by this.
+    const ALIKE: f64 = 2.0;
+    let alone = rows.first().map_or(f64::NAN, |(.., tail)| *tail);
+    let worst = |within: bool| {
+        rows.iter()
+            .filter(|(utilisation, ..)| (*utilisation <= 0.75) == within)
+            .map(|(.., tail)| *tail)
+            .fold(0.0, f64::max)
+    };
+    let (inside, beyond) = (worst(true), worst(false));
+    let met = inside <= ALIKE * alone && beyond > ALIKE * inside;
+    let said: Vec<String> = rows
+        .iter()
+        .map(|(utilisation, replicas, tail)| {
+            format!("{utilisation:.2} ({replicas} replicas): p95 {tail:.1} ms")
+        })
+        .collect();
+    Claim {
+        name: "live: replicas that share a device keep their tail while their utilisation fits, and lose it beyond".to_owned(),
+        paper: "kernel utilisation at most 1 on a device (eq. 4)".to_owned(),
+        ours: format!("by the sum of utilisations: {}", said.join("; ")),
+        met,
+        note: if met {
+            format!("each replica gets its own load, {:.0} % of what it carries alone; actors, broker and clients share the cores", 100.0 * LOADED)
+        } else {
+            format!("worst tail {inside:.1} ms up to 0.75 and {beyond:.1} ms beyond, alone {alone:.1} ms")
+        },
+    }
+}
