@@ -91,7 +91,7 @@ const BOX: i32 = 62;
 const SKIP: i32 = 15;
 
 /// A device: its size, what parts it from the next, and how high its memory is.
-const DEVICE: (i32, i32) = (140, 110);
+const DEVICE: (i32, i32) = (132, 110);
 const GAP: i32 = 8;
 const MEMORY: i32 = 74;
 
@@ -305,6 +305,7 @@ fn draw_device(root: &Area<'_>, device: &Device, (left, top): (i32, i32)) -> Dra
     let corners = [(left, ceiling), (right, floor)];
     root.draw(&Rectangle::new(corners, palette::GRID.filled()))?;
     let mut from = f64::from(floor);
+    let mut thin = Vec::new();
     for (instance, height) in device.instances.iter().zip(heights(&device.instances)) {
         let (low, high) = (from as i32, (from - height) as i32);
         let strip = [(left, high), (right, (low - 1).max(high + 1))];
@@ -313,8 +314,22 @@ fn draw_device(root: &Area<'_>, device: &Device, (left, top): (i32, i32)) -> Dra
             let size = fitting(&instance.name, DEVICE.0 - 6, 10);
             let at = (left + 4, i32::midpoint(low, high) - 5);
             words(root, &instance.name, at, size, palette::GROUND, HPos::Left)?;
+        } else {
+            thin.push(instance.name.as_str());
         }
         from -= height;
+    }
+    if from as i32 - ceiling >= 2 * WORDY && !thin.is_empty() {
+        let names = few(&thin);
+        let at = (left + 4, ceiling + 4);
+        words(
+            root,
+            &names,
+            at,
+            fitting(&names, DEVICE.0 - 6, 10),
+            palette::FAINT,
+            HPos::Left,
+        )?;
     }
     let busy = device.utilisation.clamp(0.0, 1.0);
     let bar = [(left, floor + 6), (left + 96, floor + 14)];
@@ -323,6 +338,14 @@ fn draw_device(root: &Area<'_>, device: &Device, (left, top): (i32, i32)) -> Dra
     root.draw(&Rectangle::new(filled, palette::INK.filled()))?;
     let says = format!("{:.0} %", device.utilisation * 100.0);
     words(root, &says, (right, floor + 3), 12, palette::INK, HPos::Right)
+}
+
+/// The names of strips that are too thin for them.
+fn few(names: &[&str]) -> String {
+    match names {
+        [first, second, rest @ ..] if !rest.is_empty() => format!("{first}, {second}, +{}", rest.len()),
+        _ => names.join(", "),
+    }
 }
 
 /// How high the strips are: by memory, but for those too thin to be seen.

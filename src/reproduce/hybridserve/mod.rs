@@ -61,6 +61,7 @@ pub(crate) struct Args {
 /// # Errors
 /// When an app or its profile cannot be read, something cannot be planned or simulated, or a picture not be written.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Reproduction> {
+    let measured = measured::profiles(&args.app)?;
     let mut found = Reproduction {
         system: "hybridserve",
         assumptions: assumptions(args),
@@ -80,7 +81,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Reproduction> {
     progress.advance(1);
     progress.end("simulated");
     plan(&served, &eight, args, &mut found)?;
-    measured::compare(&args.app, &args.out, args.seed, &mut found)?;
+    measured::compare(&measured, &args.out, args.seed, &mut found)?;
     Ok(found)
 }
 
@@ -120,7 +121,7 @@ fn assumptions(args: &Args) -> Vec<String> {
          DeepSpeed, whose own figures are not published"
             .to_owned(),
         "AP and EO by the paper's rule, without a distance for luck; every placement is for the most that the servers are found to carry, unless \
-         said otherwise"
+         said otherwise, and cuts models into no more partitions than the giant needs to fit"
             .to_owned(),
         format!(
             "loads are even, arrivals Poisson, {} s of them; a load is sustained if the last answer comes within 5 % of that after the last request. \
