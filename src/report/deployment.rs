@@ -147,20 +147,25 @@ fn first_devices(hosts: &[Host]) -> (Vec<Host>, usize) {
 /// Left, top, width and height of every host: side by side while there is room, then below.
 fn host_places(hosts: &[Host], from: i32) -> Vec<(i32, i32, i32, i32)> {
     let (mut left, mut top, mut highest) = (MARGIN, from, 0);
-    let mut places = Vec::with_capacity(hosts.len());
+    let mut found = Vec::with_capacity(hosts.len());
     for host in hosts {
         let columns = host.devices.len().clamp(1, ABREAST);
         let rows = host.devices.len().div_ceil(ABREAST).max(1);
-        let width = columns as i32 * (DEVICE.0 + GAP) + GAP;
-        let height = HOST_HEAD + rows as i32 * (DEVICE.1 + GAP) + GAP;
+        let width = places(columns) * (DEVICE.0 + GAP) + GAP;
+        let height = HOST_HEAD + places(rows) * (DEVICE.1 + GAP) + GAP;
         if left > MARGIN && left + width > WIDTH - MARGIN + GAP {
             (left, top, highest) = (MARGIN, top + highest + GAP, 0);
         }
-        places.push((left, top, width, height));
+        found.push((left, top, width, height));
         left += width + GAP;
         highest = highest.max(height);
     }
-    places
+    found
+}
+
+/// A count of things that stand beside each other; nobody draws a thousand.
+fn places(count: usize) -> i32 {
+    i32::try_from(count.min(1_000)).unwrap_or(1_000)
 }
 
 fn draw(
@@ -200,7 +205,7 @@ fn draw(
 /// Left and right of every model's box.
 fn boxes(count: usize) -> Vec<(i32, i32)> {
     let room = WIDTH - 2 * MARGIN;
-    let count = count.max(1) as i32;
+    let count = places(count.max(1));
     let wide = (room * 2 / 3 / count).min(150);
     let between = (room - count * wide) / (count - 1).max(1);
     let place = |number: i32| {
@@ -238,18 +243,18 @@ fn draw_flow(root: &Area<'_>, deployment: &Deployment, flow: i32) -> Drawn {
         let (Some(from), Some(to)) = (boxes.get(edge.from), boxes.get(edge.to)) else {
             continue;
         };
-        if !edge.is_skip() {
-            arrow(root, &[(from.1, flow + BOX / 2), (to.0, flow + BOX / 2)])?;
-            let at = (i32::midpoint(from.1, to.0), flow + BOX / 2 - 16);
-            let size = fitting(&edge.says, to.0 - from.1, 12);
-            words(root, &edge.says, at, size, palette::INK, HPos::Center)?;
-        } else {
+        if edge.is_skip() {
             // Ways that leave one model or reach another stand a little apart.
-            let (start, end) = (from.1 - 10, to.0 + 8 + 6 * edge.from as i32);
+            let (start, end) = (from.1 - 10, to.0 + 8 + 6 * places(edge.from));
             arrow(root, &[(start, flow), (start, above), (end, above), (end, flow)])?;
             let at = (i32::midpoint(start, end), above - 14);
             words(root, &edge.says, at, 12, palette::INK, HPos::Center)?;
             above -= SKIP;
+        } else {
+            arrow(root, &[(from.1, flow + BOX / 2), (to.0, flow + BOX / 2)])?;
+            let at = (i32::midpoint(from.1, to.0), flow + BOX / 2 - 16);
+            let size = fitting(&edge.says, to.0 - from.1, 12);
+            words(root, &edge.says, at, size, palette::INK, HPos::Center)?;
         }
     }
     Ok(())
@@ -281,7 +286,7 @@ fn draw_host(root: &Area<'_>, host: &Host, (left, top, width, height): (i32, i32
         HPos::Left,
     )?;
     for (number, device) in host.devices.iter().enumerate() {
-        let (column, row) = ((number % ABREAST) as i32, (number / ABREAST) as i32);
+        let (column, row) = (places(number % ABREAST), places(number / ABREAST));
         let at = (
             left + GAP + column * (DEVICE.0 + GAP),
             top + HOST_HEAD + GAP / 2 + row * (DEVICE.1 + GAP),

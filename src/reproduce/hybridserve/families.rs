@@ -81,7 +81,7 @@ impl Compared<'_> {
             met,
             note: if met {
                 format!(
-                    "met: the giant's share within {:.0} points; {:.0} % of the answers come from another model than in the paper",
+                    "the giant's share is within {:.0} points; {:.0} % of the answers come from another model than in the paper",
                     100.0 * NEAR,
                     100.0 * moved
                 )

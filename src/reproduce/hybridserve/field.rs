@@ -128,26 +128,16 @@ impl Field {
         })
     }
 
-    /// What placements are made for: the family's own sizes, on the paper's servers. Models are cut where memory ends and no further: more
-    /// slices would pack a little better, and each would add its hop and its wait to every request.
+    /// What placements are made for: the family's own sizes, on the paper's servers.
     pub(super) fn placement_options(&self, goal: Goal) -> PlacementOptions {
         let devices = DeviceSpec::fleet(SERVERS, self.family.device.memory_bytes);
         PlacementOptions {
             request_bytes: self.family.request_bytes,
             hidden_bytes: self.family.hidden_bytes(),
             layers: self.family.layers(),
-            max_partitions: self.fewest_partitions(),
             seed: self.seed,
             ..PlacementOptions::new(devices, goal)
         }
-    }
-
-    /// Into how many partitions the largest model must be cut to fit a device.
-    fn fewest_partitions(&self) -> u32 {
-        let largest = self.profile.variants.last();
-        let one = largest.and_then(|variant| variant.costs.first()?.memory_bytes);
-        let needed = one.map_or(1, |bytes| bytes.div_ceil(self.family.device.memory_bytes.max(1)));
-        u32::try_from(needed).unwrap_or(u32::MAX).max(1)
     }
 
     /// Places a cascade for as much load as the servers carry (Algorithm 3).

@@ -121,7 +121,7 @@ fn assumptions(args: &Args) -> Vec<String> {
          DeepSpeed, whose own figures are not published"
             .to_owned(),
         "AP and EO by the paper's rule, without a distance for luck; every placement is for the most that the servers are found to carry, unless \
-         said otherwise, and cuts models into no more partitions than the giant needs to fit"
+         said otherwise"
             .to_owned(),
         format!(
             "loads are even, arrivals Poisson, {} s of them; a load is sustained if the last answer comes within 5 % of that after the last request. \
