@@ -6,7 +6,7 @@
 //! | [`paper`] | what the paper says of each family |
 //! | [`served`], [`families`] | what each mode reaches, and the claims on it (Tables III to V, Figures 4 and 5) |
 //! | [`eight`] | eight models with and without skip connections (§IV-C) |
-//! | [`planning`], [`made_up`] | the planner's time, growth and distance from the optimum (§V-D, §VI-D) |
+//! | [`planning`], [`made_up`], [`took`] | the planner's time, growth and distance from the optimum (§V-D, §VI-D) |
 //! | [`routing`] | what routing a result costs (Figure 8) |
 //! | [`measured`] | families of the project's own, from their profiles |
 //! | [`pictures`] | the figures |
@@ -21,6 +21,7 @@ mod pictures;
 mod planning;
 mod routing;
 mod served;
+mod took;
 
 use std::path::PathBuf;
 
