@@ -197,7 +197,7 @@ impl Compared<'_> {
             } else {
                 format!(
                     "whoever reaches the giant ran the models before it: alone and one at a time that takes {}, {:.0} % more than the giant by itself ({}), \
-                     and {:+.0} % at 99.9 % where nobody waits; the rest is waiting, for fewer copies of the giant that share their devices",
+                     and {:+.0} % at 99.9 % under a twenty-fifth of the load; the rest is waiting, for fewer copies of the giant that share their devices",
                     units::seconds(alone),
                     100.0 * (alone / giant_alone - 1.0),
                     units::seconds(giant_alone),

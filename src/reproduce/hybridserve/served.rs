@@ -12,7 +12,7 @@ const FULL: f64 = 0.8;
 /// Of what the largest model alone sustains, the load under which everybody's latency is taken.
 const EQUAL: f64 = 0.5;
 
-/// Of what the largest model alone sustains, a load under which nobody waits for anybody.
+/// Of what the largest model alone sustains, a load under which few wait for others: a twenty-fifth of the equal one.
 const QUIET: f64 = 0.02;
 
 /// A family in all its modes.
@@ -41,7 +41,7 @@ pub(super) struct Reached {
     pub(super) full: Report,
     /// Under the load that all get alike, on all servers.
     pub(super) equal: Report,
-    /// Under so little load that nobody waits for anybody.
+    /// Under a twenty-fifth of the equal load, where few wait for others.
     pub(super) quiet: Report,
     /// Under the load that all get alike on the fewest servers that carry it; the rest host nothing.
     pub(super) few: Report,
@@ -65,7 +65,7 @@ impl Reached {
         tail_s(&self.equal)
     }
 
-    /// The same where nobody waits for anybody.
+    /// The same under a twenty-fifth of that load.
     pub(super) fn quiet_tail_s(&self) -> f64 {
         tail_s(&self.quiet)
     }
