@@ -112,7 +112,7 @@ fn explain_knows_every_code_and_refuses_others() {
 
 #[test]
 fn schemas_are_the_committed_ones() {
-    for format in ["app", "plan", "profile", "pipeline"] {
+    for format in ["app", "plan", "profile", "pipeline", "channels"] {
         let output = kaskade(here(), &["schema", format]);
         assert!(output.status.success());
         let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -102,6 +102,27 @@ fn each_objective_does_what_it_says() {
 }
 
 #[test]
+fn skips_under_given_thresholds_cost_no_more_accuracy_than_they_may() {
+    let profile = crate::placement::stated::gpt_of_eight().profile();
+    let given = |skips: bool, skip_loss: f64| {
+        let options = CascadeOptions {
+            objective: Objective::Thresholds(vec![0.942, 0.854, 0.753, 0.523, 0.627, 0.393, 0.278]),
+            skips,
+            skip_loss,
+            exact_steps: 1_000,
+            ..CascadeOptions::default()
+        };
+        plan_cascade(&profile, &options).unwrap()
+    };
+    let (plain, careful, careless) = (given(false, 0.0), given(true, 0.0), given(true, 1.0));
+    assert_eq!(plain.split, Split::None);
+    assert!(careful.estimates.accuracy >= plain.estimates.accuracy);
+    assert_ne!(careless.split, Split::None, "{:?}", careless.skips);
+    assert!(careless.estimates.energy_j < plain.estimates.energy_j);
+    assert!(careless.estimates.hops < plain.estimates.hops);
+}
+
+#[test]
 fn latency_stands_in_where_energy_is_unknown_and_says_so() {
     let mut profile = small();
     for cost in &mut profile.variants[2].costs {

@@ -91,7 +91,7 @@ const BOX: i32 = 62;
 const SKIP: i32 = 15;
 
 /// A device: its size, what parts it from the next, and how high its memory is.
-const DEVICE: (i32, i32) = (140, 110);
+const DEVICE: (i32, i32) = (132, 110);
 const GAP: i32 = 8;
 const MEMORY: i32 = 74;
 
@@ -147,20 +147,25 @@ fn first_devices(hosts: &[Host]) -> (Vec<Host>, usize) {
 /// Left, top, width and height of every host: side by side while there is room, then below.
 fn host_places(hosts: &[Host], from: i32) -> Vec<(i32, i32, i32, i32)> {
     let (mut left, mut top, mut highest) = (MARGIN, from, 0);
-    let mut places = Vec::with_capacity(hosts.len());
+    let mut found = Vec::with_capacity(hosts.len());
     for host in hosts {
         let columns = host.devices.len().clamp(1, ABREAST);
         let rows = host.devices.len().div_ceil(ABREAST).max(1);
-        let width = columns as i32 * (DEVICE.0 + GAP) + GAP;
-        let height = HOST_HEAD + rows as i32 * (DEVICE.1 + GAP) + GAP;
+        let width = places(columns) * (DEVICE.0 + GAP) + GAP;
+        let height = HOST_HEAD + places(rows) * (DEVICE.1 + GAP) + GAP;
         if left > MARGIN && left + width > WIDTH - MARGIN + GAP {
             (left, top, highest) = (MARGIN, top + highest + GAP, 0);
         }
-        places.push((left, top, width, height));
+        found.push((left, top, width, height));
         left += width + GAP;
         highest = highest.max(height);
     }
-    places
+    found
+}
+
+/// A count of things that stand beside each other; nobody draws a thousand.
+fn places(count: usize) -> i32 {
+    i32::try_from(count.min(1_000)).unwrap_or(1_000)
 }
 
 fn draw(
@@ -200,7 +205,7 @@ fn draw(
 /// Left and right of every model's box.
 fn boxes(count: usize) -> Vec<(i32, i32)> {
     let room = WIDTH - 2 * MARGIN;
-    let count = count.max(1) as i32;
+    let count = places(count.max(1));
     let wide = (room * 2 / 3 / count).min(150);
     let between = (room - count * wide) / (count - 1).max(1);
     let place = |number: i32| {
@@ -238,18 +243,18 @@ fn draw_flow(root: &Area<'_>, deployment: &Deployment, flow: i32) -> Drawn {
         let (Some(from), Some(to)) = (boxes.get(edge.from), boxes.get(edge.to)) else {
             continue;
         };
-        if !edge.is_skip() {
-            arrow(root, &[(from.1, flow + BOX / 2), (to.0, flow + BOX / 2)])?;
-            let at = (i32::midpoint(from.1, to.0), flow + BOX / 2 - 16);
-            let size = fitting(&edge.says, to.0 - from.1, 12);
-            words(root, &edge.says, at, size, palette::INK, HPos::Center)?;
-        } else {
+        if edge.is_skip() {
             // Ways that leave one model or reach another stand a little apart.
-            let (start, end) = (from.1 - 10, to.0 + 8 + 6 * edge.from as i32);
+            let (start, end) = (from.1 - 10, to.0 + 8 + 6 * places(edge.from));
             arrow(root, &[(start, flow), (start, above), (end, above), (end, flow)])?;
             let at = (i32::midpoint(start, end), above - 14);
             words(root, &edge.says, at, 12, palette::INK, HPos::Center)?;
             above -= SKIP;
+        } else {
+            arrow(root, &[(from.1, flow + BOX / 2), (to.0, flow + BOX / 2)])?;
+            let at = (i32::midpoint(from.1, to.0), flow + BOX / 2 - 16);
+            let size = fitting(&edge.says, to.0 - from.1, 12);
+            words(root, &edge.says, at, size, palette::INK, HPos::Center)?;
         }
     }
     Ok(())
@@ -281,7 +286,7 @@ fn draw_host(root: &Area<'_>, host: &Host, (left, top, width, height): (i32, i32
         HPos::Left,
     )?;
     for (number, device) in host.devices.iter().enumerate() {
-        let (column, row) = ((number % ABREAST) as i32, (number / ABREAST) as i32);
+        let (column, row) = (places(number % ABREAST), places(number / ABREAST));
         let at = (
             left + GAP + column * (DEVICE.0 + GAP),
             top + HOST_HEAD + GAP / 2 + row * (DEVICE.1 + GAP),
@@ -305,6 +310,7 @@ fn draw_device(root: &Area<'_>, device: &Device, (left, top): (i32, i32)) -> Dra
     let corners = [(left, ceiling), (right, floor)];
     root.draw(&Rectangle::new(corners, palette::GRID.filled()))?;
     let mut from = f64::from(floor);
+    let mut thin = Vec::new();
     for (instance, height) in device.instances.iter().zip(heights(&device.instances)) {
         let (low, high) = (from as i32, (from - height) as i32);
         let strip = [(left, high), (right, (low - 1).max(high + 1))];
@@ -313,8 +319,22 @@ fn draw_device(root: &Area<'_>, device: &Device, (left, top): (i32, i32)) -> Dra
             let size = fitting(&instance.name, DEVICE.0 - 6, 10);
             let at = (left + 4, i32::midpoint(low, high) - 5);
             words(root, &instance.name, at, size, palette::GROUND, HPos::Left)?;
+        } else {
+            thin.push(instance.name.as_str());
         }
         from -= height;
+    }
+    if from as i32 - ceiling >= 2 * WORDY && !thin.is_empty() {
+        let names = few(&thin);
+        let at = (left + 4, ceiling + 4);
+        words(
+            root,
+            &names,
+            at,
+            fitting(&names, DEVICE.0 - 6, 10),
+            palette::FAINT,
+            HPos::Left,
+        )?;
     }
     let busy = device.utilisation.clamp(0.0, 1.0);
     let bar = [(left, floor + 6), (left + 96, floor + 14)];
@@ -323,6 +343,14 @@ fn draw_device(root: &Area<'_>, device: &Device, (left, top): (i32, i32)) -> Dra
     root.draw(&Rectangle::new(filled, palette::INK.filled()))?;
     let says = format!("{:.0} %", device.utilisation * 100.0);
     words(root, &says, (right, floor + 3), 12, palette::INK, HPos::Right)
+}
+
+/// The names of strips that are too thin for them.
+fn few(names: &[&str]) -> String {
+    match names {
+        [first, second, rest @ ..] if !rest.is_empty() => format!("{first}, {second}, +{}", rest.len()),
+        _ => names.join(", "),
+    }
 }
 
 /// How high the strips are: by memory, but for those too thin to be seen.

@@ -32,26 +32,13 @@ pub(crate) struct Args {
     /// The profile, as `kaskade profile` writes it.
     #[arg(long, value_name = "FILE")]
     profile: PathBuf,
-    /// The cascade to place, a plan as `kaskade plan cascade` writes it. That verb's choice for `--objective` where absent.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["objective", "no_guard", "no_skips"])]
-    cascade: Option<PathBuf>,
-    /// What the cascade is chosen for.
-    #[arg(long, value_enum, default_value = "ap")]
-    objective: Aim,
-    /// Choose the cascade without a distance for luck, as the paper does.
-    #[arg(long)]
-    no_guard: bool,
-    /// Leave skip connections out of the cascade.
-    #[arg(long)]
-    no_skips: bool,
+    #[command(flatten)]
+    chosen: Chosen,
     /// The load to carry, requests per second, or `most`: as many as the devices are found to carry.
     #[arg(long, value_name = "PER_SECOND", default_value = "most")]
     qps: Load,
     #[command(flatten)]
-    devices: Devices,
-    /// Use as few of the devices as carry the load; the rest host nothing.
-    #[arg(long)]
-    fewest: bool,
+    hardware: Hardware,
     /// How much of a device its instances may ask for together, above 0 and at most 1.
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     utilisation: f64,
@@ -85,9 +72,26 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// The cascade to place.
+#[derive(Debug, clap::Args)]
+struct Chosen {
+    /// The cascade to place, a plan as `kaskade plan cascade` writes it. That verb's choice for `--objective` where absent.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["objective", "no_guard", "no_skips"])]
+    cascade: Option<PathBuf>,
+    /// What the cascade is chosen for.
+    #[arg(long, value_enum, default_value = "ap")]
+    objective: Aim,
+    /// Choose the cascade without a distance for luck, as the paper does.
+    #[arg(long)]
+    no_guard: bool,
+    /// Leave skip connections out of the cascade.
+    #[arg(long)]
+    no_skips: bool,
+}
+
 /// The devices there are.
 #[derive(Debug, clap::Args)]
-struct Devices {
+struct Hardware {
     /// The TOML file of the app: its workers are the devices, and its checkpoints say what can be cut.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["devices", "per_host"])]
     app: Option<PathBuf>,
@@ -103,6 +107,9 @@ struct Devices {
     /// How many times as fast as the device that was profiled: one figure for all, or one for each.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1", value_parser = positive)]
     speed: Vec<f64>,
+    /// Use as few of the devices as carry the load; the rest host nothing.
+    #[arg(long)]
+    fewest: bool,
 }
 
 /// What travels, and how fast.
@@ -213,7 +220,7 @@ struct Report<'a> {
 
 /// Plans, writes and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let app = args.devices.app.as_deref().map(App::load).transpose()?;
+    let app = args.hardware.app.as_deref().map(App::load).transpose()?;
     let profile = super::plan::read(&args.profile)?;
     let options = options(args, app.as_ref())?;
     let (cascade, constructed) = progress::timed(|| cascade(args, app.as_ref(), &profile));
@@ -266,7 +273,7 @@ fn place(
 
 /// The cascade of a file, or the one that `plan cascade` would choose.
 fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<Plan> {
-    if let Some(path) = &args.cascade {
+    if let Some(path) = &args.chosen.cascade {
         let text = std::fs::read_to_string(path).with_context(|| {
             format!(
                 "{} cannot be read; `kaskade plan cascade` writes one",
@@ -275,14 +282,14 @@ fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<
         })?;
         return Plan::from_json(&text).with_context(|| path.display().to_string());
     }
-    let objective = match args.objective {
+    let objective = match args.chosen.objective {
         Aim::Ap => Objective::Ap,
         Aim::Eo => Objective::Eo,
         Aim::Largest => Objective::Largest,
     };
     let mut options = planning::options(app, objective, args.seed);
-    options.skips = !args.no_skips;
-    if args.no_guard {
+    options.skips = !args.chosen.no_skips;
+    if args.chosen.no_guard {
         options.guard = Guard::None;
     }
     Ok(planning::cascade(app, profile, &options)?.plan)
@@ -290,8 +297,12 @@ fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<
 
 fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
     let Load(goal) = args.qps;
-    let mut options = PlacementOptions::new(devices(&args.devices, app)?, goal);
-    options.fleet = if args.fewest { Fleet::Fewest } else { Fleet::All };
+    let mut options = PlacementOptions::new(devices(&args.hardware, app)?, goal);
+    options.fleet = if args.hardware.fewest {
+        Fleet::Fewest
+    } else {
+        Fleet::All
+    };
     options.utilisation = args.utilisation;
     options.max_partitions = args.max_partitions;
     options.batch = args.period.unwrap_or(options.batch);
@@ -341,7 +352,7 @@ fn moved(moved: &Moved, options: &mut PlacementOptions) -> anyhow::Result<()> {
 }
 
 /// The workers of the app, or as many devices as are asked for, so many on each host.
-fn devices(args: &Devices, app: Option<&App>) -> anyhow::Result<Vec<DeviceSpec>> {
+fn devices(args: &Hardware, app: Option<&App>) -> anyhow::Result<Vec<DeviceSpec>> {
     let memory = args.memory.bytes();
     let mut devices = app.map_or_else(
         || DeviceSpec::fleet(args.devices as usize, memory),

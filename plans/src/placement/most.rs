@@ -11,9 +11,10 @@ use super::problem::{Cluster, Problem, excess};
 use super::shapes::{Shape, cuts};
 use super::solve::Solved;
 
-/// Choices of partitions that are looked at, and combinations of each, as [`super::shapes::Models::line`] counts them.
+/// Choices of partitions that are looked at, and combinations of all of them, as [`super::shapes::Models::line`] counts them: where there are
+/// few choices, of each the more, so that no number of copies is stepped over.
 const CUTS: u64 = 512;
-const OF_EACH: usize = 8;
+const LOOKED: usize = 4_096;
 
 /// Combinations that are packed: those that carry most by a guess, and how finely that is guessed.
 const PACKED: usize = 192;
@@ -112,11 +113,12 @@ fn packed(planner: &Planner<'_>, cluster: &Cluster, qps: f64) -> Vec<Packed> {
         .map(|model| planner.partitions(cluster, model))
         .collect();
     let (cuts, _) = cuts(&fewest, &largest, CUTS);
+    let of_each = LOOKED / cuts.len().max(1);
     let mut shapes: Vec<(f64, f64, Shape)> = cuts
         .iter()
         .flat_map(|cut| {
             models
-                .line(cut, models.batch / qps, cluster, OF_EACH, |_| {})
+                .line(cut, models.batch / qps, cluster, of_each, |_| {})
                 .shapes
         })
         .map(|shape| {

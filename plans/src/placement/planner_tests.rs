@@ -119,6 +119,20 @@ fn the_most_load_is_carried_and_little_more_is_not() {
 }
 
 #[test]
+fn a_model_alone_gets_a_copy_on_every_device() {
+    let family = stated::t5();
+    let profile = family.profile();
+    let cascade = cascade(&profile, Objective::Largest).plan;
+    for devices in [5, 12, 23] {
+        let mut options = options(&family, devices, Goal::Most);
+        options.max_partitions = 1;
+        let placed = plan_placement(&profile, &cascade, &options).unwrap();
+        assert_eq!(placed.models[0].replicas as usize, devices);
+        assert!(placed.devices.iter().all(|device| device.utilisation > 0.99));
+    }
+}
+
+#[test]
 fn as_few_devices_as_carry_the_load() {
     let family = stated::vit();
     let profile = family.profile();

@@ -1,7 +1,5 @@
 //! A family on the paper's servers: a cascade is constructed, placed and simulated.
 
-use std::time::Duration;
-
 use anyhow::Context as _;
 use kaskade::plans::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use kaskade::plans::energy::EnergyModel;
@@ -16,7 +14,7 @@ use kaskade::plans::simulator::{Power, Report, SimConfig, Simulator, Spare};
 use kaskade::plans::thresholds::Guard;
 use kaskade::plans::trace::{Spacing, Trace};
 
-use crate::report::progress::timed;
+use super::took::Took;
 
 /// The paper's cluster: servers with one GPU each (§VI).
 pub(super) const SERVERS: usize = 12;
@@ -82,7 +80,7 @@ pub(super) struct Constructed {
     /// What was found.
     pub(super) planned: CascadePlan,
     /// How long that took.
-    pub(super) took: Duration,
+    pub(super) took: Took,
 }
 
 /// A cascade as placed, and how long that took.
@@ -91,7 +89,7 @@ pub(super) struct Deployed {
     /// The placement.
     pub(super) placed: Placed,
     /// How long that took.
-    pub(super) took: Duration,
+    pub(super) took: Took,
 }
 
 impl Field {
@@ -121,7 +119,7 @@ impl Field {
     /// When the profile cannot be planned from.
     pub(super) fn construct(&self, mode: Mode) -> anyhow::Result<Constructed> {
         let options = self.cascade_options(mode.objective());
-        let (planned, took) = timed(|| plan_cascade(&self.profile, &options));
+        let (planned, took) = Took::by(|| plan_cascade(&self.profile, &options));
         Ok(Constructed {
             planned: planned?,
             took,
@@ -162,7 +160,7 @@ impl Field {
     }
 
     fn placed(&self, cascade: &Plan, options: &PlacementOptions) -> anyhow::Result<Deployed> {
-        let (placed, took) = timed(|| plan_placement(&self.profile, cascade, options));
+        let (placed, took) = Took::by(|| plan_placement(&self.profile, cascade, options));
         let placed =
             placed.with_context(|| format!("the family {} on {SERVERS} servers", self.family.name))?;
         Ok(Deployed { placed, took })

@@ -18,26 +18,29 @@ const OWN: [&str; 2] = [
     include_str!("../../../examples/sentiment/profile.json"),
 ];
 
-/// Compares the families of these apps, or the project's own where there are none.
+/// The profiles of these apps, or the project's own where there are none.
 ///
 /// # Errors
-/// When an app or its profile cannot be read, or cannot be planned from.
+/// When an app or its profile cannot be read.
+pub(super) fn profiles(apps: &[PathBuf]) -> anyhow::Result<Vec<Profile>> {
+    if apps.is_empty() {
+        let own = OWN.into_iter().map(Profile::from_json);
+        return Ok(own.collect::<Result<_, _>>()?);
+    }
+    apps.iter().map(|app| beside(app)).collect()
+}
+
+/// Compares measured families.
+///
+/// # Errors
+/// When a profile cannot be planned from, or a picture not be written.
 pub(super) fn compare(
-    apps: &[PathBuf],
+    profiles: &[Profile],
     out: &Path,
     seed: u64,
     found: &mut Reproduction,
 ) -> anyhow::Result<()> {
-    let profiles = if apps.is_empty() {
-        OWN.into_iter()
-            .map(Profile::from_json)
-            .collect::<Result<Vec<_>, _>>()?
-    } else {
-        apps.iter()
-            .map(|app| beside(app))
-            .collect::<anyhow::Result<Vec<_>>>()?
-    };
-    for profile in &profiles {
+    for profile in profiles {
         family(profile, out, seed, found)?;
     }
     Ok(())
@@ -133,10 +136,10 @@ fn bounded(profile: &Profile, eo: &CascadePlan) -> Claim {
         ),
         paper: "always better".to_owned(),
         ours: format!(
-            "{}, the second largest {}; {:.2} points under the largest",
+            "{}, the second largest {}, the largest {}",
             units::percent(eo.estimates.accuracy),
             units::percent(second),
-            100.0 * (eo.estimates.largest_accuracy - eo.estimates.accuracy)
+            units::percent(eo.estimates.largest_accuracy)
         ),
         met,
         note: if met {

@@ -6,7 +6,7 @@
 //! | [`paper`] | what the paper says of each family |
 //! | [`served`], [`families`] | what each mode reaches, and the claims on it (Tables III to V, Figures 4 and 5) |
 //! | [`eight`] | eight models with and without skip connections (§IV-C) |
-//! | [`planning`], [`made_up`] | the planner's time, growth and distance from the optimum (§V-D, §VI-D) |
+//! | [`planning`], [`made_up`], [`took`] | the planner's time, growth and distance from the optimum (§V-D, §VI-D) |
 //! | [`routing`] | what routing a result costs (Figure 8) |
 //! | [`live`] | skip connections and co-location on real actors |
 //! | [`measured`] | families of the project's own, from their profiles |
@@ -23,6 +23,7 @@ mod pictures;
 mod planning;
 mod routing;
 mod served;
+mod took;
 
 use std::path::PathBuf;
 
@@ -71,6 +72,7 @@ pub(crate) struct Args {
 /// # Errors
 /// When an app or its profile cannot be read, something cannot be planned or simulated, or a picture not be written.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Reproduction> {
+    let measured = measured::profiles(&args.app)?;
     let mut found = Reproduction {
         system: "hybridserve",
         ..Reproduction::default()
@@ -94,7 +96,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Reproduction> {
     progress.advance(1);
     progress.end("simulated");
     plan(&served, &eight, args, &mut found)?;
-    measured::compare(&args.app, &args.out, args.seed, &mut found)?;
+    measured::compare(&measured, &args.out, args.seed, &mut found)?;
     Ok(found)
 }
 

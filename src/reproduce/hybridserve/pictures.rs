@@ -7,6 +7,7 @@ use super::field::Mode;
 use super::paper::Paper;
 use super::planning::Grown;
 use super::served::{Reached, Served};
+use super::took::Took;
 use crate::placing::picture;
 use crate::planning;
 use crate::report::bars::{self, Bars};
@@ -136,12 +137,12 @@ fn planning_times(families: &[&Served]) -> anyhow::Result<Bars> {
             let times = [reached.constructed.took, reached.deployed.took];
             groups.push((
                 format!("{} {}", served.field.family.name, mode.name()),
-                times.map(|took| took.as_secs_f64()).to_vec(),
+                times.map(Took::seconds).to_vec(),
             ));
         }
     }
     Ok(Bars {
-        title: "time to construct and to place (Figure 7; the paper: 45 to 437 s)".to_owned(),
+        title: "processor time to construct and to place (Figure 7; the paper: 45 to 437 s)".to_owned(),
         axis: "seconds".to_owned(),
         names: ["construction", "placement"].map(str::to_owned).to_vec(),
         groups,
@@ -158,12 +159,12 @@ fn growth(grown: &[Grown]) -> Panels {
         points: grown
             .iter()
             .filter(|grown| grown.models == models)
-            .map(|grown| (grown.devices as f64, grown.seconds))
+            .map(|grown| (grown.devices as f64, grown.took.seconds()))
             .collect(),
         shape: Shape::Marked,
     });
     Panels {
-        title: "time to place, by devices".to_owned(),
+        title: "processor time to place, by devices".to_owned(),
         axis: "devices".to_owned(),
         rows: vec![Panel {
             axis: "seconds".to_owned(),

@@ -12,6 +12,9 @@ const FULL: f64 = 0.8;
 /// Of what the largest model alone sustains, the load under which everybody's latency is taken.
 const EQUAL: f64 = 0.5;
 
+/// Of what the largest model alone sustains, a load under which few wait for others: a twenty-fifth of the equal one.
+const QUIET: f64 = 0.02;
+
 /// A family in all its modes.
 #[derive(Debug, Clone)]
 pub(super) struct Served {
@@ -38,7 +41,9 @@ pub(super) struct Reached {
     pub(super) full: Report,
     /// Under the load that all get alike, on all servers.
     pub(super) equal: Report,
-    /// Under that load on the fewest servers that carry it; the rest host nothing.
+    /// Under a twenty-fifth of the equal load, where few wait for others.
+    pub(super) quiet: Report,
+    /// Under the load that all get alike on the fewest servers that carry it; the rest host nothing.
     pub(super) few: Report,
     /// How many those are.
     pub(super) few_servers: usize,
@@ -57,8 +62,12 @@ impl Reached {
 
     /// 99.9 % latency under the equal load, seconds.
     pub(super) fn tail_s(&self) -> f64 {
-        let tail = self.equal.latency.quantile(0.999);
-        tail.map_or(f64::NAN, |us| us as f64 / 1e6)
+        tail_s(&self.equal)
+    }
+
+    /// The same under a twenty-fifth of that load.
+    pub(super) fn quiet_tail_s(&self) -> f64 {
+        tail_s(&self.quiet)
     }
 
     /// The share of requests that a model answers.
@@ -89,6 +98,11 @@ impl Reached {
     }
 }
 
+fn tail_s(report: &Report) -> f64 {
+    let tail = report.latency.quantile(0.999);
+    tail.map_or(f64::NAN, |us| us as f64 / 1e6)
+}
+
 impl Served {
     /// Constructs, places and simulates every mode of a family.
     ///
@@ -115,6 +129,7 @@ impl Served {
                 mode: *mode,
                 full: field.play(&deployed.placed, FULL * sustained_qps)?,
                 equal: field.play(&deployed.placed, equal_qps)?,
+                quiet: field.play(&deployed.placed, QUIET * largest_qps)?,
                 few: field.play(&few.placed, equal_qps)?,
                 few_servers: few.placed.used(),
                 constructed: constructed.clone(),
