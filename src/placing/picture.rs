@@ -12,12 +12,8 @@ pub(crate) fn of(placed: &Placed) -> Deployment {
         name: model.variant.clone(),
         says: vec![
             format!("asked {:.1} %", 100.0 * model.reach),
-            format!(
-                "R {} \u{d7} S {}, {}",
-                model.replicas,
-                model.partitions,
-                bytes(model.memory_bytes)
-            ),
+            format!("R {} \u{d7} S {}", model.replicas, model.partitions),
+            format!("{} each", bytes(model.memory_bytes)),
         ],
     });
     let edges = placed.flow.edges.iter().filter(|edge| edge.share > 0.0);

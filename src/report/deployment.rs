@@ -1,5 +1,7 @@
 //! A drawing of a placement: the dataflow above, and below it the devices by host, with what is on them.
 
+mod flow;
+
 use anyhow::{anyhow, ensure};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -87,7 +89,7 @@ const MARGIN: i32 = 20;
 
 /// The dataflow: where its boxes begin where no way skips one, how high they are, and what each skip adds above them.
 const FLOW: i32 = 70;
-const BOX: i32 = 62;
+const BOX: i32 = 72;
 const SKIP: i32 = 15;
 
 /// A device: its size, what parts it from the next, and how high its memory is.
@@ -118,11 +120,11 @@ pub(crate) fn svg(deployment: &Deployment) -> anyhow::Result<String> {
     );
     let (hosts, left_out) = first_devices(&deployment.hosts);
     let skips = deployment.edges.iter().filter(|edge| edge.is_skip()).count();
-    let flow = FLOW + i32::try_from(skips)? * SKIP;
-    let places = host_places(&hosts, flow + BOX + 24);
-    let foot = places.iter().map(|at| at.1 + at.3).max().unwrap_or(flow) + 34;
+    let top = FLOW + i32::try_from(skips)? * SKIP;
+    let places = host_places(&hosts, top + BOX + 24);
+    let foot = places.iter().map(|at| at.1 + at.3).max().unwrap_or(top) + 34;
     let mut drawn = String::new();
-    draw(deployment, &hosts, &places, [flow, foot], left_out, &mut drawn)
+    draw(deployment, &hosts, &places, [top, foot], left_out, &mut drawn)
         .map_err(|error| anyhow!("the placement cannot be drawn: {error}"))?;
     Ok(with_dark_mode(&drawn))
 }
@@ -172,7 +174,7 @@ fn draw(
     deployment: &Deployment,
     hosts: &[Host],
     places: &[(i32, i32, i32, i32)],
-    [flow, foot]: [i32; 2],
+    [top, foot]: [i32; 2],
     left_out: usize,
     into: &mut String,
 ) -> Drawn {
@@ -188,7 +190,7 @@ fn draw(
         palette::FAINT,
         HPos::Left,
     )?;
-    draw_flow(&root, deployment, flow)?;
+    flow::draw(&root, deployment, top)?;
     for (host, place) in hosts.iter().zip(places) {
         draw_host(&root, host, *place)?;
     }
@@ -199,78 +201,6 @@ fn draw(
     };
     words(&root, &note, (MARGIN, foot - 24), 12, palette::FAINT, HPos::Left)?;
     root.present()?;
-    Ok(())
-}
-
-/// Left and right of every model's box.
-fn boxes(count: usize) -> Vec<(i32, i32)> {
-    let room = WIDTH - 2 * MARGIN;
-    let count = places(count.max(1));
-    let wide = (room * 2 / 3 / count).min(150);
-    let between = (room - count * wide) / (count - 1).max(1);
-    let place = |number: i32| {
-        let left = MARGIN + number * (wide + between);
-        (left, left + wide)
-    };
-    (0..count).map(place).collect()
-}
-
-fn draw_flow(root: &Area<'_>, deployment: &Deployment, flow: i32) -> Drawn {
-    let boxes = boxes(deployment.models.len());
-    for (number, (model, (left, right))) in deployment.models.iter().zip(&boxes).enumerate() {
-        let corners = [(*left, flow), (*right, flow + BOX)];
-        root.draw(&Rectangle::new(corners, colour(number).filled()))?;
-        let middle = i32::midpoint(*left, *right);
-        let size = fitting(&model.name, right - left, 14);
-        words(
-            root,
-            &model.name,
-            (middle, flow + 5),
-            size,
-            palette::GROUND,
-            HPos::Center,
-        )?;
-        for (line, says) in (0..).zip(&model.says) {
-            let at = (middle, flow + 24 + line * 14);
-            let size = fitting(says, right - left, 11);
-            words(root, says, at, size, palette::GROUND, HPos::Center)?;
-        }
-    }
-    let mut above = flow - 12;
-    let mut edges: Vec<&Edge> = deployment.edges.iter().collect();
-    edges.sort_by_key(|edge| (edge.to.abs_diff(edge.from), edge.from));
-    for edge in edges {
-        let (Some(from), Some(to)) = (boxes.get(edge.from), boxes.get(edge.to)) else {
-            continue;
-        };
-        if edge.is_skip() {
-            // Ways that leave one model or reach another stand a little apart.
-            let (start, end) = (from.1 - 10, to.0 + 8 + 6 * places(edge.from));
-            arrow(root, &[(start, flow), (start, above), (end, above), (end, flow)])?;
-            let at = (i32::midpoint(start, end), above - 14);
-            words(root, &edge.says, at, 12, palette::INK, HPos::Center)?;
-            above -= SKIP;
-        } else {
-            arrow(root, &[(from.1, flow + BOX / 2), (to.0, flow + BOX / 2)])?;
-            let at = (i32::midpoint(from.1, to.0), flow + BOX / 2 - 16);
-            let size = fitting(&edge.says, to.0 - from.1, 12);
-            words(root, &edge.says, at, size, palette::INK, HPos::Center)?;
-        }
-    }
-    Ok(())
-}
-
-/// A line with a head at its end, which goes right or down.
-fn arrow(root: &Area<'_>, points: &[(i32, i32)]) -> Drawn {
-    root.draw(&PathElement::new(points.to_vec(), palette::INK))?;
-    if let [.., before, (x, y)] = points {
-        let head = if before.1 == *y {
-            vec![(*x, *y), (x - 6, y - 3), (x - 6, y + 3)]
-        } else {
-            vec![(*x, *y), (x - 3, y - 6), (x + 3, y - 6)]
-        };
-        root.draw(&Polygon::new(head, palette::INK.filled()))?;
-    }
     Ok(())
 }
 

@@ -83,6 +83,10 @@ pub(super) fn draw(
     if !grown.is_empty() {
         write("growth", panels::svg(&growth(grown))?)?;
     }
+    if let Some(skipping) = eight.get(1) {
+        let placed = picture::of(&skipping.deployed.placed);
+        write("placement-skips", deployment::svg(&placed)?)?;
+    }
     write("skips", bars::svg(&connections(eight))?)
 }
 
