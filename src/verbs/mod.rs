@@ -5,6 +5,7 @@ pub(crate) mod channels;
 pub(crate) mod demo;
 pub(crate) mod explain;
 pub(crate) mod gears;
+pub(crate) mod generate;
 pub(crate) mod infer;
 pub(crate) mod pipeline;
 pub(crate) mod placement;

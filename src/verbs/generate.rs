@@ -1,0 +1,441 @@
+//! `kaskade generate`: text from a language model, in this process.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use kaskade::config::scalar::Size;
+use kaskade::models::Checkpoint;
+use kaskade::models::device::DeviceChoice;
+use kaskade::models::engine::config::{block_bytes, split_for};
+use kaskade::models::engine::{
+    Caching, Decoder, End, Engine, EngineConfig, EngineError, Host, Load, Report, Sampling, families, text,
+};
+use kaskade::models::power::PowerConfig;
+use kaskade::plans::hybrid_cache::{Capacity, Kind, Memory, Mix, Shares};
+use serde::Serialize;
+
+use crate::measure::meter::Meter;
+use crate::report::progress::say;
+use crate::report::{self, units};
+
+/// Tokens of a block of the cache.
+const BLOCK: usize = 16;
+
+/// How often sampled energy sources are read.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Continues texts with a language model out of a Hugging Face directory (GPT-2, OPT, Llama, GPT-J), all prompts together in one batch,
+/// beyond the device's memory if it is given a bound. One prompt is printed as it is generated.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The directory with `config.json`, `model.safetensors` and `tokenizer.json`.
+    #[arg(long, value_name = "DIRECTORY")]
+    model: PathBuf,
+    /// A text to continue; may be repeated. `-` reads one from standard input.
+    #[arg(long, value_name = "TEXT", required = true)]
+    prompt: Vec<String>,
+    #[command(flatten)]
+    how: How,
+    #[command(flatten)]
+    offload: Offload,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How tokens are chosen, and when to stop.
+#[derive(Debug, clap::Args)]
+struct How {
+    /// Most tokens of each answer.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    max_tokens: usize,
+    /// 0 takes the most probable token always; higher is more random.
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
+    temperature: f32,
+    /// Draw from the so many most probable tokens only; 0 is all.
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: usize,
+    /// Draw from the most probable tokens that together have this probability only.
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f32,
+    /// Seed of the draws; each further prompt has the next one.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// A text that ends an answer and is not part of it; may be repeated.
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+}
+
+/// What stays on the device, and what comes over the link.
+#[derive(Debug, clap::Args)]
+struct Offload {
+    /// Memory that the model may take on its device; layers that do not fit are streamed, and what is cached lies in host memory.
+    #[arg(long, value_name = "SIZE")]
+    device_memory: Option<Size>,
+    /// What is cached of the tokens.
+    #[arg(long, value_enum, default_value = "hybrid")]
+    cache: Cache,
+    /// Bandwidth of the link per second and direction, on the processor, where it would be that of memory.
+    #[arg(long, value_name = "SIZE", requires = "device_memory")]
+    link: Option<Size>,
+}
+
+/// What is cached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Cache {
+    /// Keys and values of some tokens, activations of others, as the link and the device are fast.
+    Hybrid,
+    /// Keys and values only.
+    Kv,
+    /// Activations only.
+    Act,
+    /// Nothing: every step computes everything again.
+    Tokens,
+}
+
+impl From<Cache> for Caching {
+    fn from(cache: Cache) -> Self {
+        match cache {
+            Cache::Hybrid => Self::Hybrid,
+            Cache::Kv => Self::Kv,
+            Cache::Act => Self::Act,
+            Cache::Tokens => Self::Tokens,
+        }
+    }
+}
+
+/// What was generated, and what it took.
+#[derive(Debug, Serialize)]
+struct Generated {
+    answers: Vec<Answer>,
+    /// Tokens of all prompts.
+    prompt_tokens: usize,
+    /// Tokens of all answers.
+    tokens: usize,
+    /// From the beginning until every answer had its first token, seconds.
+    first_token_s: f64,
+    /// Mean time between two tokens of an answer, seconds.
+    between_tokens_s: Option<f64>,
+    /// Tokens per second, prompts not counted.
+    tokens_per_s: f64,
+    /// What the link carried to the device, bytes.
+    loaded_bytes: u64,
+    /// Share of blocks that hold activations.
+    act_share: f64,
+    /// Joules per token of the answers; unknown where no source could be read.
+    joules_per_token: Option<f64>,
+    energy_source: String,
+}
+
+/// One continuation.
+#[derive(Debug, Clone, Default, Serialize)]
+struct Answer {
+    prompt: String,
+    text: String,
+    tokens: Vec<u32>,
+    /// Least probability of any of its tokens: how sure the model is of the whole.
+    least_probability: Option<f32>,
+    /// Why it ended.
+    end: &'static str,
+}
+
+/// Generates and reports.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let prompts = prompts(&args.prompt)?;
+    let mut checkpoint = Checkpoint::open(&args.model).with_context(|| args.model.display().to_string())?;
+    let tokenizer = checkpoint
+        .tokenizer
+        .take()
+        .with_context(|| format!("{} has no tokenizer.json", args.model.display()))?;
+    let tokenizer = text::tokenizer(&tokenizer)?;
+    let decoder = families::read(checkpoint)?;
+    let encoded = prompts
+        .iter()
+        .map(|prompt| {
+            let encoded = tokenizer
+                .encode(prompt.as_str(), true)
+                .map_err(anyhow::Error::msg)?;
+            Ok(encoded.get_ids().to_vec())
+        })
+        .collect::<anyhow::Result<Vec<Vec<u32>>>>()?;
+    let prompt_tokens = encoded.iter().map(Vec::len).sum();
+    let tokens: usize = encoded
+        .iter()
+        .map(|tokens| (tokens.len() + args.how.max_tokens).next_multiple_of(BLOCK))
+        .sum();
+    let config = configure(args, &decoder, prompts.len(), tokens)?;
+    let mut engine = Engine::new(Host, decoder, Some(tokenizer), config)?;
+    engine.throttle(args.offload.link.map(|link| link.bytes() as f64));
+    for ((number, tokens), prompt) in (0..).zip(encoded).zip(&prompts) {
+        engine
+            .submit(number, tokens, args.how.sampling(number))
+            .with_context(|| format!("prompt {}: {:?}", number + 1, shortened(prompt)))?;
+    }
+    let live = prompts.len() == 1 && !args.json;
+    let generated = generate(&mut engine, &prompts, prompt_tokens, live)?;
+    if args.json {
+        return report::print_json(&generated);
+    }
+    if !live {
+        for answer in &generated.answers {
+            report::print(&format!("{}\u{2502}{}\n", answer.prompt, answer.text))?;
+        }
+    }
+    say(&as_text(&generated));
+    Ok(())
+}
+
+impl How {
+    fn sampling(&self, number: u64) -> Sampling {
+        Sampling {
+            max_tokens: self.max_tokens,
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            seed: self.seed.wrapping_add(number),
+            stop: self.stop.clone(),
+            ignore_end: false,
+        }
+    }
+}
+
+fn prompts(given: &[String]) -> anyhow::Result<Vec<String>> {
+    let read = |prompt: &String| match prompt.as_str() {
+        "-" => std::io::read_to_string(std::io::stdin()).context("standard input cannot be read"),
+        text => Ok(text.to_owned()),
+    };
+    let prompts = given.iter().map(read).collect::<anyhow::Result<Vec<String>>>()?;
+    ensure!(
+        prompts.iter().all(|prompt| !prompt.is_empty()),
+        "a prompt is empty; give it at least a space"
+    );
+    Ok(prompts)
+}
+
+fn shortened(prompt: &str) -> String {
+    prompt.chars().take(40).collect()
+}
+
+/// All on the device without a bound; with one, as many layers as fit beside the buffers, and the cache in host memory by what the
+/// link and the device are measured to take.
+fn configure(args: &Args, decoder: &Decoder, requests: usize, tokens: usize) -> anyhow::Result<EngineConfig> {
+    let caching = Caching::from(args.offload.cache);
+    let whole = EngineConfig::resident(decoder, tokens);
+    let Some(budget) = args.offload.device_memory else {
+        ensure!(
+            matches!(args.offload.cache, Cache::Hybrid | Cache::Kv),
+            "without `--device-memory` everything is on the device, and keys and values are what is cached"
+        );
+        return Ok(whole);
+    };
+    let blocks = tokens.div_ceil(BLOCK);
+    let layers = decoder.layers.len();
+    let streamed = EngineConfig {
+        caching,
+        resident_layers: 0,
+        buffer: Mix {
+            act: blocks,
+            kv: blocks,
+        },
+        requests,
+        device_bytes: Some(budget.bytes()),
+        capacity: Capacity::default(),
+        ..whole
+    };
+    // What layers take is what is left beside the buffers, which an engine with every layer streamed has.
+    let mut config = streamed.clone();
+    let engine = Engine::new(Host, decoder.clone(), None, streamed)?;
+    engine.throttle(args.offload.link.map(|link| link.bytes() as f64));
+    let left = budget.bytes().saturating_sub(engine.arena().total());
+    let each = engine.streamed_bytes() / layers.max(1) as u64;
+    config.resident_layers = usize::try_from(left / each.max(1))
+        .unwrap_or(usize::MAX)
+        .min(layers);
+    // Host memory is there for any mixture; the mixture is what is decided.
+    config.capacity.host = Mix {
+        act: blocks,
+        kv: blocks,
+    };
+    config.shares = Shares::device_first(match args.offload.cache {
+        Cache::Hybrid => mixture(&mut config, &engine, requests, tokens)?,
+        Cache::Act => 1.0,
+        Cache::Kv | Cache::Tokens => 0.0,
+    });
+    Ok(config)
+}
+
+/// Share of the blocks that hold activations, by what the link and the device are measured to take; half of them where a model is so small
+/// that nothing can be measured.
+fn mixture(
+    config: &mut EngineConfig,
+    engine: &Engine<Host>,
+    requests: usize,
+    tokens: usize,
+) -> anyhow::Result<f64> {
+    let load = Load {
+        requests,
+        mini_batch: requests,
+        tokens: tokens / requests.max(1),
+    };
+    let measured = match engine.measure(&load) {
+        Ok(measured) => measured,
+        Err(EngineError::Costs(error)) => {
+            say(&format!("half of the cache is activations: {error}"));
+            return Ok(0.5);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let bytes = |kind| block_bytes(engine.spec(), engine.layers(), BLOCK, kind);
+    let memory = Memory {
+        host_bytes: u64::MAX / 2,
+        weight_bytes: 0,
+        device_bytes: 0,
+        kv_block_bytes: bytes(Kind::Kv),
+        act_block_bytes: bytes(Kind::Act),
+    };
+    let blocks = tokens.div_ceil(BLOCK);
+    let split = split_for(Caching::Hybrid, blocks, &memory, &measured.costs);
+    config.costs = Some(measured.costs);
+    Ok(split.context("no mixture of blocks fits")?.shares().act)
+}
+
+fn generate(
+    engine: &mut Engine<Host>,
+    prompts: &[String],
+    prompt_tokens: usize,
+    live: bool,
+) -> anyhow::Result<Generated> {
+    let mut meter = Meter::of(DeviceChoice::Cpu, &PowerConfig::default())?;
+    let reading = meter.begin();
+    let begun = Instant::now();
+    let mut touched = begun;
+    let mut run = Run::default();
+    for (number, prompt) in (0..).zip(prompts) {
+        run.answers.entry(number).or_default().prompt.clone_from(prompt);
+    }
+    while !engine.is_idle() {
+        let step = engine.step()?;
+        run.take(&step, begun.elapsed());
+        if live {
+            show(&step)?;
+        }
+        if touched.elapsed() >= TICK {
+            meter.touch();
+            touched = Instant::now();
+        }
+    }
+    if live {
+        report::print("")?;
+    }
+    let took = begun.elapsed().as_secs_f64();
+    let joules = meter.end(reading).joules;
+    let tokens: usize = run.answers.values().map(|answer| answer.tokens.len()).sum();
+    ensure!(tokens > 0, "nothing was generated: {}", run.ends());
+    let first_token_s = run.first.unwrap_or_default().as_secs_f64();
+    let longest = run.answers.values().map(|answer| answer.tokens.len()).max();
+    Ok(Generated {
+        prompt_tokens,
+        tokens,
+        first_token_s,
+        between_tokens_s: longest
+            .filter(|longest| *longest > 1)
+            .map(|longest| (took - first_token_s) / (longest - 1) as f64),
+        tokens_per_s: tokens as f64 / took,
+        loaded_bytes: run.loaded,
+        act_share: engine.config().kept().act,
+        joules_per_token: joules.map(|joules| joules / tokens as f64),
+        energy_source: meter.source().to_owned(),
+        answers: run.answers.into_values().collect(),
+    })
+}
+
+/// A batch on its way.
+#[derive(Debug, Default)]
+struct Run {
+    answers: BTreeMap<u64, Answer>,
+    /// When every answer had its first token.
+    first: Option<Duration>,
+    loaded: u64,
+}
+
+impl Run {
+    fn take(&mut self, step: &Report, now: Duration) {
+        self.loaded += step.traffic.loaded();
+        for event in &step.events {
+            let answer = self.answers.entry(event.request).or_default();
+            answer.text.push_str(&event.text);
+            if let Some(choice) = event.choice {
+                answer.tokens.push(choice.token);
+                let least = answer.least_probability.unwrap_or(1.0);
+                answer.least_probability = Some(least.min(choice.probability));
+            }
+            if let Some(end) = event.end {
+                answer.end = in_words(end);
+            }
+        }
+        let begun = self
+            .answers
+            .values()
+            .all(|answer| !answer.tokens.is_empty() || !answer.end.is_empty());
+        if begun && self.first.is_none() {
+            self.first = Some(now);
+        }
+    }
+
+    fn ends(&self) -> String {
+        let ends = self.answers.values().map(|answer| answer.end);
+        ends.collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn in_words(end: End) -> &'static str {
+    match end {
+        End::Token => "the model ended it",
+        End::Stop => "a stop text came",
+        End::Length => "as many tokens as were asked for",
+        End::Cancelled => "it was cancelled",
+        End::NotFinite => "the logits were not finite",
+    }
+}
+
+/// Prints what is new of the one answer.
+fn show(step: &Report) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for event in &step.events {
+        let written = write!(out, "{}", event.text).and_then(|()| out.flush());
+        match written {
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+                bail!("nobody reads any more")
+            }
+            other => other.context("standard output cannot be written")?,
+        }
+    }
+    Ok(())
+}
+
+fn as_text(generated: &Generated) -> String {
+    let ends: Vec<&str> = generated.answers.iter().map(|answer| answer.end).collect();
+    let between = generated
+        .between_tokens_s
+        .map_or_else(|| "-".to_owned(), units::seconds);
+    let mut said = format!(
+        "{} tokens, {:.1} a second; the first after {}, then one every {between}; {} a token ({}); {}",
+        generated.tokens,
+        generated.tokens_per_s,
+        units::seconds(generated.first_token_s),
+        units::joules(generated.joules_per_token),
+        generated.energy_source,
+        ends.join(", "),
+    );
+    if generated.loaded_bytes > 0 {
+        said.push_str(&format!(
+            "; {} over the link, {:.0} % of the blocks with activations",
+            units::bytes(generated.loaded_bytes),
+            100.0 * generated.act_share
+        ));
+    }
+    said
+}

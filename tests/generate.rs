@@ -1,0 +1,133 @@
+//! `kaskade generate` from the outside: the same tokens however much stays on the device, and refusals that say what to do.
+#![allow(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+const PROMPT: &str = "the inner thing, a tour";
+
+fn command(args: &[&str]) -> Command {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/fixtures/gpt2");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kaskade"));
+    command
+        .args(["generate", "--model", model.to_str().unwrap()])
+        .args(args)
+        .env_remove("KASKADE_LOG");
+    command
+}
+
+fn generate(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = generate(&[args, &["--json"]].concat());
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn refusal(args: &[&str]) -> String {
+    let output = generate(args);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    said
+}
+
+#[test]
+fn tokens_are_the_same_whatever_is_cached_and_streamed() {
+    let prompts = [
+        "--prompt",
+        PROMPT,
+        "--prompt",
+        "on the one hand",
+        "--max-tokens",
+        "24",
+    ];
+    let resident = json(&prompts);
+    assert_eq!(resident["tokens"], 48);
+    assert_eq!(resident["loaded_bytes"], 0);
+    for cache in ["hybrid", "kv", "act", "tokens"] {
+        let bounded = ["--device-memory", "4MB", "--link", "200MB", "--cache", cache];
+        let offloaded = json(&[&prompts[..], &bounded].concat());
+        for (one, other) in [0, 1].map(|place| (&resident["answers"][place], &offloaded["answers"][place])) {
+            assert_eq!(
+                (&one["tokens"], &one["text"]),
+                (&other["tokens"], &other["text"]),
+                "{cache}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_answer_is_printed_as_it_comes_and_what_it_took_afterwards() {
+    let whole = json(&["--prompt", PROMPT, "--max-tokens", "16"]);
+    let shown = generate(&["--prompt", PROMPT, "--max-tokens", "16"]);
+    let text = whole["answers"][0]["text"].as_str().unwrap();
+    assert_eq!(
+        String::from_utf8(shown.stdout).unwrap().trim_end(),
+        text.trim_end()
+    );
+    let said = String::from_utf8(shown.stderr).unwrap();
+    assert!(said.contains("16 tokens") && said.contains("a token"), "{said}");
+    let mut piped = command(&["--prompt", "-", "--max-tokens", "16", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    piped.stdin.take().unwrap().write_all(PROMPT.as_bytes()).unwrap();
+    let read: Value = serde_json::from_slice(&piped.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!(read["answers"][0]["text"], text);
+}
+
+#[test]
+fn draws_follow_their_seed_and_stop_texts_end_answers() {
+    let drawn = |seed: &str| {
+        let args = [
+            "--prompt",
+            PROMPT,
+            "--temperature",
+            "1.5",
+            "--top-k",
+            "40",
+            "--seed",
+            seed,
+        ];
+        json(&args)["answers"][0]["tokens"].clone()
+    };
+    assert_eq!(drawn("3"), drawn("3"));
+    assert_ne!(drawn("3"), drawn("4"));
+    let greedy = json(&["--prompt", PROMPT, "--max-tokens", "32"]);
+    let text = greedy["answers"][0]["text"].as_str().unwrap();
+    let stop: String = text.chars().skip(4).take(3).collect();
+    let stopped = json(&["--prompt", PROMPT, "--max-tokens", "32", "--stop", &stop]);
+    assert_eq!(stopped["answers"][0]["end"], "a stop text came");
+    assert!(!stopped["answers"][0]["text"].as_str().unwrap().contains(&stop));
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_what_to_do() {
+    let long = "word ".repeat(4_000);
+    assert!(refusal(&["--prompt", &long]).contains("prompt 1"));
+    assert!(refusal(&["--prompt", ""]).contains("empty"));
+    assert!(refusal(&["--prompt", "a", "--temperature", "-1"]).contains("temperature"));
+    assert!(refusal(&["--prompt", "a", "--cache", "act"]).contains("--device-memory"));
+    assert!(refusal(&["--prompt", "a", "--device-memory", "1kB"]).contains("bytes"));
+    let nowhere = Command::new(env!("CARGO_BIN_EXE_kaskade"))
+        .args(["generate", "--model", "no-such-folder", "--prompt", "a"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(nowhere.stderr).unwrap();
+    assert!(
+        nowhere.status.code() == Some(1) && said.contains("no-such-folder"),
+        "{said}"
+    );
+}
