@@ -59,9 +59,12 @@ impl<T> Told<T> {
         self.0.back().map(|(_, told)| told)
     }
 
-    /// The oldest and the newest, unless they are one.
-    fn ends(&self) -> Option<(&(Duration, T), &(Duration, T))> {
-        self.0.front().zip(self.0.back()).filter(|_| self.0.len() > 1)
+    /// The oldest, the newest, and the seconds between when they were told; unless they are one.
+    fn ends(&self) -> Option<(&T, &T, f64)> {
+        let (from, first) = self.0.front()?;
+        let (until, last) = self.0.back()?;
+        let seconds = until.saturating_sub(*from).as_secs_f64();
+        (self.0.len() > 1).then_some((first, last, seconds))
     }
 
     fn silent(&self, now: Duration) -> bool {
@@ -130,8 +133,7 @@ impl Overview {
     fn doors(&self) -> Option<Doors> {
         let mut doors: Option<Doors> = None;
         let mut busy_s = 0.0;
-        for ((from, first), (until, last)) in self.counts.values().filter_map(Told::ends) {
-            let seconds = until.saturating_sub(*from).as_secs_f64();
+        for (first, last, seconds) in self.counts.values().filter_map(Told::ends) {
             if seconds <= 0.0 {
                 continue;
             }
@@ -161,10 +163,9 @@ impl Overview {
             }
         }
         for told in self.energy.values() {
-            let Some(((_, first), (_, last))) = told.ends() else {
-                continue;
-            };
-            add_rates(&mut rows, first, last);
+            if let Some((first, last, _)) = told.ends() {
+                add_rates(&mut rows, first, last);
+            }
         }
         let named = rows.into_iter().map(|(variant, row)| ModelRow {
             variant: variant.to_owned(),
@@ -202,7 +203,7 @@ fn add_rates<'a>(rows: &mut BTreeMap<&'a str, ModelRow>, first: &'a EnergyReport
 
 fn node(told: &Told<EnergyReport>) -> Option<NodeRow> {
     let newest = told.newest()?;
-    let between = told.ends().and_then(|((_, first), (_, last))| {
+    let between = told.ends().and_then(|(first, last, _)| {
         let seconds = last.wall_s - first.wall_s;
         (seconds > 0.0).then_some((first, last, seconds))
     });

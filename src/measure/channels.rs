@@ -49,13 +49,12 @@ pub(crate) async fn in_process(sizes: &[usize], rounds: usize) -> anyhow::Result
         let request = request(*size)?;
         let mut times = Vec::new();
         for round in 0..WARM_UP + rounds {
-            let sent = request.clone();
+            let message = request.clone();
             let begun = Instant::now();
-            let send = sender.send(sent);
-            let (sent, received) = tokio::join!(send, receiver.recv());
-            sent.ok().context("nobody takes the message")?;
+            let (sent, arrived) = tokio::join!(sender.send(message), receiver.recv());
             let took = begun.elapsed();
-            received.context("the message did not arrive")?;
+            sent.ok().context("nobody takes the message")?;
+            arrived.context("the message did not arrive")?;
             times.extend((round >= WARM_UP).then_some(took));
         }
         samples.push(sample(*size, &mut times));

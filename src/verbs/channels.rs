@@ -61,14 +61,13 @@ async fn measure(args: &Args) -> anyhow::Result<Channels> {
     };
     let same_device = channels::in_process(&sizes, rounds).await?;
     let same_host = channels::over_broker(bus(args.nats.as_ref()), &sizes, rounds).await?;
-    let network = match &args.network {
-        Some(url) => channels::over_broker(bus(Some(url)), &sizes, rounds)
+    let network = if let Some(url) = &args.network {
+        channels::over_broker(bus(Some(url)), &sizes, rounds)
             .await
-            .with_context(|| format!("over the network, at {url}"))?,
-        None => {
-            say("no `--network`: its channel is stated, 300 us and 10 Gbit/s");
-            Channels::stated().network
-        }
+            .with_context(|| format!("over the network, at {url}"))?
+    } else {
+        say("no `--network`: its channel is stated, 300 us and 10 Gbit/s");
+        Channels::stated().network
     };
     Ok(Channels {
         same_device,

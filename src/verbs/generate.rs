@@ -347,7 +347,7 @@ fn generate(
         loaded_bytes: run.loaded,
         act_share: engine.config().kept().act,
         joules_per_token: joules.map(|joules| joules / tokens as f64),
-        energy_source: meter.source().to_owned(),
+        energy_source: meter.source().clone(),
         answers: run.answers.into_values().collect(),
     })
 }
@@ -421,21 +421,22 @@ fn as_text(generated: &Generated) -> String {
     let between = generated
         .between_tokens_s
         .map_or_else(|| "-".to_owned(), units::seconds);
-    let mut said = format!(
-        "{} tokens, {:.1} a second; the first after {}, then one every {between}; {} a token ({}); {}",
+    let carried = if generated.loaded_bytes > 0 {
+        format!(
+            "; {} over the link, {:.0} % of the blocks with activations",
+            units::bytes(generated.loaded_bytes),
+            100.0 * generated.act_share
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "{} tokens, {:.1} a second; the first after {}, then one every {between}; {} a token ({}); {}{carried}",
         generated.tokens,
         generated.tokens_per_s,
         units::seconds(generated.first_token_s),
         units::joules(generated.joules_per_token),
         generated.energy_source,
         ends.join(", "),
-    );
-    if generated.loaded_bytes > 0 {
-        said.push_str(&format!(
-            "; {} over the link, {:.0} % of the blocks with activations",
-            units::bytes(generated.loaded_bytes),
-            100.0 * generated.act_share
-        ));
-    }
-    said
+    )
 }

@@ -182,11 +182,11 @@ impl Bench {
             figures.errors
         );
         // What warmed up was asked and paid for too.
-        let asked = target.answered().max(1) as f64;
+        let answered = target.answered().max(1) as f64;
         Ok(Served {
-            hops: target.hops() as f64 / asked,
+            hops: target.hops() as f64 / answered,
             accuracy: target.accuracy().context("nothing was answered")?,
-            joules: joules.map(|joules| joules / asked),
+            joules: joules.map(|joules| joules / answered),
             figures,
         })
     }
