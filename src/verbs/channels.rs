@@ -15,6 +15,9 @@ use crate::report::table::{Align, table};
 use crate::report::{self, units};
 use crate::serving;
 
+/// Bytes per second that no copying reaches.
+const UNSEEN: f64 = 1e13;
+
 /// Measures how long a message takes from stage to stage, by its size: inside a process, between processes of this host over a broker,
 /// and over the network where a nats-server there is named. `kaskade plan placement --channels` reads what it writes.
 #[derive(Debug, clap::Args)]
@@ -96,8 +99,9 @@ fn as_text(measured: &Channels) -> String {
 }
 
 fn row(name: &str, channel: &Channel) -> [String; 6] {
+    // What is handed over and not copied takes no longer the larger it is.
     let per_second = |rate: f64| {
-        if rate.is_finite() && rate > 0.0 {
+        if rate.is_finite() && (0.0..UNSEEN).contains(&rate) {
             format!("{}/s", units::bytes(rate as u64))
         } else {
             "nothing".to_owned()
