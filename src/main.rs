@@ -82,6 +82,7 @@ fn main() -> ExitCode {
         Verb::Channels(args) => verbs::channels::run(&args),
         Verb::Weigh(args) => verbs::weigh::run(&args),
         Verb::Profile(args) => verbs::profile::run(&args),
+        Verb::Plan(verbs::plan::Planner::Cache(args)) => verbs::cache::run(&args),
         Verb::Plan(verbs::plan::Planner::Cascade(args)) => verbs::plan::cascade(&args),
         Verb::Plan(verbs::plan::Planner::Gears(args)) => verbs::gears::run(&args),
         Verb::Plan(verbs::plan::Planner::Pipeline(args)) => verbs::pipeline::run(&args),

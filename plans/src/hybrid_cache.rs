@@ -13,18 +13,22 @@
 //! | [`blocks`] | the block space: a table per request, the ratio kept block by block |
 //! | [`minibatch`] | packing requests into mini-batches |
 //! | [`admission`] | who is admitted, who runs, who makes room |
+//! | [`machine`] | the engine's schedule simulated on stated hardware |
+//! | [`stated`] | the paper's machine and models, every figure stated |
 
 pub mod admission;
 pub mod allocation;
 pub mod blocks;
 pub mod cost;
+pub mod machine;
 pub mod minibatch;
+pub mod stated;
 
 pub use admission::{Limits, Refused, Scheduler, Step};
 pub use allocation::{Allocation, Memory, Split, allocate, split, split_by, split_of};
 pub use blocks::{Block, BlockSpace, Capacity, Full, Kind, Place, Shares};
 pub use cost::{CostError, Costs, Sample, fit};
-pub use minibatch::{Demand, pack};
+pub use minibatch::{Demand, in_order, pack};
 
 /// Numbers of blocks by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]

@@ -2,6 +2,7 @@
 
 mod abreast;
 pub(crate) mod cascadeserve;
+pub(crate) mod hybridcache;
 pub(crate) mod hybridserve;
 pub(crate) mod loki;
 

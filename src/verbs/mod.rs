@@ -1,6 +1,7 @@
 //! What the command line does, one file per verb.
 
 pub(crate) mod bench;
+pub(crate) mod cache;
 pub(crate) mod channels;
 pub(crate) mod demo;
 pub(crate) mod explain;

@@ -15,6 +15,7 @@ use crate::report::{self, graph};
 /// Decides how a family serves.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Planner {
+    Cache(Box<super::cache::Args>),
     Cascade(Cascade),
     Gears(Box<super::gears::Args>),
     Pipeline(super::pipeline::Args),

@@ -1,7 +1,7 @@
 //! `kaskade reproduce`: a paper's headline comparisons, beside the paper's figures.
 
 use crate::report;
-use crate::reproduce::{Reproduction, cascadeserve, hybridserve, loki};
+use crate::reproduce::{Reproduction, cascadeserve, hybridcache, hybridserve, loki};
 
 /// Runs a paper's headline comparisons and prints them beside the paper's figures. Needs no file outside the repository.
 #[derive(Debug, clap::Subcommand)]
@@ -9,6 +9,9 @@ pub(crate) enum System {
     /// CascadeServe: gear plans against static and switched models, in simulation.
     #[command(name = "cascadeserve")]
     CascadeServe(cascadeserve::Args),
+    /// HybridServe (KAIST): a KV-activation hybrid cache against its baselines on four OPTs, in simulation.
+    #[command(name = "hybridcache")]
+    HybridCache(hybridcache::Args),
     /// HybridServe (Edinburgh): AP and EO cascades against the giant alone on twelve servers, in simulation.
     #[command(name = "hybridserve")]
     HybridServe(hybridserve::Args),
@@ -21,6 +24,7 @@ pub(crate) enum System {
 pub(crate) fn run(system: &System) -> anyhow::Result<()> {
     match system {
         System::CascadeServe(args) => print(&cascadeserve::run(args)?, args.json),
+        System::HybridCache(args) => print(&hybridcache::run(args)?, args.json),
         System::HybridServe(args) => print(&hybridserve::run(args)?, args.json),
         System::Loki(args) => print(&loki::run(args)?, args.json),
     }

@@ -66,6 +66,24 @@ pub fn pack(demands: &[Demand], bounds: Mix, largest: usize, costs: &Costs) -> V
     batches
 }
 
+/// Requests one after the other, as long as their tokens stay within what a mini-batch takes: for prompts, which load nothing.
+/// One that has more by itself gets a mini-batch of its own. Positions in `tokens`.
+pub fn in_order(tokens: &[usize], most: usize, largest: usize) -> Vec<Vec<usize>> {
+    let mut batches: Vec<Vec<usize>> = Vec::new();
+    let mut sum = 0;
+    for (index, count) in tokens.iter().enumerate() {
+        sum += count;
+        match batches.last_mut() {
+            Some(batch) if sum <= most && batch.len() < largest.max(1) => batch.push(index),
+            _ => {
+                batches.push(vec![index]);
+                sum = *count;
+            }
+        }
+    }
+    batches
+}
+
 /// Of those that fit, the one that leaves the mini-batch best balanced, the earliest of several.
 fn best_of(left: &[(usize, Demand)], sum: &Demand, bounds: Mix, costs: &Costs) -> Option<usize> {
     left.iter()
@@ -127,6 +145,16 @@ mod tests {
         assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 2]);
         let pairs = pack(&[demand(2, 2); 10], BOUNDS, 2, &costs(1.0, 3.0));
         assert!(pairs.iter().all(|batch| batch.len() == 2));
+    }
+
+    #[test]
+    fn prompts_keep_their_order() {
+        assert_eq!(
+            in_order(&[3, 3, 3, 9, 1], 6, 9),
+            [vec![0, 1], vec![2], vec![3], vec![4]]
+        );
+        assert_eq!(in_order(&[1; 5], 6, 2), [vec![0, 1], vec![2, 3], vec![4]]);
+        assert!(in_order(&[], 6, 2).is_empty());
     }
 
     #[test]

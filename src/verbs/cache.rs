@@ -1,0 +1,323 @@
+//! `kaskade plan cache`: what a language model beyond the device's memory caches, where, and how fast that makes it.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use kaskade::config::scalar::Size;
+use kaskade::plans::hybrid_cache::machine::{
+    Arena, Hardware, Load, Machine, Mode, Outcome, Setup, Shape, Traffic,
+};
+use kaskade::plans::hybrid_cache::{Mix, allocate, stated};
+use serde::Serialize;
+
+use crate::load::tracefile::positive;
+use crate::report::table::{Align, table};
+use crate::report::{self, units};
+
+/// Plans the cache of a language model that does not fit the device (HybridServe KAIST): how many blocks of keys and values and of
+/// activations, where, in which mini-batches, and what steps take by it, beside keys and values only and activations only. Predicted by
+/// simulating the engine's schedule on the stated machine; the paper's where nothing else is said.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A model whose dimensions are known: opt-6.7b, opt-13b, opt-30b or opt-66b.
+    #[arg(long, value_name = "NAME", value_parser = named, required_unless_present = "config", conflicts_with = "config")]
+    model: Option<Shape>,
+    /// The `config.json` of a Hugging Face directory: OPT, GPT-2, GPT-J or Llama.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Requests at a time.
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    requests: u32,
+    /// Tokens of each prompt.
+    #[arg(long, value_name = "TOKENS", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..))]
+    prompt: u32,
+    /// Tokens of each answer.
+    #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    answer: u32,
+    /// Tokens of a block.
+    #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    block_tokens: u32,
+    #[command(flatten)]
+    stated: Stated,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The machine.
+#[derive(Debug, clap::Args)]
+struct Stated {
+    /// The device's memory.
+    #[arg(long, value_name = "SIZE", default_value = "24GB")]
+    device_memory: Size,
+    /// The host's memory for weights and blocks.
+    #[arg(long, value_name = "SIZE", default_value = "882GB")]
+    host_memory: Size,
+    /// What the link carries in a second, each way.
+    #[arg(long, value_name = "SIZE", default_value = "25GB")]
+    link: Size,
+    /// What the device reads and writes of its own memory in a second.
+    #[arg(long, value_name = "SIZE", default_value = "900GB")]
+    memory_bandwidth: Size,
+    /// Operations that large products reach, 10^12 per second; the paper's device where absent.
+    #[arg(long, value_name = "NUMBER", value_parser = positive)]
+    tflops: Option<f64>,
+}
+
+fn named(name: &str) -> Result<Shape, String> {
+    stated::opt_named(name).ok_or_else(|| {
+        let known = stated::opts().map(|shape| shape.name);
+        format!("known are {}; others by `--config`", known.join(", "))
+    })
+}
+
+/// What is printed for machines.
+#[derive(Debug, Serialize)]
+struct Report {
+    shape: Shape,
+    hardware: Hardware,
+    load: Load,
+    algorithm_1: Blocks,
+    plans: Vec<Planned>,
+    assumptions: Vec<String>,
+}
+
+/// Blocks by kind.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Blocks {
+    act: usize,
+    kv: usize,
+}
+
+impl From<Mix> for Blocks {
+    fn from(Mix { act, kv }: Mix) -> Self {
+        Self { act, kv }
+    }
+}
+
+/// What a mode comes to.
+#[derive(Debug, Serialize)]
+struct Planned {
+    mode: Mode,
+    requests_at_a_time: usize,
+    resident_layers: usize,
+    mini_batches: usize,
+    /// In the middle of the answer.
+    device: Blocks,
+    host: Blocks,
+    act_share: f64,
+    arena: Arena,
+    predicted_step_s: f64,
+    step_s: f64,
+    tokens_per_s: f64,
+    busy_share: f64,
+    seconds: f64,
+    traffic: Traffic,
+}
+
+impl Planned {
+    fn of(setup: &Setup, outcome: &Outcome) -> Self {
+        let mut traffic = outcome.prefill.traffic;
+        traffic += outcome.decode.traffic;
+        Self {
+            mode: setup.mode,
+            requests_at_a_time: setup.limits.requests,
+            resident_layers: setup.resident_layers,
+            mini_batches: setup.mini_batches(),
+            device: setup.split.device.into(),
+            host: setup.split.host.into(),
+            act_share: setup.split.shares().act,
+            arena: setup.arena,
+            predicted_step_s: setup.step_s,
+            step_s: outcome.step_s(),
+            tokens_per_s: outcome.tokens_per_s(),
+            busy_share: outcome.busy_share(),
+            seconds: outcome.seconds(),
+            traffic,
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self.mode {
+            Mode::Kv => "KV only",
+            Mode::Act => "ACT only",
+            _ => "hybrid",
+        }
+    }
+}
+
+/// Plans and prints.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let shape = shape(args)?;
+    let hardware = hardware(&args.stated);
+    let load = Load {
+        requests: args.requests as usize,
+        prompt: args.prompt as usize,
+        answer: args.answer as usize,
+        block_tokens: args.block_tokens as usize,
+    };
+    let machine = Machine {
+        hardware: &hardware,
+        shape: &shape,
+    };
+    let mut plans = Vec::new();
+    for mode in [Mode::Hybrid, Mode::Kv, Mode::Act] {
+        let setup = machine.setup(&load, mode)?;
+        plans.push(Planned::of(&setup, &machine.run(&setup, &load)?));
+    }
+    let full = machine.setup(&load, Mode::Algorithm1)?;
+    let assumptions = stated::assumptions(&hardware);
+    let found = Report {
+        algorithm_1: allocate(&full.memory, full.memory.device_acts(), &full.costs)
+            .host()
+            .into(),
+        plans,
+        load,
+        assumptions: assumptions
+            .into_iter()
+            .map(|assumption| assumption.what)
+            .collect(),
+        shape,
+        hardware,
+    };
+    if args.json {
+        return report::print_json(&found);
+    }
+    report::print(&as_text(&found))
+}
+
+fn shape(args: &Args) -> anyhow::Result<Shape> {
+    let Some(path) = &args.config else {
+        return args
+            .model
+            .clone()
+            .context("name a model by `--model` or `--config`");
+    };
+    let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    let folder = path.parent().and_then(|folder| folder.file_name());
+    let name = folder.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned());
+    Shape::published(&name, &text).with_context(|| path.display().to_string())
+}
+
+/// The paper's machine with what is said of another.
+fn hardware(stated: &Stated) -> Hardware {
+    let paper = stated::rtx_4090();
+    let said = Hardware {
+        flops: stated.tflops.map_or(paper.flops, |tflops| tflops * 1e12),
+        memory_bytes_per_s: stated.memory_bandwidth.bytes() as f64,
+        device_bytes: stated.device_memory.bytes(),
+        host_bytes: stated.host_memory.bytes(),
+        link_bytes_per_s: stated.link.bytes() as f64,
+        ..paper.clone()
+    };
+    if said == paper {
+        return paper;
+    }
+    Hardware {
+        name: "stated on the command line".to_owned(),
+        ..said
+    }
+}
+
+fn as_text(found: &Report) -> String {
+    let Report {
+        shape,
+        load,
+        hardware,
+        ..
+    } = found;
+    let head = format!(
+        "{}: {} layers of {}, {:.1} GB of weights; {} requests, prompts of {} and answers of {} tokens\n{}",
+        shape.name,
+        shape.layers,
+        shape.width,
+        (shape.parameters() * shape.element_bytes as u64) as f64 / 1e9,
+        load.requests,
+        load.prompt,
+        load.answer,
+        hardware.name,
+    );
+    let rows = found.plans.iter().map(|plan| {
+        [
+            plan.name().to_owned(),
+            pair(plan.device),
+            pair(plan.host),
+            ratio(plan.act_share),
+            plan.requests_at_a_time.to_string(),
+            plan.mini_batches.to_string(),
+            plan.resident_layers.to_string(),
+            units::seconds(plan.step_s),
+            format!("{:.2}", plan.tokens_per_s),
+            units::percent(plan.busy_share),
+        ]
+    });
+    let plans = table(
+        [
+            ("cache", Align::Left),
+            ("device ACT, KV", Align::Right),
+            ("host ACT, KV", Align::Right),
+            ("ACT:KV", Align::Right),
+            ("at a time", Align::Right),
+            ("mini-batches", Align::Right),
+            ("resident layers", Align::Right),
+            ("step", Align::Right),
+            ("tokens/s", Align::Right),
+            ("busy", Align::Right),
+        ],
+        rows,
+    );
+    let algorithm = format!(
+        "Algorithm 1, for a full host: {} ACT and {} KV blocks there",
+        units::count(found.algorithm_1.act as u64),
+        units::count(found.algorithm_1.kv as u64)
+    );
+    let device = found.plans.first().map(|plan| in_words(&plan.arena));
+    format!("{head}\n{plans}\n{}\n{algorithm}", device.unwrap_or_default())
+}
+
+fn in_words(arena: &Arena) -> String {
+    let gigabytes = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
+    format!(
+        "the hybrid's device: cache {}, weights that stay {}, buffers for weights {}, for blocks {}, prompts at work {}",
+        gigabytes(arena.cache),
+        gigabytes(arena.resident),
+        gigabytes(arena.weights),
+        gigabytes(arena.blocks),
+        gigabytes(arena.working)
+    )
+}
+
+fn pair(blocks: Blocks) -> String {
+    format!(
+        "{}, {}",
+        units::count(blocks.act as u64),
+        units::count(blocks.kv as u64)
+    )
+}
+
+/// ACT blocks per KV block; all of one kind is said as such.
+fn ratio(act_share: f64) -> String {
+    if act_share >= 1.0 {
+        return "1:0".to_owned();
+    }
+    format!("{:.2}:1", act_share / (1.0 - act_share))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_read_as_the_papers_do() {
+        assert_eq!(
+            [0.0, 0.5, 0.75, 1.0].map(ratio),
+            ["0.00:1", "1.00:1", "3.00:1", "1:0"]
+        );
+    }
+
+    #[test]
+    fn unknown_models_are_told_the_known_ones() {
+        assert!(named("OPT-30B").is_ok());
+        assert!(named("opt-175b").unwrap_err().contains("opt-66b"));
+    }
+}
