@@ -177,7 +177,9 @@ impl Machine<'_> {
             for same in part {
                 let tokens = same.last().copied().unwrap_or(load.prompt);
                 // A setup's capacity holds its requests at any length.
-                (0..requests).for_each(|request| drop(space.reserve(request, tokens)));
+                for request in 0..requests {
+                    let _ = space.reserve(request, tokens);
+                }
                 if walked.is_none() && Some(same.len()) == most {
                     let work = |request| self.work(setup, space.table(request), tokens, 0, false);
                     let works: Vec<Work> = (0..requests).map(work).collect();
