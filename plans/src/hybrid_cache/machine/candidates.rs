@@ -190,6 +190,7 @@ impl Machine<'_> {
             arena,
             memory,
             step_s: f64::INFINITY,
+            waves: 1,
         })
     }
 }

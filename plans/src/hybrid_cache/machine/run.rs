@@ -104,6 +104,9 @@ impl Work {
     }
 }
 
+/// Lengths of an answer at which a mean step is walked, at most.
+const LENGTHS: usize = 10;
+
 impl Machine<'_> {
     /// Runs a load to its end: everybody's prompt, then token after token.
     ///
@@ -152,6 +155,40 @@ impl Machine<'_> {
             }
         }
         Ok(outcome)
+    }
+
+    /// A mean step that generates, over the answers of as many requests as are set up for at a time, seconds.
+    ///
+    /// Tables grow as they do in a run, and steps that load as many blocks are walked once, so this is what a run comes to; of
+    /// very long answers only so many lengths are walked.
+    pub(super) fn mean_step_s(&self, setup: &Setup, load: &Load) -> f64 {
+        let requests = setup.limits.requests as u64;
+        let mut space = space(setup, load);
+        let lengths: Vec<usize> = (load.prompt + 1..load.most().max(load.prompt + 2)).collect();
+        let blocks = |tokens: usize| tokens.div_ceil(load.block_tokens);
+        // What is loaded, and what there is: a token whose block is new is not loaded yet.
+        let key = |tokens: usize| (blocks(tokens - 1), blocks(tokens));
+        let alike: Vec<&[usize]> = lengths.chunk_by(|a, b| key(*a) == key(*b)).collect();
+        let mut seconds = 0.0;
+        for part in alike.chunks(alike.len().div_ceil(LENGTHS).max(1)) {
+            let steps: usize = part.iter().map(|same| same.len()).sum();
+            let most = part.iter().map(|same| same.len()).max();
+            let mut walked = None;
+            for same in part {
+                let tokens = same.last().copied().unwrap_or(load.prompt);
+                // A setup's capacity holds its requests at any length.
+                for request in 0..requests {
+                    let _ = space.reserve(request, tokens);
+                }
+                if walked.is_none() && Some(same.len()) == most {
+                    let work = |request| self.work(setup, space.table(request), tokens, 0, false);
+                    let works: Vec<Work> = (0..requests).map(work).collect();
+                    walked = Some(self.walk_works(setup, &works, true).0.seconds);
+                }
+            }
+            seconds += steps as f64 * walked.unwrap_or_default();
+        }
+        seconds / lengths.len() as f64
     }
 
     /// One step that generates for `requests` requests of `tokens` tokens each.

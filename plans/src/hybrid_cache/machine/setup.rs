@@ -1,7 +1,7 @@
 //! How an engine is set up for a load: what stays on the device, what is cached as what, and in which mini-batches it runs.
 //!
 //! Every mode gets the setup that serves it best: of several numbers of resident layers and sizes of mini-batches, the one whose
-//! mean step is simulated to be shortest. A baseline is thus as good as its schedule can be.
+//! mean step is simulated to be shortest, to half a percent. A baseline is thus as good as its schedule can be.
 
 use serde::Serialize;
 use thiserror::Error;
@@ -112,14 +112,16 @@ pub struct Setup {
     pub arena: Arena,
     /// Memory that blocks share.
     pub memory: Memory,
-    /// A mean step that generates, simulated at three lengths, seconds.
+    /// A mean step that generates, simulated, seconds.
     pub step_s: f64,
+    /// How many times as many requests as fit at a time there are, rounded up.
+    pub waves: usize,
 }
 
 impl Setup {
-    /// Tokens per second of its mean step.
-    pub fn rate(&self) -> f64 {
-        self.limits.requests as f64 / self.step_s
+    /// What it takes to generate one token for everybody, those who wait their turn too, seconds.
+    pub fn token_s(&self) -> f64 {
+        self.waves as f64 * self.step_s
     }
 
     /// Mini-batches of a step that all requests are in.
@@ -176,6 +178,10 @@ pub enum SetupError {
     Costs(#[from] CostError),
 }
 
+/// A setup with smaller mini-batches or fewer resident layers is taken if it saves more than this share of a step: for less, a device need
+/// not read its weights more often.
+const WORTH: f64 = 0.005;
+
 impl Machine<'_> {
     /// The best setup of a mode for a load; where not all requests fit at a time, for as many as do. The hybrid is also offered
     /// its ends, so that it is never planned to be slower than either.
@@ -188,7 +194,9 @@ impl Machine<'_> {
         if mode == Mode::Hybrid {
             for end in [Mode::Kv, Mode::Act] {
                 if let Ok(setup) = self.best_of(load, end)
-                    && best.as_ref().map_or(true, |best| setup.rate() > best.rate())
+                    && best
+                        .as_ref()
+                        .map_or(true, |best| setup.token_s() < best.token_s())
                 {
                     best = Ok(Setup { mode, ..setup });
                 }
@@ -202,17 +210,15 @@ impl Machine<'_> {
         let mut best: Option<Setup> = None;
         for mut setup in self.candidates(load, mode, at_once)? {
             setup.step_s = self.mean_step_s(&setup, load);
-            if best.as_ref().is_none_or(|best| setup.step_s < best.step_s) {
+            setup.waves = load.requests.div_ceil(at_once);
+            if best
+                .as_ref()
+                .is_none_or(|best| setup.step_s < (1.0 - WORTH) * best.step_s)
+            {
                 best = Some(setup);
             }
         }
         best.ok_or_else(|| self.too_large(load))
-    }
-
-    /// A step that generates, averaged over an answer by its beginning, middle and end (Simpson's rule), seconds.
-    fn mean_step_s(&self, setup: &Setup, load: &Load) -> f64 {
-        let at = |tokens: usize| self.step(setup, load, tokens, setup.limits.requests).seconds;
-        (at(load.prompt + 1) + 4.0 * at(load.middle()) + at(load.most())) / 6.0
     }
 
     fn check(&self, load: &Load) -> Result<(), SetupError> {
@@ -233,6 +239,12 @@ impl Machine<'_> {
                 answer,
                 context,
             });
+        }
+        // Beyond this no memory is as large, and bytes would not fit 64 bits.
+        let tokens = load.most().max(load.block_tokens) as f64 * load.requests as f64;
+        let each = (self.shape.kv_bytes() + self.shape.act_bytes()) as f64 * self.shape.layers as f64;
+        if tokens * each * 16.0 > u64::MAX as f64 {
+            return Err(self.too_large(load));
         }
         Ok(())
     }

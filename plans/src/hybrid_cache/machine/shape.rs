@@ -40,8 +40,11 @@ pub struct BadShape {
     pub most: usize,
 }
 
-/// No dimension of a decoder is larger; beyond, bytes would not fit 64 bits.
-const MOST: usize = 1 << 24;
+/// No dimension of a decoder is larger; beyond, all layers' bytes would not fit 64 bits.
+const MOST: usize = 1 << 20;
+
+/// No context or vocabulary is.
+const MOST_TOKENS: usize = 1 << 24;
 
 /// No decoder has more layers: each is simulated.
 const MOST_LAYERS: usize = 4096;
@@ -57,8 +60,8 @@ impl Shape {
             ("width", self.width, MOST),
             ("kv_width", self.kv_width, MOST),
             ("inner", self.inner, MOST),
-            ("vocabulary", self.vocabulary, MOST),
-            ("context", self.context, MOST),
+            ("vocabulary", self.vocabulary, MOST_TOKENS),
+            ("context", self.context, MOST_TOKENS),
             ("element_bytes", self.element_bytes, 8),
         ];
         let bad = dimensions

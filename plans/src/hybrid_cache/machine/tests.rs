@@ -116,6 +116,16 @@ fn an_act_block_is_half_a_kv_block_on_the_link() {
     assert_eq!((kv.act, act.kv), (0, 0));
     assert_eq!(kv.kv, 2 * act.act);
     assert_eq!(kv.stored, 2 * act.stored);
+    // Whatever is cached as what, every block is carried once per step: 257 to 271 tokens, the last of which is not cached yet.
+    let blocks: usize = (257..272_usize).map(|tokens| (tokens - 1).div_ceil(16)).sum();
+    let even = run(Mode::Even);
+    let layers = 16 * 4;
+    assert_eq!(kv.kv / (layers * shape.kv_bytes()), 16 * blocks as u64);
+    assert_eq!(
+        even.kv / (layers * shape.kv_bytes()) + even.act / (layers * shape.act_bytes()),
+        16 * blocks as u64
+    );
+    assert!(even.kv > 0 && even.act > 0);
     // 15 steps, 16 requests, 4 layers, 1024 bytes of keys and values each.
     assert_eq!(kv.stored, 15 * 16 * 4 * 1_024);
 }
@@ -128,7 +138,7 @@ fn the_setup_predicts_the_mean_step() {
         let load = load(24, 200, 64);
         let (setup, outcome) = outcome(&hardware, &shape, &load, mode);
         let off = setup.step_s / outcome.step_s() - 1.0;
-        assert!(off.abs() < 0.05, "{mode:?}: {off}");
+        assert!(off.abs() < 0.01, "{mode:?}: {off}");
         // The policy's own formula, without any walk, is near too.
         let formula = setup.split.step_s(shape.layers, setup.mini_batches()) + hardware.head_s(&shape, 24);
         let off = formula / setup.step_s - 1.0;
@@ -217,6 +227,10 @@ fn what_cannot_be_is_refused_with_figures() {
         refused(load(1, 500, 13)),
         SetupError::Context { context: 512, .. }
     ));
+    assert!(matches!(
+        refused(load(usize::MAX / 2, 5, 5)),
+        SetupError::Memory { .. }
+    ));
     let none = Hardware {
         device_bytes: 1_000_000,
         ..hardware.clone()
@@ -264,7 +278,7 @@ fn the_papers_orders_hold_on_its_machine() {
     // The policy is worth at least what it replaces.
     for other in [Mode::Even, Mode::Algorithm1] {
         assert!(
-            hybrid.decode.seconds <= 1.001 * run(other).decode.seconds,
+            hybrid.decode.seconds <= 1.006 * run(other).decode.seconds,
             "{other:?}"
         );
     }
@@ -299,9 +313,10 @@ proptest! {
         prop_assert_eq!(hybrid.decode_steps, waves * (answer - 1));
         for mode in [Mode::Kv, Mode::Act] {
             let (end, run) = outcome(&hardware, &shape, &load, mode);
-            prop_assert!(setup.rate() >= end.rate());
-            // Mixtures are chosen for the middle of the answer, and steps at its ends are not quite like it.
-            prop_assert!(hybrid.decode.seconds <= 1.02 * run.decode.seconds + 1e-12, "{mode:?}: {} {}", hybrid.decode.seconds, run.decode.seconds);
+            prop_assert!(setup.token_s() <= end.token_s() + 1e-12);
+            if setup.waves == 1 && end.waves == 1 {
+                prop_assert!(hybrid.decode.seconds <= 1.001 * run.decode.seconds + 1e-12, "{mode:?}: {} {}", hybrid.decode.seconds, run.decode.seconds);
+            }
             prop_assert!(hybrid.decode.busy_s <= hybrid.decode.seconds + 1e-12);
         }
         let block = (setup.block_tokens as u64 * shape.layers as u64, hybrid.decode.traffic);
