@@ -1,5 +1,6 @@
 //! Stretches of work and what they cost.
 
+use kaskade::models::device::nvml::{Gpu, KernelUtilisation};
 use kaskade::models::device::{self, DeviceChoice, DeviceInfo};
 use kaskade::models::power::{EnergySample, PowerConfig, PowerMeter};
 
@@ -7,6 +8,9 @@ use kaskade::models::power::{EnergySample, PowerConfig, PowerMeter};
 pub(crate) struct Meter {
     power: PowerMeter,
     device: DeviceInfo,
+    gpu: Option<Gpu>,
+    /// When the driver's newest sample before the stretch was taken, by its clock.
+    sampled: u64,
 }
 
 /// What a stretch of work took.
@@ -14,7 +18,8 @@ pub(crate) struct Meter {
 pub(crate) struct Stretch {
     /// Energy of the device, idle included, joules; unknown where no source could be read.
     pub(crate) joules: Option<f64>,
-    /// Share of the processor's cores kept busy, in [0, 1]; unknown of a GPU.
+    /// Share of the processor's cores kept busy, or of the time in which a GPU ran kernels, in [0, 1]; unknown where the driver took no
+    /// sample in the stretch.
     pub(crate) utilisation: Option<f64>,
 }
 
@@ -30,7 +35,13 @@ impl Meter {
             // From here on its busy time is told, so that a modelled total is known from the start.
             power.add_device_busy(0.0);
         }
-        Ok(Self { power, device })
+        let gpu = Gpu::open(&device).ok();
+        Ok(Self {
+            power,
+            device,
+            gpu,
+            sampled: 0,
+        })
     }
 
     /// The device, for people: `cpu (2 cores)`.
@@ -45,7 +56,15 @@ impl Meter {
 
     /// Begins a stretch.
     pub(crate) fn begin(&mut self) -> EnergySample {
+        if let Some(kernels) = self.kernels() {
+            self.sampled = kernels.newest;
+        }
         self.power.sample()
+    }
+
+    /// What the driver has sampled since the stretch began.
+    fn kernels(&self) -> Option<KernelUtilisation> {
+        self.gpu.as_ref()?.kernel_utilisation(self.sampled).ok()
     }
 
     /// Reads in between, which sampled sources need about every 100 ms.
@@ -67,12 +86,15 @@ impl Meter {
         let ended = self.power.sample();
         let wall = ended.wall_s - begun.wall_s;
         let busy = ended.busy_core_s - begun.busy_core_s;
-        let utilisation = busy / (wall * self.device.cores as f64);
+        let cores = busy / (wall * self.device.cores as f64);
+        let utilisation = match self.device.choice {
+            DeviceChoice::Cpu => Some(cores).filter(|cores| cores.is_finite()),
+            DeviceChoice::Cuda(_) => self.kernels().map(|kernels| kernels.share),
+        };
         let totals = ended.joules_total.zip(begun.joules_total);
         Stretch {
             joules: totals.map(|(ended, begun)| ended - begun),
-            utilisation: (self.device.choice == DeviceChoice::Cpu && utilisation.is_finite())
-                .then(|| utilisation.clamp(0.0, 1.0)),
+            utilisation: utilisation.map(|share| share.clamp(0.0, 1.0)),
         }
     }
 }

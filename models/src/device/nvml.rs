@@ -1,6 +1,8 @@
 //! What the driver's management library (NVML) tells of one GPU. The library is loaded at run time, so this works in every
 //! build and is simply absent where there is no driver.
 
+use nvml_wrapper::enum_wrappers::device::Sampling;
+use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use serde::Serialize;
@@ -28,6 +30,31 @@ pub struct GpuMemory {
     pub free: u64,
     /// In use, by whomever.
     pub used: u64,
+}
+
+/// How busy kernels have kept a GPU.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct KernelUtilisation {
+    /// Share of the time in which a kernel ran, in [0, 1].
+    pub share: f64,
+    /// When the newest sample was taken, microseconds of the driver's clock.
+    pub newest: u64,
+}
+
+impl KernelUtilisation {
+    /// Of samples (time, percent), as far as they are newer than `after`; `None` where none is.
+    fn of(samples: impl Iterator<Item = (u64, f64)>, after: u64) -> Option<Self> {
+        let (mut sum, mut count, mut newest) = (0.0, 0_u32, after);
+        for (time, percent) in samples.filter(|(time, _)| *time > after) {
+            sum += percent / 100.0;
+            count += 1;
+            newest = newest.max(time);
+        }
+        (count > 0).then(|| Self {
+            share: (sum / f64::from(count)).clamp(0.0, 1.0),
+            newest,
+        })
+    }
 }
 
 impl Gpu {
@@ -78,6 +105,25 @@ impl Gpu {
         })
     }
 
+    /// How busy kernels have kept the GPU since `after`, by the driver's own samples (about every sixth of a second), and when the newest
+    /// of them was taken: what to give as `after` the next time. 0 looks back as far as the driver remembers.
+    ///
+    /// # Errors
+    /// What NVML says; [`NvmlError::NotFound`] where there is no sample since.
+    pub fn kernel_utilisation(&self, after: u64) -> Result<KernelUtilisation, NvmlError> {
+        let samples = self.device()?.samples(Sampling::GpuUtilization, after)?;
+        let samples = samples.into_iter().map(|sample| {
+            let percent = match sample.value {
+                SampleValue::F64(value) => value,
+                SampleValue::U32(value) => f64::from(value),
+                SampleValue::U64(value) => value as f64,
+                SampleValue::I64(value) => value as f64,
+            };
+            (sample.timestamp, percent)
+        });
+        KernelUtilisation::of(samples, after).ok_or(NvmlError::NotFound)
+    }
+
     /// The driver's version, such as `580.159.03`.
     ///
     /// # Errors
@@ -92,5 +138,20 @@ impl Gpu {
             Key::Address(address) => self.nvml.device_by_pci_bus_id(address.as_str()),
             Key::Index(index) => self.nvml.device_by_index(*index),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_samples_since_then_count() {
+        let samples = [(5, 100.0), (10, 20.0), (20, 60.0)];
+        let since = |after| KernelUtilisation::of(samples.into_iter(), after);
+        let found = since(5).unwrap();
+        assert!((found.share - 0.4).abs() < 1e-12 && found.newest == 20);
+        assert_eq!(since(20), None);
+        assert!((since(0).unwrap().share - 0.6).abs() < 1e-12);
     }
 }
