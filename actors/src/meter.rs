@@ -122,9 +122,11 @@ impl Meter {
         if !self.readings.is_multiple_of(READINGS_PER_REPORT) {
             return;
         }
-        if let (Ok(subject), Ok(payload)) = (self.exchange.app().event(EVENT), self.report().encode()) {
+        let report = self.report();
+        if let (Ok(subject), Ok(payload)) = (self.exchange.app().event(EVENT), report.encode()) {
             self.exchange.publish(subject, None, None, payload);
         }
+        self.metrics.metered(report);
     }
 }
 

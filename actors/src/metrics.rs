@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     discovery::{EndpointStats, ServiceStats},
     fault::{Code, Fault},
+    meter::EnergyReport,
     wire::Forks,
 };
 
@@ -68,6 +69,7 @@ pub struct Metrics {
     last_fault: Mutex<Option<Fault>>,
     variants: DashMap<String, VariantCount>,
     forks: DashMap<String, Forks>,
+    energy: Mutex<Option<EnergyReport>>,
 }
 
 /// What a variant has done.
@@ -82,7 +84,7 @@ pub struct VariantCount {
 }
 
 /// The counters at one moment.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reading {
     /// [`ARRIVED`].
@@ -105,6 +107,9 @@ pub struct Reading {
     pub variants: BTreeMap<String, VariantCount>,
     /// [`FORKED`] and [`FORK_CHILDREN`], by variant.
     pub forks: BTreeMap<String, Forks>,
+    /// [`ENERGY`], [`ENERGY_PER_REQUEST`] and, by variant, [`VARIANT_ENERGY`], as last metered; nothing where nobody meters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub energy: Option<EnergyReport>,
 }
 
 impl Metrics {
@@ -166,6 +171,10 @@ impl Metrics {
         }
     }
 
+    pub(crate) fn metered(&self, report: EnergyReport) {
+        *self.energy.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+    }
+
     /// [`FORKED`] and [`FORK_CHILDREN`] now, by variant.
     pub(crate) fn forks(&self) -> BTreeMap<String, Forks> {
         let forks = self.forks.iter();
@@ -195,6 +204,7 @@ impl Metrics {
                 .map(|entry| (entry.key().clone(), *entry.value()))
                 .collect(),
             forks: self.forks(),
+            energy: self.energy.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 }

@@ -359,7 +359,14 @@ fn joules_per_request_are_published_with_their_source() {
             report.joules_per_request.unwrap() > 0.0 && report.wall_s > 0.0,
             "{report:?}"
         );
+        let model = &report.models["small"];
+        assert_eq!((model.requests, model.batches), (1, 1), "{report:?}");
+        // One model has been busy: all of the joules are its.
+        let (its, all) = (model.joules.unwrap(), report.joules.unwrap());
+        assert!((its - all).abs() <= 1e-9 * all, "{report:?}");
         assert_eq!(node.energy().await.unwrap().requests, 1);
+        let told = node.metrics().read().energy.unwrap();
+        assert_eq!(told.source, report.source);
     });
     node.stop();
 }
