@@ -7,9 +7,9 @@ use kaskade_models::Tensor;
 
 use crate::{
     bus::Bus,
-    exchange::HEADROOM,
     fault::{Code, Fault},
     headers,
+    post::HEADROOM,
     subjects::App,
     wire::{self, InferReply, InferRequest, Message as _},
 };

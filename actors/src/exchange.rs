@@ -21,7 +21,7 @@ use kaskade_plans::{
     rerouting::{self, Backup, Decision, Dropped, Forwarding},
     routing::{self, Destination},
 };
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::Semaphore;
 
 use crate::{
     bus::Bus,
@@ -29,10 +29,10 @@ use crate::{
     delivery::Delivery,
     fault::{Code, Fault},
     headers::{self, Trace},
-    ids,
     planbook::Adopted,
+    post::Post,
     subjects::{App, SubjectError},
-    wire::{Done, DoneResult, Limits, Message as _, StageRequest, chunks},
+    wire::{Done, DoneResult, Message as _, StageRequest},
 };
 
 /// A stage's answer, handed to the ingress that owns the request.
@@ -55,25 +55,11 @@ pub struct LocalReplica {
     pub max_batch: u32,
 }
 
-/// Bytes that the headers of a message may take of the broker's `max_payload`.
-pub const HEADROOM: usize = 1024;
-
 /// A request at the end of a pipeline's task: at which replica, how long it was there, and how long it should have been.
 pub(crate) struct TaskEnd<'a> {
     pub(crate) replica: &'a str,
     pub(crate) spent_us: u64,
     pub(crate) budget_us: Option<u64>,
-}
-
-/// One thing for the bus.
-enum Outgoing {
-    Message {
-        subject: Subject,
-        reply: Option<Subject>,
-        headers: Option<HeaderMap>,
-        payload: Bytes,
-    },
-    Flush(oneshot::Sender<()>),
 }
 
 /// Cheap to clone; one per process and app.
@@ -83,8 +69,7 @@ pub struct Exchange(Arc<Inner>);
 struct Inner {
     app: App,
     clock: Clock,
-    max_payload: usize,
-    outgoing: mpsc::UnboundedSender<Outgoing>,
+    post: Post,
     ingresses: DashMap<String, Recipient<Finished>>,
     /// Stage to the replicas of this process that serve it.
     stages: DashMap<String, Vec<LocalReplica>>,
@@ -97,14 +82,10 @@ struct Inner {
 impl Exchange {
     /// An exchange over `bus`. Must be called inside an actix system: it spawns the task that publishes.
     pub fn new(bus: &Bus, app: App, clock: Clock) -> Self {
-        // Unbounded, but bounded in fact: whatever is published was admitted under somebody's permit.
-        let (outgoing, receiver) = mpsc::unbounded_channel();
-        actix::spawn(publish(bus.client().clone(), receiver));
         Self(Arc::new(Inner {
             app,
             clock,
-            max_payload: bus.max_payload(),
-            outgoing,
+            post: Post::new(bus),
             ingresses: DashMap::new(),
             stages: DashMap::new(),
             liveness: Mutex::default(),
@@ -153,13 +134,7 @@ impl Exchange {
         headers: Option<HeaderMap>,
         payload: Bytes,
     ) {
-        // The receiver outlives every actor; after it, nobody is left to hear.
-        let _ = self.0.outgoing.send(Outgoing::Message {
-            subject,
-            reply,
-            headers,
-            payload,
-        });
+        self.0.post.publish(subject, reply, headers, payload);
     }
 
     /// Brings an answer to the ingress that owns the request.
@@ -173,12 +148,12 @@ impl Exchange {
             // Only a forged request names an ingress that cannot exist; there is nobody to tell.
             Err(error) => return tracing::warn!(%error, "an answer has no address"),
         };
-        let payload = self.written(&done).or_else(|fault| {
+        let payload = self.0.post.written(&done).or_else(|fault| {
             let result = DoneResult::Fault(fault);
             Done { result, ..done }.encode()
         });
         match payload {
-            Ok(payload) => self.post(&subject, None, HeaderMap::new(), &payload),
+            Ok(payload) => self.0.post.send(&subject, None, HeaderMap::new(), &payload),
             Err(error) => tracing::error!(%error, "an answer could not be written"),
         }
     }
@@ -269,7 +244,7 @@ impl Exchange {
         stage.clone_into(&mut request.stage);
         match self.local(stage, |replica| replica.id == id) {
             Some(replica) => self.hand_over(&replica, request, deadline, trace),
-            None => match self.written(&request) {
+            None => match self.0.post.written(&request) {
                 Ok(payload) => self.send(self.0.app.replica(id), request, &payload, deadline, trace),
                 Err(fault) => self.refuse(request, fault),
             },
@@ -293,14 +268,14 @@ impl Exchange {
             self.hand_over(&replica, request, deadline, trace);
             return Some(replica.id);
         }
-        let payload = match self.written(&request) {
+        let payload = match self.0.post.written(&request) {
             Ok(payload) => payload,
             Err(fault) => {
                 self.refuse(request, fault);
                 return None;
             }
         };
-        if payload.len() <= self.carried() {
+        if payload.len() <= self.0.post.carried() {
             self.send(self.0.app.stage(&edge.stage), request, &payload, deadline, trace);
             return None;
         }
@@ -308,33 +283,20 @@ impl Exchange {
         let one = self.one_of_group(from, adopted, edge, request.gear);
         match &one {
             Some(id) => self.send(self.0.app.replica(id), request, &payload, deadline, trace),
-            None => self.refuse(request, self.too_large::<StageRequest>(payload.len())),
+            None => self.refuse(request, self.0.post.too_large::<StageRequest>(payload.len())),
         }
         one
     }
 
-    /// A replica of the plan that serves the stage an edge names: a living one, or one that has not been heard of yet, of which the
-    /// broker says if it is not there. Actors that the plan does not place are not asked: they need not understand chunks.
+    /// A replica of the plan that serves the stage an edge names. Actors that the plan does not place are not asked: they need not
+    /// understand chunks.
     fn one_of_group(&self, from: &str, adopted: &Adopted, edge: &Edge, gear: u32) -> Option<String> {
         let stage = adopted.stage(gear, &edge.stage)?;
         let placed = adopted.plan.placement.iter();
-        let even = Edge {
-            shares: placed
-                .filter(|replica| stage.is_run_by(replica))
-                .map(|replica| (replica.id.clone(), 1.0))
-                .collect(),
-            ..Edge::to(edge.stage.as_str())
-        };
-        let draw = self.draw(from);
-        let living = routing::destination(&even, |id| self.reachable(id), draw);
-        let chosen = match living {
-            Destination::Replica(_) => living,
-            Destination::QueueGroup => routing::destination(&even, |_| true, draw),
-        };
-        match chosen {
-            Destination::Replica(id) => Some(id.to_owned()),
-            Destination::QueueGroup => None,
-        }
+        let members = placed
+            .filter(|replica| stage.is_run_by(replica))
+            .map(|replica| replica.id.as_str());
+        routing::member(members, |id| self.reachable(id), self.draw(from)).map(ToOwned::to_owned)
     }
 
     /// The shortest queue among the local replicas of a stage that pass the test.
@@ -380,7 +342,7 @@ impl Exchange {
         match addressed {
             Ok((subject, reply)) => {
                 let headers = headers::for_hop(budget, &trace.child());
-                self.post(&subject, Some(reply), headers, payload);
+                self.0.post.send(&subject, Some(reply), headers, payload);
             }
             Err(error) => self.refuse(request, error.into()),
         }
@@ -400,53 +362,9 @@ impl Exchange {
         self.done(&request.ingress, done);
     }
 
-    /// Publishes a message to its one reader, in chunks where the broker does not carry it whole.
-    fn post(&self, subject: &Subject, mut reply: Option<Subject>, headers: HeaderMap, payload: &Bytes) {
-        let limit = self.carried();
-        if payload.len() <= limit {
-            let headers = Some(headers).filter(|headers| !headers.is_empty());
-            return self.publish(subject.clone(), reply, headers, payload.clone());
-        }
-        for (chunk, part) in chunks::cut(ids::unique(), payload, limit) {
-            let mut headers = headers.clone();
-            headers::put_chunk(&mut headers, chunk);
-            // To be told once that nobody listens is enough.
-            self.publish(subject.clone(), reply.take(), Some(headers), part);
-        }
-    }
-
-    /// The message as bytes, if whoever reads it decodes that many.
-    fn written<M: crate::wire::Message>(&self, message: &M) -> Result<Bytes, Fault> {
-        let payload = message.encode()?;
-        if payload.len() <= Limits::default().bytes {
-            Ok(payload)
-        } else {
-            Err(self.too_large::<M>(payload.len()))
-        }
-    }
-
-    /// Bytes of a body that the broker carries whole; headers count towards its limit.
-    fn carried(&self) -> usize {
-        self.0.max_payload.saturating_sub(HEADROOM)
-    }
-
-    fn too_large<M: crate::wire::Message>(&self, size: usize) -> Fault {
-        let message = format!(
-            "{} takes {size} bytes on the wire; this broker carries {} at once, and at most {} are decoded; send less, or raise max_payload in \
-             its configuration",
-            M::NAME,
-            self.carried(),
-            Limits::default().bytes,
-        );
-        Fault::new(Code::TooLarge, message)
-    }
-
     /// Resolves once everything published so far has reached the broker.
     pub async fn flush(&self) {
-        let (flushed, done) = oneshot::channel();
-        if self.0.outgoing.send(Outgoing::Flush(flushed)).is_ok() {
-            let _ = done.await;
-        }
+        self.0.post.flush().await;
     }
 
     fn draw(&self, from: &str) -> f64 {
@@ -465,37 +383,4 @@ pub(crate) fn full_queue(replica: &str) -> Fault {
         Code::Overloaded,
         format!("the queue of replica `{replica}` is full; try again later, or add replicas"),
     )
-}
-
-/// Publishes in order until every exchange is gone, then flushes.
-async fn publish(client: async_nats::Client, mut outgoing: mpsc::UnboundedReceiver<Outgoing>) {
-    while let Some(next) = outgoing.recv().await {
-        let (subject, reply, headers, payload) = match next {
-            Outgoing::Message {
-                subject,
-                reply,
-                headers,
-                payload,
-            } => (subject, reply, headers, payload),
-            Outgoing::Flush(flushed) => {
-                let _ = client.flush().await;
-                let _ = flushed.send(());
-                continue;
-            }
-        };
-        let published = match (reply, headers) {
-            (None, None) => client.publish(subject, payload).await,
-            (None, Some(headers)) => client.publish_with_headers(subject, headers, payload).await,
-            (Some(reply), None) => client.publish_with_reply(subject, reply, payload).await,
-            (Some(reply), Some(headers)) => {
-                client
-                    .publish_with_reply_and_headers(subject, reply, headers, payload)
-                    .await
-            }
-        };
-        if let Err(error) = published {
-            tracing::warn!(%error, "a message was not published");
-        }
-    }
-    let _ = client.flush().await;
 }

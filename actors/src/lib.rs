@@ -54,6 +54,7 @@ pub mod metrics;
 pub mod node;
 pub mod planbook;
 pub mod planner;
+pub mod post;
 pub mod rhythm;
 pub mod router;
 pub mod service;

@@ -114,6 +114,22 @@ pub fn destination_from<'a>(
     )
 }
 
+/// Picks one of the replicas that serve a stage, each as likely as the others, for what the stage's queue group cannot be given: a
+/// living one, or, if none of them has been heard of, any of them, of which the broker says if it is not there. `draw` as in
+/// [`destination`].
+pub fn member<'a>(
+    replicas: impl Iterator<Item = &'a str> + Clone,
+    alive: impl Fn(&str) -> bool,
+    draw: f64,
+) -> Option<&'a str> {
+    let one_of = |count: usize, draw: f64| ((draw * count as f64) as usize).min(count.saturating_sub(1));
+    let mut living = replicas.clone().filter(|id| alive(id));
+    let count = living.clone().count();
+    living
+        .nth(one_of(count, draw))
+        .or_else(|| replicas.clone().nth(one_of(replicas.count(), draw)))
+}
+
 /// The living replicas that have a share, each with the sum of the shares up to and with its own.
 fn summed<R: Copy>(
     shares: impl Iterator<Item = (R, f64)> + Clone,
@@ -311,6 +327,25 @@ mod tests {
         assert_eq!(to("x", ""), Destination::Replica("b"));
         assert_eq!(to("x", "b"), Destination::Replica("a"));
         assert_eq!(to("y", ""), Destination::Replica("a"));
+    }
+
+    #[test]
+    fn a_member_is_a_living_one_or_else_any() {
+        let replicas = ["a", "b", "c"];
+        let chosen = |alive: &[&str], draw| member(replicas.into_iter(), |id| alive.contains(&id), draw);
+        assert_eq!(
+            [0.0, 0.34, 0.99].map(|draw| chosen(&replicas, draw)),
+            [Some("a"), Some("b"), Some("c")]
+        );
+        assert_eq!(
+            [0.0, 0.49, 0.5].map(|draw| chosen(&["a", "c"], draw)),
+            [Some("a"), Some("a"), Some("c")]
+        );
+        assert_eq!(chosen(&[], 0.5), Some("b"), "nobody heard of: any of them");
+        assert_eq!(member(std::iter::empty(), |_| true, 0.5), None);
+        for odd in [1.0, f64::NAN, -1.0] {
+            assert!(chosen(&["b"], odd) == Some("b"), "{odd}");
+        }
     }
 
     #[test]

@@ -4,10 +4,11 @@ use kaskade_plans::gather::Branch;
 
 use super::{Client, Ingress, Kept};
 use crate::{
-    exchange::{Exchange, HEADROOM},
+    exchange::Exchange,
     fault::{Code, Fault},
     headers,
     metrics::Metrics,
+    post::HEADROOM,
     wire::{self, BranchReply, ContentType, Done, DoneResult, InferReply, MAX_HOPS},
 };
 
