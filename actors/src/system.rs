@@ -84,13 +84,14 @@ fn receive(exchange: &Exchange, seat: &Seat, assembler: &mut Assembler, message:
     let payload = match whole(assembler, &message, now, deadline) {
         Ok(Some(payload)) => payload,
         Ok(None) => return,
-        Err(fault) => return refuse(exchange, replica, message, fault),
+        Err(Unreadable { fault, reply }) => return refuse(exchange, replica, &message.subject, reply, fault),
     };
     let request = match StageRequest::decode(&payload) {
         Ok(request) => request,
         Err(error) => {
             let reason = format!("the stage could not read the request: {error}");
-            return refuse(exchange, replica, message, Fault::new(Code::Malformed, reason));
+            let fault = Fault::new(Code::Malformed, reason);
+            return refuse(exchange, replica, &message.subject, message.reply, fault);
         }
     };
     let permit = Arc::clone(&seat.room).try_acquire_owned().ok();
@@ -106,6 +107,12 @@ fn receive(exchange: &Exchange, seat: &Seat, assembler: &mut Assembler, message:
 /// Budget of a stage request whose sender named none, such as a hand-written client: generous, but never unbounded.
 const DEFAULT_BUDGET: Duration = Duration::from_secs(30);
 
+/// A message without a body, why, and who waits for an answer to it.
+pub(crate) struct Unreadable {
+    pub(crate) fault: Fault,
+    reply: Option<Subject>,
+}
+
 /// The body of a message; of one in chunks once the last of them is there.
 ///
 /// # Errors
@@ -115,18 +122,24 @@ pub(crate) fn whole(
     message: &Message,
     now: u64,
     until: u64,
-) -> Result<Option<Bytes>, Fault> {
-    let chunk = message.headers.as_ref().map_or(Ok(None), headers::chunk)?;
-    match chunk {
-        None => Ok(Some(message.payload.clone())),
-        Some(chunk) => Ok(assembler.take(chunk, message.payload.clone(), now, until)?),
-    }
+) -> Result<Option<Bytes>, Unreadable> {
+    let reply = message.reply.clone();
+    let chunk = match message.headers.as_ref().map_or(Ok(None), headers::chunk) {
+        Ok(Some(chunk)) => chunk,
+        Ok(None) => return Ok(Some(message.payload.clone())),
+        Err(fault) => return Err(Unreadable { fault, reply }),
+    };
+    let taken = assembler.take(chunk, message.payload.clone(), reply, now, until);
+    taken.map_err(|spoilt| Unreadable {
+        fault: spoilt.error.into(),
+        reply: spoilt.reply,
+    })
 }
 
 /// The request cannot be read, but the reply subject says where it belongs: `done.<ingress>.<id>`.
-fn refuse(exchange: &Exchange, replica: &str, message: Message, fault: Fault) {
-    tracing::warn!(subject = %message.subject, %fault, "a stage request could not be read");
-    let Some(reply) = message.reply else {
+fn refuse(exchange: &Exchange, replica: &str, subject: &Subject, reply: Option<Subject>, fault: Fault) {
+    tracing::warn!(%subject, %fault, "a stage request could not be read");
+    let Some(reply) = reply else {
         return;
     };
     let result = DoneResult::Fault(fault);

@@ -188,7 +188,7 @@ async fn pump_answers(
                 let reason = format!("the stage's answer could not be read: {error}");
                 Fault::new(Code::BadOutput, reason)
             }),
-            Err(fault) => Err(Fault::new(Code::BadOutput, fault.message)),
+            Err(unreadable) => Err(unreadable.fault),
         };
         let done = done.unwrap_or_else(|fault| Done {
             id,

@@ -2,11 +2,12 @@
 //!
 //! Hidden states of a long context, or a picture on its way through a cascade, may exceed the server's `max_payload`. Chunks go to one
 //! reader (a replica's own subject, or an ingress's), never to a queue group, whose members would each get some of them. A
-//! connection keeps its messages in order, so chunks come in order; one that is lost spoils its message, and whoever owns the
-//! request sends it again.
+//! connection keeps its messages in order, so chunks come in order. One that is lost, as by a broken connection, spoils its message:
+//! whoever waits for it is told as soon as a later chunk comes, and otherwise waits until the budget ends.
 
 use std::collections::BTreeMap;
 
+use async_nats::Subject;
 use bytes::{Bytes, BytesMut};
 use thiserror::Error;
 
@@ -81,8 +82,8 @@ pub enum ChunkError {
         /// The most that is held, bytes.
         limit: usize,
     },
-    /// A chunk before it is missing.
-    #[error("chunk {index} came, and chunk {expected} was due")]
+    /// A chunk before it was lost.
+    #[error("chunk {index} came where chunk {expected} was due: what was between is lost")]
     Gap {
         /// The chunk that came.
         index: u32,
@@ -96,10 +97,20 @@ impl From<ChunkError> for Fault {
         let code = match error {
             ChunkError::TooLarge { .. } => Code::TooLarge,
             ChunkError::Full { .. } => Code::Overloaded,
-            ChunkError::Gap { .. } => Code::Malformed,
+            // Nothing is wrong with the message; it may come whole when it is sent again.
+            ChunkError::Gap { .. } => Code::Unavailable,
         };
         Self::new(code, format!("the message came in chunks, and {error}"))
     }
+}
+
+/// A message that will not become whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spoilt {
+    /// Why.
+    pub error: ChunkError,
+    /// Who waits for it, as far as a chunk that came has said so.
+    pub reply: Option<Subject>,
 }
 
 /// Puts messages together. What it holds is bounded, and given up when its time has passed.
@@ -116,6 +127,7 @@ struct Partial {
     parts: Vec<Bytes>,
     count: u32,
     bytes: usize,
+    reply: Option<Subject>,
     until: u64,
 }
 
@@ -130,29 +142,69 @@ impl Assembler {
         }
     }
 
-    /// Takes a chunk in; with the last one of a message, the message. `now` is the reader's clock and `until` when nobody wants the
-    /// message any more, microseconds: one whose first chunk said a time that has passed makes room for others.
+    /// Takes a chunk in; with the last one of a message, the message. `reply` is the subject that the chunk says to answer to, as only
+    /// the first one does. `now` is the reader's clock and `until` when nobody wants the message any more, microseconds: one whose first
+    /// chunk said a time that has passed makes room for others.
     ///
     /// # Errors
-    /// A [`ChunkError`]; nothing of the message is held any more.
+    /// [`Spoilt`]; nothing of the message is held any more.
     pub fn take(
         &mut self,
         chunk: Chunk,
         bytes: Bytes,
+        reply: Option<Subject>,
         now: u64,
         until: u64,
-    ) -> Result<Option<Bytes>, ChunkError> {
-        let mut partial = match self.partial.remove(&chunk.message) {
+    ) -> Result<Option<Bytes>, Spoilt> {
+        let partial = self.partial.remove(&chunk.message);
+        self.held -= partial.as_ref().map_or(0, |partial| partial.bytes);
+        let mut partial = match partial {
             Some(partial) => partial,
-            None if chunk.index == 0 => self.begin(chunk, bytes.len(), now, until)?,
-            None => {
-                return Err(ChunkError::Gap {
-                    index: chunk.index,
-                    expected: 0,
-                });
-            }
+            None => match self.begin(chunk, bytes.len(), now) {
+                Ok(()) => Partial {
+                    parts: Vec::new(),
+                    count: chunk.count,
+                    bytes: 0,
+                    reply,
+                    until,
+                },
+                Err(error) => return Err(Spoilt { error, reply }),
+            },
         };
-        self.held -= partial.bytes;
+        if let Err(error) = self.add(&mut partial, chunk, bytes) {
+            let reply = partial.reply;
+            return Err(Spoilt { error, reply });
+        }
+        if chunk.index + 1 == chunk.count {
+            return Ok(Some(partial.whole()));
+        }
+        self.held += partial.bytes;
+        self.partial.insert(chunk.message, partial);
+        Ok(None)
+    }
+
+    /// Bytes of messages that are not whole.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Refuses at its first chunk what the claimed number of them would make too large, so that nothing is sent in vain for long.
+    fn begin(&mut self, chunk: Chunk, bytes: usize, now: u64) -> Result<(), ChunkError> {
+        self.give_up(now);
+        if chunk.index != 0 {
+            return Err(ChunkError::Gap {
+                index: chunk.index,
+                expected: 0,
+            });
+        }
+        // The last chunk may be short, the others are as long as the first.
+        if bytes.saturating_mul(chunk.count as usize - 1) > self.largest {
+            return Err(self.too_large(chunk.count));
+        }
+        Ok(())
+    }
+
+    fn add(&self, partial: &mut Partial, chunk: Chunk, bytes: Bytes) -> Result<(), ChunkError> {
         let expected = u32::try_from(partial.parts.len()).unwrap_or(u32::MAX);
         if chunk.index != expected || chunk.count != partial.count {
             return Err(ChunkError::Gap {
@@ -168,32 +220,7 @@ impl Assembler {
             return Err(self.full());
         }
         partial.parts.push(bytes);
-        if chunk.index + 1 == chunk.count {
-            return Ok(Some(partial.whole()));
-        }
-        self.held += partial.bytes;
-        self.partial.insert(chunk.message, partial);
-        Ok(None)
-    }
-
-    /// Bytes of messages that are not whole.
-    pub fn held(&self) -> usize {
-        self.held
-    }
-
-    /// Refuses at its first chunk what the claimed number of them would make too large, so that nothing is sent in vain for long.
-    fn begin(&mut self, chunk: Chunk, bytes: usize, now: u64, until: u64) -> Result<Partial, ChunkError> {
-        self.give_up(now);
-        // The last chunk may be short, the others are as long as the first.
-        if bytes.saturating_mul(chunk.count as usize - 1) > self.largest {
-            return Err(self.too_large(chunk.count));
-        }
-        Ok(Partial {
-            parts: Vec::new(),
-            count: chunk.count,
-            bytes: 0,
-            until,
-        })
+        Ok(())
     }
 
     fn give_up(&mut self, now: u64) {

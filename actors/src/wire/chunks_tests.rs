@@ -16,6 +16,18 @@ fn bytes(size: usize) -> Bytes {
     vec![7; size].into()
 }
 
+fn take(
+    assembler: &mut Assembler,
+    chunk: Chunk,
+    bytes: Bytes,
+    now: u64,
+    until: u64,
+) -> Result<Option<Bytes>, ChunkError> {
+    assembler
+        .take(chunk, bytes, None, now, until)
+        .map_err(|spoilt| spoilt.error)
+}
+
 #[test]
 fn a_header_says_what_it_is_or_nothing() {
     let chunk = of(0xabc, 2, 5);
@@ -38,9 +50,9 @@ fn a_header_says_what_it_is_or_nothing() {
 #[test]
 fn a_missing_chunk_spoils_its_message_and_no_other() {
     let mut assembler = Assembler::new(100, 1_000);
-    assert_eq!(assembler.take(of(1, 0, 3), bytes(4), 0, LATER), Ok(None));
-    assert_eq!(assembler.take(of(2, 0, 2), bytes(4), 0, LATER), Ok(None));
-    let gap = assembler.take(of(1, 2, 3), bytes(4), 0, LATER);
+    assert_eq!(take(&mut assembler, of(1, 0, 3), bytes(4), 0, LATER), Ok(None));
+    assert_eq!(take(&mut assembler, of(2, 0, 2), bytes(4), 0, LATER), Ok(None));
+    let gap = take(&mut assembler, of(1, 2, 3), bytes(4), 0, LATER);
     assert_eq!(
         gap,
         Err(ChunkError::Gap {
@@ -49,18 +61,34 @@ fn a_missing_chunk_spoils_its_message_and_no_other() {
         })
     );
     assert_eq!(
-        assembler.take(of(2, 1, 2), bytes(1), 0, LATER),
+        take(&mut assembler, of(2, 1, 2), bytes(1), 0, LATER),
         Ok(Some(bytes(5)))
     );
     assert_eq!(assembler.held(), 0);
-    let orphan = assembler.take(of(3, 1, 2), bytes(4), 0, LATER);
+    let orphan = take(&mut assembler, of(3, 1, 2), bytes(4), 0, LATER);
     assert!(matches!(orphan, Err(ChunkError::Gap { expected: 0, .. })));
+}
+
+#[test]
+fn who_waits_for_a_spoilt_message_is_known_from_its_first_chunk_and_told_once() {
+    let mut assembler = Assembler::new(100, 1_000);
+    let reply = || Some(Subject::from("done.here.7"));
+    assert_eq!(assembler.take(of(1, 0, 4), bytes(4), reply(), 0, LATER), Ok(None));
+    let spoilt = assembler.take(of(1, 2, 4), bytes(4), None, 0, LATER).unwrap_err();
+    assert_eq!(spoilt.reply, reply());
+    let fault = Fault::from(spoilt.error);
+    assert!(fault.code.retryable(), "{fault}");
+    let rest = assembler.take(of(1, 3, 4), bytes(4), None, 0, LATER).unwrap_err();
+    assert_eq!(
+        rest.reply, None,
+        "a second word would end the next attempt as well"
+    );
 }
 
 #[test]
 fn what_would_be_too_large_is_refused_at_its_first_chunk() {
     let mut assembler = Assembler::new(100, 1_000);
-    let refused = assembler.take(of(1, 0, 12), bytes(10), 0, LATER);
+    let refused = take(&mut assembler, of(1, 0, 12), bytes(10), 0, LATER);
     assert_eq!(
         refused,
         Err(ChunkError::TooLarge {
@@ -70,20 +98,20 @@ fn what_would_be_too_large_is_refused_at_its_first_chunk() {
     );
     assert!(Fault::from(refused.unwrap_err()).message.contains("100 bytes"));
     // One that lies in its first chunk is found out later.
-    assert_eq!(assembler.take(of(2, 0, 3), bytes(1), 0, LATER), Ok(None));
-    assert!(assembler.take(of(2, 1, 3), bytes(100), 0, LATER).is_err());
+    assert_eq!(take(&mut assembler, of(2, 0, 3), bytes(1), 0, LATER), Ok(None));
+    assert!(take(&mut assembler, of(2, 1, 3), bytes(100), 0, LATER).is_err());
     assert_eq!(assembler.held(), 0);
 }
 
 #[test]
 fn what_nobody_wants_any_more_makes_room() {
     let mut assembler = Assembler::new(100, 100);
-    assert_eq!(assembler.take(of(1, 0, 2), bytes(60), 0, 10), Ok(None));
-    let full = assembler.take(of(2, 0, 2), bytes(60), 5, LATER);
+    assert_eq!(take(&mut assembler, of(1, 0, 2), bytes(60), 0, 10), Ok(None));
+    let full = take(&mut assembler, of(2, 0, 2), bytes(60), 5, LATER);
     assert_eq!(full, Err(ChunkError::Full { held: 60, limit: 100 }));
-    assert_eq!(assembler.take(of(3, 0, 2), bytes(60), 10, LATER), Ok(None));
+    assert_eq!(take(&mut assembler, of(3, 0, 2), bytes(60), 10, LATER), Ok(None));
     assert_eq!(assembler.held(), 60);
-    assert!(assembler.take(of(1, 1, 2), bytes(1), 11, LATER).is_err());
+    assert!(take(&mut assembler, of(1, 1, 2), bytes(1), 11, LATER).is_err());
 }
 
 proptest! {
@@ -109,7 +137,7 @@ proptest! {
             let at = picks.next().map_or(open[0], |pick| *pick.get(&open));
             let (chunk, part) = queues[at].pop_front().unwrap();
             prop_assert!(part.len() <= limit);
-            if let Some(message) = assembler.take(chunk, part, 0, LATER).unwrap() {
+            if let Some(message) = take(&mut assembler, chunk, part, 0, LATER).unwrap() {
                 whole.insert(chunk.message, message);
             }
         }
@@ -124,7 +152,7 @@ proptest! {
         let mut assembler = Assembler::new(60, 100);
         for (now, (message, index, count, size, until)) in (0..).zip(chunks) {
             if index < count {
-                let _ = assembler.take(of(message, index, count), bytes(size), now, until);
+                let _ = take(&mut assembler, of(message, index, count), bytes(size), now, until);
             }
             let held: usize = assembler.partial.values().map(|partial| partial.bytes).sum();
             prop_assert_eq!(assembler.held(), held);
