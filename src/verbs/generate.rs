@@ -9,12 +9,10 @@ use anyhow::{Context as _, bail, ensure};
 use kaskade::config::scalar::Size;
 use kaskade::models::Checkpoint;
 use kaskade::models::device::DeviceChoice;
-use kaskade::models::engine::config::{block_bytes, split_for};
 use kaskade::models::engine::{
-    Caching, Decoder, End, Engine, EngineConfig, EngineError, Host, Load, Report, Sampling, families, text,
+    Bounds, Caching, Decoder, End, Engine, EngineConfig, Host, Report, Sampling, families, text,
 };
 use kaskade::models::power::PowerConfig;
-use kaskade::plans::hybrid_cache::{Capacity, Kind, Memory, Mix, Shares};
 use serde::Serialize;
 
 use crate::measure::meter::Meter;
@@ -146,12 +144,13 @@ struct Answer {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let prompts = prompts(&args.prompt)?;
     let mut checkpoint = Checkpoint::open(&args.model).with_context(|| args.model.display().to_string())?;
-    let tokenizer = checkpoint
-        .tokenizer
-        .take()
-        .with_context(|| format!("{} has no tokenizer.json", args.model.display()))?;
-    let tokenizer = text::tokenizer(&tokenizer)?;
+    let tokenizer = checkpoint.tokenizer.take();
     let decoder = families::read(checkpoint)?;
+    let tokenizer = tokenizer.with_context(|| {
+        let dir = args.model.display();
+        format!("{dir} has no tokenizer.json, without which a text cannot be continued; save it there: `tokenizer.save_pretrained(\"{dir}\")`")
+    })?;
+    let tokenizer = text::tokenizer(&tokenizer)?;
     let encoded = prompts
         .iter()
         .map(|prompt| {
@@ -168,7 +167,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .sum();
     let config = configure(args, &decoder, prompts.len(), tokens)?;
     let mut engine = Engine::new(Host, decoder, Some(tokenizer), config)?;
-    engine.throttle(args.offload.link.map(|link| link.bytes() as f64));
     for ((number, tokens), prompt) in (0..).zip(encoded).zip(&prompts) {
         engine
             .submit(number, tokens, args.how.sampling(number))
@@ -219,87 +217,24 @@ fn shortened(prompt: &str) -> String {
     prompt.chars().take(40).collect()
 }
 
-/// All on the device without a bound; with one, as many layers as fit beside the buffers, and the cache in host memory by what the
-/// link and the device are measured to take.
+/// All on the device without a bound; with one, as many layers as fit, and the cache by what is measured.
 fn configure(args: &Args, decoder: &Decoder, requests: usize, tokens: usize) -> anyhow::Result<EngineConfig> {
-    let caching = Caching::from(args.offload.cache);
-    let whole = EngineConfig::resident(decoder, tokens);
-    let Some(budget) = args.offload.device_memory else {
-        ensure!(
-            matches!(args.offload.cache, Cache::Hybrid | Cache::Kv),
-            "without `--device-memory` everything is on the device, and keys and values are what is cached"
-        );
-        return Ok(whole);
-    };
-    let blocks = tokens.div_ceil(BLOCK);
-    let layers = decoder.layers.len();
-    let streamed = EngineConfig {
-        caching,
-        resident_layers: 0,
-        buffer: Mix {
-            act: blocks,
-            kv: blocks,
-        },
+    ensure!(
+        args.offload.device_memory.is_some() || matches!(args.offload.cache, Cache::Hybrid | Cache::Kv),
+        "without `--device-memory` everything is on the device, and keys and values are what is cached"
+    );
+    let bounds = Bounds {
+        caching: args.offload.cache.into(),
+        device_bytes: args.offload.device_memory.map(|budget| budget.bytes()),
+        link: args.offload.link.map(|link| link.bytes() as f64),
         requests,
-        device_bytes: Some(budget.bytes()),
-        capacity: Capacity::default(),
-        ..whole
+        tokens,
     };
-    // What layers take is what is left beside the buffers, which an engine with every layer streamed has.
-    let mut config = streamed.clone();
-    let engine = Engine::new(Host, decoder.clone(), None, streamed)?;
-    engine.throttle(args.offload.link.map(|link| link.bytes() as f64));
-    let left = budget.bytes().saturating_sub(engine.arena().total());
-    let each = engine.streamed_bytes() / layers.max(1) as u64;
-    config.resident_layers = usize::try_from(left / each.max(1))
-        .unwrap_or(usize::MAX)
-        .min(layers);
-    // Host memory is there for any mixture; the mixture is what is decided.
-    config.capacity.host = Mix {
-        act: blocks,
-        kv: blocks,
-    };
-    config.shares = Shares::device_first(match args.offload.cache {
-        Cache::Hybrid => mixture(&mut config, &engine, requests, tokens)?,
-        Cache::Act => 1.0,
-        Cache::Kv | Cache::Tokens => 0.0,
-    });
-    Ok(config)
-}
-
-/// Share of the blocks that hold activations, by what the link and the device are measured to take; half of them where a model is so small
-/// that nothing can be measured.
-fn mixture(
-    config: &mut EngineConfig,
-    engine: &Engine<Host>,
-    requests: usize,
-    tokens: usize,
-) -> anyhow::Result<f64> {
-    let load = Load {
-        requests,
-        mini_batch: requests,
-        tokens: tokens / requests.max(1),
-    };
-    let measured = match engine.measure(&load) {
-        Ok(measured) => measured,
-        Err(EngineError::Costs(error)) => {
-            say(&format!("half of the cache is activations: {error}"));
-            return Ok(0.5);
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let bytes = |kind| block_bytes(engine.spec(), engine.layers(), BLOCK, kind);
-    let memory = Memory {
-        host_bytes: u64::MAX / 2,
-        weight_bytes: 0,
-        device_bytes: 0,
-        kv_block_bytes: bytes(Kind::Kv),
-        act_block_bytes: bytes(Kind::Act),
-    };
-    let blocks = tokens.div_ceil(BLOCK);
-    let split = split_for(Caching::Hybrid, blocks, &memory, &measured.costs);
-    config.costs = Some(measured.costs);
-    Ok(split.context("no mixture of blocks fits")?.shares().act)
+    let fitted = EngineConfig::within(Host, decoder, &bounds)?;
+    if let Some(error) = fitted.unmeasured {
+        say(&format!("half of the cache is activations: {error}"));
+    }
+    Ok(fitted.config)
 }
 
 fn generate(

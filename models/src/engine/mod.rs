@@ -14,6 +14,7 @@
 //! | [`model`] | a model's extents and weights |
 //! | [`families`] | GPT-2, OPT, Llama, GPT-J out of Hugging Face directories |
 //! | [`config`] | what to cache and stream, and what memory that takes |
+//! | [`fitting`] | a configuration for the memory that there is |
 //! | [`sampling`], [`text`] | the next token, and tokens as text |
 //! | [`link`] | the link, throttled where it is not real |
 
@@ -22,6 +23,7 @@ pub mod burned;
 mod cache;
 pub mod config;
 mod error;
+pub mod fitting;
 pub mod families;
 #[cfg(test)]
 mod fixtures;
@@ -46,6 +48,7 @@ use tokenizers::Tokenizer;
 
 pub use config::{Arena, Caching, EngineConfig, OutOfMemory};
 pub use error::EngineError;
+pub use fitting::{Bounds, Fitted};
 pub use host::Host;
 pub use measure::{Load, Measured};
 pub use model::{Decoder, Spec};
