@@ -2,6 +2,7 @@
 //! the simulator and once on real actors with real models in this process.
 
 mod noted;
+mod served;
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -14,13 +15,14 @@ use kaskade::actors::bus::BusConfig;
 use kaskade::models::{CoreShare, Inputs, device};
 use kaskade::plans::gears::peers::{Peer, plan_peer};
 use kaskade::plans::gears::{GearOptions, GearPlan, Simulated, plan_gears};
-use kaskade::plans::plan::{Plan, Sharing, Slo};
-use kaskade::plans::profile::{BatchCost, Profile};
+use kaskade::plans::plan::{Plan, Slo};
+use kaskade::plans::profile::Profile;
 use kaskade::plans::shifting::ShiftConfig;
 use kaskade::plans::simulator::{SimConfig, Simulator};
 use kaskade::plans::trace::{Spacing, Spike, Trace, Zipf};
 
-use self::noted::{Noted, Runs, costs, gap, mean};
+use self::noted::Noted;
+use self::served::{Hops, capacity};
 use crate::data::Samples;
 use crate::family::Family;
 use crate::load::arrivals::{self, Arrivals};
@@ -39,14 +41,6 @@ const PLANS: usize = 15;
 /// Length of a live run, seconds, and of what is sent before and not counted.
 const RUN_S: usize = 10;
 const WARM_UP: Duration = Duration::from_secs(1);
-
-/// What serving adds to the models, as measured here: microseconds.
-#[derive(Debug, Clone, Copy)]
-struct Hops {
-    entry: u64,
-    between: u64,
-    turnaround: u64,
-}
 
 /// An app in this process, and what it is asked.
 struct Bench {
@@ -80,9 +74,10 @@ pub(super) fn run(
         system: "cascadeserve",
         ..Reproduction::default()
     };
-    let (profile, hops) = bench.as_served(&slowed(profile, share))?;
+    let (alone, hops) = bench.as_served(&slowed(profile, share))?;
+    let profile = bench.as_served_together(&alone)?;
     found.assumptions.push(format!(
-        "models compute on {threads} of {cores} cores, each on {share} of one; latencies of batches as measured while serving; {} us between client and service, there and back, {} us between stages, {} us \
+        "models compute on {threads} of {cores} cores, each on {share} of one; latencies of batches as measured while serving together; {} us between client and service, there and back, {} us between stages, {} us \
          between two batches",
         hops.entry, hops.between, hops.turnaround
     ));
@@ -155,54 +150,6 @@ impl Bench {
             .unwrap_or_else(PoisonError::into_inner)
             .figures(length);
         Ok((target, figures))
-    }
-
-    /// The profile with latencies as they are while serving, and what serving adds to them. Requests come as they do later, by
-    /// themselves: who waits for answers leaves the model alone on the processor, and measures a better machine.
-    fn as_served(&self, profile: &Profile) -> anyhow::Result<(Profile, Hops)> {
-        /// Of what a variant carries; the last is more than that, so that batches fill up and follow one another.
-        const SHARES: [f64; 4] = [0.25, 0.5, 0.75, 1.5];
-        const MOST_QPS: f64 = 4000.0;
-        const EACH_S: usize = 4;
-        let mut served = profile.clone();
-        let (mut outside, mut gap_us) = (Vec::new(), 0.0);
-        let mut runs = Vec::new();
-        for variant in &served.variants {
-            let mut plan = appplan::single(&self.app, &variant.name);
-            plan.sharing = Sharing::Exclusive;
-            let mut by_size = Runs::new();
-            for share in SHARES {
-                let rate = (share * capacity(&variant.costs)).min(share * MOST_QPS);
-                let (noted, _) = self.replay(&plan, &Trace::constant(rate, EACH_S)?)?;
-                let seen = noted.seen();
-                for one in seen.iter() {
-                    by_size.entry(one.batch).or_default().push(one.run_us);
-                }
-                if share <= 1.0 {
-                    outside.extend(seen.iter().map(|seen| seen.outside_us));
-                } else {
-                    // Only the largest is sure to be busy all the time; what it costs to begin a batch, it costs all.
-                    gap_us = gap(&seen).unwrap_or(gap_us);
-                }
-            }
-            runs.push(by_size);
-        }
-        for (variant, by_size) in served.variants.iter_mut().zip(&runs) {
-            variant.costs = costs(&variant.costs, by_size);
-        }
-        let entry_us = mean(&outside).context("nothing was answered while serving was measured")?;
-        say(&format!(
-            "serving adds {entry_us:.0} us to a request, and {gap_us:.0} us between two batches"
-        ));
-        Ok((
-            served,
-            Hops {
-                entry: entry_us as u64,
-                // A hop between stages is two mailboxes; entering and leaving are those and the broker twice.
-                between: entry_us as u64 / 6,
-                turnaround: gap_us as u64,
-            },
-        ))
     }
 
     /// Replays a trace on real actors, and notes what replies say.
@@ -283,12 +230,7 @@ impl Bench {
         let plans = self.plans(profile)?;
         let (mut groups, mut all) = (Vec::new(), Vec::new());
         for (number, planned) in (1..).zip(&plans) {
-            let peak = planned
-                .plan
-                .gears
-                .last()
-                .and_then(|gear| gear.load.to_qps)
-                .unwrap_or(100.0);
+            let peak = peak(&planned.plan);
             let mut differences = Vec::new();
             for (name, trace) in traces(0.8 * peak, self.seed)? {
                 let simulated = self.simulated(&planned.plan, profile, &trace, hops)? as f64 / 1e3;
@@ -393,12 +335,10 @@ fn slowed(profile: &Profile, share: f64) -> Profile {
     slowed
 }
 
-/// Requests per second that one replica carries in its largest measured batches.
-fn capacity(costs: &[BatchCost]) -> f64 {
-    costs
-        .iter()
-        .map(|cost| f64::from(cost.batch) / cost.latency_s)
-        .fold(1.0, f64::max)
+/// The highest load that a plan is made for, requests per second.
+fn peak(plan: &Plan) -> f64 {
+    let top = plan.gears.last().and_then(|gear| gear.load.to_qps);
+    top.unwrap_or(100.0)
 }
 
 /// An even load, a spike, and levels that jump about.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use kaskade::actors::wire::Hop;
 use kaskade::models::Inputs;
 use kaskade::plans::profile::BatchCost;
 
@@ -21,9 +22,10 @@ pub(super) type Runs = BTreeMap<u32, Vec<u32>>;
 
 /// From the end of a batch to the beginning of the next, microseconds, while there always was a next one to begin.
 pub(super) fn gap(seen: &[Seen]) -> Option<f64> {
-    let share = |one: &Seen| 1.0 / f64::from(one.batch);
-    let batches: f64 = seen.iter().map(share).sum();
-    let ran_us: f64 = seen.iter().map(|one| share(one) * f64::from(one.run_us)).sum();
+    let share = |hop: &Hop| 1.0 / f64::from(hop.batch.max(1));
+    let hops = seen.iter().flat_map(|one| &one.hops);
+    let batches: f64 = hops.clone().map(share).sum();
+    let ran_us: f64 = hops.map(|hop| share(hop) * f64::from(hop.run_us)).sum();
     let times = seen.iter().map(|one| one.at);
     let elapsed = times.clone().max()?.duration_since(times.min()?);
     Some(((elapsed.as_micros() as f64 - ran_us) / batches).max(0.0))
@@ -67,7 +69,7 @@ pub(super) fn costs(profiled: &[BatchCost], runs: &Runs) -> Vec<BatchCost> {
     all.into_values().collect()
 }
 
-/// Notes what each reply says of its last hop.
+/// Notes what each reply says of its way.
 pub(super) struct Noted {
     asker: Asker,
     inputs: Vec<Inputs>,
@@ -76,8 +78,8 @@ pub(super) struct Noted {
 
 pub(super) struct Seen {
     pub(super) at: Instant,
-    pub(super) batch: u32,
-    pub(super) run_us: u32,
+    /// The stages that it passed.
+    pub(super) hops: Vec<Hop>,
     /// What neither the queue nor the model took.
     pub(super) outside_us: u32,
 }
@@ -108,15 +110,11 @@ impl Target for Noted {
             Ok(reply) => {
                 let took_us = u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX);
                 let inside: u32 = reply.hops.iter().map(|hop| hop.wait_us + hop.run_us).sum();
-                if let Some(last) = reply.hops.last() {
-                    let seen = Seen {
-                        at: Instant::now(),
-                        batch: last.batch,
-                        run_us: last.run_us,
-                        outside_us: took_us.saturating_sub(inside),
-                    };
-                    self.seen().push(seen);
-                }
+                self.seen().push(Seen {
+                    at: Instant::now(),
+                    hops: reply.hops,
+                    outside_us: took_us.saturating_sub(inside),
+                });
                 Outcome::Answered {
                     variant: reply.variant,
                 }
