@@ -100,7 +100,10 @@ pub(crate) fn apart(app: &Path, variant: &str, slice: Slice, batches: &[u32]) ->
         .output()
         .context("a process to measure memory in cannot be started")?;
     let said = String::from_utf8_lossy(&told.stderr);
-    ensure!(told.status.success(), "memory of `{variant}`: {}", said.trim());
+    // It says who it is, as this process will.
+    let said = said.trim();
+    let said = said.strip_prefix("kaskade: ").unwrap_or(said);
+    ensure!(told.status.success(), "memory of `{variant}`: {said}");
     serde_json::from_slice(&told.stdout).context("the process that measured memory said something else")
 }
 

@@ -333,8 +333,8 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
 
 fn moved(moved: &Moved, options: &mut PlacementOptions) -> anyhow::Result<()> {
     if let Some(path) = &moved.channels {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("{} cannot be read; `kaskade channels` writes one", path.display()))?;
         let channels: Channels = serde_json::from_str(&text).with_context(|| {
             format!(
                 "{}: no channels; `kaskade schema channels` says how they are written",

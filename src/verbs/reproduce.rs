@@ -1,5 +1,9 @@
 //! `kaskade reproduce`: a paper's headline comparisons, beside the paper's figures.
 
+use std::path::Path;
+
+use anyhow::Context as _;
+
 use crate::report;
 use crate::reproduce::{Reproduction, cascadeserve, hybridcache, hybridserve, loki};
 
@@ -22,12 +26,29 @@ pub(crate) enum System {
 
 /// Runs and reports.
 pub(crate) fn run(system: &System) -> anyhow::Result<()> {
+    ready(match system {
+        System::CascadeServe(args) => &args.out,
+        System::HybridCache(args) => &args.out,
+        System::HybridServe(args) => &args.out,
+        System::Loki(args) => &args.out,
+    })?;
     match system {
         System::CascadeServe(args) => print(&cascadeserve::run(args)?, args.json),
         System::HybridCache(args) => print(&hybridcache::run(args)?, args.json),
         System::HybridServe(args) => print(&hybridserve::run(args)?, args.json),
         System::Loki(args) => print(&loki::run(args)?, args.json),
     }
+}
+
+/// Whether pictures can be written there is found out before minutes are spent on them.
+fn ready(out: &Path) -> anyhow::Result<()> {
+    let probe = out.join(".kaskade");
+    std::fs::create_dir_all(out)
+        .and_then(|()| std::fs::write(&probe, ""))
+        .and_then(|()| std::fs::remove_file(&probe))
+        .with_context(|| {
+            format!("no picture can be written to {}; name another folder by `--out`", out.display())
+        })
 }
 
 fn print(found: &Reproduction, json: bool) -> anyhow::Result<()> {

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     prompts: Vec<u32>,
     /// Where to write the pictures.
     #[arg(long, value_name = "DIRECTORY", default_value = "reproduction")]
-    out: PathBuf,
+    pub(crate) out: PathBuf,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -86,6 +86,11 @@ pub(super) fn run(app: &Path, length: Duration, seed: u64, found: &mut Reproduct
 impl Bench {
     fn new(file: &Path, length: Duration, seed: u64) -> anyhow::Result<Self> {
         let app = App::load(file)?;
+        ensure!(
+            app.pipeline.is_none(),
+            "`{}` is a pipeline, and this measures a cascade of one task; `kaskade reproduce loki --live` takes pipelines",
+            app.name
+        );
         let beside = file.with_file_name(format!("{}.profile.json", app.name));
         let named = if beside.exists() {
             beside

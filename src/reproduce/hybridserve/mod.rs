@@ -58,7 +58,7 @@ pub(crate) struct Args {
     live_length: Span,
     /// Where to write the pictures.
     #[arg(long, value_name = "DIRECTORY", default_value = "reproduction")]
-    out: PathBuf,
+    pub(crate) out: PathBuf,
     /// Seed of arrivals and searches.
     #[arg(long, default_value_t = 1)]
     seed: u64,

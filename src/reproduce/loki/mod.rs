@@ -66,7 +66,7 @@ pub(crate) struct Args {
     workers: u32,
     /// Where to write the pictures.
     #[arg(long, value_name = "DIRECTORY", default_value = "reproduction")]
-    out: PathBuf,
+    pub(crate) out: PathBuf,
     /// Seed of arrivals and draws.
     #[arg(long, default_value_t = 1)]
     seed: u64,
