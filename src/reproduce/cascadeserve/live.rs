@@ -38,8 +38,11 @@ use crate::{appplan, gearing};
 /// Plans and traces of the comparison, as the paper has them.
 const PLANS: usize = 15;
 
-/// Length of a live run, seconds, and of what is sent before and not counted.
-const RUN_S: usize = 10;
+/// Requests that a live run sends, more or less: of fewer, the 95th percentile is a matter of luck. Runs take as long as that takes, within
+/// bounds, seconds.
+const REQUESTS: f64 = 600.0;
+const RUN_S: std::ops::RangeInclusive<usize> = 10..=40;
+/// What is sent before and not counted.
 const WARM_UP: Duration = Duration::from_secs(1);
 
 /// An app in this process, and what it is asked.
@@ -343,11 +346,12 @@ fn peak(plan: &Plan) -> f64 {
 
 /// An even load, a spike, and levels that jump about.
 fn traces(peak_qps: f64, seed: u64) -> anyhow::Result<[(&'static str, Trace); 3]> {
+    let run_s = ((REQUESTS / (0.6 * peak_qps)) as usize).clamp(*RUN_S.start(), *RUN_S.end());
     let spike = Spike {
         base_qps: peak_qps / 4.0,
         peak_qps,
-        start_s: RUN_S / 2,
-        length_s: RUN_S / 3,
+        start_s: run_s / 2,
+        length_s: run_s / 3,
     };
     let zipf = Zipf {
         peak_qps,
@@ -356,9 +360,9 @@ fn traces(peak_qps: f64, seed: u64) -> anyhow::Result<[(&'static str, Trace); 3]
         hold_s: 2,
     };
     Ok([
-        ("even", Trace::constant(0.6 * peak_qps, RUN_S)?),
-        ("spike", spike.trace(RUN_S)?),
-        ("Zipf", zipf.trace(RUN_S, seed)?),
+        ("even", Trace::constant(0.6 * peak_qps, run_s)?),
+        ("spike", spike.trace(run_s)?),
+        ("Zipf", zipf.trace(run_s, seed)?),
     ])
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 1200, value_parser = clap::value_parser!(u32).range(10..=86_400))]
     seconds: u32,
     /// Compare the simulator with this app, served live in this process, instead: 15 gear plans on 3 traces, and a spike of ten
-    /// times the load (about 12 minutes, on a machine that does nothing else).
+    /// times the load (about 20 minutes, on a machine that does nothing else).
     #[arg(long, value_name = "APP")]
     live: Option<PathBuf>,
     /// Part of a core that each model may take in `--live`; the app's own where absent. Models that are a thousand times smaller than

@@ -98,7 +98,10 @@ impl Bench {
             variant.costs = costs(&before, by_size);
             let ratio = |(one, other): (&BatchCost, &BatchCost)| other.latency_s / one.latency_s;
             if let Some(ratio) = before.iter().zip(&variant.costs).map(ratio).next() {
-                say(&format!("a batch of 1 of `{}` takes {ratio:.2} of its time alone when it serves with others", variant.name));
+                say(&format!(
+                    "a batch of 1 of `{}` takes {ratio:.2} of its time alone when it serves with others",
+                    variant.name
+                ));
             }
         }
         Ok(together)
@@ -107,7 +110,11 @@ impl Bench {
 
 /// Number of variants that a plan serves with.
 fn variants_of(plan: &Plan) -> usize {
-    let mut names: Vec<&str> = plan.placement.iter().map(|replica| replica.variant.as_str()).collect();
+    let mut names: Vec<&str> = plan
+        .placement
+        .iter()
+        .map(|replica| replica.variant.as_str())
+        .collect();
     names.sort_unstable();
     names.dedup();
     names.len()
@@ -116,7 +123,9 @@ fn variants_of(plan: &Plan) -> usize {
 /// The variant that a stage of any gear runs.
 fn variant_of<'a>(plan: &'a Plan, stage: &str) -> Option<&'a str> {
     let mut stages = plan.gears.iter().flat_map(|gear| &gear.wiring.stages);
-    stages.find(|one| one.name == stage).map(|one| one.variant.as_str())
+    stages
+        .find(|one| one.name == stage)
+        .map(|one| one.variant.as_str())
 }
 
 /// Requests per second that one replica carries in its largest measured batches.
