@@ -1,19 +1,50 @@
 //! Labelled samples, ready for a model.
 
+mod texts;
+
 use std::num::NonZeroUsize;
 
 use anyhow::{Context as _, bail, ensure};
 use kaskade::config::data::{DataSet, IdxImages, TsvTexts};
 use kaskade::models::idx::LabelledImages;
 use kaskade::models::{Datatype, Extent, InputSpec, Inputs, Signature, Tensor};
+use serde::Serialize;
+
+use self::texts::Completion;
 
 /// Labelled samples of one set, in its order.
 #[derive(Debug, Clone)]
 pub(crate) struct Samples {
     /// What each request brings.
     pub(crate) inputs: Vec<Inputs>,
-    /// The right class of each.
-    pub(crate) labels: Vec<usize>,
+    /// The right answer to each.
+    pub(crate) labels: Vec<Label>,
+}
+
+/// An answer, right or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Label {
+    /// A class.
+    Class(usize),
+    /// A text, without space around it.
+    Text(String),
+}
+
+impl Label {
+    /// A text as an answer.
+    pub(crate) fn text(text: &str) -> Self {
+        Self::Text(text.trim().to_owned())
+    }
+}
+
+impl std::fmt::Display for Label {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Class(class) => write!(f, "{class}"),
+            Self::Text(text) => write!(f, "{text:?}"),
+        }
+    }
 }
 
 impl Samples {
@@ -36,6 +67,18 @@ impl Samples {
                 let failed = || format!("{} cannot be used", tsv.file.display());
                 let text = std::fs::read_to_string(&tsv.file).with_context(failed)?;
                 Self::from_lines(&text, tsv, signature).with_context(failed)
+            }
+            DataSet::Completions(set) => {
+                let failed = || format!("{} cannot be used", set.file.display());
+                let lines = std::fs::read_to_string(&set.file).with_context(failed)?;
+                let read = texts::from_json_lines(&lines, set).with_context(failed)?;
+                Self::from_completions(read, set.skip, set.take, signature).with_context(failed)
+            }
+            DataSet::Words(set) => {
+                let failed = || format!("{} cannot be used", set.file.display());
+                let text = std::fs::read_to_string(&set.file).with_context(failed)?;
+                let read = texts::words(&text, set).with_context(failed)?;
+                Self::from_completions(read, 0, Some(set.take), signature).with_context(failed)
             }
             DataSet::Scenes(_) => bail!("scenes are samples of a pipeline, and this app has no `[pipeline]`"),
         }
@@ -65,7 +108,7 @@ impl Samples {
             let values: Vec<f32> = pixels.iter().map(|pixel| spec.normalise.apply(*pixel)).collect();
             let tensor = Tensor::from_f32(&input.name, &shape, &values)?;
             samples.inputs.push(vec![tensor]);
-            samples.labels.push(usize::from(label));
+            samples.labels.push(Label::Class(usize::from(label)));
         }
         samples.complete(spec.skip, spec.take, signature)
     }
@@ -80,9 +123,27 @@ impl Samples {
         for (number, line) in (1..).zip(lines.lines()).skip(spec.skip).take(take) {
             let (inputs, label) = parse_line(line).with_context(|| format!("line {number}"))?;
             samples.inputs.push(inputs);
-            samples.labels.push(label);
+            samples.labels.push(Label::Class(label));
         }
         samples.complete(spec.skip, spec.take, signature)
+    }
+
+    /// Texts in the form that a language model takes.
+    fn from_completions(
+        completions: Vec<Completion>,
+        skip: usize,
+        take: Option<NonZeroUsize>,
+        signature: &Signature,
+    ) -> anyhow::Result<Self> {
+        let mut samples = Self {
+            inputs: Vec::new(),
+            labels: Vec::new(),
+        };
+        for Completion { text, answer } in completions {
+            samples.inputs.push(vec![Tensor::from_texts("text", &[&text])?]);
+            samples.labels.push(Label::text(&answer));
+        }
+        samples.complete(skip, take, signature)
     }
 
     /// The samples, if they are as many as were asked for, at least one, and what a model of this signature takes.
@@ -196,7 +257,7 @@ mod tests {
     #[test]
     fn samples_are_cut_normalised_and_shaped() {
         let samples = Samples::from_images(&images(), &spec("skip = 1\ntake = 1"), &signature(&[2])).unwrap();
-        assert_eq!(samples.labels, [8]);
+        assert_eq!(samples.labels, [Label::Class(8)]);
         let tensor = &samples.inputs[0][0];
         assert_eq!(
             (tensor.name.as_str(), tensor.shape.as_slice()),
@@ -232,9 +293,10 @@ mod tests {
             Samples::from_lines(lines, &spec, &signature)
         };
         let samples = read("good\t1\nis it\tyes\t0\n", "").unwrap();
-        assert_eq!(samples.labels, [1, 0]);
+        assert_eq!(samples.labels, [1, 0].map(Label::Class));
         assert_eq!(samples.inputs[1][1].to_texts().unwrap(), ["yes"]);
-        assert_eq!(read("a\t0\nb\t1\n", "skip = 1\ntake = 1").unwrap().labels, [1]);
+        let last = read("a\t0\nb\t1\n", "skip = 1\ntake = 1").unwrap();
+        assert_eq!(last.labels, [Label::Class(1)]);
         for (lines, message) in [
             ("a\t0\nlonely\n", "line 2: has 1 columns"),
             ("a\tgood\n", "`good` is no label"),

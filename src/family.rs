@@ -7,7 +7,9 @@ use anyhow::Context as _;
 use kaskade::App;
 use kaskade::actors::worker::Loader;
 use kaskade::models::device::{self, DeviceChoice};
-use kaskade::models::{Checkpoint, CoreShare, LoadOptions, Loaded, Paced, Slice, load_checkpoint};
+use kaskade::models::{
+    Checkpoint, CoreShare, Generation, LoadOptions, Loaded, Paced, Slice, load_checkpoint,
+};
 use kaskade::plans::plan::{Partition, Replica};
 
 /// The models of one app, smallest to largest.
@@ -28,6 +30,8 @@ pub(crate) struct Member {
     pub(crate) source: Source,
     /// What it may take of a core, on the processor.
     pub(crate) share: CoreShare,
+    /// How it answers if it is a language model.
+    pub(crate) generation: Generation,
 }
 
 /// Where weights are.
@@ -52,6 +56,7 @@ impl Family {
             device: app.device_of(variant),
             source: Source::Directory(variant.dir.clone()),
             share: app.core_share,
+            generation: (&app.generation).into(),
         });
         Self {
             members: members.collect(),
@@ -111,6 +116,7 @@ impl Member {
         let options = LoadOptions {
             name: Some(self.name.clone()),
             slice,
+            generation: self.generation.clone(),
         };
         let loaded = load_checkpoint(checkpoint, &device, &options)?;
         if choice != DeviceChoice::Cpu || self.share == CoreShare::WHOLE {

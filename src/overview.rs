@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use kaskade::actors::meter::EnergyReport;
+use kaskade::actors::metrics::Tokens;
 use kaskade::actors::wire::{Beat, GearShift};
 use kaskade::plans::energy;
 use serde::Serialize;
@@ -195,9 +196,29 @@ fn add_rates<'a>(rows: &mut BTreeMap<&'a str, ModelRow>, first: &'a EnergyReport
         row.requests_per_s += now.requests.saturating_sub(then.requests) as f64 / seconds;
         row.batches_per_s += now.batches.saturating_sub(then.batches) as f64 / seconds;
         row.busy += (now.busy_s - then.busy_s) / seconds;
+        row.made = sum(&row.made, &since(&now.tokens, &then.tokens));
+        row.tokens_per_s += now.tokens.count.saturating_sub(then.tokens.count) as f64 / seconds;
         row.watts = shares
             .get(name.as_str())
             .map(|joules| row.watts.unwrap_or_default() + joules / seconds);
+    }
+}
+
+fn since(now: &Tokens, then: &Tokens) -> Tokens {
+    Tokens {
+        count: now.count.saturating_sub(then.count),
+        first: now.first.saturating_sub(then.first),
+        to_first_us: now.to_first_us.saturating_sub(then.to_first_us),
+        between_us: now.between_us.saturating_sub(then.between_us),
+    }
+}
+
+fn sum(one: &Tokens, other: &Tokens) -> Tokens {
+    Tokens {
+        count: one.count + other.count,
+        first: one.first + other.first,
+        to_first_us: one.to_first_us + other.to_first_us,
+        between_us: one.between_us + other.between_us,
     }
 }
 
@@ -286,12 +307,23 @@ pub(crate) struct ModelRow {
     pub(crate) busy: f64,
     /// Its part of the processes' power, by busy time, watts.
     pub(crate) watts: Option<f64>,
+    /// Tokens made per second, if it is a language model.
+    pub(crate) tokens_per_s: f64,
+    /// What it made lately, if it is a language model.
+    pub(crate) made: Tokens,
 }
 
 impl ModelRow {
     /// Requests per batch.
     pub(crate) fn batch(&self) -> Option<f64> {
         (self.batches_per_s > 0.0).then(|| self.requests_per_s / self.batches_per_s)
+    }
+
+    /// Joules per token that it made.
+    pub(crate) fn joules_per_token(&self) -> Option<f64> {
+        self.watts
+            .filter(|_| self.tokens_per_s > 0.0)
+            .map(|watts| watts / self.tokens_per_s)
     }
 
     /// Joules per request that it ran.

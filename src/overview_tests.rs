@@ -14,7 +14,13 @@ fn report(node: &str, wall_s: f64, busy: &[(&str, f64)]) -> EnergyReport {
             requests: (busy_s * 10.0) as u64,
             batches: (busy_s * 5.0) as u64,
             busy_s: *busy_s,
-            joules: None,
+            tokens: Tokens {
+                count: (busy_s * 100.0) as u64,
+                first: (busy_s * 10.0) as u64,
+                to_first_us: (busy_s * 10.0 * 3e3) as u64,
+                between_us: (busy_s * 90.0 * 2e3) as u64,
+            },
+            ..ModelEnergy::default()
         };
         ((*name).to_owned(), model)
     };
@@ -38,6 +44,22 @@ fn counted(arrived: u64, answered: u64) -> Counts {
         retried: 0,
         processing: Duration::from_millis(10 * answered),
     }
+}
+
+#[test]
+fn tokens_are_told_by_second_and_by_joule_over_all_processes() {
+    let mut overview = Overview::default();
+    for (second, busy) in [(1, 1.0), (3, 2.0)] {
+        for node in ["one", "two"] {
+            overview.energy(at(second), report(node, second as f64, &[("gpt", busy)]));
+        }
+    }
+    let look = overview.look("app", at(3));
+    let row = look.models.first().unwrap();
+    assert!((row.tokens_per_s - 100.0).abs() < 1e-9, "{row:?}");
+    assert!((row.joules_per_token().unwrap() - 0.4).abs() < 1e-9, "{row:?}");
+    assert!((row.made.to_first_s().unwrap() - 3e-3).abs() < 1e-9);
+    assert!((row.made.between_s().unwrap() - 2e-3).abs() < 1e-9);
 }
 
 #[test]

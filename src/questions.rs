@@ -19,7 +19,7 @@ use crate::serving::Asker;
 /// What is asked, and what the right answers are.
 #[derive(Debug, Clone)]
 pub(crate) enum Set {
-    /// One class for each.
+    /// One answer to each.
     Samples(Samples),
     /// The objects in each.
     Scenes(Scenes),
@@ -61,12 +61,9 @@ impl Set {
     fn judge(&self, place: usize, reply: &InferReply) -> (u64, u64) {
         match self {
             Self::Samples(samples) => {
-                let said = answers::logits_of(&reply.outputs).ok();
-                let said = said.and_then(|logits| answers::class_of(&logits));
-                (
-                    u64::from(said.is_some() && said == samples.labels.get(place).copied()),
-                    1,
-                )
+                let said = answers::label_of(&reply.outputs).ok();
+                let right = said.is_some() && said.as_ref() == samples.labels.get(place);
+                (u64::from(right), 1)
             }
             Self::Scenes(scenes) => {
                 let told = scenes.told(reply).unwrap_or_default();

@@ -4,11 +4,12 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use async_nats::HeaderMap;
 use kaskade::App;
 use kaskade::actors::bus::{Bus, BusConfig};
 use kaskade::actors::ingress::IngressConfig;
 use kaskade::actors::node::{Node, NodeConfig};
-use kaskade::actors::wire::InferReply;
+use kaskade::actors::wire::{InferReply, InferRequest};
 use kaskade::actors::worker::WorkerConfig;
 use kaskade::actors::{Client, Fault, subjects};
 use kaskade::models::{Inputs, PowerMeter, device};
@@ -153,6 +154,24 @@ impl Asker {
     /// The app's own fault, or that nobody answered.
     pub(crate) async fn ask(&self, inputs: Inputs) -> Result<InferReply, Fault> {
         self.client.infer(inputs, self.budget).await
+    }
+
+    /// The same, with what is new of the answer each time while it is made.
+    ///
+    /// # Errors
+    /// As [`Asker::ask`].
+    pub(crate) async fn read_along(
+        &self,
+        inputs: Inputs,
+        part: impl FnMut(InferReply),
+    ) -> Result<InferReply, Fault> {
+        let request = InferRequest {
+            inputs,
+            ..InferRequest::default()
+        };
+        self.client
+            .read_along(request, HeaderMap::new(), self.budget, part)
+            .await
     }
 }
 

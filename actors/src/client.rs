@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use async_nats::{HeaderMap, RequestErrorKind};
+use async_nats::{HeaderMap, RequestErrorKind, StatusCode, Subject};
+use bytes::Bytes;
+use futures::StreamExt;
 use kaskade_models::Tensor;
 
 use crate::{
@@ -58,15 +60,7 @@ impl Client {
         headers: HeaderMap,
         budget: Duration,
     ) -> Result<InferReply, Fault> {
-        let payload = request.encode()?;
-        let limit = self.max_payload.saturating_sub(HEADROOM);
-        if payload.len() > limit {
-            let message = format!(
-                "the request takes {} bytes, this broker carries {limit}",
-                payload.len()
-            );
-            return Err(Fault::new(Code::TooLarge, message));
-        }
+        let payload = self.written(request)?;
         let message = async_nats::Request::new()
             .headers(headers)
             .payload(payload)
@@ -76,20 +70,95 @@ impl Client {
             .send_request(self.app.infer(), message)
             .await
             .map_err(|error| match error.kind() {
-                RequestErrorKind::NoResponders => Fault::new(
-                    Code::UnknownApp,
-                    format!(
-                        "nobody serves app `{}` on this broker; is it started, and the name right?",
-                        self.app.name()
-                    ),
-                ),
-                RequestErrorKind::TimedOut => Fault::new(Code::Expired, "no reply came within the budget"),
+                RequestErrorKind::NoResponders => self.nobody(),
+                RequestErrorKind::TimedOut => late(),
                 _ => Fault::new(Code::Unavailable, error.to_string()),
             })?;
-        match headers::fault(reply.headers.as_ref()) {
-            Some(fault) => Err(fault),
-            None => wire::decode_reply(headers::content_type(reply.headers.as_ref())?, &reply.payload),
+        read(&reply)
+    }
+
+    /// Asks a language model, and reads its answer while it is made: `part` gets what is new of it each time, in order. Only the answer
+    /// of a stage that does not pass requests on comes in parts; the whole comes back in any case.
+    ///
+    /// # Errors
+    /// As [`Client::infer`].
+    pub async fn read_along(
+        &self,
+        mut request: InferRequest,
+        mut headers: HeaderMap,
+        budget: Duration,
+        mut part: impl FnMut(InferReply),
+    ) -> Result<InferReply, Fault> {
+        request.parameters.insert("stream".to_owned(), "true".to_owned());
+        headers::put_budget(&mut headers, budget);
+        let payload = self.written(&request)?;
+        let absent = |error: String| Fault::new(Code::Unavailable, error);
+        let inbox: Subject = self.nats.new_inbox().into();
+        let subscribed = self.nats.subscribe(inbox.clone()).await;
+        let mut replies = subscribed.map_err(|error| absent(error.to_string()))?;
+        self.nats
+            .publish_with_reply_and_headers(self.app.infer(), inbox, headers, payload)
+            .await
+            .map_err(|error| absent(error.to_string()))?;
+        let answer = async {
+            while let Some(message) = replies.next().await {
+                if message.status == Some(StatusCode::NO_RESPONDERS) {
+                    return Err(self.nobody());
+                }
+                let reply = read(&message)?;
+                if reply.part.is_none() {
+                    return Ok(reply);
+                }
+                part(reply);
+            }
+            Err(absent("the connection was closed".to_owned()))
+        };
+        let answer = tokio::time::timeout(budget + WAY_BACK, answer).await;
+        answer.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Says that nobody waits any more for the requests of that id (header `Kaskade-Request-Id`, or `id` of the request). They are
+    /// answered with [`Code::Cancelled`]; a language model lets go of them at its next token.
+    ///
+    /// # Errors
+    /// [`Code::Malformed`] for an id that cannot be one; [`Code::Unavailable`] where the connection is closed.
+    pub async fn cancel(&self, id: &str) -> Result<(), Fault> {
+        let mut headers = HeaderMap::new();
+        headers::put_request_id(&mut headers, id)?;
+        self.nats
+            .publish_with_headers(self.app.cancel(), headers, Bytes::new())
+            .await
+            .map_err(|error| Fault::new(Code::Unavailable, error.to_string()))
+    }
+
+    fn written(&self, request: &InferRequest) -> Result<Bytes, Fault> {
+        let payload = request.encode()?;
+        let limit = self.max_payload.saturating_sub(HEADROOM);
+        if payload.len() > limit {
+            let message = format!(
+                "the request takes {} bytes, this broker carries {limit}",
+                payload.len()
+            );
+            return Err(Fault::new(Code::TooLarge, message));
         }
+        Ok(payload)
+    }
+
+    fn nobody(&self) -> Fault {
+        let app = self.app.name();
+        let message = format!("nobody serves app `{app}` on this broker; is it started, and the name right?");
+        Fault::new(Code::UnknownApp, message)
+    }
+}
+
+fn late() -> Fault {
+    Fault::new(Code::Expired, "no reply came within the budget")
+}
+
+fn read(reply: &async_nats::Message) -> Result<InferReply, Fault> {
+    match headers::fault(reply.headers.as_ref()) {
+        Some(fault) => Err(fault),
+        None => wire::decode_reply(headers::content_type(reply.headers.as_ref())?, &reply.payload),
     }
 }
 

@@ -87,6 +87,28 @@ impl Delivery {
         });
     }
 
+    /// Sends what is new of the answer to a client that reads along ([`StageRequest::stream`]): the pieces from `from` up to `until`. The
+    /// answer itself is still owed.
+    pub fn part(&self, outputs: Vec<Tensor>, from: u32, until: u32) {
+        let Some(duty) = &self.duty else { return };
+        let request = &self.request;
+        let done = Done {
+            id: request.id,
+            attempt: request.attempt,
+            branch: request.branch.clone(),
+            stage: request.stage.clone(),
+            replica: duty.replica.clone(),
+            hops: Vec::new(),
+            result: DoneResult::Part { outputs, from, until },
+        };
+        duty.exchange.done(&request.ingress, done);
+    }
+
+    /// Lets go of a request that nobody waits for any more.
+    pub fn let_go(mut self) {
+        self.duty = None;
+    }
+
     /// Answers with a fault.
     pub fn fail(self, fault: Fault) {
         self.finish(DoneResult::Fault(fault));

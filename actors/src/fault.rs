@@ -116,6 +116,10 @@ Please report it with the message and the log around it."
         "A task of a pipeline took longer for this request than its latency budget, and what follows could not make up for it; \
 dropping it now leaves its time to requests that can still be answered in theirs (Loki's early dropping).\n\
 Send it again when the load is lower, add workers, or plan with a looser latency objective; `dropping` in the plan chooses the mechanism."
+    Cancelled "KSK0019" 499 false "The client cancelled it."
+        "Somebody published the request's id (`Kaskade-Request-Id`) to the app's `cancel` subject before an answer was there. A language \
+model stops at its next token; other models finish the batch they are in, and the result is thrown away.\n\
+Nothing is to be done; give requests ids of their own if it was another client's cancellation that hit this one."
 }
 
 impl Code {
@@ -253,7 +257,7 @@ mod tests {
         assert!(ids.is_sorted());
         for code in Code::ALL {
             assert_eq!(Code::from_id(code.id()), Some(*code));
-            assert!([400, 404, 413, 422, 429, 500, 503, 504].contains(&code.status()));
+            assert!([400, 404, 413, 422, 429, 499, 500, 503, 504].contains(&code.status()));
             assert!(code.explain().contains('\n'), "{code} says no cause and remedy");
         }
     }

@@ -84,8 +84,7 @@ impl Context {
     pub fn write(&self) -> Result<HeaderMap, Fault> {
         let mut headers = HeaderMap::new();
         if let Some(id) = &self.request_id {
-            check_request_id(id)?;
-            headers.insert(REQUEST_ID.clone(), value(id)?);
+            put_request_id(&mut headers, id)?;
         }
         if let Some(budget) = self.budget {
             put_budget(&mut headers, budget);
@@ -212,6 +211,16 @@ pub fn chunk(headers: &HeaderMap) -> Result<Option<Chunk>, Fault> {
             "<16 hex digits>/<index>/<count>, the index below the count",
         )),
     }
+}
+
+/// Says which request this is.
+///
+/// # Errors
+/// [`Code::Malformed`] when the id cannot stand in a header.
+pub fn put_request_id(headers: &mut HeaderMap, id: &str) -> Result<(), Fault> {
+    check_request_id(id)?;
+    headers.insert(REQUEST_ID.clone(), value(id)?);
+    Ok(())
 }
 
 /// The request's id.

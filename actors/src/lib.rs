@@ -46,6 +46,7 @@ pub mod discovery;
 pub mod exchange;
 pub mod fault;
 mod fork;
+pub mod generator;
 pub mod headers;
 pub mod ids;
 pub mod ingress;

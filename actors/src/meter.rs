@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     exchange::Exchange,
-    metrics::{Metrics, Reading, VariantCount},
+    metrics::{Metrics, Reading, Tokens, VariantCount},
     wire::Message as _,
 };
 
@@ -60,6 +60,12 @@ pub struct ModelEnergy {
     /// those are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joules: Option<f64>,
+    /// What it made, if it is a language model.
+    #[serde(default)]
+    pub tokens: Tokens,
+    /// Joules per token; unknown where the joules are, and before the first token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joules_per_token: Option<f64>,
 }
 
 impl crate::wire::Message for EnergyReport {
@@ -137,11 +143,14 @@ fn models(variants: &BTreeMap<String, VariantCount>, joules: Option<f64>) -> BTr
         .map(|(name, count)| (name.as_str(), busy_s(count)));
     let shares = energy::attributed(joules, &busy.collect());
     let models = variants.iter().map(|(name, count)| {
+        let joules = shares.get(name.as_str()).copied();
         let model = ModelEnergy {
             requests: count.requests,
             batches: count.batches,
             busy_s: busy_s(count),
-            joules: shares.get(name.as_str()).copied(),
+            joules,
+            tokens: count.tokens,
+            joules_per_token: energy::joules_per_request(joules, count.tokens.count),
         };
         (name.clone(), model)
     });

@@ -46,6 +46,12 @@ pub const FORKED: &str = "kaskade_forked_requests_total";
 pub const FORK_CHILDREN: &str = "kaskade_fork_children_requests_total";
 /// Time the model thread was busy, by variant.
 pub const VARIANT_BUSY: &str = "kaskade_variant_busy_microseconds_total";
+/// Tokens that a language model made, by variant.
+pub const TOKENS: &str = "kaskade_generated_tokens_total";
+/// Answers that have their first token, and the time from their arrival at the replica until then, by variant.
+pub const FIRST_TOKEN: &str = "kaskade_time_to_first_token_microseconds";
+/// Time from each token of an answer to the next, by variant; there are as many as tokens that are not first.
+pub const BETWEEN_TOKENS: &str = "kaskade_time_between_tokens_microseconds";
 
 /// Energy of a process since its start, idle included, joules; what [`crate::meter::EnergyReport`] tells.
 pub const ENERGY: &str = "kaskade_energy_joules_total";
@@ -81,6 +87,56 @@ pub struct VariantCount {
     pub batches: u64,
     /// Time its model threads were busy, microseconds.
     pub busy_us: u64,
+    /// What it made, if it is a language model.
+    #[serde(default)]
+    pub tokens: Tokens,
+}
+
+/// What a language model has made: [`TOKENS`], [`FIRST_TOKEN`] and [`BETWEEN_TOKENS`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tokens {
+    /// Tokens made.
+    pub count: u64,
+    /// Of them, first ones of an answer.
+    pub first: u64,
+    /// Time until the first ones, in sum, microseconds.
+    pub to_first_us: u64,
+    /// Time from one to the next within an answer, in sum, microseconds.
+    pub between_us: u64,
+}
+
+impl Tokens {
+    /// The first token of an answer, so long after its arrival.
+    pub const fn first(after_us: u64) -> Self {
+        Self {
+            count: 1,
+            first: 1,
+            to_first_us: after_us,
+            between_us: 0,
+        }
+    }
+
+    /// Another token of an answer, so long after the one before.
+    pub const fn next(after_us: u64) -> Self {
+        Self {
+            count: 1,
+            first: 0,
+            to_first_us: 0,
+            between_us: after_us,
+        }
+    }
+
+    /// Mean time to the first token, seconds; none before there is one.
+    pub fn to_first_s(&self) -> Option<f64> {
+        (self.first > 0).then(|| self.to_first_us as f64 / self.first as f64 / 1e6)
+    }
+
+    /// Mean time between two tokens, seconds; none before there are two of one answer.
+    pub fn between_s(&self) -> Option<f64> {
+        let further = self.count - self.first.min(self.count);
+        (further > 0).then(|| self.between_us as f64 / further as f64 / 1e6)
+    }
 }
 
 /// The counters at one moment.
@@ -153,13 +209,42 @@ impl Metrics {
     }
 
     pub(crate) fn batch(&self, variant: &str, size: usize, result: &BatchResult) {
+        self.count(variant, |count| {
+            count.requests += size as u64;
+            count.batches += 1;
+            count.busy_us += result.run_us;
+        });
+    }
+
+    /// A step of a language model.
+    pub(crate) fn step(&self, variant: &str, run_us: u64) {
+        self.count(variant, |count| {
+            count.batches += 1;
+            count.busy_us += run_us;
+        });
+    }
+
+    /// Tokens of a language model.
+    pub(crate) fn tokens(&self, variant: &str, tokens: &Tokens) {
+        self.count(variant, |count| {
+            count.tokens.count += tokens.count;
+            count.tokens.first += tokens.first;
+            count.tokens.to_first_us += tokens.to_first_us;
+            count.tokens.between_us += tokens.between_us;
+        });
+    }
+
+    /// An answer of a language model that is whole.
+    pub(crate) fn generated(&self, variant: &str) {
+        self.count(variant, |count| count.requests += 1);
+    }
+
+    fn count(&self, variant: &str, change: impl FnOnce(&mut VariantCount)) {
         if !self.variants.contains_key(variant) {
             self.variants.insert(variant.to_owned(), VariantCount::default());
         }
         if let Some(mut count) = self.variants.get_mut(variant) {
-            count.requests += size as u64;
-            count.batches += 1;
-            count.busy_us += result.run_us;
+            change(&mut count);
         }
     }
 

@@ -38,6 +38,16 @@ pub struct Batch {
     pub started: u64,
 }
 
+/// One finished answer, of a model that is not run batch by batch.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Answered {
+    /// Whose it is.
+    pub delivery: Delivery,
+    /// What the model returned.
+    pub outputs: Vec<Tensor>,
+}
+
 /// Where a result goes next.
 pub(crate) enum Way<'a> {
     /// To the client.
@@ -122,6 +132,14 @@ impl Handler<Batch> for Router {
                 Err(error) => delivery.fail(Fault::from(error)),
             }
         }
+    }
+}
+
+impl Handler<Answered> for Router {
+    type Result = ();
+
+    fn handle(&mut self, Answered { delivery, outputs }: Answered, _: &mut Context<Self>) {
+        self.route(delivery, outputs);
     }
 }
 

@@ -3,6 +3,8 @@
 //! ```text
 //! kaskade.<app>.infer                  requests, replied to            queue group INGRESS_GROUP
 //! kaskade.<app>.submit                 durable requests
+//! kaskade.<app>.cancel                 a client waits no more for a request
+//! kaskade.<app>.abandon                nobody waits for a request of an ingress any more
 //! kaskade.<app>.stage.<stage>          whoever of a stage is free      queue group STAGE_GROUP
 //! kaskade.<app>.replica.<replica>      one replica
 //! kaskade.<app>.done.<ingress>.<id>    a result for the ingress that owns request <id>
@@ -77,6 +79,10 @@ pub enum Route<'a> {
     Infer,
     /// `submit`
     Submit,
+    /// `cancel`
+    Cancel,
+    /// `abandon`
+    Abandon,
     /// `stage.<stage>`
     Stage(&'a str),
     /// `replica.<replica>`
@@ -127,6 +133,16 @@ impl App {
     /// Where durable requests arrive.
     pub fn submit(&self) -> Subject {
         self.plain("submit")
+    }
+
+    /// Where a client says that it waits no more for a request.
+    pub fn cancel(&self) -> Subject {
+        self.plain("cancel")
+    }
+
+    /// Where an ingress says which of its requests nobody waits for any more.
+    pub fn abandon(&self) -> Subject {
+        self.plain("abandon")
     }
 
     /// A stage, whoever serves it.
@@ -220,6 +236,8 @@ impl App {
         let route = match kind {
             "infer" => Route::Infer,
             "submit" => Route::Submit,
+            "cancel" => Route::Cancel,
+            "abandon" => Route::Abandon,
             "gear" => Route::Gear,
             "plan" => Route::Plan,
             "replan" => Route::Replan,

@@ -14,7 +14,7 @@ use std::{
 
 use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
 use async_nats::Subject;
-use futures::future::join_all;
+use futures::{StreamExt, future::join_all};
 use kaskade_models::{Executor, Model};
 use kaskade_plans::{
     liveness::BEAT_PERIOD_US,
@@ -30,12 +30,13 @@ use crate::{
     bus::Bus,
     device::Device,
     exchange::{Exchange, LocalReplica},
+    generator::{Abandon, Generator, GeneratorParts},
     metrics::Metrics,
     planbook::{Adopted, PlanBook},
     router::Router,
     subjects::{self, SubjectError},
     system::{self, Seat},
-    wire::{Beat, Message as _, ReplicaBeat},
+    wire::{Abandoned, Beat, Message as _, ReplicaBeat},
 };
 
 /// Makes the model of a replica. Called on the thread that will run it; the error is shown to the operator.
@@ -79,11 +80,20 @@ pub struct Worker {
     in_place: u64,
 }
 
+/// Who answers a replica's requests.
+#[derive(Clone)]
+enum Server {
+    /// Batch by batch.
+    Batcher(Addr<Batcher>),
+    /// Token by token.
+    Generator(Addr<Generator>),
+}
+
 /// A replica that this worker runs.
 struct Hosted {
     replica: Replica,
     local: LocalReplica,
-    batcher: Addr<Batcher>,
+    server: Server,
     stages: BTreeSet<String>,
     stop: watch::Sender<bool>,
     capacity: usize,
@@ -201,12 +211,16 @@ impl Worker {
 
     fn rebatch(&mut self, adopted: &Adopted, gear: u32) {
         for hosted in self.replicas.values() {
+            // A generator's batch changes with every step; there is no trigger to set.
+            let Server::Batcher(batcher) = &hosted.server else {
+                continue;
+            };
             let device = (adopted.plan.sharing == Sharing::Exclusive).then(|| {
                 let device = self.devices.entry(hosted.replica.device.clone());
                 device.or_default().clone()
             });
             if let Some(batching) = adopted.batching(gear, &hosted.replica.variant) {
-                hosted.batcher.do_send(Rebatch { batching, device });
+                batcher.do_send(Rebatch { batching, device });
             }
         }
     }
@@ -231,20 +245,39 @@ impl Worker {
         let capacity = self.config.queue_capacity;
         let depth = Arc::new(AtomicUsize::new(0));
         let router = Router::new(&replica.variant, self.book.clone(), Arc::clone(&self.metrics)).start();
-        let batcher = Batcher::new(BatcherParts {
-            replica: replica.id.clone(),
-            batching,
-            capacity,
-            executor,
-            router,
-            clock: self.exchange.clock(),
-            depth: Arc::clone(&depth),
-            metrics: Arc::clone(&self.metrics),
-        })
-        .start();
+        let clock = self.exchange.clock();
+        let (told, metrics) = (Arc::clone(&depth), Arc::clone(&self.metrics));
+        let server = if executor.is_continuous() {
+            let generator = Generator::new(GeneratorParts {
+                replica: replica.id.clone(),
+                variant: replica.variant.clone(),
+                executor,
+                router,
+                book: self.book.clone(),
+                clock,
+                depth: told,
+                metrics,
+            });
+            Server::Generator(generator.start())
+        } else {
+            let batcher = Batcher::new(BatcherParts {
+                replica: replica.id.clone(),
+                batching,
+                capacity,
+                executor,
+                router,
+                clock,
+                depth: told,
+                metrics,
+            });
+            Server::Batcher(batcher.start())
+        };
         let local = LocalReplica {
             id: replica.id.clone(),
-            mailbox: batcher.clone().recipient(),
+            mailbox: match &server {
+                Server::Batcher(batcher) => batcher.clone().recipient(),
+                Server::Generator(generator) => generator.clone().recipient(),
+            },
             // Room for a full queue and the batch that runs.
             room: Arc::new(Semaphore::new(capacity + batching.max_batch as usize)),
             depth,
@@ -252,9 +285,12 @@ impl Worker {
         };
         let capacity = local.room.available_permits();
         let (stop, _) = watch::channel(false);
+        if let Server::Generator(generator) = &server {
+            self.hear_abandoned(generator.clone(), stop.subscribe());
+        }
         let hosted = Hosted {
             local,
-            batcher,
+            server,
             stages: BTreeSet::new(),
             stop,
             capacity,
@@ -313,6 +349,30 @@ impl Worker {
             if let Err(error) = system::bind(&bus, &exchange, subject, group, seat, stop).await {
                 tracing::error!(%error, replica, "a replica could not subscribe");
             }
+        }));
+    }
+
+    /// Tells a generator of the requests that nobody waits for any more, as long as it is hosted.
+    fn hear_abandoned(&mut self, generator: Addr<Generator>, mut stop: watch::Receiver<bool>) {
+        let (bus, subject) = (self.bus.clone(), self.exchange.app().abandon());
+        self.subscribing.push(actix::spawn(async move {
+            let mut abandoned = match bus.subscribe(subject, None).await {
+                Ok(abandoned) => abandoned,
+                Err(error) => return tracing::error!(%error, "cancellations are not heard"),
+            };
+            actix::spawn(async move {
+                loop {
+                    let message = tokio::select! {
+                        message = abandoned.next() => message,
+                        _ = stop.wait_for(|stop| *stop) => None,
+                    };
+                    let Some(message) = message else { return };
+                    match Abandoned::decode(&message.payload) {
+                        Ok(Abandoned { ingress, ids }) => generator.do_send(Abandon { ingress, ids }),
+                        Err(error) => tracing::warn!(%error, "a cancellation could not be read"),
+                    }
+                }
+            });
         }));
     }
 

@@ -4,28 +4,44 @@
 //! panic in code that nobody here wrote. So it gets one thread to itself, on which it is built, run and dropped, and
 //! everything that comes out of it is checked before it is anyone's answer.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use thiserror::Error;
 
+use crate::continuous::Progress;
 use crate::device::panic_message;
 use crate::model::{Inputs, Model, ModelError, Outputs, Signature, check_outputs};
 
-/// A model on its own thread, one batch at a time. Dropping it waits for the batch in hand.
+/// A model on its own thread: one batch at a time, or, where it is [`Continuous`](crate::continuous::Continuous), requests that come
+/// and go between its steps. Dropping it waits for the batch or the step in hand.
 #[derive(Debug)]
 pub struct Executor {
     /// Absent only while it is being dropped.
-    jobs: Option<SyncSender<Job>>,
+    jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
     occupied: Arc<AtomicBool>,
     signature: Signature,
+    continuous: bool,
 }
+
+/// What came of one step of a continuous model.
+#[derive(Debug)]
+pub struct Stepped {
+    /// What is new of whom; every `Ok` end has passed [`check_outputs`].
+    pub progress: Vec<Progress>,
+    /// Wall time of the step, microseconds.
+    pub run_us: u64,
+}
+
+/// Whoever hears of steps, on the model's thread.
+type Listener = Box<dyn FnMut(Stepped) + Send>;
 
 /// What came of one batch.
 #[derive(Debug)]
@@ -69,9 +85,24 @@ pub enum SpawnError<E> {
     Thread(std::io::Error),
 }
 
-struct Job {
-    batch: Vec<Inputs>,
-    done: Box<dyn FnOnce(BatchResult) + Send>,
+/// What the model's thread is told.
+enum Job {
+    Batch {
+        batch: Vec<Inputs>,
+        done: Box<dyn FnOnce(BatchResult) + Send>,
+    },
+    Listen(Listener),
+    Submit {
+        number: u64,
+        inputs: Inputs,
+    },
+    Cancel(u64),
+}
+
+/// What is known of a model once it is built.
+struct Known {
+    signature: Signature,
+    continuous: bool,
 }
 
 impl Executor {
@@ -83,7 +114,7 @@ impl Executor {
         name: &str,
         model: impl FnOnce() -> Result<Box<dyn Model>, E> + Send + 'static,
     ) -> Result<Self, SpawnError<E>> {
-        let (jobs, queue) = sync_channel(1);
+        let (jobs, queue) = channel();
         let (report, ready) = sync_channel(1);
         let occupied = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new()
@@ -92,16 +123,20 @@ impl Executor {
                 let occupied = Arc::clone(&occupied);
                 move || match build(model) {
                     Err(error) => drop(report.send(Err(error))),
-                    Ok(model) => {
+                    Ok(mut model) => {
+                        let known = Known {
+                            signature: model.signature(),
+                            continuous: model.continuous().is_some(),
+                        };
                         // Nobody waits for the report if the process is going down.
-                        if report.send(Ok(model.signature())).is_ok() {
+                        if report.send(Ok(known)).is_ok() {
                             serve(model, &queue, &occupied);
                         }
                     }
                 }
             })
             .map_err(SpawnError::Thread)?;
-        let signature = ready.recv().unwrap_or_else(|_| {
+        let known = ready.recv().unwrap_or_else(|_| {
             Err(SpawnError::Panicked {
                 reason: "its thread ended without a word".into(),
             })
@@ -110,13 +145,40 @@ impl Executor {
             jobs: Some(jobs),
             thread: Some(thread),
             occupied,
-            signature,
+            signature: known.signature,
+            continuous: known.continuous,
         })
     }
 
     /// What a request must bring.
     pub fn signature(&self) -> &Signature {
         &self.signature
+    }
+
+    /// Whether requests may come and go between the model's steps: then it is given them by [`Executor::submit`].
+    pub fn is_continuous(&self) -> bool {
+        self.continuous
+    }
+
+    /// Has `listener` called after every step, on the model's thread, which waits for it to return: it should pass on what it hears and
+    /// no more. It takes the place of the one before.
+    pub fn listen(&self, listener: impl FnMut(Stepped) + Send + 'static) {
+        self.tell(Job::Listen(Box::new(listener)));
+    }
+
+    /// Hands over a request under a number unlike every other under way; whoever listens hears what becomes of it, also if the
+    /// model refuses it. Whether the model's thread is there to hear of it.
+    pub fn submit(&self, number: u64, inputs: Inputs) -> bool {
+        self.tell(Job::Submit { number, inputs })
+    }
+
+    /// Ends a request before the model's next step; nobody hears of it any more.
+    pub fn cancel(&self, number: u64) {
+        self.tell(Job::Cancel(number));
+    }
+
+    fn tell(&self, job: Job) -> bool {
+        self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
     }
 
     /// Whether a batch is in hand.
@@ -140,14 +202,13 @@ impl Executor {
         if self.occupied.swap(true, Ordering::AcqRel) {
             return Err(RunError::Busy(batch));
         }
-        let job = Job {
-            batch,
-            done: Box::new(done),
-        };
-        // Whoever holds `occupied` finds the channel empty, so this never blocks.
-        jobs.send(job).map_err(|returned| {
+        let done = Box::new(done);
+        jobs.send(Job::Batch { batch, done }).map_err(|returned| {
             self.occupied.store(false, Ordering::Release);
-            RunError::Stopped(returned.0.batch)
+            match returned.0 {
+                Job::Batch { batch, .. } => RunError::Stopped(batch),
+                _ => RunError::Stopped(Vec::new()),
+            }
         })
     }
 }
@@ -176,17 +237,149 @@ fn build<E>(model: impl FnOnce() -> Result<Box<dyn Model>, E>) -> Result<Box<dyn
 }
 
 fn serve(mut model: Box<dyn Model>, queue: &Receiver<Job>, occupied: &AtomicBool) {
-    while let Ok(Job { batch, done }) = queue.recv() {
-        let result = run(model.as_mut(), &batch);
-        drop(batch);
-        occupied.store(false, Ordering::Release);
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| done(result))) {
-            tracing::error!(
-                reason = panic_message(panic.as_ref()),
-                "the receiver of a batch's result panicked"
-            );
+    let mut desk = Desk::default();
+    while let Some(job) = desk.next(queue) {
+        match job {
+            Some(Job::Batch { batch, done }) => {
+                let result = run(model.as_mut(), &batch);
+                drop(batch);
+                occupied.store(false, Ordering::Release);
+                heard(|| done(result));
+            }
+            Some(Job::Listen(listener)) => desk.listener = Some(listener),
+            Some(Job::Submit { number, inputs }) => desk.submit(model.as_mut(), number, &inputs),
+            Some(Job::Cancel(number)) => desk.cancel(model.as_mut(), number),
+            None => desk.step(model.as_mut()),
         }
     }
+}
+
+/// Calls whoever receives a result, who may panic as well.
+fn heard(receiver: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(receiver)) {
+        tracing::error!(
+            reason = panic_message(panic.as_ref()),
+            "the receiver of a result panicked"
+        );
+    }
+}
+
+/// The requests of a continuous model that are under way.
+#[derive(Default)]
+struct Desk {
+    /// By number, the pieces that each has.
+    under_way: BTreeMap<u64, u32>,
+    listener: Option<Listener>,
+}
+
+impl Desk {
+    /// The next thing to do: a job, or a step where there is none and something is under way. `None` when nobody is left to say more.
+    #[expect(
+        clippy::option_option,
+        reason = "no job is a step, and no more jobs are the end"
+    )]
+    fn next(&self, queue: &Receiver<Job>) -> Option<Option<Job>> {
+        if self.under_way.is_empty() {
+            return queue.recv().ok().map(Some);
+        }
+        match queue.try_recv() {
+            Ok(job) => Some(Some(job)),
+            Err(TryRecvError::Empty) => Some(None),
+            Err(TryRecvError::Disconnected) => None,
+        }
+    }
+
+    fn submit(&mut self, model: &mut dyn Model, number: u64, inputs: &Inputs) {
+        let taken = catch_unwind(AssertUnwindSafe(|| match model.continuous() {
+            Some(model) => model.submit(number, inputs),
+            None => Err(failed("it takes whole batches only".to_owned())),
+        }));
+        match taken.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))) {
+            Ok(()) => {
+                self.under_way.insert(number, 0);
+            }
+            Err(error) => self.tell(vec![ended(number, 0, error)], 0),
+        }
+    }
+
+    fn cancel(&mut self, model: &mut dyn Model, number: u64) {
+        if self.under_way.remove(&number).is_some() {
+            forget(model, number);
+        }
+    }
+
+    fn step(&mut self, model: &mut dyn Model) {
+        let started = Instant::now();
+        let stepped = catch_unwind(AssertUnwindSafe(|| {
+            model.continuous().map(crate::continuous::Continuous::step)
+        }));
+        let run_us = started.elapsed().as_micros() as u64;
+        let progress = match stepped {
+            Ok(progress) => self.known(progress.unwrap_or_default()),
+            Err(panic) => {
+                let lost = std::mem::take(&mut self.under_way);
+                let error = panicked(panic.as_ref());
+                lost.into_iter()
+                    .map(|(number, pieces)| {
+                        forget(model, number);
+                        ended(number, pieces, error.clone())
+                    })
+                    .collect()
+            }
+        };
+        self.tell(progress, run_us);
+    }
+
+    /// What is news of requests that are under way, with ends that can be served.
+    fn known(&mut self, progress: Vec<Progress>) -> Vec<Progress> {
+        let mut news = Vec::with_capacity(progress.len());
+        for mut progress in progress {
+            let Some(pieces) = self.under_way.get_mut(&progress.number) else {
+                continue;
+            };
+            *pieces = progress.pieces;
+            progress.end = progress.end.map(|end| end.and_then(check_outputs));
+            if progress.end.is_some() {
+                self.under_way.remove(&progress.number);
+            }
+            news.push(progress);
+        }
+        news
+    }
+
+    fn tell(&mut self, progress: Vec<Progress>, run_us: u64) {
+        if let Some(listener) = &mut self.listener {
+            heard(|| listener(Stepped { progress, run_us }));
+        }
+    }
+}
+
+/// Has a model let go of a request, whatever state it is in.
+fn forget(model: &mut dyn Model, number: u64) {
+    let forgotten = catch_unwind(AssertUnwindSafe(|| {
+        if let Some(model) = model.continuous() {
+            model.cancel(number);
+        }
+    }));
+    if let Err(panic) = forgotten {
+        tracing::error!(
+            reason = panic_message(panic.as_ref()),
+            "cancelling a request panicked"
+        );
+    }
+}
+
+fn ended(number: u64, pieces: u32, error: ModelError) -> Progress {
+    Progress {
+        number,
+        pieces,
+        part: Outputs::new(),
+        end: Some(Err(error)),
+    }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> ModelError {
+    failed(format!("it panicked: {}", panic_message(panic)))
 }
 
 fn run(model: &mut dyn Model, batch: &[Inputs]) -> BatchResult {
@@ -194,9 +387,8 @@ fn run(model: &mut dyn Model, batch: &[Inputs]) -> BatchResult {
     let outputs = if batch.is_empty() {
         Vec::new()
     } else {
-        catch_unwind(AssertUnwindSafe(|| model.run(batch))).unwrap_or_else(|panic| {
-            vec![Err(failed(format!("it panicked: {}", panic_message(panic.as_ref())))); batch.len()]
-        })
+        catch_unwind(AssertUnwindSafe(|| model.run(batch)))
+            .unwrap_or_else(|panic| vec![Err(panicked(panic.as_ref())); batch.len()])
     };
     let (run_us, cpu) = (
         started.elapsed().as_micros() as u64,

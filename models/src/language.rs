@@ -2,15 +2,20 @@
 
 use std::collections::BTreeMap;
 
+use burn::tensor::Device;
 use tokenizers::Tokenizer;
 
-use crate::checkpoint::{Checkpoint, LoadError};
+use crate::checkpoint::{Checkpoint, LoadError, Tally};
 use crate::continuous::{Continuous, Progress};
+use crate::engine::burned::Burn;
 use crate::engine::math::Math;
 use crate::engine::{
-    Bounds, Caching, Decoder, End, Engine, EngineConfig, EngineError, Event, Sampling, families, text,
+    Bounds, Caching, Decoder, End, Engine, EngineConfig, EngineError, Event, Host, Sampling, families, text,
 };
+use crate::families::host::is_host;
+use crate::families::{LoadOptions, Loaded, ModelInfo, Task};
 use crate::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
+use crate::slice::Slice;
 use crate::tensor::{Datatype, Tensor};
 
 /// Stop texts of one request.
@@ -66,27 +71,71 @@ struct Answer {
     confidence: f32,
 }
 
+/// Takes a language model out of a checkpoint and onto a device.
+///
+/// # Errors
+/// [`LoadError`], naming the file and within it the key or tensor; [`LoadError::NotServed`] where the device has too little memory.
+pub(crate) fn load(
+    checkpoint: Checkpoint,
+    device: &Device,
+    options: &LoadOptions,
+    architecture: &'static str,
+) -> Result<Loaded, LoadError> {
+    if options.slice != Slice::WHOLE {
+        return Err(LoadError::NotSliced {
+            architecture,
+            of: options.slice.of(),
+        });
+    }
+    let name = options.name.clone().unwrap_or_else(|| checkpoint.name.clone());
+    let generation = &options.generation;
+    let (model, tally): (Box<dyn Model>, Tally) = if is_host(device) {
+        let (model, tally) = LanguageModel::new(Host, checkpoint, generation)?;
+        (Box::new(model), tally)
+    } else {
+        let device = device.clone();
+        let (model, tally) = LanguageModel::new(Burn { device }, checkpoint, generation)?;
+        (Box::new(model), tally)
+    };
+    Ok(Loaded {
+        model,
+        info: ModelInfo {
+            name,
+            architecture: architecture.to_owned(),
+            parameters: tally.parameters,
+            weight_bytes: tally.bytes,
+            task: Task::Generation,
+            labels: Vec::new(),
+        },
+    })
+}
+
 impl<M: Math + Clone> LanguageModel<M> {
-    /// Takes a language model out of a checkpoint.
+    /// Takes a language model out of a checkpoint; how many weights it has.
     ///
     /// # Errors
     /// [`LoadError`], naming the file and within it the key or tensor; [`LoadError::NotServed`] where the device has too little memory.
-    pub fn new(math: M, mut checkpoint: Checkpoint, generation: &Generation) -> Result<Self, LoadError> {
+    pub fn new(
+        math: M,
+        mut checkpoint: Checkpoint,
+        generation: &Generation,
+    ) -> Result<(Self, Tally), LoadError> {
         let name = checkpoint.name.clone();
         let tokenizer = checkpoint.tokenizer.take();
         let tokenizer = tokenizer.as_ref().map(text::tokenizer).transpose()?;
-        let decoder = families::read(checkpoint)?;
+        let (decoder, tally) = families::read_counted(checkpoint)?;
         let refused = |error: EngineError| LoadError::NotServed {
             name: name.clone(),
             reason: error.to_string(),
         };
         let config = configure(math.clone(), &decoder, generation).map_err(refused)?;
         let engine = Engine::new(math, decoder, tokenizer, config).map_err(|error| refused(error.into()))?;
-        Ok(Self {
+        let model = Self {
             engine,
             sampling: generation.sampling.clone(),
             answers: BTreeMap::new(),
-        })
+        };
+        Ok((model, tally))
     }
 }
 
@@ -101,7 +150,10 @@ impl<M: Math> LanguageModel<M> {
                 .map(|id| u32::try_from(id).map_err(|_| bad("input_ids", format!("{id} is no token"))))
                 .collect(),
             (Some(_), Some(_)) => Err(bad("input_ids", "it comes beside `text`; send one of the two")),
-            (None, None) => Err(bad("text", "it is absent, and so is `input_ids`; send one of the two")),
+            (None, None) => Err(bad(
+                "text",
+                "it is absent, and so is `input_ids`; send one of the two",
+            )),
         }
     }
 
@@ -152,15 +204,17 @@ impl<M: Math> LanguageModel<M> {
 
     /// The device failed: nobody's answer goes on.
     fn fail_all(&mut self, error: &EngineError) -> Vec<Progress> {
-        let failed = std::mem::take(&mut self.answers).into_iter().map(|(number, answer)| {
-            self.engine.cancel(number);
-            Progress {
-                number,
-                pieces: u32::try_from(answer.tokens.len()).unwrap_or(u32::MAX),
-                part: Outputs::new(),
-                end: Some(Err(failed(error))),
-            }
-        });
+        let failed = std::mem::take(&mut self.answers)
+            .into_iter()
+            .map(|(number, answer)| {
+                self.engine.cancel(number);
+                Progress {
+                    number,
+                    pieces: u32::try_from(answer.tokens.len()).unwrap_or(u32::MAX),
+                    part: Outputs::new(),
+                    end: Some(Err(failed(error))),
+                }
+            });
         failed.collect()
     }
 }
@@ -202,9 +256,10 @@ impl<M: Math> Continuous for LanguageModel<M> {
         self.engine
             .submit(number, prompt, sampling)
             .map_err(|error| match error {
-                EngineError::Refused(_) | EngineError::Token { .. } => {
-                    bad(inputs.first().map_or("text", |input| input.name.as_str()), error.to_string())
-                }
+                EngineError::Refused(_) | EngineError::Token { .. } => bad(
+                    inputs.first().map_or("text", |input| input.name.as_str()),
+                    error.to_string(),
+                ),
                 EngineError::Sampling(_) => bad("max_tokens", error.to_string()),
                 EngineError::NoTokenizer => bad("stop", error.to_string()),
                 other => failed(&other),
@@ -220,7 +275,11 @@ impl<M: Math> Continuous for LanguageModel<M> {
 
     fn step(&mut self) -> Vec<Progress> {
         match self.engine.step() {
-            Ok(report) => report.events.into_iter().filter_map(|event| self.take(event)).collect(),
+            Ok(report) => report
+                .events
+                .into_iter()
+                .filter_map(|event| self.take(event))
+                .collect(),
             Err(error) => self.fail_all(&error),
         }
     }
@@ -256,7 +315,10 @@ impl<M: Math> Model for LanguageModel<M> {
         }
         while !self.answers.is_empty() {
             for Progress { number, end, .. } in self.step() {
-                if let Some(place) = usize::try_from(number).ok().and_then(|number| results.get_mut(number)) {
+                if let Some(place) = usize::try_from(number)
+                    .ok()
+                    .and_then(|number| results.get_mut(number))
+                {
                     *place = end.or(place.take());
                 }
             }
@@ -266,7 +328,10 @@ impl<M: Math> Model for LanguageModel<M> {
                 reason: "the engine let go of the request without an answer".into(),
             })
         };
-        results.into_iter().map(|result| result.unwrap_or_else(missing)).collect()
+        results
+            .into_iter()
+            .map(|result| result.unwrap_or_else(missing))
+            .collect()
     }
 
     fn continuous(&mut self) -> Option<&mut dyn Continuous> {
@@ -275,7 +340,11 @@ impl<M: Math> Model for LanguageModel<M> {
 }
 
 /// As many tokens as the cache's memory holds, and at least one request as long as the context.
-fn configure<M: Math>(math: M, decoder: &Decoder, generation: &Generation) -> Result<EngineConfig, EngineError> {
+fn configure<M: Math>(
+    math: M,
+    decoder: &Decoder,
+    generation: &Generation,
+) -> Result<EngineConfig, EngineError> {
     let resident = EngineConfig::resident(decoder, 0);
     let block = resident.block_tokens;
     let block_bytes = crate::engine::config::block_bytes(
@@ -287,7 +356,10 @@ fn configure<M: Math>(math: M, decoder: &Decoder, generation: &Generation) -> Re
     let blocks = usize::try_from(generation.cache_bytes / block_bytes.max(1)).unwrap_or(usize::MAX);
     let requests = generation.requests.max(1);
     let context = decoder.spec.context.next_multiple_of(block);
-    let tokens = blocks.saturating_mul(block).min(requests.saturating_mul(context)).max(context);
+    let tokens = blocks
+        .saturating_mul(block)
+        .min(requests.saturating_mul(context))
+        .max(context);
     let bounds = Bounds {
         caching: Caching::Hybrid,
         device_bytes: generation.device_bytes,
@@ -316,7 +388,10 @@ fn tokens_of(text: &Tensor, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, M
 }
 
 fn one<T: Copy>(input: &Tensor, values: &[T]) -> Result<T, ModelError> {
-    values.first().copied().ok_or_else(|| bad(&input.name, "it is empty"))
+    values
+        .first()
+        .copied()
+        .ok_or_else(|| bad(&input.name, "it is empty"))
 }
 
 fn count(input: &Tensor) -> Result<usize, ModelError> {

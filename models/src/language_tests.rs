@@ -1,5 +1,12 @@
+use std::path::Path;
+
 use super::*;
-use crate::engine::{Host, fixtures};
+use crate::engine::Host;
+
+/// A small random GPT-2 that transformers saved.
+fn checkpoint() -> Checkpoint {
+    Checkpoint::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gpt2")).unwrap()
+}
 
 fn model(change: impl FnOnce(&mut Generation)) -> LanguageModel<Host> {
     let mut generation = Generation {
@@ -10,7 +17,7 @@ fn model(change: impl FnOnce(&mut Generation)) -> LanguageModel<Host> {
         ..Generation::default()
     };
     change(&mut generation);
-    LanguageModel::new(Host, fixtures::checkpoint("gpt2"), &generation).unwrap()
+    LanguageModel::new(Host, checkpoint(), &generation).unwrap().0
 }
 
 fn text(text: &str) -> Tensor {
@@ -141,6 +148,9 @@ fn a_small_cache_makes_requests_wait_and_a_device_too_small_is_refused() {
         device_bytes: Some(1000),
         ..Generation::default()
     };
-    let refused = LanguageModel::new(Host, fixtures::checkpoint("gpt2"), &generation).err();
-    assert!(matches!(refused, Some(LoadError::NotServed { .. })), "{refused:?}");
+    let refused = LanguageModel::new(Host, checkpoint(), &generation).err();
+    assert!(
+        matches!(refused, Some(LoadError::NotServed { .. })),
+        "{refused:?}"
+    );
 }

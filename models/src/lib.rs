@@ -19,12 +19,14 @@
 //! | [`slice`](mod@slice) | models cut by layers |
 
 pub mod checkpoint;
+pub mod continuous;
 pub mod device;
 pub mod engine;
 pub mod executor;
 pub mod families;
 pub mod fixtures;
 pub mod idx;
+pub mod language;
 pub mod manifest;
 pub mod memory;
 pub mod model;
@@ -37,9 +39,11 @@ pub mod tensor;
 /// Where a model's tensors live and compute: burn's device, chosen at run time.
 pub use burn::tensor::Device;
 pub use checkpoint::{Checkpoint, LoadError};
+pub use continuous::{Continuous, Progress};
 pub use device::{DeviceChoice, DeviceError, DeviceInfo};
-pub use executor::{BatchResult, Executor, RunError, SpawnError};
+pub use executor::{BatchResult, Executor, RunError, SpawnError, Stepped};
 pub use families::{LoadOptions, Loaded, ModelInfo, Task, load, load_checkpoint};
+pub use language::Generation;
 pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, check_outputs};
 pub use pace::{CoreShare, Paced};
 pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};

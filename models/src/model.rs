@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use crate::continuous::Continuous;
 use crate::tensor::{Datatype, Tensor, TensorError};
 
 /// What one request brings: its input tensors, without a batch dimension.
@@ -22,6 +23,11 @@ pub trait Model: Send {
 
     /// Runs one batch: one result per request, in the same order. A request that cannot be answered fails alone.
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>>;
+
+    /// The same model for requests that come and go between its steps; `None` for one that answers whole batches only.
+    fn continuous(&mut self) -> Option<&mut dyn Continuous> {
+        None
+    }
 }
 
 /// The inputs that a model takes.

@@ -13,6 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::continuous::{Continuous, Progress};
 use crate::model::{Inputs, Model, ModelError, Outputs, Signature};
 
 /// The part of one core that a model may use, above 0 and up to 1.
@@ -89,18 +90,51 @@ impl Paced {
     }
 }
 
+impl Paced {
+    /// Computes, and rests as the share demands.
+    fn rested<T>(&mut self, compute: impl FnOnce(&mut dyn Model) -> T) -> T {
+        self.stay_alone();
+        let (started, used) = (Instant::now(), thread_time());
+        let computed = compute(self.model.as_mut());
+        let used = thread_time().saturating_sub(used);
+        thread::sleep(self.share.rest(used, started.elapsed()));
+        computed
+    }
+}
+
 impl Model for Paced {
     fn signature(&self) -> Signature {
         self.model.signature()
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        self.stay_alone();
-        let (started, used) = (Instant::now(), thread_time());
-        let outputs = self.model.run(batch);
-        let used = thread_time().saturating_sub(used);
-        thread::sleep(self.share.rest(used, started.elapsed()));
-        outputs
+        self.rested(|model| model.run(batch))
+    }
+
+    fn continuous(&mut self) -> Option<&mut dyn Continuous> {
+        self.model.continuous().is_some().then_some(self)
+    }
+}
+
+impl Continuous for Paced {
+    fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
+        match self.model.continuous() {
+            Some(model) => model.submit(number, inputs),
+            None => Err(ModelError::Failed {
+                reason: "it takes whole batches only".into(),
+            }),
+        }
+    }
+
+    fn cancel(&mut self, number: u64) {
+        if let Some(model) = self.model.continuous() {
+            model.cancel(number);
+        }
+    }
+
+    fn step(&mut self) -> Vec<Progress> {
+        self.rested(|model| model.continuous().map(Continuous::step))
+            .unwrap_or_default()
     }
 }
 

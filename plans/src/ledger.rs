@@ -354,6 +354,11 @@ impl<T> Ledger<T> {
             .map(|entry| entry.deadline.saturating_sub(now))
     }
 
+    /// The requests without a reply, in order of admission.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.entries.iter().map(|(id, entry)| (*id, &entry.kept))
+    }
+
     /// Number of requests without a reply.
     pub fn len(&self) -> usize {
         self.entries.len()

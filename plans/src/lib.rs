@@ -63,6 +63,7 @@ pub mod pipeline;
 pub mod placement;
 pub mod plan;
 pub mod profile;
+pub mod reading;
 pub mod rerouting;
 pub mod routing;
 pub mod run_time;

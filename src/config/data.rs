@@ -34,6 +34,55 @@ pub enum DataSet {
     Tsv(TsvTexts),
     /// Images with several objects each, as two IDX files: what a pipeline is measured on.
     Scenes(Scenes),
+    /// Texts and what should come of them, as JSON lines: questions and answers, or any task put into words.
+    Completions(Completions),
+    /// A running text, some of whose words are to be foretold from what stands before them, in the manner of LAMBADA.
+    Words(Words),
+}
+
+/// One sample per line: an object with `text`, and with `answer`, the text that should come of it. Space around an answer does not count.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Completions {
+    /// The file, relative to this one or to a folder that an environment variable names: `$NAME/test.jsonl`.
+    pub file: PathBuf,
+    /// First line used.
+    #[serde(default)]
+    pub skip: usize,
+    /// Number of lines used; all that follow where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub take: Option<NonZeroUsize>,
+}
+
+/// Words of a running text, evenly spaced over a part of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Words {
+    /// The file, relative to this one or to a folder that an environment variable names: `$NAME/text.txt`.
+    pub file: PathBuf,
+    /// Where the part begins, as a share of the text; it begins with the next line.
+    #[serde(default = "beginning")]
+    pub from: Finite,
+    /// Where it ends, as a share of the text.
+    #[serde(default = "end")]
+    pub to: Finite,
+    /// Number of words to foretell.
+    pub take: NonZeroUsize,
+    /// Most characters before a word that a model is shown; they begin with a line.
+    #[serde(default = "context")]
+    pub context: NonZeroUsize,
+}
+
+fn beginning() -> Finite {
+    Finite::ZERO
+}
+
+fn end() -> Finite {
+    Finite::ONE
+}
+
+fn context() -> NonZeroUsize {
+    NonZeroUsize::MIN.saturating_add(399)
 }
 
 /// Images and labels as two IDX files of unsigned bytes.
@@ -172,6 +221,19 @@ impl DataSets {
                     missing(format!("{name}.idx.labels"), &idx.labels),
                 ],
                 DataSet::Tsv(tsv) => vec![missing(format!("{name}.tsv.file"), &tsv.file)],
+                DataSet::Completions(set) => vec![missing(format!("{name}.completions.file"), &set.file)],
+                DataSet::Words(set) => {
+                    let empty = !(0.0 <= set.from.get() && set.from < set.to && set.to.get() <= 1.0);
+                    let part = format!(
+                        "{name}.words: from {} to {} is no part of a text; take shares from 0 to 1",
+                        set.from.get(),
+                        set.to.get()
+                    );
+                    vec![
+                        missing(format!("{name}.words.file"), &set.file),
+                        empty.then_some(part),
+                    ]
+                }
                 DataSet::Scenes(scenes) => vec![
                     missing(format!("{name}.scenes.images"), &scenes.images),
                     missing(format!("{name}.scenes.objects"), &scenes.objects),
@@ -188,6 +250,8 @@ impl DataSet {
         match self {
             Self::Idx(idx) => variable_of(&idx.images).or(variable_of(&idx.labels)),
             Self::Tsv(tsv) => variable_of(&tsv.file),
+            Self::Completions(set) => variable_of(&set.file),
+            Self::Words(set) => variable_of(&set.file),
             Self::Scenes(scenes) => variable_of(&scenes.images).or(variable_of(&scenes.objects)),
         }
     }
@@ -196,6 +260,8 @@ impl DataSet {
         match self {
             Self::Idx(idx) => vec![&mut idx.images, &mut idx.labels],
             Self::Tsv(tsv) => vec![&mut tsv.file],
+            Self::Completions(set) => vec![&mut set.file],
+            Self::Words(set) => vec![&mut set.file],
             Self::Scenes(scenes) => vec![&mut scenes.images, &mut scenes.objects],
         }
     }

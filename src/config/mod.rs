@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`scalar`] | names, lengths of time, sizes and powers that cannot hold nonsense |
 //! | [`data`] | where labelled samples come from |
+//! | [`generation`] | how language models answer, and what memory they get |
 //! | [`power`] | where joules are read from |
 //! | [`planner`] | who makes other plans while an app serves |
 //! | [`pipeline`] | the tasks of an app that is a pipeline, and who plans it |
@@ -12,6 +13,7 @@
 //! the files they name, is checked by [`App::problems`], which reports everything it finds.
 
 pub mod data;
+pub mod generation;
 pub mod pipeline;
 pub mod planner;
 pub mod power;
@@ -30,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use data::DataSets;
+use generation::GenerationRule;
 use pipeline::PipelineRule;
 use planner::{GearPolicy, PlannerRule};
 use power::Power;
@@ -77,6 +80,9 @@ pub struct App {
     /// When a replica's queue becomes a batch, in plans that are made here.
     #[serde(default)]
     pub batching: BatchingRule,
+    /// How language models answer, where a request does not say otherwise.
+    #[serde(default)]
+    pub generation: GenerationRule,
     /// What the doors let in.
     #[serde(default)]
     pub ingress: Ingress,
@@ -101,6 +107,8 @@ pub enum Task {
     Classification,
     /// The first and last token of an answer in a context, from two rows of scores.
     QuestionAnswering,
+    /// A text that goes on from the request's, token by token.
+    Generation,
 }
 
 impl Task {
@@ -109,6 +117,8 @@ impl Task {
         match self {
             Self::Classification => Estimator::MaxSquared,
             Self::QuestionAnswering => Estimator::Span,
+            // The engine takes the strongest tokens' confidence at each step, and gives the least of an answer's.
+            Self::Generation => Estimator::Given,
         }
     }
 }
@@ -397,6 +407,13 @@ impl App {
             }
         }
         problems.extend(self.data.problems());
+        problems.extend(self.generation.problems());
+        if self.task == Task::Generation && self.estimator() != Estimator::Given {
+            problems.push(
+                "confidence: a language model gives its own, from the strongest tokens of every step; leave it out"
+                    .to_owned(),
+            );
+        }
         match &self.plan {
             PlanSource::Single(name) if !self.variants.iter().any(|variant| variant.name == *name) => {
                 problems.push(format!("plan.single: `{name}` is none of the variants"));

@@ -139,6 +139,11 @@ impl Size {
     /// One mebibyte, the payload limit of a nats-server that nobody configured.
     pub const MEBIBYTE: Self = Self(1 << 20);
 
+    /// That many mebibytes.
+    pub const fn mebibytes(count: u64) -> Self {
+        Self(count.saturating_mul(1 << 20))
+    }
+
     /// That many gigabytes, of 10^9 bytes.
     pub const fn gigabytes(count: u64) -> Self {
         Self(count.saturating_mul(1_000_000_000))
@@ -272,6 +277,9 @@ pub struct Finite(f64);
 impl Finite {
     /// Zero.
     pub const ZERO: Self = Self(0.0);
+
+    /// One.
+    pub const ONE: Self = Self(1.0);
 
     /// The number.
     pub const fn get(self) -> f64 {

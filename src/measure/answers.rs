@@ -2,11 +2,17 @@
 
 use anyhow::{Context as _, ensure};
 use kaskade::models::{Inputs, Model, Tensor};
-use kaskade::plans::confidence::{self, Calibration, Estimator, Label, Labelled, Scores};
+use kaskade::plans::confidence::{self, Calibration, Estimator, Labelled, Scores};
 use kaskade::plans::profile::{BeforeAfter, Validation};
+
+use crate::data::Label;
 
 /// The output that classes are read from, as Hugging Face names it.
 pub(crate) const LOGITS: &str = "logits";
+
+/// The outputs of a language model: what it says, and how sure it is of that.
+const TEXT: &str = "text";
+const CONFIDENCE: &str = "confidence";
 
 /// Requests per batch: here only the answers count.
 const BATCH: usize = 32;
@@ -22,74 +28,139 @@ pub(crate) struct Answers {
     pub(crate) validation: Validation,
 }
 
-/// Runs a classifier over a labelled set and calibrates its confidence there.
+/// Runs a model over a labelled set and calibrates its confidence there: a classifier's by its scores, a language model's own as it is.
 ///
 /// # Errors
-/// When the model fails on a sample, gives no `logits`, or its scores cannot be calibrated.
+/// When the model fails on a sample, gives neither `logits` nor `text`, or its scores cannot be calibrated.
 pub(crate) fn calibrated(
     model: &mut dyn Model,
     requests: &[Inputs],
-    labels: &[usize],
+    labels: &[Label],
     estimator: Estimator,
     step: impl FnMut(u64),
 ) -> anyhow::Result<Answers> {
     ensure!(requests.len() == labels.len(), "every sample needs a label");
-    let logits = scores(model, requests, step)?;
-    let samples: Vec<Labelled<'_>> = logits
-        .iter()
-        .zip(labels)
-        .map(|(logits, label)| Labelled {
-            scores: Scores::Logits(logits),
-            label: Label::Class(*label),
-        })
-        .collect();
+    let judgements = each(model, requests, Judgement::of, step)?;
+    let samples = judgements.iter().zip(labels);
+    let samples: Vec<Labelled<'_>> = samples.map(|(judged, label)| judged.labelled(label)).collect();
     let calibrated = confidence::calibrate(estimator, &samples)?;
-    let predictions = logits.iter().map(|logits| class_of(logits).unwrap_or_default());
     Ok(Answers {
         calibration: calibrated.calibration,
         ece: calibrated.ece,
         validation: Validation {
-            predictions: predictions.map(|class| class as u32).collect(),
+            predictions: judgements.iter().map(Judgement::number).collect(),
             confidences: calibrated.confidences,
             correct: calibrated.correct,
         },
     })
 }
 
-/// The class that a classifier gives each of some requests.
+/// What a model says to each of some requests.
 ///
 /// # Errors
-/// When the model fails on one, or gives no `logits`.
-pub(crate) fn classes(model: &mut dyn Model, requests: &[Inputs]) -> anyhow::Result<Vec<usize>> {
-    let logits = scores(model, requests, |_| ())?;
-    let classes = logits
-        .iter()
-        .map(|logits| class_of(logits).context("a reply has no class"));
-    classes.collect()
+/// When the model fails on one, or says neither a class nor a text.
+pub(crate) fn said(model: &mut dyn Model, requests: &[Inputs]) -> anyhow::Result<Vec<Label>> {
+    each(model, requests, label_of, |_| ())
 }
 
-fn scores(
+fn each<T>(
     model: &mut dyn Model,
     requests: &[Inputs],
+    read: impl Fn(&[Tensor]) -> anyhow::Result<T>,
     mut step: impl FnMut(u64),
-) -> anyhow::Result<Vec<Vec<f32>>> {
-    let mut logits: Vec<Vec<f32>> = Vec::with_capacity(requests.len());
+) -> anyhow::Result<Vec<T>> {
+    let mut all: Vec<T> = Vec::with_capacity(requests.len());
     for batch in requests.chunks(BATCH) {
         for result in model.run(batch) {
-            let scores = result
+            let one = result
                 .map_err(anyhow::Error::from)
-                .and_then(|outputs| logits_of(&outputs));
-            logits.push(scores.with_context(|| format!("sample {}", logits.len()))?);
+                .and_then(|outputs| read(&outputs));
+            all.push(one.with_context(|| format!("sample {}", all.len()))?);
         }
         step(batch.len() as u64);
     }
     ensure!(
-        logits.len() == requests.len(),
+        all.len() == requests.len(),
         "the model answered {} of {} requests",
-        logits.len(),
+        all.len(),
         requests.len()
     );
-    Ok(logits)
+    Ok(all)
+}
+
+/// What a model says to a request, and by what its confidence is judged.
+enum Judgement {
+    /// A classifier.
+    Logits(Vec<f32>),
+    /// A language model.
+    Text { said: Label, confidence: f64 },
+}
+
+impl Judgement {
+    fn of(outputs: &[Tensor]) -> anyhow::Result<Self> {
+        let Some(Label::Text(text)) = text_of(outputs) else {
+            return Ok(Self::Logits(logits_of(outputs)?));
+        };
+        let confidence = outputs.iter().find(|output| output.name == CONFIDENCE);
+        let confidence = confidence.map(Tensor::to_f32).transpose()?;
+        let confidence = confidence.and_then(|values| values.first().copied());
+        Ok(Self::Text {
+            said: Label::Text(text),
+            confidence: confidence
+                .context("a reply has a text and no `confidence`")?
+                .into(),
+        })
+    }
+
+    fn labelled<'a>(&'a self, label: &Label) -> Labelled<'a> {
+        match (self, label) {
+            (Self::Logits(logits), Label::Class(class)) => Labelled {
+                scores: Scores::Logits(logits),
+                label: confidence::Label::Class(*class),
+            },
+            // No class is a text, so calibration refuses the sample and says which.
+            (Self::Logits(logits), Label::Text(_)) => Labelled {
+                scores: Scores::Logits(logits),
+                label: confidence::Label::Correct(false),
+            },
+            (Self::Text { said, confidence }, label) => Labelled {
+                scores: Scores::Given(*confidence),
+                label: confidence::Label::Correct(said == label),
+            },
+        }
+    }
+
+    /// A number for the answer, the same for the same answer: of a text, its FNV-1a hash.
+    fn number(&self) -> u32 {
+        match self {
+            Self::Logits(logits) => class_of(logits).unwrap_or_default() as u32,
+            Self::Text { said, .. } => {
+                let text = said.to_string();
+                text.bytes().fold(0x811c_9dc5, |hash, byte| {
+                    (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+                })
+            }
+        }
+    }
+}
+
+/// What a reply says: a class, or a text.
+///
+/// # Errors
+/// When it says neither.
+pub(crate) fn label_of(outputs: &[Tensor]) -> anyhow::Result<Label> {
+    if let Some(text) = text_of(outputs) {
+        return Ok(text);
+    }
+    class_of(&logits_of(outputs)?)
+        .map(Label::Class)
+        .context("a reply has no class")
+}
+
+fn text_of(outputs: &[Tensor]) -> Option<Label> {
+    let text = outputs.iter().find(|output| output.name == TEXT)?;
+    let texts = text.to_texts().ok()?;
+    texts.first().map(|text| Label::text(text))
 }
 
 /// The class scores among a reply's outputs.
@@ -142,9 +213,8 @@ mod tests {
     #[test]
     fn overconfidence_is_calibrated_and_no_answer_changes() {
         let requests: Vec<Inputs> = (0..200_u8).map(|n| asking(f32::from(n % 3))).collect();
-        let labels: Vec<usize> = (0..200)
-            .map(|n| if n % 4 == 0 { (n + 1) % 3 } else { n % 3 })
-            .collect();
+        let right = |n: usize| if n.is_multiple_of(4) { (n + 1) % 3 } else { n % 3 };
+        let labels: Vec<Label> = (0..200).map(|n| Label::Class(right(n))).collect();
         let mut seen = 0;
         let answers = calibrated(
             &mut Overconfident,

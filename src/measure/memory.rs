@@ -115,8 +115,19 @@ fn run(model: &mut dyn Model, requests: &[Inputs]) -> anyhow::Result<()> {
 }
 
 /// The longest request that the model takes, of ones. Where every input may be left out, one of tokens rather than a text, whose length
-/// would depend on its tokenizer.
+/// would depend on its tokenizer. A language model is asked for one token after as many as it takes.
 fn request(signature: &Signature) -> anyhow::Result<Inputs> {
+    let named = |name: &str| signature.inputs.iter().find(|input| input.name == name);
+    if let (Some(ids), Some(_)) = (named("input_ids"), named("max_tokens")) {
+        let most = ids.shape.iter().map(|extent| match extent {
+            Extent::Exactly(size) | Extent::UpTo(size) => size - 1,
+        });
+        let most: usize = most.product();
+        return Ok(vec![
+            Tensor::from_i64("input_ids", &[most], &vec![1; most])?,
+            Tensor::from_i64("max_tokens", &[1], &[1])?,
+        ]);
+    }
     let needed: Vec<&InputSpec> = signature.inputs.iter().filter(|input| !input.optional).collect();
     let tokens = signature
         .inputs

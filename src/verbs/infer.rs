@@ -1,6 +1,7 @@
 //! `kaskade infer`: asks an app once.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -12,7 +13,7 @@ use kaskade::models::{Inputs, Tensor};
 use serde_json::json;
 
 use crate::appplan;
-use crate::data::Samples;
+use crate::data::{Label, Samples};
 use crate::family::Family;
 use crate::measure::answers;
 use crate::report::table::{Align, table};
@@ -34,6 +35,12 @@ pub(crate) struct Args {
     /// Time budget; the app's own where absent.
     #[arg(long, value_name = "TIME")]
     budget: Option<Span>,
+    /// Most tokens of a language model's answer; the app's own where absent.
+    #[arg(long, value_name = "N", requires = "text")]
+    max_tokens: Option<NonZeroU32>,
+    /// Print a language model's answer while it is made.
+    #[arg(long, conflicts_with = "json")]
+    stream: bool,
     /// Print the reply as JSON.
     #[arg(long)]
     json: bool,
@@ -68,6 +75,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let budget = args.budget.unwrap_or(app.ingress.default_budget).duration();
     let reply = serving::runtime()?.block_on(async {
         let asker = Asker::connect(app.name.as_str(), bus, budget).await?;
+        if args.stream {
+            let reply = asker.read_along(inputs, show).await;
+            report::print("")?;
+            return anyhow::Ok(reply?);
+        }
         anyhow::Ok(asker.ask(inputs).await?)
     });
     if let Some(node) = node {
@@ -75,9 +87,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let reply = reply?;
     if args.json {
-        return report::print_json(&as_json(&reply, label)?);
+        return report::print_json(&as_json(&reply, label.as_ref())?);
     }
-    report::print(&as_text(&reply, label))
+    report::print(&as_text(&reply, label.as_ref()))
+}
+
+/// Prints what is new of an answer. Whoever does not listen any more gets the whole later.
+fn show(part: InferReply) {
+    let texts = part.outputs.iter().filter(|output| output.name == "text");
+    let mut out = std::io::stdout().lock();
+    for text in texts.filter_map(|text| text.to_texts().ok()).flatten() {
+        let _ = write!(out, "{text}").and_then(|()| out.flush());
+    }
 }
 
 /// The whole app in this process, by its own plan.
@@ -93,7 +114,7 @@ fn whole(app: &App, bus: kaskade::actors::bus::BusConfig) -> anyhow::Result<kask
 }
 
 /// The inputs, and the right answer where it is known.
-fn question(app: &App, args: &Args) -> anyhow::Result<(Inputs, Option<usize>)> {
+fn question(app: &App, args: &Args) -> anyhow::Result<(Inputs, Option<Label>)> {
     let Question { index, tensors, text } = &args.question;
     match (index, tensors, text) {
         (Some(index), _, _) => {
@@ -106,13 +127,16 @@ fn question(app: &App, args: &Args) -> anyhow::Result<(Inputs, Option<usize>)> {
             if let Some(pair) = &args.text_pair {
                 inputs.push(Tensor::from_texts("text_pair", &[pair])?);
             }
+            if let Some(most) = args.max_tokens {
+                inputs.push(Tensor::from_i64("max_tokens", &[1], &[most.get().into()])?);
+            }
             Ok((inputs, None))
         }
         _ => bail!("there is no question; give one of `--index`, `--tensors`, `--text`"),
     }
 }
 
-fn sample(app: &App, index: usize) -> anyhow::Result<(Inputs, usize)> {
+fn sample(app: &App, index: usize) -> anyhow::Result<(Inputs, Label)> {
     let set = app.data.test.as_ref().or(app.data.validation.as_ref());
     let set = set.context("the app names no labelled set (`data.test`) to take a sample from")?;
     // The smallest model says as well as any what the family takes.
@@ -127,7 +151,7 @@ fn sample(app: &App, index: usize) -> anyhow::Result<(Inputs, usize)> {
             samples.len().saturating_sub(1)
         )
     })?;
-    Ok((inputs.clone(), *label))
+    Ok((inputs.clone(), label.clone()))
 }
 
 fn read_tensors(path: &Path) -> anyhow::Result<Inputs> {
@@ -144,7 +168,7 @@ fn read_tensors(path: &Path) -> anyhow::Result<Inputs> {
     Ok(request.inputs)
 }
 
-fn as_json(reply: &InferReply, label: Option<usize>) -> anyhow::Result<serde_json::Value> {
+fn as_json(reply: &InferReply, label: Option<&Label>) -> anyhow::Result<serde_json::Value> {
     let body = wire::encode_reply(ContentType::Json, reply)?;
     let mut value: serde_json::Value = serde_json::from_slice(&body)?;
     if let (Some(object), Some(label)) = (value.as_object_mut(), label) {
@@ -154,18 +178,19 @@ fn as_json(reply: &InferReply, label: Option<usize>) -> anyhow::Result<serde_jso
 }
 
 /// An answer for people.
-fn as_text(reply: &InferReply, label: Option<usize>) -> String {
-    let class = answers::logits_of(&reply.outputs)
-        .ok()
-        .and_then(|logits| answers::class_of(&logits));
+fn as_text(reply: &InferReply, label: Option<&Label>) -> String {
     let mut lines = Vec::new();
-    if let Some(class) = class {
+    if let Ok(said) = answers::label_of(&reply.outputs) {
         let verdict = match label {
-            Some(label) if label == class => ", which is right".to_owned(),
+            Some(label) if *label == said => ", which is right".to_owned(),
             Some(label) => format!(", but it is {label}"),
             None => String::new(),
         };
-        lines.push(format!("class {class}{verdict}"));
+        let what = match said {
+            Label::Class(_) => "class ",
+            Label::Text(_) => "",
+        };
+        lines.push(format!("{what}{said}{verdict}"));
     }
     for output in &reply.outputs {
         lines.push(format!(

@@ -60,8 +60,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         return of_pipeline(args, &app, rule, set);
     }
     anyhow::ensure!(
-        app.task == Task::Classification,
-        "{}: task: only classification has a labelled data format yet; write the profile of another task yourself \
+        app.task != Task::QuestionAnswering,
+        "{}: task: extractive answers have no labelled data format yet; write the profile of another task yourself \
          (`kaskade schema profile`)",
         args.app.display()
     );

@@ -47,7 +47,10 @@ fn ready(out: &Path) -> anyhow::Result<()> {
         .and_then(|()| std::fs::write(&probe, ""))
         .and_then(|()| std::fs::remove_file(&probe))
         .with_context(|| {
-            format!("no picture can be written to {}; name another folder by `--out`", out.display())
+            format!(
+                "no picture can be written to {}; name another folder by `--out`",
+                out.display()
+            )
         })
 }
 

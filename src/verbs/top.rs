@@ -178,12 +178,13 @@ fn as_text(look: &Look) -> String {
         },
     );
     format!(
-        "{} · epoch {}{gear}\n{doors}\n{} per request, {} over all processes, idle ones too\n\n{}\n\n{}",
+        "{} · epoch {}{gear}\n{doors}\n{} per request, {} over all processes, idle ones too\n\n{}\n\n{}{}",
         look.app,
         look.epoch,
         units::joules(look.joules_per_request),
         watts(look.watts),
         models(&look.models),
+        tokens(&look.models),
         nodes(&look.nodes),
     )
 }
@@ -213,6 +214,32 @@ fn models(rows: &[ModelRow]) -> String {
         ]
     });
     table(heads, rows)
+}
+
+/// What language models make; nothing where there is none.
+fn tokens(rows: &[ModelRow]) -> String {
+    let heads = [
+        ("variant", Align::Left),
+        ("tokens/s", Align::Right),
+        ("to the first", Align::Right),
+        ("between two", Align::Right),
+        ("per token", Align::Right),
+    ];
+    let seconds = |time: Option<f64>| time.map_or_else(|| "-".to_owned(), units::seconds);
+    let mut rows = rows.iter().filter(|row| row.tokens_per_s > 0.0).peekable();
+    if rows.peek().is_none() {
+        return String::new();
+    }
+    let rows = rows.map(|row| {
+        [
+            row.variant.clone(),
+            format!("{:.1}", row.tokens_per_s),
+            seconds(row.made.to_first_s()),
+            seconds(row.made.between_s()),
+            units::joules(row.joules_per_token()),
+        ]
+    });
+    format!("{}\n\n", table(heads, rows))
 }
 
 fn nodes(rows: &[NodeRow]) -> String {

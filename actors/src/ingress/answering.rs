@@ -13,7 +13,7 @@ use crate::{
     fault::{Code, Fault},
     fork,
     router::{self, Way},
-    wire::{Done, DoneResult, StageRequest},
+    wire::{Abandoned, Done, DoneResult, MAX_ABANDONED, Message as _, StageRequest},
 };
 
 /// How a branch of a pipeline's request ended.
@@ -179,6 +179,38 @@ impl Ingress {
             None => return false,
         }
         true
+    }
+
+    /// Sends a part of an answer on to a client that reads along, if it is the next one of the newest attempt.
+    pub(super) fn pass_on(&mut self, done: Done) {
+        let DoneResult::Part { outputs, from, until } = done.result else {
+            return;
+        };
+        let newest = self.ledger.place(done.id).map(|(attempt, _)| attempt);
+        let Some(kept) = self.ledger.get_mut(done.id) else {
+            return;
+        };
+        let reads = kept
+            .reading
+            .as_mut()
+            .is_some_and(|reading| reading.take(from, until));
+        if reads && newest == Some(done.attempt) {
+            self.publish_part(done.id, done.stage, outputs, from);
+        }
+    }
+
+    /// Tells whoever works on these requests that nobody waits for them any more.
+    pub(super) fn abandon(&self, ids: Vec<u64>) {
+        for ids in ids.chunks(MAX_ABANDONED) {
+            let abandoned = Abandoned {
+                ingress: self.id.clone(),
+                ids: ids.to_vec(),
+            };
+            if let Ok(payload) = abandoned.encode() {
+                self.exchange
+                    .publish(self.exchange.app().abandon(), None, None, payload);
+            }
+        }
     }
 
     fn end(&mut self, done: Done, degraded: bool, now: u64) {

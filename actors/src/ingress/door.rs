@@ -9,7 +9,7 @@ use kaskade_models::Tensor;
 use kaskade_plans::gather::Branch;
 use tokio::sync::{Semaphore, watch};
 
-use super::{Client, Inbound, Ingress, IngressConfig, Undeliverable, reply};
+use super::{Cancel, Client, Inbound, Ingress, IngressConfig, Undeliverable, reply};
 use crate::{
     bus::Bus,
     exchange::{Exchange, Finished},
@@ -27,6 +27,8 @@ pub(super) struct Read {
     pub(super) inputs: Vec<Tensor>,
     pub(super) budget_us: u64,
     pub(super) trace: Trace,
+    /// Whether the client reads along.
+    pub(super) stream: bool,
 }
 
 impl Client {
@@ -44,6 +46,9 @@ impl Client {
         }
     }
 }
+
+/// The parameter by which a client asks to read along.
+const STREAM: &str = "stream";
 
 /// Reads a request: content type, capped body, budget.
 pub(super) fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fault> {
@@ -65,6 +70,14 @@ pub(super) fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fa
     if request.inputs.is_empty() {
         return Err(Fault::new(Code::WrongInput, "the request has no inputs"));
     }
+    let stream = match request.parameters.get(STREAM).map(String::as_str) {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(other) => {
+            let message = format!("the parameter `{STREAM}` is {other:?}; it is `true` or `false`");
+            return Err(Fault::new(Code::Malformed, message));
+        }
+    };
     let client = Client {
         inbox: message.reply.clone(),
         content_type,
@@ -75,6 +88,7 @@ pub(super) fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fa
         inputs: request.inputs,
         budget_us: budget.as_micros() as u64,
         trace,
+        stream,
     })
 }
 
@@ -119,6 +133,8 @@ pub async fn open(
         Arc::clone(&room),
         stop,
     ));
+    let cancelled = bus.subscribe(app.cancel(), None).await?;
+    actix::spawn(pump_cancellations(cancelled, ingress.clone()));
     bus.barrier().await?;
     Ok(Door { room })
 }
@@ -163,6 +179,20 @@ fn refuse_full(exchange: &Exchange, metrics: &Metrics, message: &Message) {
         Client::of(message),
         &Fault::new(Code::Overloaded, reason),
     );
+}
+
+/// Every ingress hears of every cancellation: only the one that has the request knows it.
+async fn pump_cancellations(mut cancelled: async_nats::Subscriber, ingress: Addr<Ingress>) {
+    while let Some(message) = cancelled.next().await {
+        let id = message
+            .headers
+            .as_ref()
+            .and_then(|headers| headers::request_id(headers).ok().flatten());
+        match id {
+            Some(id) => ingress.do_send(Cancel { id: id.to_owned() }),
+            None => tracing::warn!("a cancellation names no request; it takes the header Kaskade-Request-Id"),
+        }
+    }
 }
 
 /// `wanted_us` is how long an answer may be wanted at most.

@@ -17,8 +17,9 @@ use kaskade_plans::{
     admission::{Admission, AdmissionConfig},
     drift::DriftConfig,
     gather::{Branch, Gather},
-    ledger::{Admitted, Ledger, LedgerConfig},
+    ledger::{Admitted, Answer, Ledger, LedgerConfig},
     plan::Edge,
+    reading::Reading,
     shifting::ShiftConfig,
 };
 use tokio::sync::OwnedSemaphorePermit;
@@ -81,6 +82,13 @@ struct Undeliverable {
     id: u64,
 }
 
+/// A client waits no more for the requests of this id.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Cancel {
+    id: String,
+}
+
 /// Replicas that fell silent.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -111,6 +119,8 @@ struct Kept {
     ballot: Ballot,
     /// What has come of the branches of a pipeline's request.
     gather: Gather<End>,
+    /// How far the client has read, if it reads along.
+    reading: Option<Reading>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -212,6 +222,7 @@ impl Ingress {
             gear: kept.gear,
             stage: String::new(),
             hops,
+            stream: kept.reading.is_some(),
             inputs: kept.inputs.clone(),
         }
     }
@@ -275,6 +286,7 @@ impl Ingress {
             stage: String::new(),
             ballot: Ballot::default(),
             gather: Gather::default(),
+            reading: read.stream.then(Reading::default),
             _permit: permit,
         };
         match self.ledger.admit(now, read.budget_us, kept) {
@@ -326,6 +338,7 @@ impl Handler<Finished> for Ingress {
         match &done.result {
             DoneResult::Outputs { routed: true, .. } => self.answer(done, now),
             DoneResult::Outputs { routed: false, .. } => self.route_on_behalf(done, now),
+            DoneResult::Part { .. } => self.pass_on(done),
             DoneResult::Fault(fault) => {
                 let fault = fault.clone();
                 if !done.branch.is_root() && !may_retry(&fault) {
@@ -355,6 +368,30 @@ impl Handler<Undeliverable> for Ingress {
         }
         let message = "nobody serves the next stage: its last replica is gone, or was never started";
         self.fail(id, attempt, &Fault::new(Code::Unavailable, message), now);
+    }
+}
+
+impl Handler<Cancel> for Ingress {
+    type Result = ();
+
+    fn handle(&mut self, Cancel { id }: Cancel, _: &mut Context<Self>) {
+        let now = self.exchange.clock().now();
+        let named = self
+            .ledger
+            .iter()
+            .filter(|(_, kept)| kept.client.id.as_ref() == Some(&id));
+        let cancelled: Vec<u64> = named.map(|(number, _)| number).collect();
+        for number in &cancelled {
+            let attempt = self.ledger.place(*number).map_or(0, |(attempt, _)| attempt);
+            if let Answer::First(kept) = self.ledger.answered(*number, attempt, now) {
+                self.admission.completed(now);
+                self.refuse(
+                    kept.client,
+                    &Fault::new(Code::Cancelled, "the client cancelled it"),
+                );
+            }
+        }
+        self.abandon(cancelled);
     }
 }
 

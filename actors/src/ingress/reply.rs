@@ -1,5 +1,7 @@
 //! The terminal reply.
 
+use async_nats::HeaderMap;
+use kaskade_models::Tensor;
 use kaskade_plans::gather::Branch;
 
 use super::{Client, Ingress, Kept};
@@ -30,7 +32,7 @@ impl Ingress {
             confidence,
             hops: done.hops,
             degraded,
-            branches: Vec::new(),
+            ..InferReply::default()
         };
         self.publish_reply(kept, &reply);
     }
@@ -60,7 +62,7 @@ impl Ingress {
             DoneResult::Outputs {
                 outputs, confidence, ..
             } => (outputs, confidence),
-            DoneResult::Fault(_) => (Vec::new(), None),
+            DoneResult::Part { .. } | DoneResult::Fault(_) => (Vec::new(), None),
         };
         let reply = InferReply {
             id: kept.client.id.clone(),
@@ -70,9 +72,31 @@ impl Ingress {
             confidence,
             hops,
             degraded: failure.is_some(),
+            part: None,
             branches,
         };
         self.publish_reply(kept, &reply);
+    }
+
+    /// Publishes a part of an answer that goes on. One that cannot be published is left out: the whole comes at the end.
+    pub(super) fn publish_part(&self, id: u64, stage: String, outputs: Vec<Tensor>, from: u32) {
+        let Some(kept) = self.ledger.get(id) else { return };
+        let Some(inbox) = kept.client.inbox.clone() else {
+            return;
+        };
+        let content_type = kept.client.content_type;
+        let part = InferReply {
+            id: kept.client.id.clone(),
+            outputs,
+            variant: variant(kept, &stage),
+            stage,
+            part: Some(from),
+            ..InferReply::default()
+        };
+        if let Ok(payload) = wire::encode_reply(content_type, &part) {
+            self.exchange
+                .publish(inbox, None, body_headers(content_type), payload);
+        }
     }
 
     fn publish_reply(&self, kept: Kept, reply: &InferReply) {
@@ -91,11 +115,7 @@ impl Ingress {
         self.metrics
             .answered(self.exchange.clock().now().saturating_sub(kept.accepted));
         if let Some(inbox) = kept.client.inbox {
-            let headers = match kept.client.content_type {
-                // The default needs no header, and most replies are of it.
-                ContentType::MessagePack => None,
-                ContentType::Json => Some(headers::for_body(ContentType::Json)),
-            };
+            let headers = body_headers(kept.client.content_type);
             self.exchange.publish(inbox, None, headers, payload);
         }
     }
@@ -112,6 +132,14 @@ pub(super) fn refuse(exchange: &Exchange, metrics: &Metrics, client: Client, fau
         let payload = wire::encode_fault(client.content_type, fault);
         let headers = headers::for_fault(client.content_type, fault);
         exchange.publish(inbox, None, Some(headers), payload);
+    }
+}
+
+/// The default needs no header, and most replies are of it.
+fn body_headers(content_type: ContentType) -> Option<HeaderMap> {
+    match content_type {
+        ContentType::MessagePack => None,
+        ContentType::Json => Some(headers::for_body(ContentType::Json)),
     }
 }
 
@@ -133,6 +161,7 @@ fn branch_reply(kept: &Kept, branch: Branch, done: Option<Done>, missing: Option
         DoneResult::Outputs {
             outputs, confidence, ..
         } => (outputs, confidence, None),
+        DoneResult::Part { .. } => (Vec::new(), None, None),
         DoneResult::Fault(fault) => (Vec::new(), None, Some(fault)),
     };
     BranchReply {

@@ -47,6 +47,15 @@ pub enum DoneResult {
         /// How many requests went on to each task below, where a router sent any.
         children: BTreeMap<String, u32>,
     },
+    /// What is new of an answer that goes on.
+    Part {
+        /// Without a batch dimension.
+        outputs: Vec<Tensor>,
+        /// The number of its first piece.
+        from: u32,
+        /// The number of the piece after its last.
+        until: u32,
+    },
     /// A typed error.
     Fault(Fault),
 }
@@ -62,7 +71,7 @@ impl Done {
         static NONE: BTreeMap<String, u32> = BTreeMap::new();
         match &self.result {
             DoneResult::Outputs { children, .. } => children,
-            DoneResult::Fault(_) => &NONE,
+            DoneResult::Part { .. } | DoneResult::Fault(_) => &NONE,
         }
     }
 }
@@ -90,6 +99,7 @@ impl Message for Done {
                 let children = children.keys().map(|task| task.len() + 16);
                 tensors::size_hint(outputs) + children.sum::<usize>() + 16
             }
+            DoneResult::Part { outputs, .. } => tensors::size_hint(outputs) + 32,
             DoneResult::Fault(fault) => fault.message.len(),
         };
         result
@@ -115,6 +125,7 @@ impl Serialize for Done {
             DoneResult::Outputs {
                 confidence, children, ..
             } => 2 + usize::from(confidence.is_some()) + usize::from(!children.is_empty()),
+            DoneResult::Part { .. } => 2,
             DoneResult::Fault(_) => 1,
         };
         let branch = usize::from(!self.branch.is_root());
@@ -141,6 +152,10 @@ impl Serialize for Done {
                     map.serialize_entry("confidence", confidence)?;
                 }
                 map.serialize_entry("routed", routed)?;
+                map.serialize_entry("outputs", &Tensors(outputs))?;
+            }
+            DoneResult::Part { outputs, from, until } => {
+                map.serialize_entry("part", &(from, until))?;
                 map.serialize_entry("outputs", &Tensors(outputs))?;
             }
             DoneResult::Fault(fault) => map.serialize_entry("error", fault)?,
@@ -172,6 +187,8 @@ struct Received {
     #[serde(default)]
     children: BTreeMap<String, u32>,
     #[serde(default)]
+    part: Option<(u32, u32)>,
+    #[serde(default)]
     error: Option<Fault>,
 }
 
@@ -180,12 +197,15 @@ impl<'de> Deserialize<'de> for Done {
         let received = Received::deserialize(deserializer)?;
         let result = match (received.outputs, received.error) {
             (None, Some(fault)) => DoneResult::Fault(fault),
-            (Some(outputs), None) => judge(DoneResult::Outputs {
-                outputs,
-                confidence: received.confidence,
-                routed: received.routed,
-                children: received.children,
-            }),
+            (Some(outputs), None) => match received.part {
+                Some((from, until)) => DoneResult::Part { outputs, from, until },
+                None => judge(DoneResult::Outputs {
+                    outputs,
+                    confidence: received.confidence,
+                    routed: received.routed,
+                    children: received.children,
+                }),
+            },
             (None, None) => return Err(serde::de::Error::custom("neither `outputs` nor `error`")),
             (Some(_), Some(_)) => return Err(serde::de::Error::custom("both `outputs` and `error`")),
         };

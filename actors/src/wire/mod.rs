@@ -34,6 +34,9 @@ pub const MAX_HOPS: usize = 64;
 /// Replicas in one beat.
 pub const MAX_REPLICAS: usize = 1024;
 
+/// Requests in one [`Abandoned`].
+pub const MAX_ABANDONED: usize = 4096;
+
 /// Gears in one message.
 pub const MAX_GEARS: usize = 4096;
 
@@ -95,6 +98,10 @@ pub struct InferReply {
     /// been heard.
     #[serde(default)]
     pub degraded: bool,
+    /// Set in a part of an answer that goes on, for a client that asked to read along: the number of its first piece (of a language
+    /// model: token). The whole answer comes last, without this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<u32>,
     /// What came of each request that the tasks of a pipeline made of this one; the outputs above are the first task's own.
     #[serde(
         default,
@@ -164,6 +171,9 @@ pub struct StageRequest {
     /// The stages passed so far.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_HOPS>")]
     pub hops: Vec<Hop>,
+    /// Whether the client reads along: a stage whose answer is the last word may send parts of it before it is whole.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stream: bool,
     /// The inputs, without a batch dimension.
     #[serde(with = "tensors")]
     pub inputs: Vec<Tensor>,
@@ -306,6 +316,20 @@ pub struct ReplicaBeat {
     /// Requests in its current batch.
     #[serde(default)]
     pub in_flight: u32,
+}
+
+/// Nobody waits any more for these requests: whoever works on them may let go of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Abandoned {
+    /// The ingress that owned them.
+    pub ingress: String,
+    /// As it numbers them.
+    #[serde(deserialize_with = "at_most::<_, _, MAX_ABANDONED>")]
+    pub ids: Vec<u64>,
+}
+
+impl Message for Abandoned {
+    const NAME: &'static str = "Abandoned";
 }
 
 /// The gear to use from now on.

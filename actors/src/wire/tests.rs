@@ -102,11 +102,11 @@ fn infer_reply(json: bool) -> impl Strategy<Value = InferReply> {
         "[a-z]{0,8}",
         option::of(probability()),
         hops(),
-        any::<bool>(),
+        any::<(bool, Option<u32>)>(),
         vec(branch_reply(json), 0..3),
     )
         .prop_map(
-            |(id, outputs, stage, variant, confidence, hops, degraded, branches)| InferReply {
+            |(id, outputs, stage, variant, confidence, hops, (degraded, part), branches)| InferReply {
                 id,
                 outputs,
                 stage,
@@ -114,6 +114,7 @@ fn infer_reply(json: bool) -> impl Strategy<Value = InferReply> {
                 confidence,
                 hops,
                 degraded,
+                part,
                 branches,
             },
         )
@@ -149,7 +150,7 @@ fn branch_reply(json: bool) -> impl Strategy<Value = BranchReply> {
 
 fn stage_request() -> impl Strategy<Value = StageRequest> {
     (
-        any::<(u64, u32, u64, u32)>(),
+        any::<(u64, u32, u64, u32, bool)>(),
         branch(),
         "[a-z]{0,8}",
         "[a-z]{0,8}",
@@ -157,7 +158,7 @@ fn stage_request() -> impl Strategy<Value = StageRequest> {
         vec(tensor(false), 0..4),
     )
         .prop_map(
-            |((id, attempt, epoch, gear), branch, ingress, stage, hops, inputs)| StageRequest {
+            |((id, attempt, epoch, gear, stream), branch, ingress, stage, hops, inputs)| StageRequest {
                 id,
                 ingress,
                 attempt,
@@ -166,6 +167,7 @@ fn stage_request() -> impl Strategy<Value = StageRequest> {
                 gear,
                 stage,
                 hops,
+                stream,
                 inputs,
             },
         )
@@ -185,6 +187,8 @@ fn done() -> impl Strategy<Value = Done> {
             routed,
             children,
         });
+    let part = (vec(tensor(false), 0..4), any::<(u32, u32)>());
+    let part = part.prop_map(|(outputs, (from, until))| DoneResult::Part { outputs, from, until });
     let fault = (proptest::sample::select(Code::ALL), ".{0,20}")
         .prop_map(|(code, message)| DoneResult::Fault(Fault::new(code, message)));
     (
@@ -193,7 +197,7 @@ fn done() -> impl Strategy<Value = Done> {
         "[a-z]{0,8}",
         "[a-z]{0,8}",
         hops(),
-        prop_oneof![outputs, fault],
+        prop_oneof![outputs, part, fault],
     )
         .prop_map(|((id, attempt), branch, stage, replica, hops, result)| Done {
             id,
@@ -643,8 +647,7 @@ fn a_json_reply_is_the_protocols() {
         variant: "mlp-16".into(),
         confidence: Some(0.5),
         hops: Vec::new(),
-        degraded: false,
-        branches: Vec::new(),
+        ..InferReply::default()
     };
     let body: serde_json::Value =
         serde_json::from_slice(&encode_reply(ContentType::Json, &reply).unwrap()).unwrap();

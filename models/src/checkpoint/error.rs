@@ -147,6 +147,14 @@ pub enum LoadError {
         /// Slices asked for.
         of: usize,
     },
+    /// It was read, and cannot be served as it was asked for.
+    #[error("`{name}` cannot be served so: {reason}")]
+    NotServed {
+        /// The model.
+        name: String,
+        /// Why.
+        reason: String,
+    },
     /// More slices than layers.
     #[error("`{file}` has {blocks} layers and cannot be cut into {of} slices; take {blocks} at most")]
     TooManySlices {

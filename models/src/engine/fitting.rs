@@ -153,7 +153,11 @@ mod tests {
         let mut tokens = Vec::new();
         while !engine.is_idle() {
             let choices = engine.step().unwrap().events.into_iter();
-            tokens.extend(choices.filter_map(|event| event.choice).map(|choice| choice.token));
+            tokens.extend(
+                choices
+                    .filter_map(|event| event.choice)
+                    .map(|choice| choice.token),
+            );
         }
         tokens
     }
@@ -161,7 +165,11 @@ mod tests {
     #[test]
     fn what_fits_is_resident_and_what_does_not_is_streamed_with_the_same_answers() {
         let decoder = decoder();
-        let fit = |bytes| EngineConfig::within(Host, &decoder, &bounds(bytes)).unwrap().config;
+        let fit = |bytes| {
+            EngineConfig::within(Host, &decoder, &bounds(bytes))
+                .unwrap()
+                .config
+        };
         let free = fit(None);
         assert_eq!(free.resident_layers, decoder.layers.len());
         let ample = fit(Some(1 << 30));
@@ -170,7 +178,10 @@ mod tests {
             resident_layers: 0,
             ..ample.clone()
         };
-        let least = Engine::new(Host, decoder.clone(), None, streamed).unwrap().arena().total();
+        let least = Engine::new(Host, decoder.clone(), None, streamed)
+            .unwrap()
+            .arena()
+            .total();
         let tight = fit(Some(least));
         assert_eq!(tight.resident_layers, 0);
         let expected = generated(free);

@@ -23,8 +23,8 @@ pub mod burned;
 mod cache;
 pub mod config;
 mod error;
-pub mod fitting;
 pub mod families;
+pub mod fitting;
 #[cfg(test)]
 mod fixtures;
 pub mod host;

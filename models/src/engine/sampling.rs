@@ -1,5 +1,6 @@
 //! Choosing the next token.
 
+use kaskade_plans::confidence::{Calibration, Estimator, Scores};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
@@ -63,7 +64,13 @@ pub struct Choice {
     pub probability: f32,
     /// By how much it is more probable than the best other token; negative where another one was.
     pub margin: f32,
+    /// How sure the model is of the most probable token: the square of its probability among the [`STRONGEST`] most probable ones
+    /// (HybridServe Edinburgh §IV-A). Over a whole vocabulary it would drown in weak ones.
+    pub confidence: f32,
 }
+
+/// Tokens that a token's confidence is judged among.
+pub const STRONGEST: u32 = 10;
 
 impl Sampling {
     /// Says what cannot be.
@@ -120,6 +127,7 @@ impl Sampler {
             token: u32::try_from(token).ok()?,
             probability: probability(chosen),
             margin: probability(chosen) - probability(other),
+            confidence: confidence(logits),
         })
     }
 
@@ -154,6 +162,17 @@ impl Sampler {
     }
 }
 
+/// Of logits that are finite; a vocabulary of one token leaves nothing to be unsure of.
+fn confidence(logits: &[f32]) -> f32 {
+    let calibration = Calibration {
+        estimator: Estimator::TopK { k: STRONGEST },
+        temperature: 1.0,
+    };
+    calibration
+        .confidence(&Scores::Logits(logits))
+        .map_or(1.0, |confidence| confidence as f32)
+}
+
 /// Position of the largest, the first of several.
 fn best(logits: &[f32]) -> Option<usize> {
     let mut best: Option<(usize, f32)> = None;
@@ -185,6 +204,15 @@ mod tests {
             .unwrap();
         assert_eq!(choice.token, 1);
         assert!(choice.margin.abs() < 1e-6 && (choice.probability - 0.4576).abs() < 1e-3);
+        assert!((choice.confidence - choice.probability.powi(2)).abs() < 1e-6);
+    }
+
+    #[test]
+    fn weak_tokens_do_not_drown_the_strong() {
+        let mut logits = vec![0.0; 10_000];
+        logits[7] = 9.0;
+        let choice = Sampler::new(0).choose(&logits, &Sampling::default()).unwrap();
+        assert!(choice.probability < 0.5 && choice.confidence > 0.99, "{choice:?}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 const CHUNK: usize = 1 << 14;
 
 /// Whether tensors of this device lie in host memory, where the functions here can reach them.
-pub(super) fn is_host(device: &Device) -> bool {
+pub(crate) fn is_host(device: &Device) -> bool {
     *device == Device::flex()
 }
 

@@ -20,6 +20,8 @@ use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{Checkpoint, LoadError};
+use crate::engine;
+use crate::language::{self, Generation};
 use crate::model::{Inputs, Model, ModelError, Outputs};
 use crate::slice::Slice;
 use crate::tensor;
@@ -87,12 +89,14 @@ pub struct Built {
 }
 
 /// How to load a checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct LoadOptions {
     /// What to call the model; the directory's name if absent.
     pub name: Option<String>,
     /// Which part of its layers.
     pub slice: Slice,
+    /// How it is served if it is a language model.
+    pub generation: Generation,
 }
 
 /// A model and what is known of it.
@@ -131,6 +135,8 @@ pub enum Task {
     QuestionAnswering,
     /// What is where in an image: `boxes` FP32 `[found, 4]`, and one input per object for whoever looks closer.
     Detection,
+    /// A text that goes on from the request's: `text` BYTES `[1]`, and how sure the model is of it ([`crate::language`]).
+    Generation,
 }
 
 /// Loads a Hugging Face directory onto a device.
@@ -150,8 +156,11 @@ pub fn load_checkpoint(
     device: &Device,
     options: &LoadOptions,
 ) -> Result<Loaded, LoadError> {
-    let family = find(&checkpoint)?;
     let whole = options.slice == Slice::WHOLE;
+    if let Some(architecture) = engine::families::architecture(&checkpoint.config)? {
+        return language::load(checkpoint, device, options, architecture);
+    }
+    let family = find(&checkpoint)?;
     let built = match family.build {
         Build::Whole(build) if whole => build(&mut checkpoint, device)?,
         Build::Sliced(build) => build(&mut checkpoint, device, options.slice)?,
@@ -183,7 +192,8 @@ pub fn load_checkpoint(
 
 /// The architectures that can be served.
 pub fn known() -> Vec<&'static str> {
-    FAMILIES.iter().map(|family| family.architecture).collect()
+    let families = FAMILIES.iter().map(|family| family.architecture);
+    families.chain(engine::families::known()).collect()
 }
 
 /// The family that `architectures[0]` names, else the one that `model_type` names.

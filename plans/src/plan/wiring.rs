@@ -125,6 +125,17 @@ pub enum Exit {
     Reply,
 }
 
+impl Exit {
+    /// Whether every result is the reply, so that it is the last word before it is whole.
+    pub fn always_replies(&self) -> bool {
+        match self {
+            Self::Reply => true,
+            Self::Bands { bands } => bands.iter().all(|band| band.to == Target::Reply),
+            Self::FanOut { .. } | Self::Next { .. } => false,
+        }
+    }
+}
+
 /// An interval of confidence and where it leads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -70,6 +70,7 @@ pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
             device: app.device_of(variant),
             source: source.clone(),
             share: app.core_share,
+            generation: (&app.generation).into(),
         })
     });
     Ok(Family {

@@ -165,8 +165,8 @@ fn variants(app: &App, family: &Family, profile: &Profile, test: &Samples) -> an
         .zip(&profile.variants)
         .map(|(member, profiled)| {
             let mut loaded = member.load(member.device)?;
-            let classes = measure::answers::classes(loaded.model.as_mut(), &test.inputs)?;
-            let right = classes
+            let said = measure::answers::said(loaded.model.as_mut(), &test.inputs)?;
+            let right = said
                 .iter()
                 .zip(&test.labels)
                 .filter(|(said, label)| said == label)

@@ -8,7 +8,7 @@ mod llama;
 mod opt;
 
 use super::model::Decoder;
-use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::checkpoint::{Checkpoint, Config, LoadError, Tally};
 
 struct Family {
     /// `architectures[0]` or `model_type` of its `config.json`.
@@ -56,33 +56,60 @@ pub fn known() -> Vec<&'static str> {
 ///
 /// # Errors
 /// [`LoadError`], naming the file and within it the key or tensor.
-pub fn read(mut checkpoint: Checkpoint) -> Result<Decoder, LoadError> {
-    let named = checkpoint
-        .config
-        .optional::<Vec<String>>("architectures")?
-        .unwrap_or_default();
-    let model_type = checkpoint.config.optional::<String>("model_type")?;
-    let family = named
-        .iter()
-        .take(1)
-        .chain(&model_type)
-        .find_map(|name| {
-            FAMILIES
-                .iter()
-                .find(|family| family.names.contains(&name.as_str()))
-        })
-        .ok_or_else(|| LoadError::UnknownArchitecture {
-            file: checkpoint.config.file().to_owned(),
-            found: named.first().or(model_type.as_ref()).map_or_else(
-                || "in neither `architectures` nor `model_type`".into(),
-                |name| format!("`{name}`"),
-            ),
-            known: known(),
-        })?;
+pub fn read(checkpoint: Checkpoint) -> Result<Decoder, LoadError> {
+    Ok(read_counted(checkpoint)?.0)
+}
+
+/// The same, with how many weights there are.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_counted(mut checkpoint: Checkpoint) -> Result<(Decoder, Tally), LoadError> {
+    let family = find(&checkpoint.config)?.ok_or_else(|| unknown(&checkpoint.config))?;
     let decoder = (family.read)(&mut checkpoint)?;
     checkpoint.weights.drop_ending(&BUFFERS);
-    checkpoint.weights.finish(&[])?;
-    Ok(decoder)
+    let tally = checkpoint.weights.finish(&[])?;
+    Ok((decoder, tally))
+}
+
+/// The architecture of a checkpoint, if it is a language model's.
+///
+/// # Errors
+/// [`LoadError::BadKey`] where `config.json` names it in no way.
+pub fn architecture(config: &Config) -> Result<Option<&'static str>, LoadError> {
+    let family = find(config)?;
+    Ok(family.map(|family| {
+        let [architecture, _] = family.names;
+        architecture
+    }))
+}
+
+fn names(config: &Config) -> Result<impl Iterator<Item = String> + use<>, LoadError> {
+    let named = config
+        .optional::<Vec<String>>("architectures")?
+        .unwrap_or_default();
+    let model_type = config.optional::<String>("model_type")?;
+    Ok(named.into_iter().take(1).chain(model_type))
+}
+
+fn find(config: &Config) -> Result<Option<&'static Family>, LoadError> {
+    let mut names = names(config)?;
+    Ok(names.find_map(|name| {
+        let mut families = FAMILIES.iter();
+        families.find(|family| family.names.contains(&name.as_str()))
+    }))
+}
+
+fn unknown(config: &Config) -> LoadError {
+    let name = names(config).ok().and_then(|mut names| names.next());
+    LoadError::UnknownArchitecture {
+        file: config.file().to_owned(),
+        found: name.map_or_else(
+            || "in neither `architectures` nor `model_type`".into(),
+            |name| format!("`{name}`"),
+        ),
+        known: known(),
+    }
 }
 
 /// `eos_token_id`: one, several or none.

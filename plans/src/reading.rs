@@ -1,0 +1,53 @@
+//! Reading along: the parts of an answer that grows while it is made, as a client reads them.
+
+/// How far a client has read. A request that is sent again, because a replica was lost in the middle of its answer, begins anew: the parts
+/// that the client has are not sent twice. That its new answer begins like the old one follows from greedy choice, or from its seed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reading {
+    read: u32,
+}
+
+impl Reading {
+    /// Whether the part from piece `from` up to piece `until` is to be sent on: it is, if it goes on where the last one ended. Parts after
+    /// one that was lost are not: the whole answer comes at the end in any case.
+    pub fn take(&mut self, from: u32, until: u32) -> bool {
+        let goes_on = from == self.read && until > from;
+        if goes_on {
+            self.read = until;
+        }
+        goes_on
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn parts_are_read_once_and_in_order() {
+        let mut reading = Reading::default();
+        assert!(reading.take(0, 2));
+        assert!(reading.take(2, 3));
+        assert!(!reading.take(0, 2), "the second attempt begins anew");
+        assert!(!reading.take(2, 3));
+        assert!(reading.take(3, 4));
+        assert!(!reading.take(5, 6), "a part between was lost");
+        assert!(!reading.take(4, 4), "nothing is no part");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_the_beginning_of_the_answer(parts in prop::collection::vec((0_u32..20, 1_u32..4), 0..60)) {
+            let mut reading = Reading::default();
+            let mut read = Vec::new();
+            for (from, length) in parts {
+                if reading.take(from, from + length) {
+                    read.extend(from..from + length);
+                }
+            }
+            prop_assert!(read.iter().copied().eq(0..read.len() as u32));
+        }
+    }
+}
