@@ -27,7 +27,7 @@ const BLOCK: usize = 16;
 /// How often sampled energy sources are read.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Continues texts with a language model out of a Hugging Face directory (GPT-2, OPT, Llama, GPT-J), all prompts together in one batch,
+/// Continues texts with a language model out of a Hugging Face directory (GPT-2, OPT, Llama, GPT-J, T5), all prompts together in one batch,
 /// beyond the device's memory if it is given a bound. One prompt is printed as it is generated.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -146,11 +146,7 @@ struct Answer {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let prompts = prompts(&args.prompt)?;
     let mut checkpoint = Checkpoint::open(&args.model).with_context(|| args.model.display().to_string())?;
-    let tokenizer = checkpoint
-        .tokenizer
-        .take()
-        .with_context(|| format!("{} has no tokenizer.json", args.model.display()))?;
-    let tokenizer = text::tokenizer(&tokenizer)?;
+    let tokenizer = text::tokenizer_of(&mut checkpoint)?;
     let decoder = families::read(checkpoint)?;
     let encoded = prompts
         .iter()
@@ -232,7 +228,6 @@ fn configure(args: &Args, decoder: &Decoder, requests: usize, tokens: usize) -> 
         return Ok(whole);
     };
     let blocks = tokens.div_ceil(BLOCK);
-    let layers = decoder.layers.len();
     let streamed = EngineConfig {
         caching,
         resident_layers: 0,
@@ -250,10 +245,11 @@ fn configure(args: &Args, decoder: &Decoder, requests: usize, tokens: usize) -> 
     let engine = Engine::new(Host, decoder.clone(), None, streamed)?;
     engine.throttle(args.offload.link.map(|link| link.bytes() as f64));
     let left = budget.bytes().saturating_sub(engine.arena().total());
-    let each = engine.streamed_bytes() / layers.max(1) as u64;
+    // An encoder's layers are no larger than those of its decoder.
+    let each = engine.streamed_bytes() / engine.layers().max(1) as u64;
     config.resident_layers = usize::try_from(left / each.max(1))
         .unwrap_or(usize::MAX)
-        .min(layers);
+        .min(decoder.depth());
     // Host memory is there for any mixture; the mixture is what is decided.
     config.capacity.host = Mix {
         act: blocks,
