@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         gated: false,
         parallel: false,
         rotary: None,
+        relative: None,
         ends: Vec::new(),
     };
     let decoder = Decoder::random(spec, 12, 1);

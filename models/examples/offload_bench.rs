@@ -91,6 +91,7 @@ fn spec(arguments: &Arguments) -> Spec {
         gated: false,
         parallel: false,
         rotary: None,
+        relative: None,
         ends: Vec::new(),
     }
 }

@@ -25,7 +25,7 @@ const BLOCK: usize = 16;
 /// How often sampled energy sources are read.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Continues texts with a language model out of a Hugging Face directory (GPT-2, OPT, Llama, GPT-J), all prompts together in one batch,
+/// Continues texts with a language model out of a Hugging Face directory (GPT-2, OPT, Llama, GPT-J, T5), all prompts together in one batch,
 /// beyond the device's memory if it is given a bound. One prompt is printed as it is generated.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -144,13 +144,10 @@ struct Answer {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let prompts = prompts(&args.prompt)?;
     let mut checkpoint = Checkpoint::open(&args.model).with_context(|| args.model.display().to_string())?;
-    let tokenizer = checkpoint.tokenizer.take();
+    let tokenizer = text::tokenizer_of(&mut checkpoint);
+    // What it is comes before what it lacks.
     let decoder = families::read(checkpoint)?;
-    let tokenizer = tokenizer.with_context(|| {
-        let dir = args.model.display();
-        format!("{dir} has no tokenizer.json, without which a text cannot be continued; save it there: `tokenizer.save_pretrained(\"{dir}\")`")
-    })?;
-    let tokenizer = text::tokenizer(&tokenizer)?;
+    let tokenizer = tokenizer?;
     let encoded = prompts
         .iter()
         .map(|prompt| {

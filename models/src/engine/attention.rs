@@ -10,12 +10,17 @@ use super::host::Rows;
 use super::math::{Attended, Heads};
 use crate::families::host::exp_of_negative;
 
-pub(super) fn attend(queries: &Rows, requests: &[Attended<'_, Rows>], heads: &Heads) -> Rows {
+pub(super) fn attend(
+    queries: &Rows,
+    requests: &[Attended<'_, Rows>],
+    heads: &Heads,
+    gains: Option<&Rows>,
+) -> Rows {
     let width = heads.query_width();
     let mut out = vec![0.0; queries.values.len()];
     let rows: Vec<(&Attended<'_, Rows>, usize)> = requests
         .iter()
-        .flat_map(|request| (0..request.fresh.count).map(move |row| (request, row)))
+        .flat_map(|request| (0..request.queries).map(move |row| (request, row)))
         .collect();
     // One row keeps one core busy; a lone one is shared out by its heads.
     let parts = rayon::current_num_threads().div_ceil(rows.len().max(1));
@@ -34,9 +39,10 @@ pub(super) fn attend(queries: &Rows, requests: &[Attended<'_, Rows>], heads: &He
                     arch.dispatch(Attend {
                         query,
                         request,
-                        visible: row + 1,
+                        row,
                         first_key: group * keys,
                         heads,
+                        gains,
                         out,
                     });
                 });
@@ -48,12 +54,30 @@ pub(super) fn attend(queries: &Rows, requests: &[Attended<'_, Rows>], heads: &He
 struct Attend<'a> {
     query: &'a [f32],
     request: &'a Attended<'a, Rows>,
-    /// New tokens that it sees.
-    visible: usize,
+    /// Its place among those of the request.
+    row: usize,
     /// The first of the key heads that its heads share.
     first_key: usize,
     heads: &'a Heads,
+    gains: Option<&'a Rows>,
     out: &'a mut [f32],
+}
+
+impl<'a> Attend<'a> {
+    /// The keys and values that it sees, and its place among them.
+    fn seen(&self) -> (Vec<&'a [f32]>, usize) {
+        let Attended { cached, fresh, .. } = self.request;
+        let mut pieces: Vec<&[f32]> = cached
+            .iter()
+            .map(|span| span.matrix.span(span.from, span.count))
+            .collect();
+        let Some(fresh) = fresh else {
+            return (pieces, self.row);
+        };
+        pieces.push(fresh.matrix.span(fresh.from, self.row + 1));
+        let before: usize = cached.iter().map(|span| span.count).sum();
+        (pieces, before + self.row)
+    }
 }
 
 impl WithSimd for Attend<'_> {
@@ -72,16 +96,7 @@ impl WithSimd for Attend<'_> {
             scale,
         } = *self.heads;
         let (shared, width) = (queries / keys.max(1), self.heads.key_width());
-        let fresh = self
-            .request
-            .fresh
-            .matrix
-            .span(self.request.fresh.from, self.visible);
-        let cached = self.request.cached.iter();
-        let pieces: Vec<&[f32]> = cached
-            .map(|span| span.matrix.span(span.from, span.count))
-            .chain([fresh])
-            .collect();
+        let (pieces, position) = self.seen();
         let tokens = pieces.iter().map(|piece| piece.len()).sum::<usize>() / (2 * width).max(1);
         let mut scores = vec![0.0; self.out.len() / extent.max(1) * tokens];
         let first = self.first_key * extent;
@@ -98,6 +113,12 @@ impl WithSimd for Attend<'_> {
                 .zip(repeated(columns, extent, shared));
             for (score, (query, key)) in targets.zip(heads) {
                 *score = dot(query, key) * scale;
+            }
+        }
+        if let Some(gains) = self.gains {
+            let first = self.first_key * shared;
+            for (head, scores) in (first..).zip(scores.chunks_exact_mut(tokens.max(1))) {
+                gain(scores, position, gains.span(head, 1));
             }
         }
         for scores in scores.chunks_exact_mut(tokens.max(1)) {
@@ -146,6 +167,15 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     }
     let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
     sums.iter().sum::<f32>() + rest
+}
+
+/// Adds to the scores of a query at `position` what they gain by distance.
+fn gain(scores: &mut [f32], position: usize, gains: &[f32]) {
+    let (far, last) = (gains.len() / 2, gains.len().saturating_sub(1));
+    for (key, score) in scores.iter_mut().enumerate() {
+        let place = (key + far).saturating_sub(position).min(last);
+        *score += gains.get(place).copied().unwrap_or_default();
+    }
 }
 
 /// The softmax, in place.
@@ -229,14 +259,15 @@ mod tests {
                     count: *count,
                 });
                 let request = Attended {
+                    queries: 3,
                     cached: cached.collect(),
-                    fresh: Span {
+                    fresh: Some(Span {
                         matrix: &fresh,
                         from: 0,
                         count: 3,
-                    },
+                    }),
                 };
-                attend(&query, &[request], &heads).values
+                attend(&query, &[request], &heads, None).values
             };
             let whole = answer(&[(0, 11)]);
             assert_eq!(whole, answer(&[(0, 4), (4, 1), (5, 6)]), "cuts change no bit");
@@ -246,6 +277,68 @@ mod tests {
                 for (actual, expected) in whole[row * heads.query_width()..].iter().zip(expected) {
                     assert!((f64::from(*actual) - expected).abs() < 1e-5);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn gains_go_by_distance_and_past_the_furthest_by_that() {
+        let heads = Heads {
+            queries: 2,
+            keys: 2,
+            extent: 1,
+            scale: 1.0,
+        };
+        // Keys are zero, so scores are the gains and nothing else.
+        let lines: Vec<f32> = (0..5).flat_map(|key| [0.0, 0.0, key as f32, 1.0]).collect();
+        let lines = Host.upload(lines, 4);
+        let gains = Host.upload(vec![1.0, 2.0, 3.0, 0.0, 0.0, 5.0], 3);
+        let span = |from, count| Span {
+            matrix: &lines,
+            from,
+            count,
+        };
+        let query = Host.upload(vec![0.5; 6], 2);
+        let whole = Attended {
+            queries: 3,
+            cached: vec![span(0, 2), span(2, 3)],
+            fresh: None,
+        };
+        let causal = Attended {
+            queries: 3,
+            cached: vec![span(0, 2)],
+            fresh: Some(span(2, 3)),
+        };
+        let of = |request| attend(&query, &[request], &heads, Some(&gains)).values;
+        let mean = |gains: &[f32]| {
+            let sum: f32 = gains.iter().map(|gain| gain.exp()).sum();
+            let values = gains.iter().enumerate();
+            values
+                .map(|(key, gain)| key as f32 * gain.exp() / sum)
+                .sum::<f32>()
+        };
+        for (answers, expected) in [
+            (
+                of(whole),
+                [
+                    [2.0, 3.0, 3.0, 3.0, 3.0],
+                    [1.0, 2.0, 3.0, 3.0, 3.0],
+                    [1.0, 1.0, 2.0, 3.0, 3.0],
+                ]
+                .map(|gains| mean(&gains)),
+            ),
+            (
+                of(causal),
+                [
+                    mean(&[1.0, 1.0, 2.0]),
+                    mean(&[1.0, 1.0, 1.0, 2.0]),
+                    mean(&[1.0, 1.0, 1.0, 1.0, 2.0]),
+                ],
+            ),
+        ] {
+            for (answer, expected) in answers.chunks(2).zip(expected) {
+                assert!((answer[0] - expected).abs() < 1e-5, "{answer:?} {expected}");
+                assert!((answer[1] - 1.0).abs() < 1e-5);
             }
         }
     }

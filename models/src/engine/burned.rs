@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use burn::tensor::activation::{gelu, gelu_approximate, relu, silu, softmax};
-use burn::tensor::{Bool, Device, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use super::math::{Activation, Attended, Heads, Math, MathError, Rotary, Span};
 
@@ -49,15 +49,36 @@ impl Burn {
         (tensor(sines), tensor(cosines))
     }
 
-    fn attend_one(&self, queries: Tensor<2>, request: &Attended<'_, Tensor<2>>, heads: &Heads) -> Tensor<2> {
+    /// What the scores of `new` queries from the position `first` on gain: `[heads, new * tokens]`, out of the table
+    /// `[heads, 2 * far + 1]`. Distances are counted on the device, so that nothing of this size crosses the link.
+    fn gains(&self, table: &Tensor<2>, first: usize, new: usize, tokens: usize) -> Tensor<2> {
+        let [_, width] = table.dims();
+        let far = signed(width / 2);
+        let range = |from: usize, count: usize| -> Tensor<1, Int> {
+            Tensor::arange(signed(from)..signed(from + count), &self.device)
+        };
+        let keys: Tensor<2, Int> = range(0, tokens).reshape([1, tokens]);
+        let queries: Tensor<2, Int> = range(first, new).reshape([new, 1]);
+        let distances = keys.expand([new, tokens]) - queries.expand([new, tokens]);
+        let places: Tensor<1, Int> = (distances.clamp(-far, far) + far).reshape([new * tokens]);
+        table.clone().select(1, places)
+    }
+
+    fn attend_one(
+        &self,
+        queries: Tensor<2>,
+        request: &Attended<'_, Tensor<2>>,
+        heads: &Heads,
+        gains: Option<&Tensor<2>>,
+    ) -> Tensor<2> {
         let Heads {
             queries: count,
             keys,
             extent,
             scale,
         } = *heads;
-        let new = request.fresh.count;
-        let spans: Vec<Tensor<2>> = request.cached.iter().chain([&request.fresh]).map(rows).collect();
+        let new = request.queries;
+        let spans: Vec<Tensor<2>> = request.cached.iter().chain(&request.fresh).map(rows).collect();
         let lines = Tensor::cat(spans, 0);
         let [tokens, width] = lines.dims();
         let half = |from: usize| -> Tensor<4> {
@@ -68,7 +89,12 @@ impl Burn {
         let shared = count / keys.max(1);
         let queries = queries.reshape([new, keys, shared, extent]).permute([1, 2, 0, 3]);
         let mut scores = queries.matmul(half(0).swap_dims(2, 3)) * scale;
-        if new > 1 {
+        if let Some(table) = gains {
+            let first = request.fresh.map_or(0, |_| tokens - new);
+            let gained = self.gains(table, first, new, tokens);
+            scores = scores + gained.reshape([keys, shared, new, tokens]);
+        }
+        if request.fresh.is_some() && new > 1 {
             let hidden: Vec<bool> = (0..new)
                 .flat_map(|row| (0..tokens).map(move |token| token > tokens - new + row))
                 .collect();
@@ -79,6 +105,10 @@ impl Burn {
         let attended = softmax(scores, 3).matmul(half(width / 2));
         attended.permute([2, 0, 1, 3]).reshape([new, count * extent])
     }
+}
+
+fn signed(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 fn rows(span: &Span<'_, Tensor<2>>) -> Tensor<2> {
@@ -226,15 +256,21 @@ impl Math for Burn {
         debug_assert_eq!(rows.dims(), [count, width]);
     }
 
-    fn attend(&self, queries: &Tensor<2>, requests: &[Attended<'_, Tensor<2>>], heads: &Heads) -> Tensor<2> {
+    fn attend(
+        &self,
+        queries: &Tensor<2>,
+        requests: &[Attended<'_, Tensor<2>>],
+        heads: &Heads,
+        gains: Option<&Tensor<2>>,
+    ) -> Tensor<2> {
         let mut from = 0;
         let answers = requests.iter().map(|request| {
-            let count = request.fresh.count;
+            let count = request.queries;
             from += count;
             let queries = queries
                 .clone()
                 .slice([from - count..from, 0..heads.query_width()]);
-            self.attend_one(queries, request, heads)
+            self.attend_one(queries, request, heads, gains)
         });
         let answers: Vec<Tensor<2>> = answers.collect();
         Tensor::cat(answers, 0)
@@ -258,7 +294,7 @@ mod tests {
             };
             let mut engine = Engine::new(math, decoder, None, config).unwrap();
             for case in fixtures::cases(name) {
-                let logits = engine.score(&case.prompt).unwrap();
+                let logits = fixtures::score(&mut engine, &case);
                 let last = logits.last().unwrap().iter().zip(&case.last_logits);
                 let largest = last
                     .map(|(actual, expected)| (actual - expected).abs())

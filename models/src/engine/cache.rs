@@ -10,27 +10,7 @@ use kaskade_plans::hybrid_cache::{Block, Capacity, Kind, Place};
 
 use super::math::{Math, MathError, Span};
 use super::model::Spec;
-
-/// Some tokens of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
-    pub(super) block: Block,
-    /// Tokens that count, from the block's first on.
-    pub(super) tokens: usize,
-    /// Position of the first.
-    pub(super) position: usize,
-}
-
-/// The blocks that hold the first `tokens` tokens of a table.
-pub(super) fn pieces(table: &[Block], block_tokens: usize, tokens: usize) -> Vec<Piece> {
-    let used = table.iter().take(tokens.div_ceil(block_tokens)).enumerate();
-    used.map(|(index, block)| Piece {
-        block: *block,
-        tokens: block_tokens.min(tokens - index * block_tokens),
-        position: index * block_tokens,
-    })
-    .collect()
-}
+use super::reach::Piece;
 
 /// A layer's blocks in the host's memory.
 #[derive(Debug, Default)]
@@ -129,7 +109,8 @@ impl HostCache {
             Kind::Kv => &blocks.kv,
         };
         for piece in wanted {
-            let range = self.widths.elements(kind, piece.block.number, 0..piece.tokens);
+            let tokens = piece.from..piece.from + piece.tokens;
+            let range = self.widths.elements(kind, piece.block.number, tokens);
             copy.extend_from_slice(pool.get(range).unwrap_or_default());
         }
         copy
@@ -193,8 +174,8 @@ impl<M: Math> DeviceCache<M> {
     }
 }
 
-/// Writes what new tokens leave in the cache: rows `from..` of `act` and `kv` are those of the tokens `positions` of a table's
-/// request. Gives the bytes that went to the host.
+/// Writes what new tokens leave in the cache: rows `from..` of `act` and `kv` are those of the tokens `positions` of a request's
+/// table. Gives the bytes that went to the host.
 ///
 /// # Errors
 /// [`MathError`] from the device.

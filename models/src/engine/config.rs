@@ -31,7 +31,8 @@ pub struct EngineConfig {
     pub block_tokens: usize,
     /// Physical blocks.
     pub capacity: Capacity,
-    /// Layers whose weights stay on the device, the last ones; the others are streamed, once per step.
+    /// Layers whose weights stay on the device, the last ones; the others are streamed, once per step. An encoder's layers count too, as
+    /// the first, and are streamed in steps that prefill.
     pub resident_layers: usize,
     /// Bounds of a buffer for blocks that the link brings (`#ACT_max`, `#KV_max`); there are two.
     pub buffer: Mix,
@@ -102,7 +103,7 @@ impl EngineConfig {
                 device: Mix { act: 0, kv: blocks },
                 host: Mix::default(),
             },
-            resident_layers: decoder.layers.len(),
+            resident_layers: decoder.depth(),
             buffer: Mix::default(),
             mini_batches: true,
             mini_batch_requests: usize::MAX,

@@ -28,6 +28,14 @@ pub enum EngineError {
         /// The last one it has.
         last: usize,
     },
+    /// A prompt is longer than an encoder reads.
+    #[error("the prompt has {tokens} tokens and this model's encoder reads {most} at most; shorten it")]
+    Prompt {
+        /// Its tokens.
+        tokens: usize,
+        /// The most the encoder reads.
+        most: usize,
+    },
     /// A stop text was asked for and there is no tokenizer to read answers with.
     #[error("stop texts need a tokenizer.json, and this checkpoint has none")]
     NoTokenizer,

@@ -4,7 +4,7 @@ use kaskade_plans::hybrid_cache::{Capacity, CostError, Kind, Memory, Mix, Shares
 
 use super::config::{block_bytes, split_for};
 use super::math::Math;
-use super::model::Decoder;
+use super::model::{Decoder, Encoder};
 use super::{Caching, Engine, EngineConfig, EngineError, Load};
 
 /// What an engine has to make do with.
@@ -66,7 +66,8 @@ impl EngineConfig {
         let probe = Engine::new(math, first_layer(decoder), None, config.clone())?;
         let left = budget.saturating_sub(probe.arena().total());
         let resident = usize::try_from(left / probe.streamed_bytes().max(1)).unwrap_or(usize::MAX);
-        config.resident_layers = resident.min(decoder.layers.len());
+        // An encoder's layers are no larger than those of its decoder.
+        config.resident_layers = resident.min(decoder.depth());
         // The host's memory is there for any mixture; the mixture is what is decided.
         config.capacity.host = either;
         let (act, unmeasured) = match bounds.caching {
@@ -88,6 +89,12 @@ fn first_layer(decoder: &Decoder) -> Decoder {
         layers: decoder.layers.iter().take(1).cloned().collect(),
         final_norm: decoder.final_norm.clone(),
         head: decoder.head.clone(),
+        encoder: decoder.encoder.as_ref().map(|encoder| Encoder {
+            layers: Vec::new(),
+            relative: encoder.relative.clone(),
+            final_norm: encoder.final_norm.clone(),
+            ..*encoder
+        }),
     }
 }
 

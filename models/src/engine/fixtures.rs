@@ -4,15 +4,19 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use super::Engine;
+use super::math::Math;
 use crate::checkpoint::Checkpoint;
 
-/// Those of the decoders.
-pub(super) const DECODERS: [&str; 5] = ["gpt2", "opt", "llama", "llama2", "gptj"];
+/// Those of all families.
+pub(super) const DECODERS: [&str; 7] = ["gpt2", "opt", "llama", "llama2", "gptj", "t5", "t5-v1_1"];
 
 /// A prompt and what transformers makes of it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Case {
     pub(super) prompt: Vec<u32>,
+    /// Of an encoder-decoder, the answer whose logits are given.
+    pub(super) answer: Option<Vec<u32>>,
     /// The logits of the last token.
     pub(super) last_logits: Vec<f32>,
     /// Of every token, the logit of every seventh token of the vocabulary.
@@ -34,6 +38,14 @@ pub(super) fn folder(name: &str) -> PathBuf {
 
 pub(super) fn checkpoint(name: &str) -> Checkpoint {
     Checkpoint::open(&folder(name)).unwrap()
+}
+
+/// The logits of a case by an engine: of an encoder-decoder those of the answer and of the token behind it.
+pub(super) fn score<M: Math>(engine: &mut Engine<M>, case: &Case) -> Vec<Vec<f32>> {
+    match &case.answer {
+        Some(answer) => engine.score_answer(&case.prompt, answer).unwrap(),
+        None => engine.score(&case.prompt).unwrap(),
+    }
 }
 
 pub(super) fn cases(name: &str) -> Vec<Case> {

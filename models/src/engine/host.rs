@@ -173,8 +173,14 @@ impl Math for Host {
             });
     }
 
-    fn attend(&self, queries: &Rows, requests: &[Attended<'_, Rows>], heads: &Heads) -> Rows {
-        attention::attend(queries, requests, heads)
+    fn attend(
+        &self,
+        queries: &Rows,
+        requests: &[Attended<'_, Rows>],
+        heads: &Heads,
+        gains: Option<&Rows>,
+    ) -> Rows {
+        attention::attend(queries, requests, heads, gains)
     }
 }
 

@@ -2,8 +2,25 @@
 
 use std::sync::Arc;
 
-use super::math::{Attended, Math, Span};
-use super::model::{Dense, LayerWeights, Scale, Spec};
+use super::cross::Cross;
+use super::math::{Attended, Math};
+use super::model::{CrossWeights, Dense, LayerWeights, Scale, Spec};
+
+/// What a layer is computed with.
+pub(super) struct Means<'a, M: Math> {
+    pub(super) math: &'a M,
+    pub(super) spec: &'a Spec,
+    /// What scores gain by distance, where positions are relative.
+    pub(super) gains: Option<&'a M::Matrix>,
+}
+
+impl<M: Math> Clone for Means<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: Math> Copy for Means<'_, M> {}
 
 /// A layer on the device.
 pub(super) struct Layer<M: Math> {
@@ -14,6 +31,7 @@ pub(super) struct Layer<M: Math> {
     feed_forward_norm: Option<M::Norm>,
     up: M::Linear,
     down: M::Linear,
+    pub(super) cross: Option<Cross<M>>,
 }
 
 /// A layer's weights as they lie in the host's memory: prepared for the device, one vector per tensor in the order in which
@@ -24,10 +42,12 @@ pub(super) struct Stored {
     shape: Arc<Shape>,
 }
 
-/// What is the same in all layers: extents of the linear layers, and which norms and biases there are.
+/// What makes a layer of tensors: extents of the linear layers, and which norms and biases there are.
 #[derive(Debug)]
 struct Shape {
     linears: [(usize, usize); 5],
+    /// Those of the cross-attention, if there is one.
+    cross: Option<[(usize, usize); 3]>,
     feed_forward_norm: bool,
     shifts: bool,
     epsilon: f32,
@@ -38,10 +58,13 @@ impl Stored {
         let mut tensors: Vec<Arc<[f32]>> = Vec::new();
         let shifts = weights.attention_norm.beta.is_some();
         let feed_forward_norm = weights.feed_forward_norm.is_some();
-        for Scale { gamma, beta } in [Some(weights.attention_norm), weights.feed_forward_norm]
-            .into_iter()
-            .flatten()
-        {
+        let (cross_norm, cross) = weights.cross.map(parts).unzip();
+        let norms = [
+            Some(weights.attention_norm),
+            weights.feed_forward_norm,
+            cross_norm,
+        ];
+        for Scale { gamma, beta } in norms.into_iter().flatten() {
             tensors.push(gamma.into());
             tensors.extend(beta.map(Arc::from));
         }
@@ -52,7 +75,7 @@ impl Stored {
             weights.up,
             weights.down,
         ];
-        let linears = linears.map(|dense| {
+        let mut store = |dense| {
             let Dense {
                 weight,
                 bias,
@@ -62,11 +85,14 @@ impl Stored {
             tensors.push(math.prepare(weight, inputs, outputs).into());
             tensors.push(bias.into());
             (inputs, outputs)
-        });
+        };
+        let linears = linears.map(&mut store);
+        let cross = cross.map(|linears| linears.map(&mut store));
         Self {
             tensors,
             shape: Arc::new(Shape {
                 linears,
+                cross,
                 feed_forward_norm,
                 shifts,
                 epsilon,
@@ -93,6 +119,7 @@ impl Stored {
         let mut next = || tensors.next().unwrap_or_default();
         let Shape {
             linears,
+            cross,
             feed_forward_norm,
             shifts,
             epsilon,
@@ -103,10 +130,21 @@ impl Stored {
             math.norm(gamma, beta, epsilon)
         };
         let attention_norm = norm();
-        let feed_forward_norm = feed_forward_norm.then(norm);
-        let [query, key_value, output, up, down] = linears.map(|(inputs, outputs)| {
+        let feed_forward_norm = feed_forward_norm.then(&mut norm);
+        let cross = cross.map(|linears| (norm(), linears));
+        let mut linear = |(inputs, outputs)| {
             let weight = next();
             math.linear(weight, next(), inputs, outputs)
+        };
+        let [query, key_value, output, up, down] = linears.map(&mut linear);
+        let cross = cross.map(|(norm, linears)| {
+            let [query, key_value, output] = linears.map(&mut linear);
+            Cross {
+                norm,
+                query,
+                key_value,
+                output,
+            }
         });
         Layer {
             attention_norm,
@@ -116,6 +154,7 @@ impl Stored {
             feed_forward_norm,
             up,
             down,
+            cross,
         }
     }
 
@@ -123,6 +162,11 @@ impl Stored {
     pub(super) fn resident<M: Math>(&self, math: &M) -> Layer<M> {
         self.layer(math, self.tensors.iter().map(|tensor| tensor.to_vec()).collect())
     }
+}
+
+/// The norm of a cross-attention, and its linear layers.
+fn parts(cross: CrossWeights) -> (Scale, [Dense; 3]) {
+    (cross.norm, [cross.query, cross.key_value, cross.output])
 }
 
 /// What the new tokens leave in the cache.
@@ -135,7 +179,8 @@ pub(super) struct Fresh<M: Math> {
 
 impl<M: Math> Layer<M> {
     /// KV Gen (equation 7): keys and values out of activations, by the projection alone.
-    pub(super) fn generate(&self, math: &M, spec: &Spec, acts: &M::Matrix, positions: &[usize]) -> M::Matrix {
+    pub(super) fn generate(&self, means: Means<'_, M>, acts: &M::Matrix, positions: &[usize]) -> M::Matrix {
+        let Means { math, spec, .. } = means;
         let mut kv = math.multiply(acts, &self.key_value);
         if let Some(rotary) = &spec.rotary {
             math.rotate(&mut kv, spec.heads.keys, spec.heads.extent, rotary, positions);
@@ -144,24 +189,26 @@ impl<M: Math> Layer<M> {
     }
 
     /// What the new tokens of a mini-batch bring: their activations, keys and values.
-    pub(super) fn project(&self, math: &M, spec: &Spec, x: &M::Matrix, positions: &[usize]) -> Fresh<M> {
-        let act = math.normalise(x, &self.attention_norm);
-        let kv = self.generate(math, spec, &act, positions);
+    pub(super) fn project(&self, means: Means<'_, M>, x: &M::Matrix, positions: &[usize]) -> Fresh<M> {
+        let act = means.math.normalise(x, &self.attention_norm);
+        let kv = self.generate(means, &act, positions);
         Fresh { act, kv }
     }
 
-    /// The rest of the layer (equations 2 to 6) over the vectors `x` of the new tokens, in place. `cached` says for each request
-    /// where the keys and values of its tokens in the cache are, and how many new tokens it has.
+    /// The rest of the layer (equations 2 to 6) over the vectors `x` of the new tokens, in place. `act` is what [`Layer::project`] made
+    /// of them, `own` what they attend to, request by request, and `prompts` what their cross-attention does; without prompts there
+    /// is none.
     pub(super) fn forward(
         &self,
-        math: &M,
-        spec: &Spec,
+        means: Means<'_, M>,
         x: &mut M::Matrix,
         positions: &[usize],
-        fresh: &Fresh<M>,
-        cached: Vec<(Vec<Span<'_, M::Matrix>>, usize)>,
+        act: &M::Matrix,
+        own: &[Attended<'_, M::Matrix>],
+        prompts: &[Attended<'_, M::Matrix>],
     ) {
-        let mut query = math.multiply(&fresh.act, &self.query);
+        let Means { math, spec, gains } = means;
+        let mut query = math.multiply(act, &self.query);
         if let Some(rotary) = &spec.rotary {
             math.rotate(
                 &mut query,
@@ -171,25 +218,17 @@ impl<M: Math> Layer<M> {
                 positions,
             );
         }
-        let mut from = 0;
-        let mut requests = Vec::with_capacity(cached.len());
-        for (cached, count) in cached {
-            let fresh = Span {
-                matrix: &fresh.kv,
-                from,
-                count,
-            };
-            from += count;
-            requests.push(Attended { cached, fresh });
-        }
-        let attended = math.attend(&query, &requests, &spec.heads);
+        let attended = math.attend(&query, own, &spec.heads, gains);
         math.add(x, &math.multiply(&attended, &self.output));
+        if let Some(cross) = self.cross.as_ref().filter(|_| !prompts.is_empty()) {
+            cross.forward(math, spec, x, prompts);
+        }
         let normed = self
             .feed_forward_norm
             .as_ref()
             .map(|norm| math.normalise(x, norm));
         // Where the feed-forward layer is parallel it reads what the attention read.
-        let inner = math.multiply(normed.as_ref().unwrap_or(&fresh.act), &self.up);
+        let inner = math.multiply(normed.as_ref().unwrap_or(act), &self.up);
         let inner = math.activate(inner, spec.activation, spec.gated);
         math.add(x, &math.multiply(&inner, &self.down));
     }

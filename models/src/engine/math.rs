@@ -80,6 +80,22 @@ impl Rotary {
     }
 }
 
+/// Relative positions (Raffel et al. 2020, "T5", section 2.1): what a score gains by how far its key is from its query.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Relative {
+    /// Distances that have a gain of their own, on either side; what is further away has that of the furthest.
+    pub far: usize,
+    /// `[heads, 2 * far + 1]`, from a key `far` tokens before its query to one as far behind it.
+    pub gains: Vec<f32>,
+}
+
+impl Relative {
+    /// Distances with a gain of their own on both sides, and that of the query itself: the width of the table.
+    pub fn width(&self) -> usize {
+        2 * self.far + 1
+    }
+}
+
 /// Some rows of a matrix.
 #[derive(Debug)]
 pub struct Span<'a, X> {
@@ -99,12 +115,15 @@ impl<X> Clone for Span<'_, X> {
 
 impl<X> Copy for Span<'_, X> {}
 
-/// What a request's new tokens attend to.
+/// What a request's queries attend to.
 pub struct Attended<'a, X> {
-    /// Keys and values of the tokens in the cache, in order; rows `[keys | values]`.
+    /// How many queries it has.
+    pub queries: usize,
+    /// Keys and values that all of them see, in order; rows `[keys | values]`. Those of tokens in the cache, or all there are.
     pub cached: Vec<Span<'a, X>>,
-    /// Those of the new tokens, each of which sees itself and the ones before.
-    pub fresh: Span<'a, X>,
+    /// Keys and values of the queries' own tokens, each of which sees itself and the ones before. Absent where every query sees the
+    /// same: in an encoder, whose first query is then that of the first key, and in cross-attention.
+    pub fresh: Option<Span<'a, X>>,
 }
 
 /// What a device computes. Matrices are `[rows, width]`, f32.
@@ -168,11 +187,13 @@ pub trait Math: Send + Sync + 'static {
         positions: &[usize],
     );
 
-    /// Attention: the rows of `queries` are those of the first request's new tokens, the second's, and so on.
+    /// Attention: the rows of `queries` are those of the first request, the second, and so on. Scores gain what the table `gains`
+    /// of [`Relative`] says, if there is one.
     fn attend(
         &self,
         queries: &Self::Matrix,
         requests: &[Attended<'_, Self::Matrix>],
         heads: &Heads,
+        gains: Option<&Self::Matrix>,
     ) -> Self::Matrix;
 }

@@ -9,7 +9,7 @@ use kaskade_plans::hybrid_cache::{Costs, Kind, Sample, Split, fit};
 
 use super::layer::Layer;
 use super::link::Link;
-use super::math::{Math, Span};
+use super::math::{Attended, Math, Span};
 use super::{Engine, EngineError, Home};
 
 /// Each size is measured so often; the median counts.
@@ -57,7 +57,7 @@ impl<M: Math> Engine<M> {
         let mini_batch = load.mini_batch.clamp(1, load.requests.max(1));
         let mini_batches = load.requests.div_ceil(mini_batch).max(1);
         let held;
-        let layer = match self.homes.first() {
+        let layer = match self.homes.get(self.homes.len() - self.layers()) {
             Some(Home::Resident(layer)) => layer,
             Some(Home::Streamed(stored)) => {
                 held = stored.resident(&self.math);
@@ -67,6 +67,7 @@ impl<M: Math> Engine<M> {
         };
         let [link, _] = &self.links;
         let most = (mini_batch * load.tokens).div_ceil(block_tokens).max(8);
+        let means = self.means();
         let sizes = [most / 8, most / 4, most / 2, most].map(|size| size.max(1));
         let loading = |kind: Kind| {
             let bytes = self.host.widths().block_bytes(kind);
@@ -86,7 +87,7 @@ impl<M: Math> Engine<M> {
                 .math
                 .upload(vec![0.1; rows * spec.act_width()], spec.act_width());
             let positions: Vec<usize> = (0..rows).map(|row| row % spec.context.max(1)).collect();
-            let seconds = typical(|| drop(layer.generate(&self.math, spec, &acts, &positions)));
+            let seconds = typical(|| drop(layer.generate(means, &acts, &positions)));
             Sample {
                 blocks: blocks as f64,
                 seconds,
@@ -120,31 +121,37 @@ impl<M: Math> Engine<M> {
 
     /// A layer for so many requests with so many tokens in the cache each, KV Gen left out.
     fn forward_s(&self, layer: &Layer<M>, requests: usize, tokens: usize) -> f64 {
-        let (math, spec) = (&self.math, &self.decoder.spec);
+        let means = self.means();
+        let (math, spec) = (means.math, means.spec);
         let mut x = math.upload(vec![0.1; requests * spec.width], spec.width);
         let width = spec.kv_width();
         // As many as there are buffers, in turn: what was loaded lies in memory and no longer in the processor's caches.
         let kvs = [(); ROUNDS].map(|()| math.upload(vec![0.1; requests * tokens * width], width));
         let mut turn = kvs.iter().cycle();
         let positions = vec![tokens.min(spec.context.saturating_sub(1)); requests];
+        // With cross-attention, half of the tokens count as the prompt: whoever attends to it, the keys are as many.
+        let prompt = layer.cross.as_ref().map_or(0, |_| tokens / 2);
         typical(|| {
-            let fresh = layer.project(math, spec, &x, &positions);
-            let span = |matrix, request: usize| Span {
-                matrix,
-                from: request * tokens,
-                count: tokens,
-            };
+            let fresh = layer.project(means, &x, &positions);
             let kv = turn.next();
-            let cached =
-                (0..requests).map(|request| (kv.map(|kv| span(kv, request)).into_iter().collect(), 1));
-            let cached = cached.collect();
-            layer.forward(math, spec, &mut x, &positions, &fresh, cached);
+            let own = (0..requests).map(|request| {
+                let new = Span {
+                    matrix: &fresh.kv,
+                    from: request,
+                    count: 1,
+                };
+                attended(kv, request * tokens + prompt, tokens - prompt, Some(new))
+            });
+            let own: Vec<Attended<'_, M::Matrix>> = own.collect();
+            let prompts = (0..requests).map(|request| attended(kv, request * tokens, prompt, None));
+            let prompts: Vec<Attended<'_, M::Matrix>> = prompts.collect();
+            layer.forward(means, &mut x, &positions, &fresh.act, &own, &prompts);
         })
     }
 
     /// A layer's weights over the link, resident layers counted as nothing.
     fn weights_s(&self, link: &Link) -> f64 {
-        let layers = self.homes.len().max(1) as f64;
+        let layers = self.layers().max(1) as f64;
         match self.streamed_bytes() {
             0 => 0.0,
             bytes => load_s(link, (bytes as f64 / layers) as u64),
@@ -157,6 +164,21 @@ impl<M: Math> Engine<M> {
         let mut failed = None;
         let seconds = typical(|| failed = self.logits(&x).err());
         failed.map_or(Ok(seconds), |error| Err(error.into()))
+    }
+}
+
+/// What one query attends to: rows of a matrix, and a new one.
+fn attended<'a, X>(
+    kv: Option<&'a X>,
+    from: usize,
+    count: usize,
+    fresh: Option<Span<'a, X>>,
+) -> Attended<'a, X> {
+    let cached = kv.map(|matrix| Span { matrix, from, count });
+    Attended {
+        queries: 1,
+        cached: cached.into_iter().collect(),
+        fresh,
     }
 }
 

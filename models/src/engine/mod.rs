@@ -12,7 +12,8 @@
 //! | [`host`] | the processor: products whose bits do not depend on the batch |
 //! | [`burned`] | any device of burn's |
 //! | [`model`] | a model's extents and weights |
-//! | [`families`] | GPT-2, OPT, Llama, GPT-J out of Hugging Face directories |
+//! | [`families`] | GPT-2, OPT, Llama, GPT-J and T5 out of Hugging Face directories |
+//! | `encoder`, `cross` | what reads an encoder-decoder's prompts, and how its decoder attends to them |
 //! | [`config`] | what to cache and stream, and what memory that takes |
 //! | [`fitting`] | a configuration for the memory that there is |
 //! | [`sampling`], [`text`] | the next token, and tokens as text |
@@ -22,6 +23,8 @@ mod attention;
 pub mod burned;
 mod cache;
 pub mod config;
+mod cross;
+mod encoder;
 mod error;
 pub mod families;
 pub mod fitting;
@@ -35,6 +38,8 @@ mod measure;
 pub mod model;
 mod pass;
 mod product;
+mod reach;
+mod requests;
 pub mod sampling;
 mod step;
 mod stream;
@@ -43,7 +48,7 @@ pub mod text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kaskade_plans::hybrid_cache::{BlockSpace, Limits, Refused, Scheduler};
+use kaskade_plans::hybrid_cache::{BlockSpace, Limits, Scheduler};
 use tokenizers::Tokenizer;
 
 pub use config::{Arena, Caching, EngineConfig, OutOfMemory};
@@ -56,12 +61,12 @@ pub use sampling::{BadSampling, Choice, Sampling};
 pub use stream::Traffic;
 
 use cache::{DeviceCache, HostCache, Widths};
-use layer::{Layer, Stored};
+use encoder::Reader;
+use layer::{Layer, Means, Stored};
 use link::Link;
-use math::Math;
-use sampling::Sampler;
+use math::{Math, Relative};
+use requests::Sequence;
 use stream::Buffer;
-use text::Answer;
 
 /// What became of a request in a step.
 #[derive(Debug, Clone, PartialEq)]
@@ -116,23 +121,17 @@ enum Home<M: Math> {
     Streamed(Stored),
 }
 
-/// A request while it is here.
-struct Sequence {
-    /// Prompt and answer.
-    tokens: Vec<u32>,
-    prompt: usize,
-    sampling: Sampling,
-    sampler: Sampler,
-    answer: Answer,
-}
-
 /// An engine: a model, its cache, and the requests in hand.
 pub struct Engine<M: Math> {
     math: M,
     /// Embeddings; its layers and its head are taken out.
     decoder: Decoder,
+    /// Of the encoder's layers, and then the decoder's.
     homes: Vec<Home<M>>,
-    /// A streamed first layer that came at the end of the step before.
+    reader: Option<Reader<M>>,
+    /// What the decoder's scores gain by distance, where positions are relative.
+    gains: Option<M::Matrix>,
+    /// The decoder's first layer, where it is streamed and came at the end of the step before.
     ahead: Option<Layer<M>>,
     final_norm: M::Norm,
     head: M::Linear,
@@ -166,10 +165,17 @@ impl<M: Math> Engine<M> {
         let epsilon = decoder.spec.epsilon;
         let layers = std::mem::take(&mut decoder.layers);
         let count = layers.len();
-        let streamed = count.saturating_sub(config.resident_layers);
+        let mut encoder = decoder.encoder.take();
+        let read = encoder
+            .as_mut()
+            .map(|encoder| std::mem::take(&mut encoder.layers));
+        let read = read.unwrap_or_default();
+        let reader = encoder.map(|encoder| Reader::new(&math, encoder, read.len(), epsilon));
+        let streamed = (read.len() + count).saturating_sub(config.resident_layers);
         let stored = |weights| Stored::new(&math, weights, epsilon);
         let mut arena = Arena::of(&decoder.spec, count, &config);
-        let homes = layers.into_iter().map(stored).enumerate().map(|(index, stored)| {
+        let layers = read.into_iter().chain(layers);
+        let homes = layers.map(stored).enumerate().map(|(index, stored)| {
             if index < streamed {
                 arena.weights = arena.weights.max(2 * stored.bytes());
                 Home::Streamed(stored)
@@ -182,12 +188,17 @@ impl<M: Math> Engine<M> {
         let head = std::mem::take(&mut decoder.head);
         let prepared = math.prepare(head.weight, head.inputs, head.outputs);
         let head_bytes = (size_of_val(prepared.as_slice()) + size_of_val(head.bias.as_slice())) as u64;
-        arena.resident += head_bytes;
+        let gains = decoder.spec.relative.as_ref();
+        let gains_bytes = gains.map_or(0, |gains| size_of_val(gains.gains.as_slice()) as u64);
+        arena.resident += head_bytes + gains_bytes + reader.as_ref().map_or(0, Reader::bytes);
         arena.check(config.device_bytes)?;
         let norm = decoder.final_norm.clone();
         let widths = Widths::new(&decoder.spec, config.block_tokens.max(1));
         let link = || Arc::new(Link::new(config.link));
+        let upload = |gains: &Relative| math.upload(gains.gains.clone(), gains.width());
         Ok(Self {
+            gains: gains.map(upload),
+            reader,
             final_norm: math.norm(norm.gamma, norm.beta, epsilon),
             head: math.linear(prepared, head.bias, head.inputs, head.outputs),
             head_bytes,
@@ -214,9 +225,17 @@ impl<M: Math> Engine<M> {
         &self.decoder.spec
     }
 
-    /// Number of layers.
+    /// Number of the decoder's layers, which are those that the cache has.
     pub fn layers(&self) -> usize {
-        self.homes.len()
+        self.homes.len() - self.reader.as_ref().map_or(0, |reader| reader.layers)
+    }
+
+    fn means(&self) -> Means<'_, M> {
+        Means {
+            math: &self.math,
+            spec: &self.decoder.spec,
+            gains: self.gains.as_ref(),
+        }
     }
 
     /// How it runs.
@@ -229,10 +248,10 @@ impl<M: Math> Engine<M> {
         self.arena
     }
 
-    /// Weights that are streamed per step, bytes.
+    /// Weights that are streamed per step, bytes. Those of an encoder come on top in steps that prefill.
     pub fn streamed_bytes(&self) -> u64 {
-        self.homes
-            .iter()
+        let decoder = self.homes.iter().rev().take(self.layers());
+        decoder
             .map(|home| match home {
                 Home::Streamed(stored) => stored.bytes(),
                 Home::Resident(_) => 0,
@@ -270,56 +289,6 @@ impl<M: Math> Engine<M> {
     /// Whether there is nothing to do.
     pub fn is_idle(&self) -> bool {
         self.sequences.is_empty()
-    }
-
-    /// Takes a request.
-    ///
-    /// # Errors
-    /// [`EngineError`] for a request that could never run: too long, too large for the cache, of foreign tokens, with a sampling that
-    /// cannot be, or under a number that is taken.
-    pub fn submit(&mut self, request: u64, prompt: Vec<u32>, sampling: Sampling) -> Result<(), EngineError> {
-        sampling.check()?;
-        if !sampling.stop.is_empty() && self.tokenizer.is_none() {
-            return Err(EngineError::NoTokenizer);
-        }
-        self.check_tokens(&prompt)?;
-        if self.sequences.contains_key(&request) {
-            return Err(Refused::Twice { request }.into());
-        }
-        self.scheduler
-            .submit(request, prompt.len(), sampling.max_tokens, &self.space)?;
-        let sequence = Sequence {
-            prompt: prompt.len(),
-            tokens: prompt,
-            sampler: Sampler::new(sampling.seed),
-            sampling,
-            answer: Answer::default(),
-        };
-        self.sequences.insert(request, sequence);
-        Ok(())
-    }
-
-    /// Ends a request at the next step, which tells of it. Whether it is here.
-    pub fn cancel(&mut self, request: u64) -> bool {
-        let here = self.sequences.contains_key(&request);
-        if here {
-            self.cancelled.insert(request);
-        }
-        here
-    }
-
-    fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
-        let last = self.decoder.spec.vocabulary.saturating_sub(1);
-        match tokens.iter().find(|token| **token as usize > last) {
-            Some(token) => Err(EngineError::Token { token: *token, last }),
-            None => Ok(()),
-        }
-    }
-
-    fn end(&mut self, request: u64) {
-        self.scheduler.end(request, &mut self.space);
-        self.sequences.remove(&request);
-        self.cancelled.remove(&request);
     }
 }
 
@@ -377,5 +346,7 @@ fn limits(spec: &Spec, config: &EngineConfig) -> Limits {
     }
 }
 
+#[cfg(test)]
+mod encoder_tests;
 #[cfg(test)]
 mod tests;

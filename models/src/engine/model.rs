@@ -3,7 +3,7 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::math::{Activation, Heads, Rotary};
+use super::math::{Activation, Heads, Relative, Rotary};
 use crate::checkpoint::{LoadError, Weights};
 
 /// The extents of a decoder, and what its layers do.
@@ -17,7 +17,8 @@ pub struct Spec {
     pub inner: usize,
     /// Tokens it knows.
     pub vocabulary: usize,
-    /// Most tokens of a request.
+    /// Most tokens of a request, of an encoder-decoder those of its answer; `usize::MAX` where positions are relative, for then only the
+    /// cache is a bound.
     pub context: usize,
     /// What the norms add to the variance.
     pub epsilon: f32,
@@ -27,8 +28,10 @@ pub struct Spec {
     pub gated: bool,
     /// Whether attention and feed-forward layer read the same norm and are added together (GPT-J).
     pub parallel: bool,
-    /// Rotary positions; absent: positions are learned.
+    /// Rotary positions; absent: positions are learned or relative.
     pub rotary: Option<Rotary>,
+    /// Positions relative to each other, by what scores gain.
+    pub relative: Option<Relative>,
     /// Tokens that end an answer.
     pub ends: Vec<u32>,
 }
@@ -72,6 +75,36 @@ pub struct LayerWeights {
     pub up: Dense,
     /// Out of it.
     pub down: Dense,
+    /// Between attention and feed-forward layer, the attention to what an encoder made of the prompt.
+    pub cross: Option<CrossWeights>,
+}
+
+/// The weights of a decoder layer's cross-attention.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CrossWeights {
+    /// The norm before it.
+    pub norm: Scale,
+    /// To the queries.
+    pub query: Dense,
+    /// From the encoder's output to keys and values, side by side; as wide as those of the layer's own attention.
+    pub key_value: Dense,
+    /// From the heads back.
+    pub output: Dense,
+}
+
+/// An encoder: it reads a prompt as a whole. Its extents, activation and embedding are those of its decoder.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Encoder {
+    /// Most tokens of a prompt.
+    pub context: usize,
+    /// The token that every answer begins with.
+    pub start: u32,
+    /// Its relative positions, in both directions.
+    pub relative: Relative,
+    /// Its layers, without cross-attention.
+    pub layers: Vec<LayerWeights>,
+    /// The norm of its output.
+    pub final_norm: Scale,
 }
 
 /// A model and its weights.
@@ -89,6 +122,8 @@ pub struct Decoder {
     pub final_norm: Scale,
     /// To a logit per token.
     pub head: Dense,
+    /// What reads the prompt, where the decoder does not.
+    pub encoder: Option<Encoder>,
 }
 
 impl Spec {
@@ -100,6 +135,26 @@ impl Spec {
     /// Elements that keys and values take per token and layer.
     pub fn kv_width(&self) -> usize {
         2 * self.heads.key_width()
+    }
+
+    fn has_learned_positions(&self) -> bool {
+        self.rotary.is_none() && self.relative.is_none()
+    }
+}
+
+impl LayerWeights {
+    fn random(rng: &mut ChaCha8Rng, spec: &Spec) -> Self {
+        let (width, learned) = (spec.width, spec.has_learned_positions());
+        Self {
+            attention_norm: Scale::random(rng, width, !learned),
+            query: Dense::random(rng, width, spec.heads.query_width(), learned),
+            key_value: Dense::random(rng, width, spec.kv_width(), learned),
+            output: Dense::random(rng, spec.heads.query_width(), width, learned),
+            feed_forward_norm: (!spec.parallel).then(|| Scale::random(rng, width, !learned)),
+            up: Dense::random(rng, width, spec.inner * if spec.gated { 2 } else { 1 }, learned),
+            down: Dense::random(rng, spec.inner, width, learned),
+            cross: None,
+        }
     }
 }
 
@@ -243,25 +298,50 @@ impl Decoder {
     /// needed for. Its norms shift where positions are learned, and its layers have biases there.
     pub fn random(spec: Spec, layers: usize, seed: u64) -> Self {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
-        let (width, learned) = (spec.width, spec.rotary.is_none());
-        let layer = |rng: &mut ChaCha8Rng| LayerWeights {
-            attention_norm: Scale::random(rng, width, !learned),
-            query: Dense::random(rng, width, spec.heads.query_width(), learned),
-            key_value: Dense::random(rng, width, spec.kv_width(), learned),
-            output: Dense::random(rng, spec.heads.query_width(), width, learned),
-            feed_forward_norm: (!spec.parallel).then(|| Scale::random(rng, width, !learned)),
-            up: Dense::random(rng, width, spec.inner * if spec.gated { 2 } else { 1 }, learned),
-            down: Dense::random(rng, spec.inner, width, learned),
-        };
-        let layers = (0..layers).map(|_| layer(rng)).collect();
+        let (width, learned) = (spec.width, spec.has_learned_positions());
+        let layers = (0..layers).map(|_| LayerWeights::random(rng, &spec)).collect();
         Self {
             embedding: Dense::random(rng, width, spec.vocabulary, false).weight,
             positions: learned.then(|| Dense::random(rng, width, spec.context, false).weight),
             layers,
             final_norm: Scale::random(rng, width, !learned),
             head: Dense::random(rng, width, spec.vocabulary, false),
+            encoder: None,
             spec,
         }
+    }
+
+    /// The same with an encoder of so many layers for prompts of at most `context` tokens, drawn at random, and with cross-attention
+    /// to it. Answers begin with the first token.
+    #[must_use]
+    pub fn with_random_encoder(mut self, layers: usize, context: usize, seed: u64) -> Self {
+        let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+        let (spec, far) = (&self.spec, 8);
+        let (width, rms) = (spec.width, !spec.has_learned_positions());
+        for layer in &mut self.layers {
+            layer.cross = Some(CrossWeights {
+                norm: Scale::random(rng, width, rms),
+                query: Dense::random(rng, width, spec.heads.query_width(), !rms),
+                key_value: Dense::random(rng, width, spec.kv_width(), !rms),
+                output: Dense::random(rng, spec.heads.query_width(), width, !rms),
+            });
+        }
+        self.encoder = Some(Encoder {
+            context,
+            start: 0,
+            relative: Relative {
+                far,
+                gains: Dense::random(rng, 2 * far + 1, spec.heads.queries, false).weight,
+            },
+            layers: (0..layers).map(|_| LayerWeights::random(rng, spec)).collect(),
+            final_norm: Scale::random(rng, width, rms),
+        });
+        self
+    }
+
+    /// All layers, those of the encoder among them.
+    pub fn depth(&self) -> usize {
+        self.layers.len() + self.encoder.as_ref().map_or(0, |encoder| encoder.layers.len())
     }
 
     /// The vectors of tokens, the first of which has position `first`, under each other. Tokens beyond the vocabulary and

@@ -1,16 +1,20 @@
 //! A pass of mini-batches through all layers, while the copying thread brings what comes next.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use kaskade_plans::hybrid_cache::{Block, BlockSpace, Kind, Place};
+use kaskade_plans::hybrid_cache::BlockSpace;
 
-use super::cache::{DeviceCache, HostCache, Piece, store};
-use super::layer::{Fresh, Layer};
+use super::cache::{DeviceCache, HostCache, store};
+use super::cross::prompts;
+use super::encoder::Reader;
+use super::layer::{Fresh, Layer, Means};
 use super::link::Link;
-use super::math::{Math, Span};
+use super::math::{Attended, Math, Span};
 use super::model::Spec;
+use super::reach::{Part, Piece, Reach};
 use super::stream::{Buffer, Buffers, Job, Loaded, Staged, Traffic, copy};
 use super::{EngineError, Home};
 
@@ -21,12 +25,27 @@ const BUFFERS: usize = 2;
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     pub(super) request: u64,
-    /// Tokens whose keys and values are in the cache.
+    /// Tokens that its table begins with and an encoder reads.
+    pub(super) source: usize,
+    /// Tokens of its table that are in the cache: none, or the source among them.
     pub(super) cached: usize,
-    /// Tokens to compute.
+    /// Tokens that the decoder is to compute.
     pub(super) new: usize,
     /// Where the cached ones are.
     pub(super) pieces: Vec<Piece>,
+}
+
+impl Run {
+    /// Tokens that the encoder is to read.
+    pub(super) fn encoded(&self) -> usize {
+        if self.cached == 0 { self.source } else { 0 }
+    }
+
+    /// Places of the decoder's new tokens in the table.
+    pub(super) fn places(&self) -> Range<usize> {
+        let first = self.cached.max(self.source);
+        first..first + self.new
+    }
 }
 
 /// Requests that go through a layer together.
@@ -36,13 +55,15 @@ pub(super) struct MiniBatch<M: Math> {
     pub(super) x: M::Matrix,
     /// Their positions.
     pub(super) positions: Vec<usize>,
+    /// Vectors of the prompts that the encoder is to read, and has read when the decoder's turn comes; absent where all are cached.
+    pub(super) source: Option<M::Matrix>,
     /// Pieces that the link brings.
     pub(super) loaded: Vec<Piece>,
 }
 
 /// What a pass leaves behind.
 pub(super) struct Passed<M: Math> {
-    /// The first layer for the next pass, where it is streamed.
+    /// The decoder's first layer for the next pass, where it is streamed.
     pub(super) ahead: Option<Layer<M>>,
     pub(super) traffic: Traffic,
     /// Time spent waiting for the link, seconds.
@@ -53,7 +74,11 @@ pub(super) struct Passed<M: Math> {
 pub(super) struct Ground<'a, M: Math> {
     pub(super) math: &'a M,
     pub(super) spec: &'a Spec,
+    /// Of the encoder's layers, and then the decoder's.
     pub(super) homes: &'a [Home<M>],
+    pub(super) reader: Option<&'a Reader<M>>,
+    /// What the decoder's scores gain by distance.
+    pub(super) gains: Option<&'a M::Matrix>,
     pub(super) host: &'a HostCache,
     pub(super) space: &'a BlockSpace,
     /// To the device, and back.
@@ -67,11 +92,26 @@ struct Arrivals<M: Math> {
     free_blocks: Sender<Buffer>,
     /// Weights that came before they were wanted.
     weights: Option<(usize, Layer<M>)>,
+    /// The layer that the next pass most likely begins with: the decoder's first.
+    again: usize,
     waited_s: f64,
 }
 
+/// What a mini-batch leaves in the cache.
+struct Brought<M: Math> {
+    fresh: Fresh<M>,
+    /// Keys and values of prompts that the encoder has read.
+    source: Option<M::Matrix>,
+}
+
 impl<M: Math> Ground<'_, M> {
-    /// Takes mini-batches through all layers; their vectors `x` are then those after the last one.
+    /// The decoder's first layer.
+    fn decoder(&self) -> usize {
+        self.reader.map_or(0, |reader| reader.layers)
+    }
+
+    /// Takes mini-batches through all layers, those of the encoder only where there is something to read; their vectors `x` are then
+    /// those after the last one.
     pub(super) fn run(
         &self,
         device: &mut DeviceCache<M>,
@@ -83,7 +123,11 @@ impl<M: Math> Ground<'_, M> {
             .iter_mut()
             .map(|batch| std::mem::take(&mut batch.loaded))
             .collect();
-        let jobs = self.jobs(&loaded, ahead.is_some());
+        let reads = batches.iter().any(|batch| batch.source.is_some());
+        let first = if reads { 0 } else { self.decoder() };
+        // What came ahead is of no use to a pass that begins elsewhere, and its buffer is needed.
+        let ahead = ahead.filter(|_| first == self.decoder());
+        let jobs = self.jobs(first, &loaded, ahead.is_some());
         let (done, arrived) = channel();
         let ((free_weights, weights), (free_blocks, blocks)) = (channel(), channel());
         for _ in 0..BUFFERS {
@@ -96,14 +140,15 @@ impl<M: Math> Ground<'_, M> {
             loaded: arrived,
             free_weights,
             free_blocks,
-            weights: ahead.map(|layer| (0, layer)),
+            weights: ahead.map(|layer| (first, layer)),
+            again: self.decoder(),
             waited_s: 0.0,
         };
         let buffers = Buffers { weights, blocks };
         let [to_device, _] = self.links;
         if jobs.is_empty() {
             drop(done);
-            return self.compute(device, arrivals, batches, &loaded);
+            return self.compute(device, first, arrivals, batches, &loaded);
         }
         std::thread::scope(|scope| {
             let copier = scope.spawn(move || {
@@ -111,7 +156,7 @@ impl<M: Math> Ground<'_, M> {
                 drop(done);
                 (traffic, buffers.blocks)
             });
-            let passed = self.compute(device, arrivals, batches, &loaded);
+            let passed = self.compute(device, first, arrivals, batches, &loaded);
             let (carried, blocks) = copier.join().map_err(|_| EngineError::CopyingEnded)?;
             kept.extend(blocks.try_iter());
             let mut passed = passed?;
@@ -124,8 +169,8 @@ impl<M: Math> Ground<'_, M> {
     }
 
     /// What the copying thread does, in the order in which it is wanted: blocks of a mini-batch, and behind them its share of the
-    /// next layer's weights, behind the last layer those of the first for the next pass.
-    fn jobs<'a>(&'a self, loaded: &'a [Vec<Piece>], ahead: bool) -> Vec<Job<'a>> {
+    /// next layer's weights, behind the last layer those of the decoder's first for the next pass.
+    fn jobs<'a>(&'a self, first: usize, loaded: &'a [Vec<Piece>], ahead: bool) -> Vec<Job<'a>> {
         let mut jobs = Vec::new();
         let weights = |layer: usize, part: usize, of: usize| match self.homes.get(layer) {
             Some(Home::Streamed(stored)) => Some(Job::Weights {
@@ -137,15 +182,16 @@ impl<M: Math> Ground<'_, M> {
             _ => None,
         };
         if !ahead {
-            jobs.extend(weights(0, 0, 1));
+            jobs.extend(weights(first, 0, 1));
         }
-        let layers = self.homes.len();
-        for layer in 0..layers {
+        let (decoder, layers) = (self.decoder(), self.homes.len());
+        for layer in first..layers {
+            let next = if layer + 1 == layers { decoder } else { layer + 1 };
             for (part, pieces) in loaded.iter().enumerate() {
-                if !pieces.is_empty() {
+                if let Some(layer) = layer.checked_sub(decoder).filter(|_| !pieces.is_empty()) {
                     jobs.push(Job::Blocks { layer, pieces });
                 }
-                jobs.extend(weights((layer + 1) % layers, part, loaded.len()));
+                jobs.extend(weights(next, part, loaded.len()));
             }
         }
         jobs
@@ -154,12 +200,13 @@ impl<M: Math> Ground<'_, M> {
     fn compute(
         &self,
         device: &mut DeviceCache<M>,
+        first: usize,
         mut arrivals: Arrivals<M>,
         batches: &mut [MiniBatch<M>],
         loaded: &[Vec<Piece>],
     ) -> Result<Passed<M>, EngineError> {
         let mut stored = 0;
-        for (index, home) in self.homes.iter().enumerate() {
+        for (index, home) in self.homes.iter().enumerate().skip(first) {
             let streamed;
             let layer = match home {
                 Home::Resident(layer) => layer,
@@ -169,16 +216,20 @@ impl<M: Math> Ground<'_, M> {
                 }
             };
             for (batch, loaded) in batches.iter_mut().zip(loaded) {
+                let Some(index) = index.checked_sub(self.decoder()) else {
+                    self.read((index, layer), batch);
+                    continue;
+                };
                 let staged = if loaded.is_empty() {
                     None
                 } else {
                     Some(arrivals.blocks()?)
                 };
-                let fresh = self.layer(device, index, layer, batch, staged.as_ref());
+                let brought = self.layer(device, index, layer, batch, staged.as_ref());
                 if let Some(staged) = staged {
                     let _ = arrivals.free_blocks.send(staged.free(self.math));
                 }
-                stored += self.store(device, index, batch, &fresh)?;
+                stored += self.store(device, index, batch, &brought)?;
             }
             if matches!(home, Home::Streamed(_)) {
                 let _ = arrivals.free_weights.send(());
@@ -196,7 +247,15 @@ impl<M: Math> Ground<'_, M> {
         })
     }
 
-    /// Computes a layer for a mini-batch.
+    /// Takes a mini-batch's prompts through a layer of the encoder.
+    fn read(&self, layer: (usize, &Layer<M>), batch: &mut MiniBatch<M>) {
+        if let (Some(reader), Some(source)) = (self.reader, &mut batch.source) {
+            let counts: Vec<usize> = batch.runs.iter().map(Run::encoded).collect();
+            reader.read((self.math, self.spec), layer, source, &counts);
+        }
+    }
+
+    /// Computes a layer of the decoder for a mini-batch.
     fn layer(
         &self,
         device: &DeviceCache<M>,
@@ -204,50 +263,39 @@ impl<M: Math> Ground<'_, M> {
         layer: &Layer<M>,
         batch: &mut MiniBatch<M>,
         staged: Option<&Staged<M>>,
-    ) -> Fresh<M> {
+    ) -> Brought<M> {
         let MiniBatch {
             runs, x, positions, ..
         } = batch;
-        let fresh = layer.project(self.math, self.spec, x, positions);
-        let on_device = |block: Block| device.block(index, block);
-        let generated = self.generate(layer, runs, staged, &on_device);
-        let cached = spans(runs, staged, generated.as_ref(), &on_device);
-        layer.forward(self.math, self.spec, x, positions, &fresh, cached);
-        fresh
-    }
-
-    /// KV Gen for all ACT blocks of a mini-batch, those on the device and those that were loaded, in the requests' order.
-    fn generate<'b>(
-        &self,
-        layer: &Layer<M>,
-        runs: &[Run],
-        staged: Option<&'b Staged<M>>,
-        on_device: &impl Fn(Block) -> Option<&'b M::Matrix>,
-    ) -> Option<M::Matrix>
-    where
-        M::Matrix: 'b,
-    {
-        let (mut acts, mut positions, mut next) = (Vec::new(), Vec::new(), 0);
-        for piece in runs.iter().flat_map(|run| &run.pieces) {
-            if piece.block.kind != Kind::Act {
-                continue;
-            }
-            let (matrix, from) = match piece.block.place {
-                Place::Device => (on_device(piece.block), 0),
-                Place::Host => {
-                    next += piece.tokens;
-                    (staged.map(|staged| &staged.act), next - piece.tokens)
-                }
-            };
-            let count = piece.tokens;
-            acts.extend(matrix.map(|matrix| Span { matrix, from, count }));
-            positions.extend(piece.position..piece.position + count);
+        let (math, spec) = (self.math, self.spec);
+        let means = Means {
+            math,
+            spec,
+            gains: self.gains,
+        };
+        let reach = Reach {
+            runs,
+            staged,
+            device,
+            layer: index,
+        };
+        let fresh = layer.project(means, x, positions);
+        let generated = reach.generate(math, spec.act_width(), Part::Own, |acts, positions| {
+            layer.generate(means, acts, positions)
+        });
+        let own = attended(runs, reach.spans(Part::Own, generated.as_ref()), &fresh.kv);
+        let encoded = batch.source.as_ref();
+        let (mut source, mut seen) = (None, Vec::new());
+        if let Some(cross) = &layer.cross {
+            source = cross.bring(math, spec, &reach, encoded);
+            seen = prompts(&reach, source.as_ref(), encoded.is_some());
         }
-        if acts.is_empty() {
-            return None;
+        layer.forward(means, x, positions, &fresh.act, &own, &seen);
+        drop((own, seen));
+        Brought {
+            fresh,
+            source: source.filter(|_| encoded.is_some()),
         }
-        let acts = self.math.gather(&acts, self.spec.act_width());
-        Some(layer.generate(self.math, self.spec, &acts, &positions))
     }
 
     /// Writes what a mini-batch's new tokens leave behind to the cache; bytes that went to the host.
@@ -256,15 +304,27 @@ impl<M: Math> Ground<'_, M> {
         device: &mut DeviceCache<M>,
         index: usize,
         batch: &MiniBatch<M>,
-        fresh: &Fresh<M>,
+        brought: &Brought<M>,
     ) -> Result<u64, EngineError> {
         let began = Instant::now();
-        let (mut from, mut bytes) = (0, 0);
+        let mut bytes = 0;
+        let mut put = |run: &Run, places: Range<usize>, from: &mut usize, rows| {
+            let (table, count) = (self.space.table(run.request), places.len());
+            bytes += store(self.math, self.host, device, index, table, places, *from, rows)?;
+            *from += count;
+            Ok::<(), EngineError>(())
+        };
+        let (mut from, mut from_source) = (0, 0);
         for run in &batch.runs {
-            let (table, new) = (self.space.table(run.request), run.cached..run.cached + run.new);
-            let rows = [&fresh.act, &fresh.kv];
-            bytes += store(self.math, self.host, device, index, table, new, from, rows)?;
-            from += run.new;
+            put(
+                run,
+                run.places(),
+                &mut from,
+                [&brought.fresh.act, &brought.fresh.kv],
+            )?;
+            if let (Some(encoded), Some(kv)) = (&batch.source, &brought.source) {
+                put(run, 0..run.encoded(), &mut from_source, [encoded, kv])?;
+            }
         }
         let [_, back] = self.links;
         back.charge(began, bytes);
@@ -272,33 +332,24 @@ impl<M: Math> Ground<'_, M> {
     }
 }
 
-/// Where each request's keys and values are, and how many new tokens it has: blocks as they were loaded, blocks on the device, and
-/// what was generated, in the order of its tokens.
-fn spans<'b, X>(
-    runs: &[Run],
-    staged: Option<&'b Staged<impl Math<Matrix = X>>>,
-    generated: Option<&'b X>,
-    on_device: &impl Fn(Block) -> Option<&'b X>,
-) -> Vec<(Vec<Span<'b, X>>, usize)> {
-    let (mut next_loaded, mut next_generated) = (0, 0);
-    let mut of = |piece: &Piece| {
-        let count = piece.tokens;
-        let (matrix, from) = match (piece.block.kind, piece.block.place) {
-            (Kind::Act, _) => {
-                next_generated += count;
-                (generated, next_generated - count)
-            }
-            (Kind::Kv, Place::Device) => (on_device(piece.block), 0),
-            (Kind::Kv, Place::Host) => {
-                next_loaded += count;
-                (staged.map(|staged| &staged.kv), next_loaded - count)
-            }
+/// What each request's new tokens attend to of its own: where its cached ones are, and behind them the keys and values of the new.
+fn attended<'b, X>(runs: &[Run], cached: Vec<Vec<Span<'b, X>>>, fresh: &'b X) -> Vec<Attended<'b, X>> {
+    let mut next = 0;
+    let runs = runs.iter().zip(cached);
+    runs.map(|(run, cached)| {
+        next += run.new;
+        let fresh = Span {
+            matrix: fresh,
+            from: next - run.new,
+            count: run.new,
         };
-        matrix.map(|matrix| Span { matrix, from, count })
-    };
-    runs.iter()
-        .map(|run| (run.pieces.iter().filter_map(&mut of).collect(), run.new))
-        .collect()
+        Attended {
+            queries: run.new,
+            cached,
+            fresh: Some(fresh),
+        }
+    })
+    .collect()
 }
 
 impl<M: Math> Arrivals<M> {
@@ -329,14 +380,14 @@ impl<M: Math> Arrivals<M> {
         }
     }
 
-    /// Waits for what is still on its way: the first layer, for the next pass.
+    /// Waits for what is still on its way: the decoder's first layer, for the next pass.
     fn rest(&mut self) -> Option<Layer<M>> {
         while let Ok(loaded) = self.next() {
             if let Loaded::Weights(index, weights) = loaded {
                 self.weights = Some((index, weights));
             }
         }
-        let weights = self.weights.take().filter(|(index, _)| *index == 0);
+        let weights = self.weights.take().filter(|(index, _)| *index == self.again);
         weights.map(|(_, weights)| weights)
     }
 }

@@ -5,9 +5,9 @@ use std::time::Instant;
 use kaskade_plans::fit::LinearFit;
 use kaskade_plans::hybrid_cache::{Costs, Demand, Kind, Mix, Place, Refused, pack};
 
-use super::cache::pieces;
 use super::math::{Math, MathError, Span};
 use super::pass::{Ground, MiniBatch, Run};
+use super::reach::pieces;
 use super::stream::Traffic;
 use super::{Caching, Choice, End, Engine, EngineError, Event, Report};
 
@@ -53,36 +53,52 @@ impl<M: Math> Engine<M> {
     }
 
     /// The logits of every token of a text, each a row of as many as the vocabulary has. Nothing is cached, and nobody's
-    /// request is touched.
+    /// request is touched. An encoder-decoder reads texts and does not continue them: it has one row, that of its answer's first
+    /// token.
     ///
     /// # Errors
     /// [`EngineError`] for tokens that the model does not have, for more than its context, or if the device fails.
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, EngineError> {
+        if self.reader.is_some() {
+            return self.score_answer(tokens, &[]);
+        }
         self.check_tokens(tokens)?;
-        let context = self.decoder.spec.context;
-        if tokens.len() > context {
-            let (prompt, answer) = (tokens.len(), 0);
+        self.rows(tokens, 0)
+    }
+
+    /// The logits of every token of a given answer to a prompt, and behind them those of the token that would come next.
+    ///
+    /// # Errors
+    /// As [`Engine::score`], and [`Refused::Empty`] for a prompt without tokens.
+    pub fn score_answer(&mut self, prompt: &[u32], answer: &[u32]) -> Result<Vec<Vec<f32>>, EngineError> {
+        self.check_tokens(prompt)?;
+        self.check_tokens(answer)?;
+        let (mut tokens, source) = self.begun(prompt.to_vec())?;
+        // The row of a token is what the one before it gives.
+        let first = (tokens.len() - source).checked_sub(1).ok_or(Refused::Empty)?;
+        tokens.extend(answer);
+        Ok(self.rows(&tokens, source)?.split_off(first))
+    }
+
+    /// A row of logits per token that the decoder reads.
+    fn rows(&mut self, tokens: &[u32], source: usize) -> Result<Vec<Vec<f32>>, EngineError> {
+        let (new, context) = (tokens.len() - source, self.decoder.spec.context);
+        if new > context {
             return Err(Refused::Context {
-                prompt,
-                answer,
+                prompt: new,
+                answer: 0,
                 context,
             }
             .into());
         }
         let run = Run {
             request: u64::MAX,
+            source,
             cached: 0,
-            new: tokens.len(),
+            new,
             pieces: Vec::new(),
         };
-        let mut batches = [MiniBatch {
-            runs: vec![run],
-            x: self
-                .math
-                .upload(self.decoder.embed(tokens, 0), self.decoder.spec.width),
-            positions: (0..tokens.len()).collect(),
-            loaded: Vec::new(),
-        }];
+        let mut batches = [self.mini_batch(vec![run], |_| tokens)];
         self.run_layers(&mut batches, &mut Traffic::default())?;
         let mut rows = Vec::new();
         for batch in &batches {
@@ -92,7 +108,8 @@ impl<M: Math> Engine<M> {
     }
 
     fn run_of(&self, request: u64, prefill: bool) -> Option<Run> {
-        let tokens = self.sequences.get(&request)?.tokens.len();
+        let sequence = self.sequences.get(&request)?;
+        let (tokens, source) = (sequence.tokens.len(), sequence.source);
         let cached = if prefill || self.config.caching == Caching::Tokens {
             0
         } else {
@@ -100,9 +117,15 @@ impl<M: Math> Engine<M> {
         };
         Some(Run {
             request,
+            source,
             cached,
-            new: tokens - cached,
-            pieces: pieces(self.space.table(request), self.space.block_tokens(), cached),
+            new: tokens - cached.max(source),
+            pieces: pieces(
+                self.space.table(request),
+                self.space.block_tokens(),
+                source,
+                cached,
+            ),
         })
     }
 
@@ -128,7 +151,11 @@ impl<M: Math> Engine<M> {
             .map(|group: Vec<usize>| group.into_iter().filter_map(&mut taken).collect())
             .collect();
         let groups = groups.into_iter().filter(|group| !group.is_empty());
-        groups.map(|runs| self.mini_batch(runs)).collect()
+        let text = |request: u64| {
+            let sequence = self.sequences.get(&request);
+            sequence.map_or(&[][..], |sequence| &sequence.tokens)
+        };
+        groups.map(|runs| self.mini_batch(runs, text)).collect()
     }
 
     /// Requests one after the other, as long as their new tokens stay within what a mini-batch takes.
@@ -136,7 +163,8 @@ impl<M: Math> Engine<M> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         let mut tokens = 0;
         for (index, run) in runs.iter().enumerate() {
-            tokens += run.new;
+            let computed = run.encoded() + run.new;
+            tokens += computed;
             match groups.last_mut() {
                 Some(group)
                     if tokens <= self.config.mini_batch_tokens
@@ -146,28 +174,31 @@ impl<M: Math> Engine<M> {
                 }
                 _ => {
                     groups.push(vec![index]);
-                    tokens = run.new;
+                    tokens = computed;
                 }
             }
         }
         groups
     }
 
-    fn mini_batch(&self, runs: Vec<Run>) -> MiniBatch<M> {
-        let (mut vectors, mut positions) = (Vec::new(), Vec::new());
+    /// Runs, with the vectors of what they compute by the texts of their requests.
+    fn mini_batch<'a>(&self, runs: Vec<Run>, text: impl Fn(u64) -> &'a [u32]) -> MiniBatch<M> {
+        let (mut vectors, mut positions, mut source) = (Vec::new(), Vec::new(), Vec::new());
         for run in &runs {
-            let tokens = self
-                .sequences
-                .get(&run.request)
-                .map_or(&[][..], |sequence| &sequence.tokens);
-            let new = tokens.get(run.cached..).unwrap_or_default();
-            vectors.extend(self.decoder.embed(new, run.cached));
-            positions.extend(run.cached..run.cached + new.len());
+            let (tokens, places) = (text(run.request), run.places());
+            let first = places.start - run.source;
+            let new = tokens.get(places).unwrap_or_default();
+            vectors.extend(self.decoder.embed(new, first));
+            positions.extend(first..first + new.len());
+            let prompt = tokens.get(..run.encoded()).unwrap_or_default();
+            source.extend(self.decoder.embed(prompt, 0));
         }
         let loaded = runs.iter().flat_map(|run| &run.pieces);
+        let upload = |vectors| self.math.upload(vectors, self.decoder.spec.width);
         MiniBatch {
-            x: self.math.upload(vectors, self.decoder.spec.width),
+            x: upload(vectors),
             positions,
+            source: (!source.is_empty()).then(|| upload(source)),
             loaded: loaded
                 .filter(|piece| piece.block.place == Place::Host)
                 .copied()
@@ -186,6 +217,8 @@ impl<M: Math> Engine<M> {
             math: &self.math,
             spec: &self.decoder.spec,
             homes: &self.homes,
+            reader: self.reader.as_ref(),
+            gains: self.gains.as_ref(),
             host: &self.host,
             space: &self.space,
             links: &self.links,
@@ -269,7 +302,9 @@ impl<M: Math> Engine<M> {
 /// What packing needs to know of a request.
 fn demand(run: &Run) -> Demand {
     let count = |kind, place| {
-        let blocks = run.pieces.iter().map(|piece| piece.block);
+        // A block that prompt and answer share has two pieces, one of which begins it.
+        let begins = run.pieces.iter().filter(|piece| piece.from == 0);
+        let blocks = begins.map(|piece| piece.block);
         blocks
             .filter(|block| (block.kind, block.place) == (kind, place))
             .count()

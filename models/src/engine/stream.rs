@@ -9,10 +9,11 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use kaskade_plans::hybrid_cache::Kind;
 
-use super::cache::{HostCache, Piece};
+use super::cache::HostCache;
 use super::layer::{Layer, Stored};
 use super::link::Link;
 use super::math::Math;
+use super::reach::Piece;
 
 /// What is to be copied next.
 #[derive(Debug, Clone)]

@@ -1,8 +1,25 @@
 //! Tokens as text, bit by bit, and texts that end an answer.
 
+use std::path::Path;
+
 use tokenizers::Tokenizer;
 
-use crate::checkpoint::{LoadError, TokenizerFile};
+use crate::checkpoint::{Checkpoint, LoadError, TokenizerFile};
+
+/// Takes a checkpoint's tokenizer out of it, to generate with.
+///
+/// # Errors
+/// [`LoadError::MissingFile`] where there is none, and as [`tokenizer`].
+pub fn tokenizer_of(checkpoint: &mut Checkpoint) -> Result<Tokenizer, LoadError> {
+    match checkpoint.tokenizer.take() {
+        Some(file) => tokenizer(&file),
+        None => Err(LoadError::MissingFile {
+            path: Path::new(checkpoint.config.file()).with_file_name("tokenizer.json"),
+            hint: ", and for texts tokenizer.json, which transformers writes: \
+                   AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY)",
+        }),
+    }
+}
 
 /// A checkpoint's tokenizer for generating: nothing is cut or padded.
 ///
@@ -96,6 +113,16 @@ mod tests {
 
     fn gpt2() -> Tokenizer {
         tokenizer(&fixtures::checkpoint("gpt2").tokenizer.unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_directory_without_a_tokenizer_is_refused_with_what_to_do() {
+        let mut checkpoint = fixtures::checkpoint("t5");
+        assert!(tokenizer_of(&mut checkpoint).is_ok());
+        checkpoint.tokenizer = None;
+        let error = tokenizer_of(&mut checkpoint).unwrap_err().to_string();
+        assert!(error.contains("t5/tokenizer.json` does not exist"), "{error}");
+        assert!(error.contains(".save_pretrained("), "{error}");
     }
 
     fn streamed(text: &str, stop: &[&str]) -> (Vec<String>, bool) {

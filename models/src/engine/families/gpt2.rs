@@ -32,6 +32,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         gated: false,
         parallel: false,
         rotary: None,
+        relative: None,
         ends: ends(config)?,
     };
     // The published checkpoints leave the prefix out.
@@ -55,10 +56,12 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
             feed_forward_norm: Some(Scale::take(weights, &at("ln_2"), width)?),
             up: Dense::take_straight(weights, &at("mlp.c_fc"), width, spec.inner)?,
             down: Dense::take_straight(weights, &at("mlp.c_proj"), spec.inner, width)?,
+            cross: None,
         });
     }
     weights.drop_ending(&["lm_head.weight"]);
     Ok(Decoder {
+        encoder: None,
         final_norm: Scale::take(weights, &format!("{prefix}ln_f"), width)?,
         head: Dense::tied(&embedding, width),
         positions: Some(positions),

@@ -29,6 +29,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
             frequencies: (0..turned / 2).map(|pair| angle(pair) as f32).collect(),
             neighbours: true,
         }),
+        relative: None,
         ends: ends(config)?,
     };
     let embedding = weights.take("transformer.wte.weight", &[spec.vocabulary, width])?;
@@ -48,9 +49,11 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
             feed_forward_norm: None,
             up: Dense::take(weights, &at("mlp.fc_in"), width, spec.inner, true)?,
             down: Dense::take(weights, &at("mlp.fc_out"), spec.inner, width, true)?,
+            cross: None,
         });
     }
     Ok(Decoder {
+        encoder: None,
         final_norm: Scale::take(weights, "transformer.ln_f", width)?,
         head: Dense::take(weights, "lm_head", width, spec.vocabulary, true)?,
         positions: None,

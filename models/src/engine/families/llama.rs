@@ -35,6 +35,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         gated: true,
         parallel: false,
         rotary: Some(rotary(config, heads.extent)?),
+        relative: None,
         ends: ends(config)?,
     };
     let attention_bias = config.optional("attention_bias")?.unwrap_or(false);
@@ -62,6 +63,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
             feed_forward_norm: Some(Scale::take_rms(weights, &at("post_attention_layernorm"), width)?),
             up: gate.beside(&up),
             down,
+            cross: None,
         });
     }
     let head = if config.optional("tie_word_embeddings")?.unwrap_or(false) {
@@ -71,6 +73,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         Dense::take(weights, "lm_head", width, spec.vocabulary, false)?
     };
     Ok(Decoder {
+        encoder: None,
         final_norm: Scale::take_rms(weights, "model.norm", width)?,
         head,
         positions: None,

@@ -6,6 +6,7 @@ mod gpt2;
 mod gptj;
 mod llama;
 mod opt;
+mod t5;
 
 use super::model::Decoder;
 use crate::checkpoint::{Checkpoint, Config, LoadError, Tally};
@@ -32,6 +33,10 @@ const FAMILIES: &[Family] = &[
     Family {
         names: ["GPTJForCausalLM", "gptj"],
         read: gptj::read,
+    },
+    Family {
+        names: ["T5ForConditionalGeneration", "t5"],
+        read: t5::read,
     },
 ];
 
@@ -154,16 +159,21 @@ fn epsilon(config: &Config, key: &str, absent: f64) -> Result<f32, LoadError> {
 
 /// An activation by the name that transformers has for it.
 fn activation(config: &Config, key: &str, absent: &str) -> Result<super::math::Activation, LoadError> {
-    use super::math::Activation;
     let name = config
         .optional::<String>(key)?
         .unwrap_or_else(|| absent.to_owned());
-    match name.as_str() {
-        "relu" => Ok(Activation::Relu),
-        "gelu" => Ok(Activation::Gelu),
-        "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
-        "silu" | "swish" => Ok(Activation::Silu),
-        _ => Err(config.refuse(key, "relu, gelu, gelu_new, gelu_pytorch_tanh and silu are served")),
+    activation_of(&name)
+        .ok_or_else(|| config.refuse(key, "relu, gelu, gelu_new, gelu_pytorch_tanh and silu are served"))
+}
+
+fn activation_of(name: &str) -> Option<super::math::Activation> {
+    use super::math::Activation;
+    match name {
+        "relu" => Some(Activation::Relu),
+        "gelu" => Some(Activation::Gelu),
+        "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Some(Activation::GeluTanh),
+        "silu" | "swish" => Some(Activation::Silu),
+        _ => None,
     }
 }
 

@@ -47,6 +47,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         gated: false,
         parallel: false,
         rotary: None,
+        relative: None,
         ends: ends(config)?,
     };
     let prefix = if weights.contains("decoder.embed_tokens.weight") {
@@ -74,10 +75,12 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
             feed_forward_norm: Some(Scale::take(weights, &at("final_layer_norm"), width)?),
             up: Dense::take(weights, &at("fc1"), width, spec.inner, true)?,
             down: Dense::take(weights, &at("fc2"), spec.inner, width, true)?,
+            cross: None,
         });
     }
     weights.drop_ending(&["lm_head.weight"]);
     Ok(Decoder {
+        encoder: None,
         final_norm: Scale::take(weights, &at("final_layer_norm"), width)?,
         head: Dense::tied(&embedding, width),
         positions: Some(positions),
