@@ -4,14 +4,19 @@
 //! the host's memory. At every link speed the mixtures are planned anew from costs sampled there, and then the engines take
 //! steps in turn, so that the noise of a shared machine falls on all alike. Medians of the steps are printed, how they compare,
 //! and how near the policy's predictions were.
+//!
+//! `--device cuda` runs it on a GPU over its own link (`scripts/offload-cuda.sh`), by the shape of a published OPT and within a device's
+//! memory.
 
 #![allow(clippy::print_stdout, reason = "a program that prints figures")]
 
 use std::error::Error;
 
 use clap::Parser;
+use kaskade_models::DeviceChoice;
+use kaskade_models::engine::burned::Burn;
 use kaskade_models::engine::config::{block_bytes, split_for};
-use kaskade_models::engine::math::{Activation, Heads};
+use kaskade_models::engine::math::{Activation, Heads, Math};
 use kaskade_models::engine::{
     Caching, Decoder, Engine, EngineConfig, Host, Load, Measured, Report, Sampling, Spec,
 };
@@ -19,12 +24,21 @@ use kaskade_plans::hybrid_cache::{Kind, Memory, Mix, split_by};
 
 #[derive(Parser)]
 struct Arguments {
-    /// Width of the model; a head has 64 of it.
+    /// Where it runs: `cpu`, or `cuda` in a build with that feature.
+    #[arg(long, default_value = "cpu")]
+    device: DeviceChoice,
+    /// A published model's shape, in place of `--width`, `--head` and `--layers`.
+    #[arg(long, value_enum)]
+    shape: Option<Shape>,
+    /// Width of the model.
     #[arg(long, default_value_t = 512)]
     width: usize,
-    /// Its layers.
-    #[arg(long, default_value_t = 4)]
-    layers: usize,
+    /// Of it, what a head has.
+    #[arg(long, default_value_t = 64)]
+    head: usize,
+    /// Its layers; of a published shape, only so many of them, for a host whose memory does not hold all. A step's time grows with them.
+    #[arg(long)]
+    layers: Option<usize>,
     /// Requests that decode together.
     #[arg(long, default_value_t = 64)]
     requests: usize,
@@ -35,17 +49,43 @@ struct Arguments {
     #[arg(long, default_value_t = 16)]
     mini_batch: usize,
     /// Device memory for blocks, as a share of what all keys and values take.
-    #[arg(long, default_value_t = 0.45)]
-    device: f64,
+    #[arg(long, default_value_t = 0.45, conflicts_with = "device_memory")]
+    blocks: f64,
+    /// Memory that the model may take on the device, GB: blocks get what weights and buffers leave.
+    #[arg(long)]
+    device_memory: Option<f64>,
     /// Whether weights stay on the device.
     #[arg(long)]
     resident: bool,
     /// Steps of each engine at each speed.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Link speeds, MB/s; if absent, a sweep around the speed at which loading all keys and values takes as long as computing them.
+    /// Link speeds, MB/s; if absent, a GPU's own, and on the processor a sweep around the speed at which loading all keys and values takes as
+    /// long as computing them.
     #[arg(long, value_delimiter = ',')]
     link: Vec<f64>,
+}
+
+/// Published OPTs (Zhang et al. 2022, table 1).
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Shape {
+    #[value(name = "opt-6.7b")]
+    Opt6B7,
+    #[value(name = "opt-13b")]
+    Opt13B,
+    #[value(name = "opt-30b")]
+    Opt30B,
+}
+
+impl Shape {
+    /// Width, a head's part of it, and layers.
+    fn extents(self) -> (usize, usize, usize) {
+        match self {
+            Self::Opt6B7 => (4096, 128, 32),
+            Self::Opt13B => (5120, 128, 40),
+            Self::Opt30B => (7168, 128, 48),
+        }
+    }
 }
 
 const BLOCK: usize = 16;
@@ -53,35 +93,30 @@ const BLOCK: usize = 16;
 const SPEEDS: [f64; 8] = [0.125, 0.25, 0.375, 0.5, 0.75, 1.0, 2.0, 8.0];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let arguments = Arguments::parse();
-    let spec = spec(&arguments);
-    let bytes = |kind| block_bytes(&spec, arguments.layers, BLOCK, kind);
-    let blocks = arguments.requests * (arguments.prompt + arguments.rounds + 2).div_ceil(BLOCK);
-    let memory = Memory {
-        host_bytes: u64::MAX / 2,
-        weight_bytes: 0,
-        device_bytes: (blocks as f64 * bytes(Kind::Kv) as f64 * arguments.device) as u64,
-        kv_block_bytes: bytes(Kind::Kv),
-        act_block_bytes: bytes(Kind::Act),
-    };
-    let bench = Bench {
-        decoder: Decoder::random(spec, arguments.layers, 1),
-        arguments,
-        memory,
-        blocks,
-    };
-    bench.run()
+    let mut arguments = Arguments::parse();
+    if let Some(shape) = arguments.shape {
+        let (width, head, layers) = shape.extents();
+        (arguments.width, arguments.head) = (width, head);
+        arguments.layers = Some(arguments.layers.unwrap_or(layers).min(layers));
+    }
+    match arguments.device {
+        DeviceChoice::Cpu => Bench::new(Host, arguments).run(),
+        choice => {
+            let device = kaskade_models::device::open(choice)?;
+            Bench::new(Burn { device }, arguments).run()
+        }
+    }
 }
 
 fn spec(arguments: &Arguments) -> Spec {
-    let heads = arguments.width / 64;
+    let heads = arguments.width / arguments.head;
     Spec {
         width: arguments.width,
         heads: Heads {
             queries: heads,
             keys: heads,
-            extent: 64,
-            scale: 0.125,
+            extent: arguments.head,
+            scale: 1.0 / (arguments.head as f32).sqrt(),
         },
         inner: 4 * arguments.width,
         vocabulary: 8192,
@@ -96,8 +131,10 @@ fn spec(arguments: &Arguments) -> Spec {
     }
 }
 
-struct Bench {
+struct Bench<M> {
+    math: M,
     arguments: Arguments,
+    layers: usize,
     decoder: Decoder,
     memory: Memory,
     /// Blocks that all requests come to.
@@ -107,6 +144,8 @@ struct Bench {
 /// What an engine was measured at, at one speed.
 struct Figures {
     wall_s: f64,
+    /// What the link carried in a step, bytes.
+    loaded: f64,
     busy: f64,
     predicted_s: f64,
     bytes_off: f64,
@@ -114,8 +153,43 @@ struct Figures {
 
 const KINDS: [Caching; 3] = [Caching::Hybrid, Caching::Kv, Caching::Act];
 
-impl Bench {
-    fn run(&self) -> Result<(), Box<dyn Error>> {
+impl<M: Math + Clone> Bench<M> {
+    fn new(math: M, arguments: Arguments) -> Self {
+        let (spec, layers) = (spec(&arguments), arguments.layers.unwrap_or(4));
+        let bytes = |kind| block_bytes(&spec, layers, BLOCK, kind);
+        let blocks = arguments.requests * (arguments.prompt + arguments.rounds + 2).div_ceil(BLOCK);
+        let memory = Memory {
+            host_bytes: u64::MAX / 2,
+            weight_bytes: 0,
+            device_bytes: (blocks as f64 * bytes(Kind::Kv) as f64 * arguments.blocks) as u64,
+            kv_block_bytes: bytes(Kind::Kv),
+            act_block_bytes: bytes(Kind::Act),
+        };
+        Self {
+            math,
+            decoder: Decoder::random(spec, layers, 1),
+            arguments,
+            layers,
+            memory,
+            blocks,
+        }
+    }
+
+    /// What is left for blocks of the device's memory, where that is bounded.
+    fn bound(&mut self) -> Result<(), Box<dyn Error>> {
+        let Some(gigabytes) = self.arguments.device_memory else {
+            return Ok(());
+        };
+        let budget = (gigabytes * 1e9) as u64;
+        let taken = self.engine(Caching::Kv, None)?.arena().total();
+        self.memory.device_bytes = budget.checked_sub(taken).ok_or_else(|| {
+            format!("weights and buffers alone take {taken} bytes of the device's {budget}")
+        })?;
+        Ok(())
+    }
+
+    fn run(mut self) -> Result<(), Box<dyn Error>> {
+        self.bound()?;
         let idle = self.engine(Caching::Kv, None)?;
         let load = Load {
             requests: self.arguments.requests,
@@ -130,24 +204,20 @@ impl Bench {
             free.costs.forward.intercept * 1e3,
             free.costs.forward.slope * 1e6,
             self.layer_bytes() / 1e6,
-            idle.streamed_bytes() as f64 / self.arguments.layers as f64 / 1e6,
+            idle.streamed_bytes() as f64 / self.layers as f64 / 1e6,
         );
         let level = self.layer_bytes() / free.costs.kv_gen.at(self.blocks as f64);
-        let speeds = if self.arguments.link.is_empty() {
-            SPEEDS.iter().map(|factor| factor * level).collect()
-        } else {
-            self.arguments
-                .link
-                .iter()
-                .map(|speed| speed * 1e6)
-                .collect::<Vec<_>>()
+        let speeds: Vec<Option<f64>> = match self.arguments.link.as_slice() {
+            [] if self.arguments.device != DeviceChoice::Cpu => vec![None],
+            [] => SPEEDS.iter().map(|factor| Some(factor * level)).collect(),
+            given => given.iter().map(|speed| Some(speed * 1e6)).collect(),
         };
         println!(
-            "| link | ACT share | hybrid | KV only | ACT only | over KV | over ACT | over the better | predicted / measured | bytes off | computing |"
+            "| link | ACT share | hybrid | KV only | ACT only | over KV | over ACT | over the better | predicted / measured | bytes off | computing | tokens/s | carried |"
         );
-        println!("|---|---|---|---|---|---|---|---|---|---|---|");
+        println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
         for speed in speeds {
-            idle.throttle(Some(speed));
+            idle.throttle(speed);
             let measured = idle.measure(&load)?;
             self.compare(speed, &measured)?;
         }
@@ -156,17 +226,17 @@ impl Bench {
 
     /// What keys and values take in a layer, bytes.
     fn layer_bytes(&self) -> f64 {
-        self.blocks as f64 * self.memory.kv_block_bytes as f64 / self.arguments.layers as f64
+        self.blocks as f64 * self.memory.kv_block_bytes as f64 / self.layers as f64
     }
 
-    fn compare(&self, speed: f64, measured: &Measured) -> Result<(), Box<dyn Error>> {
+    fn compare(&self, speed: Option<f64>, measured: &Measured) -> Result<(), Box<dyn Error>> {
         let mut engines = KINDS
             .iter()
             .map(|caching| self.filled(*caching, measured))
             .collect::<Result<Vec<_>, _>>()?;
         let mut steps: [Vec<Report>; 3] = Default::default();
         for engine in &engines {
-            engine.throttle(Some(speed));
+            engine.throttle(speed);
         }
         // The first step loads the first layer's weights without anything to hide it behind.
         for round in 0..=self.arguments.rounds {
@@ -193,8 +263,11 @@ impl Bench {
             .map(|figures| figures.bytes_off)
             .fold(0.0, f64::max);
         println!(
-            "| {:.0} MB/s | {share:.2} | {:.3} s | {:.3} s | {:.3} s | {:.2}x | {:.2}x | {:.2}x | {:.2}, {:.2}, {:.2} | {:.1} % | {:.0}, {:.0}, {:.0} % |",
-            speed / 1e6,
+            "| {} | {share:.2} | {:.3} s | {:.3} s | {:.3} s | {:.2}x | {:.2}x | {:.2}x | {:.2}, {:.2}, {:.2} | {:.1} % | {:.0}, {:.0}, {:.0} % | {:.1}, {:.1}, {:.1} | {:.0}, {:.0}, {:.0} MB/s |",
+            speed.map_or_else(
+                || "its own".to_owned(),
+                |speed| format!("{:.0} MB/s", speed / 1e6)
+            ),
             hybrid.wall_s,
             kv.wall_s,
             act.wall_s,
@@ -208,11 +281,17 @@ impl Bench {
             hybrid.busy * 100.0,
             kv.busy * 100.0,
             act.busy * 100.0,
+            self.arguments.requests as f64 / hybrid.wall_s,
+            self.arguments.requests as f64 / kv.wall_s,
+            self.arguments.requests as f64 / act.wall_s,
+            hybrid.loaded / hybrid.wall_s / 1e6,
+            kv.loaded / kv.wall_s / 1e6,
+            act.loaded / act.wall_s / 1e6,
         );
         Ok(())
     }
 
-    fn figures(&self, engine: &Engine<Host>, measured: &Measured, steps: &[Report]) -> Option<Figures> {
+    fn figures(&self, engine: &Engine<M>, measured: &Measured, steps: &[Report]) -> Option<Figures> {
         let median = |of: &dyn Fn(&Report) -> f64| {
             let mut values: Vec<f64> = steps.iter().map(of).collect();
             values.sort_by(f64::total_cmp);
@@ -225,24 +304,22 @@ impl Bench {
         // A streamed model once, and the host's blocks.
         let predicted = engine.streamed_bytes() + split.host.kv as u64 * kv + split.host.act as u64 * act;
         let wall_s = median(&|report| report.wall_s)?;
+        let loaded = median(&|report| report.traffic.loaded() as f64)?;
         Some(Figures {
             wall_s,
+            loaded,
             busy: median(&|report| report.compute_s / report.wall_s)?,
-            predicted_s: measured.step_s(&split, self.arguments.layers),
-            bytes_off: (predicted as f64 / median(&|report| report.traffic.loaded() as f64)? - 1.0).abs(),
+            predicted_s: measured.step_s(&split, self.layers),
+            bytes_off: (predicted as f64 / loaded - 1.0).abs(),
         })
     }
 
-    fn engine(&self, caching: Caching, plan: Option<&Measured>) -> Result<Engine<Host>, Box<dyn Error>> {
+    fn engine(&self, caching: Caching, plan: Option<&Measured>) -> Result<Engine<M>, Box<dyn Error>> {
         let bound = self.arguments.mini_batch * self.blocks.div_ceil(self.arguments.requests);
         let mut config = EngineConfig {
             caching,
             block_tokens: BLOCK,
-            resident_layers: if self.arguments.resident {
-                self.arguments.layers
-            } else {
-                0
-            },
+            resident_layers: if self.arguments.resident { self.layers } else { 0 },
             buffer: Mix {
                 act: bound,
                 kv: bound,
@@ -258,11 +335,16 @@ impl Bench {
                 split_for(caching, self.blocks, &self.memory, &measured.costs).ok_or("no mixture fits")?;
             config.adopt(&split, self.blocks);
         }
-        Ok(Engine::new(Host, self.decoder.clone(), None, config)?)
+        Ok(Engine::new(
+            self.math.clone(),
+            self.decoder.clone(),
+            None,
+            config,
+        )?)
     }
 
     /// An engine whose requests have their prompts behind them.
-    fn filled(&self, caching: Caching, measured: &Measured) -> Result<Engine<Host>, Box<dyn Error>> {
+    fn filled(&self, caching: Caching, measured: &Measured) -> Result<Engine<M>, Box<dyn Error>> {
         let mut engine = self.engine(caching, Some(measured))?;
         for request in 0..self.arguments.requests as u64 {
             let prompt = (0..self.arguments.prompt as u32).map(|token| (token * 31 + request as u32) % 8192);

@@ -1,5 +1,7 @@
 //! Language models as models like others: texts in, texts out, with a confidence, and continuously batched.
 
+mod slice;
+
 use std::collections::BTreeMap;
 
 use burn::tensor::Device;
@@ -10,7 +12,8 @@ use crate::continuous::{Continuous, Progress};
 use crate::engine::burned::Burn;
 use crate::engine::math::Math;
 use crate::engine::{
-    Bounds, Caching, Decoder, End, Engine, EngineConfig, EngineError, Event, Host, Sampling, families, text,
+    Bounds, Caching, Choice, Decoder, End, Engine, EngineConfig, EngineError, Event, Host, Sampling,
+    families, text,
 };
 use crate::families::host::is_host;
 use crate::families::{LoadOptions, Loaded, ModelInfo, Task};
@@ -81,15 +84,11 @@ pub(crate) fn load(
     options: &LoadOptions,
     architecture: &'static str,
 ) -> Result<Loaded, LoadError> {
-    if options.slice != Slice::WHOLE {
-        return Err(LoadError::NotSliced {
-            architecture,
-            of: options.slice.of(),
-        });
-    }
     let name = options.name.clone().unwrap_or_else(|| checkpoint.name.clone());
     let generation = &options.generation;
-    let (model, tally): (Box<dyn Model>, Tally) = if is_host(device) {
+    let (model, tally): (Box<dyn Model>, Tally) = if options.slice != Slice::WHOLE {
+        slice::load(checkpoint, device, options.slice)?
+    } else if is_host(device) {
         let (model, tally) = LanguageModel::new(Host, checkpoint, generation)?;
         (Box::new(model), tally)
     } else {
@@ -140,23 +139,6 @@ impl<M: Math + Clone> LanguageModel<M> {
 }
 
 impl<M: Math> LanguageModel<M> {
-    fn prompt(&self, inputs: &Inputs) -> Result<Vec<u32>, ModelError> {
-        let input = |name: &str| inputs.iter().find(|input| input.name == name);
-        match (input("text"), input("input_ids")) {
-            (Some(text), None) => tokens_of(text, self.engine.tokenizer()),
-            (None, Some(ids)) => ids
-                .to_i64()?
-                .into_iter()
-                .map(|id| u32::try_from(id).map_err(|_| bad("input_ids", format!("{id} is no token"))))
-                .collect(),
-            (Some(_), Some(_)) => Err(bad("input_ids", "it comes beside `text`; send one of the two")),
-            (None, None) => Err(bad(
-                "text",
-                "it is absent, and so is `input_ids`; send one of the two",
-            )),
-        }
-    }
-
     /// The app's own way, with what the request says otherwise.
     fn sampling(&self, inputs: &Inputs) -> Result<Sampling, ModelError> {
         let mut sampling = self.sampling.clone();
@@ -176,16 +158,9 @@ impl<M: Math> LanguageModel<M> {
 
     fn take(&mut self, event: Event) -> Option<Progress> {
         let answer = self.answers.get_mut(&event.request)?;
-        answer.text.push_str(&event.text);
+        answer.add(&event.text, event.choice.as_ref());
         let mut part = Outputs::new();
         if let Some(choice) = event.choice {
-            answer.confidence = if answer.tokens.is_empty() {
-                choice.confidence
-            } else {
-                answer.confidence.min(choice.confidence)
-            };
-            answer.tokens.push(i64::from(choice.token));
-            answer.probabilities.push(choice.probability);
             part.extend(Tensor::from_texts("text", &[&event.text]).ok());
             part.extend(Tensor::from_i64("tokens", &[1], &[i64::from(choice.token)]).ok());
         }
@@ -220,6 +195,19 @@ impl<M: Math> LanguageModel<M> {
 }
 
 impl Answer {
+    /// Takes in what is new: text that is certain now, and a token.
+    fn add(&mut self, text: &str, choice: Option<&Choice>) {
+        self.text.push_str(text);
+        let Some(choice) = choice else { return };
+        self.confidence = if self.tokens.is_empty() {
+            choice.confidence
+        } else {
+            self.confidence.min(choice.confidence)
+        };
+        self.tokens.push(i64::from(choice.token));
+        self.probabilities.push(choice.probability);
+    }
+
     fn outputs(self, end: End, texts: bool) -> Result<Outputs, ModelError> {
         let why = match end {
             End::Token => "token",
@@ -252,11 +240,12 @@ impl Answer {
 impl<M: Math> Continuous for LanguageModel<M> {
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
         self.signature().check(inputs)?;
-        let (prompt, sampling) = (self.prompt(inputs)?, self.sampling(inputs)?);
+        let prompt = prompt_of(inputs, self.engine.tokenizer())?;
+        let sampling = self.sampling(inputs)?;
         self.engine
             .submit(number, prompt, sampling)
             .map_err(|error| match error {
-                EngineError::Refused(_) | EngineError::Token { .. } => bad(
+                EngineError::Refused(_) | EngineError::Prompt { .. } | EngineError::Token { .. } => bad(
                     inputs.first().map_or("text", |input| input.name.as_str()),
                     error.to_string(),
                 ),
@@ -287,23 +276,19 @@ impl<M: Math> Continuous for LanguageModel<M> {
 
 impl<M: Math> Model for LanguageModel<M> {
     fn signature(&self) -> Signature {
-        let context = self.engine.spec().context;
+        let texts = self.engine.tokenizer().is_some();
         let one = |name, datatype| InputSpec::optional(name, datatype, vec![Extent::Exactly(1)]);
-        let ids = InputSpec::optional("input_ids", Datatype::I64, vec![Extent::UpTo(context)]);
-        let mut inputs = vec![
-            ids,
+        let mut inputs = text_inputs(self.engine.spec().context, texts);
+        inputs.extend([
             one("max_tokens", Datatype::I64),
             one("temperature", Datatype::F32),
             one("top_k", Datatype::I64),
             one("top_p", Datatype::F32),
             one("seed", Datatype::I64),
-        ];
-        if self.engine.tokenizer().is_some() {
-            inputs.insert(0, one("text", Datatype::Bytes));
+        ]);
+        if texts {
             let stop = vec![Extent::UpTo(MAX_STOPS)];
             inputs.push(InputSpec::optional("stop", Datatype::Bytes, stop));
-        } else if let Some(ids) = inputs.first_mut() {
-            ids.optional = false;
         }
         Signature { inputs }
     }
@@ -368,6 +353,35 @@ fn configure<M: Math>(
         tokens,
     };
     Ok(EngineConfig::within(math, decoder, &bounds)?.config)
+}
+
+/// The tokens of a request's `text` or `input_ids`.
+fn prompt_of(inputs: &Inputs, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, ModelError> {
+    let input = |name: &str| inputs.iter().find(|input| input.name == name);
+    match (input("text"), input("input_ids")) {
+        (Some(text), None) => tokens_of(text, tokenizer),
+        (None, Some(ids)) => ids
+            .to_i64()?
+            .into_iter()
+            .map(|id| u32::try_from(id).map_err(|_| bad("input_ids", format!("{id} is no token"))))
+            .collect(),
+        (Some(_), Some(_)) => Err(bad("input_ids", "it comes beside `text`; send one of the two")),
+        (None, None) => Err(bad(
+            "text",
+            "it is absent, and so is `input_ids`; send one of the two",
+        )),
+    }
+}
+
+/// The inputs that a prompt may come as: `text` where there is a tokenizer, and `input_ids`.
+fn text_inputs(context: usize, texts: bool) -> Vec<InputSpec> {
+    let ids = vec![Extent::UpTo(context)];
+    if texts {
+        let text = InputSpec::optional("text", Datatype::Bytes, vec![Extent::Exactly(1)]);
+        vec![text, InputSpec::optional("input_ids", Datatype::I64, ids)]
+    } else {
+        vec![InputSpec::required("input_ids", Datatype::I64, ids)]
+    }
 }
 
 fn tokens_of(text: &Tensor, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, ModelError> {

@@ -68,6 +68,9 @@ pub struct Words {
     pub to: Finite,
     /// Number of words to foretell.
     pub take: NonZeroUsize,
+    /// Letters of each word that are shown, so that only its rest is to be foretold; the word has at least one more.
+    #[serde(default)]
+    pub shown: usize,
     /// Most characters before a word that a model is shown; they begin with a line.
     #[serde(default = "context")]
     pub context: NonZeroUsize,

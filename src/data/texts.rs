@@ -39,7 +39,10 @@ pub(super) fn from_json_lines(lines: &str, spec: &Completions) -> anyhow::Result
 pub(super) fn words(text: &str, spec: &Words) -> anyhow::Result<Vec<Completion>> {
     let [begin, end] = [spec.from.get(), spec.to.get()].map(|share| line_after(text, share));
     let part = text.get(begin..end).unwrap_or_default();
-    let words: Vec<(usize, &str)> = words_of(part).collect();
+    let shown = |word: &str| word.char_indices().nth(spec.shown).map(|(at, _)| at);
+    // A word that is shown whole leaves nothing to foretell.
+    let words = words_of(part).filter_map(|(at, word)| Some((at, word, shown(word)?)));
+    let words: Vec<(usize, &str, usize)> = words.collect();
     let take = spec.take.get();
     ensure!(
         words.len() >= take,
@@ -49,9 +52,12 @@ pub(super) fn words(text: &str, spec: &Words) -> anyhow::Result<Vec<Completion>>
         spec.to.get()
     );
     let chosen = (0..take).filter_map(|index| words.get(index * words.len() / take));
-    let completions = chosen.map(|(at, word)| Completion {
-        text: before(part, *at, spec.context.get()).to_owned(),
-        answer: (*word).to_owned(),
+    let completions = chosen.map(|(at, word, shown)| {
+        let (beginning, rest) = word.split_at_checked(*shown).unwrap_or(("", word));
+        Completion {
+            text: before(part, *at, spec.context.get()).to_owned() + beginning,
+            answer: rest.to_owned(),
+        }
     });
     Ok(completions.collect())
 }
@@ -124,6 +130,15 @@ mod tests {
             assert!(TEXT.contains(&format!("{}{}", one.text, one.answer)), "{one:?}");
             assert!(one.text.ends_with(' ') && one.text.chars().count() <= 400);
         }
+        let begun = words(TEXT, &spec("take = 3\nshown = 3\ncontext = 10")).unwrap();
+        let begun: Vec<_> = begun
+            .iter()
+            .map(|one| (one.text.as_str(), one.answer.as_str()))
+            .collect();
+        assert_eq!(
+            begun,
+            [("One lin", "e"), ("Who is it tha", "t"), ("hing will com", "e")]
+        );
         let error = words(TEXT, &spec("take = 15")).unwrap_err().to_string();
         assert!(error.contains("14 words"), "{error}");
     }

@@ -36,6 +36,7 @@ pub mod link;
 pub mod math;
 mod measure;
 pub mod model;
+pub mod part;
 mod pass;
 mod product;
 mod reach;

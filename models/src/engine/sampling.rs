@@ -94,6 +94,11 @@ impl Sampling {
     }
 }
 
+/// The most probable token, the first of equals; `None` if a logit is not finite, or there are none.
+pub fn greedy(logits: &[f32]) -> Option<Choice> {
+    Sampler::new(0).choose(logits, &Sampling::default())
+}
+
 /// Draws for one answer.
 #[derive(Debug, Clone)]
 pub(super) struct Sampler {

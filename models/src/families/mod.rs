@@ -10,7 +10,7 @@ pub(crate) mod host;
 mod image;
 pub mod layers;
 pub mod mlp;
-mod states;
+pub(crate) mod states;
 pub mod text;
 pub mod vit;
 

@@ -8,12 +8,12 @@ use crate::model::{Extent, InputSpec, ModelError, Signature};
 use crate::tensor::{self, Datatype};
 
 /// Name of the hidden states.
-pub(super) const STATES: &str = "hidden_states";
+pub(crate) const STATES: &str = "hidden_states";
 /// Name of the mask.
 pub(super) const MASK: &str = "attention_mask";
 
 /// What a slice that is not the first takes.
-pub(super) fn signature(sequence: Extent, width: usize, masked: bool) -> Signature {
+pub(crate) fn signature(sequence: Extent, width: usize, masked: bool) -> Signature {
     let states = InputSpec::required(STATES, Datatype::F32, vec![sequence, Extent::Exactly(width)]);
     let mask = masked.then(|| InputSpec::required(MASK, Datatype::I64, vec![sequence]));
     Signature {
@@ -22,7 +22,7 @@ pub(super) fn signature(sequence: Extent, width: usize, masked: bool) -> Signatu
 }
 
 /// The values of `hidden_states` among inputs that fit the signature.
-pub(super) fn values(inputs: &[tensor::Tensor]) -> Result<Vec<f32>, ModelError> {
+pub(crate) fn values(inputs: &[tensor::Tensor]) -> Result<Vec<f32>, ModelError> {
     let found = inputs.iter().find(|input| input.name == STATES);
     Ok(found.map(tensor::Tensor::to_f32).transpose()?.unwrap_or_default())
 }

@@ -1,10 +1,11 @@
 //! GPT-2 (Radford et al. 2019).
 
-use super::{activation, ends, epsilon, even_heads, must_be};
+use super::{activation, ends, epsilon, even_heads, layers, must_be};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::engine::model::{Decoder, Dense, LayerWeights, Scale, Spec};
+use crate::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     must_be(
         config,
@@ -43,12 +44,12 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
     };
     let embedding = weights.take(&format!("{prefix}wte.weight"), &[spec.vocabulary, width])?;
     let positions = weights.take(&format!("{prefix}wpe.weight"), &[spec.context, width])?;
-    let mut layers = Vec::new();
-    for index in 0..config.size("n_layer")? {
+    let mut blocks = Vec::new();
+    for index in layers(config, "n_layer", slice)? {
         let at = |name: &str| format!("{prefix}h.{index}.{name}");
         let projections = Dense::take_straight(weights, &at("attn.c_attn"), width, 3 * width)?;
         let (query, key_value) = projections.split(width);
-        layers.push(LayerWeights {
+        blocks.push(LayerWeights {
             attention_norm: Scale::take(weights, &at("ln_1"), width)?,
             query,
             key_value,
@@ -66,7 +67,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         head: Dense::tied(&embedding, width),
         positions: Some(positions),
         embedding,
-        layers,
+        layers: blocks,
         spec,
     })
 }

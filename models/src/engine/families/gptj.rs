@@ -1,11 +1,12 @@
 //! GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward layer side by side, rotary positions over part of a head.
 
-use super::{activation, ends, epsilon, even_heads};
+use super::{activation, ends, epsilon, even_heads, layers};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::engine::math::Rotary;
 use crate::engine::model::{Decoder, Dense, LayerWeights, Scale, Spec};
+use crate::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let width = config.size("n_embd")?;
     let heads = even_heads(config, "n_head", width)?;
@@ -33,15 +34,15 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         ends: ends(config)?,
     };
     let embedding = weights.take("transformer.wte.weight", &[spec.vocabulary, width])?;
-    let mut layers = Vec::new();
-    for index in 0..config.size("n_layer")? {
+    let mut blocks = Vec::new();
+    for index in layers(config, "n_layer", slice)? {
         let at = |name: &str| format!("transformer.h.{index}.{name}");
         let mut square = |name: &str| Dense::take(weights, &at(name), width, width, false);
         let query = square("attn.q_proj")?;
         let key = square("attn.k_proj")?;
         let value = square("attn.v_proj")?;
         let output = square("attn.out_proj")?;
-        layers.push(LayerWeights {
+        blocks.push(LayerWeights {
             attention_norm: Scale::take(weights, &at("ln_1"), width)?,
             query,
             key_value: key.beside(&value),
@@ -58,7 +59,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         head: Dense::take(weights, "lm_head", width, spec.vocabulary, true)?,
         positions: None,
         embedding,
-        layers,
+        layers: blocks,
         spec,
     })
 }

@@ -3,10 +3,11 @@
 
 use serde::Deserialize;
 
-use super::{activation, ends, epsilon};
+use super::{activation, ends, epsilon, layers};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::engine::math::{Heads, Rotary};
 use crate::engine::model::{Decoder, Dense, LayerWeights, Scale, Spec};
+use crate::slice::Slice;
 
 /// `rope_scaling`, or `rope_parameters` as newer versions of transformers write it.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -20,7 +21,7 @@ struct Scaling {
     original_max_position_embeddings: Option<f64>,
 }
 
-pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let width = config.size("hidden_size")?;
     let heads = heads(config, width)?;
@@ -41,8 +42,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
     let attention_bias = config.optional("attention_bias")?.unwrap_or(false);
     let bias = config.optional("mlp_bias")?.unwrap_or(false);
     let embedding = weights.take("model.embed_tokens.weight", &[spec.vocabulary, width])?;
-    let mut layers = Vec::new();
-    for index in 0..config.size("num_hidden_layers")? {
+    let mut blocks = Vec::new();
+    for index in layers(config, "num_hidden_layers", slice)? {
         let at = |name: &str| format!("model.layers.{index}.{name}");
         let (query, key) = (heads.query_width(), heads.key_width());
         let mut from = |name: &str, inputs: usize, outputs: usize, bias: bool| {
@@ -55,7 +56,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         let gate = from("mlp.gate_proj", width, spec.inner, bias)?;
         let up = from("mlp.up_proj", width, spec.inner, bias)?;
         let down = from("mlp.down_proj", spec.inner, width, bias)?;
-        layers.push(LayerWeights {
+        blocks.push(LayerWeights {
             attention_norm: Scale::take_rms(weights, &at("input_layernorm"), width)?,
             query: query_weights,
             key_value: keys.beside(&values),
@@ -78,7 +79,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         head,
         positions: None,
         embedding,
-        layers,
+        layers: blocks,
         spec,
     })
 }

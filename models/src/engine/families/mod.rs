@@ -8,35 +8,44 @@ mod llama;
 mod opt;
 mod t5;
 
-use super::model::Decoder;
+use super::model::{Decoder, Dense};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Tally};
+use crate::slice::Slice;
 
 struct Family {
     /// `architectures[0]` or `model_type` of its `config.json`.
     names: [&'static str; 2],
-    read: fn(&mut Checkpoint) -> Result<Decoder, LoadError>,
+    read: Read,
+}
+
+/// How a family reads a model.
+enum Read {
+    /// As a whole only.
+    Whole(fn(&mut Checkpoint) -> Result<Decoder, LoadError>),
+    /// With the layers of a slice only, or the whole.
+    Sliced(fn(&mut Checkpoint, Slice) -> Result<Decoder, LoadError>),
 }
 
 const FAMILIES: &[Family] = &[
     Family {
         names: ["GPT2LMHeadModel", "gpt2"],
-        read: gpt2::read,
+        read: Read::Sliced(gpt2::read),
     },
     Family {
         names: ["OPTForCausalLM", "opt"],
-        read: opt::read,
+        read: Read::Sliced(opt::read),
     },
     Family {
         names: ["LlamaForCausalLM", "llama"],
-        read: llama::read,
+        read: Read::Sliced(llama::read),
     },
     Family {
         names: ["GPTJForCausalLM", "gptj"],
-        read: gptj::read,
+        read: Read::Sliced(gptj::read),
     },
     Family {
         names: ["T5ForConditionalGeneration", "t5"],
-        read: t5::read,
+        read: Read::Whole(t5::read),
     },
 ];
 
@@ -70,11 +79,54 @@ pub fn read(checkpoint: Checkpoint) -> Result<Decoder, LoadError> {
 /// # Errors
 /// As [`read`].
 pub fn read_counted(mut checkpoint: Checkpoint) -> Result<(Decoder, Tally), LoadError> {
-    let family = find(&checkpoint.config)?.ok_or_else(|| unknown(&checkpoint.config))?;
-    let decoder = (family.read)(&mut checkpoint)?;
+    let decoder = read_layers(&mut checkpoint, Slice::WHOLE)?;
     checkpoint.weights.drop_ending(&BUFFERS);
     let tally = checkpoint.weights.finish(&[])?;
     Ok((decoder, tally))
+}
+
+/// The same with the layers of a slice only: embeddings if it is the first, norm and head if it is the last.
+///
+/// # Errors
+/// As [`read`]; [`LoadError::NotSliced`] and [`LoadError::TooManySlices`].
+pub fn read_slice(mut checkpoint: Checkpoint, slice: Slice) -> Result<(Decoder, Tally), LoadError> {
+    let mut decoder = read_layers(&mut checkpoint, slice)?;
+    if !slice.is_first() {
+        decoder.embedding = Vec::new();
+        decoder.positions = None;
+    }
+    if !slice.is_last() {
+        decoder.head = Dense::default();
+    }
+    Ok((decoder, checkpoint.weights.taken()))
+}
+
+fn read_layers(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let family = find(&checkpoint.config)?.ok_or_else(|| unknown(&checkpoint.config))?;
+    match family.read {
+        Read::Sliced(read) => read(checkpoint, slice),
+        Read::Whole(read) if slice == Slice::WHOLE => read(checkpoint),
+        Read::Whole(_) => {
+            let [architecture, _] = family.names;
+            Err(LoadError::NotSliced {
+                architecture,
+                of: slice.of(),
+            })
+        }
+    }
+}
+
+/// The layers of a slice, of as many as `key` says.
+fn layers(config: &Config, key: &str, slice: Slice) -> Result<std::ops::Range<usize>, LoadError> {
+    let all = config.size(key)?;
+    if slice.of() > all {
+        return Err(LoadError::TooManySlices {
+            file: config.file().to_owned(),
+            blocks: all,
+            of: slice.of(),
+        });
+    }
+    Ok(slice.blocks(all))
 }
 
 /// The architecture of a checkpoint, if it is a language model's.

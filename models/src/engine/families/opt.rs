@@ -1,13 +1,14 @@
 //! OPT (Zhang et al. 2022), the sizes that norm before their layers: all but 350M.
 
-use super::{activation, ends, even_heads, must_be};
+use super::{activation, ends, even_heads, layers, must_be};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::engine::model::{Decoder, Dense, LayerWeights, Scale, Spec};
+use crate::slice::Slice;
 
 /// The table of positions begins with two rows that no token gets.
 const OFFSET: usize = 2;
 
-pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let after = "models that norm after their layers (OPT-350M) are not served; take another size";
     must_be(config, "do_layer_norm_before", true, after)?;
@@ -59,15 +60,15 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
     let embedding = weights.take(&at("embed_tokens.weight"), &[spec.vocabulary, width])?;
     let mut positions = weights.take(&at("embed_positions.weight"), &[spec.context + OFFSET, width])?;
     positions.drain(..OFFSET * width);
-    let mut layers = Vec::new();
-    for index in 0..config.size("num_hidden_layers")? {
+    let mut blocks = Vec::new();
+    for index in layers(config, "num_hidden_layers", slice)? {
         let at = |name: &str| at(&format!("layers.{index}.{name}"));
         let mut square = |name: &str| Dense::take(weights, &at(name), width, width, true);
         let query = square("self_attn.q_proj")?;
         let key = square("self_attn.k_proj")?;
         let value = square("self_attn.v_proj")?;
         let output = square("self_attn.out_proj")?;
-        layers.push(LayerWeights {
+        blocks.push(LayerWeights {
             attention_norm: Scale::take(weights, &at("self_attn_layer_norm"), width)?,
             query,
             key_value: key.beside(&value),
@@ -85,7 +86,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         head: Dense::tied(&embedding, width),
         positions: Some(positions),
         embedding,
-        layers,
+        layers: blocks,
         spec,
     })
 }

@@ -1,0 +1,162 @@
+//! A slice of a language model: a run of its layers on a worker of its own, for a model that no device holds whole.
+//!
+//! Slices pass hidden states on and keep nothing of a text, so a request gets the one token that comes next: enough for what is asked of a
+//! model's next word or for a class put into a word, and for longer answers by asking again with the token appended. Whoever wants many
+//! tokens of a model beyond a device's memory has the engine stream it.
+
+use burn::tensor::Device;
+use tokenizers::Tokenizer;
+
+use super::{Answer, bad, prompt_of, text_inputs};
+use crate::checkpoint::{Checkpoint, LoadError, Tally};
+use crate::engine::burned::Burn;
+use crate::engine::math::{Math, MathError};
+use crate::engine::part::Part;
+use crate::engine::{End, Host, families, sampling, text};
+use crate::families::host::is_host;
+use crate::families::{Answers, answer_batch, states};
+use crate::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
+use crate::slice::Slice;
+use crate::tensor::Tensor;
+
+/// Some consecutive layers of a language model. The first slice takes `text` or `input_ids` and the others `hidden_states` FP32
+/// `[tokens, width]`; the last one gives what a [`LanguageModel`](super::LanguageModel) gives that makes one token, and the others
+/// `hidden_states`.
+struct LanguageSlice<M: Math> {
+    part: Part<M>,
+    slice: Slice,
+    tokenizer: Option<Tokenizer>,
+}
+
+/// Takes a slice of a language model out of a checkpoint and onto a device.
+///
+/// # Errors
+/// [`LoadError`], naming the file and within it the key or tensor.
+pub(super) fn load(
+    mut checkpoint: Checkpoint,
+    device: &Device,
+    slice: Slice,
+) -> Result<(Box<dyn Model>, Tally), LoadError> {
+    let tokenizer = checkpoint.tokenizer.take();
+    let tokenizer = tokenizer.as_ref().map(text::tokenizer).transpose()?;
+    let (decoder, tally) = families::read_slice(checkpoint, slice)?;
+    let last = slice.is_last();
+    let model: Box<dyn Model> = if is_host(device) {
+        let part = Part::new(Host, decoder, last);
+        Box::new(LanguageSlice {
+            part,
+            slice,
+            tokenizer,
+        })
+    } else {
+        let device = device.clone();
+        let part = Part::new(Burn { device }, decoder, last);
+        Box::new(LanguageSlice {
+            part,
+            slice,
+            tokenizer,
+        })
+    };
+    Ok((model, tally))
+}
+
+impl<M: Math> LanguageSlice<M> {
+    /// The hidden states that a request brings, `[tokens, width]`.
+    fn read(&self, inputs: &Inputs) -> Result<Vec<f32>, ModelError> {
+        self.signature().check(inputs)?;
+        if !self.slice.is_first() {
+            return states::values(inputs);
+        }
+        let tokens = prompt_of(inputs, self.tokenizer.as_ref())?;
+        let spec = self.part.spec();
+        let name = inputs.first().map_or("text", |input| input.name.as_str());
+        if tokens.len() > spec.context {
+            let reason = format!(
+                "it is {} tokens long, this model takes {}",
+                tokens.len(),
+                spec.context
+            );
+            return Err(bad(name, reason));
+        }
+        match tokens.iter().find(|token| **token as usize >= spec.vocabulary) {
+            Some(token) => Err(bad(
+                name,
+                format!(
+                    "token {token} is none of this model's, which has {}",
+                    spec.vocabulary
+                ),
+            )),
+            None => Ok(self.part.embed(&tokens)),
+        }
+    }
+
+    fn forward(&self, requests: &[Vec<f32>]) -> Result<Answers, ModelError> {
+        let width = self.part.spec().width.max(1);
+        let lengths: Vec<usize> = requests.iter().map(|states| states.len() / width).collect();
+        let failed = |error: MathError| ModelError::Failed {
+            reason: error.to_string(),
+        };
+        let all = self.part.forward(requests.concat(), &lengths).map_err(failed)?;
+        let mut rest = all.as_slice();
+        let mut own = Vec::with_capacity(lengths.len());
+        for length in &lengths {
+            let (states, others) = rest.split_at_checked(length * width).unwrap_or((rest, &[]));
+            own.push(states);
+            rest = others;
+        }
+        if !self.slice.is_last() {
+            let outputs = |(states, length): (&&[f32], &usize)| {
+                Ok(vec![Tensor::from_f32(states::STATES, &[*length, width], states)?])
+            };
+            return Ok(own.iter().zip(&lengths).map(outputs).collect());
+        }
+        let last = own
+            .iter()
+            .flat_map(|states| states.rchunks(width).next().unwrap_or_default());
+        let logits = self.part.logits(last.copied().collect()).map_err(failed)?;
+        Ok(logits.iter().map(|logits| self.answer(logits)).collect())
+    }
+
+    /// The most probable next token, as an answer.
+    fn answer(&self, logits: &[f32]) -> Result<Outputs, ModelError> {
+        let mut answer = Answer::default();
+        let Some(choice) = sampling::greedy(logits) else {
+            return answer.outputs(End::NotFinite, false);
+        };
+        let ends = self.part.spec().ends.contains(&choice.token);
+        let mut said = String::new();
+        if let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| !ends) {
+            let mut growing = text::Answer::default();
+            said = growing.push(choice.token, tokenizer, &[]).0 + &growing.finish();
+        }
+        answer.add(&said, Some(&choice));
+        answer.outputs(
+            if ends { End::Token } else { End::Length },
+            self.tokenizer.is_some(),
+        )
+    }
+}
+
+impl<M: Math> Model for LanguageSlice<M> {
+    fn signature(&self) -> Signature {
+        let spec = self.part.spec();
+        if self.slice.is_first() {
+            return Signature {
+                inputs: text_inputs(spec.context, self.tokenizer.is_some()),
+            };
+        }
+        states::signature(Extent::UpTo(spec.context), spec.width, false)
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        answer_batch(
+            batch,
+            |inputs| self.read(inputs),
+            |requests| self.forward(requests),
+        )
+    }
+}
+
+#[cfg(test)]
+#[path = "slice_tests.rs"]
+mod tests;

@@ -1,0 +1,97 @@
+use std::path::Path;
+
+use super::*;
+use crate::families::{LoadOptions, load as load_model};
+
+/// A part of a small random model that transformers saved.
+fn model(name: &str, index: usize, of: usize) -> Result<Box<dyn Model>, LoadError> {
+    let options = LoadOptions {
+        slice: Slice::new(index, of).unwrap(),
+        ..LoadOptions::default()
+    };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
+    Ok(load_model(&folder, &Device::flex(), &options)?.model)
+}
+
+fn asking(ids: &[i64]) -> Inputs {
+    vec![Tensor::from_i64("input_ids", &[ids.len()], ids).unwrap()]
+}
+
+fn values(outputs: &Outputs, name: &str) -> Vec<f32> {
+    let output = outputs.iter().find(|output| output.name == name).unwrap();
+    output.to_f32().unwrap()
+}
+
+fn tokens(outputs: &Outputs) -> Vec<i64> {
+    let output = outputs.iter().find(|output| output.name == "tokens").unwrap();
+    output.to_i64().unwrap()
+}
+
+#[test]
+fn slices_one_after_the_other_are_the_whole_model() {
+    for name in ["gpt2", "opt", "llama", "gptj"] {
+        let requests = [
+            asking(&[3, 1, 4, 1, 5, 9, 2, 6]),
+            asking(&[7]),
+            asking(&[2, 7, 1, 8]),
+        ];
+        let one = Tensor::from_i64("max_tokens", &[1], &[1]).unwrap();
+        let whole = requests
+            .iter()
+            .map(|inputs| [inputs.clone(), vec![one.clone()]].concat());
+        let whole = model(name, 0, 1).unwrap().run(&whole.collect::<Vec<_>>());
+        for of in [2, 3] {
+            let Ok(mut first) = model(name, 0, of) else {
+                continue;
+            };
+            let mut carried: Vec<Inputs> = first.run(&requests).into_iter().map(Result::unwrap).collect();
+            for index in 1..of {
+                let mut next = model(name, index, of).unwrap();
+                carried = next.run(&carried).into_iter().map(Result::unwrap).collect();
+            }
+            for (sliced, whole) in carried.iter().zip(&whole) {
+                let whole = whole.as_ref().unwrap();
+                assert_eq!(tokens(sliced), tokens(whole), "{name} in {of}");
+                for what in ["probabilities", "confidence"] {
+                    let (sliced, whole) = (values(sliced, what), values(whole, what));
+                    let off = sliced
+                        .iter()
+                        .zip(&whole)
+                        .map(|(a, b)| (a - b).abs())
+                        .fold(0.0, f32::max);
+                    assert!(
+                        off < 1e-5 && sliced.len() == 1,
+                        "{name} in {of}: {what} is off by {off}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_slice_cannot_take_is_refused_alone() {
+    let mut first = model("gpt2", 0, 2).unwrap();
+    let long = asking(&[1; 97]);
+    let foreign = asking(&[1, 96]);
+    let good = asking(&[1, 2]);
+    let results = first.run(&[long, foreign, good]);
+    assert!(
+        matches!(
+            results.as_slice(),
+            [Err(_), Err(ModelError::BadInput { .. }), Ok(_)]
+        ),
+        "{results:?}"
+    );
+    let mut last = model("gpt2", 1, 2).unwrap();
+    let refused = last.run(&[asking(&[1])]);
+    assert!(
+        matches!(refused.as_slice(), [Err(ModelError::UnknownInput { .. })]),
+        "{refused:?}"
+    );
+    let many = model("gpt2", 0, 50).err();
+    assert!(
+        matches!(many, Some(LoadError::TooManySlices { of: 50, .. })),
+        "{many:?}"
+    );
+}

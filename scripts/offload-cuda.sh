@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Decodes with OPT's shapes and random weights beyond a GPU's memory: the hybrid cache beside keys and values only and activations only, and,
+# where PyTorch is at hand, Hugging Face accelerate's offload of the same shape.
+#
+#   scripts/offload-cuda.sh [SHAPE ...]      opt-6.7b opt-13b opt-30b; the first alone if none is named
+#
+#   KASKADE_DEVICE   which device (default cuda)
+#   DEVICE_MEMORY    what the model may take of it, GB (default 24, the paper's GPU)
+#   LAYERS           only so many layers, for a host whose memory does not hold all: each takes 12 * width^2 * 4 bytes twice
+#   REQUESTS, PROMPT the batch (default 32 requests of 512 tokens)
+#
+# docs/gpu.md says what a machine needs. What is printed is a table of medians per step; where there is `nvidia-smi`, its utilisation beside.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+shapes=("${@:-opt-6.7b}")
+options=(--device "${KASKADE_DEVICE:-cuda}" --device-memory "${DEVICE_MEMORY:-24}"
+    --requests "${REQUESTS:-32}" --prompt "${PROMPT:-512}" ${LAYERS:+--layers "$LAYERS"})
+features=(--features cuda)
+if [[ ${KASKADE_DEVICE:-cuda} == cpu ]]; then features=(); fi
+cargo build --release -p kaskade-models "${features[@]}" --example offload_bench
+bench=$(cargo metadata --format-version 1 --no-deps | python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')/release/examples/offload_bench
+for shape in "${shapes[@]}"; do
+    echo "## $shape, ${DEVICE_MEMORY:-24} GB"
+    watch= samples=$(mktemp)
+    if command -v nvidia-smi >/dev/null; then
+        nvidia-smi --query-gpu=utilization.gpu,pcie.link.gen.current,pcie.link.width.current --format=csv,noheader -lms 500 >"$samples" &
+        watch=$!
+    fi
+    "$bench" --shape "$shape" "${options[@]}"
+    if [[ -n $watch ]]; then
+        kill "$watch"
+        awk -F'[ ,%]+' '{ sum += $1 } END { if (NR) printf "GPU utilisation by nvidia-smi, prefill included: %.0f %% in the mean of %d samples\n", sum / NR, NR }' "$samples"
+    fi
+    if python3 -c 'import accelerate, torch, transformers; assert torch.cuda.is_available()' 2>/dev/null; then
+        python3 scripts/offload-accelerate.py --shape "$shape" --device-memory "${DEVICE_MEMORY:-24}" \
+            --requests "${REQUESTS:-32}" --prompt "${PROMPT:-512}" ${LAYERS:+--layers "$LAYERS"}
+    else
+        echo "no accelerate beside it: that takes torch with CUDA, transformers and accelerate from PyPI"
+    fi
+done
