@@ -23,7 +23,11 @@ use kaskade::plans::plan::{
 use kaskade_testkit::{NatsOptions, NatsServer};
 
 const APP: &str = "slices";
-const VARIANT: &str = "sentiment-mini";
+/// A model: its name, and where its weights are.
+type Model = (&'static str, &'static str);
+const ENCODER: Model = ("sentiment-mini", "examples/sentiment/weights/sentiment-mini");
+/// A small random GPT-2 that transformers saved.
+const DECODER: Model = ("gpt2", "models/fixtures/gpt2");
 const BUDGET: Duration = Duration::from_secs(5);
 const TEXTS: [&str; 3] = [
     "a warm , funny and moving film",
@@ -32,12 +36,12 @@ const TEXTS: [&str; 3] = [
 ];
 
 /// One copy of the model in so many slices, each on a worker of its own.
-fn plan(of: u32) -> Plan {
+fn plan((variant, _): Model, of: u32) -> Plan {
     let slice = |index: u32| (of > 1).then_some(Partition { index, of });
     let stage = |index: u32| Stage {
         name: format!("slice-{index}"),
         task: None,
-        variant: VARIANT.into(),
+        variant: variant.into(),
         partition: slice(index),
         exit: if index + 1 == of {
             Exit::Reply
@@ -52,7 +56,7 @@ fn plan(of: u32) -> Plan {
     };
     let replica = |index: u32| Replica {
         id: format!("slice-{index}"),
-        variant: VARIANT.into(),
+        variant: variant.into(),
         worker: format!("w{index}"),
         device: "cpu".into(),
         partition: slice(index),
@@ -62,7 +66,7 @@ fn plan(of: u32) -> Plan {
         app: APP.into(),
         made_by: "test".into(),
         variants: vec![PlannedVariant {
-            name: VARIANT.into(),
+            name: variant.into(),
             calibration: None,
         }],
         placement: (0..of).map(replica).collect(),
@@ -128,25 +132,28 @@ struct Chain {
 
 impl Chain {
     fn start(of: u32) -> Self {
-        Self::over(of, NatsOptions::jetstream())
+        Self::over(ENCODER, of, NatsOptions::jetstream())
     }
 
-    fn over(of: u32, options: NatsOptions) -> Self {
+    fn over(model: Model, of: u32, options: NatsOptions) -> Self {
+        let (variant, weights) = model;
         let nats = NatsServer::start(options);
         let folder = tempfile::tempdir().unwrap();
-        let weights = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("examples/sentiment/weights")
-            .join(VARIANT);
+        let weights = Path::new(env!("CARGO_MANIFEST_DIR")).join(weights);
         let workers: Vec<String> = (0..of)
             .map(|index| format!("[[workers]]\nname = \"w{index}\"\n"))
             .collect();
         let app = format!(
-            "name = \"{APP}\"\n[[variants]]\nname = \"{VARIANT}\"\ndir = \"{}\"\n{}",
+            "name = \"{APP}\"\n[[variants]]\nname = \"{variant}\"\ndir = \"{}\"\n{}",
             weights.display(),
             workers.concat()
         );
         std::fs::write(folder.path().join("app.toml"), app).unwrap();
-        std::fs::write(folder.path().join("plan.json"), plan(of).to_json().unwrap()).unwrap();
+        std::fs::write(
+            folder.path().join("plan.json"),
+            plan(model, of).to_json().unwrap(),
+        )
+        .unwrap();
         let start = |role: &str, worker: &str| Process::start(folder.path(), &nats.url(), role, worker);
         let workers = (0..of)
             .map(|index| start("worker", &format!("w{index}")))
@@ -253,6 +260,35 @@ fn slices_over_processes_answer_as_the_whole() {
 }
 
 #[test]
+fn a_decoder_in_slices_tells_the_next_token_as_the_whole_one_does() {
+    let output = |outputs: &[Tensor], name: &str| {
+        let found = outputs.iter().find(|output| output.name == name);
+        found.unwrap().clone()
+    };
+    let told = |of: u32, more: &[Tensor]| {
+        let chain = Chain::over(DECODER, of, NatsOptions::jetstream());
+        block_on(async {
+            let client = client(&chain).await;
+            let mut told = Vec::new();
+            for text in ["the inner thing, a tour", "one", "on the one hand"] {
+                let inputs = [ask(text), more.to_vec()].concat();
+                let reply = client.infer(inputs, BUDGET).await.unwrap();
+                assert_eq!(reply.hops.len(), of as usize);
+                let tokens = output(&reply.outputs, "tokens").to_i64().unwrap();
+                told.push((tokens, output(&reply.outputs, "probabilities").to_f32().unwrap()));
+            }
+            told
+        })
+    };
+    let one = Tensor::from_i64("max_tokens", &[1], &[1]).unwrap();
+    let (whole, sliced) = (told(1, &[one]), told(2, &[]));
+    for ((token, sure), (sliced, surely)) in whole.iter().zip(&sliced) {
+        assert_eq!((token.len(), token), (1, sliced));
+        assert!((sure[0] - surely[0]).abs() <= 1e-5, "{sure:?} {surely:?}");
+    }
+}
+
+#[test]
 fn hidden_states_over_max_payload_travel_in_chunks() {
     const CARRIED: usize = 16 << 10;
     let long = TEXTS.join(" and ");
@@ -261,7 +297,7 @@ fn hidden_states_over_max_payload_travel_in_chunks() {
         max_payload: Some(CARRIED),
         ..NatsOptions::jetstream()
     };
-    let chain = Chain::over(3, options);
+    let chain = Chain::over(ENCODER, 3, options);
     let (bytes, messages, told) = block_on(moved(&chain, &long));
     println!("{bytes} bytes in {messages} messages");
     assert!(

@@ -24,6 +24,9 @@ use crate::tensor::{Datatype, Tensor};
 /// Stop texts of one request.
 const MAX_STOPS: usize = 16;
 
+/// Longest request that memory is set aside for, tokens.
+const LONGEST: usize = 1 << 20;
+
 /// Longest text of a request, bytes.
 const MAX_TEXT: usize = 1 << 20;
 
@@ -278,7 +281,7 @@ impl<M: Math> Model for LanguageModel<M> {
     fn signature(&self) -> Signature {
         let texts = self.engine.tokenizer().is_some();
         let one = |name, datatype| InputSpec::optional(name, datatype, vec![Extent::Exactly(1)]);
-        let mut inputs = text_inputs(self.engine.spec().context, texts);
+        let mut inputs = text_inputs(self.engine.longest_prompt(), texts);
         inputs.extend([
             one("max_tokens", Datatype::I64),
             one("temperature", Datatype::F32),
@@ -340,7 +343,16 @@ fn configure<M: Math>(
     );
     let blocks = usize::try_from(generation.cache_bytes / block_bytes.max(1)).unwrap_or(usize::MAX);
     let requests = generation.requests.max(1);
-    let context = decoder.spec.context.next_multiple_of(block);
+    // What an encoder reads and what is answered are in the cache one after the other.
+    let answer = decoder
+        .encoder
+        .as_ref()
+        .map_or(0, |_| generation.sampling.max_tokens);
+    let context = decoder
+        .longest_prompt()
+        .saturating_add(answer)
+        .min(LONGEST)
+        .next_multiple_of(block);
     let tokens = blocks
         .saturating_mul(block)
         .min(requests.saturating_mul(context))

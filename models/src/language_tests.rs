@@ -54,6 +54,24 @@ fn a_batch_is_answered_as_each_alone() {
 }
 
 #[test]
+fn an_encoder_decoder_answers_too() {
+    let checkpoint = Checkpoint::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/t5")).unwrap();
+    let (mut model, tally) = LanguageModel::new(Host, checkpoint, &Generation::default()).unwrap();
+    assert!(tally.parameters > 0);
+    let ids = |values: &[i64]| Tensor::from_i64("input_ids", &[values.len()], values).unwrap();
+    let few = [ids(&[5, 6, 7]), number("max_tokens", 5)].to_vec();
+    let answered = model.run(&[few, vec![ids(&[9])]]);
+    assert_eq!(tokens(answered[0].as_ref().unwrap()).len(), 5);
+    assert!(!tokens(answered[1].as_ref().unwrap()).is_empty());
+    let longest = model.engine.longest_prompt();
+    let refused = model.run(&[vec![ids(&vec![1; longest + 1])]]).remove(0);
+    assert!(
+        matches!(refused, Err(ModelError::WrongShape { .. })),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn the_parts_of_an_answer_are_the_answer() {
     let mut model = model(|_| ());
     model.submit(7, &vec![text("on the one hand")]).unwrap();

@@ -239,6 +239,13 @@ impl<M: Math> Engine<M> {
         }
     }
 
+    /// Most tokens of a prompt; a decoder's answer counts towards them too.
+    pub fn longest_prompt(&self) -> usize {
+        self.reader
+            .as_ref()
+            .map_or(self.spec().context, |reader| reader.context)
+    }
+
     /// How it runs.
     pub fn config(&self) -> &EngineConfig {
         &self.config

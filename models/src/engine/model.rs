@@ -339,6 +339,13 @@ impl Decoder {
         self
     }
 
+    /// Most tokens of a prompt; a decoder's answer counts towards them too.
+    pub fn longest_prompt(&self) -> usize {
+        self.encoder
+            .as_ref()
+            .map_or(self.spec.context, |encoder| encoder.context)
+    }
+
     /// All layers, those of the encoder among them.
     pub fn depth(&self) -> usize {
         self.layers.len() + self.encoder.as_ref().map_or(0, |encoder| encoder.layers.len())
