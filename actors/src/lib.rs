@@ -14,6 +14,8 @@
 //! | [`meter`] | joules per request |
 //! | [`metrics`] | every metric: its name, its unit, its counter |
 //! | [`planbook`] | the plans a process knows, by epoch, and the gear it is in |
+//! | [`vitals`] | how a process fares: live, ready, its page of metrics |
+//! | [`probes`] | the same over HTTP |
 //! | [`exchange`] | the switch in front of the bus: mailbox or subject |
 //! | [`system`] | the thin module around actix: subjects become mailboxes |
 //! | [`delivery`] | a request on loan to whoever serves a stage |
@@ -57,6 +59,7 @@ pub mod planner;
 pub mod post;
 pub mod rhythm;
 pub mod router;
+pub mod probes;
 pub mod service;
 pub mod shifter;
 pub mod shutdown;
@@ -65,6 +68,7 @@ pub mod subjects;
 pub mod system;
 pub mod watcher;
 pub mod wire;
+pub mod vitals;
 pub mod worker;
 
 pub use client::Client;

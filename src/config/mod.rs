@@ -33,7 +33,7 @@ use data::DataSets;
 use pipeline::PipelineRule;
 use planner::{GearPolicy, PlannerRule};
 use power::Power;
-use scalar::{Size, Span, Token};
+use scalar::{Address, Size, Span, Token};
 
 /// One app: a family of models, what they are measured on, and how they are served.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -90,6 +90,9 @@ pub struct App {
     /// The broker.
     #[serde(default)]
     pub nats: Nats,
+    /// Probes and metrics over HTTP; nowhere where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<Http>,
 }
 
 /// What the models answer.
@@ -247,6 +250,14 @@ fn default_workers() -> Vec<Worker> {
         name: Token::local(),
         replicas: NonZeroU32::MIN,
     }]
+/// Probes and metrics over HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Http {
+    /// Where every process that serves the app listens, `0.0.0.0:8080` for instance; `KASKADE_HTTP` and `--http` override it.
+    pub address: Address,
+}
+
 }
 
 const fn whole() -> CoreShare {

@@ -80,6 +80,9 @@ fn every_field_is_read() {
         max_payload = "4 MiB"
         "#,
     )
+
+        [http]
+        address = "0.0.0.0:8080"
     .unwrap();
     assert_eq!(app.task.estimator(), Estimator::Span);
     assert_eq!(app.nats.max_payload.bytes(), 4 << 20);
@@ -134,6 +137,16 @@ fn each_malformed_value_is_refused_with_its_line() {
             "not a power",
         ),
         (
+        (
+            after("[http]\naddress = \"here\"\n"),
+            6,
+            "no address to listen on",
+        ),
+        (
+            after("[http]\naddress = \"localhost:80\"\n"),
+            6,
+            "no address to listen on",
+        ),
             after("[power.processor]\nidle_watts = nan\nactive_watts = 1\n"),
             6,
             "not a power",

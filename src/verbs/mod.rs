@@ -12,6 +12,7 @@ pub(crate) mod pipeline;
 pub(crate) mod placement;
 pub(crate) mod plan;
 pub(crate) mod profile;
+pub(crate) mod probe;
 pub(crate) mod replan;
 pub(crate) mod reproduce;
 pub(crate) mod schema;

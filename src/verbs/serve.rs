@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail, ensure};
 use kaskade::App;
+use kaskade::actors::probes::Probes;
 use kaskade::actors::shutdown;
+use kaskade::config::scalar::Address;
 
 use crate::appplan;
 use crate::family::Family;
@@ -29,6 +31,9 @@ pub(crate) struct Args {
     /// Serve the plan in the plan store rather than the app's.
     #[arg(long, conflicts_with = "plan")]
     stored_plan: bool,
+    /// Answer probes and tell metrics here: `/live`, `/ready` and `/metrics`.
+    #[arg(long, value_name = "ADDRESS", env = "KASKADE_HTTP")]
+    http: Option<Address>,
     #[command(flatten)]
     broker: Broker,
 }
@@ -42,7 +47,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     );
     let plan = match &args.plan {
         _ if args.stored_plan => None,
-        // A planner serves nothing: writing the app's first plan would undo whatever it or others have planned since.
+        // A planner serves nothing: the app's plan is for the store, and only where that has none.
         None if args.role == Role::Planner => None,
         Some(path) => Some(appplan::read(&app, path).with_context(|| path.display().to_string())?),
         None => Some(appplan::of(&app)?),
@@ -57,6 +62,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .as_ref()
         .map_or_else(|| "of the plan store".to_owned(), |plan| plan.made_by.clone());
     let bus = args.broker.bus(&app, "serve");
+    let probes = probes(&app, args.http)?;
     // A runtime of its own waits for signals: the actors' thread has better things to do.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -67,6 +73,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     say(&format!(
         "serving `{}` on {}, plan {made_by}",
         app.name,
+    if let Some(probes) = &probes {
+        probes.watch(node.vitals().clone());
+    }
         node.bus().url()
     ));
     runtime.block_on(stop.wait());
@@ -92,6 +101,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 /// The worker that this process is.
 fn worker(app: &App, args: &Args) -> anyhow::Result<String> {
     let names: Vec<&str> = app.workers.iter().map(|worker| worker.name.as_str()).collect();
+/// The listener of the probes, if one is wanted. It is there before the models are, and says that they are not.
+fn probes(app: &App, address: Option<Address>) -> anyhow::Result<Option<Probes>> {
+    let Some(address) = address.or(app.http.map(|http| http.address)) else {
+        return Ok(None);
+    };
+    let probes = Probes::listen(address.socket())?;
+    say(&format!("probes and metrics at http://{}", probes.address()));
+    Ok(Some(probes))
+}
+
     match (&args.worker, names.as_slice()) {
         (Some(name), _) if names.contains(&name.as_str()) => Ok(name.clone()),
         (Some(name), _) => bail!("the app has no worker `{name}`; it has {names:?}"),
