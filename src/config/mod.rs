@@ -227,6 +227,13 @@ pub struct Nats {
     /// A `.creds` file for a nats-server that wants one, relative to this file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials: Option<PathBuf>,
+    /// A file with the seed of an nkey, as `kaskade auth init` writes them, relative to this file; `NATS_NKEY` overrides it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nkey: Option<PathBuf>,
+    /// Certificates to trust beside the system's, for a nats-server reached by TLS (`tls://`), relative to this file; `NATS_CA`
+    /// overrides it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
     /// Largest message that the broker in the process carries, headers included; a nats-server has its own.
     pub max_payload: Size,
 }
@@ -236,9 +243,19 @@ impl Default for Nats {
         Self {
             url: None,
             credentials: None,
+            nkey: None,
+            ca: None,
             max_payload: Size::MEBIBYTE,
         }
     }
+}
+
+/// Probes and metrics over HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Http {
+    /// Where every process that serves the app listens, `0.0.0.0:8080` for instance; `KASKADE_HTTP` and `--http` override it.
+    pub address: Address,
 }
 
 fn default_slo() -> Span {
@@ -250,14 +267,6 @@ fn default_workers() -> Vec<Worker> {
         name: Token::local(),
         replicas: NonZeroU32::MIN,
     }]
-/// Probes and metrics over HTTP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Http {
-    /// Where every process that serves the app listens, `0.0.0.0:8080` for instance; `KASKADE_HTTP` and `--http` override it.
-    pub address: Address,
-}
-
 }
 
 const fn whole() -> CoreShare {
@@ -377,7 +386,13 @@ impl App {
                 .as_mut()
                 .and_then(|pipeline| pipeline.profile.as_mut()),
         );
-        paths.extend(&mut self.nats.credentials);
+        let Nats {
+            credentials,
+            nkey,
+            ca,
+            ..
+        } = &mut self.nats;
+        paths.extend([credentials, nkey, ca].into_iter().flatten());
         for path in paths {
             *path = folder.join(&path);
         }
@@ -424,9 +439,7 @@ impl App {
         if let Some(pipeline) = &self.pipeline {
             problems.extend(pipeline.problems(self));
         }
-        if let Some(path) = self.nats.credentials.as_ref().filter(|path| !path.is_file()) {
-            problems.push(format!("nats.credentials: `{}` is not there", path.display()));
-        }
+        problems.extend(nats_problems(&self.nats));
         if self.batching.min_queue > self.batching.max_batch {
             problems.push(format!(
                 "batching.min_queue: {} is more than max_batch, {}; such a batch never fills",
@@ -449,6 +462,22 @@ fn planner_problems(planner: &PlannerRule) -> impl Iterator<Item = String> {
             .to_owned()
     });
     absent.into_iter().chain(idle)
+}
+
+fn nats_problems(nats: &Nats) -> impl Iterator<Item = String> {
+    let files = [
+        ("credentials", &nats.credentials),
+        ("nkey", &nats.nkey),
+        ("ca", &nats.ca),
+    ];
+    let both = (nats.credentials.is_some() && nats.nkey.is_some()).then(|| {
+        "nats: has both `credentials` and `nkey`; a connection is one user, leave one out".to_owned()
+    });
+    let absent = files.into_iter().filter_map(|(name, path)| {
+        let path = path.as_ref().filter(|path| !path.is_file())?;
+        Some(format!("nats.{name}: `{}` is not there", path.display()))
+    });
+    absent.chain(both)
 }
 
 /// A problem for every name after its first appearance.

@@ -69,13 +69,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .build()?;
     let grace = app.ingress.drain.duration();
     let mut stop = runtime.block_on(async { shutdown::on_signals(grace) })?;
+    if args.role == Role::Planner && args.plan.is_none() && !args.stored_plan {
+        runtime.block_on(serving::first_plan(&app, &appplan::of(&app)?, bus.clone()))?;
+    }
     let node = serving::start(&app, Family::of(&app), args.role, &worker, plan, bus)?;
-    say(&format!(
-        "serving `{}` on {}, plan {made_by}",
-        app.name,
     if let Some(probes) = &probes {
         probes.watch(node.vitals().clone());
     }
+    say(&format!(
+        "serving `{}` on {}, plan {made_by}",
+        app.name,
         node.bus().url()
     ));
     runtime.block_on(stop.wait());
@@ -98,9 +101,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The worker that this process is.
-fn worker(app: &App, args: &Args) -> anyhow::Result<String> {
-    let names: Vec<&str> = app.workers.iter().map(|worker| worker.name.as_str()).collect();
 /// The listener of the probes, if one is wanted. It is there before the models are, and says that they are not.
 fn probes(app: &App, address: Option<Address>) -> anyhow::Result<Option<Probes>> {
     let Some(address) = address.or(app.http.map(|http| http.address)) else {
@@ -111,6 +111,9 @@ fn probes(app: &App, address: Option<Address>) -> anyhow::Result<Option<Probes>>
     Ok(Some(probes))
 }
 
+/// The worker that this process is.
+fn worker(app: &App, args: &Args) -> anyhow::Result<String> {
+    let names: Vec<&str> = app.workers.iter().map(|worker| worker.name.as_str()).collect();
     match (&args.worker, names.as_slice()) {
         (Some(name), _) if names.contains(&name.as_str()) => Ok(name.clone()),
         (Some(name), _) => bail!("the app has no worker `{name}`; it has {names:?}"),
