@@ -4,6 +4,9 @@
 
 mod served;
 
+use std::collections::BTreeSet;
+
+use kaskade::actors::metrics::{Gauges, Metrics};
 use kaskade_testkit::{NatsOptions, NatsServer, free_port, wait_until};
 use served::{APP, PATIENCE, Served, get, is_ready, kaskade, said};
 
@@ -104,4 +107,24 @@ fn an_address_that_is_none_or_taken_is_refused() {
     let (code, said) = refused(&taken.local_addr().unwrap().to_string());
     assert_eq!(code, Some(1));
     assert!(said.contains("give another address"), "{said}");
+}
+
+#[test]
+fn the_dashboard_asks_for_metrics_that_there_are_and_for_all_of_them() {
+    let page = Metrics::default().text("digits", &Gauges::default());
+    let names = |text: &str| -> BTreeSet<String> {
+        let word = |character: char| character.is_ascii_alphanumeric() || character == '_';
+        let words = text.split(|character| !word(character));
+        let named = words.filter(|word| word.starts_with("kaskade_"));
+        named.map(str::to_owned).collect()
+    };
+    let shown = names(include_str!("../docker/grafana/dashboards/kaskade.json"));
+    let there = names(&page);
+    assert_eq!(
+        shown.difference(&there).collect::<Vec<_>>(),
+        Vec::<&String>::new()
+    );
+    // Joules per request are shown over all processes, from the two counters.
+    let rest: Vec<&String> = there.difference(&shown).collect();
+    assert_eq!(rest, ["kaskade_energy_per_request_joules"]);
 }
