@@ -12,6 +12,7 @@
 //! | [`gearing`] | gear plans from a profile |
 //! | [`placing`] | placements on devices |
 //! | [`replanning`] | other plans for an app that is being served |
+//! | [`auth`] | seeds, and the permissions that a nats-server is given |
 //! | [`serving`] | an app on the bus, and who asks it |
 //! | [`overview`] | what an app is doing right now |
 //! | [`load`] | arrivals, and the clients that make them |
@@ -22,6 +23,7 @@
 
 mod allocating;
 mod appplan;
+mod auth;
 mod data;
 mod family;
 mod gearing;
@@ -62,7 +64,10 @@ enum Verb {
     Simulate(verbs::simulate::Args),
     #[command(subcommand)]
     Reproduce(verbs::reproduce::System),
+    #[command(subcommand)]
+    Auth(verbs::auth::Auth),
     Serve(verbs::serve::Args),
+    Probe(verbs::probe::Args),
     Replan(verbs::replan::Args),
     Top(verbs::top::Args),
     Infer(verbs::infer::Args),
@@ -89,7 +94,9 @@ fn main() -> ExitCode {
         Verb::Plan(verbs::plan::Planner::Placement(args)) => verbs::placement::run(&args),
         Verb::Simulate(args) => verbs::simulate::run(&args),
         Verb::Reproduce(system) => verbs::reproduce::run(&system),
+        Verb::Auth(auth) => verbs::auth::run(&auth),
         Verb::Serve(args) => verbs::serve::run(&args),
+        Verb::Probe(args) => verbs::probe::run(&args),
         Verb::Replan(args) => verbs::replan::run(&args),
         Verb::Top(args) => verbs::top::run(&args),
         Verb::Generate(args) => verbs::generate::run(&args),

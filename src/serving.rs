@@ -1,6 +1,7 @@
 //! An app on the bus: the process that serves it, and the client that asks it.
 
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -9,6 +10,7 @@ use kaskade::App;
 use kaskade::actors::bus::{Bus, BusConfig};
 use kaskade::actors::ingress::IngressConfig;
 use kaskade::actors::node::{Node, NodeConfig};
+use kaskade::actors::store::StoreError;
 use kaskade::actors::wire::{InferReply, InferRequest};
 use kaskade::actors::worker::WorkerConfig;
 use kaskade::actors::{Client, Fault, subjects};
@@ -25,6 +27,12 @@ pub(crate) struct Broker {
     /// process, on the loopback.
     #[arg(long, value_name = "URL", env = "NATS_URL")]
     pub(crate) nats: Option<String>,
+    /// The seed of the user to connect as, in a file; `kaskade auth init` writes them. Instead of the app's `nats.nkey`.
+    #[arg(long, value_name = "FILE", env = "NATS_NKEY")]
+    pub(crate) nkey: Option<PathBuf>,
+    /// Certificates to trust beside the system's, for a server reached by `tls://`. Instead of the app's `nats.ca`.
+    #[arg(long, value_name = "FILE", env = "NATS_CA")]
+    pub(crate) nats_ca: Option<PathBuf>,
 }
 
 impl Broker {
@@ -39,7 +47,10 @@ impl Broker {
         BusConfig {
             url: self.url(app).map(str::to_owned),
             name: verb.to_owned(),
-            credentials: nats.credentials.clone(),
+            // Who is named here is who connects, whatever the app says.
+            credentials: nats.credentials.clone().filter(|_| self.nkey.is_none()),
+            nkey: self.nkey.clone().or_else(|| nats.nkey.clone()),
+            ca: self.nats_ca.clone().or_else(|| nats.ca.clone()),
             max_payload: usize::try_from(nats.max_payload.bytes()).unwrap_or(usize::MAX),
             ..BusConfig::new(app.name.as_str())
         }
@@ -112,6 +123,27 @@ pub(crate) fn start(
         grace: app.ingress.drain.duration(),
     });
     node.with_context(|| format!("app `{}` does not start", app.name))
+}
+
+/// Writes the app's plan to the plan store, unless there is one: what a planner's process does first, so that doors and workers
+/// that serve the stored plan have one. A plan that is there stays, whoever made it.
+///
+/// # Errors
+/// What the broker or the plan store says.
+pub(crate) async fn first_plan(app: &App, plan: &Plan, bus: BusConfig) -> anyhow::Result<()> {
+    let bus = Bus::connect(bus).await?;
+    let store = bus.plan_store(&subjects::App::new(app.name.as_str())?).await?;
+    let written = match store.get().await {
+        Ok(None) => store.put(plan, None).await.map(drop),
+        Ok(Some(_)) | Err(StoreError::Malformed { .. }) => Ok(()),
+        Err(error) => Err(error),
+    };
+    bus.close().await;
+    match written {
+        // Somebody was first.
+        Ok(()) | Err(StoreError::Stale { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// What reads the energy of a process that serves the app.

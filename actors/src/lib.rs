@@ -7,12 +7,15 @@
 //! | [`discovery`] | the ingress as a NATS service |
 //! | [`store`] | the plan store, in memory or in JetStream |
 //! | [`subjects`] | the grammar of every subject; nothing formats or parses one elsewhere |
+//! | [`permissions`] | who may publish and subscribe what, by role |
 //! | [`fault`] | what a request or a command can fail with, classified once |
 //! | [`wire`] | the messages and their codec |
 //! | [`headers`] | the headers that travel beside a message |
 //! | [`clock`] | the clock that actors read |
 //! | [`meter`] | joules per request |
 //! | [`metrics`] | every metric: its name, its unit, its counter |
+//! | [`vitals`] | how a process fares: live, ready, its page of metrics |
+//! | [`probes`] | the same over HTTP |
 //! | [`planbook`] | the plans a process knows, by epoch, and the gear it is in |
 //! | [`exchange`] | the switch in front of the bus: mailbox or subject |
 //! | [`system`] | the thin module around actix: subjects become mailboxes |
@@ -53,9 +56,11 @@ pub mod ingress;
 pub mod meter;
 pub mod metrics;
 pub mod node;
+pub mod permissions;
 pub mod planbook;
 pub mod planner;
 pub mod post;
+pub mod probes;
 pub mod rhythm;
 pub mod router;
 pub mod service;
@@ -64,6 +69,7 @@ pub mod shutdown;
 pub mod store;
 pub mod subjects;
 pub mod system;
+pub mod vitals;
 pub mod watcher;
 pub mod wire;
 pub mod worker;

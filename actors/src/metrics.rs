@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+mod text;
+
 use dashmap::DashMap;
 use kaskade_models::BatchResult;
 use serde::{Deserialize, Serialize};
@@ -19,6 +21,8 @@ use crate::{
     meter::EnergyReport,
     wire::Forks,
 };
+
+pub use text::{CONTENT_TYPE, Gauges};
 
 /// Requests that came to an ingress, accepted or not: the offered load.
 pub const ARRIVED: &str = "kaskade_arrived_requests_total";
@@ -59,6 +63,17 @@ pub const ENERGY: &str = "kaskade_energy_joules_total";
 pub const ENERGY_PER_REQUEST: &str = "kaskade_energy_per_request_joules";
 /// A variant's part of the process's joules, by busy time, by variant.
 pub const VARIANT_ENERGY: &str = "kaskade_variant_energy_joules_total";
+
+/// Whether a process serves and has room, 1 or 0; in sum over an app's processes, how many do.
+pub const READY: &str = "kaskade_ready_processes";
+/// Epoch of the newest plan that a process knows.
+pub const PLAN_EPOCH: &str = "kaskade_plan_epoch_number";
+/// Requests that an ingress owns and has not answered.
+pub const IN_FLIGHT: &str = "kaskade_in_flight_requests";
+/// Requests that wait in the queues of a variant's replicas, by variant.
+pub const QUEUED: &str = "kaskade_queued_requests";
+/// Time from a request's arrival to its result, in sum.
+pub const PROCESSING: &str = "kaskade_processing_microseconds_total";
 
 /// Counters of one process.
 #[derive(Debug, Default)]

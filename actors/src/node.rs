@@ -26,6 +26,7 @@ use crate::{
     shifter::Shifter,
     store::{PlanStore, StoreError, Stored},
     subjects::{App, SubjectError},
+    vitals::{Doors, Vitals, WorkerVitals},
     watcher,
     wire::{GearShift, Message as _},
     worker::{Leave, Loader, Readiness, Reconcile, Worker, WorkerConfig},
@@ -88,6 +89,7 @@ pub struct Node {
     book: PlanBook,
     metrics: Arc<Metrics>,
     meter: Option<Addr<Meter>>,
+    vitals: Vitals,
     exchange: Exchange,
     stop: watch::Sender<Option<Duration>>,
     thread: Option<thread::JoinHandle<()>>,
@@ -101,6 +103,7 @@ struct Up {
     book: PlanBook,
     metrics: Arc<Metrics>,
     meter: Option<Addr<Meter>>,
+    vitals: Vitals,
 }
 
 impl Node {
@@ -126,12 +129,14 @@ impl Node {
             book,
             metrics,
             meter,
+            vitals,
         } = up;
         Ok(Self {
             bus,
             book,
             metrics,
             meter,
+            vitals,
             exchange,
             stop,
             thread: Some(thread),
@@ -152,6 +157,11 @@ impl Node {
     /// What it has counted.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// How it fares, for probes and metrics.
+    pub fn vitals(&self) -> &Vitals {
+        &self.vitals
     }
 
     /// What it has spent so far; `None` if it is not metered, or has stopped.
@@ -188,7 +198,7 @@ async fn run(
     stopped: watch::Receiver<Option<Duration>>,
     up: mpsc::SyncSender<Result<Up, NodeError>>,
 ) {
-    match assemble(config).await {
+    match assemble(config, stopped.clone()).await {
         Ok((parts, report)) => {
             if up.send(Ok(report)).is_ok() {
                 parts.serve(stopped).await;
@@ -212,7 +222,10 @@ struct Parts {
     close: watch::Sender<bool>,
 }
 
-async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
+async fn assemble(
+    config: NodeConfig,
+    stopped: watch::Receiver<Option<Duration>>,
+) -> Result<(Parts, Up), NodeError> {
     let app = App::new(&config.app)?;
     let bus = Bus::connect(config.bus).await?;
     let store = bus.plan_store(&app).await?;
@@ -226,21 +239,12 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
     let exchange = Exchange::new(&bus, app.clone(), Clock::start());
     let (close, closed) = watch::channel(false);
 
-    let worker = match config.worker {
-        Some((worker, loader)) => {
-            let (worker, readiness) = Worker::new(
-                worker,
-                bus.clone(),
-                book.clone(),
-                exchange.clone(),
-                Arc::clone(&metrics),
-                loader,
-            );
-            let worker = worker.start();
-            ready(&book, readiness).await?;
-            Some(worker)
+    let (worker, worker_vitals) = match config.worker {
+        Some(worker) => {
+            let (worker, vitals) = host(worker, &bus, &book, &exchange, &metrics).await?;
+            (Some(worker), Some(vitals))
         }
-        None => None,
+        None => (None, None),
     };
     let ingress = match config.ingress {
         Some(limits) => {
@@ -284,12 +288,26 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
         ingress.as_ref().map(|(ingress, ..)| ingress.clone().recipient()),
     )
     .await?;
+    let doors = ingress.as_ref().map(|(_, room, capacity, _)| Doors {
+        room: Arc::clone(room),
+        capacity: *capacity,
+    });
+    let vitals = Vitals::new(
+        &bus,
+        &app,
+        book.clone(),
+        Arc::clone(&metrics),
+        stopped,
+        doors,
+        worker_vitals,
+    );
     let up = Up {
         bus: bus.clone(),
         exchange: exchange.clone(),
         book: book.clone(),
         metrics: Arc::clone(&metrics),
         meter,
+        vitals,
     };
     Ok((
         Parts {
@@ -304,6 +322,29 @@ async fn assemble(config: NodeConfig) -> Result<(Parts, Up), NodeError> {
         },
         up,
     ))
+}
+
+/// Starts the worker, and waits until it has loaded what the first plan gives it.
+async fn host(
+    (config, loader): (WorkerConfig, Loader),
+    bus: &Bus,
+    book: &PlanBook,
+    exchange: &Exchange,
+    metrics: &Arc<Metrics>,
+) -> Result<(Addr<Worker>, WorkerVitals), NodeError> {
+    let (name, capacity) = (config.name.clone(), config.queue_capacity);
+    let (worker, readiness) = Worker::new(
+        config,
+        bus.clone(),
+        book.clone(),
+        exchange.clone(),
+        Arc::clone(metrics),
+        loader,
+    );
+    let vitals = WorkerVitals::listen(bus, exchange.app(), &name, capacity, readiness.clone()).await?;
+    let worker = worker.start();
+    ready(book, readiness).await?;
+    Ok((worker, vitals))
 }
 
 /// The plan given, written to the store; or the store's.

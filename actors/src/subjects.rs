@@ -264,6 +264,19 @@ impl App {
     }
 }
 
+/// What permissions are made of: patterns, and the subjects of others that an app uses.
+impl App {
+    /// Subjects or patterns below the app's own prefix.
+    pub(crate) fn all_of<const N: usize>(&self, tails: [&str; N]) -> Vec<String> {
+        tails.map(|tail| [&*self.prefix, tail].concat()).to_vec()
+    }
+
+    /// The JetStream bucket of the app's plans.
+    pub(crate) fn bucket(&self) -> String {
+        format!("{ROOT}-{}", self.name())
+    }
+}
+
 impl std::fmt::Display for App {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
@@ -279,6 +292,45 @@ impl std::fmt::Debug for App {
 /// A subject that nobody serves, another one every time: what a round trip is made with.
 pub fn nobody() -> Subject {
     format!("_KASKADE.NOBODY.{}", crate::ids::unique_token()).into()
+}
+
+/// Every subject that [`nobody`] makes.
+pub(crate) fn nobodies() -> String {
+    "_KASKADE.NOBODY.*".to_owned()
+}
+
+/// Everything that [`discovery`] makes for an app, as patterns.
+pub(crate) fn discoveries(app: &App) -> Vec<String> {
+    let name = app.name();
+    vec![
+        "$SRV.*".to_owned(),
+        format!("$SRV.*.{name}"),
+        format!("$SRV.*.{name}.*"),
+    ]
+}
+
+/// What must be published to read an app's plans, and to be told of new ones: questions to JetStream about the one bucket.
+pub(crate) fn plan_reading(app: &App) -> Vec<String> {
+    let bucket = app.bucket();
+    vec![
+        "$JS.API.INFO".to_owned(),
+        format!("$JS.API.STREAM.INFO.KV_{bucket}"),
+        format!("$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.>"),
+        // The client's watch has no name; the command line's has.
+        format!("$JS.API.CONSUMER.CREATE.KV_{bucket}"),
+        format!("$JS.API.CONSUMER.CREATE.KV_{bucket}.>"),
+        // Flow control of the watch.
+        format!("$JS.FC.KV_{bucket}.>"),
+    ]
+}
+
+/// What must be published to write an app's plans, the bucket included.
+pub(crate) fn plan_writing(app: &App) -> Vec<String> {
+    let bucket = app.bucket();
+    vec![
+        format!("$JS.API.STREAM.CREATE.KV_{bucket}"),
+        format!("$KV.{bucket}.>"),
+    ]
 }
 
 /// Where a NATS service answers `verb` (ADR-32): all services, those of its name, and itself.

@@ -36,7 +36,7 @@ use generation::GenerationRule;
 use pipeline::PipelineRule;
 use planner::{GearPolicy, PlannerRule};
 use power::Power;
-use scalar::{Size, Span, Token};
+use scalar::{Address, Size, Span, Token};
 
 /// One app: a family of models, what they are measured on, and how they are served.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -96,6 +96,9 @@ pub struct App {
     /// The broker.
     #[serde(default)]
     pub nats: Nats,
+    /// Probes and metrics over HTTP; nowhere where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<Http>,
 }
 
 /// What the models answer.
@@ -234,6 +237,13 @@ pub struct Nats {
     /// A `.creds` file for a nats-server that wants one, relative to this file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials: Option<PathBuf>,
+    /// A file with the seed of an nkey, as `kaskade auth init` writes them, relative to this file; `NATS_NKEY` overrides it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nkey: Option<PathBuf>,
+    /// Certificates to trust beside the system's, for a nats-server reached by TLS (`tls://`), relative to this file; `NATS_CA`
+    /// overrides it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
     /// Largest message that the broker in the process carries, headers included; a nats-server has its own.
     pub max_payload: Size,
 }
@@ -243,9 +253,19 @@ impl Default for Nats {
         Self {
             url: None,
             credentials: None,
+            nkey: None,
+            ca: None,
             max_payload: Size::MEBIBYTE,
         }
     }
+}
+
+/// Probes and metrics over HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Http {
+    /// Where every process that serves the app listens, `0.0.0.0:8080` for instance; `KASKADE_HTTP` and `--http` override it.
+    pub address: Address,
 }
 
 fn default_slo() -> Span {
@@ -376,7 +396,13 @@ impl App {
                 .as_mut()
                 .and_then(|pipeline| pipeline.profile.as_mut()),
         );
-        paths.extend(&mut self.nats.credentials);
+        let Nats {
+            credentials,
+            nkey,
+            ca,
+            ..
+        } = &mut self.nats;
+        paths.extend([credentials, nkey, ca].into_iter().flatten());
         for path in paths {
             *path = folder.join(&path);
         }
@@ -430,9 +456,7 @@ impl App {
         if let Some(pipeline) = &self.pipeline {
             problems.extend(pipeline.problems(self));
         }
-        if let Some(path) = self.nats.credentials.as_ref().filter(|path| !path.is_file()) {
-            problems.push(format!("nats.credentials: `{}` is not there", path.display()));
-        }
+        problems.extend(nats_problems(&self.nats));
         if self.batching.min_queue > self.batching.max_batch {
             problems.push(format!(
                 "batching.min_queue: {} is more than max_batch, {}; such a batch never fills",
@@ -455,6 +479,22 @@ fn planner_problems(planner: &PlannerRule) -> impl Iterator<Item = String> {
             .to_owned()
     });
     absent.into_iter().chain(idle)
+}
+
+fn nats_problems(nats: &Nats) -> impl Iterator<Item = String> {
+    let files = [
+        ("credentials", &nats.credentials),
+        ("nkey", &nats.nkey),
+        ("ca", &nats.ca),
+    ];
+    let both = (nats.credentials.is_some() && nats.nkey.is_some()).then(|| {
+        "nats: has both `credentials` and `nkey`; a connection is one user, leave one out".to_owned()
+    });
+    let absent = files.into_iter().filter_map(|(name, path)| {
+        let path = path.as_ref().filter(|path| !path.is_file())?;
+        Some(format!("nats.{name}: `{}` is not there", path.display()))
+    });
+    absent.chain(both)
 }
 
 /// A problem for every name after its first appearance.

@@ -1,6 +1,7 @@
 //! Values that cannot hold nonsense: each is checked where it is read, so that the error carries the line.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -301,6 +302,46 @@ impl TryFrom<f64> for Finite {
 impl From<Finite> for f64 {
     fn from(number: Finite) -> Self {
         number.0
+    }
+}
+
+/// Where to listen, or whom to ask: a numeric address and a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String", extend("examples" = ["127.0.0.1:8080", "0.0.0.0:8080", "[::]:8080"]))]
+pub struct Address(SocketAddr);
+
+impl Address {
+    /// As a socket takes it.
+    pub const fn socket(self) -> SocketAddr {
+        self.0
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|_| {
+            format!(
+                "`{text}` is no address to listen on: write number and port, `127.0.0.1:8080` for this machine alone or \
+                 `0.0.0.0:8080` for everybody"
+            )
+        })
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Address> for String {
+    fn from(address: Address) -> Self {
+        address.0.to_string()
     }
 }
 

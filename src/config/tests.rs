@@ -77,12 +77,25 @@ fn every_field_is_read() {
         [nats]
         url = "nats://127.0.0.1:4222"
         credentials = "app.creds"
+        nkey = "app/nkey"
+        ca = "authority.pem"
         max_payload = "4 MiB"
+
+        [http]
+        address = "0.0.0.0:8080"
         "#,
     )
     .unwrap();
     assert_eq!(app.task.estimator(), Estimator::Span);
     assert_eq!(app.nats.max_payload.bytes(), 4 << 20);
+    assert_eq!(app.nats.nkey.as_deref(), Some(Path::new("app/nkey")));
+    assert_eq!(app.http.unwrap().address.socket().port(), 8080);
+    let problems = app.problems().join("; ");
+    assert!(
+        problems.contains("nats.nkey: `app/nkey` is not there"),
+        "{problems}"
+    );
+    assert!(problems.contains("both `credentials` and `nkey`"), "{problems}");
     assert_eq!(app.estimator(), Estimator::Margin);
     assert_eq!(app.device_of(&app.variants[0]), DeviceChoice::Cuda(1));
     assert_eq!(Batching::from(app.batching).max_wait_us, 500);
@@ -123,6 +136,16 @@ fn each_malformed_value_is_refused_with_its_line() {
             format!("plan = {{ best = \"x\" }}\n{LEAST}"),
             1,
             "unknown variant `best`",
+        ),
+        (
+            after("[http]\naddress = \"here\"\n"),
+            6,
+            "no address to listen on",
+        ),
+        (
+            after("[http]\naddress = \"localhost:80\"\n"),
+            6,
+            "no address to listen on",
         ),
         (after("weight = 3\n"), 5, "unknown field `weight`"),
         (after("[batching]\nmax_batch = 0\n"), 6, "nonzero"),

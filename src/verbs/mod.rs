@@ -1,5 +1,6 @@
 //! What the command line does, one file per verb.
 
+pub(crate) mod auth;
 pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod channels;
@@ -11,6 +12,7 @@ pub(crate) mod infer;
 pub(crate) mod pipeline;
 pub(crate) mod placement;
 pub(crate) mod plan;
+pub(crate) mod probe;
 pub(crate) mod profile;
 pub(crate) mod replan;
 pub(crate) mod reproduce;

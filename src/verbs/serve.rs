@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail, ensure};
 use kaskade::App;
+use kaskade::actors::probes::Probes;
 use kaskade::actors::shutdown;
+use kaskade::config::scalar::Address;
 
 use crate::appplan;
 use crate::family::Family;
@@ -29,6 +31,9 @@ pub(crate) struct Args {
     /// Serve the plan in the plan store rather than the app's.
     #[arg(long, conflicts_with = "plan")]
     stored_plan: bool,
+    /// Answer probes and tell metrics here: `/live`, `/ready` and `/metrics`.
+    #[arg(long, value_name = "ADDRESS", env = "KASKADE_HTTP")]
+    http: Option<Address>,
     #[command(flatten)]
     broker: Broker,
 }
@@ -42,7 +47,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     );
     let plan = match &args.plan {
         _ if args.stored_plan => None,
-        // A planner serves nothing: writing the app's first plan would undo whatever it or others have planned since.
+        // A planner serves nothing: the app's plan is for the store, and only where that has none.
         None if args.role == Role::Planner => None,
         Some(path) => Some(appplan::read(&app, path).with_context(|| path.display().to_string())?),
         None => Some(appplan::of(&app)?),
@@ -57,13 +62,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .as_ref()
         .map_or_else(|| "of the plan store".to_owned(), |plan| plan.made_by.clone());
     let bus = args.broker.bus(&app, "serve");
+    let probes = probes(&app, args.http)?;
     // A runtime of its own waits for signals: the actors' thread has better things to do.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let grace = app.ingress.drain.duration();
     let mut stop = runtime.block_on(async { shutdown::on_signals(grace) })?;
+    if args.role == Role::Planner && args.plan.is_none() && !args.stored_plan {
+        runtime.block_on(serving::first_plan(&app, &appplan::of(&app)?, bus.clone()))?;
+    }
     let node = serving::start(&app, Family::of(&app), args.role, &worker, plan, bus)?;
+    if let Some(probes) = &probes {
+        probes.watch(node.vitals().clone());
+    }
     say(&format!(
         "serving `{}` on {}, plan {made_by}",
         app.name,
@@ -87,6 +99,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     runtime.shutdown_background();
     say("stopped");
     Ok(())
+}
+
+/// The listener of the probes, if one is wanted. It is there before the models are, and says that they are not.
+fn probes(app: &App, address: Option<Address>) -> anyhow::Result<Option<Probes>> {
+    let Some(address) = address.or(app.http.map(|http| http.address)) else {
+        return Ok(None);
+    };
+    let probes = Probes::listen(address.socket())?;
+    say(&format!("probes and metrics at http://{}", probes.address()));
+    Ok(Some(probes))
 }
 
 /// The worker that this process is.

@@ -10,6 +10,7 @@
 mod embedded;
 mod error;
 mod health;
+mod secret;
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,6 +23,7 @@ use async_nats::{
 };
 use bytes::Bytes;
 use percent_encoding::percent_decode_str;
+use tokio::sync::OnceCell;
 
 use crate::broker::{BrokerConfig, BrokerError};
 use crate::store::{KeyValueStore, MemoryStore, PlanStore, StoreError};
@@ -66,6 +68,11 @@ pub struct BusConfig {
     pub name: String,
     /// A `.creds` file for a nats-server that wants one.
     pub credentials: Option<PathBuf>,
+    /// A file with the seed of an nkey, for a nats-server that wants one. Answers then go to that user's own inbox
+    /// ([`crate::permissions::inbox_prefix`]).
+    pub nkey: Option<PathBuf>,
+    /// A file with the certificates to trust beside the system's, for a nats-server that is reached by TLS.
+    pub ca: Option<PathBuf>,
     /// An embedded broker to use instead of the process's shared one. Without effect when there is a URL.
     pub embedded: Option<Embedded>,
     /// Where the shared embedded broker listens when this process is the first to use it; port 0 takes a free one. When
@@ -92,6 +99,8 @@ impl BusConfig {
             app: app.to_owned(),
             name: "kaskade".to_owned(),
             credentials: None,
+            nkey: None,
+            ca: None,
             embedded: None,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             max_payload,
@@ -144,7 +153,7 @@ struct Inner {
     url: String,
     health: Arc<Health>,
     embedded: Option<Embedded>,
-    jetstream: bool,
+    jetstream: OnceCell<bool>,
     plans: PlanKeeping,
     timeout: Duration,
 }
@@ -166,13 +175,12 @@ impl Bus {
                 found,
             });
         }
-        let jetstream = embedded.is_none() && has_jetstream(&client, config.timeout).await;
         Ok(Self(Arc::new(Inner {
             client,
             url: without_credentials(&url),
             health,
             embedded,
-            jetstream,
+            jetstream: OnceCell::new(),
             plans: config.plans,
             timeout: config.timeout,
         })))
@@ -203,9 +211,12 @@ impl Bus {
         self.0.client.max_payload()
     }
 
-    /// Whether the broker had JetStream when it was connected to.
-    pub fn has_jetstream(&self) -> bool {
-        self.0.jetstream
+    /// Whether the broker has JetStream, asked once. Not asked before somebody needs it: a client that only asks an app need not
+    /// be allowed the question.
+    pub async fn has_jetstream(&self) -> bool {
+        let ask =
+            || async { self.0.embedded.is_none() && has_jetstream(&self.0.client, self.0.timeout).await };
+        *self.0.jetstream.get_or_init(ask).await
     }
 
     /// Subscribes; with a `group`, its members share the messages. Messages arrive from everybody's point of view only
@@ -407,6 +418,14 @@ async fn options(config: &BusConfig, health: &Arc<Health>) -> Result<ConnectOpti
             let health = Arc::clone(&observed);
             async move { health.observe(&event) }
         });
+    let options = match &config.ca {
+        Some(path) => options.add_root_certificates(path.clone()),
+        None => options,
+    };
+    let options = match &config.nkey {
+        Some(path) => secret::identified(options, path)?,
+        None => options,
+    };
     let Some(path) = &config.credentials else {
         return Ok(options);
     };

@@ -392,6 +392,7 @@ async fn jetstream_is_found_where_it_is() {
             .await
             .unwrap()
             .has_jetstream()
+            .await
     );
     let plain = NatsServer::start(NatsOptions::default());
     assert!(
@@ -399,6 +400,7 @@ async fn jetstream_is_found_where_it_is() {
             .await
             .unwrap()
             .has_jetstream()
+            .await
     );
     let server = NatsServer::start(NatsOptions::jetstream());
     assert!(
@@ -406,5 +408,6 @@ async fn jetstream_is_found_where_it_is() {
             .await
             .unwrap()
             .has_jetstream()
+            .await
     );
 }

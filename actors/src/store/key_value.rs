@@ -16,6 +16,10 @@ use crate::subjects::App;
 const KEY: &str = "plan";
 const HISTORY: i64 = 16;
 
+/// A server that does not allow it says nothing to the question, so the message says who would be allowed.
+const CREATING: &str =
+    "creating the plans' bucket (the planner's part, where users have permissions by role)";
+
 /// What the protocol adds to a value in the message that carries it: headers of the compare-and-set.
 const HEADROOM: usize = 1024;
 
@@ -32,13 +36,13 @@ impl KeyValueStore {
     /// # Errors
     /// [`StoreError::NeedsJetStream`], [`StoreError::Unreachable`].
     pub async fn open(bus: &Bus, app: &App) -> Result<Self, StoreError> {
-        if !bus.has_jetstream() {
+        if !bus.has_jetstream().await {
             return Err(StoreError::NeedsJetStream {
                 url: bus.url().to_owned(),
             });
         }
         let jetstream = async_nats::jetstream::new(bus.client().clone());
-        let name = format!("kaskade-{app}");
+        let name = app.bucket();
         let bucket = match jetstream.get_key_value(&name).await {
             Ok(bucket) => bucket,
             Err(error) if absent(&error) => {
@@ -49,7 +53,7 @@ impl KeyValueStore {
                     ..kv::Config::default()
                 };
                 let created = jetstream.create_key_value(config).await;
-                created.map_err(|error| StoreError::unreachable("creating the plans' bucket", &error))?
+                created.map_err(|error| StoreError::unreachable(CREATING, &error))?
             }
             Err(error) => return Err(StoreError::unreachable("opening the plans' bucket", &error)),
         };

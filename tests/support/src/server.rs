@@ -251,11 +251,13 @@ impl NatsServer {
         let ours = info
             .get("server_name")
             .is_some_and(|name| name == self.name.as_str());
+        // One that wants TLS next, or to know who asks, has come up as well as one that answers.
+        let wants_tls = info.get("tls_required").is_some_and(|wanted| wanted == true);
         Ok(ours
-            && lines
-                .next()
-                .transpose()?
-                .is_some_and(|line| line.starts_with("PONG")))
+            && (wants_tls
+                || lines.next().transpose()?.is_some_and(|line| {
+                    line.starts_with("PONG") || line.contains("Authorization Violation")
+                })))
     }
 }
 

@@ -1,0 +1,63 @@
+//! Who a connection is: a seed in a file. It is read here, goes to the client, and is never printed or logged.
+
+use std::path::Path;
+
+use async_nats::ConnectOptions;
+use nkeys::{KeyPair, KeyPairType};
+
+use super::BusError;
+use crate::permissions::inbox_prefix;
+
+/// The options of the user whose seed stands in the file at `path`, answers going to the user's own inbox.
+///
+/// # Errors
+/// [`BusError::Credentials`]; what the file holds is not in it.
+pub(super) fn identified(options: ConnectOptions, path: &Path) -> Result<ConnectOptions, BusError> {
+    let refused = |reason: String| BusError::Credentials {
+        path: path.display().to_string(),
+        reason,
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+    let seed = text.trim();
+    let user = KeyPair::from_seed(seed).ok();
+    let user = user.filter(|user| matches!(user.key_pair_type(), KeyPairType::User));
+    let user = user.ok_or_else(|| {
+        refused("it does not hold a user's seed, `SU...`; `kaskade auth init` writes such files".to_owned())
+    })?;
+    Ok(options
+        .custom_inbox_prefix(inbox_prefix(&user.public_key()))
+        .nkey(seed.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_users_seed_is_taken_with_or_without_a_line_end() {
+        let seed = KeyPair::new_user().seed().unwrap();
+        for text in [seed.clone(), format!("{seed}\n")] {
+            assert!(identified(ConnectOptions::new(), file(&text).path()).is_ok());
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused_without_being_told() {
+        let account = KeyPair::new_account().seed().unwrap();
+        for text in [account.as_str(), "SUABC", ""] {
+            let error = identified(ConnectOptions::new(), file(text).path())
+                .err()
+                .unwrap()
+                .to_string();
+            assert!(error.contains("kaskade auth init"), "{error}");
+            assert!(text.is_empty() || !error.contains(text), "{error}");
+        }
+        assert!(identified(ConnectOptions::new(), Path::new("/nowhere")).is_err());
+    }
+}

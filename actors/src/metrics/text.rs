@@ -1,0 +1,408 @@
+//! The metrics as Prometheus reads them (text format 0.0.4). What is unknown is left out and never a zero.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{
+    ACCEPTED, ANSWERED, ARRIVED, ENERGY, ENERGY_PER_REQUEST, FAULTS, FORK_CHILDREN, FORKED, IN_FLIGHT,
+    Metrics, PLAN_EPOCH, PROCESSING, QUEUE_FULL, QUEUED, READY, RETRIED, Reading, SHIFTS, STALE,
+    VARIANT_BATCHES, VARIANT_BUSY, VARIANT_ENERGY, VARIANT_REQUESTS, VariantCount,
+};
+
+/// Media type of the page.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What is no counter: how a process stands at this moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Gauges {
+    /// [`READY`].
+    pub ready: bool,
+    /// [`PLAN_EPOCH`]; none before the first plan.
+    pub epoch: Option<u64>,
+    /// [`IN_FLIGHT`]; none where there are no doors.
+    pub in_flight: Option<u64>,
+    /// [`QUEUED`], by variant.
+    pub queued: BTreeMap<String, u64>,
+}
+
+/// What Prometheus is told that a metric is.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Counter,
+    Gauge,
+}
+
+/// The page, metric by metric.
+struct Page<'a> {
+    app: &'a str,
+    text: String,
+}
+
+/// Labels beside `app`, with their values.
+type Labels<'a> = [(&'static str, &'a str)];
+
+impl<'a> Page<'a> {
+    /// Opens a metric; what follows are its samples.
+    fn metric(&mut self, name: &str, kind: Kind, help: &str) {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        self.line(&["# HELP ", name, " ", help]);
+        self.line(&["# TYPE ", name, " ", kind]);
+    }
+
+    fn sample(&mut self, name: &str, labels: &Labels<'_>, value: &dyn std::fmt::Display) {
+        let mut written = vec![format!("app=\"{}\"", escaped(self.app))];
+        written.extend(
+            labels
+                .iter()
+                .map(|(label, value)| format!("{label}=\"{}\"", escaped(value))),
+        );
+        self.line(&[name, "{", &written.join(","), "} ", &value.to_string()]);
+    }
+
+    fn line(&mut self, parts: &[&str]) {
+        self.text.extend(parts.iter().copied());
+        self.text.push('\n');
+    }
+
+    /// A metric of one sample.
+    fn one(&mut self, name: &str, kind: Kind, help: &str, value: Option<u64>) {
+        self.metric(name, kind, help);
+        if let Some(value) = value {
+            self.sample(name, &[], &value);
+        }
+    }
+
+    /// A metric with a sample per value of a label.
+    fn by<T: std::fmt::Display>(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        help: &str,
+        label: &'static str,
+        values: impl Iterator<Item = (&'a str, T)>,
+    ) {
+        self.metric(name, kind, help);
+        for (key, value) in values {
+            self.sample(name, &[(label, key)], &value);
+        }
+    }
+}
+
+impl Metrics {
+    /// Every metric of the process in Prometheus' text format, each with its help, its type and the label `app`.
+    pub fn text(&self, app: &str, gauges: &Gauges) -> String {
+        let reading = self.read();
+        let mut page = Page {
+            app,
+            text: String::new(),
+        };
+        state(&mut page, gauges);
+        requests(&mut page, &reading, self.processing_us.load(Relaxed));
+        variants(&mut page, &reading.variants);
+        forks(&mut page, &reading);
+        energy(&mut page, &reading);
+        page.text
+    }
+}
+
+fn state<'a>(page: &mut Page<'a>, gauges: &'a Gauges) {
+    let ready = u64::from(gauges.ready);
+    page.one(
+        READY,
+        Kind::Gauge,
+        "1 where the process serves and has room, 0 where it does not.",
+        Some(ready),
+    );
+    page.one(
+        PLAN_EPOCH,
+        Kind::Gauge,
+        "Epoch of the newest plan that the process knows.",
+        gauges.epoch,
+    );
+    page.one(
+        IN_FLIGHT,
+        Kind::Gauge,
+        "Requests that the ingress owns and has not answered.",
+        gauges.in_flight,
+    );
+    let queued = gauges
+        .queued
+        .iter()
+        .map(|(variant, count)| (variant.as_str(), *count));
+    page.by(
+        QUEUED,
+        Kind::Gauge,
+        "Requests that wait in the queues of a variant's replicas.",
+        "variant",
+        queued,
+    );
+}
+
+fn requests<'a>(page: &mut Page<'a>, reading: &'a Reading, processing_us: u64) {
+    let counters = [
+        (
+            ARRIVED,
+            "Requests that came to an ingress, accepted or not.",
+            reading.arrived,
+        ),
+        (
+            ACCEPTED,
+            "Requests that an ingress took responsibility for.",
+            reading.accepted,
+        ),
+        (ANSWERED, "Requests answered with a result.", reading.answered),
+        (
+            PROCESSING,
+            "Time from a request's arrival to its result, in sum.",
+            processing_us,
+        ),
+        (RETRIED, "Attempts that were sent again.", reading.retried),
+        (
+            STALE,
+            "Answers that came after the request had been answered.",
+            reading.stale,
+        ),
+        (
+            QUEUE_FULL,
+            "Deliveries refused by a full replica queue.",
+            reading.queue_full,
+        ),
+        (SHIFTS, "Gear shifts that the process followed.", reading.shifts),
+    ];
+    for (name, help, value) in counters {
+        page.one(name, Kind::Counter, help, Some(value));
+    }
+    let faults = reading.faults.iter().map(|(code, count)| (code.as_str(), *count));
+    page.by(
+        FAULTS,
+        Kind::Counter,
+        "Requests answered or refused with a fault.",
+        "code",
+        faults,
+    );
+}
+
+fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount>) {
+    /// What a metric takes of the counters of a variant.
+    type Part = fn(&VariantCount) -> u64;
+    let counters: [(&str, &str, Part); 3] = [
+        (VARIANT_REQUESTS, "Requests that the model ran.", |count| {
+            count.requests
+        }),
+        (VARIANT_BATCHES, "Batches that the model ran.", |count| {
+            count.batches
+        }),
+        (
+            VARIANT_BUSY,
+            "Time that the model's threads were busy.",
+            |count| count.busy_us,
+        ),
+    ];
+    for (name, help, part) in counters {
+        let values = variants
+            .iter()
+            .map(|(variant, count)| (variant.as_str(), part(count)));
+        page.by(name, Kind::Counter, help, "variant", values);
+    }
+}
+
+fn forks<'a>(page: &mut Page<'a>, reading: &'a Reading) {
+    let forks = &reading.forks;
+    let parents = forks
+        .iter()
+        .map(|(variant, forks)| (variant.as_str(), forks.requests));
+    page.by(
+        FORKED,
+        Kind::Counter,
+        "Requests that came apart at a task of a pipeline.",
+        "variant",
+        parents,
+    );
+    page.metric(
+        FORK_CHILDREN,
+        Kind::Counter,
+        "Requests that they came to, by the task below.",
+    );
+    for (variant, forks) in forks {
+        for (task, count) in &forks.children {
+            page.sample(FORK_CHILDREN, &[("variant", variant), ("task", task)], count);
+        }
+    }
+}
+
+/// Joules name their source in a label, so that modelled and measured ones are never added up unseen.
+fn energy(page: &mut Page<'_>, reading: &Reading) {
+    let report = reading.energy.as_ref();
+    let source = report.map_or("", |report| report.source.as_str());
+    page.metric(
+        ENERGY,
+        Kind::Counter,
+        "Energy of the process since its start, idle included; absent where unknown.",
+    );
+    if let Some(joules) = report.and_then(|report| report.joules) {
+        page.sample(ENERGY, &[("source", source)], &joules);
+    }
+    page.metric(
+        ENERGY_PER_REQUEST,
+        Kind::Gauge,
+        "The same per request that the process ran or answered.",
+    );
+    if let Some(joules) = report.and_then(|report| report.joules_per_request) {
+        page.sample(ENERGY_PER_REQUEST, &[("source", source)], &joules);
+    }
+    page.metric(
+        VARIANT_ENERGY,
+        Kind::Counter,
+        "A variant's part of the process's energy, by busy time.",
+    );
+    for (variant, model) in report.iter().flat_map(|report| &report.models) {
+        if let Some(joules) = model.joules {
+            page.sample(
+                VARIANT_ENERGY,
+                &[("source", source), ("variant", variant)],
+                &joules,
+            );
+        }
+    }
+}
+
+/// A label's value as the format wants it.
+fn escaped(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::fault::{Code, Fault};
+    use crate::meter::{EnergyReport, ModelEnergy};
+
+    fn busy() -> Metrics {
+        let metrics = Metrics::default();
+        metrics.arrived();
+        metrics.arrived();
+        metrics.accepted();
+        metrics.answered(1_500);
+        metrics.fault(&Fault::new(Code::Overloaded, "full"));
+        metrics.forked("find\"er", &BTreeMap::from([("tell".to_owned(), 3)]));
+        let result = kaskade_models::BatchResult {
+            outputs: Vec::new(),
+            run_us: 700,
+            thread_cpu_us: 0,
+            process_cpu_us: 0,
+        };
+        metrics.batch("small", 4, &result);
+        metrics
+    }
+
+    fn metered(metrics: &Metrics, joules: Option<f64>) {
+        metrics.metered(EnergyReport {
+            node: "a".into(),
+            source: "modelled".into(),
+            joules,
+            requests: 4,
+            joules_per_request: joules.map(|joules| joules / 4.0),
+            busy_core_s: 1.0,
+            wall_s: 2.0,
+            models: BTreeMap::from([(
+                "small".to_owned(),
+                ModelEnergy {
+                    joules,
+                    ..ModelEnergy::default()
+                },
+            )]),
+        });
+    }
+
+    fn gauges() -> Gauges {
+        Gauges {
+            ready: true,
+            epoch: Some(3),
+            in_flight: Some(1),
+            queued: BTreeMap::from([("small".to_owned(), 2)]),
+        }
+    }
+
+    #[test]
+    fn counters_have_their_labels_and_values() {
+        let metrics = busy();
+        metered(&metrics, Some(2.5));
+        let page = metrics.text("digits", &gauges());
+        for line in [
+            "kaskade_ready_processes{app=\"digits\"} 1",
+            "kaskade_plan_epoch_number{app=\"digits\"} 3",
+            "kaskade_in_flight_requests{app=\"digits\"} 1",
+            "kaskade_queued_requests{app=\"digits\",variant=\"small\"} 2",
+            "kaskade_arrived_requests_total{app=\"digits\"} 2",
+            "kaskade_processing_microseconds_total{app=\"digits\"} 1500",
+            "kaskade_fault_replies_total{app=\"digits\",code=\"KSK0006\"} 1",
+            "kaskade_variant_requests_total{app=\"digits\",variant=\"small\"} 4",
+            "kaskade_variant_busy_microseconds_total{app=\"digits\",variant=\"small\"} 700",
+            "kaskade_fork_children_requests_total{app=\"digits\",variant=\"find\\\"er\",task=\"tell\"} 3",
+            "kaskade_energy_joules_total{app=\"digits\",source=\"modelled\"} 2.5",
+            "kaskade_energy_per_request_joules{app=\"digits\",source=\"modelled\"} 0.625",
+            "kaskade_variant_energy_joules_total{app=\"digits\",source=\"modelled\",variant=\"small\"} 2.5",
+        ] {
+            assert!(
+                page.lines().any(|found| found == line),
+                "{line}\nis not in\n{page}"
+            );
+        }
+    }
+
+    #[test]
+    fn energy_that_is_unknown_is_no_zero() {
+        let metrics = busy();
+        metered(&metrics, None);
+        let page = metrics.text("digits", &gauges());
+        assert!(
+            !page.lines().any(|line| line.starts_with("kaskade_energy")),
+            "{page}"
+        );
+        assert!(page.contains("# TYPE kaskade_energy_joules_total counter"));
+    }
+
+    /// The format, line by line: a sample stands below the help and type of its own metric, each metric once.
+    #[test]
+    fn every_sample_stands_below_its_metric() {
+        let metrics = busy();
+        metered(&metrics, Some(2.5));
+        let page = metrics.text("digits", &gauges());
+        let (mut open, mut seen) = (String::new(), BTreeSet::new());
+        for line in page.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                open = rest.split(' ').next().unwrap().to_owned();
+                assert!(seen.insert(open.clone()), "{open} is told twice");
+            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                assert_eq!(name, open);
+                assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            } else {
+                let (name, rest) = line.split_once("{app=\"digits\"").unwrap();
+                assert_eq!(name, open);
+                assert!(rest.rsplit_once("} ").unwrap().1.parse::<f64>().is_ok(), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_metric_that_has_a_name_is_told() {
+        let page = Metrics::default().text("digits", &Gauges::default());
+        let names = include_str!("../metrics.rs")
+            .lines()
+            .filter(|line| line.starts_with("pub const ") && line.contains(": &str = \"kaskade_"))
+            .map(|line| line.split('"').nth(1).unwrap());
+        let missing: Vec<&str> = names
+            .filter(|name| !page.contains(&format!("# TYPE {name} ")))
+            .collect();
+        assert!(missing.is_empty(), "not on the page: {missing:?}");
+    }
+}

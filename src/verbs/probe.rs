@@ -1,0 +1,113 @@
+//! `kaskade probe`: asks a process that serves whether it lives, or is ready.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use kaskade::config::scalar::Address;
+
+use crate::report;
+
+/// A process that takes longer is as good as silent. Longer than it may itself wait for its actors.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// No answer of a probe is longer.
+const LONGEST: u64 = 1 << 16;
+
+/// Asks a `kaskade serve --http` of this machine how it fares: exit code 0 if well, 1 with the reason if not. A health check
+/// for containers that have no HTTP client.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Whether its actors turn, or whether what it is there for serves.
+    #[arg(value_enum)]
+    what: What,
+    /// Where it listens.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        env = "KASKADE_HTTP",
+        default_value = "127.0.0.1:8080"
+    )]
+    http: Address,
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum What {
+    /// Whether its actors turn.
+    Live,
+    /// Whether what it is there for serves, and has room.
+    Ready,
+}
+
+impl What {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Live => "/live",
+            Self::Ready => "/ready",
+        }
+    }
+}
+
+/// Asks, and refuses unless all is well.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let address = reachable(args.http.socket());
+    let (status, body) = get(address, args.what.path()).with_context(|| {
+        format!("nobody answers at http://{address}; is `kaskade serve --http {address}` running?")
+    })?;
+    if status != 200 {
+        bail!("{}", body.trim());
+    }
+    report::print(&body)
+}
+
+/// An address that means "all of mine" to who listens is the loopback to who asks.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// The least of HTTP: one request, one short answer, end of connection.
+fn get(address: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.take(LONGEST).read_to_string(&mut answer)?;
+    parse(&answer).context("what answers there is no HTTP server")
+}
+
+/// Status and body.
+fn parse(answer: &str) -> Option<(u16, String)> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let mut words = head.lines().next()?.split(' ');
+    words.next().filter(|version| version.starts_with("HTTP/"))?;
+    Some((words.next()?.parse().ok()?, body.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_a_status_and_a_body() {
+        let answer = "HTTP/1.0 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nfull";
+        assert_eq!(parse(answer), Some((503, "full".to_owned())));
+        assert_eq!(parse("INFO {}\r\n"), None);
+        assert_eq!(parse("SSH-2.0 503\r\n\r\n"), None);
+    }
+
+    #[test]
+    fn an_address_for_everybody_is_asked_on_the_loopback() {
+        let asked = |text: &str| reachable(text.parse::<Address>().unwrap().socket()).to_string();
+        assert_eq!(asked("0.0.0.0:80"), "127.0.0.1:80");
+        assert_eq!(asked("[::]:80"), "[::1]:80");
+        assert_eq!(asked("192.0.2.1:80"), "192.0.2.1:80");
+    }
+}
