@@ -43,8 +43,8 @@ fn serve(app: &str, url: &str, folder: &Path, more: &[&str]) -> Vec<Served> {
     };
     let mut planner = start("planner", &[]);
     planner.line("serving");
-    let probed = ["--stored-plan", "--http", "127.0.0.1:0"];
-    let mut others = vec![start("ingress", &probed), start("worker", &probed)];
+    let followers = ["--stored-plan", "--http", "127.0.0.1:0"];
+    let mut others = vec![start("ingress", &followers), start("worker", &followers)];
     let probes: Vec<String> = others.iter_mut().map(Served::probes).collect();
     wait_until("doors and worker are ready", PATIENCE, || {
         probes.iter().all(|address| is_ready(address))
@@ -188,7 +188,7 @@ async fn every_role_does_its_part_and_nothing_else() {
     let folder = folder.path();
     let server = secured(folder, &["--actor", "mine=digits-tiny"]);
     let (app, url) = (quick_app(folder, ""), server.url());
-    let served = serve(&app, &url, folder, &[]);
+    let processes = serve(&app, &url, folder, &[]);
 
     let client = seed(folder, "client");
     let ask = ["infer", "--app", &app, "--nats", &url, "--index", "1"];
@@ -241,7 +241,7 @@ async fn every_role_does_its_part_and_nothing_else() {
         .await;
     assert!(epoch.unwrap() > stored.epoch);
 
-    for process in served {
+    for process in processes {
         let said = process.end();
         for secret in ["client", "ingress", "worker", "planner"] {
             let secret = std::fs::read_to_string(seed(folder, secret)).unwrap();
