@@ -52,10 +52,12 @@ pub const FORK_CHILDREN: &str = "kaskade_fork_children_requests_total";
 pub const VARIANT_BUSY: &str = "kaskade_variant_busy_microseconds_total";
 /// Tokens that a language model made, by variant.
 pub const TOKENS: &str = "kaskade_generated_tokens_total";
-/// Answers that have their first token, and the time from their arrival at the replica until then, by variant.
-pub const FIRST_TOKEN: &str = "kaskade_time_to_first_token_microseconds";
-/// Time from each token of an answer to the next, by variant; there are as many as tokens that are not first.
-pub const BETWEEN_TOKENS: &str = "kaskade_time_between_tokens_microseconds";
+/// Of them, the first ones of answers, by variant.
+pub const FIRST_TOKENS: &str = "kaskade_first_tokens_total";
+/// Time from the arrival of a request at the replica to its first token, in sum, by variant.
+pub const TO_FIRST_TOKEN: &str = "kaskade_time_to_first_token_microseconds_total";
+/// Time from each token of an answer to the next, in sum, by variant; there are as many as tokens that are not first.
+pub const BETWEEN_TOKENS: &str = "kaskade_time_between_tokens_microseconds_total";
 
 /// Energy of a process since its start, idle included, joules; what [`crate::meter::EnergyReport`] tells.
 pub const ENERGY: &str = "kaskade_energy_joules_total";
@@ -107,7 +109,7 @@ pub struct VariantCount {
     pub tokens: Tokens,
 }
 
-/// What a language model has made: [`TOKENS`], [`FIRST_TOKEN`] and [`BETWEEN_TOKENS`].
+/// What a language model has made: [`TOKENS`], [`FIRST_TOKENS`], [`TO_FIRST_TOKEN`] and [`BETWEEN_TOKENS`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tokens {

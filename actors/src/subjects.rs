@@ -289,6 +289,13 @@ impl std::fmt::Debug for App {
     }
 }
 
+/// Whether a client may have its answer sent there. A server lets a client name any reply subject, and who answers may publish more than
+/// the client may: so nothing that Kaskade's actors or the server itself listen to is answered.
+pub fn may_be_answered(reply: &str) -> bool {
+    let first = reply.split('.').next().unwrap_or_default();
+    first != ROOT && !first.starts_with('$')
+}
+
 /// A subject that nobody serves, another one every time: what a round trip is made with.
 pub fn nobody() -> Subject {
     format!("_KASKADE.NOBODY.{}", crate::ids::unique_token()).into()
@@ -412,6 +419,16 @@ mod tests {
 
     proptest! {
         #[test]
+    fn only_what_nobody_of_ours_listens_to_is_answered() {
+        for reply in ["_INBOX.abc.1", "_INBOX_mine.x", "answers.of.mine", "kaskades"] {
+            assert!(may_be_answered(reply), "{reply}");
+        }
+        for reply in ["kaskade.app.stage.large", "kaskade", "$JS.API.STREAM.DELETE.x", "$KV.plans.app", "$SRV.PING"] {
+            assert!(!may_be_answered(reply), "{reply}");
+        }
+    }
+
+    #[test]
         fn what_is_formatted_is_parsed_back(app in token(), name in token(), id in any::<u64>()) {
             let app = App::new(&app).unwrap();
             let formatted = [

@@ -222,7 +222,7 @@ fn configure(args: &Args, decoder: &Decoder, requests: usize, tokens: usize) -> 
     );
     let bounds = Bounds {
         caching: args.offload.cache.into(),
-        device_bytes: args.offload.device_memory.map(|budget| budget.bytes()),
+        device_bytes: args.offload.device_memory.map(Size::bytes),
         link: args.offload.link.map(|link| link.bytes() as f64),
         requests,
         tokens,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use actix::Addr;
-use async_nats::{Message, StatusCode};
+use async_nats::{Message, StatusCode, Subject};
 use futures::StreamExt;
 use kaskade_models::Tensor;
 use kaskade_plans::gather::Branch;
@@ -40,11 +40,21 @@ impl Client {
             .as_ref()
             .and_then(|headers| headers::request_id(headers).ok().flatten());
         Self {
-            inbox: message.reply.clone(),
+            inbox: inbox_of(message),
             content_type: headers::content_type(message.headers.as_ref()).unwrap_or_default(),
             id: id.map(ToOwned::to_owned),
         }
     }
+}
+
+/// Where the client wants its answer; nowhere, if that would speak to actors in the ingress's name.
+fn inbox_of(message: &Message) -> Option<Subject> {
+    let inbox = message.reply.clone()?;
+    let may = subjects::may_be_answered(&inbox);
+    if !may {
+        tracing::warn!(reply = %inbox, "a request asks for its answer where actors listen; it is not sent");
+    }
+    may.then_some(inbox)
 }
 
 /// The parameter by which a client asks to read along.
@@ -79,7 +89,7 @@ pub(super) fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fa
         }
     };
     let client = Client {
-        inbox: message.reply.clone(),
+        inbox: inbox_of(message),
         content_type,
         id: request_id.or(request.id),
     };

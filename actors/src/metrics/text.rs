@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{
-    ACCEPTED, ANSWERED, ARRIVED, ENERGY, ENERGY_PER_REQUEST, FAULTS, FORK_CHILDREN, FORKED, IN_FLIGHT,
-    Metrics, PLAN_EPOCH, PROCESSING, QUEUE_FULL, QUEUED, READY, RETRIED, Reading, SHIFTS, STALE,
-    VARIANT_BATCHES, VARIANT_BUSY, VARIANT_ENERGY, VARIANT_REQUESTS, VariantCount,
+    ACCEPTED, ANSWERED, ARRIVED, BETWEEN_TOKENS, ENERGY, ENERGY_PER_REQUEST, FAULTS, FIRST_TOKENS,
+    FORK_CHILDREN, FORKED, IN_FLIGHT, Metrics, PLAN_EPOCH, PROCESSING, QUEUE_FULL, QUEUED, READY, RETRIED,
+    Reading, SHIFTS, STALE, TO_FIRST_TOKEN, TOKENS, VARIANT_BATCHES, VARIANT_BUSY, VARIANT_ENERGY,
+    VARIANT_REQUESTS, VariantCount,
 };
 
 /// Media type of the page.
@@ -188,7 +189,7 @@ fn requests<'a>(page: &mut Page<'a>, reading: &'a Reading, processing_us: u64) {
 fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount>) {
     /// What a metric takes of the counters of a variant.
     type Part = fn(&VariantCount) -> u64;
-    let counters: [(&str, &str, Part); 3] = [
+    let counters: [(&str, &str, Part); 7] = [
         (VARIANT_REQUESTS, "Requests that the model ran.", |count| {
             count.requests
         }),
@@ -199,6 +200,22 @@ fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount
             VARIANT_BUSY,
             "Time that the model's threads were busy.",
             |count| count.busy_us,
+        ),
+        (TOKENS, "Tokens that a language model made.", |count| {
+            count.tokens.count
+        }),
+        (FIRST_TOKENS, "Of them, the first ones of answers.", |count| {
+            count.tokens.first
+        }),
+        (
+            TO_FIRST_TOKEN,
+            "Time from a request's arrival at the replica to its first token, in sum.",
+            |count| count.tokens.to_first_us,
+        ),
+        (
+            BETWEEN_TOKENS,
+            "Time from each token of an answer to the next, in sum.",
+            |count| count.tokens.between_us,
         ),
     ];
     for (name, help, part) in counters {
@@ -300,6 +317,8 @@ mod tests {
             process_cpu_us: 0,
         };
         metrics.batch("small", 4, &result);
+        metrics.tokens("gpt", &super::super::Tokens::first(3_000));
+        metrics.tokens("gpt", &super::super::Tokens::next(2_000));
         metrics
     }
 
@@ -345,6 +364,10 @@ mod tests {
             "kaskade_processing_microseconds_total{app=\"digits\"} 1500",
             "kaskade_fault_replies_total{app=\"digits\",code=\"KSK0006\"} 1",
             "kaskade_variant_requests_total{app=\"digits\",variant=\"small\"} 4",
+            "kaskade_generated_tokens_total{app=\"digits\",variant=\"gpt\"} 2",
+            "kaskade_first_tokens_total{app=\"digits\",variant=\"gpt\"} 1",
+            "kaskade_time_to_first_token_microseconds_total{app=\"digits\",variant=\"gpt\"} 3000",
+            "kaskade_time_between_tokens_microseconds_total{app=\"digits\",variant=\"gpt\"} 2000",
             "kaskade_variant_busy_microseconds_total{app=\"digits\",variant=\"small\"} 700",
             "kaskade_fork_children_requests_total{app=\"digits\",variant=\"find\\\"er\",task=\"tell\"} 3",
             "kaskade_energy_joules_total{app=\"digits\",source=\"modelled\"} 2.5",
