@@ -69,7 +69,7 @@ impl Hand {
     }
 
     /// What is declared last is dropped first: a typist without a hand finishes, so that a node whose test fails can end.
-    fn to_be_dropped_first(self) -> Self {
+    fn dropped_first(self) -> Self {
         self
     }
 }
@@ -212,7 +212,7 @@ fn answers_are_read_while_they_are_made_and_are_those_of_the_model_alone() {
 fn what_is_cancelled_is_let_go_of_at_the_next_step_and_nothing_else_is() {
     let (make, hand) = typist(3, 1.0);
     let node = Service::new("cancelled").model("typist", make).start().unwrap();
-    let hand = hand.to_be_dropped_first();
+    let hand = hand.dropped_first();
     run(async {
         let client = client("cancelled").await;
         let (one, two) = (asking("a", Some("one")), asking("b", Some("two")));
@@ -256,7 +256,7 @@ fn what_is_cancelled_is_let_go_of_at_the_next_step_and_nothing_else_is() {
 fn a_request_whose_budget_is_over_leaves_the_model() {
     let (make, hand) = typist(1000, 1.0);
     let node = Service::new("late").model("typist", make).start().unwrap();
-    let hand = hand.to_be_dropped_first();
+    let hand = hand.dropped_first();
     run(async {
         let client = client("late").await;
         let late = client
@@ -280,7 +280,7 @@ fn only_the_last_word_comes_in_parts_and_a_doubtful_answer_is_passed_on() {
         .model("small", small)
         .model("large", large);
     let node = service.plan(cascade("cascade")).start().unwrap();
-    let (left, right) = (left.to_be_dropped_first(), right.to_be_dropped_first());
+    let (left, right) = (left.dropped_first(), right.dropped_first());
     run(async {
         let client = client("cascade").await;
         let asked = read(&client, asking("a", None));
@@ -305,7 +305,7 @@ fn only_the_last_word_comes_in_parts_and_a_doubtful_answer_is_passed_on() {
 fn what_a_model_refuses_or_breaks_off_is_a_typed_error() {
     let (make, hand) = typist(2, f32::NAN);
     let node = Service::new("broken").model("typist", make).start().unwrap();
-    let hand = hand.to_be_dropped_first();
+    let hand = hand.dropped_first();
     run(async {
         let client = client("broken").await;
         let refused = client.infer(asking("refuse", None).inputs, BUDGET).await;

@@ -185,11 +185,13 @@ impl Handler<Delivery> for Generator {
             return delivery.fail(Fault::new(Code::WrongInput, error.to_string()));
         }
         let now = self.parts.clock.now();
-        let streams = delivery.request.stream && self.is_last_word(&delivery);
-        let inputs = match self.is_last_word(&delivery) {
+        let last_word = self.is_last_word(&delivery);
+        let streams = delivery.request.stream && last_word;
+        let inputs = if last_word {
             // Nobody passes it on.
-            true => std::mem::take(&mut delivery.request.inputs),
-            false => delivery.request.inputs.clone(),
+            std::mem::take(&mut delivery.request.inputs)
+        } else {
+            delivery.request.inputs.clone()
         };
         let number = self.next;
         self.next += 1;

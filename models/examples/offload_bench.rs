@@ -101,7 +101,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     match arguments.device {
         DeviceChoice::Cpu => Bench::new(Host, arguments).run(),
-        choice => {
+        choice @ DeviceChoice::Cuda(_) => {
             let device = kaskade_models::device::open(choice)?;
             Bench::new(Burn { device }, arguments).run()
         }

@@ -159,7 +159,7 @@ impl<M: Math> LanguageModel<M> {
         Ok(sampling)
     }
 
-    fn take(&mut self, event: Event) -> Option<Progress> {
+    fn take(&mut self, event: &Event) -> Option<Progress> {
         let answer = self.answers.get_mut(&event.request)?;
         answer.add(&event.text, event.choice.as_ref());
         let mut part = Outputs::new();
@@ -270,7 +270,7 @@ impl<M: Math> Continuous for LanguageModel<M> {
             Ok(report) => report
                 .events
                 .into_iter()
-                .filter_map(|event| self.take(event))
+                .filter_map(|event| self.take(&event))
                 .collect(),
             Err(error) => self.fail_all(&error),
         }

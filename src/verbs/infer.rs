@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let reply = serving::runtime()?.block_on(async {
         let asker = Asker::connect(app.name.as_str(), bus, budget).await?;
         if args.stream {
-            let reply = asker.read_along(inputs, show).await;
+            let reply = asker.read_along(inputs, |part| show(&part)).await;
             report::print("")?;
             return anyhow::Ok(reply?);
         }
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Prints what is new of an answer. Whoever does not listen any more gets the whole later.
-fn show(part: InferReply) {
+fn show(part: &InferReply) {
     let texts = part.outputs.iter().filter(|output| output.name == "text");
     let mut out = std::io::stdout().lock();
     for text in texts.filter_map(|text| text.to_texts().ok()).flatten() {

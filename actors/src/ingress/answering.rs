@@ -200,7 +200,7 @@ impl Ingress {
     }
 
     /// Tells whoever works on these requests that nobody waits for them any more.
-    pub(super) fn abandon(&self, ids: Vec<u64>) {
+    pub(super) fn abandon(&self, ids: &[u64]) {
         for ids in ids.chunks(MAX_ABANDONED) {
             let abandoned = Abandoned {
                 ingress: self.id.clone(),

@@ -198,9 +198,10 @@ async fn pump_cancellations(mut cancelled: async_nats::Subscriber, ingress: Addr
             .headers
             .as_ref()
             .and_then(|headers| headers::request_id(headers).ok().flatten());
-        match id {
-            Some(id) => ingress.do_send(Cancel { id: id.to_owned() }),
-            None => tracing::warn!("a cancellation names no request; it takes the header Kaskade-Request-Id"),
+        if let Some(id) = id {
+            ingress.do_send(Cancel { id: id.to_owned() });
+        } else {
+            tracing::warn!("a cancellation names no request; it takes the header Kaskade-Request-Id");
         }
     }
 }

@@ -391,7 +391,7 @@ impl Handler<Cancel> for Ingress {
                 );
             }
         }
-        self.abandon(cancelled);
+        self.abandon(&cancelled);
     }
 }
 
