@@ -382,20 +382,35 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> ModelError {
     failed(format!("it panicked: {}", panic_message(panic)))
 }
 
+/// What the model makes of a batch. A panic says nothing of whose fault it is, so a batch that ends in one is run again in halves, until
+/// what brings the model down stands alone and its neighbours are answered: for one such request, twice the logarithm of the batch in
+/// further runs.
+fn run_halving(model: &mut dyn Model, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+    match catch_unwind(AssertUnwindSafe(|| model.run(batch))) {
+        Ok(outputs) => checked(outputs, batch.len()),
+        Err(panic) if batch.len() < 2 => vec![Err(panicked(panic.as_ref()))],
+        Err(_) => {
+            let (front, back) = batch.split_at(batch.len() / 2);
+            let mut outputs = run_halving(model, front);
+            outputs.extend(run_halving(model, back));
+            outputs
+        }
+    }
+}
+
 fn run(model: &mut dyn Model, batch: &[Inputs]) -> BatchResult {
     let (started, clocks) = (Instant::now(), CpuClocks::now());
     let outputs = if batch.is_empty() {
         Vec::new()
     } else {
-        catch_unwind(AssertUnwindSafe(|| model.run(batch)))
-            .unwrap_or_else(|panic| vec![Err(panicked(panic.as_ref())); batch.len()])
+        run_halving(model, batch)
     };
     let (run_us, cpu) = (
         started.elapsed().as_micros() as u64,
         CpuClocks::now().since(clocks),
     );
     BatchResult {
-        outputs: checked(outputs, batch.len()),
+        outputs,
         run_us,
         thread_cpu_us: cpu.thread_us,
         process_cpu_us: cpu.process_us,

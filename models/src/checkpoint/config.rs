@@ -5,6 +5,13 @@ use serde_json::{Map, Value};
 
 use super::LoadError;
 
+/// The largest width, vocabulary or context that is believed: several times those of the largest models. What is read by such a number
+/// is compared with the file's tensors only after there is room for it, and products of two must not overflow.
+const MAX_SIZE: usize = 1 << 24;
+
+/// Most classes.
+const MAX_LABELS: u32 = 1 << 20;
+
 /// A parsed `config.json`. Keys that nobody asks for are ignored: Hugging Face writes dozens.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -65,10 +72,22 @@ impl Config {
     /// A size that must be there and at least 1: a width, a number of layers.
     ///
     /// # Errors
-    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] when it is not a positive integer.
+    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] when it is not a positive integer, or larger than any model's.
     pub fn size(&self, key: &str) -> Result<usize, LoadError> {
-        match self.required(key)? {
-            0 => Err(self.refuse(key, "it must be at least 1")),
+        self.optional_size(key)?.ok_or_else(|| LoadError::MissingKey {
+            file: self.file.clone(),
+            key: key.to_owned(),
+        })
+    }
+
+    /// The same where it may be absent.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] when it is not a positive integer, or larger than any model's.
+    pub fn optional_size(&self, key: &str) -> Result<Option<usize>, LoadError> {
+        match self.optional(key)? {
+            Some(0) => Err(self.refuse(key, "it must be at least 1")),
+            Some(size) if size > MAX_SIZE => Err(self.refuse(key, format!("it must be at most {MAX_SIZE}"))),
             size => Ok(size),
         }
     }
@@ -81,6 +100,9 @@ impl Config {
     pub fn labels(&self) -> Result<Vec<String>, LoadError> {
         let Some(named) = self.optional::<std::collections::HashMap<String, String>>("id2label")? else {
             let count = self.optional::<u32>("num_labels")?.unwrap_or(2);
+            if count > MAX_LABELS {
+                return Err(self.refuse("num_labels", format!("it must be at most {MAX_LABELS}")));
+            }
             return Ok((0..count).map(|class| format!("LABEL_{class}")).collect());
         };
         let labels = (0..named.len())
@@ -132,6 +154,19 @@ mod tests {
             Err(LoadError::BadKey { .. })
         ));
         assert_eq!(config.optional::<u32>("other").unwrap(), None);
+    }
+
+    #[test]
+    fn numbers_that_would_cost_memory_are_refused() {
+        let config = config(r#"{"head_dim": 1000000000000, "num_labels": 4294967295, "n_inner": 0}"#);
+        for key in ["head_dim", "n_inner"] {
+            assert!(
+                matches!(config.optional_size(key), Err(LoadError::BadKey { .. })),
+                "{key}"
+            );
+        }
+        assert!(matches!(config.labels(), Err(LoadError::BadKey { .. })));
+        assert_eq!(config.optional_size("hidden_size").unwrap(), None);
     }
 
     #[test]

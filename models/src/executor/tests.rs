@@ -63,11 +63,32 @@ fn a_missing_answer_fails_the_batch() {
 }
 
 #[test]
-fn a_panic_fails_its_batch_and_no_other() {
+fn what_brings_the_model_down_fails_alone() {
     let executor = scripted();
-    let panicked = Err(failed("it panicked: negative -1".into()));
-    assert_eq!(outputs(&executor, &[-1.0, 9.0]), vec![panicked; 2]);
-    assert_eq!(outputs(&executor, &[9.0]), [Ok(number(9.0))]);
+    for size in 1..9 {
+        for poisoned in 0..size {
+            let mut values = vec![9.0; size];
+            values[poisoned] = -1.0;
+            let answers = outputs(&executor, &values);
+            assert_eq!(answers.len(), size);
+            for (place, answer) in answers.into_iter().enumerate() {
+                let panicked = Err(failed("it panicked: negative -1".into()));
+                let expected = if place == poisoned {
+                    panicked
+                } else {
+                    Ok(number(9.0))
+                };
+                assert_eq!(answer, expected, "{place} of {size}, {poisoned} is poisoned");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_model_that_always_panics_fails_every_request() {
+    let answers = outputs(&scripted(), &[-1.0, -2.0, -3.0]);
+    let panicked = |value: i32| Err(failed(format!("it panicked: negative {value}")));
+    assert_eq!(answers, [-1, -2, -3].map(panicked));
 }
 
 #[test]

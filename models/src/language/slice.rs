@@ -11,7 +11,7 @@ use super::{Answer, bad, prompt_of, text_inputs};
 use crate::checkpoint::{Checkpoint, LoadError, Tally};
 use crate::engine::burned::Burn;
 use crate::engine::math::{Math, MathError};
-use crate::engine::part::Part;
+use crate::engine::slice::DecoderSlice;
 use crate::engine::{End, Host, families, sampling, text};
 use crate::families::host::is_host;
 use crate::families::{Answers, answer_batch, states};
@@ -23,7 +23,7 @@ use crate::tensor::Tensor;
 /// `[tokens, width]`; the last one gives what a [`LanguageModel`](super::LanguageModel) gives that makes one token, and the others
 /// `hidden_states`.
 struct LanguageSlice<M: Math> {
-    part: Part<M>,
+    layers: DecoderSlice<M>,
     slice: Slice,
     tokenizer: Option<Tokenizer>,
 }
@@ -42,17 +42,17 @@ pub(super) fn load(
     let (decoder, tally) = families::read_slice(checkpoint, slice)?;
     let last = slice.is_last();
     let model: Box<dyn Model> = if is_host(device) {
-        let part = Part::new(Host, decoder, last);
+        let layers = DecoderSlice::new(Host, decoder, last);
         Box::new(LanguageSlice {
-            part,
+            layers,
             slice,
             tokenizer,
         })
     } else {
         let device = device.clone();
-        let part = Part::new(Burn { device }, decoder, last);
+        let layers = DecoderSlice::new(Burn { device }, decoder, last);
         Box::new(LanguageSlice {
-            part,
+            layers,
             slice,
             tokenizer,
         })
@@ -68,7 +68,7 @@ impl<M: Math> LanguageSlice<M> {
             return states::values(inputs);
         }
         let tokens = prompt_of(inputs, self.tokenizer.as_ref())?;
-        let spec = self.part.spec();
+        let spec = self.layers.spec();
         let name = inputs.first().map_or("text", |input| input.name.as_str());
         if tokens.len() > spec.context {
             let reason = format!(
@@ -86,17 +86,17 @@ impl<M: Math> LanguageSlice<M> {
                     spec.vocabulary
                 ),
             )),
-            None => Ok(self.part.embed(&tokens)),
+            None => Ok(self.layers.embed(&tokens)),
         }
     }
 
     fn forward(&self, requests: &[Vec<f32>]) -> Result<Answers, ModelError> {
-        let width = self.part.spec().width.max(1);
+        let width = self.layers.spec().width.max(1);
         let lengths: Vec<usize> = requests.iter().map(|states| states.len() / width).collect();
         let failed = |error: MathError| ModelError::Failed {
             reason: error.to_string(),
         };
-        let all = self.part.forward(requests.concat(), &lengths).map_err(failed)?;
+        let all = self.layers.forward(requests.concat(), &lengths).map_err(failed)?;
         let mut rest = all.as_slice();
         let mut own = Vec::with_capacity(lengths.len());
         for length in &lengths {
@@ -113,7 +113,7 @@ impl<M: Math> LanguageSlice<M> {
         let last = own
             .iter()
             .flat_map(|states| states.rchunks(width).next().unwrap_or_default());
-        let logits = self.part.logits(last.copied().collect()).map_err(failed)?;
+        let logits = self.layers.logits(last.copied().collect()).map_err(failed)?;
         Ok(logits.iter().map(|logits| self.answer(logits)).collect())
     }
 
@@ -123,7 +123,7 @@ impl<M: Math> LanguageSlice<M> {
         let Some(choice) = sampling::greedy(logits) else {
             return answer.outputs(End::NotFinite, false);
         };
-        let ends = self.part.spec().ends.contains(&choice.token);
+        let ends = self.layers.spec().ends.contains(&choice.token);
         let mut said = String::new();
         if let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| !ends) {
             let mut growing = text::Answer::default();
@@ -139,7 +139,7 @@ impl<M: Math> LanguageSlice<M> {
 
 impl<M: Math> Model for LanguageSlice<M> {
     fn signature(&self) -> Signature {
-        let spec = self.part.spec();
+        let spec = self.layers.spec();
         if self.slice.is_first() {
             return Signature {
                 inputs: text_inputs(spec.context, self.tokenizer.is_some()),

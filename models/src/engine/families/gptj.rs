@@ -19,7 +19,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     let spec = Spec {
         width,
         heads,
-        inner: config.optional("n_inner")?.unwrap_or(4 * width),
+        inner: config.optional_size("n_inner")?.unwrap_or(4 * width),
         vocabulary: config.size("vocab_size")?,
         context: config.size("n_positions")?,
         epsilon: epsilon(config, "layer_norm_epsilon", 1e-5)?,

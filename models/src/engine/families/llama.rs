@@ -86,14 +86,14 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
 
 fn heads(config: &Config, width: usize) -> Result<Heads, LoadError> {
     let queries = config.size("num_attention_heads")?;
-    let keys = config.optional("num_key_value_heads")?.unwrap_or(queries);
-    if keys == 0 || !queries.is_multiple_of(keys) {
+    let keys = config.optional_size("num_key_value_heads")?.unwrap_or(queries);
+    if !queries.is_multiple_of(keys) {
         return Err(config.refuse(
             "num_key_value_heads",
             format!("it must divide num_attention_heads = {queries}"),
         ));
     }
-    let extent = match config.optional("head_dim")? {
+    let extent = match config.optional_size("head_dim")? {
         Some(extent) => extent,
         None if width.is_multiple_of(queries) => width / queries,
         None => {
@@ -101,7 +101,7 @@ fn heads(config: &Config, width: usize) -> Result<Heads, LoadError> {
             return Err(config.refuse("num_attention_heads", reason));
         }
     };
-    if extent == 0 || !extent.is_multiple_of(2) {
+    if !extent.is_multiple_of(2) {
         return Err(config.refuse("head_dim", "it must be even, for pairs of elements turn together"));
     }
     Ok(Heads {

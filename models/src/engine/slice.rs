@@ -1,6 +1,6 @@
 //! A run of a decoder's layers, for a model that is cut over several devices (HybridServe Edinburgh §V: the partitions `S_i`).
 //!
-//! It computes whole texts and keeps nothing of them: what goes from part to part are hidden states, and out of the last one come the
+//! It computes whole texts and keeps nothing of them: what goes from slice to slice are hidden states, and out of the last one come the
 //! logits of each text's next token.
 
 use super::layer::{Layer, Means, Stored};
@@ -8,7 +8,7 @@ use super::math::{Attended, Math, MathError, Span};
 use super::model::{Decoder, Spec};
 
 /// Some consecutive layers of a decoder, and its head if they are the last.
-pub struct Part<M: Math> {
+pub struct DecoderSlice<M: Math> {
     math: M,
     /// Embeddings; its layers and its head are taken out.
     decoder: Decoder,
@@ -23,7 +23,7 @@ struct End<M: Math> {
     head: M::Linear,
 }
 
-impl<M: Math> Part<M> {
+impl<M: Math> DecoderSlice<M> {
     /// The layers that `decoder` has, with its norm and head if they are the `last`.
     pub fn new(math: M, mut decoder: Decoder, last: bool) -> Self {
         let epsilon = decoder.spec.epsilon;
@@ -94,7 +94,7 @@ impl<M: Math> Part<M> {
         Ok(self.math.values(&x)?.into_owned())
     }
 
-    /// The logits that come out of hidden states `[rows, width]`, a row each; none of a part that is not the last.
+    /// The logits that come out of hidden states `[rows, width]`, a row each; none of a slice that is not the last.
     ///
     /// # Errors
     /// [`MathError`]: the device failed.
