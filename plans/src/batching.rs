@@ -54,6 +54,12 @@ pub enum Step {
     Wait,
 }
 
+/// So many requests are refused one after the other because of the expected run alone, then one is run after all.
+///
+/// An expectation that is never tried is never corrected: after one batch that a cold device or a stopped process held up
+/// beyond every budget, a replica would refuse for ever.
+const TRIED_AFTER: u32 = 16;
+
 /// The bounded queue of one replica.
 #[derive(Debug)]
 pub struct BatchQueue<T> {
@@ -66,6 +72,8 @@ pub struct BatchQueue<T> {
     earliest: u64,
     /// Whether no request that waits has an earlier deadline than the one before it, so that the late are the first.
     ascending: bool,
+    /// Requests refused while the replica was idle, since its last batch.
+    refused: u32,
 }
 
 #[derive(Debug)]
@@ -85,6 +93,7 @@ impl<T> BatchQueue<T> {
             waiting: VecDeque::new(),
             earliest: u64::MAX,
             ascending: true,
+            refused: 0,
         }
     }
 
@@ -141,7 +150,8 @@ impl<T> BatchQueue<T> {
     /// What to do at `now`; `idle` says whether the replica could start a batch.
     ///
     /// An idle replica starts once `min_queue` requests wait, or the oldest has waited `max_wait_us`, or waiting longer
-    /// would make one late. A request is late when even a batch of its own would end at or after its deadline.
+    /// would make one late. A request is late when even a batch of its own would end at or after its deadline; where nobody
+    /// else waits, a few such are tried all the same, because the expected time may be wrong.
     pub fn poll(&mut self, now: u64, idle: bool) -> Poll<T> {
         let (mut late, mut batch) = (Vec::new(), Vec::new());
         let next = match self.poll_into(now, idle, &mut late, &mut batch) {
@@ -154,13 +164,20 @@ impl<T> BatchQueue<T> {
 
     /// The same, with the requests added to the caller's buffers, which spares a caller of many queues the allocation.
     pub fn poll_into(&mut self, now: u64, idle: bool, late: &mut Vec<T>, batch: &mut Vec<T>) -> Step {
-        self.take_late(now, self.run_time.of(1), usize::MAX, late);
+        let (run, before) = (self.run_time.of(1), late.len());
+        let tries = idle && self.refused >= TRIED_AFTER && self.only_hopeless(now, run);
+        self.take_late(now, if tries { 0 } else { run }, usize::MAX, late);
+        if idle {
+            let refused = u32::try_from(late.len() - before).unwrap_or(u32::MAX);
+            self.refused = self.refused.saturating_add(refused);
+        }
         if idle && self.is_due(now) {
-            if self.waiting.len() > self.max_batch() {
+            if !tries && self.waiting.len() > self.max_batch() {
                 // With a full batch waiting behind this one, shrinking it to save a tight request would make many late.
                 self.take_late(now, self.run_time.of(self.max_batch()), self.max_batch(), late);
             }
             if self.take_batch(now, batch) {
+                self.refused = 0;
                 return Step::Run;
             }
         }
@@ -200,6 +217,13 @@ impl<T> BatchQueue<T> {
         let hopeless = self.earliest.saturating_sub(self.run_time.of(1));
         let start = self.start_by()?;
         Some(if idle { start.min(hopeless) } else { hopeless })
+    }
+
+    /// Whether somebody waits whose deadline has not passed, and nobody whom a run of `run` microseconds would answer in time.
+    fn only_hopeless(&self, now: u64, run: u64) -> bool {
+        let mut deadlines = self.waiting.iter().map(|waiting| waiting.deadline);
+        deadlines.clone().any(|deadline| deadline > now)
+            && deadlines.all(|deadline| deadline <= now.saturating_add(run))
     }
 
     /// Takes out the requests that a run of `run` microseconds from now would answer too late, looking no further than the

@@ -216,3 +216,48 @@ proptest! {
         }
     }
 }
+
+/// One request after the other, each with half a second, for an idle replica; gives how many were refused before one ran.
+fn refused_before_a_run(queue: &mut BatchQueue<u32>) -> Option<usize> {
+    let mut refused = 0;
+    for at in (0..100_000).step_by(1_000) {
+        queue.push(1, at, at + 500_000).unwrap();
+        let poll = queue.poll(at, true);
+        refused += poll.late.len();
+        if let Next::Run(batch) = poll.next {
+            assert_eq!(batch, [1]);
+            return Some(refused);
+        }
+    }
+    None
+}
+
+#[test]
+fn an_expectation_beyond_every_budget_is_tried_now_and_then() {
+    let mut queue = queue(1, 8, 0);
+    queue.set_expected_run(RunTime {
+        base_us: 5_000_000,
+        per_request_us: 0,
+    });
+    for _ in 0..3 {
+        assert_eq!(refused_before_a_run(&mut queue), Some(TRIED_AFTER as usize));
+    }
+}
+
+#[test]
+fn nothing_is_tried_in_vain_beside_a_request_in_time() {
+    let mut queue = queue(1, 8, 0);
+    queue.set_expected_run(RunTime {
+        base_us: 100,
+        per_request_us: 0,
+    });
+    for _ in 0..TRIED_AFTER {
+        queue.push(0, 0, 50).unwrap();
+    }
+    let poll = queue.poll(0, true);
+    assert_eq!((poll.late.len(), poll.next), (TRIED_AFTER as usize, Next::Wait));
+    queue.push(1, 0, 50).unwrap();
+    queue.push(2, 0, 1_000).unwrap();
+    let poll = queue.poll(0, true);
+    assert_eq!((poll.late, run(poll.next)), (vec![1], vec![2]));
+}

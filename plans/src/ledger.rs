@@ -18,6 +18,11 @@ pub struct LedgerConfig {
     pub max_in_flight: usize,
     /// At most this many attempts per request, the first included.
     pub max_attempts: u32,
+    /// At most this many times a request is sent again because a replica was lost: one that brings its replicas down must not bring
+    /// all of them down.
+    pub max_losses: u32,
+    /// From this attempt on, an answer that is not sure enough is better than none.
+    pub settle_from: u32,
     /// Pause before the second attempt, microseconds; it doubles with every further one.
     pub backoff_us: u64,
     /// Longest pause, microseconds.
@@ -32,6 +37,9 @@ impl Default for LedgerConfig {
         Self {
             max_in_flight: 10_000,
             max_attempts: 4,
+            max_losses: 4,
+            // Four attempts are over within some 30 ms; then larger models are taken for gone.
+            settle_from: 5,
             backoff_us: 2_000,
             max_backoff_us: 100_000,
             first_id: 1,
@@ -49,18 +57,14 @@ impl LedgerConfig {
     /// The pause after a failed attempt, microseconds: doubling, capped, and shortened by up to half by a hash of the request,
     /// so that requests which failed together do not come back together.
     pub fn pause_us(&self, id: u64, attempt: u32) -> u64 {
-        let doubled = 1_u64
-            .checked_shl(attempt.saturating_sub(1))
-            .map_or(u64::MAX, |factor| self.backoff_us.saturating_mul(factor));
-        let full = doubled.min(self.max_backoff_us);
-        full - mix(id ^ u64::from(attempt)) % (full / 2 + 1)
+        pause_us(self.backoff_us, self.max_backoff_us, id, attempt)
     }
 
-    /// What becomes of an attempt that was lost with its replica.
-    pub fn after_loss(&self, attempt: u32, now: u64, deadline: u64) -> AfterLoss {
+    /// What becomes of an attempt that was lost with its replica, of a request that was sent again for such a loss so many times.
+    pub fn after_loss(&self, attempt: u32, losses: u32, now: u64, deadline: u64) -> AfterLoss {
         if deadline <= now {
             AfterLoss::Expire
-        } else if attempt < self.max_attempts {
+        } else if attempt < self.max_attempts && losses < self.max_losses {
             AfterLoss::Resend
         } else {
             AfterLoss::Exhausted
@@ -156,6 +160,8 @@ struct Entry<T> {
     kept: T,
     deadline: u64,
     attempt: u32,
+    /// Times that it was sent again because a replica was lost.
+    losses: u32,
     state: State,
 }
 
@@ -210,6 +216,7 @@ impl<T> Ledger<T> {
                 kept,
                 deadline,
                 attempt: 1,
+                losses: 0,
                 state: State::Unplaced,
             },
         );
@@ -277,17 +284,38 @@ impl<T> Ledger<T> {
         let there = self.placed.get(replica).cloned().unwrap_or_default();
         let mut again = Vec::new();
         for &id in there.union(&self.unplaced.clone()) {
-            let Some(entry) = self.entries.get(&id) else {
+            let Some(entry) = self.entries.get_mut(&id) else {
                 continue;
             };
-            match self.config.after_loss(entry.attempt, now, entry.deadline) {
+            let config = &self.config;
+            match config.after_loss(entry.attempt, entry.losses, now, entry.deadline) {
                 AfterLoss::Resend => {
+                    entry.losses += 1;
                     let attempt = self.next_attempt(id, State::Unplaced);
                     again.extend(attempt.map(|attempt| (id, attempt)));
                 }
                 AfterLoss::Exhausted if there.contains(&id) => self.put(id, State::Exhausted),
                 // Nobody knows where it is, or `due` takes it out.
                 AfterLoss::Exhausted | AfterLoss::Expire => {}
+            }
+        }
+        again
+    }
+
+    /// Messages may have been lost with a connection: every request that was sent somewhere is sent again now, if it has an attempt left,
+    /// each with its new attempt's number, in order of admission. That says nothing of the replicas, nor of the requests.
+    pub fn scattered(&mut self, now: u64) -> Vec<(u64, u32)> {
+        let mut sent = self.unplaced.clone();
+        sent.extend(self.placed.values().flatten());
+        let mut again = Vec::new();
+        for id in sent {
+            let fate = self
+                .entries
+                .get(&id)
+                .map(|entry| self.config.after_loss(entry.attempt, 0, now, entry.deadline));
+            if fate == Some(AfterLoss::Resend) {
+                let attempt = self.next_attempt(id, State::Unplaced);
+                again.extend(attempt.map(|attempt| (id, attempt)));
             }
         }
         again
@@ -327,6 +355,11 @@ impl<T> Ledger<T> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         let pause = self.pauses.first().map(|(at, _)| *at);
         deadline.into_iter().chain(pause).min()
+    }
+
+    /// Whether enough was tried to find a sure answer that this attempt is to bring any.
+    pub fn must_settle(&self, attempt: u32) -> bool {
+        attempt > 1 && attempt >= self.config.settle_from
     }
 
     /// What is kept of a request without a reply.
@@ -440,6 +473,15 @@ impl<T> Ledger<T> {
         self.unlist(id, &entry.state);
         Some(entry.kept)
     }
+}
+
+/// The pause after a failed attempt, as [`LedgerConfig::pause_us`] has it, microseconds.
+pub(crate) fn pause_us(first_us: u64, max_us: u64, id: u64, attempt: u32) -> u64 {
+    let doubled = 1_u64
+        .checked_shl(attempt.saturating_sub(1))
+        .map_or(u64::MAX, |factor| first_us.saturating_mul(factor));
+    let full = doubled.min(max_us);
+    full - mix(id ^ u64::from(attempt)) % (full / 2 + 1)
 }
 
 /// Spreads a number over 64 bits (the finaliser of `SplitMix64`).

@@ -10,8 +10,60 @@ fn ledger() -> Ledger<&'static str> {
         max_attempts: 3,
         backoff_us: 100,
         max_backoff_us: 150,
-        first_id: 1,
+        ..LedgerConfig::default()
     })
+}
+
+#[test]
+fn what_brings_its_replicas_down_is_sent_again_only_so_often() {
+    let mut ledger = Ledger::new(LedgerConfig {
+        max_attempts: 16,
+        max_losses: 2,
+        ..LedgerConfig::default()
+    });
+    let Admitted { id, .. } = ledger.admit(0, 1_000, "deadly").unwrap();
+    for attempt in 1..=2 {
+        ledger.sent(id, attempt, Some("r"), 0);
+        assert_eq!(ledger.lost("r", 1), [(id, attempt + 1)]);
+    }
+    ledger.sent(id, 3, Some("r"), 2);
+    assert_eq!(ledger.lost("r", 3), []);
+    assert_eq!(ledger.due(3).exhausted, [(id, "deadly")]);
+}
+
+#[test]
+fn whatever_was_sent_is_sent_again_when_the_connection_was_lost() {
+    let mut ledger = ledger();
+    let [here, there, paused] =
+        ["here", "there", "paused"].map(|kept| ledger.admit(0, 1_000, kept).unwrap().id);
+    ledger.sent(there, 1, Some("r"), 0);
+    assert!(matches!(ledger.failed(paused, 1, true, 0), Failure::Retry { .. }));
+    assert_eq!(
+        ledger.scattered(1),
+        [(here, 2), (there, 2)],
+        "one that waits is not lost"
+    );
+    assert_eq!(ledger.scattered(2), [(here, 3), (there, 3)]);
+    assert_eq!(ledger.scattered(3), [], "no attempt is left");
+    assert_eq!(
+        ledger.answered(here, 1, 4),
+        Answer::First("here"),
+        "and every answer counts"
+    );
+}
+
+#[test]
+fn a_request_settles_once_enough_was_tried_but_never_at_first() {
+    let ledger: Ledger<()> = Ledger::new(LedgerConfig {
+        settle_from: 0,
+        ..LedgerConfig::default()
+    });
+    assert!(!ledger.must_settle(1) && ledger.must_settle(2));
+    let ledger: Ledger<()> = Ledger::new(LedgerConfig {
+        settle_from: 5,
+        ..LedgerConfig::default()
+    });
+    assert!(!ledger.must_settle(4) && ledger.must_settle(5) && ledger.must_settle(6));
 }
 
 #[test]
@@ -215,7 +267,7 @@ proptest! {
     /// Whatever is lost, doubled or reordered, every admitted request comes to exactly one end, by its deadline.
     #[test]
     fn every_request_ends_exactly_once(steps in prop::collection::vec((0..400_u64, step()), 1..150)) {
-        let config = LedgerConfig { max_in_flight: 20, max_attempts: 3, backoff_us: 50, max_backoff_us: 300, first_id: 7 };
+        let config = LedgerConfig { max_in_flight: 20, max_attempts: 3, max_losses: 2, settle_from: 3, backoff_us: 50, max_backoff_us: 300, first_id: 7 };
         let mut ledger: Ledger<u64> = Ledger::new(config);
         let mut known: HashMap<u64, Known> = HashMap::new();
         let mut now = 0;

@@ -30,6 +30,7 @@
 //! | [`cascade`] | from a profile to a plan |
 //! | [`run_time`] | how long a batch will take, learned while serving |
 //! | [`liveness`] | who is alive, judged by heartbeats |
+//! | [`adoption`] | which plan a process runs, in which gear, and which past ones it keeps |
 //! | [`load`] | how much load there is, counted by several ingresses |
 //! | [`placement`] | replicas and partitions of a cascade on devices (HybridServe) |
 //! | [`gears`] | gear plans: cascades, placement and batching by load |
@@ -40,6 +41,7 @@
 //! | [`simulator`] | what a plan does with a load, without serving it |
 
 pub mod admission;
+pub mod adoption;
 pub mod allocate;
 pub mod balance;
 pub mod batching;
@@ -64,6 +66,7 @@ pub mod placement;
 pub mod plan;
 pub mod profile;
 pub mod reading;
+pub mod redelivery;
 pub mod rerouting;
 pub mod routing;
 pub mod run_time;

@@ -16,6 +16,10 @@ pub const MISSED_BEATS: u64 = 3;
 #[derive(Debug, Clone, Default)]
 pub struct Liveness {
     seen: BTreeMap<String, Seen>,
+    /// By process, the number of its newest beat.
+    counts: BTreeMap<String, u64>,
+    /// How many of [`Liveness::seen`] are lost.
+    lost: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +33,7 @@ impl Liveness {
     pub fn beat(&mut self, name: &str, now: u64) -> bool {
         if let Some(seen) = self.seen.get_mut(name) {
             let returned = seen.lost;
+            self.lost -= usize::from(returned);
             *seen = Seen {
                 at: seen.at.max(now),
                 lost: false,
@@ -39,6 +44,18 @@ impl Liveness {
         true
     }
 
+    /// Notes the number of a process's beat, which counts from its start. True if the process has started again since its last
+    /// one: whatever it had is lost, although it was never silent for long.
+    ///
+    /// A late beat of the process before it is taken for another start; that costs a resend and loses nothing.
+    pub fn restarted(&mut self, process: &str, number: u64) -> bool {
+        if let Some(last) = self.counts.get_mut(process) {
+            return number < std::mem::replace(last, number);
+        }
+        self.counts.insert(process.to_owned(), number);
+        false
+    }
+
     /// Names that fell silent since the last call: their newest beat is over [`MISSED_BEATS`] periods old at `now` (µs).
     pub fn newly_lost(&mut self, now: u64) -> Vec<String> {
         let oldest = now.saturating_sub(BEAT_PERIOD_US * MISSED_BEATS);
@@ -46,29 +63,40 @@ impl Liveness {
             .seen
             .iter_mut()
             .filter(|(_, seen)| !seen.lost && seen.at < oldest);
-        silent
+        let names: Vec<String> = silent
             .map(|(name, seen)| {
                 seen.lost = true;
                 name.clone()
             })
-            .collect()
+            .collect();
+        self.lost += names.len();
+        names
     }
 
     /// Takes `name` for lost now, for a reason other than silence. True if it was alive.
     pub fn declare_lost(&mut self, name: &str) -> bool {
-        self.seen
+        let alive = self
+            .seen
             .get_mut(name)
-            .is_some_and(|seen| !std::mem::replace(&mut seen.lost, true))
+            .is_some_and(|seen| !std::mem::replace(&mut seen.lost, true));
+        self.lost += usize::from(alive);
+        alive
     }
 
     /// Forgets `name`: it left in good order.
     pub fn forget(&mut self, name: &str) {
-        self.seen.remove(name);
+        let forgotten = self.seen.remove(name);
+        self.lost -= usize::from(forgotten.is_some_and(|seen| seen.lost));
     }
 
     /// Whether `name` beats.
     pub fn alive(&self, name: &str) -> bool {
         self.seen.get(name).is_some_and(|seen| !seen.lost)
+    }
+
+    /// Whether anybody has fallen silent: the question before all others on the way of every request.
+    pub fn any_lost(&self) -> bool {
+        self.lost > 0
     }
 
     /// Whether `name` used to beat and fell silent.
@@ -80,6 +108,37 @@ impl Liveness {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_starts_again_between_two_beats_has_lost_what_it_had() {
+        let mut liveness = Liveness::default();
+        assert!(!liveness.restarted("w1", 7), "nobody knows it from before");
+        assert!(!liveness.restarted("w1", 8));
+        assert!(liveness.restarted("w1", 0));
+        assert!(!liveness.restarted("w1", 1));
+        assert!(!liveness.restarted("w2", 0));
+        assert!(
+            !liveness.restarted("w2", 0),
+            "who does not count never starts again"
+        );
+    }
+
+    #[test]
+    fn that_somebody_is_lost_is_known_without_looking() {
+        let mut liveness = Liveness::default();
+        for name in ["a", "b"] {
+            liveness.beat(name, 0);
+        }
+        assert!(!liveness.any_lost());
+        assert!(liveness.declare_lost("a") && !liveness.declare_lost("a") && liveness.any_lost());
+        liveness.beat("a", 1);
+        assert!(!liveness.any_lost(), "it is back");
+        assert_eq!(liveness.newly_lost(u64::MAX).len(), 2);
+        liveness.forget("a");
+        assert!(liveness.any_lost());
+        liveness.forget("b");
+        assert!(!liveness.any_lost(), "both have left in good order");
+    }
 
     #[test]
     fn silence_is_noticed_once_and_a_return_too() {

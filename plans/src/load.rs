@@ -5,8 +5,11 @@
 
 use std::collections::BTreeMap;
 
-/// An ingress that was not heard for this long counts no more, microseconds: five of its ticks.
+/// An ingress that was not heard for this long does not lead, microseconds: five of its ticks.
 const SILENCE_US: u64 = 500_000;
+
+/// How long the total of a silent one is remembered, microseconds: longer than any message is under way.
+const MEMORY_US: u64 = 10_000_000;
 
 /// What the ingresses of an app have counted.
 #[derive(Debug, Clone)]
@@ -20,6 +23,8 @@ struct Counted {
     total: u64,
     taken: u64,
     heard: u64,
+    /// Whether it had fallen silent when arrivals were last taken.
+    silent: bool,
 }
 
 impl LoadBook {
@@ -33,31 +38,42 @@ impl LoadBook {
 
     /// Notes that `ingress` has counted `total` arrivals since its start, at `now` (microseconds).
     ///
-    /// What an ingress counted before it was first heard, or before it started anew, is not load of this moment.
+    /// What an ingress counted before it was first heard is not load of this moment. A total below one that was heard is an old
+    /// one that comes late, and is not listened to: taken for a new start, it would have all that was counted since counted
+    /// again. One that did start anew under the same id is heard once its predecessor is forgotten.
     pub fn heard(&mut self, ingress: &str, total: u64, now: u64) {
         match self.ingresses.get_mut(ingress) {
-            Some(counted) if total >= counted.total => {
+            Some(counted) if total < counted.total => {}
+            Some(counted) => {
+                if counted.silent {
+                    // What it counted meanwhile is not load of this moment either.
+                    counted.taken += total - counted.total;
+                }
                 counted.total = total;
                 counted.heard = now;
+                counted.silent = false;
             }
-            _ => {
+            None => {
                 let counted = Counted {
                     total,
                     taken: total,
                     heard: now,
+                    silent: false,
                 };
                 self.ingresses.insert(ingress.to_owned(), counted);
             }
         }
     }
 
-    /// Arrivals since they were last taken, over all ingresses. Forgets those that fell silent.
+    /// Arrivals since they were last taken, over all ingresses. Forgets those that have long been silent.
     pub fn take(&mut self, now: u64) -> u64 {
         let mut arrivals = 0;
         self.ingresses.retain(|_, counted| {
             arrivals += counted.total - counted.taken;
             counted.taken = counted.total;
-            now.saturating_sub(counted.heard) < SILENCE_US
+            let unheard = now.saturating_sub(counted.heard);
+            counted.silent = unheard >= SILENCE_US;
+            unheard < MEMORY_US
         });
         arrivals
     }
@@ -66,8 +82,8 @@ impl LoadBook {
     /// takes to notice silence: until then it cannot know that it is alone.
     pub fn leads(&self, ingress: &str, now: u64) -> bool {
         let listened = now.saturating_sub(self.since) >= SILENCE_US;
-        let first = self.ingresses.first_key_value();
-        listened && first.is_none_or(|(first, _)| ingress <= first.as_str())
+        let mut living = self.ingresses.iter().filter(|(_, counted)| !counted.silent);
+        listened && living.next().is_none_or(|(first, _)| ingress <= first.as_str())
     }
 }
 
@@ -93,13 +109,38 @@ mod tests {
     }
 
     #[test]
-    fn a_new_start_counts_from_nothing() {
+    fn a_new_start_counts_from_nothing_once_the_old_one_is_forgotten() {
         let mut book = LoadBook::new(0);
         book.heard("a", 1000, 0);
-        book.heard("a", 3, 100_000);
-        assert_eq!(book.take(100_000), 0);
-        book.heard("a", 8, 200_000);
-        assert_eq!(book.take(200_000), 5);
+        for tick in 1..=100 {
+            book.heard("a", tick, tick * 100_000);
+            assert_eq!(book.take(tick * 100_000), 0);
+        }
+        book.heard("a", 108, 10_100_000);
+        book.heard("a", 113, 10_200_000);
+        assert_eq!(book.take(10_200_000), 5);
+    }
+
+    #[test]
+    fn a_total_that_comes_late_is_not_a_new_start() {
+        let mut book = LoadBook::new(0);
+        book.heard("a", 100, 0);
+        book.heard("a", 110, 100_000);
+        book.heard("a", 105, 100_000);
+        assert_eq!(book.take(100_000), 10);
+        book.heard("a", 0, 150_000);
+        book.heard("a", 120, 200_000);
+        assert_eq!(book.take(200_000), 10, "none is counted twice");
+        book.take(900_000);
+        book.heard("a", 115, 900_000);
+        book.heard("a", 130, 1_000_000);
+        assert_eq!(
+            book.take(1_000_000),
+            0,
+            "nor is what it counted in a silence load of now"
+        );
+        book.heard("a", 135, 1_100_000);
+        assert_eq!(book.take(1_100_000), 5);
     }
 
     #[test]

@@ -8,10 +8,10 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Whether the part from piece `from` up to piece `until` is to be sent on: it is, if it goes on where the last one ended. Parts after
-    /// one that was lost are not: the whole answer comes at the end in any case.
-    pub fn take(&mut self, from: u32, until: u32) -> bool {
-        let goes_on = from == self.read && until > from;
+    /// Whether the part from piece `from` up to piece `until` is to be sent on: it is, if it is of the `newest` attempt and goes on where
+    /// the last one ended. Parts after one that was lost are not: the whole answer comes at the end in any case.
+    pub fn take(&mut self, newest: bool, from: u32, until: u32) -> bool {
+        let goes_on = newest && from == self.read && until > from;
         if goes_on {
             self.read = until;
         }
@@ -28,13 +28,14 @@ mod tests {
     #[test]
     fn parts_are_read_once_and_in_order() {
         let mut reading = Reading::default();
-        assert!(reading.take(0, 2));
-        assert!(reading.take(2, 3));
-        assert!(!reading.take(0, 2), "the second attempt begins anew");
-        assert!(!reading.take(2, 3));
-        assert!(reading.take(3, 4));
-        assert!(!reading.take(5, 6), "a part between was lost");
-        assert!(!reading.take(4, 4), "nothing is no part");
+        assert!(reading.take(true, 0, 2));
+        assert!(reading.take(true, 2, 3));
+        assert!(!reading.take(true, 0, 2), "the second attempt begins anew");
+        assert!(!reading.take(true, 2, 3));
+        assert!(!reading.take(false, 3, 4), "an older attempt is late with it");
+        assert!(reading.take(true, 3, 4), "and has not taken its place");
+        assert!(!reading.take(true, 5, 6), "a part between was lost");
+        assert!(!reading.take(true, 4, 4), "nothing is no part");
     }
 
     proptest! {
@@ -43,7 +44,7 @@ mod tests {
             let mut reading = Reading::default();
             let mut read = Vec::new();
             for (from, length) in parts {
-                if reading.take(from, from + length) {
+                if reading.take(true, from, from + length) {
                     read.extend(from..from + length);
                 }
             }

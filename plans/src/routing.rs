@@ -50,6 +50,19 @@ pub fn route(exit: &Exit, confidence: Option<f64>) -> Result<Route<'_>, RoutingE
     }
 }
 
+/// The way out of a stage where the request must not go on to a larger model any more: what a band would pass on is answered as it is.
+/// Slices of a model and tasks of a pipeline go on all the same; what they have is no answer.
+///
+/// # Errors
+/// As [`route`].
+pub fn settle(exit: &Exit, confidence: Option<f64>) -> Result<Route<'_>, RoutingError> {
+    let route = route(exit, confidence)?;
+    Ok(match exit {
+        Exit::Bands { .. } => Route::Reply,
+        Exit::Reply | Exit::Next { .. } | Exit::FanOut { .. } => route,
+    })
+}
+
 fn band(bands: &[Band], confidence: Option<f64>) -> Result<&Band, RoutingError> {
     if let [only] = bands {
         return Ok(only);
@@ -128,6 +141,22 @@ pub fn member<'a>(
     living
         .nth(one_of(count, draw))
         .or_else(|| replicas.clone().nth(one_of(replicas.count(), draw)))
+}
+
+/// Whom of a stage's replicas to name instead of asking its queue group: a living one, where another has fallen silent. A process that
+/// stands still keeps its place in the group, and the broker goes on giving it requests. `draw` as in [`destination`].
+///
+/// Actors in the group that the plan does not place get nothing while this lasts.
+pub fn past_the_silent<'a>(
+    replicas: impl Iterator<Item = &'a str> + Clone,
+    silent: impl Fn(&str) -> bool,
+    alive: impl Fn(&str) -> bool,
+    draw: f64,
+) -> Option<&'a str> {
+    if !replicas.clone().any(silent) {
+        return None;
+    }
+    member(replicas.filter(|id| alive(id)), |_| true, draw)
 }
 
 /// The living replicas that have a share, each with the sum of the shares up to and with its own.
@@ -232,6 +261,35 @@ mod tests {
             Route::Forward(edge) => edge.stage.clone(),
             Route::FanOut(_) => "children".into(),
         }
+    }
+
+    #[test]
+    fn a_living_replica_is_named_only_while_another_is_silent() {
+        let replicas = ["a", "b", "c"];
+        let named = |silent: &'static str, draw| {
+            let (silent, alive) = (|id: &str| id == silent, |id: &str| id != silent && id != "c");
+            past_the_silent(replicas.into_iter(), silent, alive, draw)
+        };
+        assert_eq!(named("nobody", 0.5), None);
+        assert_eq!((named("a", 0.0), named("a", 0.99)), (Some("b"), Some("b")));
+        let none_alive = past_the_silent(replicas.into_iter(), |_| true, |_| false, 0.5);
+        assert_eq!(none_alive, None, "the group may know somebody");
+    }
+
+    #[test]
+    fn what_must_settle_is_answered_where_it_would_be_passed_on() {
+        let exit = cascade();
+        assert_eq!(settle(&exit, Some(0.1)), Ok(Route::Reply));
+        assert_eq!(
+            settle(&exit, None),
+            Err(RoutingError::NoConfidence),
+            "never without a confidence"
+        );
+        let slice = Exit::Next { to: Edge::to("rest") };
+        assert!(
+            matches!(settle(&slice, None), Ok(Route::Forward(_))),
+            "half a model has no answer"
+        );
     }
 
     #[test]

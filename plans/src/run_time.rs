@@ -8,9 +8,21 @@ use crate::batching::RunTime;
 /// Weight that an observation keeps with every newer one: about the last 50 batches count.
 const KEEP: f64 = 0.98;
 
+/// An observation counts for at most this many times what was expected. A process that was stopped, or a host that swapped, says
+/// nothing of the model; a model that did become slower is believed batch by batch.
+const MOST: f64 = 4.0;
+
+/// Weight of the very first batch, during which caches fill and kernels are compiled.
+const FIRST: f64 = 1.0 / 16.0;
+
+/// So many batches make a line. Fewer say too little to refuse anybody by.
+const FEWEST: u32 = 4;
+
 /// The running regression.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RunTimeEstimate {
+    /// Batches observed.
+    seen: u32,
     weight: f64,
     batch: f64,
     time: f64,
@@ -21,7 +33,14 @@ pub struct RunTimeEstimate {
 impl RunTimeEstimate {
     /// Learns that a batch of this size ran this long, microseconds.
     pub fn observe(&mut self, batch: usize, run_us: u64) {
-        let (batch, time) = (batch as f64, run_us as f64);
+        let first = self.seen == 0;
+        let weight = if first { FIRST } else { 1.0 };
+        let most = if first {
+            f64::INFINITY
+        } else {
+            MOST * self.expected(batch)
+        };
+        let (batch, time) = (batch as f64, (run_us as f64).min(most));
         for (sum, term) in [
             (&mut self.weight, 1.0),
             (&mut self.batch, batch),
@@ -29,16 +48,29 @@ impl RunTimeEstimate {
             (&mut self.batch_batch, batch * batch),
             (&mut self.batch_time, batch * time),
         ] {
-            *sum = *sum * KEEP + term;
+            *sum = *sum * KEEP + weight * term;
         }
+        self.seen = self.seen.saturating_add(1);
     }
 
-    /// The line learned so far; zero before the first batch. Batches of one size give a line through that point, in
+    /// What a batch of this size may be expected to take, microseconds: by the line, and no less than the mean, because the line
+    /// is wrong for small batches until batches of several sizes were seen. At least 1.
+    fn expected(&self, batch: usize) -> f64 {
+        let mean = self.time / self.weight;
+        mean.max(self.through_all().of(batch) as f64).max(1.0)
+    }
+
+    /// The line learned so far; zero before the first few batches. Batches of one size give a line through that point, in
     /// proportion to the batch size.
     pub fn line(&self) -> RunTime {
-        if self.weight <= 0.0 {
+        if self.seen < FEWEST {
             return RunTime::default();
         }
+        self.through_all()
+    }
+
+    /// The line through all observations, of which there is at least one.
+    fn through_all(&self) -> RunTime {
         let (batch, time) = (self.batch / self.weight, self.time / self.weight);
         let variance = self.batch_batch / self.weight - batch * batch;
         let covariance = self.batch_time / self.weight - batch * time;
@@ -97,5 +129,38 @@ mod tests {
             estimate.observe(4, 400);
         }
         assert!(estimate.line().of(4) < 500);
+    }
+
+    #[test]
+    fn a_stall_is_not_a_run_time() {
+        let mut estimate = RunTimeEstimate::default();
+        for _ in 0..5 {
+            estimate.observe(4, 400);
+        }
+        estimate.observe(4, 60_000_000);
+        assert!(estimate.line().of(4) <= 800, "{:?}", estimate.line());
+    }
+
+    #[test]
+    fn a_cold_start_is_soon_forgotten() {
+        let mut estimate = RunTimeEstimate::default();
+        estimate.observe(4, 6_000_000);
+        assert_eq!(estimate.line().of(4), 0, "one batch says too little");
+        for _ in 0..3 {
+            estimate.observe(4, 400);
+        }
+        assert!(estimate.line().of(4) < 200_000, "{:?}", estimate.line());
+    }
+
+    #[test]
+    fn a_model_that_has_become_slower_is_believed_in_time() {
+        let mut estimate = RunTimeEstimate::default();
+        for _ in 0..100 {
+            estimate.observe(4, 400);
+        }
+        for _ in 0..100 {
+            estimate.observe(4, 8_000);
+        }
+        assert!(estimate.line().of(4) > 4_000, "{:?}", estimate.line());
     }
 }

@@ -17,6 +17,10 @@ pub use statistics::TraceStatistics;
 /// Microseconds per second.
 const SECOND: u64 = 1_000_000;
 
+/// Longest trace of arrival times, seconds: four months. It is kept second by second where it is scaled, so that a single line that
+/// says `1700000000` would otherwise cost as much memory as half a century of load.
+pub const MAX_SECONDS: u64 = 10_000_000;
+
 /// The load of a service over time, from second 0.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {

@@ -139,6 +139,19 @@ fn a_request_is_handled_at_the_stage_of_its_replicas_variant() {
 }
 
 #[test]
+fn only_a_request_that_ends_with_one_answer_may_be_read_along() {
+    let mut wiring = sound().gears.remove(0).wiring;
+    assert!(!wiring.gives_one_answer(), "branches are gathered");
+    for stage in &mut wiring.stages {
+        assert_eq!(stage.exit.always_replies(), stage.exit == Exit::Reply);
+        stage.exit = Exit::Reply;
+    }
+    assert!(wiring.gives_one_answer());
+    wiring.ensemble.push(wiring.entry.clone());
+    assert!(!wiring.gives_one_answer(), "members vote");
+}
+
+#[test]
 fn shares_and_backups_are_of_the_task() {
     let share = after(|wiring| wiring.entry.shares = [("small-0".to_owned(), 1.0)].into());
     assert!(

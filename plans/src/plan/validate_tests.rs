@@ -273,10 +273,14 @@ fn batches_have_a_size_and_trees_children() {
     let mut plan = sound();
     plan.gears[0].wiring.stages[0].exit = fan_out(1.5);
     plan.validate().unwrap();
-    assert!(
-        after(|plan| plan.gears[0].wiring.stages[0].exit = fan_out(f64::NAN))
-            .contains("children[0].multiplicity")
-    );
+    // A simulator makes as many copies as it is told.
+    for impossible in [f64::NAN, 0.0, 4097.0, 2e9] {
+        assert!(
+            after(|plan| plan.gears[0].wiring.stages[0].exit = fan_out(impossible))
+                .contains("children[0].multiplicity"),
+            "{impossible}"
+        );
+    }
 }
 
 #[test]

@@ -27,6 +27,13 @@ impl Wiring {
         std::iter::once(&self.entry).chain(&self.ensemble)
     }
 
+    /// Whether a request ends with the answer of one stage, which may then be read while it is made. Those of an ensemble are voted on, and
+    /// those of a pipeline's tasks are gathered; their parts would be mixed up.
+    pub fn gives_one_answer(&self) -> bool {
+        let fans_out = |stage: &Stage| matches!(stage.exit, Exit::FanOut { .. });
+        self.ensemble.is_empty() && !self.stages.iter().any(fans_out)
+    }
+
     /// The stage at which a request that came along `edge` is handled by a replica that runs `variant`.
     ///
     /// An edge into a task names one of its stages and may lead to replicas of any of them: the stage is the one of the

@@ -304,12 +304,13 @@ impl<O: Observer> Engine<'_, O> {
         let Some((_, deadline)) = self.current(task) else {
             return self.drop_copy(task);
         };
-        match self
-            .config
-            .ledger
-            .after_loss(task.attempt.into(), self.now, deadline)
-        {
+        let losses = self.flights.get(task.flight).map_or(0, |flight| flight.losses);
+        let ledger = &self.config.ledger;
+        match ledger.after_loss(task.attempt.into(), losses.into(), self.now, deadline) {
             AfterLoss::Resend => {
+                if let Some(flight) = self.flights.get_mut(task.flight) {
+                    flight.losses = flight.losses.saturating_add(1);
+                }
                 self.next_attempt(task);
                 self.resend(task.flight);
             }

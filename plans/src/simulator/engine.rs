@@ -180,6 +180,7 @@ impl<'a, O: Observer> Engine<'a, O> {
             gear,
             epoch,
             attempt: 1,
+            losses: 0,
             right: true,
             done: false,
         });

@@ -20,6 +20,8 @@ pub(super) struct Flight {
     pub(super) epoch: u32,
     /// From 1.
     pub(super) attempt: u16,
+    /// Times that it was sent again because a replica was lost.
+    pub(super) losses: u16,
     /// Whether every reply of the current attempt was right.
     pub(super) right: bool,
     /// Whether it has had its outcome.

@@ -38,6 +38,8 @@ fn brute_force(family: &Family) -> Vec<(f64, f64)> {
     let mut frontier: Vec<(f64, f64)> = Vec::new();
     for (accuracy, energy) in all {
         if frontier.last().is_none_or(|last| accuracy > last.0 + 1e-9) {
+            // Sums of the same energies in another order may differ in their last bit: the better of two that cost the same counts.
+            frontier.pop_if(|last| energy - last.1 < 1e-9);
             frontier.push((accuracy, energy));
         }
     }

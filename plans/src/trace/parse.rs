@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{Load, SECOND, Tokens, Trace};
+use super::{Load, MAX_SECONDS, SECOND, Tokens, Trace};
 
 /// Why there is no trace.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -28,6 +28,16 @@ pub enum TraceError {
     /// Goes back in time.
     #[error("line {line}: {text} comes before the arrival above it; sort the trace")]
     Order {
+        /// From 1.
+        line: usize,
+        /// The time.
+        text: String,
+    },
+    /// Later than a trace lasts.
+    #[error(
+        "line {line}: {text} is more than {MAX_SECONDS} s from the beginning, and no trace is that long; begin it at 0"
+    )]
+    TooLong {
         /// From 1.
         line: usize,
         /// The time.
@@ -128,21 +138,23 @@ impl Trace {
                 expected: AZURE_LLM,
             });
         }
-        let (mut times, mut tokens) = (Vec::new(), Vec::new());
+        let (mut times, mut tokens): (Vec<u64>, _) = (Vec::new(), Vec::new());
+        let mut first = None;
         for (line, content) in lines.filter(|(_, content)| !content.is_empty()) {
             let (time, sizes) = azure_line(line, content)?;
-            if times.last().is_some_and(|last| time < *last) {
-                return Err(TraceError::Order {
-                    line,
-                    text: shown(content),
-                });
+            let since_first = time.checked_sub(*first.get_or_insert(time));
+            let text = || shown(content);
+            match since_first.filter(|time| times.last().is_none_or(|last| time >= last)) {
+                None => return Err(TraceError::Order { line, text: text() }),
+                Some(time) if time > MAX_SECONDS * SECOND => {
+                    return Err(TraceError::TooLong { line, text: text() });
+                }
+                Some(time) => times.push(time),
             }
-            times.push(time);
             tokens.push(sizes);
         }
-        let first = *times.first().ok_or(TraceError::Empty)?;
-        for time in &mut times {
-            *time -= first;
+        if times.is_empty() {
+            return Err(TraceError::Empty);
         }
         Ok(Self {
             load: Load::Times { times, tokens },
@@ -168,6 +180,12 @@ impl Trace {
             })?;
             if time < last {
                 return Err(TraceError::Order {
+                    line,
+                    text: format!("{time} s"),
+                });
+            }
+            if time > MAX_SECONDS as f64 {
+                return Err(TraceError::TooLong {
                     line,
                     text: format!("{time} s"),
                 });
@@ -219,7 +237,7 @@ fn azure_line(line: usize, text: &str) -> Result<(u64, Tokens), TraceError> {
 }
 
 /// Microseconds of `YYYY-MM-DD hh:mm:ss[.fraction]` since the beginning of the year 0.
-fn time_stamp(text: &str) -> Option<u64> {
+pub(super) fn time_stamp(text: &str) -> Option<u64> {
     let (date, time) = text.split_once(' ')?;
     let numbers = |text: &str, by: char| -> Option<[u64; 3]> {
         let parts: Option<Vec<u64>> = text.split(by).map(digits).collect();

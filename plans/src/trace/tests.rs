@@ -42,13 +42,8 @@ fn an_azure_trace_is_read_with_its_tokens_also_over_midnight() {
 
 #[test]
 fn every_year_is_as_long_as_it_was() {
-    let days = |from: u32, to: u32| {
-        let text = format!(
-            "TIMESTAMP,ContextTokens,GeneratedTokens\n{from:04}-01-01 00:00:00,1,1\n{to:04}-01-01 00:00:00,1,1"
-        );
-        let trace = Trace::from_azure_llm(&text).unwrap();
-        trace.times().unwrap()[1] / SECOND / 86_400
-    };
+    let micros = |year: u32| parse::time_stamp(&format!("{year:04}-01-01 00:00:00")).unwrap();
+    let days = |from, to| (micros(to) - micros(from)) / SECOND / 86_400;
     for (year, length) in [(1900, 365), (2000, 366), (2023, 365), (2024, 366), (2100, 365)] {
         assert_eq!(days(year, year + 1), length, "{year}");
     }
@@ -105,6 +100,19 @@ fn times_are_read_and_their_errors_name_the_line() {
         let error = Trace::from_times(text).unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
     }
+}
+
+#[test]
+fn a_time_that_no_trace_lasts_is_refused_before_it_costs_memory() {
+    for far in ["1700000000", "1e300", "10000000.1"] {
+        let error = Trace::from_times(&format!("0\n{far}\n")).unwrap_err();
+        assert!(matches!(error, TraceError::TooLong { line: 2, .. }), "{error}");
+    }
+    assert_eq!(Trace::from_times("10000000").unwrap().seconds(), 10_000_001);
+    let header = "TIMESTAMP,ContextTokens,GeneratedTokens";
+    let years = format!("{header}\n0000-01-01 00:00:00,1,2\n9999-12-31 00:00:00,1,2");
+    let error = Trace::from_azure_llm(&years).unwrap_err();
+    assert!(matches!(error, TraceError::TooLong { line: 3, .. }), "{error}");
 }
 
 #[test]

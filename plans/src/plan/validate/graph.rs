@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::super::{Band, Batching, Child, Dropping, Edge, Exit, Replica, Stage, Target, Wiring};
 use super::{Known, slices, variant};
+use crate::gather::MAX_BRANCHES;
 use crate::invalid::{Invalid, Path, Problem, Slice};
 
 /// How far the shares of an edge may sum from 1.
@@ -166,7 +167,12 @@ impl Graph<'_> {
         path.not_empty(children)?;
         for (place, child) in children.iter().enumerate() {
             let path = path.index(place);
-            path.field("multiplicity").positive(child.multiplicity)?;
+            let multiplicity = child.multiplicity;
+            path.field("multiplicity").within(
+                multiplicity,
+                multiplicity > 0.0 && multiplicity <= MAX_BRANCHES as f64,
+                "above 0 and at most 4096, as many branches as are gathered",
+            )?;
             self.edge(&path.field("to"), &child.to, Some(index))?;
         }
         Ok(())

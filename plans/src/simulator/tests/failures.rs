@@ -80,11 +80,11 @@ fn a_budget_is_kept_or_the_request_is_not_run() {
         budget_us: Some(150),
         ..SimConfig::default()
     };
-    // The first runs at once. Until its end nobody knows how long a batch takes; afterwards the second would end at 200,
+    // Until a few have ended nobody knows how long a batch takes; afterwards the second of the last three would end at 1000,
     // which is too late for it, and in time for the third.
-    let (report, seen) = simulate(&plan, &profile, &config, [0, 10, 60]);
-    assert_eq!(latencies(&seen), [100, 140]);
-    assert_eq!((report.answered, report.expired), (2, 1));
+    let (report, seen) = simulate(&plan, &profile, &config, [0, 200, 400, 600, 800, 810, 860]);
+    assert_eq!(latencies(&seen), [100, 100, 100, 100, 100, 140]);
+    assert_eq!((report.answered, report.expired), (6, 1));
 }
 
 #[test]

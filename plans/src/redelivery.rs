@@ -1,0 +1,131 @@
+//! What becomes of a durable request whose attempt failed: it is delivered again after a pause, or it is a dead letter.
+//!
+//! At least once means that a queue hands a request out until somebody says that it is done with. Who says so when decides whether
+//! an outage of an hour loses requests, and whether one request that breaks every model is tried for ever. So failures are told
+//! apart by whose they are ([`Blame`]).
+
+use crate::ledger::pause_us;
+
+/// When a durable request is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RedeliveryConfig {
+    /// At most this many deliveries of a request at which models fail, the first included.
+    pub max_deliver: u32,
+    /// Pause before the second delivery, microseconds; it doubles with every further one.
+    pub backoff_us: u64,
+    /// Longest pause, microseconds.
+    pub max_backoff_us: u64,
+    /// A request that nobody could serve is given up once it is as old as this, microseconds.
+    pub give_up_us: u64,
+}
+
+impl Default for RedeliveryConfig {
+    fn default() -> Self {
+        Self {
+            max_deliver: 5,
+            backoff_us: 1_000_000,
+            max_backoff_us: 30_000_000,
+            give_up_us: 3_600_000_000,
+        }
+    }
+}
+
+/// Whose failure it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blame {
+    /// The sender's: it cannot be read, or is not what the model takes. It will be so the next time.
+    Sender,
+    /// The request's, perhaps: a model failed at it, or it was on every replica that was lost.
+    Request,
+    /// The service's: nobody there, no room, no time. It says nothing about the request.
+    Service,
+}
+
+/// What is done about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is delivered again.
+    Again {
+        /// After this pause, microseconds.
+        after_us: u64,
+    },
+    /// It is put aside, with the reason.
+    Dead,
+}
+
+impl RedeliveryConfig {
+    /// What becomes of the request of that number, which has been `delivered` so many times, this one included, and was submitted
+    /// `age_us` ago.
+    pub fn after_failure(&self, number: u64, blame: Blame, delivered: u32, age_us: u64) -> Verdict {
+        let given_up = match blame {
+            Blame::Sender => true,
+            Blame::Request => delivered >= self.max_deliver,
+            Blame::Service => age_us >= self.give_up_us,
+        };
+        if given_up {
+            return Verdict::Dead;
+        }
+        let after_us = pause_us(self.backoff_us, self.max_backoff_us, number, delivered);
+        Verdict::Again { after_us }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CONFIG: RedeliveryConfig = RedeliveryConfig {
+        max_deliver: 3,
+        backoff_us: 1_000,
+        max_backoff_us: 10_000,
+        give_up_us: 60_000_000,
+    };
+
+    #[test]
+    fn what_its_sender_got_wrong_is_not_tried_again() {
+        assert_eq!(CONFIG.after_failure(1, Blame::Sender, 1, 0), Verdict::Dead);
+    }
+
+    #[test]
+    fn an_outage_kills_nobody_however_often_it_was_tried() {
+        let tried = |age_us| CONFIG.after_failure(1, Blame::Service, 1_000, age_us);
+        assert!(matches!(tried(59_999_999), Verdict::Again { after_us } if after_us <= 10_000));
+        assert_eq!(tried(60_000_000), Verdict::Dead, "but not for ever");
+    }
+
+    #[test]
+    fn at_the_last_delivery_a_request_that_breaks_models_is_put_aside() {
+        let tried = |delivered| CONFIG.after_failure(1, Blame::Request, delivered, 0);
+        assert!(matches!(tried(2), Verdict::Again { .. }));
+        assert_eq!(tried(3), Verdict::Dead);
+        assert_eq!(tried(u32::MAX), Verdict::Dead);
+    }
+
+    proptest! {
+        #[test]
+        fn every_request_ends(number: u64, step_us in 1_000_u64..30_000_000, blame in 0..2) {
+            let blame = [Blame::Request, Blame::Service][blame as usize];
+            let mut age_us = 0_u64;
+            let ends = (1..100_000).any(|delivered| {
+                match CONFIG.after_failure(number, blame, delivered, age_us) {
+                    Verdict::Dead => true,
+                    Verdict::Again { after_us } => {
+                        age_us += after_us + step_us;
+                        false
+                    }
+                }
+            });
+            prop_assert!(ends);
+        }
+
+        #[test]
+        fn pauses_grow_to_their_bound_and_are_never_nothing(number: u64, delivered in 1_u32..1_000) {
+            let Verdict::Again { after_us } = CONFIG.after_failure(number, Blame::Service, delivered, 0) else {
+                panic!("it was given up");
+            };
+            prop_assert!((500..=10_000).contains(&after_us));
+        }
+    }
+}

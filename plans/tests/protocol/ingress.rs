@@ -1,0 +1,325 @@
+//! The ingress: the ledger, admission, and the shifter beside them.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use kaskade_plans::{
+    admission::{Admission, AdmissionConfig},
+    ledger::{Answer, Failure, Ledger, LedgerConfig},
+    load::LoadBook,
+    plan::{Exit, Plan},
+    routing::{self, Route},
+    shifting::{self, ShiftConfig},
+};
+
+use super::messages::{Beat, Done, Name, Request, Timer};
+use super::oracle::{Fault, Oracle, Owner};
+use super::sabotage::Sabotage;
+use super::scenario::{STOP_US, SWEEP_US};
+use super::world::World;
+
+/// Length of the shifter's tick, microseconds.
+pub(crate) const TICK_US: u64 = 100_000;
+
+/// A sweep of a ledger that never empties is given up this long after everything else.
+const PATIENCE_US: u64 = 3_000_000;
+
+/// What the ingress keeps of a request.
+pub(crate) struct Kept {
+    token: usize,
+    deadline: u64,
+    plan: Rc<Plan>,
+    epoch: u64,
+    gear: u32,
+}
+
+/// One ingress and its shifter.
+pub(crate) struct Ingress {
+    pub(crate) id: Name,
+    pub(crate) ledger: Ledger<Kept>,
+    admission: Admission,
+    /// Requests that came to its door.
+    pub(crate) arrivals: u64,
+    pub(crate) load: LoadBook,
+    pub(crate) policy: shifting::Shifter,
+    /// The epoch whose gears the policy knows.
+    pub(crate) epoch: u64,
+    pub(crate) last_tick: u64,
+    pub(crate) ticks: u64,
+    /// Arrivals that it has taken for load.
+    pub(crate) counted: u64,
+    /// Worker to when it was heard, and its replicas' variants and queues.
+    pub(crate) queues: BTreeMap<Name, (u64, Beat)>,
+}
+
+impl Ingress {
+    /// An ingress has another id in every life.
+    pub(crate) fn new(process: usize, life: u32, now: u64, max_attempts: u32) -> Self {
+        let config = LedgerConfig {
+            max_in_flight: 4096,
+            max_attempts,
+            ..LedgerConfig::default()
+        };
+        let id: Name = format!("in-{process}-{life:02}").into();
+        let mut load = LoadBook::new(now);
+        load.heard(&id, 0, now);
+        Self {
+            id,
+            ledger: Ledger::new(config),
+            admission: Admission::new(AdmissionConfig::default()),
+            arrivals: 0,
+            load,
+            policy: shifting::Shifter::new(&[], ShiftConfig::default()),
+            epoch: 0,
+            last_tick: now,
+            ticks: 0,
+            counted: 0,
+            queues: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn hear_queues(&mut self, beat: &Beat, now: u64) {
+        self.queues.insert(Rc::clone(&beat.worker), (now, beat.clone()));
+    }
+}
+
+impl World {
+    fn ingress(&mut self, of: usize) -> Option<&mut Ingress> {
+        self.processes[of].ingress.as_mut()
+    }
+
+    /// A request at the door.
+    pub(crate) fn inbound(&mut self, of: usize, token: usize, budget_us: u64) {
+        let (now, owner) = (self.now, self.processes[of].owner(of));
+        self.arrivals += 1;
+        if let Some(ingress) = self.ingress(of) {
+            ingress.arrivals += 1;
+        }
+        self.sweep(of);
+        let running = self.processes[of].book.current();
+        let running = running.map(|(epoch, plan, gear)| (epoch, Rc::clone(plan), gear));
+        let (Some((epoch, plan, gear)), Some(ingress)) = (running, self.processes[of].ingress.as_mut())
+        else {
+            return self.judge.refused(token, now);
+        };
+        if !ingress.admission.admit(now, ingress.ledger.len(), budget_us) {
+            return self.judge.refused(token, now);
+        }
+        let deadline = now + budget_us;
+        let kept = Kept {
+            token,
+            deadline,
+            plan,
+            epoch,
+            gear,
+        };
+        let Ok(admitted) = ingress.ledger.admit(now, budget_us, kept) else {
+            return self.judge.refused(token, now);
+        };
+        self.note(format_args!(
+            "p{of} accepts request {token} for {budget_us} us under epoch {epoch}, gear {gear}"
+        ));
+        self.judge.accepted(token, owner, now, deadline, (epoch, gear));
+        if self.sabotage == Some(Sabotage::NeverSweeps) && token % 50 == 7 {
+            return;
+        }
+        self.send(of, admitted.id, admitted.attempt);
+        if self.sabotage == Some(Sabotage::SendsTwice) && token % 50 == 7 {
+            self.send(of, admitted.id, admitted.attempt + 1);
+        }
+    }
+
+    /// Sends an attempt to the first stage of its wiring.
+    fn send(&mut self, of: usize, id: u64, attempt: u32) {
+        let (now, owner) = (self.now, self.processes[of].owner(of));
+        let Some(ingress) = self.processes[of].ingress.as_mut() else {
+            return;
+        };
+        let Some(kept) = ingress.ledger.get(id) else {
+            return;
+        };
+        let Some(gear) = kept.plan.gears.get(kept.gear as usize) else {
+            return;
+        };
+        let entry = gear.wiring.entry.clone();
+        let first = gear.wiring.stages.iter().find(|stage| stage.name == entry.stage);
+        let roams = first.is_some_and(|stage| stage.exit != Exit::Reply);
+        let request = Request {
+            owner,
+            id,
+            attempt,
+            token: kept.token,
+            epoch: kept.epoch,
+            gear: kept.gear,
+            stage: entry.stage.as_str().into(),
+        };
+        let (token, deadline, from) = (kept.token, kept.deadline, Rc::clone(&ingress.id));
+        self.judge.sent(token, attempt);
+        let to = self.dispatch(of, &from, &entry, request, deadline);
+        self.note(format_args!(
+            "p{of} sends request {token}, attempt {attempt}, to {to:?}"
+        ));
+        let Some(ingress) = self.ingress(of) else { return };
+        ingress.ledger.sent(id, attempt, to.as_deref(), now);
+        if roams {
+            // Whoever routes it on does not say so here: whoever is lost, it may have been there.
+            ingress.ledger.sent(id, attempt, None, now);
+        }
+    }
+
+    pub(crate) fn sweep_timer(&mut self, of: usize) {
+        let waits = self.processes[of]
+            .ingress
+            .as_ref()
+            .is_some_and(|ingress| !ingress.ledger.is_empty());
+        if self.now < STOP_US || (waits && self.now < STOP_US + PATIENCE_US) {
+            let rarely = self.sabotage == Some(Sabotage::SweepsRarely);
+            self.timer(of, if rarely { 60 * SWEEP_US } else { SWEEP_US }, Timer::Sweep);
+        }
+        if self.sabotage == Some(Sabotage::Spins) {
+            self.timer(of, 1, Timer::Sweep);
+        }
+        self.sweep(of);
+    }
+
+    /// Answers what expired and sends again what is due.
+    pub(crate) fn sweep(&mut self, of: usize) {
+        let now = self.now;
+        let sabotage = self.sabotage;
+        let Some(ingress) = self.ingress(of) else { return };
+        if sabotage == Some(Sabotage::NeverSweeps)
+            || ingress.ledger.next_wake(now).is_none_or(|wake| wake > now)
+        {
+            return;
+        }
+        let due = ingress.ledger.due(now);
+        for (_, kept) in due.expired {
+            if sabotage != Some(Sabotage::ForgetsExpired) {
+                self.reply(of, &kept, Err(Fault::Expired));
+            }
+        }
+        for (_, kept) in due.exhausted {
+            self.reply(of, &kept, Err(Fault::Unavailable));
+        }
+        self.resend(of, due.resend);
+    }
+
+    fn resend(&mut self, of: usize, entries: Vec<(u64, u32)>) {
+        for (id, attempt) in entries {
+            self.send(of, id, attempt);
+        }
+    }
+
+    /// A replica is gone; what it had, or may have had, is sent again.
+    pub(crate) fn lose(&mut self, of: usize, replica: &str) {
+        let now = self.now;
+        let ignores = self.sabotage == Some(Sabotage::IgnoresLosses);
+        let Some(ingress) = self.ingress(of).filter(|_| !ignores) else {
+            return;
+        };
+        let entries = ingress.ledger.lost(replica, now);
+        self.note(format_args!(
+            "p{of} loses {replica}: {} requests go again",
+            entries.len()
+        ));
+        self.resend(of, entries);
+    }
+
+    /// The broker says that nobody serves what a request was sent to.
+    pub(crate) fn undeliverable(&mut self, of: usize, owner: Owner, id: u64, attempt: u32) {
+        if self.processes[of].owner(of) != owner {
+            return;
+        }
+        let named = self.scenario.glue.notices_name_attempts.then_some(attempt);
+        let Some(ingress) = self.processes[of].ingress.as_ref() else {
+            return;
+        };
+        let Some((current, replica)) = ingress.ledger.place(id) else {
+            return;
+        };
+        if named.is_some_and(|named| named != current) {
+            return self.note(format_args!(
+                "p{of}: the notice is about attempt {attempt}, {current} is under way"
+            ));
+        }
+        if let Some(replica) = replica.map(Name::from)
+            && self.processes[of].liveness.declare_lost(&replica)
+        {
+            return self.lose(of, &replica);
+        }
+        self.fail(of, id, current, Fault::Unavailable);
+    }
+
+    /// A stage's answer.
+    pub(crate) fn finished(&mut self, of: usize, done: &Done) {
+        if self.processes[of].owner(of) != done.owner {
+            return;
+        }
+        match done.result {
+            Ok(()) => self.answer(of, done),
+            Err(fault) => self.fail(of, done.id, done.attempt, fault),
+        }
+        self.sweep(of);
+    }
+
+    fn answer(&mut self, of: usize, done: &Done) {
+        let now = self.now;
+        let Some(ingress) = self.ingress(of) else { return };
+        match ingress.ledger.answered(done.id, done.attempt, now) {
+            Answer::First(kept) => {
+                ingress.admission.completed(now);
+                self.examine(&kept, done);
+                self.reply(of, &kept, Ok(()));
+            }
+            Answer::Stale if self.sabotage == Some(Sabotage::AnswersStale) => {
+                self.judge.replied(done.token, Ok(()), now, 0);
+            }
+            Answer::Stale => {}
+        }
+    }
+
+    fn fail(&mut self, of: usize, id: u64, attempt: u32, fault: Fault) {
+        let now = self.now;
+        let Some(ingress) = self.ingress(of) else { return };
+        if let Failure::Terminal(kept) = ingress.ledger.failed(id, attempt, fault.may_retry(), now) {
+            ingress.admission.completed(now);
+            self.reply(of, &kept, Err(fault));
+        }
+    }
+
+    fn reply(&mut self, of: usize, kept: &Kept, outcome: Result<(), Fault>) {
+        let token = kept.token;
+        self.note(format_args!("p{of} replies to request {token}: {outcome:?}"));
+        self.judge
+            .replied(token, outcome, self.now, self.processes[of].paused_until);
+    }
+
+    /// Whether the answer is that of the request, given by the rules of the plan that admitted it.
+    fn examine(&mut self, kept: &Kept, done: &Done) {
+        let (token, theirs) = (kept.token, done.token);
+        self.judge.demand(Oracle::OwnAnswer, token == theirs, || {
+            format!("request {token} is answered with what was made of request {theirs}")
+        });
+        let admitted_by = self.judge.admitted_by(token);
+        self.judge.demand(
+            Oracle::AdmittedEpoch,
+            admitted_by == Some(done.decided_by),
+            || {
+                format!(
+                    "request {token} was admitted by {admitted_by:?} and ended by {:?}",
+                    done.decided_by
+                )
+            },
+        );
+        let gear = kept.plan.gears.get(kept.gear as usize);
+        let stage = gear.and_then(|gear| gear.wiring.stages.iter().find(|stage| *stage.name == *done.stage));
+        let ends = stage.map(|stage| routing::route(&stage.exit, Some(done.confidence)));
+        self.judge
+            .demand(Oracle::AdmittedEpoch, ends == Some(Ok(Route::Reply)), || {
+                format!(
+                    "request {token} ends at stage {} with confidence {}",
+                    done.stage, done.confidence
+                )
+            });
+    }
+}

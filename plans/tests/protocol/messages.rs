@@ -1,0 +1,142 @@
+//! What travels, and what happens.
+
+use std::rc::Rc;
+
+use kaskade_plans::plan::Plan;
+
+use super::oracle::{Fault, Owner};
+use super::scenario::Strike;
+
+pub(crate) type Name = Rc<str>;
+
+/// A request for one stage.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) owner: Owner,
+    pub(crate) id: u64,
+    pub(crate) attempt: u32,
+    /// What it asks; the answer has to fit.
+    pub(crate) token: usize,
+    pub(crate) epoch: u64,
+    pub(crate) gear: u32,
+    pub(crate) stage: Name,
+}
+
+/// A request in the hands of a replica.
+#[derive(Debug, Clone)]
+pub(crate) struct Delivery {
+    /// Unique in the run, copies included.
+    pub(crate) serial: u64,
+    pub(crate) request: Request,
+    /// On the replica's clock: the budget is counted from where it arrived.
+    pub(crate) deadline: u64,
+}
+
+/// What a stage answers to the ingress that owns the request.
+#[derive(Debug, Clone)]
+pub(crate) struct Done {
+    pub(crate) owner: Owner,
+    pub(crate) id: u64,
+    pub(crate) attempt: u32,
+    pub(crate) token: usize,
+    pub(crate) stage: Name,
+    /// The epoch and the gear by which it was decided that this is the end.
+    pub(crate) decided_by: (u64, u32),
+    pub(crate) confidence: f64,
+    pub(crate) result: Result<(), Fault>,
+}
+
+/// A worker's heartbeat.
+#[derive(Debug, Clone)]
+pub(crate) struct Beat {
+    pub(crate) worker: Name,
+    pub(crate) life: u32,
+    /// Replica, variant, requests that wait.
+    pub(crate) replicas: Rc<[(Name, &'static str, usize)]>,
+}
+
+/// What the broker carries.
+#[derive(Debug, Clone)]
+pub(crate) enum Message {
+    Stage {
+        replica: Name,
+        request: Request,
+        budget_us: u64,
+    },
+    Done(Done),
+    /// Nobody listens where the request was sent. The actors are told whose request, not which attempt.
+    NobodyListens {
+        owner: Owner,
+        id: u64,
+        attempt: u32,
+    },
+    Beat(Beat),
+    Load {
+        ingress: Name,
+        total: u64,
+    },
+    Gear {
+        epoch: u64,
+        gear: u32,
+    },
+}
+
+/// What actors of one process hand each other: never lost, in order.
+#[derive(Debug, Clone)]
+pub(crate) enum Mail {
+    Inbound { token: usize, budget_us: u64 },
+    Delivery { replica: Name, delivery: Delivery },
+    Finished(Done),
+}
+
+/// A process's own clock rings.
+#[derive(Debug, Clone)]
+pub(crate) enum Timer {
+    Sweep,
+    Tick,
+    Look,
+    Beat,
+    Wake { replica: Name, number: u64 },
+    BatchEnds { replica: Name },
+}
+
+/// What happens at some time.
+#[derive(Debug, Clone)]
+pub(crate) enum Event {
+    /// A client sends a request.
+    Arrival,
+    Mail {
+        to: usize,
+        life: u32,
+        mail: Mail,
+    },
+    Timer {
+        of: usize,
+        life: u32,
+        timer: Timer,
+    },
+    Bus {
+        to: usize,
+        message: Message,
+    },
+    /// Word of a plan from the store.
+    Notice {
+        to: usize,
+        epoch: u64,
+    },
+    /// A planner looks at what runs and begins to plan.
+    Planner {
+        number: usize,
+    },
+    /// What it found reaches the store.
+    Write {
+        number: usize,
+        expected: u64,
+        plan: Rc<Plan>,
+    },
+    Strike(Strike),
+    Return {
+        process: usize,
+        life: u32,
+    },
+}

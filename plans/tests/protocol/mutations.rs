@@ -1,0 +1,138 @@
+//! Every oracle is made to speak: a defect on purpose, and the promise that it must be seen to break.
+
+use super::{Glue, Oracle, Sabotage, Weather, played};
+
+/// Seeds among which a defect must show.
+const SEEDS: u64 = 60;
+
+/// What the oracles say of a defect, seed by seed, until the expected one speaks.
+fn notices(sabotage: Sabotage, weather: Weather, oracle: Oracle) {
+    notices_by(Glue::SERVING, sabotage, weather, oracle);
+}
+
+/// The same, with actors that are wired otherwise.
+fn notices_by(glue: Glue, sabotage: Sabotage, weather: Weather, oracle: Oracle) {
+    let mut heard = Vec::new();
+    for seed in 0..SEEDS {
+        let sound = played(seed, weather, glue, None, false);
+        assert!(
+            sound.judge.violation().is_none(),
+            "seed {seed} is sound without the defect"
+        );
+        let world = played(seed, weather, glue, Some(sabotage), false);
+        let Some(violation) = world.judge.violation() else {
+            continue;
+        };
+        if violation.oracle == oracle {
+            return;
+        }
+        heard.push(violation.oracle);
+    }
+    panic!("{oracle:?} says nothing of {sabotage:?}; others did: {heard:?}");
+}
+
+#[test]
+fn two_replies_are_noticed() {
+    notices(Sabotage::AnswersStale, Weather::Storm, Oracle::OneReply);
+}
+
+#[test]
+fn no_reply_is_noticed() {
+    notices(Sabotage::ForgetsExpired, Weather::Storm, Oracle::OneReply);
+}
+
+#[test]
+fn a_ledger_that_keeps_is_noticed() {
+    notices(Sabotage::NeverSweeps, Weather::Calm, Oracle::LedgerEmpties);
+}
+
+#[test]
+fn a_run_without_end_is_noticed() {
+    notices(Sabotage::Spins, Weather::Calm, Oracle::Ends);
+}
+
+#[test]
+fn late_replies_are_noticed() {
+    notices(Sabotage::SweepsRarely, Weather::Storm, Oracle::InTime);
+}
+
+#[test]
+fn endless_attempts_are_noticed() {
+    // With as many as serve, hardly a request comes to its last.
+    let few = Glue {
+        max_attempts: 5,
+        ..Glue::SERVING
+    };
+    notices_by(few, Sabotage::EndlessAttempts, Weather::Storm, Oracle::Attempts);
+}
+
+#[test]
+fn a_request_under_two_plans_is_noticed() {
+    notices(Sabotage::RoutesByNewest, Weather::Storm, Oracle::AdmittedEpoch);
+}
+
+#[test]
+fn mixed_answers_are_noticed() {
+    notices(Sabotage::MixesAnswers, Weather::Calm, Oracle::OwnAnswer);
+}
+
+#[test]
+fn a_leaking_queue_is_noticed() {
+    notices(Sabotage::DropsFromQueue, Weather::Calm, Oracle::QueueKeeps);
+}
+
+#[test]
+fn an_overfull_queue_is_noticed() {
+    notices(Sabotage::OverfillsQueue, Weather::Storm, Oracle::QueueKeeps);
+}
+
+#[test]
+fn large_batches_are_noticed() {
+    notices(Sabotage::OversizedBatches, Weather::Storm, Oracle::BatchFits);
+}
+
+#[test]
+fn a_step_back_is_noticed() {
+    notices(Sabotage::AdoptsStale, Weather::Storm, Oracle::EpochsForward);
+}
+
+#[test]
+fn a_blind_write_is_noticed() {
+    notices(Sabotage::WritesBlindly, Weather::Storm, Oracle::StaleWrite);
+}
+
+#[test]
+fn load_counted_twice_is_noticed() {
+    notices(Sabotage::CountsTwice, Weather::Calm, Oracle::CountedOnce);
+}
+
+#[test]
+fn who_does_not_hear_is_noticed() {
+    notices(Sabotage::DeafToGears, Weather::Storm, Oracle::Converges);
+    notices(Sabotage::DeafToPlans, Weather::Storm, Oracle::Converges);
+}
+
+#[test]
+fn two_leaders_are_noticed() {
+    notices(Sabotage::EveryoneLeads, Weather::Calm, Oracle::OneLeader);
+}
+
+#[test]
+fn a_needless_attempt_is_noticed() {
+    notices(Sabotage::SendsTwice, Weather::Calm, Oracle::Calm);
+}
+
+#[test]
+fn a_secret_loss_is_noticed() {
+    notices(Sabotage::LosesSecretly, Weather::Calm, Oracle::Calm);
+}
+
+#[test]
+fn a_replica_that_hangs_is_noticed() {
+    notices(Sabotage::Hangs, Weather::Storm, Oracle::Recovers);
+}
+
+#[test]
+fn a_loss_that_nobody_hears_of_is_noticed() {
+    notices(Sabotage::IgnoresLosses, Weather::Crashes, Oracle::NothingLost);
+}

@@ -1,0 +1,173 @@
+//! Plans for the miniature: a cascade of two or three variants on the same replicas, in one to three gears. What differs from plan
+//! to plan is what a plan may change while requests are under way: wiring, bands, shares, backups and batching.
+
+use std::collections::BTreeMap;
+
+use kaskade_plans::{
+    confidence::{Calibration, Estimator},
+    plan::{
+        Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
+        Sharing, Stage, Target, Wiring,
+    },
+};
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
+use super::scenario::Scenario;
+
+/// Fixed and per-request time of a batch, microseconds, by variant.
+pub(crate) fn run_us(variant: &str, batch: usize) -> u64 {
+    let (base, each) = match variant {
+        "small" => (1_500, 300),
+        "middle" => (3_000, 500),
+        _ => (6_000, 800),
+    };
+    base + each * batch as u64
+}
+
+/// The variants of a scenario, smallest first.
+pub(crate) fn variants(scenario: &Scenario) -> &'static [&'static str] {
+    if scenario.skips {
+        &["small", "middle", "large"]
+    } else {
+        &["small", "large"]
+    }
+}
+
+/// Processes that host replicas: one of every variant each.
+pub(crate) fn hosts(scenario: &Scenario) -> impl Iterator<Item = usize> + Clone {
+    let near = scenario.near.then_some(0);
+    near.into_iter().chain(scenario.ingresses..scenario.processes())
+}
+
+pub(crate) fn replica_id(variant: &str, process: usize) -> String {
+    format!("{variant}-{process}")
+}
+
+/// Another plan.
+pub(crate) fn draw(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Plan {
+    let variants = variants(scenario);
+    let placement = hosts(scenario).flat_map(|process| {
+        variants.iter().map(move |variant| Replica {
+            id: replica_id(variant, process),
+            variant: (*variant).to_owned(),
+            worker: format!("w{process}"),
+            device: "cpu".to_owned(),
+            partition: None,
+        })
+    });
+    let gears = rng.random_range(1..=3_usize);
+    let mut from_qps = vec![0.0];
+    for _ in 1..gears {
+        from_qps.push(from_qps.last().copied().unwrap_or(0.0) + rng.random_range(30.0..120.0));
+    }
+    Plan {
+        version: PLAN_VERSION,
+        app: "a".to_owned(),
+        made_by: "protocol".to_owned(),
+        variants: variants
+            .iter()
+            .map(|name| PlannedVariant {
+                name: (*name).to_owned(),
+                calibration: Some(Calibration {
+                    estimator: Estimator::Given,
+                    temperature: 1.0,
+                }),
+            })
+            .collect(),
+        placement: placement.collect(),
+        sharing: Sharing::Concurrent,
+        dropping: Dropping::None,
+        slo: None,
+        gears: (0..gears)
+            .map(|index| Gear {
+                name: format!("g{index}"),
+                load: LoadRange {
+                    from_qps: from_qps[index],
+                    to_qps: from_qps.get(index + 1).copied(),
+                },
+                expected: None,
+                wiring: wiring(
+                    scenario,
+                    &variants[..variants.len().saturating_sub(index).max(1)],
+                    rng,
+                ),
+            })
+            .collect(),
+    }
+}
+
+/// A cascade of these variants; the higher the gear, the fewer of them.
+fn wiring(scenario: &Scenario, variants: &[&str], rng: &mut ChaCha8Rng) -> Wiring {
+    let stages = variants.iter().enumerate().map(|(index, variant)| {
+        let later = &variants[index + 1..];
+        Stage {
+            name: (*variant).to_owned(),
+            task: None,
+            variant: (*variant).to_owned(),
+            partition: None,
+            exit: exit(scenario, later, rng),
+            batching: batching(rng),
+            budget_us: None,
+            profiled: None,
+        }
+    });
+    let stages = stages.collect();
+    Wiring {
+        entry: edge(scenario, variants[0], rng),
+        ensemble: Vec::new(),
+        stages,
+    }
+}
+
+/// The surer, the nearer: the least sure skips to the last stage.
+fn exit(scenario: &Scenario, later: &[&str], rng: &mut ChaCha8Rng) -> Exit {
+    if later.is_empty() {
+        return Exit::Reply;
+    }
+    let step = rng.random_range(0.1..0.25);
+    let mut bands: Vec<Band> = later
+        .iter()
+        .rev()
+        .enumerate()
+        .map(|(index, stage)| Band {
+            from: step * index as f64,
+            to: Target::Stage(edge(scenario, stage, rng)),
+        })
+        .collect();
+    bands.push(Band {
+        from: step * later.len() as f64,
+        to: Target::Reply,
+    });
+    Exit::Bands { bands }
+}
+
+fn edge(scenario: &Scenario, stage: &str, rng: &mut ChaCha8Rng) -> Edge {
+    let mut edge = Edge::to(stage);
+    if rng.random_bool(0.5) {
+        return edge;
+    }
+    let replicas: Vec<String> = hosts(scenario)
+        .map(|process| replica_id(stage, process))
+        .collect();
+    let weights: Vec<f64> = replicas.iter().map(|_| rng.random_range(0.2..1.0)).collect();
+    let sum: f64 = weights.iter().sum();
+    let shares: BTreeMap<String, f64> = replicas
+        .iter()
+        .cloned()
+        .zip(weights.iter().map(|weight| weight / sum))
+        .collect();
+    edge.shares = shares;
+    if rng.random_bool(0.5) {
+        edge.backup = replicas;
+    }
+    edge
+}
+
+fn batching(rng: &mut ChaCha8Rng) -> Batching {
+    Batching {
+        min_queue: rng.random_range(1..=3),
+        max_batch: rng.random_range(4..=8),
+        max_wait_us: rng.random_range(500..4_000),
+    }
+}

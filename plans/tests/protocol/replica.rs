@@ -1,0 +1,322 @@
+//! A replica: its queue, its batches, and the router that stands beside it.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use kaskade_plans::{
+    batching::{BatchQueue, Next},
+    confidence::Scores,
+    plan::{Batching, Plan},
+    routing::{self, Route},
+    run_time::RunTimeEstimate,
+};
+
+use super::messages::{Delivery, Done, Name, Timer};
+use super::oracle::{Fault, Oracle};
+use super::plans;
+use super::sabotage::Sabotage;
+use super::scenario::HEAL_US;
+use super::world::World;
+
+/// One replica of one variant.
+pub(crate) struct Replica {
+    pub(crate) id: Name,
+    pub(crate) variant: &'static str,
+    pub(crate) queue: BatchQueue<Delivery>,
+    capacity: usize,
+    /// What the queue should hold.
+    held: BTreeSet<u64>,
+    learned: RunTimeEstimate,
+    running: Option<Running>,
+    /// Number of the timer that counts; earlier ones were cancelled.
+    wake: u64,
+    /// Deliveries that are not answered yet, and how many there may be.
+    unanswered: usize,
+    room: usize,
+    /// What it tells of its queue.
+    pub(crate) depth: usize,
+    /// As it was when the replica was loaded.
+    pub(crate) max_batch: u32,
+    /// The largest batch that the plan allows now.
+    allowed: usize,
+}
+
+struct Running {
+    batch: Vec<Delivery>,
+    started: u64,
+}
+
+impl Replica {
+    pub(crate) fn new(
+        variant: &'static str,
+        process: usize,
+        capacity: usize,
+        sabotage: Option<Sabotage>,
+    ) -> Self {
+        let batching = Batching::default();
+        let overfull = sabotage == Some(Sabotage::OverfillsQueue);
+        // Room for a full queue and the batch that runs.
+        let room = capacity + batching.max_batch as usize;
+        Self {
+            id: plans::replica_id(variant, process).into(),
+            variant,
+            queue: BatchQueue::new(batching, if overfull { 2 * capacity } else { capacity }),
+            capacity,
+            held: BTreeSet::new(),
+            learned: RunTimeEstimate::default(),
+            running: None,
+            wake: 0,
+            unanswered: 0,
+            room,
+            depth: 0,
+            max_batch: batching.max_batch,
+            allowed: batching.max_batch as usize,
+        }
+    }
+
+    pub(crate) fn take_room(&mut self) -> bool {
+        let free = self.unanswered < self.room;
+        self.unanswered += usize::from(free);
+        free
+    }
+
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.queue.is_empty() && self.running.is_none() && self.unanswered == 0
+    }
+
+    /// Takes what came out of the queue off the list of what it holds. False if it did not hold it.
+    fn released(&mut self, out: &[Delivery]) -> bool {
+        out.iter().all(|delivery| self.held.remove(&delivery.serial))
+    }
+}
+
+impl World {
+    fn replica(&mut self, of: usize, id: &str) -> Option<&mut Replica> {
+        self.processes[of].replicas.get_mut(id)
+    }
+
+    /// A delivery in the batcher's mailbox.
+    pub(crate) fn queue(&mut self, of: usize, id: &Name, delivery: Delivery) {
+        let now = self.now;
+        let drops = self.sabotage == Some(Sabotage::DropsFromQueue) && delivery.serial % 50 == 7;
+        let Some(replica) = self.replica(of, id) else {
+            return;
+        };
+        let (serial, deadline) = (delivery.serial, delivery.deadline);
+        if drops {
+            replica.held.insert(serial);
+        } else if let Err(refused) = replica.queue.push(delivery, now, deadline) {
+            replica.unanswered -= 1;
+            self.answer_fault(of, &refused.request, Fault::Overloaded);
+        } else {
+            replica.held.insert(serial);
+        }
+        self.pump(of, id);
+    }
+
+    /// Asks the policy what to do now, and does it.
+    fn pump(&mut self, of: usize, id: &Name) {
+        let now = self.now;
+        let Some(replica) = self.replica(of, id) else {
+            return;
+        };
+        let poll = replica.queue.poll(now, replica.running.is_none());
+        let known = replica.released(&poll.late);
+        replica.unanswered -= poll.late.len();
+        for late in &poll.late {
+            self.answer_fault(of, &late.request, Fault::Expired);
+        }
+        self.judge.demand(Oracle::QueueKeeps, known, || {
+            format!("{id} gives out as late what it does not hold")
+        });
+        match poll.next {
+            Next::Run(batch) => self.run_batch(of, id, batch),
+            Next::WaitUntil(at) => {
+                self.judge
+                    .demand(Oracle::QueueKeeps, at > now, || format!("{id} waits until now"));
+                let Some(replica) = self.replica(of, id) else {
+                    return;
+                };
+                replica.wake += 1;
+                let number = replica.wake;
+                let replica = Rc::clone(id);
+                self.timer(of, at - now, Timer::Wake { replica, number });
+            }
+            Next::Wait => {}
+        }
+        self.check_queue(of, id);
+    }
+
+    fn check_queue(&mut self, of: usize, id: &Name) {
+        let Some(replica) = self.replica(of, id) else {
+            return;
+        };
+        let (length, held, capacity) = (replica.queue.len(), replica.held.len(), replica.capacity);
+        replica.depth = length;
+        self.judge
+            .demand(Oracle::QueueKeeps, length == held && length <= capacity, || {
+                format!("{id} holds {length} requests, took {held} and has room for {capacity}")
+            });
+    }
+
+    fn run_batch(&mut self, of: usize, id: &Name, batch: Vec<Delivery>) {
+        let (now, size) = (self.now, batch.len());
+        let hangs = self.sabotage == Some(Sabotage::Hangs) && now >= HEAL_US && &**id == "small-2";
+        let Some(replica) = self.replica(of, id) else {
+            return;
+        };
+        let (known, allowed, idle) = (
+            replica.released(&batch),
+            replica.allowed,
+            replica.running.is_none(),
+        );
+        let run_us = plans::run_us(replica.variant, size);
+        replica.wake += 1;
+        replica.running = Some(Running { batch, started: now });
+        self.note(format_args!("{id} runs a batch of {size}"));
+        self.judge.demand(Oracle::QueueKeeps, known && idle, || {
+            format!("{id} runs what it does not hold, or two batches at once")
+        });
+        self.judge
+            .demand(Oracle::BatchFits, (1..=allowed).contains(&size), || {
+                format!("{id} runs a batch of {size}, the plan allows {allowed}")
+            });
+        if !hangs {
+            let replica = Rc::clone(id);
+            self.timer(of, run_us, Timer::BatchEnds { replica });
+        }
+    }
+
+    pub(crate) fn wake(&mut self, of: usize, id: &Name, number: u64) {
+        if self.replica(of, id).is_some_and(|replica| replica.wake == number) {
+            self.pump(of, id);
+        }
+    }
+
+    /// The model thread is done: the next batch may begin, and the router sends the results on their way.
+    pub(crate) fn batch_ends(&mut self, of: usize, id: &Name) {
+        let now = self.now;
+        let mixes = self.sabotage == Some(Sabotage::MixesAnswers);
+        let Some(replica) = self.replica(of, id) else {
+            return;
+        };
+        let Some(Running { mut batch, started }) = replica.running.take() else {
+            return;
+        };
+        replica.learned.observe(batch.len(), now - started);
+        replica.queue.set_expected_run(replica.learned.line());
+        self.pump(of, id);
+        if mixes {
+            mix_up(&mut batch);
+        }
+        for delivery in batch {
+            self.route(of, id, &delivery);
+            if let Some(replica) = self.replica(of, id) {
+                replica.unanswered -= 1;
+            }
+        }
+    }
+
+    fn route(&mut self, of: usize, id: &Name, delivery: &Delivery) {
+        let request = &delivery.request;
+        if self.chance(if self.now < HEAL_US {
+            self.scenario.model_fails
+        } else {
+            0.0
+        }) {
+            return self.answer_fault(of, request, Fault::ModelFailed);
+        }
+        // Retryable: this process may learn of the epoch in the meantime.
+        let Some(plan) = self.plan_at(of, request.epoch) else {
+            return self.answer_fault(of, request, Fault::Unavailable);
+        };
+        let (plan, epoch, gear) = if self.sabotage == Some(Sabotage::RoutesByNewest) {
+            let process = &self.processes[of];
+            let newest = process
+                .book
+                .current()
+                .map_or(plan, |(_, newest, _)| Rc::clone(newest));
+            (newest, process.epoch(), process.gear())
+        } else {
+            (plan, request.epoch, request.gear)
+        };
+        match way(&plan, gear, request.token, &request.stage) {
+            Err(fault) => self.answer_fault(of, request, fault),
+            Ok((Route::Forward(edge), _)) => {
+                let edge = edge.clone();
+                self.dispatch(of, id, &edge, request.clone(), delivery.deadline);
+            }
+            Ok((_, confidence)) => {
+                let done = Done {
+                    owner: request.owner,
+                    id: request.id,
+                    attempt: request.attempt,
+                    token: request.token,
+                    stage: Rc::clone(&request.stage),
+                    decided_by: (epoch, gear),
+                    confidence,
+                    result: Ok(()),
+                };
+                self.done(of, done);
+            }
+        }
+    }
+
+    /// The gear has shifted, or the plan has changed.
+    pub(crate) fn rebatch(&mut self, of: usize) {
+        let oversized = self.sabotage == Some(Sabotage::OversizedBatches);
+        let process = &mut self.processes[of];
+        let Some((_, plan, gear)) = process.book.current() else {
+            return;
+        };
+        let Some(gear) = plan.gears.get(gear as usize).cloned() else {
+            return;
+        };
+        let ids: Vec<Name> = process.replicas.keys().cloned().collect();
+        for id in ids {
+            let Some(replica) = self.replica(of, &id) else {
+                continue;
+            };
+            let Some(mut batching) = gear.batching(replica.variant) else {
+                continue;
+            };
+            replica.allowed = batching.max_batch as usize;
+            if oversized {
+                batching.max_batch *= 2;
+                batching.min_queue = batching.max_batch;
+            }
+            replica.queue.set_batching(batching);
+            self.pump(of, &id);
+        }
+    }
+}
+
+/// The way out of a stage for what its model made of a request: the same whoever runs it.
+fn way<'a>(plan: &'a Plan, gear: u32, token: usize, stage: &str) -> Result<(Route<'a>, f64), Fault> {
+    let gear = plan.gears.get(gear as usize).ok_or(Fault::Internal)?;
+    let stage = gear
+        .wiring
+        .stages
+        .iter()
+        .find(|known| known.name == stage)
+        .ok_or(Fault::Internal)?;
+    let variant = plan.variants.iter().find(|variant| variant.name == stage.variant);
+    let calibration = variant
+        .and_then(|variant| variant.calibration)
+        .ok_or(Fault::Internal)?;
+    let given = routing::draw(token as u64 * 31 + stage.variant.len() as u64);
+    let confidence = calibration
+        .confidence(&Scores::Given(given))
+        .map_err(|_| Fault::BadOutput)?;
+    let route = routing::route(&stage.exit, Some(confidence)).map_err(|_| Fault::Internal)?;
+    Ok((route, confidence))
+}
+
+/// Gives every request the answer of its neighbour.
+fn mix_up(batch: &mut [Delivery]) {
+    let mut tokens: Vec<usize> = batch.iter().map(|delivery| delivery.request.token).collect();
+    tokens.rotate_left(1);
+    for (delivery, token) in batch.iter_mut().zip(tokens) {
+        delivery.request.token = token;
+    }
+}

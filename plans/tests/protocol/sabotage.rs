@@ -1,0 +1,48 @@
+//! Defects on purpose: an oracle that cannot be made to speak proves nothing by its silence.
+
+/// What is broken in the miniature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sabotage {
+    /// The ingress replies to answers that the ledger calls stale.
+    AnswersStale,
+    /// The ingress throws away what expired.
+    ForgetsExpired,
+    /// The ingress hardly ever sweeps.
+    SweepsRarely,
+    /// The ledger allows any number of attempts.
+    EndlessAttempts,
+    /// The ingress takes requests that it never sends, nor sweeps.
+    NeverSweeps,
+    /// The ingress sweeps and sweeps.
+    Spins,
+    /// The router goes by the running plan instead of the request's.
+    RoutesByNewest,
+    /// The replica returns the answers of a batch in the wrong order.
+    MixesAnswers,
+    /// The queue forgets a request now and then.
+    DropsFromQueue,
+    /// The queue takes more than it should.
+    OverfillsQueue,
+    /// Batches are twice as large as the plan says.
+    OversizedBatches,
+    /// Whatever the store says last is adopted.
+    AdoptsStale,
+    /// The store writes without comparing.
+    WritesBlindly,
+    /// Arrivals that other ingresses tell of are counted again.
+    CountsTwice,
+    /// One process does not hear of gears.
+    DeafToGears,
+    /// One process does not hear of plans.
+    DeafToPlans,
+    /// Every ingress believes that it leads.
+    EveryoneLeads,
+    /// The healthy network loses a message now and then.
+    LosesSecretly,
+    /// Every request is sent to its first stage twice, as two attempts.
+    SendsTwice,
+    /// One replica beats, takes requests and never ends a batch, also after the faults.
+    Hangs,
+    /// The ingress does not hear who fell silent.
+    IgnoresLosses,
+}

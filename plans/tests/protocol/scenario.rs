@@ -1,0 +1,220 @@
+//! What a seed stands for: who takes part, what is done to them, and when.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// How often expiries and resends are looked for, microseconds, as the ingress does.
+pub(crate) const SWEEP_US: u64 = 5_000;
+/// How often silence is looked for, microseconds, as the watcher does.
+pub(crate) const LOOK_US: u64 = 50_000;
+/// From here on nothing is lost, late, doubled or dead.
+pub(crate) const HEAL_US: u64 = 2_000_000;
+/// Planners write no more. Late enough that the last plan meets a healthy network, so that it must reach everybody.
+pub(crate) const LAST_PLAN_US: u64 = 2_600_000;
+/// From here on what the faults left behind is gone: late messages have come, budgets have ended, silence has been noticed, and
+/// the leader has said its gear again.
+pub(crate) const SETTLED_US: u64 = 4_500_000;
+/// The last request.
+pub(crate) const LAST_REQUEST_US: u64 = 5_500_000;
+/// No timer begins anew, apart from sweeps of ledgers that hold something.
+pub(crate) const STOP_US: u64 = 7_000_000;
+
+/// What may go wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weather {
+    /// Nothing.
+    Calm,
+    /// Workers die in mid-batch and come back, never two at once; the network is perfect and the plan stays.
+    Crashes,
+    /// Everything that the scenario draws.
+    Storm,
+}
+
+/// What the network does to messages.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Network {
+    /// Probability that a message is lost.
+    pub(crate) loss: f64,
+    /// Probability that it comes twice.
+    pub(crate) twice: f64,
+    /// Probability that it is held up, by up to [`Network::held_up_us`].
+    pub(crate) slow: f64,
+    pub(crate) held_up_us: u64,
+    /// Whether messages of one sender may overtake each other.
+    pub(crate) reorders: bool,
+}
+
+/// A network that does what it should.
+pub(crate) const PERFECT: Network = Network {
+    loss: 0.0,
+    twice: 0.0,
+    slow: 0.0,
+    held_up_us: 0,
+    reorders: false,
+};
+
+/// What is done to a process, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blow {
+    /// It dies, and comes back without memory.
+    Crash,
+    /// It stops and goes on where it was, as under SIGSTOP.
+    Pause,
+    /// Nothing reaches it and nothing that it says reaches anybody; the broker has not noticed.
+    Cut,
+}
+
+/// A blow, its victim and its time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Strike {
+    pub(crate) at: u64,
+    pub(crate) process: usize,
+    pub(crate) blow: Blow,
+    pub(crate) for_us: u64,
+}
+
+/// What the wire and the configuration leave open, and a run may choose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Glue {
+    /// Whether a notice that nobody listens says which attempt it is about. Its subject is `done.<ingress>.<id>`, so it does not.
+    pub(crate) notices_name_attempts: bool,
+    /// Whether a heartbeat says which life of its process it is from. It does, by its number, which begins again.
+    pub(crate) beats_name_lives: bool,
+    /// Attempts per request, the first included.
+    pub(crate) max_attempts: u32,
+}
+
+impl Glue {
+    /// As the actors have it.
+    pub(crate) const SERVING: Self = Self {
+        notices_name_attempts: false,
+        beats_name_lives: true,
+        max_attempts: 16,
+    };
+    /// All told.
+    pub(crate) const TELLING: Self = Self {
+        notices_name_attempts: true,
+        beats_name_lives: true,
+        max_attempts: 16,
+    };
+}
+
+/// Everything that is fixed before a run begins.
+#[derive(Debug, Clone)]
+pub(crate) struct Scenario {
+    pub(crate) seed: u64,
+    pub(crate) weather: Weather,
+    pub(crate) glue: Glue,
+    pub(crate) network: Network,
+    /// Processes with an ingress come first, then those with nothing but a worker.
+    pub(crate) ingresses: usize,
+    pub(crate) workers: usize,
+    /// Whether the first ingress has replicas in its own process.
+    pub(crate) near: bool,
+    /// Whether there is a third variant between the smallest and the largest.
+    pub(crate) skips: bool,
+    pub(crate) planners: usize,
+    pub(crate) capacity: usize,
+    /// Mean requests per second, apart from a surge.
+    pub(crate) qps: f64,
+    pub(crate) surge: f64,
+    pub(crate) budget_us: (u64, u64),
+    /// Probability that a batch's request makes the model fail.
+    pub(crate) model_fails: f64,
+    /// Probability that a timer comes late, and by how much at most.
+    pub(crate) late: f64,
+    pub(crate) late_us: u64,
+    pub(crate) strikes: Vec<Strike>,
+}
+
+impl Scenario {
+    /// The scenario of that seed.
+    pub(crate) fn of(seed: u64, weather: Weather, glue: Glue) -> Self {
+        // A generator of its own: what a run draws later does not depend on how much was drawn here.
+        let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x5ce_a210);
+        let rng = &mut rng;
+        let ingresses = rng.random_range(1..=2);
+        let mut scenario = Self {
+            seed,
+            weather,
+            glue,
+            network: PERFECT,
+            ingresses,
+            workers: rng.random_range(2..=3),
+            near: rng.random_bool(0.4),
+            skips: rng.random_bool(0.5),
+            planners: rng.random_range(0..=2),
+            capacity: rng.random_range(48..=96),
+            qps: rng.random_range(30.0..110.0),
+            surge: rng.random_range(1.0..2.0),
+            budget_us: (400_000, 1_500_000),
+            model_fails: 0.0,
+            late: 0.0,
+            late_us: 0,
+            strikes: Vec::new(),
+        };
+        match weather {
+            Weather::Calm => {}
+            Weather::Crashes => scenario.crashes(rng),
+            Weather::Storm => scenario.storm(rng),
+        }
+        scenario
+    }
+
+    pub(crate) fn processes(&self) -> usize {
+        self.ingresses + self.workers
+    }
+
+    /// One worker after the other, each back and heard again before the next goes; budgets that outlast all of it.
+    fn crashes(&mut self, rng: &mut ChaCha8Rng) {
+        self.planners = 0;
+        self.budget_us = (2_500_000, 3_500_000);
+        let mut at = rng.random_range(300_000..700_000);
+        while at < 1_400_000 {
+            let strike = Strike {
+                at,
+                process: rng.random_range(self.ingresses..self.processes()),
+                blow: Blow::Crash,
+                for_us: rng.random_range(20_000..500_000),
+            };
+            at = strike.at + strike.for_us + rng.random_range(500_000..700_000);
+            self.strikes.push(strike);
+        }
+    }
+
+    /// Each kind of fault is there in about half of the scenarios, so that many have few kinds.
+    fn storm(&mut self, rng: &mut ChaCha8Rng) {
+        self.network = Network {
+            loss: some(rng, 0.15),
+            twice: some(rng, 0.15),
+            slow: some(rng, 0.2),
+            held_up_us: rng.random_range(10_000..600_000),
+            reorders: rng.random_bool(0.5),
+        };
+        self.capacity = rng.random_range(24..=64);
+        self.surge = rng.random_range(1.0..6.0);
+        self.budget_us = (rng.random_range(20_000..200_000), 1_500_000);
+        self.model_fails = some(rng, 0.03);
+        self.late = some(rng, 0.1);
+        self.late_us = rng.random_range(1_000..700_000);
+        for _ in 0..rng.random_range(0..6) {
+            let blow = [Blow::Crash, Blow::Pause, Blow::Cut][rng.random_range(0..3)];
+            let at = rng.random_range(100_000..HEAL_US - 50_000);
+            let most = (HEAL_US - at).min(1_500_000);
+            self.strikes.push(Strike {
+                at,
+                process: rng.random_range(0..self.processes()),
+                blow,
+                for_us: rng.random_range(10_000..most),
+            });
+        }
+    }
+}
+
+fn some(rng: &mut ChaCha8Rng, most: f64) -> f64 {
+    if rng.random_bool(0.5) {
+        rng.random_range(0.0..most)
+    } else {
+        0.0
+    }
+}
