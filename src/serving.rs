@@ -8,12 +8,13 @@ use anyhow::Context as _;
 use async_nats::HeaderMap;
 use kaskade::App;
 use kaskade::actors::bus::{Bus, BusConfig};
+use kaskade::actors::client::Accepted;
 use kaskade::actors::ingress::IngressConfig;
 use kaskade::actors::node::{Node, NodeConfig};
 use kaskade::actors::store::StoreError;
 use kaskade::actors::wire::{InferReply, InferRequest};
 use kaskade::actors::worker::WorkerConfig;
-use kaskade::actors::{Client, Fault, subjects};
+use kaskade::actors::{Client, Fault, headers, subjects};
 use kaskade::models::{Inputs, PowerMeter, device};
 use kaskade::plans::plan::Plan;
 
@@ -102,6 +103,7 @@ pub(crate) fn start(
         max_in_flight: size(app.ingress.max_in_flight),
         default_budget: app.ingress.default_budget.duration(),
         max_budget: app.ingress.max_budget.duration(),
+        durable: app.durable.as_ref().map(Into::into),
         ..IngressConfig::default()
     };
     let worker = WorkerConfig {
@@ -158,6 +160,7 @@ pub(crate) struct Asker {
     bus: Bus,
     client: Client,
     budget: Duration,
+    durable: bool,
 }
 
 impl Asker {
@@ -172,7 +175,16 @@ impl Asker {
             client: Client::new(&bus, app),
             bus,
             budget,
+            durable: false,
         })
+    }
+
+    /// The same, with every question submitted to be kept until it is answered.
+    pub(crate) fn durably(self) -> Self {
+        Self {
+            durable: true,
+            ..self
+        }
     }
 
     /// Closes the connection. What is still asked fails.
@@ -185,7 +197,39 @@ impl Asker {
     /// # Errors
     /// The app's own fault, or that nobody answered.
     pub(crate) async fn ask(&self, inputs: Inputs) -> Result<InferReply, Fault> {
-        self.client.infer(inputs, self.budget).await
+        if !self.durable {
+            return self.client.infer(inputs, self.budget).await;
+        }
+        let (request, headers) = self.submission(inputs, None);
+        self.client.submit_and_wait(&request, headers, self.budget).await
+    }
+
+    /// Submits, to be answered once whatever is lost meanwhile.
+    ///
+    /// # Errors
+    /// What the app or the stream says.
+    pub(crate) async fn submit(&self, inputs: Inputs, id: Option<&str>) -> Result<Accepted, Fault> {
+        let (request, headers) = self.submission(inputs, id);
+        self.client.submit(&request, headers).await
+    }
+
+    fn submission(&self, inputs: Inputs, id: Option<&str>) -> (InferRequest, HeaderMap) {
+        let request = InferRequest {
+            inputs,
+            id: id.map(ToOwned::to_owned),
+            ..InferRequest::default()
+        };
+        let mut headers = HeaderMap::new();
+        headers::put_budget(&mut headers, self.budget);
+        (request, headers)
+    }
+
+    /// The result of a durable request, waited for at most so long.
+    ///
+    /// # Errors
+    /// The request's own fault, or that it has no result yet.
+    pub(crate) async fn wait_for(&self, id: &str, patience: Duration) -> Result<InferReply, Fault> {
+        self.client.wait_for(id, patience).await
     }
 
     /// The same, with what is new of the answer each time while it is made.

@@ -80,6 +80,8 @@ const MAY: [(&str, &[&str], &[&str]); 6] = [
             "gear",
             "event.load",
             "event.energy",
+            "result.x",
+            "dead.x",
             "_INBOX.UX.1",
         ],
         &[
@@ -111,13 +113,20 @@ const MAY: [(&str, &[&str], &[&str]); 6] = [
     (
         "observer",
         &[],
-        &["beat.w", "gear", "event.load", "event.planner", "event.energy"],
+        &[
+            "beat.w",
+            "gear",
+            "event.load",
+            "event.planner",
+            "event.energy",
+            "dead.x",
+        ],
     ),
     ("mine", &["done.i.1"], &["stage.digits-tiny"]),
 ];
 
 /// Every kind of subject there is; without a dollar or an underscore it is one of the app's.
-const SUBJECTS: [&str; 22] = [
+const SUBJECTS: [&str; 25] = [
     "infer",
     "submit",
     "cancel",
@@ -131,6 +140,9 @@ const SUBJECTS: [&str; 22] = [
     "event.load",
     "event.planner",
     "event.energy",
+    "result.x",
+    "dead.x",
+    "$JS.API.STREAM.DELETE.kaskade-digits-submit",
     "$KV.kaskade-digits.plan",
     "$KV.kaskade-other.plan",
     "$JS.API.STREAM.DELETE.KV_kaskade-digits",
@@ -187,12 +199,17 @@ async fn every_role_does_its_part_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let server = secured(folder, &["--actor", "mine=digits-tiny"]);
-    let (app, url) = (quick_app(folder, ""), server.url());
+    let (app, url) = (quick_app(folder, "[durable]"), server.url());
     let processes = serve(&app, &url, folder, &[]);
 
     let client = seed(folder, "client");
     let ask = ["infer", "--app", &app, "--nats", &url, "--index", "1"];
     let (code, text) = said(&[&ask[..], &["--nkey", &client]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    let submit = [
+        "submit", "--app", &app, "--nats", &url, "--index", "1", "--id", "mine", "--wait", "20s",
+    ];
+    let (code, text) = said(&[&submit[..], &["--nkey", &client]].concat());
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = said(&ask);
     assert_eq!(code, Some(1), "nobody in particular is let in");

@@ -10,6 +10,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -49,8 +50,15 @@ fn app(folder: &Path, edit: impl FnOnce(String) -> String) -> String {
     path.display().to_string()
 }
 
+/// Held by whoever serves under load, or measures: each needs the cores, and a plan is no good for half of them.
+fn alone() -> MutexGuard<'static, ()> {
+    static CORES: Mutex<()> = Mutex::new(());
+    CORES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn it_is_measured_end_to_end() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("pipeline.json").display().to_string();
     // A fiftieth of a core would make it long, and say the same.
@@ -88,6 +96,7 @@ fn it_is_measured_end_to_end() {
 
 #[test]
 fn it_is_planned_while_it_serves() {
+    let _alone = alone();
     let app = format!("{FOLDER}/app.toml");
     let load = ["--rate", "20", "--duration", "6s", "--budget", "5s", "--json"];
     let report = json(&command(&["bench", "--app", &app]).args(load).output().unwrap());
@@ -110,6 +119,7 @@ fn it_is_planned_while_it_serves() {
 
 #[test]
 fn its_plan_is_made_of_what_was_measured() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("plan.json").display().to_string();
     let app = format!("{FOLDER}/app.toml");
@@ -199,6 +209,7 @@ fn another_plan(nats: &str) {
 
 #[test]
 fn a_worker_killed_while_its_variants_change_costs_no_reply() {
+    let _alone = alone();
     let nats = NatsServer::start(NatsOptions::jetstream());
     let folder = tempfile::tempdir().unwrap();
     let two = "[[workers]]\nname = \"far\"\nreplicas = 5\n\n[[workers]]\nname = \"local\"\nreplicas = 5\n";

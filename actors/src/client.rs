@@ -1,5 +1,7 @@
 //! A client: publishes a request, gets its one reply.
 
+mod durable;
+
 use std::time::Duration;
 
 use async_nats::{HeaderMap, RequestErrorKind, StatusCode, Subject};
@@ -15,6 +17,8 @@ use crate::{
     subjects::App,
     wire::{self, InferReply, InferRequest, Message as _},
 };
+
+pub use durable::Accepted;
 
 /// How much longer than its budget a client waits for the reply: the way back.
 const WAY_BACK: Duration = Duration::from_millis(500);

@@ -127,6 +127,13 @@ impl Delivery {
         });
     }
 
+    /// Whether the request would be passed on to nobody, for all that is known here. A branch of a pipeline is passed on all the same:
+    /// its inputs are nowhere else.
+    pub(crate) fn leads_nowhere(&self, adopted: &Adopted, edge: &Edge) -> bool {
+        let gone = |duty: &Duty| duty.exchange.seems_gone(adopted, edge, self.request.gear);
+        self.request.branch.is_root() && self.duty.as_ref().is_some_and(gone)
+    }
+
     /// Passes the request on: no answer is owed any more, the next stage owes it. `inputs` replaces what it was asked.
     pub(crate) fn forward(mut self, adopted: &Adopted, edge: &Edge, inputs: Option<Vec<Tensor>>) {
         let Some(duty) = self.duty.take() else { return };

@@ -268,6 +268,10 @@ impl Exchange {
             self.hand_over(&replica, request, deadline, trace);
             return Some(replica.id);
         }
+        if let Some(one) = self.past_the_silent(from, adopted, edge, request.gear) {
+            self.to_replica(adopted, edge, &one, request, deadline, trace);
+            return Some(one);
+        }
         let payload = match self.0.post.written(&request) {
             Ok(payload) => payload,
             Err(fault) => {
@@ -286,6 +290,31 @@ impl Exchange {
             None => self.refuse(request, self.0.post.too_large::<StageRequest>(payload.len())),
         }
         one
+    }
+
+    /// A replica to name instead of the queue group, where one of a stage's has fallen silent ([`routing::past_the_silent`]).
+    fn past_the_silent(&self, from: &str, adopted: &Adopted, edge: &Edge, gear: u32) -> Option<String> {
+        if !self.liveness(|liveness| liveness.any_lost()) {
+            return None;
+        }
+        let stage = adopted.stage(gear, &edge.stage)?;
+        let placed = adopted.plan.placement.iter();
+        let members = placed
+            .filter(|replica| stage.is_run_by(replica))
+            .map(|replica| replica.id.as_str());
+        let silent = |id: &str| self.liveness(|liveness| liveness.lost(id));
+        let one = routing::past_the_silent(members, silent, |id| self.reachable(id), self.draw(from));
+        one.map(ToOwned::to_owned)
+    }
+
+    /// Whether, for all that is known here, nobody serves what an edge leads to. Then the broker must be asked by the ingress that owns
+    /// the request: it says "nobody" to the connection that asks and that listens for the answer, and to no other.
+    pub(crate) fn seems_gone(&self, adopted: &Adopted, edge: &Edge, gear: u32) -> bool {
+        let Some(stage) = adopted.stage(gear, &edge.stage) else {
+            return false;
+        };
+        let mut placed = adopted.plan.placement.iter();
+        !placed.any(|replica| adopted.serves(gear, stage, replica) && self.reachable(&replica.id))
     }
 
     /// A replica of the plan that serves the stage an edge names. Actors that the plan does not place are not asked: they need not

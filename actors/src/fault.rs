@@ -120,6 +120,13 @@ Send it again when the load is lower, add workers, or plan with a looser latency
         "Somebody published the request's id (`Kaskade-Request-Id`) to the app's `cancel` subject before an answer was there. A language \
 model stops at its next token; other models finish the batch they are in, and the result is thrown away.\n\
 Nothing is to be done; give requests ids of their own if it was another client's cancellation that hit this one."
+    ReplicasLost "KSK0020" 503 true "Every replica that had it was lost."
+        "The request was tried on one replica after the other, and each was gone before it answered, until no attempt was left. That is bad \
+luck where replicas are being killed or moved; otherwise suspect the request: an input that makes a process run out of memory does this.\n\
+Look at the workers' logs around that time; try the input alone with `kaskade infer`."
+    NotDurable "KSK0021" 501 false "This app takes no durable requests."
+        "Somebody published to the app's `submit` subject, and the app is not configured to keep requests.\n\
+Add a table `[durable]` to the app's file and serve it on a nats-server with JetStream, or use `infer`."
 }
 
 impl Code {
@@ -257,7 +264,7 @@ mod tests {
         assert!(ids.is_sorted());
         for code in Code::ALL {
             assert_eq!(Code::from_id(code.id()), Some(*code));
-            assert!([400, 404, 413, 422, 429, 499, 500, 503, 504].contains(&code.status()));
+            assert!([400, 404, 413, 422, 429, 499, 500, 501, 503, 504].contains(&code.status()));
             assert!(code.explain().contains('\n'), "{code} says no cause and remedy");
         }
     }

@@ -6,7 +6,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use async_nats::{HeaderMap, HeaderName, HeaderValue};
+use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
 
 use crate::fault::{Code, Fault};
 use crate::ids;
@@ -32,6 +32,12 @@ pub static FAULT_CODE: HeaderName = HeaderName::from_static("Kaskade-Fault");
 
 /// Which part of a message this is, where the broker does not carry it whole ([`crate::wire::chunks`]).
 pub static CHUNK: HeaderName = HeaderName::from_static("Kaskade-Chunk");
+
+/// Where a durable request's result is sent as well, as soon as it is kept.
+pub static PUSH: HeaderName = HeaderName::from_static("Kaskade-Push");
+
+/// How often a durable request was delivered before it was given up.
+pub static DELIVERIES: HeaderName = HeaderName::from_static("Kaskade-Deliveries");
 
 /// Longest request id, bytes.
 pub const MAX_REQUEST_ID: usize = 128;
@@ -115,6 +121,27 @@ pub fn for_body(content_type: ContentType) -> HeaderMap {
 /// The headers of a reply that is a fault, as NATS service clients look for them.
 pub fn for_fault(content_type: ContentType, fault: &Fault) -> HeaderMap {
     let mut headers = for_body(content_type);
+    put_fault(&mut headers, fault);
+    headers
+}
+
+/// The headers of a durable request that was given up after so many deliveries: its own, without those that speak to the stream it
+/// came from, and the reason.
+pub fn for_dead_letter(submitted: &HeaderMap, fault: &Fault, deliveries: u32) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, values) in submitted.iter() {
+        if !AsRef::<str>::as_ref(name).starts_with("Nats-") {
+            for value in values {
+                headers.append(name.clone(), value.clone());
+            }
+        }
+    }
+    put_fault(&mut headers, fault);
+    headers.insert(DELIVERIES.clone(), HeaderValue::from(u64::from(deliveries)));
+    headers
+}
+
+fn put_fault(headers: &mut HeaderMap, fault: &Fault) {
     let text = fault
         .message
         .chars()
@@ -127,7 +154,19 @@ pub fn for_fault(content_type: ContentType, fault: &Fault) -> HeaderMap {
     headers.insert(SERVICE_ERROR.clone(), text);
     headers.insert(SERVICE_ERROR_CODE.clone(), HeaderValue::from(fault.code.status()));
     headers.insert(FAULT_CODE.clone(), fault.code.id());
+}
+
+/// Where a durable request's result is to be sent as well.
+pub fn push(headers: &HeaderMap) -> Option<Subject> {
     headers
+        .get(PUSH.clone())
+        .map(|subject| Subject::from(subject.as_str()))
+        .filter(Subject::is_valid)
+}
+
+/// Says where a durable request's result is to be sent as well.
+pub fn put_push(headers: &mut HeaderMap, subject: &Subject) {
+    headers.insert(PUSH.clone(), subject.as_str());
 }
 
 /// The fault that the headers of a reply speak of; `None` for a good reply. Also understands replies of services that

@@ -46,6 +46,7 @@ pub mod clock;
 pub mod delivery;
 pub mod device;
 pub mod discovery;
+pub mod durable;
 pub mod exchange;
 pub mod fault;
 mod fork;

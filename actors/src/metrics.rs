@@ -38,6 +38,12 @@ pub const RETRIED: &str = "kaskade_retried_attempts_total";
 pub const STALE: &str = "kaskade_stale_answers_total";
 /// Deliveries refused by a full replica queue.
 pub const QUEUE_FULL: &str = "kaskade_queue_full_refusals_total";
+/// Results of durable requests that were kept.
+pub const KEPT: &str = "kaskade_durable_results_total";
+/// Deliveries of durable requests that were handed back, to be tried again.
+pub const REDELIVERED: &str = "kaskade_durable_redeliveries_total";
+/// Durable requests that were given up.
+pub const DEAD: &str = "kaskade_durable_dead_letters_total";
 /// Gear shifts that this process followed.
 pub const SHIFTS: &str = "kaskade_gear_shifts_total";
 /// Requests run, by variant.
@@ -87,6 +93,9 @@ pub struct Metrics {
     retried: AtomicU64,
     stale: AtomicU64,
     queue_full: AtomicU64,
+    kept: AtomicU64,
+    redelivered: AtomicU64,
+    dead: AtomicU64,
     processing_us: AtomicU64,
     faults: DashMap<Code, u64>,
     last_fault: Mutex<Option<Fault>>,
@@ -174,6 +183,12 @@ pub struct Reading {
     pub stale: u64,
     /// [`QUEUE_FULL`].
     pub queue_full: u64,
+    /// [`KEPT`].
+    pub kept: u64,
+    /// [`REDELIVERED`].
+    pub redelivered: u64,
+    /// [`DEAD`].
+    pub dead: u64,
     /// [`FAULTS`], by code.
     pub faults: BTreeMap<String, u64>,
     /// [`VARIANT_REQUESTS`], [`VARIANT_BATCHES`] and [`VARIANT_BUSY`], by variant.
@@ -193,6 +208,18 @@ impl Metrics {
     /// Requests that came so far.
     pub(crate) fn arrivals(&self) -> u64 {
         self.arrived.load(Relaxed)
+    }
+
+    pub(crate) fn kept(&self) {
+        self.kept.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn redelivered(&self) {
+        self.redelivered.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn died(&self) {
+        self.dead.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn shifted(&self) {
@@ -295,6 +322,9 @@ impl Metrics {
             retried: self.retried.load(Relaxed),
             stale: self.stale.load(Relaxed),
             queue_full: self.queue_full.load(Relaxed),
+            kept: self.kept.load(Relaxed),
+            redelivered: self.redelivered.load(Relaxed),
+            dead: self.dead.load(Relaxed),
             faults: self
                 .faults
                 .iter()

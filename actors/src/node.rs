@@ -17,6 +17,7 @@ use crate::{
     bus::{Bus, BusConfig, BusError},
     clock::Clock,
     discovery::{self, Announcement},
+    durable::{self, Counter, DurableError},
     exchange::Exchange,
     ingress::{self, GiveUp, Ingress, IngressConfig},
     meter::{EnergyReport, Meter, ReadEnergy},
@@ -64,6 +65,9 @@ pub enum NodeError {
     /// The plan store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Durable requests cannot be taken.
+    #[error(transparent)]
+    Durable(#[from] DurableError),
     /// The plan is not served.
     #[error(transparent)]
     Plan(#[from] AdoptError),
@@ -210,6 +214,30 @@ async fn run(
     }
 }
 
+/// An ingress with its doors open.
+struct OpenDoors {
+    ingress: Addr<Ingress>,
+    /// Permits for requests in flight, and how many there are in all.
+    room: Arc<Semaphore>,
+    capacity: usize,
+    /// The same for durable requests.
+    durable: Option<Counter>,
+    announced: Announcement,
+}
+
+impl OpenDoors {
+    /// Whether everything that was accepted has its reply.
+    fn quiet(&self) -> bool {
+        self.room.available_permits() == self.capacity && self.settled()
+    }
+
+    /// Whether every durable request has been settled or handed back.
+    fn settled(&self) -> bool {
+        let durable = self.durable.as_ref();
+        durable.is_none_or(|durable| durable.room.available_permits() == durable.capacity)
+    }
+}
+
 /// The actors of a node.
 struct Parts {
     bus: Bus,
@@ -217,7 +245,7 @@ struct Parts {
     book: PlanBook,
     metrics: Arc<Metrics>,
     exchange: Exchange,
-    ingress: Option<(Addr<Ingress>, Arc<Semaphore>, usize, Announcement)>,
+    doors: Option<OpenDoors>,
     worker: Option<Addr<Worker>>,
     close: watch::Sender<bool>,
 }
@@ -246,32 +274,8 @@ async fn assemble(
         }
         None => (None, None),
     };
-    let ingress = match config.ingress {
-        Some(limits) => {
-            let id = discovery::instance_id();
-            let ingress = Ingress::new(
-                &id,
-                limits.clone(),
-                book.clone(),
-                exchange.clone(),
-                Arc::clone(&metrics),
-                bus.max_payload(),
-            )
-            .start();
-            let door =
-                ingress::open(&bus, &exchange, &ingress, &id, &limits, metrics.clone(), closed).await?;
-            let shifter = Shifter::new(
-                &id,
-                limits.shift,
-                limits.drift,
-                book.clone(),
-                exchange.clone(),
-                Arc::clone(&metrics),
-            );
-            shifter.listen(&bus).await?;
-            let announced = discovery::announce(&bus, &app, &id, metrics.clone()).await?;
-            Some((ingress, door.room, limits.max_in_flight, announced))
-        }
+    let doors = match config.ingress {
+        Some(limits) => Some(open_doors(limits, &bus, &book, &exchange, &metrics, closed).await?),
         None => None,
     };
     if let Some(planner) = config.planner {
@@ -285,12 +289,12 @@ async fn assemble(
     watcher::watch(
         &bus,
         &exchange,
-        ingress.as_ref().map(|(ingress, ..)| ingress.clone().recipient()),
+        doors.as_ref().map(|doors| doors.ingress.clone().recipient()),
     )
     .await?;
-    let doors = ingress.as_ref().map(|(_, room, capacity, _)| Doors {
-        room: Arc::clone(room),
-        capacity: *capacity,
+    let seen = doors.as_ref().map(|doors| Doors {
+        room: Arc::clone(&doors.room),
+        capacity: doors.capacity,
     });
     let vitals = Vitals::new(
         &bus,
@@ -298,7 +302,7 @@ async fn assemble(
         book.clone(),
         Arc::clone(&metrics),
         stopped,
-        doors,
+        seen,
         worker_vitals,
     );
     let up = Up {
@@ -316,12 +320,62 @@ async fn assemble(
             book,
             metrics,
             exchange,
-            ingress,
+            doors,
             worker,
             close,
         },
         up,
     ))
+}
+
+/// Starts the ingress, opens its doors, and tells the world.
+async fn open_doors(
+    limits: IngressConfig,
+    bus: &Bus,
+    book: &PlanBook,
+    exchange: &Exchange,
+    metrics: &Arc<Metrics>,
+    closed: watch::Receiver<bool>,
+) -> Result<OpenDoors, NodeError> {
+    let id = discovery::instance_id();
+    let ingress = Ingress::new(
+        &id,
+        limits.clone(),
+        book.clone(),
+        exchange.clone(),
+        Arc::clone(metrics),
+        bus.max_payload(),
+    )
+    .start();
+    let door = ingress::open(
+        bus,
+        exchange,
+        &ingress,
+        &id,
+        &limits,
+        metrics.clone(),
+        closed.clone(),
+    )
+    .await?;
+    let submitted = ingress.clone().recipient();
+    let durable = durable::open(bus, exchange, submitted, limits.durable, metrics.clone(), closed).await?;
+    let shifter = Shifter::new(
+        &id,
+        limits.shift,
+        limits.drift,
+        book.clone(),
+        exchange.clone(),
+        Arc::clone(metrics),
+    );
+    shifter.listen(bus).await?;
+    let announced = discovery::announce(bus, exchange.app(), &id, metrics.clone()).await?;
+    Ok(OpenDoors {
+        ingress,
+        room: door.room,
+        capacity: limits.max_in_flight,
+        durable,
+        announced,
+    })
 }
 
 /// Starts the worker, and waits until it has loaded what the first plan gives it.
@@ -431,22 +485,27 @@ impl Parts {
     async fn drain(self, grace: Duration) {
         let end = tokio::time::Instant::now() + grace;
         self.close.send_replace(true);
-        if let Some((_, room, all, announced)) = &self.ingress {
-            announced.withdraw();
-            until(end, || room.available_permits() == *all).await;
+        if let Some(doors) = &self.doors {
+            doors.announced.withdraw();
+            until(end, || doors.quiet()).await;
         }
         if let Some(worker) = &self.worker
             && let Ok(draining) = worker.send(Leave).await
         {
             until(end, || draining.done()).await;
         }
-        if let Some((ingress, ..)) = &self.ingress {
-            let _ = ingress.send(GiveUp).await;
+        if let Some(doors) = &self.doors {
+            let _ = doors.ingress.send(GiveUp).await;
+            // Handing back is a message each; without it another ingress would wait for the silence to be long enough.
+            until(tokio::time::Instant::now() + HANDING_BACK, || doors.settled()).await;
         }
         self.exchange.flush().await;
         self.bus.close().await;
     }
 }
+
+/// How long durable requests in flight may take to be handed back when the grace time is over.
+const HANDING_BACK: Duration = Duration::from_secs(1);
 
 /// Polls until the condition holds or the time is over.
 async fn until(end: tokio::time::Instant, condition: impl Fn() -> bool) {

@@ -70,8 +70,10 @@ pub fn permissions(app: &App, role: &Role, public_key: &str) -> Result<Permissio
 }
 
 fn client(app: &App) -> Permissions {
+    let mut publish = app.all_of(["infer", "submit", "cancel"]);
+    publish.extend(subjects::result_reading(app));
     Permissions {
-        publish: app.all_of(["infer", "submit", "cancel"]),
+        publish,
         subscribe: Vec::new(),
     }
 }
@@ -80,6 +82,7 @@ fn ingress(app: &App) -> Result<Permissions, SubjectError> {
     let events = [LOAD, SHIFTED, DRIFT, meter::EVENT];
     let mut publish = app.all_of(["stage.*", "replica.*", "abandon", "gear"]);
     publish.extend(named(app, &events)?);
+    publish.extend(subjects::durable_taking(app));
     // Clients are answered where they say; only inboxes, so that an answer cannot be made to reach a stage.
     publish.push(INBOXES.to_owned());
     let mut subscribe = app.all_of(["infer", "submit", "cancel", "done.*.*", "beat.*", "gear", "plan"]);
@@ -109,7 +112,7 @@ fn planner(app: &App) -> Result<Permissions, SubjectError> {
 fn observer(app: &App) -> Permissions {
     let looks = Permissions {
         publish: subjects::discoveries(app),
-        subscribe: app.all_of(["beat.*", "event.>", "gear", "plan"]),
+        subscribe: app.all_of(["beat.*", "event.>", "gear", "plan", "dead.*"]),
     };
     joined([looks, reads_plans(app)])
 }

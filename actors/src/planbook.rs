@@ -1,19 +1,17 @@
 //! The plans that a process knows, by epoch, and the gear it is in.
 //!
-//! A request finishes under the epoch that admitted it, so a few past epochs are kept. The book lives in a watch
-//! channel: control never waits behind a mailbox full of work.
+//! Which epoch runs, which are kept and what a gear means is decided by [`kaskade_plans::adoption`]. The book lives in a
+//! watch channel: control never waits behind a mailbox full of work.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use kaskade_plans::{
+    adoption::{Adoption, EPOCHS_KEPT},
     confidence::Calibration,
     plan::{Batching, Edge, Exit, Gear, Plan, Replica, Stage},
 };
 use thiserror::Error;
 use tokio::sync::watch;
-
-/// Past epochs that are kept for the requests they admitted.
-const EPOCHS_KEPT: usize = 8;
 
 /// A plan and the epoch it was adopted as.
 #[derive(Debug)]
@@ -143,6 +141,14 @@ impl Adopted {
         found.is_some_and(|stage| matches!(stage.exit, Exit::Next { .. }))
     }
 
+    /// Whether the replica runs a stage, or another one of its task.
+    pub fn serves(&self, gear: u32, stage: &Stage, replica: &Replica) -> bool {
+        let Some(gear) = self.gear(gear) else { return false };
+        gear.wiring
+            .siblings(stage)
+            .any(|sibling| sibling.is_run_by(replica))
+    }
+
     /// Names of the stages that the replica runs, over all gears, each once: those of its variant, and of its slice of it.
     pub fn stages_of(&self, replica: &Replica) -> Vec<String> {
         let mut names: Vec<String> = self
@@ -165,11 +171,7 @@ impl Adopted {
 }
 
 /// What the book holds at one moment.
-#[derive(Debug, Clone, Default)]
-struct Page {
-    epochs: BTreeMap<u64, Arc<Adopted>>,
-    gear: u32,
-}
+type Page = Adoption<Arc<Adopted>>;
 
 /// The plans of one app, shared by the actors of a process.
 #[derive(Debug, Clone)]
@@ -183,7 +185,7 @@ impl PlanBook {
     pub fn new(app: &str) -> Self {
         Self {
             app: app.to_owned(),
-            page: Arc::new(watch::Sender::new(Page::default())),
+            page: Arc::new(watch::Sender::new(Page::keeping(EPOCHS_KEPT))),
         }
     }
 
@@ -195,14 +197,13 @@ impl PlanBook {
     /// The running plan and gear; `None` before the first plan.
     pub fn current(&self) -> Option<(Arc<Adopted>, u32)> {
         let page = self.page.borrow();
-        page.epochs
-            .last_key_value()
-            .map(|(_, adopted)| (Arc::clone(adopted), page.gear))
+        page.current()
+            .map(|(_, adopted, gear)| (Arc::clone(adopted), gear))
     }
 
     /// The plan of that epoch, while it is kept.
     pub fn at(&self, epoch: u64) -> Option<Arc<Adopted>> {
-        self.page.borrow().epochs.get(&epoch).cloned()
+        self.page.borrow().at(epoch).cloned()
     }
 
     /// Makes the plan the running one, in its first gear.
@@ -221,26 +222,17 @@ impl PlanBook {
                 ours: self.app.clone(),
             });
         }
-        let mut adopted = Some(Arc::new(Adopted::new(epoch, plan)));
-        let mut refused = None;
+        let adopted = Arc::new(Adopted::new(epoch, plan));
+        let gears = adopted.plan.gears.len();
+        let mut outcome = Ok(());
         self.page.send_if_modified(|page| {
-            if let Some((current, _)) = page.epochs.last_key_value()
-                && *current >= epoch
-            {
-                refused = Some(AdoptError::Stale {
-                    epoch,
-                    current: *current,
-                });
-                return false;
-            }
-            page.epochs.extend(adopted.take().map(|adopted| (epoch, adopted)));
-            page.gear = 0;
-            while page.epochs.len() > EPOCHS_KEPT {
-                page.epochs.pop_first();
-            }
-            true
+            outcome = page.adopt(epoch, gears, adopted);
+            outcome.is_ok()
         });
-        refused.map_or(Ok(()), Err)
+        outcome.map_err(|stale| AdoptError::Stale {
+            epoch: stale.epoch,
+            current: stale.current,
+        })
     }
 
     /// Shifts the running plan into another gear. True if that changed anything.
@@ -248,24 +240,17 @@ impl PlanBook {
     /// # Errors
     /// [`AdoptError::NoSuchGear`] when the running plan is of another epoch or has no such gear.
     pub fn shift(&self, epoch: u64, gear: u32) -> Result<bool, AdoptError> {
-        let mut refused = None;
-        let shifted = self.page.send_if_modified(|page| {
-            let (current, gears) = page
-                .epochs
-                .last_key_value()
-                .map_or((0, 0), |(epoch, adopted)| (*epoch, adopted.plan.gears.len()));
-            if current != epoch || gear as usize >= gears {
-                refused = Some(AdoptError::NoSuchGear {
-                    gear,
-                    epoch,
-                    current,
-                    gears,
-                });
-                return false;
-            }
-            std::mem::replace(&mut page.gear, gear) != gear
+        let mut outcome = Ok(false);
+        self.page.send_if_modified(|page| {
+            outcome = page.shift(epoch, gear);
+            outcome == Ok(true)
         });
-        refused.map_or(Ok(shifted), Err)
+        outcome.map_err(|refused| AdoptError::NoSuchGear {
+            gear: refused.gear,
+            epoch: refused.epoch,
+            current: refused.current,
+            gears: refused.gears,
+        })
     }
 
     /// Resolves whenever the plan or the gear changes.

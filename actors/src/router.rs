@@ -85,9 +85,13 @@ impl Router {
                 Err(fault) => return delivery.fail(fault),
             }
         };
-        match way(&adopted, request.gear, &request.stage, confidence) {
+        match way(&adopted, request.gear, &request.stage, confidence, request.settle) {
             Err(fault) => delivery.fail(fault),
             Ok(Way::Reply) => delivery.reply(outputs, confidence),
+            // Only the ingress hears from the broker that nobody is there; it passes on in our place.
+            Ok(Way::Forward(edge) | Way::Continue(edge)) if delivery.leads_nowhere(&adopted, edge) => {
+                delivery.answer(outputs, confidence);
+            }
             Ok(Way::Forward(edge)) => delivery.forward(&adopted, edge, None),
             Ok(Way::Continue(edge)) => delivery.forward(&adopted, edge, Some(outputs)),
             Ok(Way::Fork(children)) => self.fork(delivery, &adopted, children, outputs),
@@ -143,19 +147,21 @@ impl Handler<Answered> for Router {
     }
 }
 
-/// Applies a stage's exit.
+/// Applies a stage's exit; to a request that must `settle`, as far as there is an answer.
 pub(crate) fn way<'a>(
     adopted: &'a Adopted,
     gear: u32,
     stage: &str,
     confidence: Option<f64>,
+    settle: bool,
 ) -> Result<Way<'a>, Fault> {
     let Some(found) = adopted.stage(gear, stage) else {
         let message = format!("epoch {} gear {gear} has no stage `{stage}`", adopted.epoch);
         return Err(Fault::new(Code::Internal, message));
     };
     let continues = matches!(found.exit, Exit::Next { .. });
-    match routing::route(&found.exit, confidence) {
+    let route = if settle { routing::settle } else { routing::route };
+    match route(&found.exit, confidence) {
         Ok(Route::Reply) => Ok(Way::Reply),
         Ok(Route::Forward(edge)) if continues => Ok(Way::Continue(edge)),
         Ok(Route::Forward(edge)) => Ok(Way::Forward(edge)),

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! kaskade.<app>.infer                  requests, replied to            queue group INGRESS_GROUP
-//! kaskade.<app>.submit                 durable requests
+//! kaskade.<app>.submit                 durable requests                a JetStream stream
+//! kaskade.<app>.result.<id>            results of durable requests     a JetStream stream
+//! kaskade.<app>.dead.<id>              those that were given up        a JetStream stream
 //! kaskade.<app>.cancel                 a client waits no more for a request
 //! kaskade.<app>.abandon                nobody waits for a request of an ingress any more
 //! kaskade.<app>.stage.<stage>          whoever of a stage is free      queue group STAGE_GROUP
@@ -30,6 +32,9 @@ pub const STAGE_GROUP: &str = "q";
 
 /// Queue group of the planners of an app: each request for a plan goes to one of them.
 pub const PLANNER_GROUP: &str = "q";
+
+/// The consumer of durable requests that all ingresses of an app share.
+pub const DURABLE_CONSUMER: &str = "ingress";
 
 /// Longest name, bytes.
 pub const MAX_TOKEN: usize = 64;
@@ -79,6 +84,10 @@ pub enum Route<'a> {
     Infer,
     /// `submit`
     Submit,
+    /// `result.<key>`, the key of a request's id
+    Result(&'a str),
+    /// `dead.<key>`, the key of a request's id
+    Dead(&'a str),
     /// `cancel`
     Cancel,
     /// `abandon`
@@ -133,6 +142,27 @@ impl App {
     /// Where durable requests arrive.
     pub fn submit(&self) -> Subject {
         self.plain("submit")
+    }
+
+    /// Where the result of the durable request of that id is kept. Any text is an id here: what means something to NATS is escaped, so
+    /// that no two ids share a subject.
+    pub fn result(&self, id: &str) -> Subject {
+        [&*self.prefix, "result.", &key(id)].concat().into()
+    }
+
+    /// Every result of a durable request.
+    pub fn results(&self) -> Subject {
+        self.plain("result.*")
+    }
+
+    /// Where the durable request of that id is put when it is given up.
+    pub fn dead(&self, id: &str) -> Subject {
+        [&*self.prefix, "dead.", &key(id)].concat().into()
+    }
+
+    /// Every durable request that was given up.
+    pub fn dead_letters(&self) -> Subject {
+        self.plain("dead.*")
     }
 
     /// Where a client says that it waits no more for a request.
@@ -236,6 +266,8 @@ impl App {
         let route = match kind {
             "infer" => Route::Infer,
             "submit" => Route::Submit,
+            "result" => Route::Result(tokens.next().filter(|key| is_key(key))?),
+            "dead" => Route::Dead(tokens.next().filter(|key| is_key(key))?),
             "cancel" => Route::Cancel,
             "abandon" => Route::Abandon,
             "gear" => Route::Gear,
@@ -274,6 +306,21 @@ impl App {
     /// The JetStream bucket of the app's plans.
     pub(crate) fn bucket(&self) -> String {
         format!("{ROOT}-{}", self.name())
+    }
+
+    /// The JetStream stream of durable requests that wait.
+    pub(crate) fn submitted_stream(&self) -> String {
+        format!("{ROOT}-{}-submit", self.name())
+    }
+
+    /// The JetStream stream of their results.
+    pub(crate) fn results_stream(&self) -> String {
+        format!("{ROOT}-{}-results", self.name())
+    }
+
+    /// The JetStream stream of those that were given up.
+    pub(crate) fn dead_stream(&self) -> String {
+        format!("{ROOT}-{}-dead", self.name())
     }
 }
 
@@ -340,6 +387,40 @@ pub(crate) fn plan_writing(app: &App) -> Vec<String> {
     ]
 }
 
+/// What must be published to take durable requests and to keep what becomes of them: the streams made, if need be, and the one consumer.
+pub(crate) fn durable_taking(app: &App) -> Vec<String> {
+    let submitted = app.submitted_stream();
+    let mut subjects = vec![
+        format!("$JS.API.CONSUMER.INFO.{submitted}.{DURABLE_CONSUMER}"),
+        format!("$JS.API.CONSUMER.CREATE.{submitted}.{DURABLE_CONSUMER}"),
+        format!("$JS.API.CONSUMER.CREATE.{submitted}.{DURABLE_CONSUMER}.>"),
+        format!("$JS.API.CONSUMER.DURABLE.CREATE.{submitted}.{DURABLE_CONSUMER}"),
+        format!("$JS.API.CONSUMER.MSG.NEXT.{submitted}.{DURABLE_CONSUMER}"),
+        format!("$JS.ACK.{submitted}.{DURABLE_CONSUMER}.>"),
+    ];
+    for stream in [&submitted, &app.results_stream(), &app.dead_stream()] {
+        subjects.push(format!("$JS.API.STREAM.INFO.{stream}"));
+        subjects.push(format!("$JS.API.STREAM.CREATE.{stream}"));
+    }
+    subjects.extend(result_reading(app));
+    subjects.extend(app.all_of(["result.*", "dead.*"]));
+    subjects
+}
+
+/// What must be published to fetch results of durable requests.
+pub(crate) fn result_reading(app: &App) -> Vec<String> {
+    vec![format!(
+        "$JS.API.DIRECT.GET.{}.{}",
+        app.results_stream(),
+        app.results()
+    )]
+}
+
+/// Where a server is asked for the result of the durable request of that id.
+pub fn kept_result(app: &App, id: &str) -> Subject {
+    format!("$JS.API.DIRECT.GET.{}.{}", app.results_stream(), app.result(id)).into()
+}
+
 /// Where a NATS service answers `verb` (ADR-32): all services, those of its name, and itself.
 ///
 /// # Errors
@@ -395,6 +476,27 @@ pub fn check_token(what: &'static str, name: &str) -> Result<(), SubjectError> {
     }
 }
 
+/// The token that stands for a request's id: letters, digits, `-` and `_` as they are, every other byte as `=` and two hexadecimal
+/// digits.
+fn key(id: &str) -> String {
+    let mut key = String::with_capacity(id.len());
+    for byte in id.bytes() {
+        let character = char::from(byte);
+        if fits(character) {
+            key.push(character);
+        } else {
+            key.push('=');
+            key.extend([byte >> 4, byte & 15].map(|half| char::from_digit(half.into(), 16).unwrap_or('0')));
+        }
+    }
+    key
+}
+
+/// Whether [`key`] may have made it.
+fn is_key(token: &str) -> bool {
+    !token.is_empty() && token.chars().all(|character| fits(character) || character == '=')
+}
+
 fn fits(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '-' | '_')
 }
@@ -433,7 +535,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn ids_of_any_text_have_subjects_of_their_own() {
+        let app = App::new("digits").unwrap();
+        assert_eq!(
+            app.result("order-7_a").as_str(),
+            "kaskade.digits.result.order-7_a"
+        );
+        assert_eq!(
+            app.dead("a.b>c=*é").as_str(),
+            "kaskade.digits.dead.a=2eb=3ec=3d=2a=c3=a9"
+        );
+        assert_eq!(
+            app.parse("kaskade.digits.result.a=2eb"),
+            Some(Route::Result("a=2eb"))
+        );
+        assert_eq!(app.parse("kaskade.digits.dead.*"), None);
+    }
+
     proptest! {
+        #[test]
+        fn no_two_ids_share_a_subject(one in "[!-~]{1,20}", other in "[!-~]{1,20}") {
+            let app = App::new("digits").unwrap();
+            prop_assert_eq!(app.result(&one) == app.result(&other), one == other);
+            prop_assert!(matches!(app.parse(&app.result(&one)), Some(Route::Result(_))));
+        }
+
         #[test]
         fn what_is_formatted_is_parsed_back(app in token(), name in token(), id in any::<u64>()) {
             let app = App::new(&app).unwrap();

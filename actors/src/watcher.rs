@@ -27,13 +27,18 @@ const LOOK: Duration = Duration::from_millis(50);
 pub async fn watch(bus: &Bus, exchange: &Exchange, ingress: Option<Recipient<Lost>>) -> Result<(), BusError> {
     let mut beats = bus.subscribe(exchange.app().beats(), None).await?;
     let (client, exchange) = (bus.client().clone(), exchange.clone());
+    let tell = move |lost: Vec<String>| {
+        if let (false, Some(ingress)) = (lost.is_empty(), &ingress) {
+            ingress.do_send(Lost(lost));
+        }
+    };
     actix::spawn(async move {
         let mut hosts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let mut look = tokio::time::interval(LOOK);
         loop {
             tokio::select! {
                 message = beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
-                    Some(Ok(beat)) => hear(&exchange, &mut hosts, &beat),
+                    Some(Ok(beat)) => tell(hear(&exchange, &mut hosts, &beat)),
                     Some(Err(error)) => tracing::warn!(%error, "a heartbeat could not be read"),
                     None => return,
                 },
@@ -43,10 +48,7 @@ pub async fn watch(bus: &Bus, exchange: &Exchange, ingress: Option<Recipient<Los
                         continue;
                     }
                     let now = exchange.clock().now();
-                    let lost = exchange.liveness(|liveness| liveness.newly_lost(now));
-                    if let (false, Some(ingress)) = (lost.is_empty(), &ingress) {
-                        ingress.do_send(Lost(lost));
-                    }
+                    tell(exchange.liveness(|liveness| liveness.newly_lost(now)));
                 }
             }
         }
@@ -54,8 +56,9 @@ pub async fn watch(bus: &Bus, exchange: &Exchange, ingress: Option<Recipient<Los
     Ok(())
 }
 
-/// Notes a beat: the replicas it names live; those that its sender no longer names have left in good order.
-fn hear(exchange: &Exchange, hosts: &mut BTreeMap<String, BTreeSet<String>>, beat: &Beat) {
+/// Notes a beat: the replicas it names live; those that its sender no longer names have left in good order. Gives those that its sender
+/// hosted before it started again.
+fn hear(exchange: &Exchange, hosts: &mut BTreeMap<String, BTreeSet<String>>, beat: &Beat) -> Vec<String> {
     let now = exchange.clock().now();
     let named: BTreeSet<String> = beat.replicas.iter().map(|replica| replica.id.clone()).collect();
     let before = hosts
@@ -68,5 +71,10 @@ fn hear(exchange: &Exchange, hosts: &mut BTreeMap<String, BTreeSet<String>>, bea
         for replica in &named {
             liveness.beat(replica, now);
         }
-    });
+        if liveness.restarted(&beat.actor, beat.sequence) {
+            before.into_iter().collect()
+        } else {
+            Vec::new()
+        }
+    })
 }

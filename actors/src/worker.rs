@@ -74,6 +74,8 @@ pub struct Worker {
     readiness: watch::Sender<Readiness>,
     subscribing: Vec<JoinHandle<()>>,
     beats: u64,
+    /// Times that the connection was lost, as far as it has been told.
+    disconnects: u64,
     /// By their names in the placement, those whose replicas take turns.
     devices: BTreeMap<String, Device>,
     /// The epoch whose placement is in place; 0 before the first.
@@ -160,6 +162,7 @@ impl Worker {
             readiness,
             subscribing: Vec::new(),
             beats: 0,
+            disconnects: 0,
             devices: BTreeMap::new(),
             in_place: 0,
         };
@@ -384,6 +387,11 @@ impl Worker {
     }
 
     fn beat(&mut self) {
+        let disconnects = self.bus.health().counts().disconnects;
+        if disconnects > std::mem::replace(&mut self.disconnects, disconnects) {
+            // What was on its way here is gone, as if the process had started again; so it counts from the beginning again.
+            self.beats = 0;
+        }
         self.beats += 1;
         let replicas = self
             .replicas

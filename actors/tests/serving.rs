@@ -11,17 +11,19 @@ mod common;
 use std::{num::NonZeroU32, time::Duration};
 
 use bytes::Bytes;
-use common::{BUDGET, EMPTY, FAIL, NAN, PANIC, Scripted, ask, label, service};
+use common::{BUDGET, EMPTY, FAIL, NAN, PANIC, Scripted, ask, cascade, label, service};
 use futures::StreamExt;
 use kaskade_actors::meter::EnergyReport;
 use kaskade_actors::{
-    App, Client, Code, Node, Service, headers,
+    App, Client, Code, Node, NodeConfig, Service,
+    bus::BusConfig,
+    headers,
     ingress::IngressConfig,
     wire::{self, ContentType},
 };
 use kaskade_models::power::SourceKind;
 use kaskade_models::{DeviceChoice, PowerConfig, PowerMeter, Tensor, device};
-use kaskade_plans::plan::Batching;
+use kaskade_plans::plan::{Batching, Plan};
 
 fn client(node: &Node, app: &str) -> Client {
     Client::new(node.bus(), App::new(app).unwrap())
@@ -462,4 +464,59 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         .build()
         .unwrap()
         .block_on(future)
+}
+
+/// The cascade with all models but the smallest on a worker that is not there.
+fn bereft(app: &str) -> Plan {
+    let mut plan = cascade(app);
+    for replica in &mut plan.placement {
+        if replica.variant != "small" {
+            replica.worker = "gone".into();
+        }
+    }
+    plan
+}
+
+async fn answered_by_the_smallest(client: &Client) {
+    let sure = client.infer(ask(2.0, 9.0), BUDGET).await.unwrap();
+    assert!(!sure.degraded);
+    let unsure = client.infer(ask(2.0, 0.1), BUDGET).await.unwrap();
+    assert_eq!((label(&unsure.outputs), unsure.stage.as_str()), (2, "small"));
+    assert!(unsure.degraded, "a larger model was meant to answer");
+}
+
+#[test]
+fn where_the_larger_models_are_gone_the_smaller_ones_answer_is_given_and_flagged() {
+    let node = with(
+        service("degrading").plan(bereft("degrading")),
+        "degrading",
+        |client| async move { answered_by_the_smallest(&client).await },
+    );
+    node.stop();
+}
+
+/// A broker says "nobody" to the connection that asks, and the router's is not the one that waits for the answer.
+#[test]
+fn so_it_is_where_router_and_ingress_are_not_of_one_process() {
+    let app = "degrading-apart";
+    let worker = service(app).plan(bereft(app)).ingress(None).start().unwrap();
+    let doors = Node::start(NodeConfig {
+        app: app.to_owned(),
+        bus: BusConfig::new(app),
+        ingress: Some(IngressConfig::default()),
+        worker: None,
+        plan: Some(bereft(app)),
+        planner: None,
+        power: None,
+        grace: Duration::ZERO,
+    })
+    .unwrap();
+    let client = client(&doors, app);
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(answered_by_the_smallest(&client));
+    doors.stop();
+    worker.stop();
 }

@@ -5,6 +5,7 @@
 //! | [`scalar`] | names, lengths of time, sizes and powers that cannot hold nonsense |
 //! | [`data`] | where labelled samples come from |
 //! | [`generation`] | how language models answer, and what memory they get |
+//! | [`durable`] | how durable requests are kept and tried |
 //! | [`power`] | where joules are read from |
 //! | [`planner`] | who makes other plans while an app serves |
 //! | [`pipeline`] | the tasks of an app that is a pipeline, and who plans it |
@@ -13,6 +14,7 @@
 //! the files they name, is checked by [`App::problems`], which reports everything it finds.
 
 pub mod data;
+pub mod durable;
 pub mod generation;
 pub mod pipeline;
 pub mod planner;
@@ -32,6 +34,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use data::DataSets;
+use durable::DurableRule;
 use generation::GenerationRule;
 use pipeline::PipelineRule;
 use planner::{GearPolicy, PlannerRule};
@@ -86,6 +89,9 @@ pub struct App {
     /// What the doors let in.
     #[serde(default)]
     pub ingress: Ingress,
+    /// How durable requests are kept and tried; they are refused where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub durable: Option<DurableRule>,
     /// Who hosts the replicas, in plans that are made here.
     #[serde(default = "default_workers")]
     #[schemars(length(min = 1))]
@@ -434,6 +440,7 @@ impl App {
         }
         problems.extend(self.data.problems());
         problems.extend(self.generation.problems());
+        problems.extend(self.durable.iter().flat_map(DurableRule::problems));
         if self.task == Task::Generation && self.estimator() != Estimator::Given {
             problems.push(
                 "confidence: a language model gives its own, from the strongest tokens of every step; leave it out"

@@ -59,6 +59,9 @@ pub(crate) struct Args {
     /// Seed of the arrivals.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Submit every request to be kept until it is answered (`[durable]`), and count until its result has come.
+    #[arg(long)]
+    durable: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -166,7 +169,10 @@ fn under_load(app: &App, args: &Args, samples: Set, bus: BusConfig, whole: bool)
         .transpose()?;
     let begun = meter.as_mut().map(Meter::begin);
     let runtime = serving::runtime()?;
-    let asker = runtime.block_on(Asker::connect(app.name.as_str(), bus, budget))?;
+    let mut asker = runtime.block_on(Asker::connect(app.name.as_str(), bus, budget))?;
+    if args.durable {
+        asker = asker.durably();
+    }
     let questions = Arc::new(Questions::new(asker, samples));
     let length = runtime.block_on(drive(args, Arc::clone(&questions), Arc::clone(&record)))?;
     let spent = meter

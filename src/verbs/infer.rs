@@ -28,16 +28,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     app: PathBuf,
     #[command(flatten)]
-    question: Question,
-    /// A second text, such as the context of a question.
-    #[arg(long, requires = "text")]
-    text_pair: Option<String>,
+    asked: Asked,
     /// Time budget; the app's own where absent.
     #[arg(long, value_name = "TIME")]
     budget: Option<Span>,
-    /// Most tokens of a language model's answer; the app's own where absent.
-    #[arg(long, value_name = "N", requires = "text")]
-    max_tokens: Option<NonZeroU32>,
     /// Print a language model's answer while it is made.
     #[arg(long, conflicts_with = "json")]
     stream: bool,
@@ -49,6 +43,19 @@ pub(crate) struct Args {
 }
 
 /// What is asked.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Asked {
+    #[command(flatten)]
+    question: Question,
+    /// A second text, such as the context of a question.
+    #[arg(long, requires = "text")]
+    text_pair: Option<String>,
+    /// Most tokens of a language model's answer; the app's own where absent.
+    #[arg(long, value_name = "N", requires = "text")]
+    max_tokens: Option<NonZeroU32>,
+}
+
+/// The one thing that must be given.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Question {
@@ -66,7 +73,7 @@ struct Question {
 /// Asks and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
-    let (inputs, label) = question(&app, args)?;
+    let (inputs, label) = args.asked.read(&app)?;
     let bus = args.broker.bus(&app, "infer");
     let node = match args.broker.url(&app) {
         Some(_) => None,
@@ -76,8 +83,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let reply = serving::runtime()?.block_on(async {
         let asker = Asker::connect(app.name.as_str(), bus, budget).await?;
         if args.stream {
-            let reply = asker.read_along(inputs, |part| show(&part)).await;
-            report::print("")?;
+            let mut shown = false;
+            let part = |part: InferReply| {
+                shown = true;
+                show(&part);
+            };
+            let reply = asker.read_along(inputs, part).await;
+            if shown {
+                report::print("")?;
+            }
             return anyhow::Ok(reply?);
         }
         anyhow::Ok(asker.ask(inputs).await?)
@@ -85,11 +99,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(node) = node {
         node.stop();
     }
-    let reply = reply?;
-    if args.json {
-        return report::print_json(&as_json(&reply, label.as_ref())?);
+    report_on(&reply?, label.as_ref(), args.json)
+}
+
+/// Prints a reply, beside the right answer where it is known.
+pub(crate) fn report_on(reply: &InferReply, label: Option<&Label>, json: bool) -> anyhow::Result<()> {
+    if json {
+        return report::print_json(&as_json(reply, label)?);
     }
-    report::print(&as_text(&reply, label.as_ref()))
+    report::print(&as_text(reply, label))
 }
 
 /// Prints what is new of an answer. Whoever does not listen any more gets the whole later.
@@ -113,26 +131,28 @@ fn whole(app: &App, bus: kaskade::actors::bus::BusConfig) -> anyhow::Result<kask
     serving::start(app, Family::of(app), Role::All, worker, Some(plan), bus)
 }
 
-/// The inputs, and the right answer where it is known.
-fn question(app: &App, args: &Args) -> anyhow::Result<(Inputs, Option<Label>)> {
-    let Question { index, tensors, text } = &args.question;
-    match (index, tensors, text) {
-        (Some(index), _, _) => {
-            let (inputs, label) = sample(app, *index)?;
-            Ok((inputs, Some(label)))
-        }
-        (_, Some(path), _) => Ok((read_tensors(path)?, None)),
-        (_, _, Some(text)) => {
-            let mut inputs = vec![Tensor::from_texts("text", &[text])?];
-            if let Some(pair) = &args.text_pair {
-                inputs.push(Tensor::from_texts("text_pair", &[pair])?);
+impl Asked {
+    /// The inputs, and the right answer where it is known.
+    pub(crate) fn read(&self, app: &App) -> anyhow::Result<(Inputs, Option<Label>)> {
+        let Question { index, tensors, text } = &self.question;
+        match (index, tensors, text) {
+            (Some(index), _, _) => {
+                let (inputs, label) = sample(app, *index)?;
+                Ok((inputs, Some(label)))
             }
-            if let Some(most) = args.max_tokens {
-                inputs.push(Tensor::from_i64("max_tokens", &[1], &[most.get().into()])?);
+            (_, Some(path), _) => Ok((read_tensors(path)?, None)),
+            (_, _, Some(text)) => {
+                let mut inputs = vec![Tensor::from_texts("text", &[text])?];
+                if let Some(pair) = &self.text_pair {
+                    inputs.push(Tensor::from_texts("text_pair", &[pair])?);
+                }
+                if let Some(most) = self.max_tokens {
+                    inputs.push(Tensor::from_i64("max_tokens", &[1], &[most.get().into()])?);
+                }
+                Ok((inputs, None))
             }
-            Ok((inputs, None))
+            _ => bail!("there is no question; give one of `--index`, `--tensors`, `--text`"),
         }
-        _ => bail!("there is no question; give one of `--index`, `--tensors`, `--text`"),
     }
 }
 

@@ -38,7 +38,8 @@ impl Ingress {
         };
         let adopted = Arc::clone(&kept.adopted);
         let decided = decided.and_then(|confidence| {
-            router::way(&adopted, kept.gear, &done.stage, confidence).map(|way| (way, confidence))
+            let settle = self.ledger.must_settle(attempt);
+            router::way(&adopted, kept.gear, &done.stage, confidence, settle).map(|way| (way, confidence))
         });
         match decided {
             Err(fault) => self.fail_branch(done, fault, now),
@@ -146,12 +147,25 @@ impl Ingress {
         }
         let members = self.members(id);
         if members <= 1 {
-            return self.end(done, false, now);
+            let degraded = self.is_doubtful(&done);
+            return self.end(done, degraded, now);
         }
         if let Some(kept) = self.ledger.get_mut(id) {
             kept.ballot.cast(done);
         }
         self.count(id, attempt, members, now);
+    }
+
+    /// Whether the stage would have passed this answer on, had there been somebody to pass it to.
+    fn is_doubtful(&self, done: &Done) -> bool {
+        let DoneResult::Outputs { confidence, .. } = &done.result else {
+            return false;
+        };
+        let Some(kept) = self.ledger.get(done.id) else {
+            return false;
+        };
+        let way = router::way(&kept.adopted, kept.gear, &done.stage, *confidence, false);
+        matches!(way, Ok(Way::Forward(_)))
     }
 
     /// How many answers make up the reply; 0 for a request that has had it.
@@ -186,15 +200,12 @@ impl Ingress {
         let DoneResult::Part { outputs, from, until } = done.result else {
             return;
         };
-        let newest = self.ledger.place(done.id).map(|(attempt, _)| attempt);
+        let newest = self.ledger.place(done.id).map(|(attempt, _)| attempt) == Some(done.attempt);
         let Some(kept) = self.ledger.get_mut(done.id) else {
             return;
         };
-        let reads = kept
-            .reading
-            .as_mut()
-            .is_some_and(|reading| reading.take(from, until));
-        if reads && newest == Some(done.attempt) {
+        let reading = kept.reading.as_mut();
+        if reading.is_some_and(|reading| reading.take(newest, from, until)) {
             self.publish_part(done.id, done.stage, outputs, from);
         }
     }

@@ -7,23 +7,24 @@ use async_nats::{Message, StatusCode, Subject};
 use futures::StreamExt;
 use kaskade_models::Tensor;
 use kaskade_plans::gather::Branch;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::{Cancel, Client, Inbound, Ingress, IngressConfig, Undeliverable, reply};
+use super::{Cancel, Client, Inbound, Ingress, IngressConfig, Reconnected, To, Undeliverable, reply};
 use crate::{
-    bus::Bus,
+    bus::{Bus, Link},
     exchange::{Exchange, Finished},
     fault::{Code, Fault},
     headers::{self, Context, Trace},
     metrics::Metrics,
     node::NodeError,
     subjects, system,
-    wire::{self, Done, DoneResult, Message as _, chunks::Assembler},
+    wire::{self, ContentType, Done, DoneResult, Message as _, chunks::Assembler},
 };
 
 /// What a request says of itself, read and checked.
 pub(super) struct Read {
-    pub(super) client: Client,
+    content_type: ContentType,
+    id: Option<String>,
     pub(super) inputs: Vec<Tensor>,
     pub(super) budget_us: u64,
     pub(super) trace: Trace,
@@ -31,16 +32,48 @@ pub(super) struct Read {
     pub(super) stream: bool,
 }
 
+impl Read {
+    /// Nothing, if it can be answered there: a result is kept under the request's id, which must be one.
+    pub(super) fn check(&self, to: &To) -> Result<(), Fault> {
+        match (to, &self.id) {
+            (To::Stream(_), Some(id)) => headers::check_request_id(id),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whom to answer.
+    pub(super) fn client(&self, mut to: To) -> Client {
+        if let (To::Stream(submission), Some(id)) = (&mut to, &self.id) {
+            submission.call(id);
+        }
+        Client {
+            to,
+            content_type: self.content_type,
+            id: self.id.clone(),
+        }
+    }
+}
+
+impl To {
+    /// Who sent the message, holding a permit while it waits.
+    pub(super) fn inbox(message: &Message, permit: Option<OwnedSemaphorePermit>) -> Self {
+        Self::Inbox {
+            inbox: inbox_of(message),
+            _permit: permit,
+        }
+    }
+}
+
 impl Client {
     /// As much of the client as can be told without reading the body.
-    pub(super) fn of(message: &Message) -> Self {
+    pub(super) fn of(message: &Message, to: To) -> Self {
         // A content type or id that is none is refused by `read`; the refusal itself goes out in the default form.
         let id = message
             .headers
             .as_ref()
             .and_then(|headers| headers::request_id(headers).ok().flatten());
         Self {
-            inbox: inbox_of(message),
+            to,
             content_type: headers::content_type(message.headers.as_ref()).unwrap_or_default(),
             id: id.map(ToOwned::to_owned),
         }
@@ -88,13 +121,9 @@ pub(super) fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fa
             return Err(Fault::new(Code::Malformed, message));
         }
     };
-    let client = Client {
-        inbox: inbox_of(message),
+    Ok(Read {
         content_type,
         id: request_id.or(request.id),
-    };
-    Ok(Read {
-        client,
         inputs: request.inputs,
         budget_us: budget.as_micros() as u64,
         trace,
@@ -145,8 +174,29 @@ pub async fn open(
     ));
     let cancelled = bus.subscribe(app.cancel(), None).await?;
     actix::spawn(pump_cancellations(cancelled, ingress.clone()));
+    actix::spawn(watch_link(bus.health().link(), ingress.clone()));
     bus.barrier().await?;
     Ok(Door { room })
+}
+
+/// Core NATS keeps nothing: what was on its way when a connection broke is gone, and nobody else will say so.
+async fn watch_link(mut link: watch::Receiver<Link>, ingress: Addr<Ingress>) {
+    let mut down = false;
+    loop {
+        let now = *link.borrow_and_update();
+        match now {
+            Link::Down => down = true,
+            Link::Up if down => {
+                down = false;
+                ingress.do_send(Reconnected);
+            }
+            Link::Up => {}
+            Link::Closed => return,
+        }
+        if link.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 async fn pump_requests(
@@ -186,7 +236,7 @@ fn refuse_full(exchange: &Exchange, metrics: &Metrics, message: &Message) {
     reply::refuse(
         exchange,
         metrics,
-        Client::of(message),
+        Client::of(message, To::inbox(message, None)),
         &Fault::new(Code::Overloaded, reason),
     );
 }

@@ -29,6 +29,7 @@ use ballot::Ballot;
 pub use door::{Door, open};
 
 use crate::{
+    durable::{DurableConfig, Submission, Submitted},
     exchange::{Exchange, Finished},
     fault::{Code, Fault},
     headers::Trace,
@@ -46,8 +47,11 @@ pub struct IngressConfig {
     pub default_budget: Duration,
     /// Largest budget granted; a request that asks for more gets this.
     pub max_budget: Duration,
-    /// Attempts per request, the first included.
+    /// Attempts per request, the first included. Their pauses together are to outlast the time in which a dead replica's silence is
+    /// noticed: until then others go on sending to it.
     pub max_attempts: u32,
+    /// How durable requests are taken; they are refused where absent.
+    pub durable: Option<DurableConfig>,
     /// How it counts and shifts gears.
     pub shift: ShiftConfig,
     /// When it says that the load has drifted from the plan's.
@@ -60,7 +64,8 @@ impl Default for IngressConfig {
             max_in_flight: 4096,
             default_budget: Duration::from_secs(5),
             max_budget: Duration::from_mins(2),
-            max_attempts: 5,
+            max_attempts: 16,
+            durable: None,
             shift: ShiftConfig::default(),
             drift: DriftConfig::default(),
         }
@@ -94,6 +99,11 @@ struct Cancel {
 #[rtype(result = "()")]
 pub struct Lost(pub Vec<String>);
 
+/// The connection was lost and is there again: what was under way may be gone.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Reconnected;
+
 /// Asks how many requests are in flight.
 #[derive(Message)]
 #[rtype(result = "usize")]
@@ -121,14 +131,24 @@ struct Kept {
     gather: Gather<End>,
     /// How far the client has read, if it reads along.
     reading: Option<Reading>,
-    _permit: OwnedSemaphorePermit,
 }
 
 /// Where the reply goes, and in what form.
 struct Client {
-    inbox: Option<Subject>,
+    to: To,
     content_type: ContentType,
     id: Option<String>,
+}
+
+/// Who waits for a reply, and the place that the request takes until then.
+enum To {
+    /// A client, unless it names no inbox.
+    Inbox {
+        inbox: Option<Subject>,
+        _permit: Option<OwnedSemaphorePermit>,
+    },
+    /// The stream that it was submitted to.
+    Stream(Box<Submission>),
 }
 
 /// The ingress actor.
@@ -223,6 +243,7 @@ impl Ingress {
             stage: String::new(),
             hops,
             stream: kept.reading.is_some(),
+            settle: self.ledger.must_settle(attempt),
             inputs: kept.inputs.clone(),
         }
     }
@@ -242,7 +263,7 @@ impl Ingress {
         }
         for (_, kept) in due.exhausted {
             let message = "every attempt was lost with the replica that had it";
-            self.close(kept, &Fault::new(Code::Unavailable, message));
+            self.close(kept, &Fault::new(Code::ReplicasLost, message));
         }
         self.resend(due.resend, now);
     }
@@ -260,23 +281,27 @@ impl Ingress {
         self.resend(entries, now);
     }
 
-    fn accept(&mut self, inbound: Inbound, now: u64) {
-        let Inbound { message, permit } = inbound;
+    fn accept(&mut self, message: &async_nats::Message, to: To, now: u64) {
         let Some((adopted, gear)) = self.book.current() else {
             let fault = Fault::new(Code::Unavailable, "no plan has been adopted yet");
-            return self.refuse(Client::of(&message), &fault);
+            return self.refuse(Client::of(message, to), &fault);
         };
-        let read = match door::read(&message, &self.config) {
+        let read = door::read(message, &self.config).and_then(|read| read.check(&to).map(|()| read));
+        let read = match read {
             Ok(read) => read,
-            Err(fault) => return self.refuse(Client::of(&message), &fault),
+            Err(fault) => return self.refuse(Client::of(message, to), &fault),
         };
+        let client = read.client(to);
         if !self.admission.admit(now, self.ledger.len(), read.budget_us) {
             let message =
                 "more requests wait than can be answered within the budget; try again later, or add replicas";
-            return self.refuse(read.client, &Fault::new(Code::Overloaded, message));
+            return self.refuse(client, &Fault::new(Code::Overloaded, message));
         }
+        let one_answer = adopted
+            .gear(gear)
+            .is_some_and(|gear| gear.wiring.gives_one_answer());
         let kept = Kept {
-            client: read.client,
+            client,
             inputs: read.inputs,
             trace: read.trace,
             accepted: now,
@@ -286,8 +311,7 @@ impl Ingress {
             stage: String::new(),
             ballot: Ballot::default(),
             gather: Gather::default(),
-            reading: read.stream.then(Reading::default),
-            _permit: permit,
+            reading: (read.stream && one_answer).then(Reading::default),
         };
         match self.ledger.admit(now, read.budget_us, kept) {
             Ok(Admitted { id, attempt }) => {
@@ -322,10 +346,20 @@ impl Actor for Ingress {
 impl Handler<Inbound> for Ingress {
     type Result = ();
 
-    fn handle(&mut self, inbound: Inbound, _: &mut Context<Self>) {
+    fn handle(&mut self, Inbound { message, permit }: Inbound, _: &mut Context<Self>) {
         let now = self.exchange.clock().now();
         self.sweep(now);
-        self.accept(inbound, now);
+        self.accept(&message, To::inbox(&message, Some(permit)), now);
+    }
+}
+
+impl Handler<Submitted> for Ingress {
+    type Result = ();
+
+    fn handle(&mut self, Submitted { message, submission }: Submitted, _: &mut Context<Self>) {
+        let now = self.exchange.clock().now();
+        self.sweep(now);
+        self.accept(&message, To::Stream(Box::new(submission)), now);
     }
 }
 
@@ -403,6 +437,17 @@ impl Handler<Lost> for Ingress {
         for replica in replicas {
             self.lose(&replica, now);
         }
+    }
+}
+
+impl Handler<Reconnected> for Ingress {
+    type Result = ();
+
+    fn handle(&mut self, _: Reconnected, _: &mut Context<Self>) {
+        let now = self.exchange.clock().now();
+        let entries = self.ledger.scattered(now);
+        tracing::warn!(resent = entries.len(), "the connection is there again");
+        self.resend(entries, now);
     }
 }
 

@@ -4,7 +4,7 @@ use async_nats::HeaderMap;
 use kaskade_models::Tensor;
 use kaskade_plans::gather::Branch;
 
-use super::{Client, Ingress, Kept};
+use super::{Client, Ingress, Kept, To};
 use crate::{
     exchange::Exchange,
     fault::{Code, Fault},
@@ -81,9 +81,13 @@ impl Ingress {
     /// Publishes a part of an answer that goes on. One that cannot be published is left out: the whole comes at the end.
     pub(super) fn publish_part(&self, id: u64, stage: String, outputs: Vec<Tensor>, from: u32) {
         let Some(kept) = self.ledger.get(id) else { return };
-        let Some(inbox) = kept.client.inbox.clone() else {
+        let To::Inbox {
+            inbox: Some(inbox), ..
+        } = &kept.client.to
+        else {
             return;
         };
+        let inbox = inbox.clone();
         let content_type = kept.client.content_type;
         let part = InferReply {
             id: kept.client.id.clone(),
@@ -114,9 +118,15 @@ impl Ingress {
         }
         self.metrics
             .answered(self.exchange.clock().now().saturating_sub(kept.accepted));
-        if let Some(inbox) = kept.client.inbox {
-            let headers = body_headers(kept.client.content_type);
-            self.exchange.publish(inbox, None, headers, payload);
+        let content_type = kept.client.content_type;
+        match kept.client.to {
+            To::Inbox {
+                inbox: Some(inbox), ..
+            } => self
+                .exchange
+                .publish(inbox, None, body_headers(content_type), payload),
+            To::Inbox { inbox: None, .. } => {}
+            To::Stream(submission) => submission.answer(content_type, payload),
         }
     }
 
@@ -127,8 +137,13 @@ impl Ingress {
 
 /// Answers with a typed fault, in the headers of a NATS service (ADR-32) and in the body.
 pub(super) fn refuse(exchange: &Exchange, metrics: &Metrics, client: Client, fault: &Fault) {
+    let inbox = match client.to {
+        To::Inbox { inbox, .. } => inbox,
+        // It may yet be tried again: whether this is its end is not decided here.
+        To::Stream(submission) => return submission.fail(client.content_type, fault.clone()),
+    };
     metrics.fault(fault);
-    if let Some(inbox) = client.inbox {
+    if let Some(inbox) = inbox {
         let payload = wire::encode_fault(client.content_type, fault);
         let headers = headers::for_fault(client.content_type, fault);
         exchange.publish(inbox, None, Some(headers), payload);

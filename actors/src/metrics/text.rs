@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{
-    ACCEPTED, ANSWERED, ARRIVED, BETWEEN_TOKENS, ENERGY, ENERGY_PER_REQUEST, FAULTS, FIRST_TOKENS,
-    FORK_CHILDREN, FORKED, IN_FLIGHT, Metrics, PLAN_EPOCH, PROCESSING, QUEUE_FULL, QUEUED, READY, RETRIED,
-    Reading, SHIFTS, STALE, TO_FIRST_TOKEN, TOKENS, VARIANT_BATCHES, VARIANT_BUSY, VARIANT_ENERGY,
-    VARIANT_REQUESTS, VariantCount,
+    ACCEPTED, ANSWERED, ARRIVED, BETWEEN_TOKENS, DEAD, ENERGY, ENERGY_PER_REQUEST, FAULTS, FIRST_TOKENS,
+    FORK_CHILDREN, FORKED, IN_FLIGHT, KEPT, Metrics, PLAN_EPOCH, PROCESSING, QUEUE_FULL, QUEUED, READY,
+    REDELIVERED, RETRIED, Reading, SHIFTS, STALE, TO_FIRST_TOKEN, TOKENS, VARIANT_BATCHES, VARIANT_BUSY,
+    VARIANT_ENERGY, VARIANT_REQUESTS, VariantCount,
 };
 
 /// Media type of the page.
@@ -171,6 +171,13 @@ fn requests<'a>(page: &mut Page<'a>, reading: &'a Reading, processing_us: u64) {
             "Deliveries refused by a full replica queue.",
             reading.queue_full,
         ),
+        (KEPT, "Results of durable requests that were kept.", reading.kept),
+        (
+            REDELIVERED,
+            "Deliveries of durable requests that were handed back, to be tried again.",
+            reading.redelivered,
+        ),
+        (DEAD, "Durable requests that were given up.", reading.dead),
         (SHIFTS, "Gear shifts that the process followed.", reading.shifts),
     ];
     for (name, help, value) in counters {

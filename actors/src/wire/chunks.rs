@@ -29,6 +29,13 @@ impl Chunk {
     pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text.split('/');
         let digits = fields.next().filter(|digits| digits.len() == 16)?;
+        // Only the spelling that is written: `parse` would also take signs.
+        if !text
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f' | b'/'))
+        {
+            return None;
+        }
         let chunk = Self {
             message: u64::from_str_radix(digits, 16).ok()?,
             index: fields.next()?.parse().ok()?,
@@ -82,6 +89,12 @@ pub enum ChunkError {
         /// The most that is held, bytes.
         limit: usize,
     },
+    /// A chunk of a message of several holds nothing.
+    #[error("chunk {index} is empty")]
+    Empty {
+        /// The chunk.
+        index: u32,
+    },
     /// A chunk before it was lost.
     #[error("chunk {index} came where chunk {expected} was due: what was between is lost")]
     Gap {
@@ -96,6 +109,7 @@ impl From<ChunkError> for Fault {
     fn from(error: ChunkError) -> Self {
         let code = match error {
             ChunkError::TooLarge { .. } => Code::TooLarge,
+            ChunkError::Empty { .. } => Code::Malformed,
             ChunkError::Full { .. } => Code::Overloaded,
             // Nothing is wrong with the message; it may come whole when it is sent again.
             ChunkError::Gap { .. } => Code::Unavailable,
@@ -157,7 +171,7 @@ impl Assembler {
         until: u64,
     ) -> Result<Option<Bytes>, Spoilt> {
         let partial = self.partial.remove(&chunk.message);
-        self.held -= partial.as_ref().map_or(0, |partial| partial.bytes);
+        self.held -= partial.as_ref().map_or(0, Partial::held);
         let mut partial = match partial {
             Some(partial) => partial,
             None => match self.begin(chunk, bytes.len(), now) {
@@ -178,12 +192,12 @@ impl Assembler {
         if chunk.index + 1 == chunk.count {
             return Ok(Some(partial.whole()));
         }
-        self.held += partial.bytes;
+        self.held += partial.held();
         self.partial.insert(chunk.message, partial);
         Ok(None)
     }
 
-    /// Bytes of messages that are not whole.
+    /// What messages that are not whole take, bytes.
     pub fn held(&self) -> usize {
         self.held
     }
@@ -212,14 +226,17 @@ impl Assembler {
                 expected,
             });
         }
+        if bytes.is_empty() && chunk.count > 1 {
+            return Err(ChunkError::Empty { index: chunk.index });
+        }
         partial.bytes += bytes.len();
         if partial.bytes > self.largest {
             return Err(self.too_large(chunk.count));
         }
-        if self.held + partial.bytes > self.most {
+        partial.parts.push(bytes);
+        if self.held + partial.held() > self.most {
             return Err(self.full());
         }
-        partial.parts.push(bytes);
         Ok(())
     }
 
@@ -228,7 +245,7 @@ impl Assembler {
         self.partial.retain(|_, partial| {
             let wanted = now < partial.until;
             if !wanted {
-                *held -= partial.bytes;
+                *held -= partial.held();
             }
             wanted
         });
@@ -257,7 +274,15 @@ impl Default for Assembler {
     }
 }
 
+/// What is kept beside the bytes of a chunk, and beside those of a message: small ones must not be free.
+const OVERHEAD: usize = 128;
+
 impl Partial {
+    /// What it takes, bytes.
+    fn held(&self) -> usize {
+        self.bytes + OVERHEAD * (self.parts.len() + 1)
+    }
+
     fn whole(self) -> Bytes {
         let mut whole = BytesMut::with_capacity(self.bytes);
         for part in self.parts {

@@ -105,13 +105,30 @@ fn what_would_be_too_large_is_refused_at_its_first_chunk() {
 
 #[test]
 fn what_nobody_wants_any_more_makes_room() {
-    let mut assembler = Assembler::new(100, 100);
+    let mut assembler = Assembler::new(100, 400);
     assert_eq!(take(&mut assembler, of(1, 0, 2), bytes(60), 0, 10), Ok(None));
     let full = take(&mut assembler, of(2, 0, 2), bytes(60), 5, LATER);
-    assert_eq!(full, Err(ChunkError::Full { held: 60, limit: 100 }));
+    assert_eq!(
+        full,
+        Err(ChunkError::Full {
+            held: 60 + 2 * OVERHEAD,
+            limit: 400
+        })
+    );
     assert_eq!(take(&mut assembler, of(3, 0, 2), bytes(60), 10, LATER), Ok(None));
-    assert_eq!(assembler.held(), 60);
+    assert_eq!(assembler.held(), 60 + 2 * OVERHEAD);
     assert!(take(&mut assembler, of(1, 1, 2), bytes(1), 11, LATER).is_err());
+}
+
+#[test]
+fn chunks_that_hold_next_to_nothing_are_not_free() {
+    let mut assembler = Assembler::new(1 << 20, 10_000);
+    let empty = take(&mut assembler, of(1, 0, 9), Bytes::new(), 0, LATER);
+    assert_eq!(empty, Err(ChunkError::Empty { index: 0 }));
+    let taken =
+        (0..1_000).take_while(|message| take(&mut assembler, of(*message, 0, 9), bytes(1), 0, LATER).is_ok());
+    assert!(taken.count() < 40, "a byte each, and what is kept beside it");
+    assert_eq!(Chunk::parse("+00000000000000f/+0/+1"), None);
 }
 
 proptest! {
@@ -129,7 +146,7 @@ proptest! {
             .zip(&sent)
             .map(|(message, payload)| cut(message, payload, limit).collect())
             .collect();
-        let mut assembler = Assembler::new(400, 4_000);
+        let mut assembler = Assembler::new(400, 1 << 20);
         let mut whole = BTreeMap::new();
         let mut picks = order.into_iter();
         while queues.iter().any(|queue| !queue.is_empty()) {
@@ -149,14 +166,14 @@ proptest! {
     fn whatever_comes_never_holds_more_than_it_may(
         chunks in prop::collection::vec((0_u64..4, 0_u32..4, 1_u32..5, 0_usize..40, 0_u64..20), 0..60),
     ) {
-        let mut assembler = Assembler::new(60, 100);
+        let mut assembler = Assembler::new(60, 1_000);
         for (now, (message, index, count, size, until)) in (0..).zip(chunks) {
             if index < count {
                 let _ = take(&mut assembler, of(message, index, count), bytes(size), now, until);
             }
-            let held: usize = assembler.partial.values().map(|partial| partial.bytes).sum();
+            let held: usize = assembler.partial.values().map(Partial::held).sum();
             prop_assert_eq!(assembler.held(), held);
-            prop_assert!(held <= 100);
+            prop_assert!(held <= 1_000);
         }
     }
 }

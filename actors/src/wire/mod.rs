@@ -174,6 +174,9 @@ pub struct StageRequest {
     /// Whether the client reads along: a stage whose answer is the last word may send parts of it before it is whole.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stream: bool,
+    /// Whether an answer that is not sure enough is to be given all the same, because whoever would do better could not be reached.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub settle: bool,
     /// The inputs, without a batch dimension.
     #[serde(with = "tensors")]
     pub inputs: Vec<Tensor>,
@@ -267,7 +270,8 @@ pub struct Beat {
     /// The newest epoch it knows.
     #[serde(default)]
     pub epoch: u64,
-    /// Counts this actor's beats from 0; a smaller number than the last means that it started again.
+    /// Counts this actor's beats from 0; a smaller number than the last means that it started again, or was cut off from the broker:
+    /// what it had been sent may be lost.
     #[serde(default)]
     pub sequence: u64,
 }

@@ -150,7 +150,7 @@ fn branch_reply(json: bool) -> impl Strategy<Value = BranchReply> {
 
 fn stage_request() -> impl Strategy<Value = StageRequest> {
     (
-        any::<(u64, u32, u64, u32, bool)>(),
+        any::<(u64, u32, u64, u32, bool, bool)>(),
         branch(),
         "[a-z]{0,8}",
         "[a-z]{0,8}",
@@ -158,17 +158,20 @@ fn stage_request() -> impl Strategy<Value = StageRequest> {
         vec(tensor(false), 0..4),
     )
         .prop_map(
-            |((id, attempt, epoch, gear, stream), branch, ingress, stage, hops, inputs)| StageRequest {
-                id,
-                ingress,
-                attempt,
-                branch,
-                epoch,
-                gear,
-                stage,
-                hops,
-                stream,
-                inputs,
+            |((id, attempt, epoch, gear, stream, settle), branch, ingress, stage, hops, inputs)| {
+                StageRequest {
+                    id,
+                    ingress,
+                    attempt,
+                    branch,
+                    epoch,
+                    gear,
+                    stage,
+                    hops,
+                    stream,
+                    settle,
+                    inputs,
+                }
             },
         )
 }

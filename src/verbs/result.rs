@@ -1,0 +1,48 @@
+//! `kaskade result`: fetches the result of a durable request.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use kaskade::App;
+use kaskade::config::scalar::Span;
+
+use super::infer;
+use crate::serving::{self, Asker, Broker};
+
+/// Fetches the result of a request that was submitted. It is kept for the time that the app's `durable.results` says.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The TOML file of the app.
+    #[arg(long, value_name = "FILE")]
+    app: PathBuf,
+    /// The id that `kaskade submit` printed, or was given.
+    #[arg(long)]
+    id: String,
+    /// Wait so long, if it is not there yet.
+    #[arg(long, value_name = "TIME")]
+    wait: Option<Span>,
+    /// Print the reply as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    broker: Broker,
+}
+
+/// Fetches and prints.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let app = App::load(&args.app)?;
+    let url = args.broker.url(&app);
+    url.context(
+        "results are kept by a nats-server; name it with `--nats URL` (or NATS_URL, or `nats.url` in the app)",
+    )?;
+    let patience = args.wait.map_or(Duration::ZERO, Span::duration);
+    let reply = serving::runtime()?.block_on(async {
+        let bus = args.broker.bus(&app, "result");
+        let asker = Asker::connect(app.name.as_str(), bus, Duration::ZERO).await?;
+        let reply = asker.wait_for(&args.id, patience).await;
+        asker.leave().await;
+        anyhow::Ok(reply?)
+    })?;
+    infer::report_on(&reply, None, args.json)
+}

@@ -1,0 +1,62 @@
+//! `kaskade submit`: asks an app for an answer that survives whatever is lost meanwhile.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use kaskade::App;
+use kaskade::config::scalar::Span;
+use serde_json::json;
+
+use super::infer::{self, Asked};
+use crate::report;
+use crate::serving::{self, Asker, Broker};
+
+/// Submits one request to an app that keeps requests (`[durable]`), and prints the id that its result is fetched by with
+/// `kaskade result`. Once this has succeeded the request is run, whichever process is lost; submitted again under the same id it is
+/// still answered once.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The TOML file of the app.
+    #[arg(long, value_name = "FILE")]
+    app: PathBuf,
+    #[command(flatten)]
+    asked: Asked,
+    /// The request's id; one is made where absent.
+    #[arg(long)]
+    id: Option<String>,
+    /// Time budget of each attempt; the app's own where absent.
+    #[arg(long, value_name = "TIME")]
+    budget: Option<Span>,
+    /// Wait for the result so long, and print it.
+    #[arg(long, value_name = "TIME")]
+    wait: Option<Span>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    broker: Broker,
+}
+
+/// Submits, and prints the id or the result.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let app = App::load(&args.app)?;
+    let url = args.broker.url(&app);
+    url.context("durable requests are kept by a nats-server; name it with `--nats URL` (or NATS_URL, or `nats.url` in the app)")?;
+    let (inputs, label) = args.asked.read(&app)?;
+    let budget = args.budget.unwrap_or(app.ingress.default_budget).duration();
+    let (accepted, reply) = serving::runtime()?.block_on(async {
+        let asker = Asker::connect(app.name.as_str(), args.broker.bus(&app, "submit"), budget).await?;
+        let accepted = asker.submit(inputs, args.id.as_deref()).await?;
+        let reply = match args.wait {
+            Some(patience) => Some(asker.wait_for(&accepted.id, patience.duration()).await?),
+            None => None,
+        };
+        asker.leave().await;
+        anyhow::Ok((accepted, reply))
+    })?;
+    match reply {
+        Some(reply) => infer::report_on(&reply, label.as_ref(), args.json),
+        None if args.json => report::print_json(&json!({"id": accepted.id, "duplicate": accepted.duplicate})),
+        None => report::print(&accepted.id),
+    }
+}
