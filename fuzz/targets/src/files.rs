@@ -1,0 +1,89 @@
+//! Files that people and programs write: an app's TOML, safetensors, `config.json`, manifests, IDX files.
+
+use bytes::Bytes;
+use kaskade::config::App;
+use kaskade_models::checkpoint::{Config, Weights};
+use kaskade_models::engine::families::architecture;
+use kaskade_models::idx::{Idx, LabelledImages};
+use kaskade_models::manifest::Manifest;
+use serde_json::Value;
+
+/// An app's TOML: refused with a line and a reason, or written and read again as the same. What is wrong with it is said.
+pub fn app(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    match App::parse(text) {
+        Ok(app) => {
+            let written = toml::to_string(&app).expect("what was read can be written");
+            assert_eq!(App::parse(&written).as_ref(), Ok(&app), "a round changed it");
+            assert!(app.problems().iter().all(|problem| !problem.is_empty()));
+        }
+        Err((line, reason)) => {
+            let lines = 1 + text.bytes().filter(|byte| *byte == b'\n').count();
+            assert!(
+                (1..=lines).contains(&line) && !reason.is_empty(),
+                "{line}: {reason}"
+            );
+        }
+    }
+}
+
+/// A safetensors file: refused, or every tensor that its header lists can be taken or is refused.
+pub fn weights(input: &[u8]) {
+    let Ok(mut weights) = Weights::from_bytes("file", Bytes::copy_from_slice(input)) else {
+        return;
+    };
+    for (name, shape) in listed(input) {
+        if let Ok(values) = weights.take(&name, &shape) {
+            assert_eq!(values.len(), shape.iter().product::<usize>(), "{name}");
+        }
+    }
+    let _ = weights.finish(&[]);
+}
+
+/// Names and shapes of a safetensors header.
+fn listed(file: &[u8]) -> Vec<(String, Vec<usize>)> {
+    let header = file.split_first_chunk().and_then(|(length, rest)| {
+        let header = rest.get(..usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+        serde_json::from_slice::<Value>(header).ok()
+    });
+    let Some(Value::Object(tensors)) = header else {
+        return Vec::new();
+    };
+    let shape = |tensor: Value| serde_json::from_value(tensor.get("shape")?.clone()).ok();
+    let tensors = tensors.into_iter();
+    tensors
+        .filter_map(|(name, tensor)| Some((name, shape(tensor)?)))
+        .collect()
+}
+
+/// A `config.json`: refused, or asked for what the families ask.
+pub fn hf_config(input: &[u8]) {
+    let config = match Config::parse("config.json", input) {
+        Ok(config) => config,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    let _ = (architecture(&config), config.size("hidden_size"));
+    let _ = config.optional::<f64>("layer_norm_eps");
+    if let Ok(labels) = config.labels() {
+        assert!(!labels.is_empty(), "a classifier of no classes");
+    }
+}
+
+/// A family's manifest.
+pub fn manifest(input: &[u8]) {
+    if let Err(error) = Manifest::parse("family.json", input) {
+        assert!(!error.to_string().is_empty());
+    }
+}
+
+/// An IDX file, as one of images and as one of labels.
+pub fn idx(input: &[u8]) {
+    if let Ok(idx) = Idx::parse("images", input) {
+        assert_eq!(idx.data.len(), idx.shape.iter().product::<usize>());
+    }
+    if let Ok(images) = LabelledImages::parse(("images", input), ("labels", input)) {
+        assert_eq!(images.iter().count(), images.len());
+    }
+}

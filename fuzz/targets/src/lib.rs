@@ -1,0 +1,99 @@
+//! The bodies of the fuzz targets: each takes any bytes and panics only where a promise is broken.
+//!
+//! They are compiled, linted and run over their corpus on stable (`tests/smoke`); `fuzz/fuzz_targets` hands the same functions
+//! to `libFuzzer`. `docs/fuzzing.md` says what each promises.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`plans`] | plans, profiles, pipelines, traces, and the simulator on any plan that is sound |
+//! | [`wire`] | the messages, and the doors |
+//! | [`chunks`] | messages in chunks |
+//! | [`names`] | subjects and headers |
+//! | [`files`] | an app's TOML, safetensors, `config.json`, manifests, IDX files |
+//! | [`checkpoint`] | whole checkpoints, their configuration and header edited |
+//! | [`script`] | the input of a target, read as a list of decisions |
+//! | [`edit`] | edits of a valid JSON tree, for what arbitrary bytes never get past |
+//! | [`corpus`] | the inputs that lie in the repository |
+//! | [`seeds`] | the corpus, made from messages and files of this repository |
+#![allow(
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    reason = "a target panics where a promise is broken; that is what it is for"
+)]
+
+#[cfg(feature = "serving")]
+pub mod checkpoint;
+#[cfg(feature = "serving")]
+pub mod chunks;
+pub mod corpus;
+pub mod edit;
+#[cfg(feature = "serving")]
+pub mod files;
+#[cfg(feature = "serving")]
+pub mod messages;
+#[cfg(feature = "serving")]
+pub mod names;
+pub mod plans;
+pub mod script;
+#[cfg(feature = "serving")]
+pub mod seeds;
+#[cfg(feature = "serving")]
+pub mod wire;
+
+/// A target.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// Its name, as cargo-fuzz knows it.
+    pub name: &'static str,
+    /// Its body.
+    pub run: fn(&[u8]),
+    /// Mutations in the smoke run: as many as take a few tenths of a second.
+    pub mutations: u32,
+    /// What one run may allocate in all, KiB beside 256 times its input.
+    pub most_kib: usize,
+}
+
+const fn target(name: &'static str, run: fn(&[u8]), mutations: u32, most_kib: usize) -> Target {
+    Target {
+        name,
+        run,
+        mutations,
+        most_kib,
+    }
+}
+
+/// The targets of what planners read and write.
+const PLANNING: &[Target] = &[
+    target("plan", plans::plan, 4_000, 4 << 10),
+    target("plan_edited", plans::plan_edited, 4_000, 64 << 10),
+    target("profile", plans::profile, 4_000, 4 << 10),
+    target("profile_edited", plans::profile_edited, 4_000, 4 << 10),
+    target("pipeline", plans::pipeline, 4_000, 4 << 10),
+    target("pipeline_edited", plans::pipeline_edited, 4_000, 4 << 10),
+    target("trace", plans::trace, 4_000, 64 << 10),
+    target("branch", plans::branch, 4_000, 1 << 10),
+];
+
+/// The targets of what serves.
+#[cfg(feature = "serving")]
+const SERVING: &[Target] = &[
+    target("wire", wire::wire, 4_000, 4 << 10),
+    target("wire_edited", wire::wire_edited, 4_000, 4 << 10),
+    target("door", wire::door, 4_000, 4 << 10),
+    target("chunks", chunks::chunks, 4_000, 4 << 10),
+    target("subjects", names::subjects, 4_000, 1 << 10),
+    target("headers", names::headers, 4_000, 1 << 10),
+    target("app", files::app, 4_000, 16 << 10),
+    target("weights", files::weights, 4_000, 4 << 10),
+    target("hf_config", files::hf_config, 4_000, 128 << 10),
+    target("manifest", files::manifest, 4_000, 1 << 10),
+    target("idx", files::idx, 4_000, 1 << 10),
+    target("checkpoint", checkpoint::checkpoint, 2_000, 1 << 20),
+];
+#[cfg(not(feature = "serving"))]
+const SERVING: &[Target] = &[];
+
+/// Every target.
+pub fn targets() -> impl Iterator<Item = &'static Target> {
+    PLANNING.iter().chain(SERVING)
+}

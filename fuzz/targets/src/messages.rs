@@ -1,0 +1,270 @@
+//! One of every message: the seeds of the wire's corpus, and what its edits begin with.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use kaskade_actors::fault::{Code, Fault};
+use kaskade_actors::wire::{
+    Abandoned, Beat, BranchReply, Done, DoneResult, DriftNotice, Forks, GearShift, Hop, InferReply,
+    InferRequest, LoadCount, Message, PlanNotice, PlanReport, PlanRequest, ReplicaBeat, Seen, ShiftReport,
+    StageRequest,
+};
+use kaskade_models::{Datatype, Tensor};
+use kaskade_plans::gather::Branch;
+
+/// A message as bytes and, for those that can be written so, as JSON.
+#[derive(Debug)]
+pub struct Example {
+    /// Its name, for the file that it becomes.
+    pub name: String,
+    /// MessagePack.
+    pub bytes: Bytes,
+    /// JSON.
+    pub json: Option<String>,
+}
+
+/// One of every message, and of those that differ in kind one of every kind.
+pub fn examples() -> Vec<Example> {
+    let mut examples = vec![
+        example("infer", &infer()),
+        example("infer-half", &halves()),
+        example("reply", &reply()),
+        example("stage", &stage()),
+        example("beat", &beat()),
+        example("load", &load()),
+        example("gear", &GearShift { epoch: 7, gear: 2 }),
+        example("notice", &PlanNotice { epoch: 8 }),
+        example("shift", &shift()),
+        example("drift", &drift()),
+        example("replan", &replan()),
+        example("abandoned", &abandoned()),
+    ];
+    let results = [outputs(), part(), fault()];
+    let dones = results.map(|(name, result)| example(&format!("done-{name}"), &done(result)));
+    examples.extend(dones);
+    let reports = reports().map(|(name, report)| example(&format!("report-{name}"), &report));
+    examples.extend(reports);
+    examples
+}
+
+fn example<M: Message>(name: &str, message: &M) -> Example {
+    Example {
+        name: name.to_owned(),
+        bytes: message.encode().expect("an example can be encoded"),
+        json: serde_json::to_string(message).ok(),
+    }
+}
+
+fn pixels() -> Tensor {
+    Tensor::from_f32("image", &[2, 2], &[0.0, 0.5, 0.25, 1.0]).expect("four values")
+}
+
+fn texts() -> Tensor {
+    Tensor::from_texts("text", &["a warm film", ""]).expect("two texts")
+}
+
+fn infer() -> InferRequest {
+    let tokens = Tensor::from_i64("input_ids", &[3], &[1, -2, 3]).expect("three values");
+    InferRequest {
+        inputs: vec![pixels(), texts(), tokens],
+        id: Some("42".into()),
+        parameters: BTreeMap::from([("stream".into(), "true".into())]),
+    }
+}
+
+/// Of the types that JSON has no form for.
+fn halves() -> InferRequest {
+    let half = |name: &str, datatype| Tensor {
+        name: name.into(),
+        shape: vec![2],
+        datatype,
+        data: Bytes::from_static(&[0, 0x3c, 0, 0xfc]),
+    };
+    InferRequest {
+        inputs: vec![half("half", Datatype::F16), half("brain", Datatype::Bf16)],
+        ..InferRequest::default()
+    }
+}
+
+fn reply() -> InferReply {
+    InferReply {
+        id: Some("42".into()),
+        outputs: vec![pixels()],
+        stage: "large".into(),
+        variant: "digits-large".into(),
+        confidence: Some(0.9),
+        hops: vec![hop("small"), hop("large")],
+        degraded: true,
+        part: Some(3),
+        branches: vec![
+            BranchReply {
+                branch: branch(),
+                stage: "colour".into(),
+                variant: "colour-tiny".into(),
+                confidence: Some(0.5),
+                outputs: vec![texts()],
+                error: None,
+            },
+            BranchReply {
+                branch: Branch::ROOT.child("classify", 4),
+                error: Some(Fault::new(Code::Expired, "too late")),
+                ..BranchReply::default()
+            },
+        ],
+    }
+}
+
+fn stage() -> StageRequest {
+    StageRequest {
+        id: 7,
+        ingress: "a-1".into(),
+        attempt: 1,
+        branch: branch(),
+        epoch: 3,
+        gear: 1,
+        stage: "large".into(),
+        hops: vec![hop("small")],
+        stream: true,
+        inputs: vec![pixels()],
+        ..StageRequest::default()
+    }
+}
+
+fn hop(stage: &str) -> Hop {
+    Hop {
+        stage: stage.into(),
+        wait_us: 120,
+        run_us: 4_000,
+        batch: 8,
+    }
+}
+
+fn branch() -> Branch {
+    Branch::ROOT.child("classify", 3).child("colour", 0)
+}
+
+fn done(result: DoneResult) -> Done {
+    Done {
+        id: 7,
+        attempt: 1,
+        branch: branch(),
+        stage: "large".into(),
+        replica: "digits-large-0".into(),
+        hops: vec![hop("large")],
+        result,
+    }
+}
+
+fn outputs() -> (&'static str, DoneResult) {
+    let result = DoneResult::Outputs {
+        outputs: vec![pixels()],
+        confidence: Some(0.75),
+        routed: true,
+        children: BTreeMap::from([("classify".into(), 3)]),
+    };
+    ("outputs", result)
+}
+
+fn part() -> (&'static str, DoneResult) {
+    let result = DoneResult::Part {
+        outputs: vec![texts()],
+        from: 2,
+        until: 4,
+    };
+    ("part", result)
+}
+
+fn fault() -> (&'static str, DoneResult) {
+    let fault = Fault::new(Code::BadOutput, "the model says no");
+    ("fault", DoneResult::Fault(fault))
+}
+
+fn beat() -> Beat {
+    Beat {
+        actor: "a".into(),
+        kind: "worker".into(),
+        replicas: vec![ReplicaBeat {
+            id: "digits-large-0".into(),
+            stage: "large".into(),
+            variant: "digits-large".into(),
+            queue: 3,
+            in_flight: 8,
+        }],
+        queue: 3,
+        in_flight: 8,
+        forks: forks(),
+        epoch: 3,
+        sequence: 70_000,
+    }
+}
+
+fn forks() -> BTreeMap<String, Forks> {
+    let forks = Forks {
+        requests: 10,
+        children: BTreeMap::from([("classify".into(), 57)]),
+    };
+    BTreeMap::from([("find-tiny".into(), forks)])
+}
+
+fn load() -> LoadCount {
+    LoadCount {
+        ingress: "a-1".into(),
+        arrivals: 123_456_789_012,
+    }
+}
+
+fn shift() -> ShiftReport {
+    ShiftReport {
+        epoch: 3,
+        from: 0,
+        to: 2,
+        qps: 812.5,
+        first_queue: 40,
+    }
+}
+
+fn drift() -> DriftNotice {
+    DriftNotice {
+        epoch: 3,
+        distance: 0.4,
+        measured: vec![0.25, 0.75],
+        peak_qps: 900.0,
+    }
+}
+
+fn replan() -> PlanRequest {
+    PlanRequest {
+        reason: "drift".into(),
+        peak_qps: Some(900.0),
+        measured: vec![0.25, 0.75],
+        forks: BTreeMap::from([("a".into(), forks())]),
+        seen: Some(Seen {
+            at_us: 1_000_000,
+            arrivals: 40,
+            workers: vec!["a".into(), "b".into()],
+        }),
+    }
+}
+
+fn abandoned() -> Abandoned {
+    Abandoned {
+        ingress: "a-1".into(),
+        ids: vec![1, 300, u64::MAX],
+    }
+}
+
+fn reports() -> impl Iterator<Item = (&'static str, PlanReport)> {
+    let refused = PlanReport::Refused {
+        reason: "no plan holds 900 requests/s".into(),
+    };
+    [
+        ("adopted", PlanReport::Adopted { epoch: 9 }),
+        ("unchanged", PlanReport::Unchanged { epoch: 8 }),
+        ("refused", refused),
+        ("crashed", PlanReport::Crashed),
+        ("timed-out", PlanReport::TimedOut { limit_ms: 60_000 }),
+        ("stale", PlanReport::Stale { newest: Some(9) }),
+        ("busy", PlanReport::Busy),
+    ]
+    .into_iter()
+}

@@ -1,0 +1,96 @@
+//! The messages and the doors: what arrives from anybody.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use kaskade_actors::wire::{
+    Abandoned, Beat, ContentType, Done, DriftNotice, GearShift, InferReply, InferRequest, LoadCount, Message,
+    PlanNotice, PlanReport, PlanRequest, ShiftReport, StageRequest, decode_infer, decode_reply, encode_fault,
+    encode_reply,
+};
+
+use crate::edit::edited;
+use crate::messages::examples;
+use crate::script::Script;
+
+/// Bytes as every message there is: refused with a reason, or the same after a round.
+pub fn wire(input: &[u8]) {
+    let bytes = Bytes::copy_from_slice(input);
+    round::<InferRequest>(&bytes);
+    round::<InferReply>(&bytes);
+    round::<StageRequest>(&bytes);
+    round::<Done>(&bytes);
+    round::<Beat>(&bytes);
+    round::<Abandoned>(&bytes);
+    round::<GearShift>(&bytes);
+    round::<LoadCount>(&bytes);
+    round::<ShiftReport>(&bytes);
+    round::<DriftNotice>(&bytes);
+    round::<PlanRequest>(&bytes);
+    round::<PlanReport>(&bytes);
+    round::<PlanNotice>(&bytes);
+}
+
+/// An edited message. Its tensors' data are arrays, as a peer may send them; the bytes are for [`wire`].
+pub fn wire_edited(input: &[u8]) {
+    static TEMPLATES: LazyLock<Vec<String>> = LazyLock::new(|| {
+        examples()
+            .into_iter()
+            .filter_map(|example| example.json)
+            .collect()
+    });
+    let templates: Vec<&str> = TEMPLATES.iter().map(String::as_str).collect();
+    let tree = edited(&templates, &mut Script::new(input));
+    let bytes = rmp_serde::to_vec_named(&tree).expect("JSON has a form in MessagePack");
+    wire(&bytes);
+    door(tree.to_string().as_bytes());
+}
+
+/// A body at the door, as a request and as a reply, in both formats.
+pub fn door(input: &[u8]) {
+    let body = Bytes::copy_from_slice(input);
+    for format in [ContentType::MessagePack, ContentType::Json] {
+        if let Ok(request) = decode_infer(format, &body) {
+            let bytes = request.encode().expect("a request can be encoded");
+            assert!(
+                InferRequest::decode(&bytes).is_ok(),
+                "a request is lost on its way in"
+            );
+        }
+        answered(format, &body);
+    }
+    if let Ok(media_type) = std::str::from_utf8(input) {
+        let named = ContentType::parse(media_type);
+        assert!(named.is_err() || media_type.contains(['j', 'J', 'm', 'M']));
+    }
+}
+
+/// A reply can be written in the format that it came in, unless JSON has no form for it; a fault always.
+fn answered(format: ContentType, body: &Bytes) {
+    match decode_reply(format, body) {
+        Ok(reply) => {
+            let Ok(written) = encode_reply(format, &reply) else {
+                return assert_eq!(format, ContentType::Json, "MessagePack has a form for everything");
+            };
+            let again = decode_reply(format, &written).expect("a reply can be read");
+            let rewritten = encode_reply(format, &again).expect("a reply can be written again");
+            assert_eq!(rewritten, written, "a round changed a reply");
+        }
+        Err(fault) => {
+            let written = encode_fault(format, &fault);
+            assert_eq!(decode_reply(format, &written), Err(fault));
+        }
+    }
+}
+
+/// Compared as bytes: a NaN is not equal to itself.
+fn round<M: Message>(bytes: &Bytes) {
+    let message = match M::decode(bytes) {
+        Ok(message) => message,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    let written = message.encode().expect("what was decoded can be encoded");
+    let again = M::decode(&written).expect("what was encoded can be decoded");
+    let rewritten = again.encode().expect("what was decoded can be encoded");
+    assert_eq!(rewritten, written, "a round changed a {}", M::NAME);
+}
