@@ -1,0 +1,309 @@
+//! `cargo xtask compose`: the walk of examples/compose, by a script: up, a request from outside, a scale-up and a rolling restart of
+//! every service of ours under load, and no request lost.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use humantime::Duration as Span;
+
+/// What of the walk is done.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Requests a second while everything is restarted.
+    #[arg(long, default_value_t = 100)]
+    rate: u32,
+    /// For how long; long enough for every restart.
+    #[arg(long, default_value = "100s")]
+    duration: Span,
+    /// Leave it running afterwards.
+    #[arg(long)]
+    keep: bool,
+}
+
+/// The images that the image of Kaskade and the server stand on, as the Dockerfile and the compose file name them.
+const BASES: [&str; 2] = ["debian:12.12-slim", "nats:2.15.1"];
+
+/// How long a service may take to be healthy.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Walks; fails if a request was lost. Without a Docker engine it says so, and that is all.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    if !done(Command::new("docker").arg("info")) {
+        println!("there is no Docker engine here: the walk through docker/compose.yaml was NOT done");
+        return Ok(());
+    }
+    let compose = Compose::find()?;
+    image(&compose.root)?;
+    let walked = walk(&compose, args);
+    if walked.is_err() {
+        let logs = compose.output(&["logs", "--tail", "5"]);
+        eprintln!("{}", logs.map(|logs| text(&logs.stdout)).unwrap_or_default());
+    }
+    if !args.keep {
+        compose.call(&["down", "--volumes", "--timeout", "5"])?;
+    }
+    walked
+}
+
+/// `docker compose`, or the older program that takes the same commands, on the cluster of docker/cluster.env.
+struct Compose {
+    program: Vec<&'static str>,
+    root: PathBuf,
+}
+
+impl Compose {
+    fn find() -> anyhow::Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let candidates = [vec!["docker", "compose"], vec!["docker-compose"]];
+        let program = candidates.into_iter().find(|program| {
+            let mut asked = program.iter();
+            asked
+                .next()
+                .is_some_and(|name| done(Command::new(name).args(asked).arg("version")))
+        });
+        let program =
+            program.context("there is a Docker engine and neither `docker compose` nor `docker-compose`")?;
+        Ok(Self { program, root })
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut words = self.program.iter();
+        let mut command = Command::new(words.next().copied().unwrap_or("docker"));
+        command.args(words).current_dir(&self.root);
+        command.args(["-f", "docker/compose.yaml", "--env-file", "docker/cluster.env"]);
+        command.args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    fn call(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        let output = self.output(arguments)?;
+        ensure!(
+            output.status.success(),
+            "`compose {}` failed: {}",
+            arguments.join(" "),
+            text(&output.stderr)
+        );
+        Ok(())
+    }
+
+    fn output(&self, arguments: &[&str]) -> anyhow::Result<Output> {
+        Ok(self.command(arguments).output()?)
+    }
+
+    /// Waits until a service says that it is ready.
+    fn ready(&self, service: &str) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        while !self
+            .output(&["exec", "-T", service, "kaskade", "probe", "ready"])?
+            .status
+            .success()
+        {
+            ensure!(
+                begun.elapsed() < PATIENCE,
+                "`{service}` is not ready after {PATIENCE:?}"
+            );
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        Ok(())
+    }
+
+    /// Replaces a service's container, and waits until the new one is ready.
+    fn replace(&self, service: &str) -> anyhow::Result<()> {
+        self.call(&["up", "--detach", "--no-deps", "--force-recreate", service])?;
+        self.ready(service)
+    }
+}
+
+/// The image of Kaskade around the program that is built here, on stand-ins where the real bases cannot be had.
+fn image(root: &Path) -> anyhow::Result<()> {
+    let here = |image: &&str| {
+        done(Command::new("docker").args(["image", "inspect", image]))
+            || done(Command::new("docker").args(["pull", "--quiet", image]))
+    };
+    if BASES.iter().all(here) {
+        println!("base images: {}", BASES.join(", "));
+    } else {
+        println!("base images cannot be pulled: stand-ins are made (docker/stand-ins.sh)");
+        succeeds(Command::new("docker/stand-ins.sh").current_dir(root))?;
+    }
+    succeeds(cargo(root).args(["build", "--release", "--workspace", "--bin", "kaskade"]))?;
+    succeeds(
+        Command::new("docker")
+            .args([
+                "build",
+                "-q",
+                "-f",
+                "docker/Dockerfile",
+                "--target",
+                "prebuilt",
+                "-t",
+                "kaskade",
+                ".",
+            ])
+            .current_dir(root),
+    )
+}
+
+fn walk(compose: &Compose, args: &Args) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    // Two workers at first: the others are part of the cluster, and are held back.
+    compose.call(&["up", "--detach", "--scale", "worker-c=0", "--scale", "worker-d=0"])?;
+    for service in ["planner", "worker-a", "worker-b", "ingress", "ingress-2"] {
+        compose.ready(service)?;
+    }
+    println!("up and ready after {:.0} s", begun.elapsed().as_secs_f64());
+    from_outside(compose)?;
+    let mut load = bench(compose, args)?;
+    let restarted = restart(compose);
+    let output = load.wait_with_output_of()?;
+    restarted?;
+    judge(&output)
+}
+
+/// Asks with the client's key, from this machine.
+fn from_outside(compose: &Compose) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let key = folder.path().join("client.nk");
+    let arguments = [
+        "run",
+        "--rm",
+        "--no-deps",
+        "-T",
+        "--entrypoint",
+        "cat",
+        "client",
+        "/auth/nkey",
+    ];
+    std::fs::write(&key, compose.output(&arguments)?.stdout)?;
+    for verb in [["infer", "--index"], ["submit", "--index"]] {
+        let mut asked = Command::new(std::env::current_exe()?.with_file_name("kaskade"));
+        asked.args(verb).args([
+            "7",
+            "--app",
+            "examples/compose/app.toml",
+            "--nats",
+            "nats://127.0.0.1:4222",
+            "--nkey",
+        ]);
+        asked.arg(&key).current_dir(&compose.root);
+        if verb.first() == Some(&"submit") {
+            asked.args(["--wait", "10s"]);
+        }
+        let answer = asked.output()?;
+        ensure!(
+            answer.status.success(),
+            "{} from outside: {}",
+            verb.join(" "),
+            text(&answer.stderr)
+        );
+        let said = text(&answer.stdout);
+        println!(
+            "{} from outside: {}",
+            verb.join(" "),
+            said.lines().next().unwrap_or_default()
+        );
+    }
+    Ok(())
+}
+
+struct Bench(Child);
+
+impl Bench {
+    fn wait_with_output_of(&mut self) -> anyhow::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        let pipe = self.0.stdout.as_mut().context("it has no output")?;
+        std::io::Read::read_to_end(pipe, &mut out)?;
+        self.0.wait()?;
+        Ok(out)
+    }
+}
+
+fn bench(compose: &Compose, args: &Args) -> anyhow::Result<Bench> {
+    let (rate, duration) = (
+        format!("--rate={}", args.rate),
+        format!("--duration={}", args.duration),
+    );
+    let mut command = compose.command(&[
+        "run",
+        "--rm",
+        "-T",
+        "client",
+        "bench",
+        "--app=/examples/compose/app.toml",
+        &rate,
+        &duration,
+        "--json",
+    ]);
+    Ok(Bench(
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?,
+    ))
+}
+
+/// Two workers more, and then every service of ours replaced, one after the other.
+fn restart(compose: &Compose) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    compose.call(&["up", "--detach", "--no-deps", "worker-c", "worker-d"])?;
+    for service in ["worker-c", "worker-d"] {
+        compose.ready(service)?;
+    }
+    println!("two workers more after {:.0} s", begun.elapsed().as_secs_f64());
+    let services = [
+        "worker-a",
+        "worker-b",
+        "worker-c",
+        "worker-d",
+        "planner",
+        "planner-2",
+        "ingress",
+        "ingress-2",
+    ];
+    for service in services {
+        compose.replace(service)?;
+    }
+    println!(
+        "every service replaced after {:.0} s",
+        begun.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+fn judge(output: &[u8]) -> anyhow::Result<()> {
+    let report: serde_json::Value =
+        serde_json::from_slice(output).with_context(|| format!("bench said {:?}", text(output)))?;
+    let number = |name: &str| report.get(name).and_then(serde_json::Value::as_u64);
+    let (requests, answered) = (number("requests"), number("replies"));
+    println!("under load: {report}");
+    match (requests, answered) {
+        (Some(requests), Some(answered)) if requests == answered && requests > 0 => {
+            println!("{requests} requests, and every one answered");
+            Ok(())
+        }
+        _ => bail!("requests were lost"),
+    }
+}
+
+fn cargo(root: &Path) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root);
+    cargo
+}
+
+fn done(command: &mut Command) -> bool {
+    let quiet = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}
+
+fn succeeds(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.stdin(Stdio::null()).status()?;
+    ensure!(status.success(), "{command:?} failed");
+    Ok(())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

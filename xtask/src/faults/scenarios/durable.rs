@@ -1,0 +1,265 @@
+//! Durable requests: what is accepted is answered once.
+
+use std::time::{Duration, Instant};
+
+use async_nats::HeaderMap;
+use futures::stream::{self, StreamExt as _};
+use kaskade::actors::bus::Bus;
+use kaskade::actors::wire::InferRequest;
+use kaskade::actors::{App, Client, Code, headers};
+use kaskade_testkit::NatsOptions;
+
+use super::scenarios;
+use crate::faults::oracle::{End, Fate, Load, Tally, under};
+use crate::faults::rig::{Process, Rig, Start, pair};
+use crate::faults::verdict::Verdict;
+use crate::node::{APP, inputs, what};
+
+scenarios! {
+    "durable-power-loss" "The nats-server (`sync_interval: always`) and every process are killed at once in the middle of durable load; everything accepted is answered after they are started again." power_loss;
+    "durable-ingress-killed" "One of two doors is killed while it holds durable requests; the other takes them over." ingress_killed;
+    "durable-nats-restarted" "The nats-server is killed and started again under durable load." nats_restarted;
+    "durable-poison" "Durable requests that make models panic are given up after three deliveries, with the reason; their neighbours are answered." poison;
+    "disk-full" "JetStream has no room left; further durable requests are refused, typed, and requests without a promise go on." disk_full;
+}
+
+/// How long an accepted request may take to its result when everything has to start again.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Submitting {
+    _bus: Bus,
+    client: Client,
+}
+
+impl Submitting {
+    async fn at(rig: &Rig) -> anyhow::Result<Self> {
+        let bus = rig.bus().await?;
+        Ok(Self {
+            client: Client::new(&bus, App::new(APP)?),
+            _bus: bus,
+        })
+    }
+
+    /// Submits so many at most, 32 at a time, and gives those that were accepted, each with when.
+    async fn submit(&self, from: u64, total: u64, of: fn(u64) -> f32) -> Vec<(u64, Instant)> {
+        self.submit_until(None, from, total, of).await
+    }
+
+    /// The same, until that moment.
+    async fn submit_until(
+        &self,
+        end: Option<Instant>,
+        from: u64,
+        total: u64,
+        of: fn(u64) -> f32,
+    ) -> Vec<(u64, Instant)> {
+        let submitting = stream::iter(from..from + total).map(async |number| {
+            if end.is_some_and(|end| Instant::now() > end) {
+                return None;
+            }
+            let request = InferRequest {
+                inputs: inputs(of(number), 9.0),
+                ..InferRequest::default()
+            };
+            let mut headers = HeaderMap::new();
+            headers::put_request_id(&mut headers, &format!("r{number}")).ok()?;
+            let sent = Instant::now();
+            self.client.submit(&request, headers).await.ok()?;
+            Some((number, sent))
+        });
+        submitting
+            .buffered(32)
+            .filter_map(async |accepted| accepted)
+            .collect()
+            .await
+    }
+
+    /// What became of those that were accepted.
+    async fn fates(&self, accepted: &[(u64, Instant)], struck: Option<Instant>) -> Tally {
+        let asking = stream::iter(accepted.iter().copied()).map(async |(number, sent)| {
+            let result = self.client.wait_for(&format!("r{number}"), PATIENCE).await;
+            let end = match result {
+                Ok(reply) => Some(End::Answer {
+                    degraded: reply.degraded,
+                }),
+                Err(fault) if fault.code == Code::Expired => None,
+                Err(fault) => Some(End::Fault(fault.code)),
+            };
+            Fate {
+                sent,
+                replies: end.map(|end| (sent.elapsed(), end)).into_iter().collect(),
+            }
+        });
+        Tally {
+            fates: asking.buffered(64).collect().await,
+            budget: Duration::from_mins(1),
+            struck,
+        }
+    }
+}
+
+fn always() -> NatsOptions {
+    NatsOptions {
+        jetstream_config: "sync_interval: always".to_owned(),
+        ..NatsOptions::jetstream()
+    }
+}
+
+fn start_all(rig: &Rig) -> anyhow::Result<Vec<Process>> {
+    Ok(vec![
+        rig.start(&Start::worker("w1"))?,
+        rig.start(&Start::worker("w2"))?,
+        rig.start(&Start::ingress().flag("--durable"))?,
+    ])
+}
+
+async fn power_loss() -> anyhow::Result<Verdict> {
+    let mut rig = Rig::with(always(), &pair())?;
+    let mut processes = start_all(&rig)?;
+    let submitting = Submitting::at(&rig).await?;
+    // Who submits learns nothing of the end, and gives up when the stream says nothing.
+    let end = Instant::now() + Duration::from_millis(450);
+    let (accepted, struck) = tokio::join!(submitting.submit_until(Some(end), 0, 100_000, |_| 1.0), async {
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        rig.nats.kill();
+        for process in &mut processes {
+            process.kill();
+        }
+        Instant::now()
+    });
+    rig.nats.restart();
+    let again = Instant::now();
+    let _processes = start_all(&rig)?;
+    let submitting = Submitting::at(&rig).await?;
+    let tally = submitting.fates(&accepted, None).await;
+    let done = again.elapsed();
+    Ok(Verdict::of(&tally)
+        .without_faults()
+        .demand(accepted.len() > 100, "it strikes in the middle")
+        .note(format!(
+            "{} accepted before the end; all answered {} ms after the server was there again ({} ms after the kill)",
+            accepted.len(),
+            done.as_millis(),
+            struck.elapsed().as_millis()
+        )))
+}
+
+async fn ingress_killed() -> anyhow::Result<Verdict> {
+    let rig = Rig::new()?;
+    let slow = |name| Start::worker(name).flag("--run").flag("20ms");
+    let _workers = [rig.start(&slow("w1"))?, rig.start(&slow("w2"))?];
+    let mut first = rig.start(&Start::ingress().flag("--durable"))?;
+    let _second = rig.start(&Start::ingress().flag("--durable"))?;
+    let submitting = Submitting::at(&rig).await?;
+    let (accepted, struck) = tokio::join!(submitting.submit(0, 1_000, |_| 1.0), async {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        first.kill();
+        Instant::now()
+    });
+    let tally = submitting.fates(&accepted, None).await;
+    Ok(Verdict::of(&tally)
+        .without_faults()
+        .demand(accepted.len() == 1_000, "every request is accepted")
+        .note(format!(
+            "all answered {} ms after the kill",
+            struck.elapsed().as_millis()
+        )))
+}
+
+async fn nats_restarted() -> anyhow::Result<Verdict> {
+    let mut rig = Rig::with(always(), &pair())?;
+    let _processes = start_all(&rig)?;
+    let submitting = Submitting::at(&rig).await?;
+    let (mut accepted, again) = tokio::join!(submitting.submit(0, 1_000, |_| 1.0), async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        rig.nats.kill();
+        rig.nats.restart();
+        Instant::now()
+    });
+    let before = accepted.len();
+    // A client that was not told submits again, under the same ids.
+    accepted.extend(submitting.submit(0, 1_000, |_| 1.0).await);
+    accepted.sort_unstable();
+    accepted.dedup_by_key(|(number, _)| *number);
+    let tally = submitting.fates(&accepted, None).await;
+    Ok(Verdict::of(&tally)
+        .without_faults()
+        .demand(accepted.len() == 1_000, "every request is accepted in the end")
+        .note(format!(
+            "{before} accepted at the first try; all answered {} ms after the server was there again",
+            again.elapsed().as_millis()
+        )))
+}
+
+async fn poison() -> anyhow::Result<Verdict> {
+    let rig = Rig::new()?;
+    let _processes = start_all(&rig)?;
+    let bus = rig.bus().await?;
+    let mut letters = bus.subscribe(App::new(APP)?.dead_letters(), None).await?;
+    bus.barrier().await?;
+    let submitting = Submitting::at(&rig).await?;
+    let of = |number| if number % 50 == 7 { what::PANIC } else { 1.0 };
+    let accepted = submitting.submit(0, 500, of).await;
+    let tally = submitting.fates(&accepted, None).await;
+    let mut dead = 0;
+    while let Ok(Some(letter)) = tokio::time::timeout(Duration::from_millis(500), letters.next()).await {
+        let fault = headers::fault(letter.headers.as_ref());
+        dead += usize::from(fault.is_some_and(|fault| fault.code == Code::ModelFailed));
+    }
+    Ok(Verdict::of(&tally)
+        .only(&tally, &["KSK0008"])
+        .demand(tally.answered() == 490, "their neighbours are answered")
+        .demand(dead == 10, "each is put aside with its reason"))
+}
+
+async fn disk_full() -> anyhow::Result<Verdict> {
+    let options = NatsOptions {
+        jetstream_config: "max_file_store: 4MB".to_owned(),
+        ..NatsOptions::jetstream()
+    };
+    let rig = Rig::with(options, &pair())?;
+    let _workers = [rig.start(&Start::worker("w1"))?, rig.start(&Start::worker("w2"))?];
+    // Doors that take durable requests once, so that their streams are there, and then none that would empty them.
+    let small = Start::ingress()
+        .flag("--durable")
+        .flag("--durable-bytes")
+        .flag("1000000");
+    drop(rig.start(&small)?);
+    let _doors = rig.start(&Start::ingress())?;
+    let submitting = Submitting::at(&rig).await?;
+    let mut accepted = Vec::new();
+    let mut refusals = Vec::new();
+    let tally = under(&Load::at(&rig.nats.url()), async || {
+        let struck = Instant::now();
+        for number in 0..20_000 {
+            let request = InferRequest {
+                inputs: inputs(1.0, 9.0),
+                // It takes a while to fill a disk with small requests.
+                parameters: [("filler".to_owned(), "x".repeat(8_000))].into(),
+                ..InferRequest::default()
+            };
+            let mut headers = HeaderMap::new();
+            headers::put_request_id(&mut headers, &format!("r{number}"))?;
+            match submitting.client.submit(&request, headers).await {
+                Ok(_) => accepted.push((number, Instant::now())),
+                Err(fault) => refusals.push(fault.code),
+            }
+            if refusals.len() > 20 {
+                break;
+            }
+        }
+        Ok(struck)
+    })
+    .await?;
+    let full = accepted.len();
+    let _taking = rig.start(&small)?;
+    let durable = submitting.fates(&accepted, None).await;
+    Ok(Verdict::of(&tally)
+        .without_faults()
+        .demand(
+            refusals.iter().all(|code| *code == Code::Overloaded) && !refusals.is_empty(),
+            &format!("what does not fit is refused, typed ({refusals:?})"),
+        )
+        .demand(durable.answered() == full, "what was accepted is answered")
+        .note(format!("{full} accepted, then {} refused", refusals.len())))
+}

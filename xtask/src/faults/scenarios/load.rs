@@ -1,0 +1,162 @@
+//! Too much load, load that swings, requests that are cancelled.
+
+use std::time::{Duration, Instant};
+
+use async_nats::HeaderMap;
+use bytes::Bytes;
+use kaskade::actors::headers;
+use kaskade_testkit::NatsOptions;
+
+use super::scenarios;
+use crate::faults::oracle::{Load, Tally, under, undisturbed};
+use crate::faults::rig::{Rig, Start, pair};
+use crate::faults::verdict::Verdict;
+use crate::node::{APP, geared, inputs, plan};
+
+scenarios! {
+    "overload" "Two, five and ten times what the workers can do is offered; what is too much is refused early, and goodput stays level." overload;
+    "full-queue" "A burst meets a queue of four places; what does not fit is refused at once, typed." full_queue;
+    "oscillating-load" "Load swings between two gears twice a second; nobody notices." oscillating;
+    "client-cancels" "A third of the requests are cancelled by their clients; each ends with an answer or as cancelled." cancels;
+}
+
+/// One worker that takes 40 ms for up to 8: 200 requests a second.
+const CAPACITY: f64 = 200.0;
+
+async fn overload() -> anyhow::Result<Verdict> {
+    let plan = plan(&[("w1", &["small", "large"])]);
+    let rig = Rig::with(NatsOptions::jetstream(), &plan)?;
+    let _worker = rig.start(&Start::worker("w1").flag("--run").flag("40ms"))?;
+    let _doors = rig.start(&Start::ingress())?;
+    let mut verdict = Verdict::default();
+    let mut best = 0.0_f64;
+    for times in [0.8, 2.0, 5.0, 10.0] {
+        let rate = CAPACITY * times;
+        let load = Load {
+            rate,
+            total: (rate * 3.0) as u64,
+            budget: Duration::from_millis(500),
+            ..Load::at(&rig.nats.url())
+        };
+        let tally = undisturbed(&load).await?;
+        let goodput = tally.answered() as f64 / 3.0;
+        best = best.max(goodput);
+        let mut next = Verdict::of(&tally).only(&tally, &["KSK0005", "KSK0006"]).demand(
+            goodput > 0.8 * best,
+            &format!("goodput stays level at {times} times the capacity"),
+        );
+        next.notes = std::mem::take(&mut verdict.notes);
+        next.broken.splice(0..0, std::mem::take(&mut verdict.broken));
+        verdict = next.note(format!(
+            "{times} times: {goodput:.0} answered a second, {}",
+            refusals(&tally)
+        ));
+    }
+    Ok(verdict)
+}
+
+fn refusals(tally: &Tally) -> String {
+    let refused = (0..tally.requests()).filter(|number| tally.fault_of(*number).is_some());
+    let mut times: Vec<Duration> = refused
+        .filter_map(|number| tally.fates.get(number)?.replies.first().map(|(after, _)| *after))
+        .collect();
+    times.sort_unstable();
+    match times.get(times.len() / 2) {
+        Some(median) => format!("refused in {:.1} ms (median)", median.as_secs_f64() * 1e3),
+        None => "none refused".to_owned(),
+    }
+}
+
+async fn full_queue() -> anyhow::Result<Verdict> {
+    let plan = plan(&[("w1", &["small", "large"])]);
+    let rig = Rig::with(NatsOptions::jetstream(), &plan)?;
+    let slow = Start::worker("w1")
+        .flag("--run")
+        .flag("50ms")
+        .flag("--queue")
+        .flag("4");
+    let _worker = rig.start(&slow)?;
+    let _doors = rig.start(&Start::ingress())?;
+    let load = Load {
+        rate: 20_000.0,
+        total: 200,
+        ..Load::at(&rig.nats.url())
+    };
+    let tally = undisturbed(&load).await?;
+    Ok(Verdict::of(&tally)
+        .only(&tally, &["KSK0006"])
+        .demand(tally.answered() >= 4, "what fits is answered")
+        .demand(tally.answered() < 200, "what does not fit is refused"))
+}
+
+async fn oscillating() -> anyhow::Result<Verdict> {
+    let rig = Rig::with(NatsOptions::jetstream(), &geared(pair(), 200.0))?;
+    let _processes = rig.start_all()?;
+    let bus = rig.bus().await?;
+    let mut shifts = bus
+        .subscribe(kaskade::actors::App::new(APP)?.event("gear")?, None)
+        .await?;
+    bus.barrier().await?;
+    let mut tallies = Vec::new();
+    for swing in 0..10 {
+        let rate = if swing % 2 == 0 { 50.0 } else { 600.0 };
+        let load = Load {
+            rate,
+            total: (rate / 2.0) as u64,
+            ..Load::at(&rig.nats.url())
+        };
+        tallies.push(undisturbed(&load).await?);
+    }
+    let mut count = 0;
+    while let Ok(Some(_)) =
+        tokio::time::timeout(Duration::from_millis(200), futures::StreamExt::next(&mut shifts)).await
+    {
+        count += 1;
+    }
+    let fates = tallies
+        .iter()
+        .flat_map(|tally| tally.fates.iter().cloned())
+        .collect();
+    let whole = Tally {
+        fates,
+        budget: Duration::from_secs(5),
+        struck: None,
+    };
+    Ok(Verdict::of(&whole)
+        .without_faults()
+        .demand(count > 0, "it shifts")
+        .demand(count <= 20, "and does not flutter")
+        .note(format!("{count} shifts in 10 swings")))
+}
+
+async fn cancels() -> anyhow::Result<Verdict> {
+    let rig = Rig::new()?;
+    let slow = |name| Start::worker(name).flag("--run").flag("20ms");
+    let _first = rig.start(&slow("w1"))?;
+    let _second = rig.start(&slow("w2"))?;
+    let _doors = rig.start(&Start::ingress())?;
+    let bus = rig.bus().await?;
+    let load = Load {
+        named: true,
+        asks: |_| inputs(1.0, 9.0),
+        ..Load::at(&rig.nats.url())
+    };
+    let cancelling = async {
+        for number in (0..load.total).step_by(3) {
+            let mut headers = HeaderMap::new();
+            headers::put_request_id(&mut headers, &number.to_string())?;
+            let cancel = kaskade::actors::App::new(APP)?.cancel();
+            bus.publish(cancel, None, Some(headers), Bytes::new()).await?;
+            tokio::time::sleep(Duration::from_millis(15)).await;
+        }
+        anyhow::Ok(())
+    };
+    let (tally, cancelled) = tokio::join!(under(&load, async || Ok(Instant::now())), cancelling);
+    cancelled?;
+    let mut tally = tally?;
+    tally.struck = None;
+    Ok(Verdict::of(&tally).only(&tally, &["KSK0019"]).demand(
+        !tally.faults().is_empty(),
+        "those that were under way end as cancelled",
+    ))
+}

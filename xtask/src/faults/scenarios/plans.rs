@@ -1,0 +1,241 @@
+//! Plans and who makes them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use kaskade::actors::App;
+use kaskade::actors::bus::Bus;
+use kaskade::actors::store::{PlanStore, StoreError};
+use kaskade::actors::wire::{Beat, Message as _};
+use kaskade_testkit::NatsOptions;
+
+use super::scenarios;
+use crate::faults::oracle::{Load, under};
+use crate::faults::proxy::Proxy;
+use crate::faults::rig::{Process, Rig, Start, pair};
+use crate::faults::verdict::Verdict;
+use crate::node::APP;
+
+scenarios! {
+    "planner-killed-before" "A planner is asked for a plan and killed while it plans; the last good plan goes on." killed_before;
+    "planner-killed-during" "A planner is killed in the moment in which its plan is written." killed_during;
+    "planner-killed-after" "A planner is killed as soon as its plan is written; everybody adopts it all the same." killed_after;
+    "two-planners" "Two planners and two writers of their own race for 20 epochs; each epoch is written once, and everybody ends with the newest." two;
+    "split-epochs" "One of two workers is cut off while a new plan is written; requests of the new epoch that reach it go elsewhere, and it catches up." split;
+    "missing-calibration" "A plan that exits by confidence, without a calibration, is put into the store by hand; nobody adopts it." uncalibrated;
+}
+
+/// Asks for another plan, and waits for nothing.
+async fn replan(bus: &Bus, app: &App) -> anyhow::Result<()> {
+    let reply = bus.client().new_inbox();
+    bus.publish(app.replan(), Some(reply.into()), None, Bytes::new())
+        .await?;
+    Ok(())
+}
+
+async fn epoch(store: &Arc<dyn PlanStore>) -> anyhow::Result<u64> {
+    Ok(store.get().await?.map_or(0, |stored| stored.epoch))
+}
+
+/// The newest epoch that each process tells in its beats, once all tell the same or a few seconds are over.
+async fn adopted(bus: &Bus, app: &App, wanted: u64) -> anyhow::Result<BTreeMap<String, u64>> {
+    let mut beats = bus.subscribe(app.beats(), None).await?;
+    let mut told = BTreeMap::new();
+    let until = Instant::now() + Duration::from_secs(5);
+    while let Ok(Some(message)) = tokio::time::timeout_at(until.into(), beats.next()).await {
+        if let Ok(beat) = Beat::decode(&message.payload) {
+            told.insert(beat.actor, beat.epoch);
+        }
+        if told.len() >= 2 && told.values().all(|epoch| *epoch == wanted) {
+            break;
+        }
+    }
+    Ok(told)
+}
+
+/// When a planner is killed.
+#[derive(Clone, Copy, PartialEq)]
+enum Moment {
+    Before,
+    During,
+    After,
+}
+
+async fn killed_before() -> anyhow::Result<Verdict> {
+    planner_killed(Moment::Before).await
+}
+
+async fn killed_during() -> anyhow::Result<Verdict> {
+    planner_killed(Moment::During).await
+}
+
+async fn killed_after() -> anyhow::Result<Verdict> {
+    planner_killed(Moment::After).await
+}
+
+async fn planner_killed(moment: Moment) -> anyhow::Result<Verdict> {
+    const PLANS_FOR: Duration = Duration::from_millis(300);
+    let rig = Rig::new()?;
+    let _processes = rig.start_all()?;
+    let mut planner = rig.start(&Start::planner("300ms"))?;
+    let (bus, app) = (rig.bus().await?, App::new(APP)?);
+    let store = bus.plan_store(&app).await?;
+    let before = epoch(&store).await?;
+    let tally = under(&Load::at(&rig.nats.url()), async || {
+        replan(&bus, &app).await?;
+        match moment {
+            Moment::Before => tokio::time::sleep(PLANS_FOR / 2).await,
+            Moment::During => tokio::time::sleep(PLANS_FOR).await,
+            Moment::After => {
+                while epoch(&store).await? == before {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
+        }
+        planner.kill();
+        Ok(Instant::now())
+    })
+    .await?;
+    let after = epoch(&store).await?;
+    let told = adopted(&bus, &app, after).await?;
+    let expected = match moment {
+        Moment::Before => after == before,
+        Moment::During => after == before || after == before + 1,
+        Moment::After => after == before + 1,
+    };
+    Ok(Verdict::of(&tally)
+        .without_faults()
+        .demand(expected, "the store has the plan of before, or the next")
+        .demand(
+            !told.is_empty() && told.values().all(|epoch| *epoch == after),
+            "everybody serves the stored plan",
+        )
+        .note(format!("epoch {before} before, {after} after")))
+}
+
+async fn two() -> anyhow::Result<Verdict> {
+    const WRITES: u64 = 20;
+    let rig = Rig::new()?;
+    let _processes = rig.start_all()?;
+    let _planners: [Process; 2] = [
+        rig.start(&Start::planner("5ms"))?,
+        rig.start(&Start::planner("5ms"))?,
+    ];
+    let (bus, app) = (rig.bus().await?, App::new(APP)?);
+    let store = bus.plan_store(&app).await?;
+    let before = epoch(&store).await?;
+    let mut written = [0_u64; 2];
+    let tally = under(&Load::at(&rig.nats.url()), async || {
+        let begun = Instant::now();
+        let [one, other] = &mut written;
+        let asking = async {
+            for _ in 0..WRITES {
+                replan(&bus, &app).await?;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            anyhow::Ok(())
+        };
+        let (first, second, asked) = tokio::join!(
+            write(&store, "one", WRITES, one),
+            write(&store, "other", WRITES, other),
+            asking
+        );
+        first?;
+        second?;
+        asked?;
+        Ok(begun)
+    })
+    .await?;
+    let after = epoch(&store).await?;
+    let told = adopted(&bus, &app, after).await?;
+    let ours: u64 = written.iter().sum();
+    Ok(Verdict::of(&tally)
+        .without_faults()
+        .demand(
+            ours == 2 * WRITES,
+            "whoever loses the race reads again and writes again",
+        )
+        .demand(after - before >= ours, "each epoch is written once")
+        .demand(
+            !told.is_empty() && told.values().all(|epoch| *epoch == after),
+            "everybody ends with the newest",
+        )
+        .note(format!("{} epochs written", after - before)))
+}
+
+/// Writes so many plans, reading again whenever somebody was first.
+async fn write(store: &Arc<dyn PlanStore>, name: &str, times: u64, written: &mut u64) -> anyhow::Result<()> {
+    while *written < times {
+        let Some(stored) = store.get().await? else {
+            continue;
+        };
+        let mut plan = stored.plan;
+        plan.made_by = format!("{name} {written}");
+        match store.put(&plan, Some(stored.epoch)).await {
+            Ok(_) => *written += 1,
+            Err(StoreError::Stale { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+async fn split() -> anyhow::Result<Verdict> {
+    let rig = Rig::new()?;
+    let wire = Proxy::before(rig.nats.port()).await?;
+    let _first = rig.start(&Start::worker("w1").through(wire.url()))?;
+    let _second = rig.start(&Start::worker("w2"))?;
+    let _doors = rig.start(&Start::ingress())?;
+    let (bus, app) = (rig.bus().await?, App::new(APP)?);
+    let store = bus.plan_store(&app).await?;
+    let tally = under(&Load::at(&rig.nats.url()), async || {
+        wire.silence();
+        let stored = store.get().await?;
+        if let Some(mut stored) = stored {
+            "the newer".clone_into(&mut stored.plan.made_by);
+            store.put(&stored.plan, Some(stored.epoch)).await?;
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        wire.heal();
+        Ok(Instant::now())
+    })
+    .await?;
+    let newest = epoch(&store).await?;
+    let told = adopted(&bus, &app, newest).await?;
+    Ok(Verdict::of(&tally)
+        .without_faults()
+        .recovers_within(Duration::from_secs(3))
+        .demand(
+            told.values().all(|epoch| *epoch == newest),
+            "who was cut off catches up",
+        ))
+}
+
+async fn uncalibrated() -> anyhow::Result<Verdict> {
+    let rig = Rig::with(NatsOptions::jetstream(), &pair())?;
+    let _processes = rig.start_all()?;
+    let (bus, app) = (rig.bus().await?, App::new(APP)?);
+    let store = bus.plan_store(&app).await?;
+    let mut refused = false;
+    let tally = under(&Load::at(&rig.nats.url()), async || {
+        let mut plan = pair();
+        for variant in &mut plan.variants {
+            variant.calibration = None;
+        }
+        // Past our own store, which would not write it.
+        let key_value = async_nats::jetstream::new(bus.client().clone())
+            .get_key_value(format!("kaskade-{APP}"))
+            .await?;
+        key_value.put("plan", serde_json::to_vec(&plan)?.into()).await?;
+        refused = plan.validate().is_err();
+        Ok(Instant::now())
+    })
+    .await?;
+    drop(store);
+    Ok(Verdict::of(&tally)
+        .without_faults()
+        .demand(refused, "such a plan is not valid"))
+}

@@ -1,0 +1,180 @@
+//! Replicas that die, stand still, drain, or are not there.
+
+use std::time::{Duration, Instant};
+
+use super::scenarios;
+use crate::faults::oracle::{Load, Tally, under};
+use crate::faults::rig::{Process, Rig, Start};
+use crate::faults::verdict::Verdict;
+use crate::node::{inputs, plan, what};
+
+scenarios! {
+    "replica-killed" "One of two workers is killed (SIGKILL) in mid-batch; its requests are sent to the other." killed;
+    "replica-stopped" "One of two workers stands still (SIGSTOP) and is ejected after three missed beats; later it goes on, and its late answers are nobody's." stopped;
+    "replica-drained" "One of two workers is told to stop (SIGTERM); it finishes what it has, and nobody sees an error." drained;
+    "last-replica-killed" "The only worker is killed; requests fail at once, typed, until another one serves." last_killed;
+    "last-stage-down" "The only worker with the large model is killed; what the small model is unsure of is answered by it and flagged as degraded." last_stage;
+    "deadly-request" "One request ends every process that runs it, and six workers share the load; it alone fails, when it has no attempt left." deadly;
+    "worker-panics" "Requests that make the model panic share batches with others; each panics alone." panics;
+}
+
+/// Killed at once, what must be answered by the other.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Batches that take long enough to be struck in their middle.
+fn slow(name: &str) -> Start<'_> {
+    Start::worker(name).flag("--run").flag("20ms")
+}
+
+async fn killed() -> anyhow::Result<Verdict> {
+    let rig = Rig::new()?;
+    let (mut first, _second) = (rig.start(&slow("w1"))?, rig.start(&slow("w2"))?);
+    let _doors = rig.start(&Start::ingress())?;
+    let tally = under(&Load::at(&rig.nats.url()), async || {
+        first.kill();
+        Ok(Instant::now())
+    })
+    .await?;
+    Ok(Verdict::of(&tally).without_faults().recovers_within(SOON))
+}
+
+async fn stopped() -> anyhow::Result<Verdict> {
+    let rig = Rig::new()?;
+    let (first, _second) = (rig.start(&slow("w1"))?, rig.start(&slow("w2"))?);
+    let _doors = rig.start(&Start::ingress())?;
+    let tally = under(&Load::at(&rig.nats.url()), async || {
+        first.stop()?;
+        let stopped = Instant::now();
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        first.go_on()?;
+        Ok(stopped)
+    })
+    .await?;
+    Ok(Verdict::of(&tally)
+        .without_faults()
+        .recovers_within(Duration::from_secs(2)))
+}
+
+async fn drained() -> anyhow::Result<Verdict> {
+    let rig = Rig::new()?;
+    let (mut first, _second) = (rig.start(&slow("w1"))?, rig.start(&slow("w2"))?);
+    let _doors = rig.start(&Start::ingress())?;
+    let mut well = false;
+    let tally = under(&Load::at(&rig.nats.url()), async || {
+        let begun = Instant::now();
+        first.terminate()?;
+        well = first.end().await?.success();
+        Ok(begun)
+    })
+    .await?;
+    Ok(Verdict::of(&tally)
+        .without_faults()
+        .demand(well, "a drained process ends well"))
+}
+
+async fn last_killed() -> anyhow::Result<Verdict> {
+    let rig = Rig::with(
+        kaskade_testkit::NatsOptions::jetstream(),
+        &plan(&[("w1", &["small", "large"])]),
+    )?;
+    let mut only = rig.start(&Start::worker("w1"))?;
+    let _doors = rig.start(&Start::ingress())?;
+    let mut again: Option<Process> = None;
+    let tally = under(&Load::at(&rig.nats.url()), async || {
+        only.kill();
+        again = Some(rig.start(&Start::worker("w1"))?);
+        Ok(Instant::now())
+    })
+    .await?;
+    let told = slowest_fault(&tally);
+    Ok(Verdict::of(&tally)
+        .only(&tally, &["KSK0007", "KSK0020"])
+        .recovers_within(SOON)
+        .demand(told < SOON, "whoever cannot be served is told so at once")
+        .note(format!("the slowest error took {} ms", told.as_millis())))
+}
+
+fn slowest_fault(tally: &Tally) -> Duration {
+    let faults = (0..tally.requests()).filter(|number| tally.fault_of(*number).is_some());
+    let times = faults.filter_map(|number| tally.fates.get(number)?.replies.first().map(|(after, _)| *after));
+    times.max().unwrap_or_default()
+}
+
+async fn last_stage() -> anyhow::Result<Verdict> {
+    let plan = plan(&[("w1", &["small"]), ("w2", &["small"]), ("w3", &["large"])]);
+    let rig = Rig::with(kaskade_testkit::NatsOptions::jetstream(), &plan)?;
+    let (_doors, _first, _second) = rig.start_all()?;
+    let mut large = rig.start(&Start::worker("w3"))?;
+    let load = Load {
+        // Every fourth is not sure enough for the small model.
+        asks: |number| inputs(1.0, if number % 4 == 0 { 0.1 } else { 9.0 }),
+        ..Load::at(&rig.nats.url())
+    };
+    let tally = under(&load, async || {
+        large.kill();
+        Ok(Instant::now())
+    })
+    .await?;
+    let degraded = tally.degraded();
+    Ok(Verdict::of(&tally)
+        .without_faults()
+        .demand(degraded > 50, "doubtful answers are flagged")
+        .note(format!("{degraded} answers flagged as degraded")))
+}
+
+async fn deadly() -> anyhow::Result<Verdict> {
+    const DEADLY: usize = 100;
+    // One more than a request has attempts.
+    const WORKERS: [&str; 6] = ["w1", "w2", "w3", "w4", "w5", "w6"];
+    let both: &[&str] = &["small", "large"];
+    let plan = plan(&WORKERS.map(|name| (name, both)));
+    let rig = Rig::with(kaskade_testkit::NatsOptions::jetstream(), &plan)?;
+    let doors = rig.start(&Start::ingress())?;
+    let mut workers = WORKERS
+        .iter()
+        .map(|name| Ok((*name, rig.start(&Start::worker(name))?)))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let load = Load {
+        asks: |number| inputs(if number == DEADLY as u64 { what::ABORT } else { 1.0 }, 9.0),
+        ..Load::at(&rig.nats.url())
+    };
+    let mut deaths = 0;
+    let tally = under(&load, async || {
+        // What a supervisor does, for as long as the request may live.
+        let struck = Instant::now();
+        while struck.elapsed() < Duration::from_millis(1_500) {
+            for (name, worker) in &mut workers {
+                if worker.ended().is_some() {
+                    deaths += 1;
+                    *worker = rig.start(&Start::worker(name))?;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(struck)
+    })
+    .await?;
+    drop(doors);
+    let fault = tally.fault_of(DEADLY);
+    let others = tally.faults().values().sum::<usize>() - usize::from(fault.is_some());
+    Ok(Verdict::of(&tally)
+        .demand(fault.is_some(), "the deadly request ends with a typed error")
+        .demand(others == 0, "nobody else fails")
+        .note(format!("{deaths} workers died of it")))
+}
+
+async fn panics() -> anyhow::Result<Verdict> {
+    let rig = Rig::new()?;
+    let _processes = rig.start_all()?;
+    let load = Load {
+        rate: 1_000.0,
+        total: 2_000,
+        asks: |number| inputs(if number % 20 == 7 { what::PANIC } else { 1.0 }, 9.0),
+        ..Load::at(&rig.nats.url())
+    };
+    let tally = crate::faults::oracle::undisturbed(&load).await?;
+    let faults = tally.faults().values().sum::<usize>();
+    Ok(Verdict::of(&tally)
+        .only(&tally, &["KSK0008"])
+        .demand(faults == 100, "what panics fails, and nobody beside it"))
+}

@@ -1,0 +1,292 @@
+//! A process of an app whose models do as their requests say: sure or not, slow, wrong, deadly.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use humantime::Duration as Span;
+use kaskade::actors::bus::BusConfig;
+use kaskade::actors::durable::DurableConfig;
+use kaskade::actors::ingress::IngressConfig;
+use kaskade::actors::planner::{PlannerConfig, Planning};
+use kaskade::actors::rhythm::Rhythm;
+use kaskade::actors::worker::{Loader, WorkerConfig};
+use kaskade::actors::{Node, NodeConfig, service, shutdown};
+use kaskade::models::{Datatype, Extent, InputSpec, Model, Signature};
+use kaskade::plans::confidence::{Calibration, Estimator};
+use kaskade::plans::plan::{
+    Band, Batching, Edge, Exit, Gear, LoadRange, Plan, PlannedVariant, Replica, Stage, Target,
+};
+use kaskade::plans::redelivery::RedeliveryConfig;
+use kaskade::{Inputs, ModelError, Outputs, Tensor};
+
+/// The app that all processes serve.
+pub(crate) const APP: &str = "breaking";
+
+/// Requests that make a model misbehave, by what they ask instead of a class.
+pub(crate) mod what {
+    /// Logits that are no numbers.
+    pub(crate) const NAN: f32 = -1.0;
+    /// A panic.
+    pub(crate) const PANIC: f32 = -2.0;
+    /// The end of the process.
+    pub(crate) const ABORT: f32 = -3.0;
+    /// An answer of no elements.
+    pub(crate) const EMPTY: f32 = -4.0;
+}
+
+/// A process of the app.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The nats-server.
+    #[arg(long)]
+    nats: String,
+    /// Take requests.
+    #[arg(long)]
+    ingress: bool,
+    /// Host the replicas that the plan gives this worker.
+    #[arg(long)]
+    worker: Option<String>,
+    /// Make plans when asked, each after so long.
+    #[arg(long)]
+    planner: Option<Span>,
+    /// The plan to begin with; the stored one where absent.
+    #[arg(long)]
+    plan: Option<PathBuf>,
+    /// How long a model takes for a batch.
+    #[arg(long, default_value = "2ms")]
+    run: Span,
+    /// Requests that may wait at a replica.
+    #[arg(long, default_value_t = 1024)]
+    queue: usize,
+    /// Take durable requests, too.
+    #[arg(long)]
+    durable: bool,
+    /// Bytes that their streams may hold.
+    #[arg(long, default_value_t = 64 << 20)]
+    durable_bytes: u64,
+}
+
+/// Serves until SIGTERM.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let plan = match &args.plan {
+        Some(path) => Some(Plan::from_json(&std::fs::read_to_string(path)?)?),
+        None => None,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut stop = shutdown::on_signals(GRACE)?;
+        let node = Node::start(config(args, plan)).context("the node does not start")?;
+        println!("serving");
+        stop.wait().await;
+        node.stop();
+        anyhow::Ok(())
+    })
+}
+
+/// How long requests in flight may take when it is told to stop.
+const GRACE: Duration = Duration::from_secs(5);
+
+fn config(args: &Args, plan: Option<Plan>) -> NodeConfig {
+    let ingress = IngressConfig {
+        durable: args.durable.then(|| durable(args)),
+        ..IngressConfig::default()
+    };
+    let worker = args.worker.as_ref().map(|name| WorkerConfig {
+        name: name.clone(),
+        queue_capacity: args.queue,
+    });
+    let run: Duration = args.run.into();
+    let loader: Loader = Arc::new(move |replica| {
+        let strength = if replica.variant == LARGE { 4.0 } else { 1.0 };
+        Ok(Box::new(Scripted { strength, run }))
+    });
+    NodeConfig {
+        app: APP.to_owned(),
+        bus: BusConfig::new(APP).url(&args.nats),
+        ingress: args.ingress.then_some(ingress),
+        worker: worker.map(|worker| (worker, loader)),
+        plan,
+        planner: args.planner.map(|after| planner(after.into())),
+        power: None,
+        grace: GRACE,
+    }
+}
+
+fn durable(args: &Args) -> DurableConfig {
+    DurableConfig {
+        redelivery: RedeliveryConfig {
+            max_deliver: 3,
+            backoff_us: 100_000,
+            max_backoff_us: 1_000_000,
+            ..RedeliveryConfig::default()
+        },
+        silence: Duration::from_secs(2),
+        max_bytes: args.durable_bytes,
+        ..DurableConfig::default()
+    }
+}
+
+/// Plans the same again under another name, after a while.
+fn planner(after: Duration) -> PlannerConfig {
+    let planning: Planning = Arc::new(move |request, current| {
+        // The planner's own time: it is what the fault is about.
+        std::thread::sleep(after);
+        let mut plan = current.cloned().ok_or("there is no plan to begin with")?;
+        plan.made_by.clone_from(&request.reason);
+        Ok(plan)
+    });
+    PlannerConfig {
+        planning,
+        limit: Duration::from_secs(10),
+        on_drift: false,
+        rhythm: Rhythm::Asked,
+    }
+}
+
+const SMALL: &str = "small";
+const LARGE: &str = "large";
+
+/// A cascade of two models. Each worker hosts the variants named beside it.
+pub(crate) fn plan(workers: &[(&str, &[&str])]) -> Plan {
+    let batching = Batching {
+        min_queue: 1,
+        max_batch: 8,
+        max_wait_us: 1_000,
+    };
+    let mut plan = service::single(APP, SMALL, "", NonZeroU32::MIN, batching);
+    let stage = |name: &str, exit| Stage {
+        name: name.to_owned(),
+        task: None,
+        variant: name.to_owned(),
+        partition: None,
+        budget_us: None,
+        profiled: None,
+        exit,
+        batching,
+    };
+    let pass_on = Band {
+        from: 0.0,
+        to: Target::Stage(Edge::to(LARGE)),
+    };
+    let reply = Band {
+        from: 0.5,
+        to: Target::Reply,
+    };
+    plan.variants = [SMALL, LARGE].map(variant).to_vec();
+    plan.placement = workers
+        .iter()
+        .flat_map(|(worker, variants)| variants.iter().map(|variant| replica(worker, variant)))
+        .collect();
+    if let Some(gear) = plan.gears.first_mut() {
+        gear.wiring.stages = vec![
+            stage(
+                SMALL,
+                Exit::Bands {
+                    bands: vec![pass_on, reply],
+                },
+            ),
+            stage(LARGE, Exit::Reply),
+        ];
+    }
+    plan
+}
+
+/// The same with a second gear from that load on, which batches more.
+pub(crate) fn geared(mut plan: Plan, from_qps: f64) -> Plan {
+    let mut upper: Vec<Gear> = plan.gears.clone();
+    for gear in &mut plan.gears {
+        gear.load = LoadRange {
+            to_qps: Some(from_qps),
+            ..LoadRange::ALL
+        };
+    }
+    for gear in &mut upper {
+        "upper".clone_into(&mut gear.name);
+        gear.load = LoadRange {
+            from_qps,
+            ..LoadRange::ALL
+        };
+        for stage in &mut gear.wiring.stages {
+            stage.batching.min_queue = 2;
+        }
+    }
+    plan.gears.extend(upper);
+    plan
+}
+
+fn variant(name: &str) -> PlannedVariant {
+    PlannedVariant {
+        name: name.to_owned(),
+        calibration: Some(Calibration {
+            estimator: Estimator::MaxSquared,
+            temperature: 1.0,
+        }),
+    }
+}
+
+fn replica(worker: &str, variant: &str) -> Replica {
+    Replica {
+        id: format!("{variant}-{worker}"),
+        variant: variant.to_owned(),
+        worker: worker.to_owned(),
+        device: "cpu".to_owned(),
+        partition: None,
+    }
+}
+
+/// A request for a class that leads by so much: by 9 the small model is sure of it, by 0.1 it is not.
+pub(crate) fn inputs(of: f32, margin: f32) -> Inputs {
+    // The shape is the data's.
+    Tensor::from_f32("x", &[2], &[of, margin]).into_iter().collect()
+}
+
+/// Answers with the class that it was asked for, as surely as it was asked to, or misbehaves as it was asked to.
+struct Scripted {
+    strength: f32,
+    run: Duration,
+}
+
+impl Model for Scripted {
+    fn signature(&self) -> Signature {
+        Signature {
+            inputs: vec![InputSpec::required("x", Datatype::F32, vec![Extent::Exactly(2)])],
+        }
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        std::thread::sleep(self.run);
+        batch.iter().map(|inputs| self.one(inputs)).collect()
+    }
+}
+
+impl Scripted {
+    #[allow(clippy::panic, reason = "it is asked to")]
+    fn one(&self, inputs: &Inputs) -> Result<Outputs, ModelError> {
+        let asked = inputs
+            .first()
+            .map(Tensor::to_f32)
+            .transpose()?
+            .unwrap_or_default();
+        let [of, margin] = asked.as_slice() else {
+            return Ok(Outputs::new());
+        };
+        let mut logits = [0.0; 4];
+        match *of {
+            what::NAN => logits = [f32::NAN; 4],
+            what::PANIC => panic!("asked to panic"),
+            what::ABORT => std::process::abort(),
+            what::EMPTY => return Ok(Outputs::new()),
+            of => {
+                if let Some(logit) = logits.get_mut(of as usize) {
+                    *logit = margin * self.strength;
+                }
+            }
+        }
+        Ok(vec![Tensor::from_f32("logits", &[4], &logits)?])
+    }
+}
