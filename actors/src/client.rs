@@ -2,7 +2,9 @@
 
 mod durable;
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, RequestErrorKind, StatusCode, Subject};
 use bytes::Bytes;
@@ -10,7 +12,7 @@ use futures::StreamExt;
 use kaskade_models::Tensor;
 
 use crate::{
-    bus::Bus,
+    bus::{Bus, Link},
     fault::{Code, Fault},
     headers,
     post::HEADROOM,
@@ -23,12 +25,33 @@ pub use durable::Accepted;
 /// How much longer than its budget a client waits for the reply: the way back.
 const WAY_BACK: Duration = Duration::from_millis(500);
 
+/// How long an app that has answered before may seem to have no doors: when a server of a cluster goes, its clients are with the
+/// others before these know of everybody who listens.
+const MOVING: Duration = Duration::from_secs(1);
+
+/// Between two attempts meanwhile.
+const AGAIN: Duration = Duration::from_millis(50);
+
 /// Asks one app. Cheap to clone.
+///
+/// A request whose connection breaks before the reply is there is sent again with what is left of its budget, since either may have
+/// been lost: a model may run twice, and its caller gets one answer.
 #[derive(Debug, Clone)]
 pub struct Client {
+    bus: Bus,
     nats: async_nats::Client,
     app: App,
     max_payload: usize,
+    /// Whether the app has ever answered.
+    served: Arc<AtomicBool>,
+}
+
+/// What came of one attempt.
+enum Attempt {
+    Replied(async_nats::Message),
+    Nobody,
+    Broken,
+    Failed(Fault),
 }
 
 impl Client {
@@ -38,6 +61,8 @@ impl Client {
             nats: bus.client().clone(),
             app,
             max_payload: bus.max_payload(),
+            served: Arc::default(),
+            bus: bus.clone(),
         }
     }
 
@@ -65,20 +90,66 @@ impl Client {
         budget: Duration,
     ) -> Result<InferReply, Fault> {
         let payload = self.written(request)?;
+        let (begun, mut headers) = (Instant::now(), headers);
+        loop {
+            let left = budget.saturating_sub(begun.elapsed());
+            match self.attempt(headers.clone(), payload.clone(), left).await {
+                Attempt::Replied(reply) => {
+                    self.served.store(true, Ordering::Relaxed);
+                    return read(&reply);
+                }
+                Attempt::Nobody if self.served.load(Ordering::Relaxed) && begun.elapsed() < MOVING => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Attempt::Nobody => return Err(self.nobody()),
+                Attempt::Failed(fault) => return Err(fault),
+                Attempt::Broken => {}
+            }
+            let left = budget.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Err(late());
+            }
+            headers::put_budget(&mut headers, left);
+        }
+    }
+
+    async fn attempt(&self, headers: HeaderMap, payload: Bytes, budget: Duration) -> Attempt {
         let message = async_nats::Request::new()
             .headers(headers)
             .payload(payload)
             .timeout(Some(budget + WAY_BACK));
-        let reply = self
-            .nats
-            .send_request(self.app.infer(), message)
-            .await
-            .map_err(|error| match error.kind() {
-                RequestErrorKind::NoResponders => self.nobody(),
-                RequestErrorKind::TimedOut => late(),
-                _ => Fault::new(Code::Unavailable, error.to_string()),
-            })?;
-        read(&reply)
+        let broken = self.reconnected();
+        let sent = self.nats.send_request(self.app.infer(), message);
+        let sent = tokio::select! {
+            sent = sent => sent,
+            () = broken => return Attempt::Broken,
+        };
+        sent.map_or_else(
+            |error| match error.kind() {
+                RequestErrorKind::NoResponders => Attempt::Nobody,
+                RequestErrorKind::TimedOut => Attempt::Failed(late()),
+                _ => Attempt::Failed(Fault::new(Code::Unavailable, error.to_string())),
+            },
+            Attempt::Replied,
+        )
+    }
+
+    /// Ends when the connection has broken since this was called, and stands again.
+    fn reconnected(&self) -> impl Future<Output = ()> + use<> {
+        let (bus, mut link) = (self.bus.clone(), self.bus.health().link());
+        let before = bus.health().counts().disconnects;
+        async move {
+            loop {
+                // A link that broke and stands again may be seen standing both times; the count has not forgotten.
+                let broken = bus.health().counts().disconnects > before;
+                if broken && *link.borrow_and_update() == Link::Up {
+                    return;
+                }
+                if link.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+            }
+        }
     }
 
     /// Asks a language model, and reads its answer while it is made: `part` gets what is new of it each time, in order. Only the answer
@@ -171,4 +242,81 @@ fn request_headers(budget: Duration) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers::put_budget(&mut headers, budget);
     headers
+}
+
+#[cfg(test)]
+mod tests {
+    use kaskade_testkit::{NatsOptions, NatsServer};
+
+    use super::*;
+    use crate::bus::BusConfig;
+
+    const BUDGET: Duration = Duration::from_secs(20);
+
+    async fn bus(server: &NatsServer) -> Bus {
+        let config = BusConfig {
+            url: Some(server.url()),
+            ..BusConfig::new("test")
+        };
+        Bus::connect(config).await.unwrap()
+    }
+
+    fn replied() -> Bytes {
+        InferReply::default().encode().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_request_is_sent_again_when_its_connection_broke() {
+        let server = NatsServer::start(NatsOptions::default());
+        let (ours, theirs) = (bus(&server).await, bus(&server).await);
+        let app = App::new("moving").unwrap();
+        let mut asked = theirs.subscribe(app.infer(), None).await.unwrap();
+        theirs.barrier().await.unwrap();
+        let client = Client::new(&ours, app);
+        let doors = async {
+            let first = asked.next().await.unwrap();
+            let budget = headers::budget(&first.headers.unwrap()).unwrap();
+            ours.client().force_reconnect().await.unwrap();
+            let second = asked.next().await.unwrap();
+            let left = headers::budget(&second.headers.unwrap()).unwrap();
+            theirs
+                .client()
+                .publish(second.reply.unwrap(), replied())
+                .await
+                .unwrap();
+            (budget, left)
+        };
+        let (answer, (budget, left)) = tokio::join!(client.infer(Vec::new(), BUDGET), doors);
+        assert!(answer.is_ok(), "{answer:?}");
+        assert!(left < budget, "what has passed is not given twice");
+    }
+
+    #[tokio::test]
+    async fn doors_that_moved_are_found_again_and_strangers_are_refused_at_once() {
+        let server = NatsServer::start(NatsOptions::default());
+        let (ours, theirs) = (bus(&server).await, bus(&server).await);
+        let app = App::new("moved").unwrap();
+        let client = Client::new(&ours, app.clone());
+        let refused = client.infer(Vec::new(), BUDGET).await.unwrap_err();
+        assert_eq!(refused.code, Code::UnknownApp);
+        let doors = || async {
+            let asked = theirs.subscribe(app.infer(), None).await.unwrap();
+            theirs.barrier().await.unwrap();
+            asked
+        };
+        let answer =
+            |message: async_nats::Message| theirs.client().publish(message.reply.unwrap(), replied());
+        let mut asked = doors().await;
+        let (first, ()) = tokio::join!(client.infer(Vec::new(), BUDGET), async {
+            answer(asked.next().await.unwrap()).await.unwrap();
+        });
+        assert!(first.is_ok());
+        asked.unsubscribe().await.unwrap();
+        theirs.barrier().await.unwrap();
+        let (second, ()) = tokio::join!(client.infer(Vec::new(), BUDGET), async {
+            let mut asked = doors().await;
+            answer(asked.next().await.unwrap()).await.unwrap();
+        });
+        assert!(second.is_ok(), "{second:?}");
+    }
 }

@@ -25,7 +25,7 @@ use crate::{
     planbook::{AdoptError, PlanBook},
     planner::{Planner, PlannerConfig},
     shifter::Shifter,
-    store::{PlanStore, StoreError, Stored},
+    store::{PlanStore, Plans, StoreError, Stored},
     subjects::{App, SubjectError},
     vitals::{Doors, Vitals, WorkerVitals},
     watcher,
@@ -517,13 +517,19 @@ async fn until(end: tokio::time::Instant, condition: impl Fn() -> bool) {
 
 /// Adopts every plan that appears in the store; one that is refused changes nothing.
 async fn follow_store(store: Arc<dyn PlanStore>, book: PlanBook) {
-    let Ok(mut plans) = store
-        .watch()
-        .await
-        .inspect_err(|error| tracing::error!(%error, "the plan store is not watched"))
-    else {
-        return;
-    };
+    loop {
+        match store.watch().await {
+            Ok(plans) => follow_plans(plans, &book).await,
+            Err(error) => tracing::error!(%error, "the plan store is not watched; it is tried again"),
+        }
+        tokio::time::sleep(WATCH_AGAIN).await;
+    }
+}
+
+/// How long to wait before a plan store is watched again that could not be watched, or fell silent for good.
+const WATCH_AGAIN: Duration = Duration::from_secs(1);
+
+async fn follow_plans(mut plans: Plans, book: &PlanBook) {
     while let Some(change) = plans.next().await {
         let adopted = change
             .map_err(|error| error.to_string())

@@ -111,6 +111,11 @@ pub struct Reconcile;
 #[rtype(result = "Draining")]
 pub struct Leave;
 
+/// Beats out of turn: who has just begun to serve is known at once, and not a period later.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Announce;
+
 #[derive(Message)]
 #[rtype(result = "()")]
 struct Loaded {
@@ -208,7 +213,7 @@ impl Worker {
             self.retire(&id);
         }
         self.rebatch(&adopted, gear);
-        self.serve_stages(&adopted);
+        self.serve_stages(&adopted, ctx.address());
         self.in_place = adopted.epoch;
     }
 
@@ -304,7 +309,7 @@ impl Worker {
     }
 
     /// Makes every replica serve every stage that the plan has for its variant, in any gear.
-    fn serve_stages(&mut self, adopted: &Adopted) {
+    fn serve_stages(&mut self, adopted: &Adopted, worker: Addr<Self>) {
         let mut replicas = std::mem::take(&mut self.replicas);
         for hosted in replicas.values_mut() {
             for stage in adopted.stages_of(&hosted.replica) {
@@ -331,6 +336,7 @@ impl Worker {
             join_all(subscribing).await;
             // Only a round trip proves that the subscriptions stand.
             let _ = bus.barrier().await;
+            let _ = worker.send(Announce).await;
             readiness.send_replace(ready);
         });
     }
@@ -444,6 +450,14 @@ impl Handler<Reconcile> for Worker {
 
     fn handle(&mut self, _: Reconcile, ctx: &mut Context<Self>) {
         self.reconcile(ctx);
+    }
+}
+
+impl Handler<Announce> for Worker {
+    type Result = ();
+
+    fn handle(&mut self, _: Announce, _: &mut Context<Self>) {
+        self.beat();
     }
 }
 

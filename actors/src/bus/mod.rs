@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::jetstream::{ErrorCode, context::AccountErrorKind};
 use async_nats::{
     Client, ConnectErrorKind, ConnectOptions, HeaderMap, RequestErrorKind, Subject, Subscriber,
 };
@@ -458,11 +459,37 @@ fn reconnect_pause(attempts: usize) -> Duration {
 }
 
 /// Asked of the account and not read from the greeting: in a cluster the server connected to need not have it itself, and
-/// an account may be without on a server that does.
+/// an account may be without on a server that does. A cluster that has just started says nothing, or "later", until its servers have
+/// agreed on one of them; that is waited for.
 async fn has_jetstream(client: &Client, timeout: Duration) -> bool {
     let mut jetstream = async_nats::jetstream::new(client.clone());
     jetstream.set_timeout(timeout);
-    jetstream.query_account().await.is_ok()
+    let begun = tokio::time::Instant::now();
+    loop {
+        let Err(error) = jetstream.query_account().await else {
+            return true;
+        };
+        if !may_come(&error.kind()) || begun.elapsed() >= FORMING {
+            return false;
+        }
+        tracing::warn!(%error, "JetStream is not there yet; it is asked again");
+        tokio::time::sleep(ASKED_AGAIN).await;
+    }
+}
+
+/// How long a cluster may take until its JetStream answers.
+const FORMING: Duration = Duration::from_secs(30);
+
+/// Between two questions whether it does.
+const ASKED_AGAIN: Duration = Duration::from_millis(250);
+
+/// Whether JetStream may answer later that answers so now.
+fn may_come(error: &AccountErrorKind) -> bool {
+    match error {
+        AccountErrorKind::TimedOut => true,
+        AccountErrorKind::JetStream(error) => error.error_code() == ErrorCode::CLUSTER_NOT_AVAILABLE,
+        AccountErrorKind::JetStreamUnavailable | AccountErrorKind::Other => false,
+    }
 }
 
 fn new_enough(version: &str) -> bool {

@@ -384,6 +384,20 @@ fn pauses_between_attempts_start_at_nothing_and_stay_short() {
     assert_eq!(reconnect_pause(usize::MAX), RECONNECT_PAUSE);
 }
 
+#[test]
+fn a_jetstream_that_is_still_forming_is_waited_for() {
+    let said = |code: u64| {
+        let error = format!(r#"{{"code": 503, "err_code": {code}, "description": "as the server says"}}"#);
+        AccountErrorKind::JetStream(serde_json::from_str(&error).unwrap())
+    };
+    for later in [said(10008), AccountErrorKind::TimedOut] {
+        assert!(may_come(&later), "{later}");
+    }
+    for never in [said(10039), said(10076), AccountErrorKind::JetStreamUnavailable] {
+        assert!(!may_come(&never), "{never}");
+    }
+}
+
 #[tokio::test]
 async fn jetstream_is_found_where_it_is() {
     let embedded = Embedded::start(BrokerConfig::default()).unwrap();

@@ -13,9 +13,11 @@ use super::math::{Attended, Math, Span};
 use super::{Engine, EngineError, Home};
 
 /// Each size is measured so often; the median counts.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 /// Elements that the sampling thread carries at a time.
 const PARCEL: usize = 1 << 18;
+/// Parcels that it carries in turn: more than the processor's caches hold, as in a step.
+const PARCELS: usize = 64;
 
 /// The load that costs are measured for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +54,6 @@ impl<M: Math> Engine<M> {
     /// # Errors
     /// [`EngineError::Costs`] where the samples make no line.
     pub fn measure(&self, load: &Load) -> Result<Measured, EngineError> {
-        let spec = &self.decoder.spec;
         let block_tokens = self.space.block_tokens();
         let mini_batch = load.mini_batch.clamp(1, load.requests.max(1));
         let mini_batches = load.requests.div_ceil(mini_batch).max(1);
@@ -67,7 +68,6 @@ impl<M: Math> Engine<M> {
         };
         let [link, _] = &self.links;
         let most = (mini_batch * load.tokens).div_ceil(block_tokens).max(8);
-        let means = self.means();
         let sizes = [most / 8, most / 4, most / 2, most].map(|size| size.max(1));
         let loading = |kind: Kind| {
             let bytes = self.host.widths().block_bytes(kind);
@@ -81,17 +81,9 @@ impl<M: Math> Engine<M> {
         let (load_kv, load_act) = (loading(Kind::Kv)?, loading(Kind::Act)?);
         let load_weights_s = self.weights_s(link);
         let busy = Busy::new(link);
-        let kv_gen = sizes.map(|blocks| {
-            let rows = blocks * block_tokens;
-            let acts = self
-                .math
-                .upload(vec![0.1; rows * spec.act_width()], spec.act_width());
-            let positions: Vec<usize> = (0..rows).map(|row| row % spec.context.max(1)).collect();
-            let seconds = typical(|| drop(layer.generate(means, &acts, &positions)));
-            Sample {
-                blocks: blocks as f64,
-                seconds,
-            }
+        let kv_gen = sizes.map(|blocks| Sample {
+            blocks: blocks as f64,
+            seconds: self.generate_s(layer, blocks),
         });
         let mut forward = Vec::new();
         for part in [1, 2, 4] {
@@ -119,13 +111,34 @@ impl<M: Math> Engine<M> {
         })
     }
 
+    /// KV Gen of so many blocks that lie apart: gathered and projected, as in a step.
+    fn generate_s(&self, layer: &Layer<M>, blocks: usize) -> f64 {
+        let means = self.means();
+        let (math, spec) = (means.math, means.spec);
+        let (count, width) = (self.space.block_tokens(), spec.act_width());
+        let rows = blocks * count;
+        // In turn, as buffers are: what was loaded lies in memory and no longer in the processor's caches.
+        let loaded = [(); ROUNDS].map(|()| math.upload(vec![0.1; rows * width], width));
+        let mut turn = loaded.iter().cycle();
+        let positions: Vec<usize> = (0..rows).map(|row| row % spec.context.max(1)).collect();
+        typical(|| {
+            let matrix = turn.next();
+            let spans = (0..blocks).filter_map(|block| {
+                let from = block * count;
+                matrix.map(|matrix| Span { matrix, from, count })
+            });
+            let acts = math.gather(&spans.collect::<Vec<_>>(), width);
+            drop(layer.generate(means, &acts, &positions));
+        })
+    }
+
     /// A layer for so many requests with so many tokens in the cache each, KV Gen left out.
     fn forward_s(&self, layer: &Layer<M>, requests: usize, tokens: usize) -> f64 {
         let means = self.means();
         let (math, spec) = (means.math, means.spec);
         let mut x = math.upload(vec![0.1; requests * spec.width], spec.width);
         let width = spec.kv_width();
-        // As many as there are buffers, in turn: what was loaded lies in memory and no longer in the processor's caches.
+        // In turn: what was loaded lies in memory and no longer in the processor's caches.
         let kvs = [(); ROUNDS].map(|()| math.upload(vec![0.1; requests * tokens * width], width));
         let mut turn = kvs.iter().cycle();
         let positions = vec![tokens.min(spec.context.saturating_sub(1)); requests];
@@ -193,10 +206,15 @@ impl Busy {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new().name("sampling".into()).spawn({
             let (link, stop) = (Arc::clone(link), Arc::clone(&stop));
-            let (from, mut to) = (vec![0.5_f32; PARCEL], vec![0.0_f32; PARCEL]);
+            let (from, mut to) = (vec![0.5_f32; PARCELS * PARCEL], vec![0.0_f32; PARCELS * PARCEL]);
             move || {
                 while !stop.load(Ordering::Relaxed) {
-                    link.carry(size_of_val(from.as_slice()) as u64, || to.copy_from_slice(&from));
+                    for (from, to) in from.chunks(PARCEL).zip(to.chunks_mut(PARCEL)) {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        link.carry(size_of_val(from) as u64, || to.copy_from_slice(from));
+                    }
                 }
             }
         });
@@ -231,7 +249,7 @@ fn typical(mut run: impl FnMut()) -> f64 {
         began.elapsed().as_secs_f64()
     });
     seconds.sort_by(f64::total_cmp);
-    let [_, median, _] = seconds;
+    let [_, _, median, _, _] = seconds;
     median
 }
 
