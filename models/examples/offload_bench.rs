@@ -90,7 +90,7 @@ impl Shape {
 
 const BLOCK: usize = 16;
 /// Link speeds, as multiples of the one at which loading all keys and values takes as long as computing them.
-const SPEEDS: [f64; 8] = [0.125, 0.25, 0.375, 0.5, 0.75, 1.0, 2.0, 8.0];
+const SPEEDS: [f64; 9] = [0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 1.0, 2.0, 8.0];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = Arguments::parse();

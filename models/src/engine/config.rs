@@ -142,7 +142,7 @@ impl EngineConfig {
 }
 
 /// An end of the scale is taken if a mixture promises to be faster by no more than this: less than sampled costs are sure of.
-const MARGIN: f64 = 1.04;
+const MARGIN: f64 = 1.07;
 
 /// The best mixture of `blocks` blocks for a kind of caching: the search for the hybrid, the ends for the others.
 pub fn split_for(caching: Caching, blocks: usize, memory: &Memory, costs: &Costs) -> Option<Split> {

@@ -3,17 +3,22 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kaskade_plans::hybrid_cache::{Costs, Kind, Sample, Split, fit};
 
 use super::layer::Layer;
 use super::link::Link;
 use super::math::{Attended, Math, Span};
+use super::sampling::greedy;
 use super::{Engine, EngineError, Home};
 
-/// Each size is measured so often; the median counts.
-const ROUNDS: usize = 5;
+/// Each size is measured at least so often, and oftener as long as that is short; the median counts.
+const ROUNDS: std::ops::Range<usize> = 3..25;
+/// How long one size is measured, beyond the least number of times: whoever shares the processor comes and goes in less.
+const WINDOW: Duration = Duration::from_millis(500);
+/// Copies of what is loaded that are measured in turn: what was loaded lies in memory, and not in the processor's caches.
+const COPIES: usize = 3;
 /// Elements that the sampling thread carries at a time.
 const PARCEL: usize = 1 << 18;
 /// Parcels that it carries in turn: more than the processor's caches hold, as in a step.
@@ -117,8 +122,7 @@ impl<M: Math> Engine<M> {
         let (math, spec) = (means.math, means.spec);
         let (count, width) = (self.space.block_tokens(), spec.act_width());
         let rows = blocks * count;
-        // In turn, as buffers are: what was loaded lies in memory and no longer in the processor's caches.
-        let loaded = [(); ROUNDS].map(|()| math.upload(vec![0.1; rows * width], width));
+        let loaded = [(); COPIES].map(|()| math.upload(vec![0.1; rows * width], width));
         let mut turn = loaded.iter().cycle();
         let positions: Vec<usize> = (0..rows).map(|row| row % spec.context.max(1)).collect();
         typical(|| {
@@ -138,8 +142,7 @@ impl<M: Math> Engine<M> {
         let (math, spec) = (means.math, means.spec);
         let mut x = math.upload(vec![0.1; requests * spec.width], spec.width);
         let width = spec.kv_width();
-        // In turn: what was loaded lies in memory and no longer in the processor's caches.
-        let kvs = [(); ROUNDS].map(|()| math.upload(vec![0.1; requests * tokens * width], width));
+        let kvs = [(); COPIES].map(|()| math.upload(vec![0.1; requests * tokens * width], width));
         let mut turn = kvs.iter().cycle();
         let positions = vec![tokens.min(spec.context.saturating_sub(1)); requests];
         // With cross-attention, half of the tokens count as the prompt: whoever attends to it, the keys are as many.
@@ -175,7 +178,10 @@ impl<M: Math> Engine<M> {
         let width = self.decoder.spec.width;
         let x = self.math.upload(vec![0.1; requests * width], width);
         let mut failed = None;
-        let seconds = typical(|| failed = self.logits(&x).err());
+        let seconds = typical(|| match self.logits(&x) {
+            Ok(rows) => rows.iter().for_each(|logits| drop(greedy(logits))),
+            Err(error) => failed = Some(error),
+        });
         failed.map_or(Ok(seconds), |error| Err(error.into()))
     }
 }
@@ -243,14 +249,14 @@ fn load_s(link: &Link, bytes: u64) -> f64 {
 }
 
 fn typical(mut run: impl FnMut()) -> f64 {
-    let mut seconds = [(); ROUNDS].map(|()| {
+    let (begun, mut seconds) = (Instant::now(), Vec::with_capacity(ROUNDS.end));
+    while seconds.len() < ROUNDS.start || (seconds.len() < ROUNDS.end && begun.elapsed() < WINDOW) {
         let began = Instant::now();
         run();
-        began.elapsed().as_secs_f64()
-    });
+        seconds.push(began.elapsed().as_secs_f64());
+    }
     seconds.sort_by(f64::total_cmp);
-    let [_, _, median, _, _] = seconds;
-    median
+    seconds.get(seconds.len() / 2).copied().unwrap_or_default()
 }
 
 /// The same samples, each with the mean time.
