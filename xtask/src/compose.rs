@@ -20,6 +20,9 @@ pub(crate) struct Args {
     /// Leave it running afterwards.
     #[arg(long)]
     keep: bool,
+    /// Where there is nothing to start containers with or from, say so, and let that be all.
+    #[arg(long)]
+    if_possible: bool,
 }
 
 /// The images that the image of Kaskade and the server stand on, as the Dockerfile and the compose file name them.
@@ -31,14 +34,15 @@ const PATIENCE: Duration = Duration::from_mins(2);
 /// How long a server of the cluster is given to catch up before the next is replaced.
 const SETTLING: Duration = Duration::from_secs(5);
 
-/// Walks; fails if a request was lost. Without a Docker engine it says so, and that is all.
+/// Walks; fails if a request was lost.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    if !done(Command::new("docker").arg("info")) {
-        println!("there is no Docker engine here: the walk through docker/compose.yaml was NOT done");
-        return Ok(());
-    }
-    let compose = Compose::find()?;
-    image(&compose.root)?;
+    let compose = match prepared() {
+        Err(error) if args.if_possible => {
+            println!("the walk through docker/compose.yaml was NOT done: {error:#}");
+            return Ok(());
+        }
+        prepared => prepared?,
+    };
     let walked = walk(&compose, args);
     if walked.is_err() {
         let logs = compose.output(&["logs", "--tail", "5"]);
@@ -48,6 +52,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         compose.call(&["down", "--volumes", "--timeout", "5"])?;
     }
     walked
+}
+
+/// What the walk needs of this machine: an engine, the tool, and images.
+fn prepared() -> anyhow::Result<Compose> {
+    let engine = done(Command::new("docker").arg("info"));
+    ensure!(engine, "there is no Docker engine here (`docker info` fails)");
+    let compose = Compose::find()?;
+    image(&compose.root)?;
+    Ok(compose)
 }
 
 /// `docker compose`, or the older program that takes the same commands, on the cluster of docker/cluster.env.
