@@ -331,3 +331,22 @@ fn memory_is_measured_whole_and_by_slice() {
     let args = ["weigh", "--app", app, "--variant", "no-such"];
     assert!(refusal(&kaskade(folder.path(), &args)).contains("sentiment-mini"));
 }
+
+/// Whoever builds the image in a container has what .dockerignore lets through, and cargo wants every member.
+#[test]
+fn an_image_is_made_of_the_whole_workspace() {
+    let read = |name: &str| std::fs::read_to_string(here().join(name)).unwrap();
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let (members, ignored) = (&manifest["workspace"]["members"], read(".dockerignore"));
+    let kept: Vec<&str> = ignored
+        .lines()
+        .filter_map(|line| line.strip_prefix('!'))
+        .collect();
+    for member in members.as_array().unwrap() {
+        let member = member.as_str().unwrap();
+        assert!(
+            kept.iter().any(|kept| Path::new(member).starts_with(kept)),
+            "`{member}` is not in .dockerignore"
+        );
+    }
+}
