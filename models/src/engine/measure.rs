@@ -1,5 +1,6 @@
 //! What a layer costs on this device and over this link: sampled once, for the policy to reckon with (§4.3, Figure 11).
 
+use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -179,7 +180,7 @@ impl<M: Math> Engine<M> {
         let x = self.math.upload(vec![0.1; requests * width], width);
         let mut failed = None;
         let seconds = typical(|| match self.logits(&x) {
-            Ok(rows) => rows.iter().for_each(|logits| drop(greedy(logits))),
+            Ok(rows) => rows.iter().for_each(|logits| _ = black_box(greedy(logits))),
             Err(error) => failed = Some(error),
         });
         failed.map_or(Ok(seconds), |error| Err(error.into()))
@@ -249,8 +250,8 @@ fn load_s(link: &Link, bytes: u64) -> f64 {
 }
 
 fn typical(mut run: impl FnMut()) -> f64 {
-    let (begun, mut seconds) = (Instant::now(), Vec::with_capacity(ROUNDS.end));
-    while seconds.len() < ROUNDS.start || (seconds.len() < ROUNDS.end && begun.elapsed() < WINDOW) {
+    let (window, mut seconds) = (Instant::now(), Vec::with_capacity(ROUNDS.end));
+    while seconds.len() < ROUNDS.start || (seconds.len() < ROUNDS.end && window.elapsed() < WINDOW) {
         let began = Instant::now();
         run();
         seconds.push(began.elapsed().as_secs_f64());
