@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// Where there is nothing to start containers with or from, say so, and let that be all.
     #[arg(long)]
     if_possible: bool,
+    /// target/release/kaskade is there and new; do not build it.
+    #[arg(long)]
+    built: bool,
 }
 
 /// The images that the image of Kaskade and the server stand on, as the Dockerfile and the compose file name them.
@@ -36,7 +39,7 @@ const SETTLING: Duration = Duration::from_secs(5);
 
 /// Walks; fails if a request was lost.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let compose = match prepared() {
+    let compose = match prepared(args) {
         Err(error) if args.if_possible => {
             println!("the walk through docker/compose.yaml was NOT done: {error:#}");
             return Ok(());
@@ -55,10 +58,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// What the walk needs of this machine: an engine, the tool, and images.
-fn prepared() -> anyhow::Result<Compose> {
+fn prepared(args: &Args) -> anyhow::Result<Compose> {
     let engine = done(Command::new("docker").arg("info"));
     ensure!(engine, "there is no Docker engine here (`docker info` fails)");
     let compose = Compose::find()?;
+    images(&compose.root)?;
+    if !args.built {
+        succeeds(cargo(&compose.root).args(["build", "--release", "--workspace", "--bin", "kaskade"]))?;
+    }
     image(&compose.root)?;
     Ok(compose)
 }
@@ -132,19 +139,22 @@ impl Compose {
     }
 }
 
-/// The image of Kaskade around the program that is built here, on stand-ins where the real bases cannot be had.
-fn image(root: &Path) -> anyhow::Result<()> {
+/// The base images, or stand-ins where they cannot be had.
+fn images(root: &Path) -> anyhow::Result<()> {
     let here = |image: &&str| {
         done(Command::new("docker").args(["image", "inspect", image]))
             || done(Command::new("docker").args(["pull", "--quiet", image]))
     };
     if BASES.iter().all(here) {
         println!("base images: {}", BASES.join(", "));
-    } else {
-        println!("base images cannot be pulled: stand-ins are made (docker/stand-ins.sh)");
-        succeeds(Command::new("docker/stand-ins.sh").current_dir(root))?;
+        return Ok(());
     }
-    succeeds(cargo(root).args(["build", "--release", "--workspace", "--bin", "kaskade"]))?;
+    println!("base images cannot be pulled: stand-ins are made (docker/stand-ins.sh)");
+    succeeds(Command::new("docker/stand-ins.sh").current_dir(root))
+}
+
+/// The image of Kaskade around the program that is built here.
+fn image(root: &Path) -> anyhow::Result<()> {
     succeeds(
         Command::new("docker")
             .args([
