@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: half load for a time, and what the processes hold at its beginning and its end.
+//! `cargo xtask soak`: a steady load for a time, and what the processes hold at its beginning and its end.
 
 use humantime::Duration as Span;
 

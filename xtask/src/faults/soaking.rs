@@ -30,7 +30,7 @@ struct Look {
     server: Held,
 }
 
-/// Half load, core and durable requests in turn, for so long.
+/// A steady load, core and durable requests in turn, for so long.
 pub(crate) async fn soak(duration: Duration, rate: f64) -> anyhow::Result<()> {
     let monitor = Monitor::new();
     let rig = Rig::with(monitor.options(), &pair())?;
