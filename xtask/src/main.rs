@@ -1,7 +1,7 @@
 //! Tasks of Kaskade's development that are too long, or too much about whole processes, for `cargo test`.
 //!
 //! - `cargo xtask faults`: breaks a deployment in every way that [DESIGN's promises](../../ARCHITECTURE.md) speak of, and counts.
-//! - `cargo xtask soak`: half load for a time; what grows?
+//! - `cargo xtask soak`: a steady load for a time; what grows?
 //! - `cargo xtask compose`: the walk through docker/compose.yaml, by a script.
 #![allow(clippy::print_stdout, reason = "its users read what it prints")]
 
@@ -19,7 +19,7 @@ use clap::Parser;
 enum Task {
     /// Breaks a deployment of real processes over a real nats-server, fault by fault, and says what became of every request.
     Faults(faults::Args),
-    /// Half load for a time, and what the processes hold at its beginning and its end.
+    /// A steady load for a time, and what the processes hold at its beginning and its end.
     Soak(soak::Args),
     /// Brings docker/compose.yaml up as a cluster, asks it, and replaces every service under load.
     Compose(compose::Args),
