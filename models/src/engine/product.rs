@@ -8,10 +8,12 @@
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-/// Columns of a panel: two vectors of AVX-512, four of AVX2.
+/// Columns of a panel: two vectors of AVX-512, four of AVX2, eight of Neon.
 pub(crate) const PANEL: usize = 32;
 /// Rows that a task takes where there are many: four of the kernel's largest groups, whose inputs stay in the cache.
 const ROWS: usize = 48;
+/// Where they are not so many, a multiple of this, which all groups divide.
+const GROUP: usize = 12;
 /// Fewer rows than this are shared out by columns, so that all cores read the matrix together.
 const FEW: usize = 24;
 
@@ -51,8 +53,12 @@ pub(crate) fn product(rows: &[f32], inputs: usize, packed: &[f32], bias: &[f32],
     };
     let panels = outputs.div_ceil(PANEL);
     if count >= FEW {
-        out.par_chunks_mut(ROWS * outputs)
-            .zip(rows.par_chunks(ROWS * inputs))
+        let even = count
+            .div_ceil(rayon::current_num_threads())
+            .next_multiple_of(GROUP);
+        let each = even.min(ROWS);
+        out.par_chunks_mut(each * outputs)
+            .zip(rows.par_chunks(each * inputs))
             .for_each(|(out, rows)| share(rows, 0..panels, out, outputs));
         return out;
     }
@@ -99,7 +105,10 @@ impl WithSimd for Product<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         match S::F32_LANES {
             16 => self.groups::<S, 2, 12>(simd),
-            8 => self.groups::<S, 4, 3>(simd),
+            // Few rows leave registers idle, and then only more columns at a time keep the multipliers busy.
+            8 if self.rows.len() <= 3 * self.inputs => self.groups::<S, 4, 3>(simd),
+            8 => self.groups::<S, 2, 6>(simd),
+            4 => self.groups::<S, 4, 6>(simd),
             _ => self.groups::<S, PANEL, 1>(simd),
         }
     }
@@ -110,7 +119,8 @@ impl WithSimd for Product<'_> {
     reason = "only what is inlined into `with_simd` becomes vectors"
 )]
 impl Product<'_> {
-    /// Rows in groups of at most `MOST`, which is what the registers hold beside a panel's row of `VECTORS` vectors.
+    /// Rows in groups of at most `MOST`, by parts of a panel that are `VECTORS` vectors wide: what the registers hold. The more rows, the
+    /// less often a panel is read.
     #[inline(always)]
     fn groups<S: Simd, const VECTORS: usize, const MOST: usize>(mut self, simd: S) {
         let mut groups = Vec::new();
@@ -119,6 +129,9 @@ impl Product<'_> {
             let size = match rest.len() / self.inputs {
                 12.. if MOST >= 12 => 12,
                 8.. if MOST >= 8 => 8,
+                // Two alike, and not six and what is left.
+                7 | 8 => 4,
+                6.. if MOST >= 6 => 6,
                 4.. if MOST >= 4 => 4,
                 3.. if MOST >= 3 => 3,
                 2.. if MOST >= 2 => 2,
@@ -131,35 +144,47 @@ impl Product<'_> {
         }
         let panels = self.packed.chunks_exact((PANEL * self.inputs).max(1));
         for (index, panel) in panels.take(self.stride.div_ceil(PANEL)).enumerate() {
-            let mut row = 0;
-            for (size, group) in &groups {
-                match size {
-                    12 => self.kernel::<S, VECTORS, 12>(simd, index, panel, group, row),
-                    8 => self.kernel::<S, VECTORS, 8>(simd, index, panel, group, row),
-                    4 => self.kernel::<S, VECTORS, 4>(simd, index, panel, group, row),
-                    3 => self.kernel::<S, VECTORS, 3>(simd, index, panel, group, row),
-                    2 => self.kernel::<S, VECTORS, 2>(simd, index, panel, group, row),
-                    _ => self.kernel::<S, VECTORS, 1>(simd, index, panel, group, row),
+            let stride = self.stride;
+            let parts = (0..PANEL).step_by(VECTORS * S::F32_LANES);
+            let parts = parts.map(|from| (index * PANEL + from, from));
+            for (first, from) in parts.take_while(|(first, _)| *first < stride) {
+                let mut row = 0;
+                for (size, group) in &groups {
+                    match size {
+                        12 => self.kernel::<S, VECTORS, 12>(simd, (first, from), panel, group, row),
+                        8 => self.kernel::<S, VECTORS, 8>(simd, (first, from), panel, group, row),
+                        6 => self.kernel::<S, VECTORS, 6>(simd, (first, from), panel, group, row),
+                        4 => self.kernel::<S, VECTORS, 4>(simd, (first, from), panel, group, row),
+                        3 => self.kernel::<S, VECTORS, 3>(simd, (first, from), panel, group, row),
+                        2 => self.kernel::<S, VECTORS, 2>(simd, (first, from), panel, group, row),
+                        _ => self.kernel::<S, VECTORS, 1>(simd, (first, from), panel, group, row),
+                    }
+                    row += size;
                 }
-                row += size;
             }
         }
     }
 
+    /// A group of rows by the part of a panel that begins at its column `from`, the matrix's column `first`.
     #[inline(always)]
-    fn kernel<S: Simd, const VECTORS: usize, const GROUP: usize>(
+    fn kernel<S: Simd, const VECTORS: usize, const SIZE: usize>(
         &mut self,
         simd: S,
-        index: usize,
+        (first, from): (usize, usize),
         panel: &[f32],
         group: &[f32],
         row: usize,
     ) {
-        let mut sums = [[simd.splat_f32s(0.0); VECTORS]; GROUP];
-        let (inputs, _) = group.as_chunks::<GROUP>();
+        let mut sums = [[simd.splat_f32s(0.0); VECTORS]; SIZE];
+        let (inputs, _) = group.as_chunks::<SIZE>();
         let (weights, _) = panel.as_chunks::<PANEL>();
         for (inputs, weights) in inputs.iter().zip(weights) {
             let (weights, _) = S::as_simd_f32s(weights);
+            // Of a known length, or the sums would not stay in registers.
+            let part = weights.get(from / S::F32_LANES..);
+            let Some(weights) = part.and_then(<[_]>::first_chunk::<VECTORS>) else {
+                break;
+            };
             for (sums, input) in sums.iter_mut().zip(inputs) {
                 let input = simd.splat_f32s(*input);
                 for (sum, weight) in sums.iter_mut().zip(weights) {
@@ -167,9 +192,8 @@ impl Product<'_> {
                 }
             }
         }
-        let from = index * PANEL;
-        let columns = PANEL.min(self.stride - from);
-        let bias = self.bias.get(from..).unwrap_or_default();
+        let columns = (VECTORS * S::F32_LANES).min(self.stride - first);
+        let bias = self.bias.get(first..).unwrap_or_default();
         let rows = self.out.chunks_exact_mut(self.stride).skip(row);
         for (sums, out) in sums.iter().zip(rows) {
             let mut line = [0.0; PANEL];
@@ -180,7 +204,7 @@ impl Product<'_> {
             for (value, bias) in line.iter_mut().zip(bias) {
                 *value += bias;
             }
-            if let (Some(out), Some(line)) = (out.get_mut(from..from + columns), line.get(..columns)) {
+            if let (Some(out), Some(line)) = (out.get_mut(first..first + columns), line.get(..columns)) {
                 out.copy_from_slice(line);
             }
         }
@@ -242,6 +266,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Computed element by element, a product takes a hundred times as long.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn the_widest_vectors_of_the_processor_are_used() {
+        struct Lanes;
+        impl WithSimd for Lanes {
+            type Output = usize;
+            fn with_simd<S: Simd>(self, _: S) -> usize {
+                S::F32_LANES
+            }
+        }
+        let fused = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let least = match fused {
+            true if is_x86_feature_detected!("avx512vl") && is_x86_feature_detected!("avx512dq") => 16,
+            true => 8,
+            false => 1,
+        };
+        assert!(Arch::new().dispatch(Lanes) >= least);
     }
 
     /// What exactness in all cache modes rests on.
