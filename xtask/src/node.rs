@@ -67,6 +67,9 @@ pub(crate) struct Args {
     /// Bytes that their streams may hold.
     #[arg(long, default_value_t = 64 << 20)]
     durable_bytes: u64,
+    /// How long their results are kept.
+    #[arg(long, default_value = "1h")]
+    durable_results: Span,
 }
 
 /// Serves until SIGTERM.
@@ -127,6 +130,7 @@ fn durable(args: &Args) -> DurableConfig {
         },
         silence: Duration::from_secs(2),
         max_bytes: args.durable_bytes,
+        results: args.durable_results.into(),
         ..DurableConfig::default()
     }
 }
