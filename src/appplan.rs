@@ -31,7 +31,8 @@ pub(crate) fn of(app: &App) -> anyhow::Result<Plan> {
 /// # Errors
 /// As [`of`].
 pub(crate) fn read(app: &App, path: &std::path::Path) -> anyhow::Result<Plan> {
-    let plan = Plan::from_json(&std::fs::read_to_string(path)?)?;
+    let text = std::fs::read_to_string(path).context("cannot be read; `kaskade plan` writes plans")?;
+    let plan = Plan::from_json(&text)?;
     check(app, &plan)?;
     Ok(plan)
 }

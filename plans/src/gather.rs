@@ -69,9 +69,11 @@ impl FromStr for Branch {
             return Ok(Self::ROOT);
         }
         let level = |level: &str| {
-            let (task, index) = level.rsplit_once('.')?;
-            let sound = !task.is_empty() && !task.contains('.');
-            sound.then_some((task.to_owned(), index.parse().ok()?))
+            let (task, written) = level.rsplit_once('.')?;
+            let index: u32 = written.parse().ok()?;
+            // A branch is written in one way: `+3` and `03` are nobody's.
+            let sound = !task.is_empty() && !task.contains('.') && index.to_string() == written;
+            sound.then(|| (task.to_owned(), index))
         };
         let path: Option<Vec<_>> = text.split('/').map(level).collect();
         path.filter(|path| path.len() <= MAX_LEVELS)
@@ -216,6 +218,8 @@ mod tests {
             "a.b",
             "a.1.2",
             "a.-1",
+            "a.+1",
+            "a.01",
             "a.1/",
             "/",
             deep.as_str(),
