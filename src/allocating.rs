@@ -9,10 +9,11 @@ use anyhow::{Context as _, ensure};
 use kaskade::App;
 use kaskade::actors::planner::{PlannerConfig, Planning};
 use kaskade::actors::rhythm::Rhythm;
-use kaskade::actors::wire::{Forks, PlanRequest};
+use kaskade::actors::wire::{Forks, PlanRequest, Runs};
 use kaskade::config::pipeline::{AllocatorRule, PipelineRule};
 use kaskade::models::DeviceChoice;
 use kaskade::plans::allocate::{AllocateOptions, Slot};
+use kaskade::plans::demand::Ran;
 use kaskade::plans::manager::{Manager, ManagerOptions};
 use kaskade::plans::pipeline::Pipeline;
 use kaskade::plans::plan::Plan;
@@ -91,6 +92,7 @@ pub(crate) fn manager(app: &App, rule: &PipelineRule, allocator: &AllocatorRule)
         },
         demand: allocator.demand,
         factors: allocator.factors,
+        run_times: allocator.run_times,
         headroom: allocator.headroom.get(),
     };
     Ok(Manager::new(measured(app, rule)?, options, 0)?)
@@ -120,6 +122,7 @@ pub(crate) fn planner(app: &App, rule: &PipelineRule) -> anyhow::Result<Option<P
         arrivals: 0,
         now_us: 0,
         forks: BTreeMap::new(),
+        runs: BTreeMap::new(),
     });
     let app = app.clone();
     let planning: Planning = Arc::new(move |request, running| {
@@ -146,6 +149,7 @@ struct Desk {
     arrivals: u64,
     now_us: u64,
     forks: BTreeMap<(String, String), Forks>,
+    runs: BTreeMap<(String, String), Runs>,
 }
 
 impl Desk {
@@ -163,6 +167,7 @@ impl Desk {
             .saturating_sub(std::mem::replace(&mut self.arrivals, seen.arrivals));
         self.manager.observe(arrivals, seen.at_us);
         self.hear(request);
+        self.hear_runs(request);
         match (self.manager.next(seen.at_us), self.manager.take_fault(), running) {
             (Some(plan), ..) => Ok(plan),
             (None, Some(fault), _) => Err(fault.into()),
@@ -194,6 +199,22 @@ impl Desk {
         }
         for (variant, (served, made)) in news {
             self.manager.heard(variant, served, &made, self.now_us);
+        }
+    }
+
+    /// Tells the manager what was run since it was told last.
+    fn hear_runs(&mut self, request: &PlanRequest) {
+        for (worker, variants) in &request.runs {
+            for (variant, now) in variants {
+                let old = self.runs.insert((worker.clone(), variant.clone()), *now);
+                let old = old.filter(|old| old.batches <= now.batches).unwrap_or_default();
+                let ran = Ran {
+                    batches: now.batches - old.batches,
+                    requests: now.requests.saturating_sub(old.requests),
+                    busy_us: now.busy_us.saturating_sub(old.busy_us),
+                };
+                self.manager.ran(variant, ran);
+            }
         }
     }
 }

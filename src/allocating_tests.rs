@@ -22,6 +22,7 @@ fn desk(app: &App) -> Desk {
         arrivals: 0,
         now_us: 0,
         forks: BTreeMap::new(),
+        runs: BTreeMap::new(),
     }
 }
 
@@ -111,6 +112,38 @@ fn scenes_with_more_objects_get_more_workers_to_read_them() {
         readers(&crowded),
         readers(&usual)
     );
+}
+
+#[test]
+fn a_machine_slower_than_its_profile_gets_more_workers() {
+    let app = app();
+    let profiled = measured(&app, app.pipeline.as_ref().unwrap()).unwrap();
+    let workers = |times: f64| {
+        let mut desk = desk(&app);
+        let mut running = first_plan(&app, app.pipeline.as_ref().unwrap()).unwrap();
+        for second in 1..=12 {
+            let mut request = look(second, 20 * second, BTreeMap::new());
+            let ran = profiled
+                .tasks
+                .iter()
+                .flat_map(|task| &task.variants)
+                .map(|variant| {
+                    let batches = 20 * second;
+                    let busy_us = batches as f64 * times * variant.latency_us(1).unwrap();
+                    let runs = Runs {
+                        batches,
+                        requests: batches,
+                        busy_us: busy_us as u64,
+                    };
+                    (variant.name.clone(), runs)
+                });
+            request.runs.insert("local".to_owned(), ran.collect());
+            running = desk.plan(&request, Some(&running)).unwrap();
+        }
+        running.placement.len()
+    };
+    let (as_profiled, slower) = (workers(1.0), workers(1.5));
+    assert!(as_profiled < slower, "{as_profiled} {slower}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::{
     discovery::{EndpointStats, ServiceStats},
     fault::{Code, Fault},
     meter::EnergyReport,
-    wire::Forks,
+    wire::{Forks, Runs},
 };
 
 pub use text::{CONTENT_TYPE, Gauges};
@@ -310,6 +310,21 @@ impl Metrics {
         forks
             .map(|entry| (entry.key().clone(), entry.value().clone()))
             .collect()
+    }
+
+    /// Batches of each variant that is no language model, and how long they took.
+    pub(crate) fn runs(&self) -> BTreeMap<String, Runs> {
+        let variants = self.variants.iter();
+        let run = variants.filter(|entry| entry.tokens.count == 0 && entry.batches > 0);
+        run.map(|entry| {
+            let runs = Runs {
+                batches: entry.batches,
+                requests: entry.requests,
+                busy_us: entry.busy_us,
+            };
+            (entry.key().clone(), runs)
+        })
+        .collect()
     }
 
     /// All counters now.

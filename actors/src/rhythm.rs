@@ -17,7 +17,7 @@ use crate::{
     exchange::Exchange,
     node::NodeError,
     shifter::LOAD,
-    wire::{Beat, Forks, LoadCount, Message as _, PlanRequest, Seen},
+    wire::{Beat, LoadCount, Message as _, PlanRequest, Seen},
 };
 
 /// When a planner plans without anybody asking.
@@ -73,7 +73,8 @@ impl Listening {
         let clock = self.exchange.clock();
         let mut book = LoadBook::new(clock.now());
         let mut pace = Pace::new(self.rhythm, clock.now());
-        let (mut forks, mut workers) = (BTreeMap::new(), Workers::default());
+        let (mut forks, mut runs) = (BTreeMap::new(), BTreeMap::new());
+        let mut workers = Workers::default();
         let mut looks = interval(self.rhythm.look());
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -86,7 +87,8 @@ impl Listening {
                 message = self.beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
                     Some(Ok(beat)) => {
                         workers.heard(&beat, clock.now());
-                        hear(&mut forks, beat);
+                        hear(&mut forks, &beat.actor, beat.forks);
+                        hear(&mut runs, &beat.actor, beat.runs);
                     }
                     Some(Err(error)) => tracing::warn!(%error, "a beat could not be read"),
                     None => return,
@@ -95,6 +97,7 @@ impl Listening {
                     let now = clock.now();
                     if let Some(mut request) = pace.look(book.take(now), now) {
                         request.forks.clone_from(&forks);
+                        request.runs.clone_from(&runs);
                         if let Some(seen) = &mut request.seen {
                             seen.workers = workers.alive(now);
                         }
@@ -106,12 +109,12 @@ impl Listening {
     }
 }
 
-/// Keeps what a worker told last of requests that came apart.
-fn hear(forks: &mut BTreeMap<String, BTreeMap<String, Forks>>, beat: Beat) {
-    if beat.forks.is_empty() {
-        forks.remove(&beat.actor);
+/// Keeps what a worker told last of its variants.
+fn hear<T>(told: &mut BTreeMap<String, BTreeMap<String, T>>, worker: &str, now: BTreeMap<String, T>) {
+    if now.is_empty() {
+        told.remove(worker);
     } else {
-        forks.insert(beat.actor, beat.forks);
+        told.insert(worker.to_owned(), now);
     }
 }
 

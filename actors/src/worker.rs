@@ -423,6 +423,7 @@ impl Worker {
             queue: replicas.iter().map(|replica| replica.queue).sum(),
             in_flight: replicas.iter().map(|replica| replica.in_flight).sum(),
             forks: self.metrics.forks(),
+            runs: self.metrics.runs(),
             replicas,
         };
         // The name was checked when the worker was made.

@@ -1,7 +1,9 @@
-//! What the allocator plans for, learned while serving (Loki §4.2): the demand, when to plan again, and the multiplicative factors.
+//! What the allocator plans for, learned while serving (Loki §4.2): the demand, when to plan again, the multiplicative factors, and how
+//! long batches run where they run.
 
 mod factors;
 mod periods;
+mod run_times;
 
 use std::collections::VecDeque;
 
@@ -10,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use factors::{FactorBook, FactorOptions};
 pub use periods::Periods;
+pub use run_times::{Ran, RunTimeBook, RunTimeOptions};
 
 /// How the demand is estimated and when it is planned for.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -131,7 +134,13 @@ impl DemandEstimator {
             return Some(Due::Period);
         }
         let changed = (self.estimate_qps() - planned).abs() > self.options.change * planned;
-        (changed && since >= self.options.least_us).then_some(Due::Change)
+        (changed && self.has_settled(now)).then_some(Due::Change)
+    }
+
+    /// Whether it was not planned so lately that noise would make workers change variants all the time.
+    pub fn has_settled(&self, now: u64) -> bool {
+        let settled = |at: u64| now.saturating_sub(at) >= self.options.least_us;
+        self.planned.is_none_or(|(at, _)| settled(at))
     }
 
     /// Notes that was planned for so many requests/s at `now` (microseconds), whether or not that made another plan: what cannot be

@@ -1,9 +1,9 @@
 //! Loki's Resource Manager and Load Balancer over time (§4.2, §5.1): what to plan for, when, and how requests are routed in between.
 //!
-//! A [`Manager`] is told what came and what the variants made of it. When the demand says so ([`crate::demand`]) it allocates anew;
-//! at every other look it renews the routing tables for the demand of the moment, which loads nothing. Who allocates is the
-//! allocator's [policy](crate::allocate::AllocationPolicy): the peers are managed likewise. One that plans task by task is told
-//! what arrived at every task, since that is all that such a system sees.
+//! A [`Manager`] is told what came, what the variants made of it and how long that took them. When the demand says so, or the run
+//! times do ([`crate::demand`]), it allocates anew; at every other look it renews the routing tables for the demand of the moment,
+//! which loads nothing. Who allocates is the allocator's [policy](crate::allocate::AllocationPolicy): the peers are managed likewise.
+//! One that plans task by task is told what arrived at every task, since that is all that such a system sees.
 //!
 //! It is a [`Controller`], so that the simulator plans as a service would.
 
@@ -14,7 +14,9 @@ use thiserror::Error;
 use crate::allocate::{
     AllocateError, AllocateOptions, Allocation, AllocationPolicy, Allocator, EmitError, PlanFor, Slot,
 };
-use crate::demand::{DemandEstimator, DemandOptions, FactorBook, FactorOptions};
+use crate::demand::{
+    DemandEstimator, DemandOptions, FactorBook, FactorOptions, Ran, RunTimeBook, RunTimeOptions,
+};
 use crate::pipeline::{Pipeline, Tree};
 use crate::plan::{Dropping, Plan};
 use crate::simulator::{Controller, Look};
@@ -37,6 +39,8 @@ pub struct ManagerOptions {
     pub headroom: f64,
     /// How observed multiplicative factors take the place of profiled ones.
     pub factors: FactorOptions,
+    /// How measured run times take the place of profiled ones.
+    pub run_times: RunTimeOptions,
 }
 
 /// Why there is no other plan. The one in force stays.
@@ -55,12 +59,13 @@ pub enum ManageError {
 pub struct Manager {
     options: ManagerOptions,
     allocator: Allocator,
-    /// With the factors that were learned.
+    /// With the factors and run times that were learned.
     pipeline: Pipeline,
     /// By task, what arrives there; the root's is the demand.
     arriving: Vec<DemandEstimator>,
     root: usize,
     book: FactorBook,
+    run_times: RunTimeBook,
     /// By variant: requests served and made since the start.
     totals: BTreeMap<String, (u64, BTreeMap<String, u64>)>,
     allocation: Option<Allocation>,
@@ -81,6 +86,7 @@ impl Manager {
             arriving: vec![DemandEstimator::new(options.demand, now); pipeline.tasks.len()],
             root: tree.order.first().copied().unwrap_or(0),
             book: FactorBook::new(options.factors),
+            run_times: RunTimeBook::new(&pipeline, options.run_times),
             totals: BTreeMap::new(),
             allocation: None,
             running: None,
@@ -132,6 +138,11 @@ impl Manager {
             }
         }
         self.book.heard(variant, variant, totals.0, &totals.1);
+    }
+
+    /// Notes what a variant has run since this was last told.
+    pub fn ran(&mut self, variant: &str, ran: Ran) {
+        self.run_times.heard(variant, ran);
     }
 
     /// Another plan at `now` (microseconds), if there should be one: a new allocation when one is due, and otherwise new routing
@@ -209,10 +220,12 @@ impl Manager {
         self.options.allocate.policy == AllocationPolicy::PerTask
     }
 
-    /// Whether the demand asks for an allocation: that at the root, or that of any app where every task is one.
+    /// Whether the demand asks for an allocation: that at the root, or that of any app where every task is one. So do run times that have
+    /// changed: budgets by others are wrong for every request.
     fn is_due(&mut self, now: u64) -> bool {
         let (per_task, root) = (self.plans_per_task(), self.root);
-        let mut due = false;
+        let settled = self.arriving.get(root).is_some_and(|root| root.has_settled(now));
+        let mut due = settled && self.run_times.is_news();
         for (task, estimator) in self.arriving.iter_mut().enumerate() {
             due |= estimator.due(now).is_some() && (per_task || task == root);
         }
@@ -226,10 +239,7 @@ impl Manager {
             estimator.planned(estimator.estimate_qps(), now);
         }
         let per_task = self.plans_per_task();
-        // What a system without a view of the pipeline cannot know is of no use to it.
-        if !per_task && self.book.apply(&mut self.pipeline) {
-            self.allocator.update(self.pipeline.clone())?;
-        }
+        self.learn()?;
         let (workers, headroom) = (self.workers(), self.options.headroom);
         let allocation = if per_task {
             let arriving = self.arriving.iter();
@@ -243,6 +253,18 @@ impl Manager {
         self.allocations += 1;
         self.allocation = Some(allocation);
         Ok(self.unless_same(plan))
+    }
+
+    /// Plans with what the workers have told from now on, if that makes a pipeline that can be planned.
+    fn learn(&mut self) -> Result<(), AllocateError> {
+        let mut learned = self.pipeline.clone();
+        let slower = self.run_times.apply(&mut learned);
+        // Factors are what a system without a view of the pipeline cannot know, and of no use to it.
+        if (!self.plans_per_task() && self.book.apply(&mut learned)) || slower {
+            self.allocator.update(learned.clone())?;
+            self.pipeline = learned;
+        }
+        Ok(())
     }
 
     /// The routing tables for the demand of the moment.
@@ -274,6 +296,9 @@ impl Controller for Manager {
         }
         for (variant, (served, made)) in &told {
             self.heard(variant, *served, made, look.at_us);
+        }
+        for run in &look.runs {
+            self.ran(run.variant, run.ran);
         }
         self.next(look.at_us)
     }

@@ -22,6 +22,7 @@ fn options(policy: AllocationPolicy, workers: usize) -> ManagerOptions {
         demand: DemandOptions::default(),
         headroom: 1.0,
         factors: FactorOptions::default(),
+        run_times: RunTimeOptions::default(),
     }
 }
 
@@ -184,4 +185,82 @@ fn a_managed_pipeline_serves_a_day_that_its_first_plan_could_not() {
         violations(&alone)
     );
     assert!(report.mean_active_devices() < 20.0);
+}
+
+/// As measured on a machine that is so many times as fast.
+fn faster(mut pipeline: Pipeline, times: f64) -> Pipeline {
+    let variants = pipeline.tasks.iter_mut().flat_map(|task| &mut task.variants);
+    for sample in variants.flat_map(|variant| &mut variant.latency) {
+        sample.us /= times;
+    }
+    pipeline
+}
+
+#[test]
+fn a_profile_of_a_faster_machine_is_corrected_by_what_the_workers_measure() {
+    let trace = Trace::per_second(vec![60.0; 60]).unwrap();
+    let pipeline = stated();
+    let profile = pipeline.profile();
+    let config = SimConfig {
+        slo_us: Some(pipeline.slo_us),
+        hop_us: pipeline.hop_us,
+        look_us: SECOND / 5,
+        seed: 7,
+        ..SimConfig::default()
+    };
+    let violations = |change: f64| {
+        let mut options = ManagerOptions {
+            headroom: 1.3,
+            ..options(AllocationPolicy::Loki, 20)
+        };
+        options.run_times.change = change;
+        let mut manager = Manager::new(faster(pipeline.clone(), 2.5), options, 0).unwrap();
+        let first = manager.begin(60.0, 0).unwrap();
+        let simulator = Simulator::new(&first, &profile, &config).unwrap();
+        let arrivals = trace.arrivals(Spacing::Poisson, 7);
+        let report = simulator.run_controlled(arrivals, &mut (), &profile, &mut manager);
+        assert_eq!(manager.fault(), None);
+        (
+            report.branches.slo_violation_ratio().unwrap(),
+            manager.pipeline == faster(pipeline.clone(), 2.5),
+        )
+    };
+    let ((believed, untouched), (corrected, unchanged)) = (
+        violations(f64::INFINITY),
+        violations(RunTimeOptions::default().change),
+    );
+    assert!(untouched && !unchanged);
+    assert!(believed > 0.5 && corrected < 0.15, "{believed} {corrected}");
+}
+
+#[test]
+fn run_times_that_no_plan_can_have_leave_the_plan_and_are_said_once() {
+    let mut pipeline = stated();
+    pipeline.slo_us = 1;
+    let refused = Manager::new(pipeline.clone(), options(AllocationPolicy::Loki, 20), 0);
+    let Err(AllocateError::Slo { needed_us, .. }) = refused else {
+        panic!("nothing is done in a microsecond");
+    };
+    pipeline.slo_us = 2 * needed_us;
+    let mut manager = Manager::new(pipeline, options(AllocationPolicy::Loki, 20), 0).unwrap();
+    manager.begin(20.0, 0).unwrap();
+    let before = manager.pipeline.clone();
+    for task in &before.tasks {
+        for variant in &task.variants {
+            let ran = Ran {
+                batches: 100,
+                requests: 100,
+                busy_us: u64::MAX,
+            };
+            manager.ran(&variant.name, ran);
+        }
+    }
+    assert_eq!(plans(&mut manager, 2, &[20]), []);
+    assert!(matches!(
+        manager.take_fault(),
+        Some(ManageError::Allocate(AllocateError::Slo { .. }))
+    ));
+    assert_eq!(manager.pipeline, before);
+    plans(&mut manager, 3, &[20; 12]);
+    assert_eq!(manager.take_fault(), None);
 }

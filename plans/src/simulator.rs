@@ -55,7 +55,7 @@ mod timeline;
 mod world;
 
 pub use config::{Change, Loading, MeasuredCopies, Power, ReplicaEvent, SimConfig, SimError, Spare};
-pub use controller::{Controller, Factor, Look, ReplicaLook};
+pub use controller::{Controller, Factor, Look, ReplicaLook, VariantRuns};
 pub use histogram::{LatencyHistogram, LatencySummary};
 pub use observer::{Answered, Loss, Lost, Observer, Run, Sink, Tick};
 pub use report::{

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use kaskade_plans::allocate::AllocationPolicy;
-use kaskade_plans::demand::{DemandOptions, FactorOptions};
+use kaskade_plans::demand::{DemandOptions, FactorOptions, RunTimeOptions};
 use kaskade_plans::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
 use kaskade_plans::plan::Dropping;
 use schemars::JsonSchema;
@@ -62,6 +62,8 @@ pub struct AllocatorRule {
     pub demand: DemandOptions,
     /// How the factors that workers tell take the place of the profiled ones.
     pub factors: FactorOptions,
+    /// How the run times that workers tell take the place of the profiled ones.
+    pub run_times: RunTimeOptions,
     /// Planned is for this many times the estimated demand: arrivals scatter around their mean, and workers that are busy all the time
     /// let queues grow. 1 is the paper's rule.
     pub headroom: Positive,
@@ -76,9 +78,45 @@ impl Default for AllocatorRule {
             dropping: Late::default(),
             demand: DemandOptions::default(),
             factors: FactorOptions::default(),
+            run_times: RunTimeOptions::default(),
             headroom: Positive::ROOMY,
             limit: Span::from_millis(5_000),
         }
+    }
+}
+
+impl AllocatorRule {
+    /// What of its figures is out of range. `inf` is a change that nothing comes to.
+    fn problems(&self) -> Vec<String> {
+        let (demand, factors, run_times) = (&self.demand, &self.factors, &self.run_times);
+        let wrong = |is: bool, name: &str, value: f64, what: &str| {
+            (!is).then(|| format!("pipeline.planner.{name}: is {value}, and must be {what}"))
+        };
+        let count = |name, value: f64| {
+            wrong(
+                value.is_finite() && value >= 0.0,
+                name,
+                value,
+                "a number from 0 on",
+            )
+        };
+        let share = |name, value| wrong((0.0..1.0).contains(&value), name, value, "from 0 to below 1");
+        let change = |name, value| wrong(value >= 0.0, name, value, "a share from 0 on");
+        let found = [
+            count("demand.com", demand.com),
+            wrong(
+                demand.floor_qps.is_finite() && demand.floor_qps > 0.0,
+                "demand.floor_qps",
+                demand.floor_qps,
+                "a number above 0",
+            ),
+            change("demand.change", demand.change),
+            share("factors.memory", factors.memory),
+            change("factors.change", factors.change),
+            share("run_times.memory", run_times.memory),
+            change("run_times.change", run_times.change),
+        ];
+        found.into_iter().flatten().collect()
     }
 }
 
@@ -212,6 +250,7 @@ impl PipelineRule {
             ),
             _ => {}
         }
+        problems.extend(self.planner.iter().flat_map(AllocatorRule::problems));
         if app.planner.is_some() {
             problems.push("planner: plans gears; a pipeline's is `[pipeline.planner]`".to_owned());
         }

@@ -291,6 +291,40 @@ fn what_is_no_tree_is_refused_by_name() {
 }
 
 #[test]
+fn an_allocators_figures_are_within_their_ranges() {
+    let tasks = "[[pipeline.tasks]]\nname = \"find\"\nvariants = [\"a\"]\n";
+    let said = |rule: &str| {
+        let problems = pipeline_problems(tasks, &format!("[pipeline.planner]\n{rule}\n"));
+        let found = problems
+            .into_iter()
+            .filter(|problem| problem.starts_with("pipeline.planner."));
+        found.collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(said("run_times = { change = inf, memory = 0.0 }"), "");
+    for (rule, path) in [
+        (
+            "run_times = { memory = 1.0 }",
+            "pipeline.planner.run_times.memory: is 1",
+        ),
+        (
+            "run_times = { change = -0.1 }",
+            "pipeline.planner.run_times.change: is -0.1",
+        ),
+        (
+            "factors = { memory = nan }",
+            "pipeline.planner.factors.memory: is NaN",
+        ),
+        ("demand = { com = -1.0 }", "pipeline.planner.demand.com: is -1"),
+        (
+            "demand = { floor_qps = 0.0 }",
+            "pipeline.planner.demand.floor_qps: is 0",
+        ),
+    ] {
+        assert!(said(rule).starts_with(path), "{rule}: {}", said(rule));
+    }
+}
+
+#[test]
 fn a_share_of_a_core_is_a_share() {
     let text = "name = \"a\"\ncore_share = 1.5\n[[variants]]\nname = \"a\"\ndir = \"a\"\n";
     let (line, reason) = App::parse(text).unwrap_err();

@@ -267,6 +267,9 @@ pub struct Beat {
     /// By variant, the requests that came apart at a pipeline's task since it started, and what they came to.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub forks: BTreeMap<String, Forks>,
+    /// By variant, the batches that it ran since it started; none of language models, whose batches are steps.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub runs: BTreeMap<String, Runs>,
     /// The newest epoch it knows.
     #[serde(default)]
     pub epoch: u64,
@@ -285,6 +288,7 @@ impl Message for Beat {
         160 + forks
             .map(|(variant, forks)| variant.len() + forks_hint(forks))
             .sum::<usize>()
+            + self.runs.keys().map(|variant| variant.len() + 64).sum::<usize>()
             + self.actor.len()
             + self.kind.len()
             + replicas
@@ -301,6 +305,17 @@ pub struct Forks {
     /// Requests that went on to each task below.
     #[serde(default)]
     pub children: BTreeMap<String, u64>,
+}
+
+/// Batches that were run, and how long they took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Runs {
+    /// Batches.
+    pub batches: u64,
+    /// Requests in them.
+    pub requests: u64,
+    /// Time that they took, microseconds.
+    pub busy_us: u64,
 }
 
 /// One replica in a [`Beat`].
@@ -414,6 +429,9 @@ pub struct PlanRequest {
     /// By worker and variant, the requests that came apart at a pipeline's task since it started, and what they came to.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub forks: BTreeMap<String, BTreeMap<String, Forks>>,
+    /// By worker and variant, the batches that were run since it started.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub runs: BTreeMap<String, BTreeMap<String, Runs>>,
     /// What a planner that decides by itself when to plan has seen by now; absent where somebody asks for a plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<Seen>,

@@ -213,6 +213,15 @@ fn done() -> impl Strategy<Value = Done> {
         })
 }
 
+fn runs() -> impl Strategy<Value = Runs> {
+    let counts = (any::<u64>(), any::<u64>(), any::<u64>());
+    counts.prop_map(|(batches, requests, busy_us)| Runs {
+        batches,
+        requests,
+        busy_us,
+    })
+}
+
 fn forks() -> impl Strategy<Value = Forks> {
     let children = btree_map("[a-z]{1,8}", any::<u64>(), 0..3);
     (any::<u64>(), children).prop_map(|(requests, children)| Forks { requests, children })
@@ -234,15 +243,17 @@ fn beat() -> impl Strategy<Value = Beat> {
         vec(replica, 0..4),
         any::<(u32, u32, u64, u64)>(),
         btree_map("[a-z]{1,8}", forks(), 0..3),
+        btree_map("[a-z]{1,8}", runs(), 0..3),
     )
         .prop_map(
-            |(actor, kind, replicas, (queue, in_flight, epoch, sequence), forks)| Beat {
+            |(actor, kind, replicas, (queue, in_flight, epoch, sequence), forks, runs)| Beat {
                 actor,
                 kind,
                 replicas,
                 queue,
                 in_flight,
                 forks,
+                runs,
                 epoch,
                 sequence,
             },
@@ -365,6 +376,7 @@ fn what_shifters_and_planners_say_survives_the_wire() {
         peak_qps: Some(100.0),
         measured: vec![1.0],
         forks: BTreeMap::from([("w".into(), BTreeMap::from([("v".into(), Forks::default())]))]),
+        runs: BTreeMap::from([("w".into(), BTreeMap::from([("v".into(), Runs::default())]))]),
         seen: Some(Seen {
             at_us: 3_000_000,
             arrivals: 42,

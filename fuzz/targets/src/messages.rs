@@ -6,8 +6,8 @@ use bytes::Bytes;
 use kaskade_actors::fault::{Code, Fault};
 use kaskade_actors::wire::{
     Abandoned, Beat, BranchReply, Done, DoneResult, DriftNotice, Forks, GearShift, Hop, InferReply,
-    InferRequest, LoadCount, Message, PlanNotice, PlanReport, PlanRequest, ReplicaBeat, Seen, ShiftReport,
-    StageRequest,
+    InferRequest, LoadCount, Message, PlanNotice, PlanReport, PlanRequest, ReplicaBeat, Runs, Seen,
+    ShiftReport, StageRequest,
 };
 use kaskade_models::{Datatype, Tensor};
 use kaskade_plans::gather::Branch;
@@ -193,6 +193,7 @@ fn beat() -> Beat {
         queue: 3,
         in_flight: 8,
         forks: forks(),
+        runs: runs(),
         epoch: 3,
         sequence: 70_000,
     }
@@ -204,6 +205,15 @@ fn forks() -> BTreeMap<String, Forks> {
         children: BTreeMap::from([("classify".into(), 57)]),
     };
     BTreeMap::from([("find-tiny".into(), forks)])
+}
+
+fn runs() -> BTreeMap<String, Runs> {
+    let runs = Runs {
+        batches: 4,
+        requests: 10,
+        busy_us: 70_000,
+    };
+    BTreeMap::from([("find-tiny".into(), runs)])
 }
 
 fn load() -> LoadCount {
@@ -238,6 +248,7 @@ fn replan() -> PlanRequest {
         peak_qps: Some(900.0),
         measured: vec![0.25, 0.75],
         forks: BTreeMap::from([("a".into(), forks())]),
+        runs: BTreeMap::from([("a".into(), runs())]),
         seen: Some(Seen {
             at_us: 1_000_000,
             arrivals: 40,

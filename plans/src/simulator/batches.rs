@@ -157,6 +157,9 @@ impl<O: Observer> Engine<'_, O> {
             replica.learned.observe(batch.len(), run.until - run.from);
             replica.queue.set_expected_run(replica.learned.line());
         }
+        if let Some(replanning) = &mut self.replanning {
+            replanning.ran(variant, batch.len(), run.until - run.from);
+        }
         self.device_is_free(number, run, batch.len());
         self.pump(number);
         for task in &batch {

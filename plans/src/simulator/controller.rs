@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::demand::Ran;
 use crate::plan::Plan;
 
 /// Plans again while the service runs, as an allocator and its load balancer do (Loki §4.2, §5.1).
@@ -37,6 +38,8 @@ pub struct Look<'a> {
     pub in_flight: usize,
     /// Multiplicative factors that were observed since the last look, in order of task, variant and child.
     pub factors: Vec<Factor<'a>>,
+    /// What every variant has run since the last look, in order of the variants.
+    pub runs: Vec<VariantRuns<'a>>,
     /// The replicas of the plan in force, in its order.
     pub replicas: Vec<ReplicaLook<'a>>,
     /// Devices that host something.
@@ -65,6 +68,15 @@ pub struct Factor<'a> {
     pub served: u64,
     /// Requests made of them.
     pub made: u64,
+}
+
+/// What a variant has run, over all its replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VariantRuns<'a> {
+    /// The variant.
+    pub variant: &'a str,
+    /// Its batches.
+    pub ran: Ran,
 }
 
 /// A replica as a controller sees it.

@@ -1,15 +1,17 @@
 //! From one plan to the next while requests are in flight. [`Controller`] says what holds.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::compile::Compiled;
 use super::config::SimError;
-use super::controller::{Controller, Factor, Factors, Look, ReplicaLook};
+use super::controller::{Controller, Factor, Factors, Look, ReplicaLook, VariantRuns};
 use super::engine::Engine;
 use super::events::Event;
 use super::fleet::Health;
 use super::observer::Observer;
 use super::report::{PLANS_KEPT, PlanChange};
+use crate::demand::Ran;
 use crate::plan::Plan;
 use crate::profile::Profile;
 
@@ -21,6 +23,8 @@ pub(super) struct Replanning<'a> {
     next: Option<Next>,
     /// Since the last look.
     factors: Factors,
+    /// Since the last look, by the number of the variant.
+    runs: BTreeMap<u32, Ran>,
     arrivals_before: u64,
 }
 
@@ -37,12 +41,21 @@ impl<'a> Replanning<'a> {
             controller,
             next: None,
             factors: Factors::default(),
+            runs: BTreeMap::new(),
             arrivals_before: 0,
         }
     }
 
     pub(super) fn note(&mut self, task: u32, variant: u32, child: u32, made: u32) {
         self.factors.note(task, variant, child, made);
+    }
+
+    pub(super) fn ran(&mut self, variant: u32, requests: usize, run_us: u64) {
+        *self.runs.entry(variant).or_default() += Ran {
+            batches: 1,
+            requests: requests as u64,
+            busy_us: run_us,
+        };
     }
 }
 
@@ -53,9 +66,10 @@ impl<O: Observer> Engine<'_, O> {
             return;
         };
         let factors = std::mem::take(&mut replanning.factors);
+        let runs = std::mem::take(&mut replanning.runs);
         let arrivals = self.report.requests - replanning.arrivals_before;
         replanning.arrivals_before = self.report.requests;
-        let look = self.seen(&factors, arrivals, replanning.next.is_some());
+        let look = self.seen((&factors, &runs), arrivals, replanning.next.is_some());
         let plan = replanning.controller.look(&look);
         self.replanning = Some(replanning);
         if let Some(plan) = plan
@@ -68,7 +82,12 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    fn seen<'s>(&'s self, factors: &Factors, arrivals: u64, loading: bool) -> Look<'s> {
+    fn seen<'s>(
+        &'s self,
+        (factors, runs): (&Factors, &BTreeMap<u32, Ran>),
+        arrivals: u64,
+        loading: bool,
+    ) -> Look<'s> {
         let (tasks, variants) = (&self.world.tasks, &self.world.variants);
         let factor = |((task, variant, child), (served, made))| {
             Some(Factor {
@@ -79,6 +98,10 @@ impl<O: Observer> Engine<'_, O> {
                 made,
             })
         };
+        let runs = runs.iter().filter_map(|(variant, ran)| {
+            let (variant, ran) = (variants.get(*variant)?, *ran);
+            Some(VariantRuns { variant, ran })
+        });
         let placement = self.epochs.current().plan.placement.iter();
         let replica = |number: &u32| {
             let (known, state) = (
@@ -97,6 +120,7 @@ impl<O: Observer> Engine<'_, O> {
             arrivals,
             in_flight: self.in_flight,
             factors: factors.iter().filter_map(factor).collect(),
+            runs: runs.collect(),
             replicas: placement.filter_map(replica).collect(),
             active_devices: self.fleet.active,
             loading,

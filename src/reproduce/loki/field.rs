@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use kaskade::plans::allocate::{AllocateOptions, AllocationPolicy, Scaling, Slot};
-use kaskade::plans::demand::{DemandOptions, FactorOptions};
+use kaskade::plans::demand::{DemandOptions, FactorOptions, RunTimeOptions};
 use kaskade::plans::manager::{Manager, ManagerOptions};
 use kaskade::plans::pipeline::Pipeline;
 use kaskade::plans::plan::{Dropping, Plan};
@@ -161,6 +161,7 @@ impl Field {
             demand: DemandOptions::default(),
             headroom: contestant.headroom,
             factors: FactorOptions::default(),
+            run_times: RunTimeOptions::default(),
         };
         Ok(Manager::new(self.pipeline.clone(), options, 0)?)
     }

@@ -1,0 +1,267 @@
+//! Run times as workers measure them, in place of the profiled ones.
+//!
+//! A profile is of one machine on one day. Where batches take longer, budgets by the profile are too tight and workers that are planned
+//! to keep up do not; where they take less, accuracy is given away. The workers tell how long their batches took, and the profiled
+//! latencies of a variant are all scaled by what that comes to beside what was profiled for batches of that size.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::pipeline::{BatchLatency, Pipeline, TaskVariant};
+
+/// A batch that took longer than so many times what is planned with says nothing of the model: a process was stopped, or a host swapped. A
+/// model that did become so much slower is believed step by step.
+const MOST: f64 = 4.0;
+
+/// How measured run times take the place of profiled ones.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RunTimeOptions {
+    /// A variant's run times are taken from what it did once it has run this many batches; before, from the profile.
+    pub least_batches: u64,
+    /// What was seen before the last allocation counts this much of its weight, in [0, 1).
+    pub memory: f64,
+    /// Run times that differ by less than this share from those that are planned with are the noise of the machine. Planned is
+    /// at once for those that differ by more.
+    pub change: f64,
+}
+
+impl Default for RunTimeOptions {
+    fn default() -> Self {
+        Self {
+            least_batches: 20,
+            memory: 0.5,
+            change: 0.25,
+        }
+    }
+}
+
+/// What a variant ran, over all its replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ran {
+    /// Batches.
+    pub batches: u64,
+    /// Requests in them.
+    pub requests: u64,
+    /// Time that they took, microseconds.
+    pub busy_us: u64,
+}
+
+impl std::ops::AddAssign for Ran {
+    fn add_assign(&mut self, other: Self) {
+        self.batches += other.batches;
+        self.requests += other.requests;
+        self.busy_us += other.busy_us;
+    }
+}
+
+/// What the workers have told, beside what was profiled.
+#[derive(Debug, Clone)]
+pub struct RunTimeBook {
+    options: RunTimeOptions,
+    /// By variant.
+    variants: BTreeMap<String, Measured>,
+}
+
+#[derive(Debug, Clone)]
+struct Measured {
+    profiled: TaskVariant,
+    batches: f64,
+    busy_us: f64,
+    /// What the same batches take by the profile, microseconds.
+    profiled_us: f64,
+    /// What the profile is multiplied by in the plans.
+    planned: f64,
+}
+
+impl RunTimeBook {
+    /// A book of a pipeline as it was profiled.
+    pub fn new(pipeline: &Pipeline, options: RunTimeOptions) -> Self {
+        let variants = pipeline.tasks.iter().flat_map(|task| &task.variants);
+        let measured = |variant: &TaskVariant| Measured {
+            profiled: variant.clone(),
+            batches: 0.0,
+            busy_us: 0.0,
+            profiled_us: 0.0,
+            planned: 1.0,
+        };
+        Self {
+            options,
+            variants: variants
+                .map(|variant| (variant.name.clone(), measured(variant)))
+                .collect(),
+        }
+    }
+
+    /// Notes what a variant has run since this was last told.
+    pub fn heard(&mut self, variant: &str, ran: Ran) {
+        if let Some(measured) = self.variants.get_mut(variant).filter(|_| ran.batches > 0) {
+            measured.note(ran);
+        }
+    }
+
+    /// Whether any variant's run times have changed enough to plan anew.
+    pub fn is_news(&self) -> bool {
+        self.variants
+            .values()
+            .any(|measured| measured.news(&self.options).is_some())
+    }
+
+    /// Puts what was measured into a pipeline, and says whether anything changed enough to matter.
+    pub fn apply(&mut self, pipeline: &mut Pipeline) -> bool {
+        let mut changed = false;
+        for variant in pipeline.tasks.iter_mut().flat_map(|task| &mut task.variants) {
+            let Some(measured) = self.variants.get_mut(&variant.name) else {
+                continue;
+            };
+            if let Some(scale) = measured.news(&self.options) {
+                measured.planned = scale;
+                changed = true;
+            }
+            variant.latency = measured.planned_latency();
+        }
+        for measured in self.variants.values_mut() {
+            measured.batches *= self.options.memory;
+            measured.busy_us *= self.options.memory;
+            measured.profiled_us *= self.options.memory;
+        }
+        changed
+    }
+}
+
+impl Measured {
+    fn note(&mut self, ran: Ran) {
+        let batches = ran.batches as f64;
+        let Some(profiled_us) = latency_us(&self.profiled, ran.requests as f64 / batches) else {
+            return;
+        };
+        let profiled_us = batches * profiled_us;
+        self.batches += batches;
+        self.profiled_us += profiled_us;
+        self.busy_us += (ran.busy_us as f64).min(MOST * self.planned * profiled_us);
+    }
+
+    /// What the profile is to be multiplied by, where that is not what it is.
+    fn news(&self, options: &RunTimeOptions) -> Option<f64> {
+        let enough = self.batches >= options.least_batches.max(1) as f64;
+        let scale = self.busy_us / self.profiled_us;
+        let differs = (scale - self.planned).abs() > options.change * self.planned;
+        (enough && scale.is_finite() && scale > 0.0 && differs).then_some(scale)
+    }
+
+    fn planned_latency(&self) -> Vec<BatchLatency> {
+        let scaled = |sample: &BatchLatency| BatchLatency {
+            us: sample.us * self.planned,
+            ..*sample
+        };
+        self.profiled.latency.iter().map(scaled).collect()
+    }
+}
+
+/// Of a mean batch size: between two sizes on the line between them.
+fn latency_us(variant: &TaskVariant, batch: f64) -> Option<f64> {
+    let (below, above) = (
+        variant.latency_us(batch.floor() as u32)?,
+        variant.latency_us(batch.ceil() as u32)?,
+    );
+    Some(below + batch.fract() * (above - below))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::stated;
+
+    const VARIANT: &str = "detect-x";
+
+    fn book() -> RunTimeBook {
+        RunTimeBook::new(&stated(), RunTimeOptions::default())
+    }
+
+    fn latencies(pipeline: &Pipeline) -> Vec<f64> {
+        let (task, variant) = pipeline.variant(VARIANT).unwrap();
+        let latency = &pipeline.tasks[task].variants[variant].latency;
+        latency.iter().map(|sample| sample.us).collect()
+    }
+
+    /// Batches of one that take so many times what was profiled.
+    fn ran(batches: u64, times: f64) -> Ran {
+        let one = latencies(&stated())[0];
+        Ran {
+            batches,
+            requests: batches,
+            busy_us: (batches as f64 * one * times) as u64,
+        }
+    }
+
+    #[test]
+    fn a_slower_machine_scales_all_sizes_alike_and_others_not_at_all() {
+        let (mut book, mut pipeline) = (book(), stated());
+        book.heard(VARIANT, ran(40, 2.5));
+        assert!(book.is_news() && book.apply(&mut pipeline));
+        for (measured, profiled) in latencies(&pipeline).iter().zip(latencies(&stated())) {
+            assert!((measured / profiled - 2.5).abs() < 0.01, "{measured} {profiled}");
+        }
+        assert!(!book.is_news(), "it is planned with now");
+        let mut untouched = stated();
+        let (task, variant) = untouched.variant(VARIANT).unwrap();
+        untouched.tasks[task].variants[variant].latency =
+            pipeline.tasks[task].variants[variant].latency.clone();
+        assert_eq!(pipeline, untouched);
+    }
+
+    #[test]
+    fn few_batches_noise_and_strangers_change_nothing() {
+        let (mut book, mut pipeline) = (book(), stated());
+        book.heard(VARIANT, ran(19, 2.5));
+        book.heard("unknown", ran(100, 2.5));
+        book.heard(VARIANT, Ran::default());
+        assert!(!book.is_news() && !book.apply(&mut pipeline));
+        let mut book = self::book();
+        book.heard(VARIANT, ran(100, 1.2));
+        assert!(!book.apply(&mut pipeline));
+        assert_eq!(pipeline, stated());
+    }
+
+    #[test]
+    fn what_was_slow_and_is_no_more_is_believed_again() {
+        let (mut book, mut pipeline) = (book(), stated());
+        book.heard(VARIANT, ran(100, 3.0));
+        assert!(book.apply(&mut pipeline));
+        for _ in 0..6 {
+            book.heard(VARIANT, ran(100, 1.0));
+            book.apply(&mut pipeline);
+        }
+        let (now, profiled) = (latencies(&pipeline)[0], latencies(&stated())[0]);
+        assert!((now / profiled - 1.0).abs() < 0.25, "{now} {profiled}");
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_says_nothing_of_its_model() {
+        let (mut book, mut pipeline) = (book(), stated());
+        book.heard(VARIANT, ran(100, 1.0));
+        book.heard(VARIANT, ran(1, 10_000.0));
+        assert!(!book.apply(&mut pipeline));
+    }
+
+    #[test]
+    fn batches_between_two_profiled_sizes_are_expected_between_them() {
+        let mut book = book();
+        let (task, variant) = stated().variant(VARIANT).unwrap();
+        let variant = stated().tasks[task].variants[variant].clone();
+        let busy: f64 = [1, 2, 2]
+            .iter()
+            .map(|batch| variant.latency_us(*batch).unwrap())
+            .sum();
+        let ran = Ran {
+            batches: 60,
+            requests: 100,
+            busy_us: (20.0 * busy) as u64,
+        };
+        book.heard(VARIANT, ran);
+        let measured = &book.variants[VARIANT];
+        assert!((measured.busy_us / measured.profiled_us - 1.0).abs() < 1e-3);
+    }
+}
