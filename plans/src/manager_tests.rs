@@ -26,6 +26,16 @@ fn options(policy: AllocationPolicy, workers: usize) -> ManagerOptions {
     }
 }
 
+fn simulated(pipeline: &Pipeline) -> SimConfig {
+    SimConfig {
+        slo_us: Some(pipeline.slo_us),
+        hop_us: pipeline.hop_us,
+        look_us: SECOND / 5,
+        seed: 7,
+        ..SimConfig::default()
+    }
+}
+
 fn begun(policy: AllocationPolicy, qps: f64) -> Manager {
     let mut manager = Manager::new(stated(), options(policy, 20), 0).unwrap();
     manager.begin(qps, 0).unwrap();
@@ -153,13 +163,7 @@ fn a_managed_pipeline_serves_a_day_that_its_first_plan_could_not() {
     let trace = Trace::per_second(rates).unwrap();
     let pipeline = stated();
     let profile = pipeline.profile();
-    let config = SimConfig {
-        slo_us: Some(pipeline.slo_us),
-        hop_us: pipeline.hop_us,
-        look_us: SECOND / 5,
-        seed: 7,
-        ..SimConfig::default()
-    };
+    let config = simulated(&pipeline);
     let options = ManagerOptions {
         headroom: 1.3,
         ..options(AllocationPolicy::Loki, 20)
@@ -201,13 +205,7 @@ fn a_profile_of_a_faster_machine_is_corrected_by_what_the_workers_measure() {
     let trace = Trace::per_second(vec![60.0; 60]).unwrap();
     let pipeline = stated();
     let profile = pipeline.profile();
-    let config = SimConfig {
-        slo_us: Some(pipeline.slo_us),
-        hop_us: pipeline.hop_us,
-        look_us: SECOND / 5,
-        seed: 7,
-        ..SimConfig::default()
-    };
+    let config = simulated(&pipeline);
     let violations = |change: f64| {
         let mut options = ManagerOptions {
             headroom: 1.3,

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 pub(crate) const PANEL: usize = 32;
 /// Rows that a task takes where there are many: four of the kernel's largest groups, whose inputs stay in the cache.
 const ROWS: usize = 48;
-/// Where they are not so many, a multiple of this, which all groups divide.
+/// Where they are not so many, a multiple of this, which the largest groups divide.
 const GROUP: usize = 12;
 /// Fewer rows than this are shared out by columns, so that all cores read the matrix together.
 const FEW: usize = 24;
@@ -243,6 +243,10 @@ mod tests {
             (1, 7, 33),
             (3, 64, 31),
             (5, 5, 32),
+            (6, 9, 70),
+            (7, 30, 48),
+            (8, 11, 40),
+            (17, 6, 33),
             (30, 20, 100),
             (100, 12, 65),
         ] {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use async_nats::HeaderMap;
 use comfy_table::Table;
 use kaskade::Inputs;
@@ -85,6 +85,10 @@ pub(crate) async fn soak(duration: Duration, load: Steady) -> anyhow::Result<()>
             carried * share
         }
     };
+    ensure!(
+        rate.is_finite() && rate > 0.0,
+        "{rate} requests a second are no load; use `--rate` or `--share` above 0"
+    );
     let (begun, mut looks, mut requests, mut failed) = (Instant::now(), Vec::new(), 0, 0);
     while begun.elapsed() < duration {
         let load = Load {
