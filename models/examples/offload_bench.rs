@@ -1,9 +1,9 @@
 //! The hybrid cache beside its two ends over a throttled link: `cargo run --release -p kaskade-models --example offload_bench`.
 //!
 //! A model of an OPT's shape with random weights decodes for a batch of long contexts, its weights streamed and most of its cache in
-//! the host's memory. At every link speed the mixtures are planned anew from costs sampled there, and then the engines take
-//! steps in turn, so that the noise of a shared machine falls on all alike. Medians of the steps are printed, how they compare,
-//! and how near the policy's predictions were.
+//! the host's memory. At every link speed costs are sampled anew, corrected by a few steps, and the mixtures planned by them; then the
+//! engines take steps in turn, so that the noise of a shared machine falls on all alike. Medians of the steps are printed, how
+//! they compare, and how near the policy's predictions were, which it makes before every step.
 //!
 //! `--device cuda` runs it on a GPU over its own link (`scripts/offload-cuda.sh`), by the shape of a published OPT and within a device's
 //! memory.
@@ -20,7 +20,7 @@ use kaskade_models::engine::math::{Activation, Heads, Math};
 use kaskade_models::engine::{
     Caching, Decoder, Engine, EngineConfig, Host, Load, Measured, Report, Sampling, Spec,
 };
-use kaskade_plans::hybrid_cache::{Kind, Memory, Mix, split_by};
+use kaskade_plans::hybrid_cache::{Costs, Kind, Memory, Mix, Planned, Shares, split_by};
 
 #[derive(Parser)]
 struct Arguments {
@@ -147,9 +147,14 @@ struct Figures {
     /// What the link carried in a step, bytes.
     loaded: f64,
     busy: f64,
-    predicted_s: f64,
+    /// Predicted over measured, of the steps' predictions and of one by the costs as they were sampled.
+    predicted: f64,
+    sampled: f64,
     bytes_off: f64,
 }
+
+/// Steps that correct the sampled costs before mixtures are planned.
+const TEACHING: usize = 4;
 
 const KINDS: [Caching; 3] = [Caching::Hybrid, Caching::Kv, Caching::Act];
 
@@ -213,9 +218,9 @@ impl<M: Math + Clone> Bench<M> {
             given => given.iter().map(|speed| Some(speed * 1e6)).collect(),
         };
         println!(
-            "| link | ACT share | hybrid | KV only | ACT only | over KV | over ACT | over the better | predicted / measured | bytes off | computing | tokens/s | carried |"
+            "| link | ACT share | hybrid | KV only | ACT only | over KV | over ACT | over the better | predicted / measured | by samples alone | bytes off | computing | tokens/s | carried |"
         );
-        println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+        println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
         for speed in speeds {
             idle.throttle(speed);
             let measured = idle.measure(&load)?;
@@ -230,14 +235,14 @@ impl<M: Math + Clone> Bench<M> {
     }
 
     fn compare(&self, speed: Option<f64>, measured: &Measured) -> Result<(), Box<dyn Error>> {
+        let costs = self.taught(speed, &measured.costs)?;
         let mut engines = KINDS
             .iter()
-            .map(|caching| self.filled(*caching, measured))
+            .map(|caching| self.filled(*caching, speed, &costs))
             .collect::<Result<Vec<_>, _>>()?;
+        // What their blocks were laid by; learning may change it for blocks to come.
+        let shares: Vec<Shares> = engines.iter().map(|engine| engine.config().kept()).collect();
         let mut steps: [Vec<Report>; 3] = Default::default();
-        for engine in &engines {
-            engine.throttle(speed);
-        }
         // The first step loads the first layer's weights without anything to hide it behind.
         for round in 0..=self.arguments.rounds {
             // Who begins changes, so that nobody always finds what the same one left in the processor's caches.
@@ -254,21 +259,22 @@ impl<M: Math + Clone> Bench<M> {
         }
         let figures = engines
             .iter()
+            .zip(&shares)
             .zip(&steps)
-            .map(|(engine, steps)| self.figures(engine, measured, steps));
+            .map(|((engine, shares), steps)| self.figures(engine, shares, measured, steps));
         let figures = figures
             .collect::<Option<Vec<_>>>()
             .ok_or("no step was measured")?;
         let [hybrid, kv, act] = figures.as_slice() else {
             return Err("three engines were measured".into());
         };
-        let share = engines.first().map_or(0.0, |engine| engine.config().shares.act);
+        let share = shares.first().map_or(0.0, |shares| shares.act);
         let worst = figures
             .iter()
             .map(|figures| figures.bytes_off)
             .fold(0.0, f64::max);
         println!(
-            "| {} | {share:.2} | {:.3} s | {:.3} s | {:.3} s | {:.2}x | {:.2}x | {:.2}x | {:.2}, {:.2}, {:.2} | {:.1} % | {:.0}, {:.0}, {:.0} % | {:.1}, {:.1}, {:.1} | {:.0}, {:.0}, {:.0} MB/s |",
+            "| {} | {share:.2} | {:.3} s | {:.3} s | {:.3} s | {:.2}x | {:.2}x | {:.2}x | {:.2}, {:.2}, {:.2} | {:.2}, {:.2}, {:.2} | {:.1} % | {:.0}, {:.0}, {:.0} % | {:.1}, {:.1}, {:.1} | {:.0}, {:.0}, {:.0} MB/s |",
             speed.map_or_else(
                 || "its own".to_owned(),
                 |speed| format!("{:.0} MB/s", speed / 1e6)
@@ -279,9 +285,12 @@ impl<M: Math + Clone> Bench<M> {
             kv.wall_s / hybrid.wall_s,
             act.wall_s / hybrid.wall_s,
             kv.wall_s.min(act.wall_s) / hybrid.wall_s,
-            hybrid.predicted_s / hybrid.wall_s,
-            kv.predicted_s / kv.wall_s,
-            act.predicted_s / act.wall_s,
+            hybrid.predicted,
+            kv.predicted,
+            act.predicted,
+            hybrid.sampled,
+            kv.sampled,
+            act.sampled,
             worst * 100.0,
             hybrid.busy * 100.0,
             kv.busy * 100.0,
@@ -296,7 +305,13 @@ impl<M: Math + Clone> Bench<M> {
         Ok(())
     }
 
-    fn figures(&self, engine: &Engine<M>, measured: &Measured, steps: &[Report]) -> Option<Figures> {
+    fn figures(
+        &self,
+        engine: &Engine<M>,
+        shares: &Shares,
+        measured: &Measured,
+        steps: &[Report],
+    ) -> Option<Figures> {
         let median = |of: &dyn Fn(&Report) -> f64| {
             let mut values: Vec<f64> = steps.iter().map(of).collect();
             values.sort_by(f64::total_cmp);
@@ -304,7 +319,7 @@ impl<M: Math + Clone> Bench<M> {
         };
         // Tokens in the cache in the middle of the steps that count.
         let tokens = self.arguments.requests * (self.arguments.prompt + self.arguments.rounds / 2 + 1);
-        let split = split_by(&engine.config().kept(), tokens.div_ceil(BLOCK), &measured.costs);
+        let split = split_by(shares, tokens.div_ceil(BLOCK), &measured.costs);
         let (kv, act) = (self.memory.kv_block_bytes, self.memory.act_block_bytes);
         // A streamed model once, and the host's blocks.
         let predicted = engine.streamed_bytes() + split.host.kv as u64 * kv + split.host.act as u64 * act;
@@ -314,12 +329,22 @@ impl<M: Math + Clone> Bench<M> {
             wall_s,
             loaded,
             busy: median(&|report| report.compute_s / report.wall_s)?,
-            predicted_s: measured.step_s(&split, self.layers),
+            predicted: median(&|report| report.foretold_s.unwrap_or(f64::NAN) / report.wall_s)?,
+            sampled: measured.step_s(&split, self.layers) / wall_s,
             bytes_off: (predicted as f64 / loaded - 1.0).abs(),
         })
     }
 
-    fn engine(&self, caching: Caching, plan: Option<&Measured>) -> Result<Engine<M>, Box<dyn Error>> {
+    /// Costs as the first steps of a hybrid cache correct them that is planned by those sampled.
+    fn taught(&self, speed: Option<f64>, sampled: &Costs) -> Result<Costs, Box<dyn Error>> {
+        let mut engine = self.filled(Caching::Hybrid, speed, sampled)?;
+        for _ in 0..TEACHING {
+            engine.step()?;
+        }
+        Ok(engine.costs().unwrap_or(*sampled))
+    }
+
+    fn engine(&self, caching: Caching, costs: Option<&Costs>) -> Result<Engine<M>, Box<dyn Error>> {
         let bound = self.arguments.mini_batch * self.blocks.div_ceil(self.arguments.requests);
         let mut config = EngineConfig {
             caching,
@@ -332,12 +357,15 @@ impl<M: Math + Clone> Bench<M> {
             mini_batch_requests: self.arguments.mini_batch,
             prefill_tokens: usize::MAX,
             requests: self.arguments.requests,
-            costs: plan.map(|measured| measured.costs),
+            planned: costs.map(|costs| Planned {
+                memory: self.memory,
+                blocks: self.blocks,
+                costs: *costs,
+            }),
             ..EngineConfig::resident(&self.decoder, 0)
         };
-        if let Some(measured) = plan {
-            let split =
-                split_for(caching, self.blocks, &self.memory, &measured.costs).ok_or("no mixture fits")?;
+        if let Some(costs) = costs {
+            let split = split_for(caching, self.blocks, &self.memory, costs).ok_or("no mixture fits")?;
             config.adopt(&split, self.blocks);
         }
         Ok(Engine::new(
@@ -348,9 +376,14 @@ impl<M: Math + Clone> Bench<M> {
         )?)
     }
 
-    /// An engine whose requests have their prompts behind them.
-    fn filled(&self, caching: Caching, measured: &Measured) -> Result<Engine<M>, Box<dyn Error>> {
-        let mut engine = self.engine(caching, Some(measured))?;
+    /// An engine over a link of this speed whose requests have their prompts behind them.
+    fn filled(
+        &self,
+        caching: Caching,
+        speed: Option<f64>,
+        costs: &Costs,
+    ) -> Result<Engine<M>, Box<dyn Error>> {
+        let mut engine = self.engine(caching, Some(costs))?;
         for request in 0..self.arguments.requests as u64 {
             let prompt = (0..self.arguments.prompt as u32).map(|token| (token * 31 + request as u32) % 8192);
             let sampling = Sampling {
@@ -362,6 +395,7 @@ impl<M: Math + Clone> Bench<M> {
         while engine.counts().0 > 0 {
             engine.step()?;
         }
+        engine.throttle(speed);
         Ok(engine)
     }
 }

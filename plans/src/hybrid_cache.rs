@@ -11,6 +11,7 @@
 //! | [`cost`] | how long loading and computing take, by lines through samples |
 //! | [`allocation`] | Algorithm 1, and the best mixture for a stated load |
 //! | [`blocks`] | the block space: a table per request, the ratio kept block by block |
+//! | [`learning`] | costs as steps correct them, and mixtures planned anew |
 //! | [`minibatch`] | packing requests into mini-batches |
 //! | [`admission`] | who is admitted, who runs, who makes room |
 //! | [`machine`] | the engine's schedule simulated on stated hardware |
@@ -20,14 +21,16 @@ pub mod admission;
 pub mod allocation;
 pub mod blocks;
 pub mod cost;
+pub mod learning;
 pub mod machine;
 pub mod minibatch;
 pub mod stated;
 
 pub use admission::{Limits, Refused, Scheduler, Step};
-pub use allocation::{Allocation, Memory, Split, allocate, split, split_by, split_of};
+pub use allocation::{Allocation, Memory, Split, allocate, split, split_at, split_by, split_of, split_sure};
 pub use blocks::{Block, BlockSpace, Capacity, Full, Kind, Place, Shares};
 pub use cost::{CostError, Costs, Sample, fit};
+pub use learning::{Foretold, Planned, Policy, Sides};
 pub use minibatch::{Demand, in_order, pack};
 
 /// Numbers of blocks by kind.

@@ -1,6 +1,8 @@
 //! How an engine caches, streams and batches, and what memory that takes.
 
-use kaskade_plans::hybrid_cache::{Capacity, Costs, Kind, Memory, Mix, Shares, Split, split, split_of};
+use kaskade_plans::hybrid_cache::{
+    Capacity, Costs, Kind, Memory, Mix, Planned, Shares, Split, split_of, split_sure,
+};
 use thiserror::Error;
 
 use super::cache::Widths;
@@ -51,8 +53,9 @@ pub struct EngineConfig {
     pub device_bytes: Option<u64>,
     /// Bandwidth of each direction of the link, bytes per second; absent: that of memory.
     pub link: Option<f64>,
-    /// What packing mini-batches reckons with; measure it with [`Engine::measure`](super::Engine::measure).
-    pub costs: Option<Costs>,
+    /// What the mixture was planned for and with which costs ([`Engine::measure`](super::Engine::measure)). With it, mini-batches are packed
+    /// and steps foretold by these costs, which steps correct; a hybrid cache's blocks to come follow the corrected ones.
+    pub planned: Option<Planned>,
 }
 
 /// What an engine takes on the device, bytes.
@@ -112,7 +115,7 @@ impl EngineConfig {
             requests: 256,
             device_bytes: None,
             link: None,
-            costs: None,
+            planned: None,
         }
     }
 
@@ -141,22 +144,10 @@ impl EngineConfig {
     }
 }
 
-/// An end of the scale is taken if a mixture promises to be faster by no more than this: less than sampled costs are sure of.
-const MARGIN: f64 = 1.07;
-
 /// The best mixture of `blocks` blocks for a kind of caching: the search for the hybrid, the ends for the others.
 pub fn split_for(caching: Caching, blocks: usize, memory: &Memory, costs: &Costs) -> Option<Split> {
     match caching {
-        Caching::Hybrid => {
-            let best = split(blocks, memory, costs)?;
-            let ends = [0, blocks].map(|acts| split_of(acts, blocks, memory, costs));
-            let ends = ends.into_iter().flatten();
-            let end = ends.min_by(|a, b| a.layer_s().total_cmp(&b.layer_s()));
-            Some(
-                end.filter(|end| end.layer_s() <= MARGIN * best.layer_s())
-                    .unwrap_or(best),
-            )
-        }
+        Caching::Hybrid => split_sure(blocks, memory, costs),
         Caching::Kv => split_of(0, blocks, memory, costs),
         Caching::Act => split_of(blocks, blocks, memory, costs),
         Caching::Tokens => split_of(0, 0, memory, costs),

@@ -1,6 +1,6 @@
 //! From what a device has to how an engine runs on it.
 
-use kaskade_plans::hybrid_cache::{Capacity, CostError, Kind, Memory, Mix, Shares};
+use kaskade_plans::hybrid_cache::{Capacity, CostError, Kind, Memory, Mix, Planned, Shares};
 
 use super::config::{block_bytes, split_for};
 use super::math::Math;
@@ -125,7 +125,11 @@ fn mixture<M: Math>(
         act_block_bytes: bytes(Kind::Act),
     };
     let blocks = bounds.tokens.div_ceil(config.block_tokens);
-    config.costs = Some(costs);
+    config.planned = Some(Planned {
+        memory,
+        blocks,
+        costs,
+    });
     // There is a split: nothing bounds the host's memory here.
     let act = split_for(Caching::Hybrid, blocks, &memory, &costs).map_or(0.5, |split| split.shares().act);
     Ok((act, None))

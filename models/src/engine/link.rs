@@ -17,6 +17,8 @@ pub struct Link {
     bandwidth: AtomicU64,
     /// When it has carried everything it was given.
     free_at: Mutex<Instant>,
+    /// Time it has spent carrying, nanoseconds.
+    carrying_ns: AtomicU64,
 }
 
 impl Link {
@@ -25,6 +27,7 @@ impl Link {
         let link = Self {
             bandwidth: AtomicU64::new(0),
             free_at: Mutex::new(Instant::now()),
+            carrying_ns: AtomicU64::new(0),
         };
         link.throttle(bandwidth);
         link
@@ -62,7 +65,14 @@ impl Link {
         let began = Instant::now();
         let copied = copy();
         wait_until(self.charge(began, bytes));
+        let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.carrying_ns.fetch_add(took, Ordering::Relaxed);
         copied
+    }
+
+    /// Time that [`Link::carry`] has taken since the link was made, seconds.
+    pub fn carrying_s(&self) -> f64 {
+        Duration::from_nanos(self.carrying_ns.load(Ordering::Relaxed)).as_secs_f64()
     }
 
     /// Waits until everything it was given is carried.
@@ -102,6 +112,7 @@ mod tests {
         let now = Instant::now();
         assert_eq!(link.charge(now, u64::MAX), now);
         assert_eq!(link.carry(1 << 40, || 7), 7);
+        assert!(link.carrying_s() < now.elapsed().as_secs_f64());
         link.throttle(Some(f64::NAN));
         assert_eq!(link.bandwidth(), None);
     }

@@ -39,10 +39,8 @@ pub struct Load {
 /// What was measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
-    /// A layer's costs.
+    /// A step's costs, layer by layer.
     pub costs: Costs,
-    /// What a step takes behind the last layer: the head and the choice of tokens, seconds.
-    pub head_s: f64,
     /// Mini-batches of the load.
     pub mini_batches: usize,
 }
@@ -50,7 +48,7 @@ pub struct Measured {
 impl Measured {
     /// What a decoding step takes by a split, seconds.
     pub fn step_s(&self, split: &Split, layers: usize) -> f64 {
-        split.step_s(layers, self.mini_batches) + self.head_s
+        self.costs.step_s(split, layers, self.mini_batches)
     }
 }
 
@@ -111,8 +109,8 @@ impl<M: Math> Engine<M> {
                 load_kv,
                 load_act,
                 forward,
+                head_s,
             },
-            head_s,
             mini_batches,
         })
     }

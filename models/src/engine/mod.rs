@@ -49,7 +49,7 @@ pub mod text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kaskade_plans::hybrid_cache::{BlockSpace, Limits, Scheduler};
+use kaskade_plans::hybrid_cache::{BlockSpace, Costs, Limits, Policy, Scheduler};
 use tokenizers::Tokenizer;
 
 pub use config::{Arena, Caching, EngineConfig, OutOfMemory};
@@ -114,6 +114,10 @@ pub struct Report {
     pub wall_s: f64,
     /// Of it, time that the computing thread computed and did not wait for the link, seconds.
     pub compute_s: f64,
+    /// Time that the link carried to the device, seconds.
+    pub load_s: f64,
+    /// What the policy foretold of the wall time before the step, seconds; absent for steps that prefill and for engines without costs.
+    pub foretold_s: Option<f64>,
 }
 
 /// A layer's home.
@@ -141,6 +145,8 @@ pub struct Engine<M: Math> {
     config: EngineConfig,
     arena: Arena,
     scheduler: Scheduler,
+    /// What steps have taught of costs, where some were sampled.
+    policy: Option<Policy>,
     space: BlockSpace,
     host: HostCache,
     device: DeviceCache<M>,
@@ -208,6 +214,7 @@ impl<M: Math> Engine<M> {
             tokenizer,
             arena,
             scheduler: Scheduler::new(limits(&decoder.spec, &config)),
+            policy: config.planned.map(Policy::new),
             space: space(&config),
             host: HostCache::new(count, config.capacity, widths),
             device: DeviceCache::new(count, config.capacity, widths),
@@ -249,6 +256,11 @@ impl<M: Math> Engine<M> {
     /// How it runs.
     pub fn config(&self) -> &EngineConfig {
         &self.config
+    }
+
+    /// What a step costs, as sampled and corrected by the steps since; absent where nothing was sampled.
+    pub fn costs(&self) -> Option<Costs> {
+        self.policy.as_ref().map(Policy::costs)
     }
 
     /// What it takes on the device.
@@ -356,5 +368,7 @@ fn limits(spec: &Spec, config: &EngineConfig) -> Limits {
 
 #[cfg(test)]
 mod encoder_tests;
+#[cfg(test)]
+mod learning_tests;
 #[cfg(test)]
 mod tests;

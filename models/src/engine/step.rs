@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use kaskade_plans::fit::LinearFit;
-use kaskade_plans::hybrid_cache::{Costs, Demand, Kind, Mix, Place, Refused, pack};
+use kaskade_plans::hybrid_cache::{
+    Block, Capacity, Costs, Demand, Foretold, Place, Refused, Sides, in_order, pack,
+};
 
 use super::math::{Math, MathError, Span};
 use super::pass::{Ground, MiniBatch, Run};
@@ -40,16 +42,54 @@ impl<M: Math> Engine<M> {
         let mut batches = self.mini_batches(runs);
         report.mini_batches = batches.len();
         if !batches.is_empty() {
+            let foretold = self.foretell(&batches);
+            report.foretold_s = foretold.map(|foretold| foretold.step_s);
+            let [to_device, _] = &self.links;
+            let carried_s = to_device.carrying_s();
             let waited = self.run_layers(&mut batches, &mut report.traffic)?;
             let answers = self.answer(&batches)?;
             report.events.extend(answers);
-            let [_, back] = &self.links;
+            let [to_device, back] = &self.links;
             let drained = Instant::now();
             back.drain();
             report.wall_s = began.elapsed().as_secs_f64();
             report.compute_s = report.wall_s - waited - drained.elapsed().as_secs_f64();
+            report.load_s = to_device.carrying_s() - carried_s;
+            if let Some(foretold) = foretold {
+                self.learn(&foretold, &report);
+            }
         }
         Ok(report)
+    }
+
+    /// What the policy says of a step that decodes; nothing of one that prefills.
+    fn foretell(&self, batches: &[MiniBatch<M>]) -> Option<Foretold> {
+        let policy = self.policy.as_ref()?;
+        let runs = || batches.iter().flat_map(|batch| &batch.runs);
+        if runs().any(|run| run.cached == 0) {
+            return None;
+        }
+        let blocks = Capacity::of(runs().flat_map(blocks));
+        Some(policy.foretell(blocks, self.layers(), batches.len()))
+    }
+
+    /// Lets the policy learn from a step, and keeps to the mixture that comes of it. Without mini-batches requests were admitted by the
+    /// mixture that was planned, so that one stays.
+    fn learn(&mut self, foretold: &Foretold, report: &Report) {
+        let took = Sides {
+            compute_s: report.compute_s,
+            load_s: report.load_s,
+        };
+        let shares = self
+            .policy
+            .as_mut()
+            .and_then(|policy| policy.learn(foretold, took));
+        if let Some(shares) =
+            shares.filter(|_| self.config.caching == Caching::Hybrid && self.config.mini_batches)
+        {
+            self.config.shares = shares;
+            self.space.keep(shares);
+        }
     }
 
     /// The logits of every token of a text, each a row of as many as the vocabulary has. Nothing is cached, and nobody's
@@ -134,7 +174,7 @@ impl<M: Math> Engine<M> {
             vec![(0..runs.len()).collect()]
         } else if runs.iter().any(|run| run.cached > 0) {
             let demands: Vec<Demand> = runs.iter().map(demand).collect();
-            let costs = self.config.costs.unwrap_or_else(even);
+            let costs = self.costs().unwrap_or_else(even);
             pack(
                 &demands,
                 self.config.buffer,
@@ -142,7 +182,12 @@ impl<M: Math> Engine<M> {
                 &costs,
             )
         } else {
-            self.by_tokens(&runs)
+            let tokens: Vec<usize> = runs.iter().map(|run| run.encoded() + run.new).collect();
+            in_order(
+                &tokens,
+                self.config.mini_batch_tokens,
+                self.config.mini_batch_requests,
+            )
         };
         let mut runs: Vec<Option<Run>> = runs.into_iter().map(Some).collect();
         let mut taken = |index: usize| runs.get_mut(index).and_then(Option::take);
@@ -156,29 +201,6 @@ impl<M: Math> Engine<M> {
             sequence.map_or(&[][..], |sequence| &sequence.tokens)
         };
         groups.map(|runs| self.mini_batch(runs, text)).collect()
-    }
-
-    /// Requests one after the other, as long as their new tokens stay within what a mini-batch takes.
-    fn by_tokens(&self, runs: &[Run]) -> Vec<Vec<usize>> {
-        let mut groups: Vec<Vec<usize>> = Vec::new();
-        let mut tokens = 0;
-        for (index, run) in runs.iter().enumerate() {
-            let computed = run.encoded() + run.new;
-            tokens += computed;
-            match groups.last_mut() {
-                Some(group)
-                    if tokens <= self.config.mini_batch_tokens
-                        && group.len() < self.config.mini_batch_requests =>
-                {
-                    group.push(index);
-                }
-                _ => {
-                    groups.push(vec![index]);
-                    tokens = computed;
-                }
-            }
-        }
-        groups
     }
 
     /// Runs, with the vectors of what they compute by the texts of their requests.
@@ -299,22 +321,19 @@ impl<M: Math> Engine<M> {
     }
 }
 
+/// A request's blocks that are to be read.
+fn blocks(run: &Run) -> impl Iterator<Item = Block> {
+    // A block that prompt and answer share has two pieces, one of which begins it.
+    let begins = run.pieces.iter().filter(|piece| piece.from == 0);
+    begins.map(|piece| piece.block)
+}
+
 /// What packing needs to know of a request.
 fn demand(run: &Run) -> Demand {
-    let count = |kind, place| {
-        // A block that prompt and answer share has two pieces, one of which begins it.
-        let begins = run.pieces.iter().filter(|piece| piece.from == 0);
-        let blocks = begins.map(|piece| piece.block);
-        blocks
-            .filter(|block| (block.kind, block.place) == (kind, place))
-            .count()
-    };
+    let blocks = Capacity::of(blocks(run));
     Demand {
-        loaded: Mix {
-            act: count(Kind::Act, Place::Host),
-            kv: count(Kind::Kv, Place::Host),
-        },
-        on_device: count(Kind::Act, Place::Device),
+        loaded: blocks.host,
+        on_device: blocks.device.act,
     }
 }
 
@@ -331,5 +350,6 @@ fn even() -> Costs {
         load_kv: line,
         load_act: LinearFit { slope: 0.5, ..line },
         forward: LinearFit { slope: 0.0, ..line },
+        head_s: 0.0,
     }
 }

@@ -3,6 +3,7 @@
 use kaskade_plans::hybrid_cache::{Capacity, Mix, Refused, Shares};
 use proptest::prelude::*;
 
+use super::learning_tests::planned;
 use super::math::{Activation, Heads, Relative, Rotary};
 use super::*;
 
@@ -135,6 +136,8 @@ struct Way {
     mini_batch_tokens: usize,
     requests: usize,
     roomy: bool,
+    /// Whether there are costs, so wrong that steps change the mixture.
+    learns: bool,
 }
 
 fn ways() -> impl Strategy<Value = Way> {
@@ -159,10 +162,12 @@ fn ways() -> impl Strategy<Value = Way> {
         1..40_usize,
         1..6_usize,
         any::<bool>(),
+        any::<bool>(),
     );
     (shape, batches).prop_map(
         |((caching, shares, block_tokens, device, resident_layers), batches)| {
-            let (mini_batches, buffer, mini_batch_requests, mini_batch_tokens, requests, roomy) = batches;
+            let (mini_batches, buffer, mini_batch_requests, mini_batch_tokens, requests, roomy, learns) =
+                batches;
             Way {
                 caching,
                 shares: Shares {
@@ -179,6 +184,7 @@ fn ways() -> impl Strategy<Value = Way> {
                 mini_batch_tokens,
                 requests,
                 roomy,
+                learns,
             }
         },
     )
@@ -209,6 +215,7 @@ fn engine_of(decoder: &Decoder, way: &Way) -> Engine<Host> {
         mini_batch_tokens: way.mini_batch_tokens,
         prefill_tokens: 2 * way.mini_batch_tokens,
         requests: way.requests,
+        planned: way.learns.then(|| planned(4, 1e-3, 1e-3)),
         ..EngineConfig::resident(decoder, 0)
     };
     Engine::new(Host, decoder.clone(), None, config).unwrap()

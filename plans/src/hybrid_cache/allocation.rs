@@ -118,9 +118,9 @@ impl Split {
         self.compute_s.max(self.load_s)
     }
 
-    /// A step through `layers` layers of `mini_batches` mini-batches each: the longer of both sides all along, and once what
-    /// the other side does for a mini-batch, before the first or behind the last.
-    pub fn step_s(&self, layers: usize, mini_batches: usize) -> f64 {
+    /// All `layers` layers of a step, of `mini_batches` mini-batches each, seconds: the longer of both sides all along, and once
+    /// what the other side does for a mini-batch, before the first or behind the last.
+    pub fn layers_s(&self, layers: usize, mini_batches: usize) -> f64 {
         layers as f64 * self.layer_s() + self.compute_s.min(self.load_s) / mini_batches.max(1) as f64
     }
 
@@ -155,6 +155,22 @@ pub fn split_of(acts: usize, blocks: usize, memory: &Memory, costs: &Costs) -> O
     split_among(acts..=acts, blocks, memory, costs)
 }
 
+/// An end of the scale is taken if a mixture promises to be faster by no more than this: less than sampled costs are sure of.
+const MARGIN: f64 = 1.07;
+
+/// The best mixture, if it is surely better than keys and values only and activations only; else the better of these two. `None` if
+/// nothing fits the memory.
+pub fn split_sure(blocks: usize, memory: &Memory, costs: &Costs) -> Option<Split> {
+    let best = split(blocks, memory, costs)?;
+    let ends = [0, blocks].map(|acts| split_of(acts, blocks, memory, costs));
+    let ends = ends.into_iter().flatten();
+    let end = ends.min_by(|a, b| a.layer_s().total_cmp(&b.layer_s()));
+    Some(
+        end.filter(|end| end.layer_s() <= MARGIN * best.layer_s())
+            .unwrap_or(best),
+    )
+}
+
 /// What a layer takes where `blocks` blocks are shared out in these shares: what requests that keep to them come to, whatever was
 /// planned.
 pub fn split_by(shares: &Shares, blocks: usize, costs: &Costs) -> Split {
@@ -169,7 +185,7 @@ pub fn split_by(shares: &Shares, blocks: usize, costs: &Costs) -> Split {
         act: act - device.act,
         kv: kv - device.kv,
     };
-    timed(device, host, costs)
+    split_at(device, host, costs)
 }
 
 fn split_among(
@@ -195,10 +211,11 @@ fn placed(act: usize, blocks: usize, memory: &Memory, costs: &Costs) -> Option<S
         kv: kv - device.kv,
     };
     let bytes = host.act as u64 * memory.act_block_bytes + host.kv as u64 * memory.kv_block_bytes;
-    (bytes <= memory.host_blocks_bytes()).then(|| timed(device, host, costs))
+    (bytes <= memory.host_blocks_bytes()).then(|| split_at(device, host, costs))
 }
 
-fn timed(device: Mix, host: Mix, costs: &Costs) -> Split {
+/// What a layer takes with these blocks on the device and these in the host's memory.
+pub fn split_at(device: Mix, host: Mix, costs: &Costs) -> Split {
     let all = device + host;
     Split {
         device,

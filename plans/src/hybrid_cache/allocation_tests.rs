@@ -18,6 +18,7 @@ fn costs(load_weights_s: f64, kv_gen: f64, load_kv: f64) -> Costs {
         load_kv: line(0.0, load_kv),
         load_act: line(0.0, load_kv / 2.0),
         forward: line(0.0, 0.0),
+        head_s: 0.0,
     }
 }
 

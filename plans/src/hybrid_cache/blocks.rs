@@ -19,6 +19,16 @@ pub enum Kind {
     Kv,
 }
 
+impl Kind {
+    /// One block of this kind.
+    fn one(self) -> Mix {
+        match self {
+            Self::Act => Mix { act: 1, kv: 0 },
+            Self::Kv => Mix { act: 0, kv: 1 },
+        }
+    }
+}
+
 /// Where a block lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
@@ -52,6 +62,18 @@ impl Capacity {
     /// All of them.
     pub fn total(self) -> usize {
         self.device.total() + self.host.total()
+    }
+
+    /// So many of each as these blocks are.
+    pub fn of(blocks: impl Iterator<Item = Block>) -> Self {
+        blocks.fold(Self::default(), |mut sum, block| {
+            let place = match block.place {
+                Place::Device => &mut sum.device,
+                Place::Host => &mut sum.host,
+            };
+            *place = *place + block.kind.one();
+            sum
+        })
     }
 }
 
@@ -103,10 +125,7 @@ struct Table {
 
 impl Table {
     fn push(&mut self, block: Block) {
-        let one = match block.kind {
-            Kind::Act => Mix { act: 1, kv: 0 },
-            Kind::Kv => Mix { act: 0, kv: 1 },
-        };
+        let one = block.kind.one();
         self.held = self.held + one;
         if block.place == Place::Device {
             self.on_device = self.on_device + one;
@@ -194,6 +213,11 @@ impl BlockSpace {
             shares: None,
             ..Self::new(1, Capacity::default(), Shares::device_first(0.0))
         }
+    }
+
+    /// Changes what requests keep to as further blocks come; those that they have stay as they are.
+    pub fn keep(&mut self, shares: Shares) {
+        self.shares = self.shares.and(Some(shares));
     }
 
     /// Tokens in a block.
@@ -400,6 +424,21 @@ mod tests {
                 .iter()
                 .any(|block| block.place == Place::Device && block.kind == Kind::Kv)
         );
+    }
+
+    #[test]
+    fn further_blocks_bring_a_request_to_a_new_ratio() {
+        let mut space = space(Mix::default(), ROOMY, 0.0);
+        space.reserve(0, 8 * 4).unwrap();
+        space.keep(Shares::device_first(0.5));
+        space.reserve(0, 12 * 4).unwrap();
+        assert_eq!(space.held(0), Mix { act: 4, kv: 8 }, "all that came is ACT");
+        space.reserve(0, 20 * 4).unwrap();
+        assert_eq!(space.held(0), Mix { act: 10, kv: 10 });
+        let mut none = BlockSpace::without_cache();
+        none.keep(Shares::device_first(0.5));
+        none.reserve(0, 100).unwrap();
+        assert_eq!(none.table(0).len(), 0);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use super::allocation::Split;
 use crate::fit::LinearFit;
 
 /// One measurement: so many blocks took so many seconds.
@@ -13,7 +14,7 @@ pub struct Sample {
     pub seconds: f64,
 }
 
-/// What one layer costs. All functions are of blocks and give seconds; 0 blocks cost nothing.
+/// What a step costs, layer by layer. All functions are of blocks of one layer and give seconds; 0 blocks cost nothing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
     /// `T_load_w`: loading a layer's weights; 0 where they are resident.
@@ -28,6 +29,32 @@ pub struct Costs {
     /// The rest of a layer's computing in a step, as a function of the blocks in the cache: projections, attention and
     /// feed-forward layer of the new tokens. The paper leaves it out, for on its machine it is small beside `T_kv_gen`.
     pub forward: LinearFit,
+    /// Behind the last layer: the head and the choice of tokens, once a step, seconds.
+    pub head_s: f64,
+}
+
+impl Costs {
+    /// The same with all computing and all loading longer by a factor each.
+    pub fn times(&self, compute: f64, load: f64) -> Self {
+        let line = |line: &LinearFit, factor: f64| LinearFit {
+            intercept: line.intercept * factor,
+            slope: line.slope * factor,
+            r2: line.r2,
+        };
+        Self {
+            load_weights_s: self.load_weights_s * load,
+            kv_gen: line(&self.kv_gen, compute),
+            load_kv: line(&self.load_kv, load),
+            load_act: line(&self.load_act, load),
+            forward: line(&self.forward, compute),
+            head_s: self.head_s * compute,
+        }
+    }
+
+    /// What a decoding step takes by a split, through `layers` layers of `mini_batches` mini-batches each, seconds.
+    pub fn step_s(&self, split: &Split, layers: usize, mini_batches: usize) -> f64 {
+        split.layers_s(layers, mini_batches) + self.head_s
+    }
 }
 
 /// Why samples give no line.

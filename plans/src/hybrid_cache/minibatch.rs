@@ -114,6 +114,7 @@ mod tests {
             load_kv: line(load_kv),
             load_act: line(0.0),
             forward: line(0.0),
+            head_s: 0.0,
         }
     }
 

@@ -118,6 +118,7 @@ impl Hardware {
             load_kv: loading(bytes_of(shape.kv_bytes()))?,
             load_act: loading(bytes_of(shape.act_bytes()))?,
             forward: fit(&forward)?,
+            head_s: self.head_s(shape, sampled.requests),
         })
     }
 }

@@ -1,0 +1,101 @@
+//! Engines whose costs were sampled wrongly, and what their steps make of it.
+
+use kaskade_plans::fit::LinearFit;
+use kaskade_plans::hybrid_cache::{Capacity, Costs, Memory, Mix, Planned, Shares};
+
+use super::tests::{greedy, spec};
+use super::*;
+
+/// A plan for so many blocks by costs that were sampled as so many seconds per block computed and loaded.
+pub(super) fn planned(blocks: usize, compute: f64, load: f64) -> Planned {
+    let line = |slope| LinearFit {
+        intercept: 0.0,
+        slope,
+        r2: 1.0,
+    };
+    let (act, kv) = (20, 48);
+    Planned {
+        memory: Memory {
+            host_bytes: u64::MAX / 2,
+            weight_bytes: 0,
+            device_bytes: 0,
+            kv_block_bytes: kv,
+            act_block_bytes: act,
+        },
+        blocks,
+        costs: Costs {
+            load_weights_s: 0.0,
+            kv_gen: line(compute),
+            load_kv: line(load),
+            load_act: line(load * act as f64 / kv as f64),
+            forward: line(compute),
+            head_s: compute,
+        },
+    }
+}
+
+/// Four requests of 40 tokens over a link of a megabyte per second, keys and values only to begin with.
+fn engine(caching: Caching, mini_batches: bool) -> Engine<Host> {
+    let decoder = Decoder::random(spec(false, false, 4), 2, 3);
+    let plenty = Mix { act: 100, kv: 100 };
+    let config = EngineConfig {
+        caching,
+        shares: Shares::device_first(0.0),
+        block_tokens: 4,
+        capacity: Capacity {
+            device: Mix::default(),
+            host: plenty,
+        },
+        buffer: plenty,
+        mini_batches,
+        link: Some(1e6),
+        // The device is taken for a thousand times slower than its link, which is not so.
+        planned: Some(planned(40, 1.0, 1e-3)),
+        ..EngineConfig::resident(&decoder, 0)
+    };
+    let mut engine = Engine::new(Host, decoder, None, config).unwrap();
+    for request in 0..4 {
+        engine.submit(request, vec![7; 40], greedy(20)).unwrap();
+    }
+    engine
+}
+
+#[test]
+fn a_link_slower_than_was_sampled_gives_blocks_to_come_to_activations() {
+    let mut engine = engine(Caching::Hybrid, true);
+    let prefill = engine.step().unwrap();
+    assert_eq!((prefill.prefilled, prefill.foretold_s), (4, None));
+    let first = engine.step().unwrap();
+    assert!(first.foretold_s.unwrap() > 40.0, "by what was sampled");
+    assert_eq!(first.traffic.act, 0);
+    let mut last = first;
+    while engine.counts().1 == 4 {
+        let report = engine.step().unwrap();
+        if report.events.iter().all(|event| event.end.is_none()) {
+            last = report;
+        }
+    }
+    assert!(engine.config().shares.act > 0.5);
+    assert!(last.traffic.act > 0);
+    // No less than the link takes, and no more than is possible on a machine that does anything at all.
+    let link_s = last.traffic.loaded() as f64 / 1e6;
+    let foretold_s = last.foretold_s.unwrap();
+    assert!(
+        (0.9 * link_s..10.0).contains(&foretold_s),
+        "{foretold_s} {link_s}"
+    );
+    assert!(last.load_s >= 0.99 * link_s);
+}
+
+#[test]
+fn an_end_of_the_scale_and_requests_admitted_by_the_mixture_keep_to_it() {
+    for (caching, mini_batches) in [(Caching::Kv, true), (Caching::Hybrid, false)] {
+        let mut engine = engine(caching, mini_batches);
+        while !engine.is_idle() {
+            let report = engine.step().unwrap();
+            assert_eq!(report.traffic.act, 0);
+        }
+        assert!(engine.config().shares.act.abs() < 1e-12);
+        assert!(engine.costs().unwrap().load_kv.slope > 0.0);
+    }
+}
