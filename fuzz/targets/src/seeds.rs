@@ -172,7 +172,14 @@ fn names() -> io::Result<()> {
 }
 
 fn files() -> io::Result<()> {
-    for app in ["digits", "sentiment", "shakespeare", "traffic", "compose"] {
+    for app in [
+        "digits",
+        "sentiment",
+        "shakespeare",
+        "questions",
+        "traffic",
+        "compose",
+    ] {
         put(
             "app",
             &format!("{app}.toml"),
