@@ -48,7 +48,7 @@ pub struct Measured {
 impl Measured {
     /// What a decoding step takes by a split, seconds.
     pub fn step_s(&self, split: &Split, layers: usize) -> f64 {
-        self.costs.step_s(split, layers, self.mini_batches)
+        split.step_s(&self.costs, layers, self.mini_batches)
     }
 }
 

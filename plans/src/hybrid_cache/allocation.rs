@@ -118,10 +118,11 @@ impl Split {
         self.compute_s.max(self.load_s)
     }
 
-    /// All `layers` layers of a step, of `mini_batches` mini-batches each, seconds: the longer of both sides all along, and once
-    /// what the other side does for a mini-batch, before the first or behind the last.
-    pub fn layers_s(&self, layers: usize, mini_batches: usize) -> f64 {
-        layers as f64 * self.layer_s() + self.compute_s.min(self.load_s) / mini_batches.max(1) as f64
+    /// A decoding step through `layers` layers of `mini_batches` mini-batches each, by the costs that the split was timed with, seconds: the
+    /// longer of both sides all along, once what the other side does for a mini-batch, before the first or behind the last, and the head.
+    pub fn step_s(&self, costs: &Costs, layers: usize, mini_batches: usize) -> f64 {
+        let layers_s = layers as f64 * self.layer_s();
+        layers_s + self.compute_s.min(self.load_s) / mini_batches.max(1) as f64 + costs.head_s
     }
 
     /// What every request keeps to (equation 11).

@@ -2,7 +2,6 @@
 
 use thiserror::Error;
 
-use super::allocation::Split;
 use crate::fit::LinearFit;
 
 /// One measurement: so many blocks took so many seconds.
@@ -35,6 +34,7 @@ pub struct Costs {
 
 impl Costs {
     /// The same with all computing and all loading longer by a factor each.
+    #[must_use]
     pub fn times(&self, compute: f64, load: f64) -> Self {
         let line = |line: &LinearFit, factor: f64| LinearFit {
             intercept: line.intercept * factor,
@@ -49,11 +49,6 @@ impl Costs {
             forward: line(&self.forward, compute),
             head_s: self.head_s * compute,
         }
-    }
-
-    /// What a decoding step takes by a split, through `layers` layers of `mini_batches` mini-batches each, seconds.
-    pub fn step_s(&self, split: &Split, layers: usize, mini_batches: usize) -> f64 {
-        split.layers_s(layers, mini_batches) + self.head_s
     }
 }
 

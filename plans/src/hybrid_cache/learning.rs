@@ -86,7 +86,7 @@ impl Policy {
                 compute_s: layers as f64 * sampled.compute_s + self.planned.costs.head_s,
                 load_s: layers as f64 * sampled.load_s,
             },
-            step_s: corrected.step_s(&split_at(device, host, &corrected), layers, mini_batches),
+            step_s: split_at(device, host, &corrected).step_s(&corrected, layers, mini_batches),
         }
     }
 
@@ -246,11 +246,11 @@ mod tests {
         fn predictions_come_true(compute in 0.1..10.0_f64, load in 0.1..10.0_f64, act in 0..=BLOCKS, layers in 1..9_usize, mini_batches in 1..5_usize) {
             let (mut policy, blocks) = (Policy::new(planned()), at(act, BLOCKS - act));
             let truth = planned().costs.times(compute, load);
-            for _ in 0..STEPS / 2 + 1 {
+            for _ in 0..=STEPS / 2 {
                 let foretold = policy.foretell(blocks, layers, mini_batches);
                 policy.learn(&foretold, took(&foretold, compute, load));
             }
-            let wanted = truth.step_s(&split_at(blocks.device, blocks.host, &truth), layers, mini_batches);
+            let wanted = split_at(blocks.device, blocks.host, &truth).step_s(&truth, layers, mini_batches);
             let foretold = policy.foretell(blocks, layers, mini_batches).step_s;
             prop_assert!((foretold / wanted - 1.0).abs() < 1e-9, "{foretold} {wanted}");
         }

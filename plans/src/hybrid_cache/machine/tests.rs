@@ -140,9 +140,8 @@ fn the_setup_predicts_the_mean_step() {
         let off = setup.step_s / outcome.step_s() - 1.0;
         assert!(off.abs() < 0.01, "{mode:?}: {off}");
         // The policy's own formula, without any walk, is near too.
-        let formula = setup
-            .costs
-            .step_s(&setup.split, shape.layers, setup.mini_batches());
+        let mini_batches = setup.mini_batches();
+        let formula = setup.split.step_s(&setup.costs, shape.layers, mini_batches);
         let off = formula / setup.step_s - 1.0;
         assert!(off.abs() < 0.15, "{mode:?}: {off}");
     }
