@@ -77,14 +77,14 @@ fn a_link_slower_than_was_sampled_gives_blocks_to_come_to_activations() {
     }
     assert!(engine.config().shares.act > 0.5);
     assert!(last.traffic.act > 0);
-    // About what the link takes, which makes up for late starts, and no more than is possible on a machine that does anything at all.
+    // No less than the link takes, and no more than is possible on a machine that does anything at all.
     let link_s = last.traffic.loaded() as f64 / 1e6;
     let foretold_s = last.foretold_s.unwrap();
     assert!(
-        (0.5 * link_s..10.0).contains(&foretold_s),
+        (0.9 * link_s..10.0).contains(&foretold_s),
         "{foretold_s} {link_s}"
     );
-    assert!(last.load_s >= 0.5 * link_s);
+    assert!(last.load_s >= (1.0 - 1e-6) * link_s);
 }
 
 #[test]

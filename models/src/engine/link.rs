@@ -17,7 +17,7 @@ pub struct Link {
     bandwidth: AtomicU64,
     /// When it has carried everything it was given.
     free_at: Mutex<Instant>,
-    /// Time it has spent carrying, nanoseconds.
+    /// Time that its transfers have taken, nanoseconds.
     carrying_ns: AtomicU64,
 }
 
@@ -47,16 +47,16 @@ impl Link {
 
     /// Notes a transfer of so many bytes that began at `began`: when it is over.
     pub fn charge(&self, began: Instant, bytes: u64) -> Instant {
-        let Some(bandwidth) = self.bandwidth() else {
+        if self.bandwidth().is_none() {
             return began;
-        };
+        }
         let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
         let from = if began.saturating_duration_since(*free_at) < SLACK {
             *free_at
         } else {
             began
         };
-        *free_at = from + Duration::from_secs_f64(bytes as f64 / bandwidth);
+        *free_at = from + self.throttled(bytes);
         *free_at
     }
 
@@ -64,13 +64,22 @@ impl Link {
     pub fn carry<T>(&self, bytes: u64, copy: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let copied = copy();
+        // A transfer that began late is over when it would have been, and a sleeper wakes late: neither changes what the link took.
+        let took = began.elapsed().max(self.throttled(bytes));
         wait_until(self.charge(began, bytes));
-        let took = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.carrying_ns.fetch_add(took, Ordering::Relaxed);
         copied
     }
 
-    /// Time that [`Link::carry`] has taken since the link was made, seconds.
+    /// What the throttle makes of so many bytes.
+    fn throttled(&self, bytes: u64) -> Duration {
+        let seconds = self.bandwidth().map_or(0.0, |bandwidth| bytes as f64 / bandwidth);
+        Duration::from_secs_f64(seconds)
+    }
+
+    /// Time that what [`Link::carry`] carried has taken since the link was made, seconds: that of the copies, or the throttle's where that is
+    /// longer.
     pub fn carrying_s(&self) -> f64 {
         Duration::from_nanos(self.carrying_ns.load(Ordering::Relaxed)).as_secs_f64()
     }
@@ -104,6 +113,15 @@ mod tests {
         assert_eq!(second, first + Duration::from_millis(500));
         let late = second + Duration::from_secs(3);
         assert_eq!(link.charge(late, 1_000), late + Duration::from_millis(1));
+    }
+
+    #[test]
+    fn what_is_carried_takes_what_the_throttle_says_however_late_it_begins() {
+        let link = Link::new(Some(1e6));
+        for _ in 0..4 {
+            link.carry(1_000, || ());
+        }
+        assert!(link.carrying_s() >= 0.004 - 1e-9, "{}", link.carrying_s());
     }
 
     #[test]
