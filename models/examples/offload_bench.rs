@@ -329,7 +329,7 @@ impl<M: Math + Clone> Bench<M> {
             wall_s,
             loaded,
             busy: median(&|report| report.compute_s / report.wall_s)?,
-            predicted: median(&|report| report.foretold_s.unwrap_or(f64::NAN) / report.wall_s)?,
+            predicted: median(&|report| report.predicted_s.unwrap_or(f64::NAN) / report.wall_s)?,
             sampled: measured.step_s(&split, self.layers) / wall_s,
             bytes_off: (predicted as f64 / loaded - 1.0).abs(),
         })

@@ -54,7 +54,7 @@ pub struct EngineConfig {
     /// Bandwidth of each direction of the link, bytes per second; absent: that of memory.
     pub link: Option<f64>,
     /// What the mixture was planned for and with which costs ([`Engine::measure`](super::Engine::measure)). With it, mini-batches are packed
-    /// and steps foretold by these costs, which steps correct; a hybrid cache's blocks to come follow the corrected ones.
+    /// and steps predicted by these costs, which steps correct; a hybrid cache's blocks to come follow the corrected ones.
     pub planned: Option<Planned>,
 }
 

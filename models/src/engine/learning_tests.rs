@@ -64,9 +64,9 @@ fn engine(caching: Caching, mini_batches: bool) -> Engine<Host> {
 fn a_link_slower_than_was_sampled_gives_blocks_to_come_to_activations() {
     let mut engine = engine(Caching::Hybrid, true);
     let prefill = engine.step().unwrap();
-    assert_eq!((prefill.prefilled, prefill.foretold_s), (4, None));
+    assert_eq!((prefill.prefilled, prefill.predicted_s), (4, None));
     let first = engine.step().unwrap();
-    assert!(first.foretold_s.unwrap() > 40.0, "by what was sampled");
+    assert!(first.predicted_s.unwrap() > 40.0, "by what was sampled");
     assert_eq!(first.traffic.act, 0);
     let mut last = first;
     while engine.counts().1 == 4 {
@@ -79,10 +79,10 @@ fn a_link_slower_than_was_sampled_gives_blocks_to_come_to_activations() {
     assert!(last.traffic.act > 0);
     // No less than the link takes, and no more than is possible on a machine that does anything at all.
     let link_s = last.traffic.loaded() as f64 / 1e6;
-    let foretold_s = last.foretold_s.unwrap();
+    let predicted_s = last.predicted_s.unwrap();
     assert!(
-        (0.9 * link_s..10.0).contains(&foretold_s),
-        "{foretold_s} {link_s}"
+        (0.9 * link_s..10.0).contains(&predicted_s),
+        "{predicted_s} {link_s}"
     );
     assert!(last.load_s >= (1.0 - 1e-6) * link_s);
 }

@@ -116,8 +116,8 @@ pub struct Report {
     pub compute_s: f64,
     /// Time that the link carried to the device, seconds.
     pub load_s: f64,
-    /// What the policy foretold of the wall time before the step, seconds; absent for steps that prefill and for engines without costs.
-    pub foretold_s: Option<f64>,
+    /// What the policy predicted of the wall time before the step, seconds; absent for steps that prefill and for engines without costs.
+    pub predicted_s: Option<f64>,
 }
 
 /// A layer's home.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use kaskade_plans::fit::LinearFit;
 use kaskade_plans::hybrid_cache::{
-    Block, Capacity, Costs, Demand, Foretold, Place, Refused, Sides, in_order, pack,
+    Block, Capacity, Costs, Demand, Place, Prediction, Refused, Sides, in_order, pack,
 };
 
 use super::math::{Math, MathError, Span};
@@ -42,8 +42,8 @@ impl<M: Math> Engine<M> {
         let mut batches = self.mini_batches(runs);
         report.mini_batches = batches.len();
         if !batches.is_empty() {
-            let foretold = self.foretell(&batches);
-            report.foretold_s = foretold.map(|foretold| foretold.step_s);
+            let prediction = self.predict(&batches);
+            report.predicted_s = prediction.map(|prediction| prediction.step_s);
             let [to_device, _] = &self.links;
             let carried_s = to_device.carrying_s();
             let waited = self.run_layers(&mut batches, &mut report.traffic)?;
@@ -55,27 +55,27 @@ impl<M: Math> Engine<M> {
             report.wall_s = began.elapsed().as_secs_f64();
             report.compute_s = report.wall_s - waited - drained.elapsed().as_secs_f64();
             report.load_s = to_device.carrying_s() - carried_s;
-            if let Some(foretold) = foretold {
-                self.learn(&foretold, &report);
+            if let Some(prediction) = prediction {
+                self.learn(&prediction, &report);
             }
         }
         Ok(report)
     }
 
     /// What the policy says of a step that decodes; nothing of one that prefills.
-    fn foretell(&self, batches: &[MiniBatch<M>]) -> Option<Foretold> {
+    fn predict(&self, batches: &[MiniBatch<M>]) -> Option<Prediction> {
         let policy = self.policy.as_ref()?;
         let runs = || batches.iter().flat_map(|batch| &batch.runs);
         if runs().any(|run| run.cached == 0) {
             return None;
         }
         let blocks = Capacity::of(runs().flat_map(blocks));
-        Some(policy.foretell(blocks, self.layers(), batches.len()))
+        Some(policy.predict(blocks, self.layers(), batches.len()))
     }
 
     /// Lets the policy learn from a step, and keeps to the mixture that comes of it. Without mini-batches requests were admitted by the
     /// mixture that was planned, so that one stays.
-    fn learn(&mut self, foretold: &Foretold, report: &Report) {
+    fn learn(&mut self, prediction: &Prediction, report: &Report) {
         let took = Sides {
             compute_s: report.compute_s,
             load_s: report.load_s,
@@ -83,7 +83,7 @@ impl<M: Math> Engine<M> {
         let shares = self
             .policy
             .as_mut()
-            .and_then(|policy| policy.learn(foretold, took));
+            .and_then(|policy| policy.learn(prediction, took));
         if let Some(shares) =
             shares.filter(|_| self.config.caching == Caching::Hybrid && self.config.mini_batches)
         {

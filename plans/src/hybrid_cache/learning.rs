@@ -2,7 +2,7 @@
 //!
 //! An engine samples its costs for a second or two when it starts (§4.3), and then runs for days beside others who use the same
 //! processor, memory and link. Every decoding step tells how long its device computed and its link carried, so it also tells by how
-//! much the samples were off. [`Policy`] keeps a factor for either side, foretells steps by the corrected costs, and plans the
+//! much the samples were off. [`Policy`] keeps a factor for either side, predicts steps by the corrected costs, and plans the
 //! mixture anew for blocks to come once the balance of the two sides has moved.
 
 use std::collections::VecDeque;
@@ -38,9 +38,9 @@ pub struct Sides {
     pub load_s: f64,
 }
 
-/// A step as foretold.
+/// A step as predicted.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Foretold {
+pub struct Prediction {
     /// Blocks in its requests' caches.
     pub blocks: usize,
     /// What the sampled costs say, uncorrected.
@@ -75,12 +75,12 @@ impl Policy {
         self.planned.costs.times(self.compute.value(), self.load.value())
     }
 
-    /// Foretells a decoding step over these blocks, through so many layers of so many mini-batches each.
-    pub fn foretell(&self, blocks: Capacity, layers: usize, mini_batches: usize) -> Foretold {
+    /// Predicts a decoding step over these blocks, through so many layers of so many mini-batches each.
+    pub fn predict(&self, blocks: Capacity, layers: usize, mini_batches: usize) -> Prediction {
         let Capacity { device, host } = blocks;
         let sampled = split_at(device, host, &self.planned.costs);
         let corrected = self.costs();
-        Foretold {
+        Prediction {
             blocks: blocks.total(),
             sampled: Sides {
                 compute_s: layers as f64 * sampled.compute_s + self.planned.costs.head_s,
@@ -90,16 +90,16 @@ impl Policy {
         }
     }
 
-    /// Learns from a step that was foretold; the shares for blocks to come, if they are other ones now.
+    /// Learns from a step that was predicted; the shares for blocks to come, if they are other ones now.
     ///
     /// Steps of less than half the load that costs were sampled for teach nothing: a layer has work that does not grow with the
     /// blocks, and a few requests would look cheap or dear by it.
-    pub fn learn(&mut self, foretold: &Foretold, took: Sides) -> Option<Shares> {
-        if 2 * foretold.blocks < self.planned.blocks {
+    pub fn learn(&mut self, prediction: &Prediction, took: Sides) -> Option<Shares> {
+        if 2 * prediction.blocks < self.planned.blocks {
             return None;
         }
-        self.compute.learn(foretold.sampled.compute_s, took.compute_s);
-        self.load.learn(foretold.sampled.load_s, took.load_s);
+        self.compute.learn(prediction.sampled.compute_s, took.compute_s);
+        self.load.learn(prediction.sampled.load_s, took.load_s);
         let balance = self.compute.value() / self.load.value();
         let moved = (balance / self.balance).max(self.balance / balance);
         if self.compute.steps() < LEAST || moved <= MOVED {
@@ -186,10 +186,10 @@ mod tests {
     }
 
     /// What a step takes whose device and link are slower by these factors than was sampled.
-    fn took(foretold: &Foretold, compute: f64, load: f64) -> Sides {
+    fn took(prediction: &Prediction, compute: f64, load: f64) -> Sides {
         Sides {
-            compute_s: foretold.sampled.compute_s * compute,
-            load_s: foretold.sampled.load_s * load,
+            compute_s: prediction.sampled.compute_s * compute,
+            load_s: prediction.sampled.load_s * load,
         }
     }
 
@@ -199,8 +199,8 @@ mod tests {
             let mut policy = Policy::new(planned());
             let mut given = Vec::new();
             for _ in 0..20 {
-                let foretold = policy.foretell(at(50, 50), 4, 2);
-                given.extend(policy.learn(&foretold, took(&foretold, compute, load)));
+                let prediction = policy.predict(at(50, 50), 4, 2);
+                given.extend(policy.learn(&prediction, took(&prediction, compute, load)));
             }
             let acts: Vec<f64> = given.iter().map(|shares| shares.act).collect();
             assert!(
@@ -214,11 +214,10 @@ mod tests {
     fn both_sides_slower_alike_change_predictions_and_not_the_mixture() {
         let mut policy = Policy::new(planned());
         for _ in 0..20 {
-            let foretold = policy.foretell(at(50, 50), 4, 2);
-            assert_eq!(policy.learn(&foretold, took(&foretold, 3.0, 3.0)), None);
+            let prediction = policy.predict(at(50, 50), 4, 2);
+            assert_eq!(policy.learn(&prediction, took(&prediction, 3.0, 3.0)), None);
         }
-        let [before, after] =
-            [Policy::new(planned()), policy].map(|policy| policy.foretell(at(50, 50), 4, 2));
+        let [before, after] = [Policy::new(planned()), policy].map(|policy| policy.predict(at(50, 50), 4, 2));
         assert!((after.step_s / before.step_s - 3.0).abs() < 1e-9);
     }
 
@@ -226,33 +225,33 @@ mod tests {
     fn steps_that_were_held_up_or_had_little_to_do_teach_nothing() {
         let mut policy = Policy::new(planned());
         for step in 0..20 {
-            let foretold = policy.foretell(at(50, 50), 4, 2);
+            let prediction = policy.predict(at(50, 50), 4, 2);
             let slower = if step % 3 == 1 { 100.0 } else { 1.0 };
-            assert_eq!(policy.learn(&foretold, took(&foretold, slower, 1.0)), None);
-            let small = policy.foretell(at(20, 20), 4, 2);
+            assert_eq!(policy.learn(&prediction, took(&prediction, slower, 1.0)), None);
+            let small = policy.predict(at(20, 20), 4, 2);
             assert_eq!(policy.learn(&small, took(&small, 9.0, 1.0)), None);
             let nonsense = Sides {
                 compute_s: f64::NAN,
                 load_s: -1.0,
             };
-            assert_eq!(policy.learn(&foretold, nonsense), None);
+            assert_eq!(policy.learn(&prediction, nonsense), None);
         }
         assert_eq!(policy.costs(), planned().costs);
     }
 
     proptest! {
-        /// Wherever device and link are off by factors, steps are foretold exactly as soon as half of a factor's steps are in.
+        /// Wherever device and link are off by factors, steps are predicted exactly as soon as half of a factor's steps are in.
         #[test]
         fn predictions_come_true(compute in 0.1..10.0_f64, load in 0.1..10.0_f64, act in 0..=BLOCKS, layers in 1..9_usize, mini_batches in 1..5_usize) {
             let (mut policy, blocks) = (Policy::new(planned()), at(act, BLOCKS - act));
             let truth = planned().costs.times(compute, load);
             for _ in 0..=STEPS / 2 {
-                let foretold = policy.foretell(blocks, layers, mini_batches);
-                policy.learn(&foretold, took(&foretold, compute, load));
+                let prediction = policy.predict(blocks, layers, mini_batches);
+                policy.learn(&prediction, took(&prediction, compute, load));
             }
             let wanted = split_at(blocks.device, blocks.host, &truth).step_s(&truth, layers, mini_batches);
-            let foretold = policy.foretell(blocks, layers, mini_batches).step_s;
-            prop_assert!((foretold / wanted - 1.0).abs() < 1e-9, "{foretold} {wanted}");
+            let prediction = policy.predict(blocks, layers, mini_batches).step_s;
+            prop_assert!((prediction / wanted - 1.0).abs() < 1e-9, "{prediction} {wanted}");
         }
     }
 }
