@@ -12,11 +12,11 @@ use kaskade::actors::rhythm::Rhythm;
 use kaskade::actors::wire::{Forks, PlanRequest, Runs};
 use kaskade::config::pipeline::{AllocatorRule, PipelineRule};
 use kaskade::models::DeviceChoice;
-use kaskade::plans::allocate::{AllocateOptions, Slot};
-use kaskade::plans::demand::Ran;
-use kaskade::plans::manager::{Manager, ManagerOptions};
-use kaskade::plans::pipeline::Pipeline;
-use kaskade::plans::plan::Plan;
+use kaskade::planners::allocate::{AllocateOptions, Slot};
+use kaskade::policy::demand::Ran;
+use kaskade::planners::manager::{Manager, ManagerOptions};
+use kaskade::policy::pipeline::Pipeline;
+use kaskade::policy::plan::Plan;
 
 use crate::appplan;
 

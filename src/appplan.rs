@@ -3,7 +3,7 @@
 use anyhow::{Context as _, ensure};
 use kaskade::App;
 use kaskade::config::PlanSource;
-use kaskade::plans::plan::{
+use kaskade::policy::plan::{
     Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
     Wiring,
 };

@@ -10,7 +10,7 @@ use kaskade::models::device::{self, DeviceChoice};
 use kaskade::models::{
     Checkpoint, CoreShare, Generation, LoadOptions, Loaded, Paced, Slice, load_checkpoint,
 };
-use kaskade::plans::plan::{Partition, Replica};
+use kaskade::policy::plan::{Partition, Replica};
 
 /// The models of one app, smallest to largest.
 #[derive(Debug, Clone)]

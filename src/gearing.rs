@@ -1,9 +1,9 @@
 //! Gear plans from a profile: the planner's options of an app, and what people see of the outcome.
 
 use kaskade::App;
-use kaskade::plans::gears::{Cascade, DeviceSpec, GearOptions, GearPlan};
-use kaskade::plans::plan::{Gear, Plan, Slo};
-use kaskade::plans::profile::Profile;
+use kaskade::planners::gears::{Cascade, DeviceSpec, GearOptions, GearPlan};
+use kaskade::policy::plan::{Gear, Plan, Slo};
+use kaskade::policy::profile::Profile;
 
 use crate::report::panels::{Panel, Panels, Series, Shape};
 use crate::report::table::{Align, table};
@@ -81,7 +81,7 @@ fn row(profile: &Profile, planned: &GearPlan, gear: &Gear) -> [String; 8] {
         None => format!("{:.0} and more", gear.load.from_qps),
     };
     let first = gear.wiring.stages.first();
-    let expected = |of: &dyn Fn(&kaskade::plans::plan::Expected) -> String| {
+    let expected = |of: &dyn Fn(&kaskade::policy::plan::Expected) -> String| {
         gear.expected.as_ref().map_or_else(|| "-".to_owned(), of)
     };
     [
@@ -135,7 +135,7 @@ fn micros(us: u64) -> String {
 
 /// Accuracy, latency and utilisation by load, as planned.
 pub(crate) fn picture(plan: &Plan) -> Panels {
-    let steps = |of: &dyn Fn(&kaskade::plans::plan::Expected) -> f64| {
+    let steps = |of: &dyn Fn(&kaskade::policy::plan::Expected) -> f64| {
         let gears = plan.gears.iter();
         let ends = gears.filter_map(|gear| {
             let value = of(gear.expected.as_ref()?);

@@ -6,7 +6,9 @@
 //! |---|---|
 //! | [`actors`] | the bus, the wire messages, one file per actor |
 //! | [`models`] | tensors, the [`Model`] trait, the families that burn runs |
-//! | [`plans`] | everything that decides: plans, profiles, confidence, thresholds |
+//! | [`policy`] | the decisions of serving: plans, profiles, confidence, routing |
+//! | [`planners`] | from profiles to plans: thresholds, placement, gears, pipelines |
+//! | [`simulator`] | what a plan does with a load, without serving it |
 //! | [`config`] | the TOML file of an app |
 //!
 //! The shortest way in is a [`Model`]: one method that answers a batch. `examples/custom_actor` shows it on the bus.
@@ -15,8 +17,10 @@ pub mod config;
 
 pub use kaskade_actors as actors;
 pub use kaskade_models as models;
-pub use kaskade_plans as plans;
+pub use kaskade_planners as planners;
+pub use kaskade_policy as policy;
+pub use kaskade_simulator as simulator;
 
 pub use config::App;
 pub use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature, Tensor};
-pub use kaskade_plans::plan::Plan;
+pub use kaskade_policy::plan::Plan;

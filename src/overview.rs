@@ -10,7 +10,7 @@ use std::time::Duration;
 use kaskade::actors::meter::EnergyReport;
 use kaskade::actors::metrics::Tokens;
 use kaskade::actors::wire::{Beat, GearShift};
-use kaskade::plans::energy;
+use kaskade::policy::energy;
 use serde::Serialize;
 
 /// How far back rates look.

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use kaskade::App;
-use kaskade::plans::pipeline::{self, ArtefactFiles, Pipeline};
+use kaskade::policy::pipeline::Pipeline;
+use kaskade_papers::stated::{artefact::ArtefactFiles, pipelines};
 
 use crate::allocating;
 
@@ -58,7 +59,7 @@ impl PipelineArgs {
             (Some(path), _) => of_file(path).with_context(|| path.display().to_string()),
             (None, Some(folder)) => self.published(folder).with_context(|| folder.display().to_string()),
             (None, None) => Ok(Named {
-                pipeline: pipeline::stated(),
+                pipeline: pipelines::stated(),
                 notes: vec![
                     "the stated traffic pipeline: every figure is assumed, in the shape of what the Loki authors published"
                         .to_owned(),

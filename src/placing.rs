@@ -12,7 +12,7 @@ pub(crate) mod refusal;
 pub(crate) mod slices;
 pub(crate) mod text;
 
-use kaskade::plans::placement::{Placed, Proof};
+use kaskade::planners::placement::{Placed, Proof};
 
 use crate::report::units;
 

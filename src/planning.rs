@@ -1,12 +1,12 @@
 //! Cascades from a profile: the planner's options of an app, and what people see of the outcome.
 
 use kaskade::App;
-use kaskade::plans::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
-use kaskade::plans::fit;
-use kaskade::plans::plan::{Band, Exit, Plan, Stage, Target};
-use kaskade::plans::profile::Profile;
-use kaskade::plans::skips::{Reason, Split};
-use kaskade::plans::thresholds::{CostBasis, FORWARD_ALL, Point};
+use kaskade::planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
+use kaskade::policy::fit;
+use kaskade::policy::plan::{Band, Exit, Plan, Stage, Target};
+use kaskade::policy::profile::Profile;
+use kaskade::planners::skips::{Reason, Split};
+use kaskade::planners::thresholds::{CostBasis, FORWARD_ALL, Point};
 
 use crate::appplan;
 use crate::report::graph::{self, Graph, Named};
@@ -227,7 +227,7 @@ fn stage_table(planned: &CascadePlan) -> String {
             .stages
             .iter()
             .find(|estimate| estimate.variant == stage.variant);
-        let share = |pick: fn(&kaskade::plans::cascade::StageEstimate) -> f64| {
+        let share = |pick: fn(&kaskade::planners::cascade::StageEstimate) -> f64| {
             estimate.map_or_else(|| "-".to_owned(), |estimate| units::percent(pick(estimate)))
         };
         [

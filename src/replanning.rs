@@ -10,11 +10,11 @@ use kaskade::actors::rhythm::Rhythm;
 use kaskade::actors::wire::PlanRequest;
 use kaskade::config::planner::{GearPolicy, PlannerRule};
 use kaskade::config::scalar::Span;
-use kaskade::plans::gears::cocktail::{self, Autoscale};
-use kaskade::plans::gears::peers::{Peer, plan_peer};
-use kaskade::plans::gears::{GearOptions, GearPlan, Prior, Simulated, Step, plan_gears};
-use kaskade::plans::plan::{Plan, Slo};
-use kaskade::plans::profile::Profile;
+use kaskade::planners::gears::cocktail::{self, Autoscale};
+use kaskade::planners::gears::peers::{Peer, plan_peer};
+use kaskade::planners::gears::{GearOptions, GearPlan, Prior, Simulated, Step, plan_gears};
+use kaskade::policy::plan::{Plan, Slo};
+use kaskade::policy::profile::Profile;
 
 use crate::{allocating, appplan, gearing};
 

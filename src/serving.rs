@@ -16,7 +16,7 @@ use kaskade::actors::wire::{InferReply, InferRequest};
 use kaskade::actors::worker::WorkerConfig;
 use kaskade::actors::{Client, Fault, headers, subjects};
 use kaskade::models::{Inputs, PowerMeter, device};
-use kaskade::plans::plan::Plan;
+use kaskade::policy::plan::Plan;
 
 use crate::family::Family;
 use crate::replanning;

@@ -13,8 +13,8 @@ use std::{
 };
 
 use kaskade::actors::{Node, NodeConfig, bus::BusConfig, ingress::IngressConfig, service};
-use kaskade::plans::confidence::{Calibration, Estimator};
-use kaskade::plans::plan::{Band, Batching, Edge, Exit, Plan, Replica, Stage, Target};
+use kaskade::policy::confidence::{Calibration, Estimator};
+use kaskade::policy::plan::{Band, Batching, Edge, Exit, Plan, Replica, Stage, Target};
 
 /// The binary of a Rust example; `cargo test` builds them beside the tests.
 fn example(name: &str) -> PathBuf {

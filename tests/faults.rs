@@ -25,7 +25,7 @@ use kaskade::actors::{
     Code, headers, service,
     wire::{InferReply, InferRequest, Message as _},
 };
-use kaskade::plans::plan::{Batching, Replica};
+use kaskade::policy::plan::{Batching, Replica};
 use kaskade_testkit::{NatsOptions, NatsServer};
 
 const APP: &str = "digits";

@@ -22,8 +22,8 @@ use kaskade::models::language::LanguageModel;
 use kaskade::models::{
     Checkpoint, Continuous, Generation, Inputs, Model, ModelError, Outputs, Progress, Tensor,
 };
-use kaskade::plans::confidence::{Calibration, Estimator};
-use kaskade::plans::plan::{
+use kaskade::policy::confidence::{Calibration, Estimator};
+use kaskade::policy::plan::{
     Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
     Sharing, Stage, Target, Wiring,
 };

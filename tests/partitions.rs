@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use kaskade::Tensor;
 use kaskade::actors::{App, Client, Fault, bus::Bus, bus::BusConfig};
-use kaskade::plans::plan::{
+use kaskade::policy::plan::{
     Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Partition, Plan, PlannedVariant, Replica,
     Sharing, Stage, Wiring,
 };

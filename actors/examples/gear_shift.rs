@@ -27,7 +27,7 @@ use kaskade_actors::{
     worker::WorkerConfig,
 };
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
-use kaskade_plans::{
+use kaskade_policy::{
     plan::{
         Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
         Sharing, Stage, Wiring,

@@ -26,7 +26,7 @@ use kaskade_actors::{
     wire::{InferRequest, Message as _},
 };
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
-use kaskade_plans::{
+use kaskade_policy::{
     confidence::{Calibration, Estimator},
     plan::{Band, Batching, Edge, Exit, Plan, PlannedVariant, Replica, Stage, Target},
 };

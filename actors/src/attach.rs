@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use actix::Recipient;
-use kaskade_plans::liveness::BEAT_PERIOD_US;
+use kaskade_policy::liveness::BEAT_PERIOD_US;
 use tokio::sync::{Semaphore, watch};
 
 use crate::{

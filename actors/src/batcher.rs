@@ -1,4 +1,4 @@
-//! The batcher: the queue of one replica. *When* a queue becomes a batch is decided by [`kaskade_plans::batching`].
+//! The batcher: the queue of one replica. *When* a queue becomes a batch is decided by [`kaskade_policy::batching`].
 
 use std::sync::{
     Arc,
@@ -7,7 +7,7 @@ use std::sync::{
 
 use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle};
 use kaskade_models::{Executor, Signature};
-use kaskade_plans::{
+use kaskade_policy::{
     batching::{BatchQueue, Next},
     plan::Batching,
     run_time::RunTimeEstimate,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use actix::Message;
 use kaskade_models::Tensor;
-use kaskade_plans::plan::{Child, Edge};
+use kaskade_policy::plan::{Child, Edge};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{

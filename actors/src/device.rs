@@ -1,5 +1,5 @@
 //! A device that runs one batch at a time: its replicas take turns. *Whose* turn it is, is decided by
-//! [`kaskade_plans::turns`]; here the turns meet the clock's time and the batchers' mailboxes.
+//! [`kaskade_policy::turns`]; here the turns meet the clock's time and the batchers' mailboxes.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +7,7 @@ use std::{
 };
 
 use actix::{Message, WeakAddr};
-use kaskade_plans::turns::Turns;
+use kaskade_policy::turns::Turns;
 
 use crate::batcher::Batcher;
 

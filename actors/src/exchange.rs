@@ -15,7 +15,7 @@ use actix::{Message, Recipient};
 use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
 use dashmap::DashMap;
-use kaskade_plans::{
+use kaskade_policy::{
     liveness::Liveness,
     plan::{Edge, Exit},
     rerouting::{self, Backup, Decision, Dropped, Forwarding},

@@ -1,5 +1,5 @@
 //! The generator: a replica of a language model. Requests join and leave its batch between two steps of the model, so there is no queue
-//! of its own; who runs and who waits is decided by the engine's scheduler ([`kaskade_plans::hybrid_cache`]).
+//! of its own; who runs and who waits is decided by the engine's scheduler ([`kaskade_policy::hybrid_cache`]).
 //!
 //! What an answer has become so far goes to the client bit by bit where it asked for that and the stage's answer is the last word; a
 //! stage that may pass a request on keeps silent until it knows.

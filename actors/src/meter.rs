@@ -1,13 +1,13 @@
 //! The meter: joules per request, idle included, and what served them.
 //!
 //! It owns the clock of the energy readings (HybridServe §VI-C samples every 100 ms); where they come from is
-//! [`kaskade_models::power`], and the arithmetic per request is [`kaskade_plans::energy`].
+//! [`kaskade_models::power`], and the arithmetic per request is [`kaskade_policy::energy`].
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, MessageResult};
 use kaskade_models::power::{EnergySample, PowerMeter};
-use kaskade_plans::energy;
+use kaskade_policy::energy;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -56,7 +56,7 @@ pub struct ModelEnergy {
     pub batches: u64,
     /// Time its threads were busy, seconds.
     pub busy_s: f64,
-    /// Its part of the process's joules, by busy time, idle included ([`kaskade_plans::energy::attributed`]); unknown where
+    /// Its part of the process's joules, by busy time, idle included ([`kaskade_policy::energy::attributed`]); unknown where
     /// those are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joules: Option<f64>,

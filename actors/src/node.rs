@@ -9,7 +9,7 @@ use std::{
 use actix::{Actor, Addr};
 use futures::StreamExt;
 use kaskade_models::power::PowerMeter;
-use kaskade_plans::plan::Plan;
+use kaskade_policy::plan::Plan;
 use thiserror::Error;
 use tokio::sync::{Semaphore, watch};
 

@@ -1,11 +1,11 @@
 //! The plans that a process knows, by epoch, and the gear it is in.
 //!
-//! Which epoch runs, which are kept and what a gear means is decided by [`kaskade_plans::adoption`]. The book lives in a
+//! Which epoch runs, which are kept and what a gear means is decided by [`kaskade_policy::adoption`]. The book lives in a
 //! watch channel: control never waits behind a mailbox full of work.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use kaskade_plans::{
+use kaskade_policy::{
     adoption::{Adoption, EPOCHS_KEPT},
     confidence::Calibration,
     plan::{Batching, Edge, Exit, Gear, Plan, Replica, Stage},
@@ -83,7 +83,7 @@ impl Adopted {
     /// The stage at which a request that came along an edge is handled by that replica ([`Wiring::stage_for`]); the one that
     /// the edge names where no replica was picked.
     ///
-    /// [`Wiring::stage_for`]: kaskade_plans::plan::Wiring::stage_for
+    /// [`Wiring::stage_for`]: kaskade_policy::plan::Wiring::stage_for
     pub fn stage_at(&self, gear: u32, edge: &Edge, replica: Option<&str>) -> Option<&Stage> {
         let wiring = &self.gear(gear)?.wiring;
         match replica.and_then(|id| self.variants.get(id)) {

@@ -11,7 +11,7 @@ use std::{sync::Arc, thread, time::Duration};
 use actix::{Actor, Addr, Context, Handler, Message, ResponseFuture};
 use async_nats::Subject;
 use futures::StreamExt;
-use kaskade_plans::plan::Plan;
+use kaskade_policy::plan::Plan;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::{

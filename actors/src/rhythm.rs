@@ -1,11 +1,11 @@
 //! When a planner plans without anybody asking: period by period, or whenever it looks at a pipeline (Loki §4). *Whether* a look makes
-//! another plan, and for which demand, is decided by who plans ([`kaskade_plans::manager`]).
+//! another plan, and for which demand, is decided by who plans.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use async_nats::Subscriber;
 use futures::StreamExt;
-use kaskade_plans::{
+use kaskade_policy::{
     demand::Periods,
     liveness::{BEAT_PERIOD_US, MISSED_BEATS},
     load::LoadBook,

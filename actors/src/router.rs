@@ -1,11 +1,11 @@
 //! The router: exit, next or skip. It runs where the replica runs, so that a cascade step costs one hop.
-//! *Where* a result goes is decided by [`kaskade_plans::routing`].
+//! *Where* a result goes is decided by [`kaskade_policy::routing`].
 
 use std::sync::Arc;
 
 use actix::{Actor, Context, Handler, Message};
 use kaskade_models::{BatchResult, Tensor};
-use kaskade_plans::{
+use kaskade_policy::{
     confidence::{Calibration, ConfidenceError, Estimator, Scores},
     plan::{Child, Edge, Exit},
     routing::{self, Route},

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
 
 use kaskade_models::{Model, PowerMeter};
-use kaskade_plans::plan::{
+use kaskade_policy::plan::{
     Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing,
     Stage, Wiring,
 };

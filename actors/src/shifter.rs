@@ -1,6 +1,6 @@
-//! The shifter: which gear the app is in. *When* to shift is decided by [`kaskade_plans::shifting`].
+//! The shifter: which gear the app is in. *When* to shift is decided by [`kaskade_policy::shifting`].
 //!
-//! Every ingress has one. Each tells what it has counted; the one that leads ([`kaskade_plans::load`]) acts on the sum and
+//! Every ingress has one. Each tells what it has counted; the one that leads ([`kaskade_policy::load`]) acts on the sum and
 //! publishes the gear, one small message. All gears of a plan are known to every actor beforehand and all their models stay
 //! loaded, so a shift loads nothing and loses nothing: requests in flight finish as they were admitted.
 
@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
 use futures::StreamExt;
-use kaskade_plans::{
+use kaskade_policy::{
     drift::{Drift, DriftConfig, DriftWatch},
     load::LoadBook,
     plan::{Plan, Slo},

@@ -10,7 +10,7 @@ use actix::{Recipient, dev::ToEnvelope};
 use async_nats::{Message, Subject};
 use bytes::Bytes;
 use futures::StreamExt;
-use kaskade_plans::gather::Branch;
+use kaskade_policy::gather::Branch;
 use tokio::sync::{Semaphore, watch};
 
 use crate::{

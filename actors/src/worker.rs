@@ -16,7 +16,7 @@ use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
 use async_nats::Subject;
 use futures::{StreamExt, future::join_all};
 use kaskade_models::{Executor, Model};
-use kaskade_plans::{
+use kaskade_policy::{
     liveness::BEAT_PERIOD_US,
     plan::{Batching, Replica, Sharing},
 };

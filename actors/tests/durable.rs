@@ -18,7 +18,7 @@ use kaskade_actors::durable::DurableConfig;
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::wire::{InferRequest, Message as _};
 use kaskade_actors::{App, Client, Code, Node, NodeConfig, Service, headers};
-use kaskade_plans::redelivery::RedeliveryConfig;
+use kaskade_policy::redelivery::RedeliveryConfig;
 use kaskade_testkit::{NatsOptions, NatsServer, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::{BUDGET, Scripted, ask, cascade, gears::block_on, label};
 use kaskade_actors::{App, Client, Service};
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature};
-use kaskade_plans::plan::{Edge, Exit};
+use kaskade_policy::plan::{Edge, Exit};
 
 #[test]
 fn an_ensemble_is_put_to_the_vote() {

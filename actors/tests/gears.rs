@@ -30,7 +30,7 @@ use kaskade_actors::{
     worker::WorkerConfig,
 };
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature};
-use kaskade_plans::plan::Sharing;
+use kaskade_policy::plan::Sharing;
 
 /// Asks, many at once, until the app has shifted.
 async fn load_until_shifted(client: &Client, shifts: &mut Subscriber) -> ShiftReport {

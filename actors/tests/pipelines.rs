@@ -25,7 +25,7 @@ use common::{
 use futures::future::join_all;
 use kaskade_actors::{App, Client, Code, Service, bus::BusConfig, wire::InferReply, worker::WorkerConfig};
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
-use kaskade_plans::plan::{
+use kaskade_policy::plan::{
     Batching, Child, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Profiled,
     Replica, Sharing, Stage, Wiring,
 };

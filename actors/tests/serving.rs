@@ -23,7 +23,7 @@ use kaskade_actors::{
 };
 use kaskade_models::power::SourceKind;
 use kaskade_models::{DeviceChoice, PowerConfig, PowerMeter, Tensor, device};
-use kaskade_plans::plan::{Batching, Plan};
+use kaskade_policy::plan::{Batching, Plan};
 
 fn client(node: &Node, app: &str) -> Client {
     Client::new(node.bus(), App::new(app).unwrap())
@@ -408,12 +408,12 @@ fn a_new_plan_takes_over_and_a_broken_one_leaves_the_last_good_one_serving() {
     let (running, _) = node.book().current().unwrap();
 
     let mut broken = common::cascade("replanned");
-    broken.gears[0].wiring.entry = kaskade_plans::plan::Edge::to("nowhere");
+    broken.gears[0].wiring.entry = kaskade_policy::plan::Edge::to("nowhere");
     assert!(node.book().adopt(running.epoch + 1, broken).is_err());
     assert_eq!(stage(4.0), "small");
 
     let mut large = common::cascade("replanned");
-    large.gears[0].wiring.entry = kaskade_plans::plan::Edge::to("large");
+    large.gears[0].wiring.entry = kaskade_policy::plan::Edge::to("large");
     assert!(
         node.book().adopt(running.epoch, large.clone()).is_err(),
         "an epoch is won once"

@@ -23,7 +23,7 @@ use kaskade::actors::{
     bus::BusConfig,
     service::SOLE_WORKER,
 };
-use kaskade::plans::{
+use kaskade::policy::{
     confidence::{Calibration, Estimator},
     plan::{
         Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica,

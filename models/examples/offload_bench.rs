@@ -20,7 +20,7 @@ use kaskade_models::engine::math::{Activation, Heads, Math};
 use kaskade_models::engine::{
     Caching, Decoder, Engine, EngineConfig, Host, Load, Measured, Report, Sampling, Spec,
 };
-use kaskade_plans::hybrid_cache::{Costs, Kind, Memory, Mix, Planned, Shares, split_by};
+use kaskade_policy::hybrid_cache::{Costs, Kind, Memory, Mix, Planned, Shares, split_by};
 
 #[derive(Parser)]
 struct Arguments {

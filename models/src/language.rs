@@ -339,7 +339,7 @@ fn configure<M: Math>(
         &decoder.spec,
         decoder.layers.len(),
         block,
-        kaskade_plans::hybrid_cache::Kind::Kv,
+        kaskade_policy::hybrid_cache::Kind::Kv,
     );
     let blocks = usize::try_from(generation.cache_bytes / block_bytes.max(1)).unwrap_or(usize::MAX);
     let requests = generation.requests.max(1);

@@ -27,12 +27,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use kaskade_plans::allocate::{AllocateOptions, Allocator, Scaling};
-use kaskade_plans::balance::Balancer;
-use kaskade_plans::lp::Solver;
-use kaskade_plans::pipeline::{
-    ArtefactFiles, BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant, stated,
-};
+use kaskade_papers::stated::artefact::ArtefactFiles;
+use kaskade_papers::stated::pipelines::stated;
+use kaskade_planners::allocate::{AllocateOptions, Allocator, Scaling};
+use kaskade_planners::balance::Balancer;
+use kaskade_planners::lp::Solver;
+use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
@@ -170,7 +170,7 @@ fn optima(pipeline: &Pipeline, solver: Solver) {
     };
     let allocator = Allocator::new(pipeline.clone(), options).unwrap();
     for demand in [300.0, 1000.0, 2000.0, 500.0, 750.0, 1250.0, 1500.0, 1750.0] {
-        let timed = |name: &str, run: &dyn Fn() -> Result<f64, kaskade_plans::allocate::AllocateError>| {
+        let timed = |name: &str, run: &dyn Fn() -> Result<f64, kaskade_planners::allocate::AllocateError>| {
             let begun = Instant::now();
             let found = run().map_or_else(|error| error.to_string(), |found| format!("{:.4}", 100.0 * found));
             format!("{name} {found} ({:.2} s)", begun.elapsed().as_secs_f64())

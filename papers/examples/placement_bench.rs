@@ -10,16 +10,16 @@
 
 use std::time::{Duration, Instant};
 
-use kaskade_plans::cascade::{CascadeOptions, Objective, plan_cascade};
-use kaskade_plans::gears::DeviceSpec;
-use kaskade_plans::lp::Solver;
-use kaskade_plans::placement::stated::{StatedFamily, StatedModel, gpt, gpt_of_eight, t5, vit};
-use kaskade_plans::placement::{
+use kaskade_papers::stated::families::{StatedFamily, StatedModel, gpt, gpt_of_eight, t5, vit};
+use kaskade_planners::cascade::{CascadeOptions, Objective, plan_cascade};
+use kaskade_planners::gears::DeviceSpec;
+use kaskade_planners::lp::Solver;
+use kaskade_planners::placement::{
     Fleet, Goal, Placed, PlacementError, PlacementOptions, Proof, judge, plan_placement,
 };
-use kaskade_plans::plan::Plan;
-use kaskade_plans::profile::Profile;
-use kaskade_plans::thresholds::Guard;
+use kaskade_planners::thresholds::Guard;
+use kaskade_policy::plan::Plan;
+use kaskade_policy::profile::Profile;
 
 /// Nodes of the embedded solver's tree where it is the judge.
 const NODES: u64 = 5_000;

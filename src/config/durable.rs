@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use kaskade_actors::durable::DurableConfig;
-use kaskade_plans::redelivery::RedeliveryConfig;
+use kaskade_policy::redelivery::RedeliveryConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -27,8 +27,8 @@ use std::path::{Path, PathBuf};
 
 use kaskade_models::CoreShare;
 use kaskade_models::device::DeviceChoice;
-use kaskade_plans::confidence::Estimator;
-use kaskade_plans::plan::Batching;
+use kaskade_policy::confidence::Estimator;
+use kaskade_policy::plan::Batching;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use kaskade_plans::allocate::AllocationPolicy;
-use kaskade_plans::demand::{DemandOptions, FactorOptions, RunTimeOptions};
-use kaskade_plans::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
-use kaskade_plans::plan::Dropping;
+use kaskade_planners::allocate::AllocationPolicy;
+use kaskade_planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
+use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
+use kaskade_policy::plan::Dropping;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kaskade::plans::trace::Trace;
+use kaskade::simulator::trace::Trace;
 use rand::Rng as _;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;

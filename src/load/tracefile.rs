@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use flate2::read::GzDecoder;
-use kaskade::plans::trace::Trace;
+use kaskade::simulator::trace::Trace;
 
 use super::arrivals::Spacing;
 
@@ -99,10 +99,10 @@ fn looks_like(text: &str) -> Format {
 }
 
 /// How single requests are placed within the seconds of a trace, for the simulator's and the live replay's use alike.
-pub(crate) fn spacing(spacing: Spacing) -> kaskade::plans::trace::Spacing {
+pub(crate) fn spacing(spacing: Spacing) -> kaskade::simulator::trace::Spacing {
     match spacing {
-        Spacing::Poisson => kaskade::plans::trace::Spacing::Poisson,
-        Spacing::Constant => kaskade::plans::trace::Spacing::Constant,
+        Spacing::Poisson => kaskade::simulator::trace::Spacing::Poisson,
+        Spacing::Constant => kaskade::simulator::trace::Spacing::Constant,
     }
 }
 

@@ -2,8 +2,9 @@
 
 use anyhow::{Context as _, ensure};
 use kaskade::models::{Inputs, Model, Tensor};
-use kaskade::plans::confidence::{self, Calibration, Estimator, Labelled, Scores};
-use kaskade::plans::profile::{BeforeAfter, Validation};
+use kaskade::planners::calibration::{Label as Truth, Labelled, calibrate};
+use kaskade::policy::confidence::{Calibration, Estimator, Scores};
+use kaskade::policy::profile::{BeforeAfter, Validation};
 
 use crate::data::Label;
 
@@ -43,7 +44,7 @@ pub(crate) fn calibrated(
     let judgements = each(model, requests, Judgement::of, step)?;
     let samples = judgements.iter().zip(labels);
     let samples: Vec<Labelled<'_>> = samples.map(|(judged, label)| judged.labelled(label)).collect();
-    let calibrated = confidence::calibrate(estimator, &samples)?;
+    let calibrated = calibrate(estimator, &samples)?;
     Ok(Answers {
         calibration: calibrated.calibration,
         ece: calibrated.ece,
@@ -116,16 +117,16 @@ impl Judgement {
         match (self, label) {
             (Self::Logits(logits), Label::Class(class)) => Labelled {
                 scores: Scores::Logits(logits),
-                label: confidence::Label::Class(*class),
+                label: Truth::Class(*class),
             },
             // No class is a text, so calibration refuses the sample and says which.
             (Self::Logits(logits), Label::Text(_)) => Labelled {
                 scores: Scores::Logits(logits),
-                label: confidence::Label::Correct(false),
+                label: Truth::Correct(false),
             },
             (Self::Text { said, confidence }, label) => Labelled {
                 scores: Scores::Given(*confidence),
-                label: confidence::Label::Correct(said == label),
+                label: Truth::Correct(said == label),
             },
         }
     }

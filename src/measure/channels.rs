@@ -12,7 +12,7 @@ use kaskade::actors::post::HEADROOM;
 use kaskade::actors::wire::{Message as _, StageRequest};
 use kaskade::actors::{ids, subjects};
 use kaskade::models::Tensor;
-use kaskade::plans::placement::{Channel, TransferSample};
+use kaskade::planners::placement::{Channel, TransferSample};
 
 /// Longest that one message may take.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use kaskade::models::{Inputs, Model};
-use kaskade::plans::profile::BatchCost;
+use kaskade::policy::profile::BatchCost;
 
 use super::meter::{Meter, Stretch};
 

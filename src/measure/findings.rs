@@ -2,8 +2,8 @@
 
 use anyhow::Context as _;
 use kaskade::models::{Inputs, Model, Tensor};
-use kaskade::plans::pipeline::TaskVariant;
-use kaskade::plans::simulator::MeasuredCopies;
+use kaskade::policy::pipeline::TaskVariant;
+use kaskade::simulator::MeasuredCopies;
 
 use super::answers::{class_of, logits_of};
 use crate::scenes::{Found, Scenes, Score, Told};

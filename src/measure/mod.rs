@@ -21,8 +21,8 @@ pub(crate) mod tree;
 use anyhow::{Context as _, ensure};
 use kaskade::models::ModelInfo;
 use kaskade::models::power::PowerConfig;
-use kaskade::plans::confidence::Estimator;
-use kaskade::plans::profile::{PROFILE_VERSION, Profile, VariantProfile};
+use kaskade::policy::confidence::Estimator;
+use kaskade::policy::profile::{PROFILE_VERSION, Profile, VariantProfile};
 
 use crate::data::Samples;
 use crate::family::{Family, Member};

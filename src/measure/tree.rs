@@ -8,8 +8,8 @@ use kaskade::App;
 use kaskade::config::data::DataSet;
 use kaskade::config::pipeline::PipelineRule;
 use kaskade::models::{Inputs, Model};
-use kaskade::plans::pipeline::{BatchLatency, PathAccuracy, Pipeline, ProfiledPath};
-use kaskade::plans::simulator::MeasuredCopies;
+use kaskade::policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, ProfiledPath};
+use kaskade::simulator::MeasuredCopies;
 
 use super::cost::{self, Effort};
 use super::findings::Findings;

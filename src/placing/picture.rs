@@ -1,6 +1,6 @@
 //! A placement as a drawing.
 
-use kaskade::plans::placement::{DeviceLoad, Placed};
+use kaskade::planners::placement::{DeviceLoad, Placed};
 
 use super::text::bytes;
 use crate::report::deployment::{Deployment, Device, Edge, Host, Instance, Model};

@@ -1,6 +1,6 @@
 //! Why there is no placement, with the flags that would help.
 
-use kaskade::plans::placement::{Figure, PlacementError};
+use kaskade::planners::placement::{Figure, PlacementError};
 
 /// The planner's reason, and which flags of `kaskade plan placement` change it.
 pub(crate) fn of(error: &PlacementError) -> anyhow::Error {

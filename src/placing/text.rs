@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kaskade::plans::placement::{DeviceLoad, Placed, PlacedModel};
+use kaskade::planners::placement::{DeviceLoad, Placed, PlacedModel};
 
 use crate::report::table::{Align, table};
 use crate::report::units;

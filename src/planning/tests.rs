@@ -1,5 +1,5 @@
-use kaskade::plans::confidence::{Calibration, Estimator};
-use kaskade::plans::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Validation, VariantProfile};
+use kaskade::policy::confidence::{Calibration, Estimator};
+use kaskade::policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Validation, VariantProfile};
 
 use super::*;
 use crate::verbs;

@@ -82,7 +82,7 @@ pub(crate) fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use anyhow::Context as _;
-    use kaskade::plans::plan::Plan;
+    use kaskade::policy::plan::Plan;
 
     use super::*;
 

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use kaskade::config::scalar::Size;
-use kaskade::plans::hybrid_cache::machine::{
+use kaskade_papers::machine::{
     Arena, Hardware, Load, Machine, Mode, Outcome, Setup, Shape, Traffic,
 };
-use kaskade::plans::hybrid_cache::{Mix, allocate, stated};
+use kaskade::policy::hybrid_cache::{Mix, allocate};
+use kaskade_papers::stated::decoders as stated;
 use serde::Serialize;
 
 use crate::load::tracefile::positive;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use kaskade::actors::bus::BusConfig;
 use kaskade::config::scalar::Size;
-use kaskade::plans::fit::LinearFit;
-use kaskade::plans::placement::{Channel, Channels};
+use kaskade::policy::fit::LinearFit;
+use kaskade::planners::placement::{Channel, Channels};
 
 use crate::measure::channels;
 use crate::report::progress::say;

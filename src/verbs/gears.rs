@@ -6,10 +6,10 @@ use anyhow::{Context as _, ensure};
 use kaskade::App;
 use kaskade::config::planner::GearPolicy;
 use kaskade::config::scalar::{Size, Span};
-use kaskade::plans::gears::{DeviceSpec, GearOptions, Prior};
-use kaskade::plans::plan::Slo;
-use kaskade::plans::profile::Profile;
-use kaskade::plans::trace::Trace;
+use kaskade::planners::gears::{DeviceSpec, GearOptions, Prior};
+use kaskade::policy::plan::Slo;
+use kaskade::policy::profile::Profile;
+use kaskade::simulator::trace::Trace;
 use serde::Serialize;
 use serde_json::json;
 

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use kaskade::App;
 use kaskade::config::pipeline::{Late, PipelinePolicy};
-use kaskade::plans::allocate::{AllocateOptions, Allocation, Allocator, PlanFor, Scaling, Slot};
-use kaskade::plans::pipeline::Pipeline;
-use kaskade::plans::plan::Plan;
+use kaskade::planners::allocate::{AllocateOptions, Allocation, Allocator, PlanFor, Scaling, Slot};
+use kaskade::policy::pipeline::Pipeline;
+use kaskade::policy::plan::Plan;
 use serde::Serialize;
 
 use crate::allocating;

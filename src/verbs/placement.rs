@@ -7,15 +7,15 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use kaskade::App;
 use kaskade::config::scalar::{Size, Span};
-use kaskade::plans::cascade::Objective;
-use kaskade::plans::gears::DeviceSpec;
-use kaskade::plans::lp::Solver;
-use kaskade::plans::placement::{
+use kaskade::planners::cascade::Objective;
+use kaskade::planners::gears::DeviceSpec;
+use kaskade::planners::lp::Solver;
+use kaskade::planners::placement::{
     Assumed, Channels, Effort, Fleet, Goal, Placed, PlacementOptions, plan_placement,
 };
-use kaskade::plans::plan::Plan;
-use kaskade::plans::profile::Profile;
-use kaskade::plans::thresholds::Guard;
+use kaskade::policy::plan::Plan;
+use kaskade::policy::profile::Profile;
+use kaskade::planners::thresholds::Guard;
 use serde::Serialize;
 
 use crate::load::tracefile::positive;

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use kaskade::App;
-use kaskade::plans::cascade::{CascadePlan, Objective};
-use kaskade::plans::profile::Profile;
-use kaskade::plans::thresholds::Guard;
+use kaskade::planners::cascade::{CascadePlan, Objective};
+use kaskade::policy::profile::Profile;
+use kaskade::planners::thresholds::Guard;
 use serde::Serialize;
 
 use crate::planning;

@@ -9,8 +9,8 @@ use kaskade::config::data::DataSet;
 use kaskade::config::pipeline::PipelineRule;
 use kaskade::config::scalar::Span;
 use kaskade::models::Slice;
-use kaskade::plans::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task as PipelineTask};
-use kaskade::plans::profile::Profile;
+use kaskade::policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task as PipelineTask};
+use kaskade::policy::profile::Profile;
 
 use crate::data::Samples;
 use crate::family::Family;

@@ -1,10 +1,10 @@
 //! `kaskade schema`: what a file may hold.
 
 use clap::ValueEnum;
-use kaskade::plans::pipeline::Pipeline;
-use kaskade::plans::placement::Channels;
-use kaskade::plans::plan::Plan;
-use kaskade::plans::profile::Profile;
+use kaskade::policy::pipeline::Pipeline;
+use kaskade::planners::placement::Channels;
+use kaskade::policy::plan::Plan;
+use kaskade::policy::profile::Profile;
 
 use crate::report;
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use kaskade::App;
 use kaskade::config::ConfigError;
-use kaskade::plans::plan::Plan;
-use kaskade::plans::profile::Profile;
+use kaskade::policy::plan::Plan;
+use kaskade::policy::profile::Profile;
 use serde::Serialize;
 
 use crate::{appplan, report};

@@ -15,11 +15,11 @@ use kaskade::actors::rhythm::Rhythm;
 use kaskade::actors::worker::{Loader, WorkerConfig};
 use kaskade::actors::{Node, NodeConfig, service, shutdown};
 use kaskade::models::{Datatype, Extent, InputSpec, Model, Signature};
-use kaskade::plans::confidence::{Calibration, Estimator};
-use kaskade::plans::plan::{
+use kaskade::policy::confidence::{Calibration, Estimator};
+use kaskade::policy::plan::{
     Band, Batching, Edge, Exit, Gear, LoadRange, Plan, PlannedVariant, Replica, Stage, Target,
 };
-use kaskade::plans::redelivery::RedeliveryConfig;
+use kaskade::policy::redelivery::RedeliveryConfig;
 use kaskade::{Inputs, ModelError, Outputs, Tensor};
 
 /// The app that all processes serve.

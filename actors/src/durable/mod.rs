@@ -11,7 +11,7 @@
 //! | `kaskade-<app>-results` | `kaskade.<app>.result.<id>` | one result per request, for a time |
 //! | `kaskade-<app>-dead` | `kaskade.<app>.dead.<id>` | requests that were given up, with the reason, for longer |
 //!
-//! What is given up when is [`kaskade_plans::redelivery`].
+//! What is given up when is [`kaskade_policy::redelivery`].
 
 mod desk;
 mod pump;
@@ -20,7 +20,7 @@ mod submission;
 use std::time::Duration;
 
 use actix::Message;
-use kaskade_plans::redelivery::RedeliveryConfig;
+use kaskade_policy::redelivery::RedeliveryConfig;
 use thiserror::Error;
 
 use desk::Desk;

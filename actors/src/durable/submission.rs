@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use async_nats::jetstream::{self, AckKind};
 use async_nats::{HeaderMap, Subject, header};
 use bytes::Bytes;
-use kaskade_plans::redelivery::{Blame, Verdict};
+use kaskade_policy::redelivery::{Blame, Verdict};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Desk, DurableError};
@@ -91,7 +91,7 @@ impl Submission {
         actix::spawn(self.finish(headers::for_body(content_type), payload));
     }
 
-    /// Settles it with a fault, or hands it back to be tried again; which of the two is [`kaskade_plans::redelivery`]'s.
+    /// Settles it with a fault, or hands it back to be tried again; which of the two is [`kaskade_policy::redelivery`]'s.
     pub(crate) fn fail(self, content_type: ContentType, fault: Fault) {
         actix::spawn(self.end(content_type, fault));
     }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use kaskade_models::Tensor;
-use kaskade_plans::{
+use kaskade_policy::{
     ledger::{Answer, Failure},
     plan::Child,
 };

@@ -1,8 +1,8 @@
-//! The votes of a bagging ensemble (Cocktail). *Which* answer wins is decided by [`kaskade_plans::vote`].
+//! The votes of a bagging ensemble (Cocktail). *Which* answer wins is decided by [`kaskade_policy::vote`].
 
 use std::collections::BTreeSet;
 
-use kaskade_plans::vote::{Vote, majority};
+use kaskade_policy::vote::{Vote, majority};
 
 use crate::wire::{Done, DoneResult};
 

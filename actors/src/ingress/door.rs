@@ -6,7 +6,7 @@ use actix::Addr;
 use async_nats::{Message, StatusCode, Subject};
 use futures::StreamExt;
 use kaskade_models::Tensor;
-use kaskade_plans::gather::Branch;
+use kaskade_policy::gather::Branch;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::{Cancel, Client, Inbound, Ingress, IngressConfig, Reconnected, To, Undeliverable, reply};

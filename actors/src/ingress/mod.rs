@@ -1,7 +1,7 @@
 //! The ingress: the door of an app. It owns every request it accepts until the one terminal reply.
 //!
 //! The book-keeping from which "exactly one terminal reply, before the budget ends" follows is
-//! [`kaskade_plans::ledger`]; when to shed is [`kaskade_plans::admission`]. Here they meet messages and timers.
+//! [`kaskade_policy::ledger`]; when to shed is [`kaskade_policy::admission`]. Here they meet messages and timers.
 
 mod answering;
 mod ballot;
@@ -13,7 +13,7 @@ use std::{sync::Arc, time::Duration};
 use actix::{Actor, AsyncContext, Context, Handler, Message};
 use async_nats::Subject;
 use kaskade_models::Tensor;
-use kaskade_plans::{
+use kaskade_policy::{
     admission::{Admission, AdmissionConfig},
     drift::DriftConfig,
     gather::{Branch, Gather},

@@ -2,7 +2,7 @@
 
 use async_nats::HeaderMap;
 use kaskade_models::Tensor;
-use kaskade_plans::gather::Branch;
+use kaskade_policy::gather::Branch;
 
 use super::{Client, Ingress, Kept, To};
 use crate::{

@@ -7,7 +7,7 @@ use async_nats::jetstream::context::{KeyValueError, KeyValueErrorKind};
 use async_nats::jetstream::kv::{self, CreateErrorKind, Entry, Operation, UpdateErrorKind};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
-use kaskade_plans::plan::Plan;
+use kaskade_policy::plan::Plan;
 
 use super::{PlanStore, Plans, StoreError, Stored, read, write};
 use crate::bus::Bus;

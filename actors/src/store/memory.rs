@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
-use kaskade_plans::plan::Plan;
+use kaskade_policy::plan::Plan;
 use tokio::sync::watch;
 
 use super::{PlanStore, Plans, StoreError, Stored, read, write};

@@ -15,7 +15,7 @@ use std::fmt;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use kaskade_plans::plan::Plan;
+use kaskade_policy::plan::Plan;
 use thiserror::Error;
 
 use crate::fault::{Code, Fault};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kaskade_plans::plan::{Dropping, Edge, Gear, LoadRange, PLAN_VERSION, Sharing, Wiring};
+use kaskade_policy::plan::{Dropping, Edge, Gear, LoadRange, PLAN_VERSION, Sharing, Wiring};
 use kaskade_testkit::{NatsOptions, NatsServer};
 
 use super::*;

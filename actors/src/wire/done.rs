@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kaskade_models::Tensor;
-use kaskade_plans::gather::Branch;
+use kaskade_policy::gather::Branch;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

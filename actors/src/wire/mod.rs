@@ -16,7 +16,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use kaskade_models::Tensor;
-use kaskade_plans::gather::{Branch, MAX_BRANCHES};
+use kaskade_policy::gather::{Branch, MAX_BRANCHES};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_nats::Subscriber;
 use futures::StreamExt;
 use kaskade_actors::{App, Node, ingress::IngressConfig, wire::Message};
-use kaskade_plans::{
+use kaskade_policy::{
     drift::DriftConfig,
     plan::{Exit, Expected, Plan},
     shifting::ShiftConfig,

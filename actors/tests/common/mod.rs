@@ -18,7 +18,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use kaskade_actors::{Service, service::SOLE_WORKER};
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
-use kaskade_plans::{
+use kaskade_policy::{
     confidence::{Calibration, Estimator},
     plan::{
         Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,

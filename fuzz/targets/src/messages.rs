@@ -10,7 +10,7 @@ use kaskade_actors::wire::{
     ShiftReport, StageRequest,
 };
 use kaskade_models::{Datatype, Tensor};
-use kaskade_plans::gather::Branch;
+use kaskade_policy::gather::Branch;
 
 /// A message as bytes and, for those that can be written so, as JSON.
 #[derive(Debug)]

@@ -2,14 +2,14 @@
 
 use std::fmt::Debug;
 
-use kaskade_plans::confidence::Estimator;
-use kaskade_plans::gather::Branch;
-use kaskade_plans::invalid::FileError;
-use kaskade_plans::pipeline::Pipeline;
-use kaskade_plans::plan::{Plan, PlannedVariant};
-use kaskade_plans::profile::{BatchCost, BeforeAfter, Profile, Validation, VariantProfile};
-use kaskade_plans::simulator::{SimConfig, Simulator};
-use kaskade_plans::trace::{MAX_SECONDS, Spacing, Trace};
+use kaskade_policy::confidence::Estimator;
+use kaskade_policy::gather::Branch;
+use kaskade_policy::invalid::FileError;
+use kaskade_policy::pipeline::Pipeline;
+use kaskade_policy::plan::{Plan, PlannedVariant};
+use kaskade_policy::profile::{BatchCost, BeforeAfter, Profile, Validation, VariantProfile};
+use kaskade_simulator::{SimConfig, Simulator};
+use kaskade_simulator::trace::{MAX_SECONDS, Spacing, Trace};
 
 use crate::edit::edited;
 use crate::script::Script;
@@ -170,7 +170,7 @@ fn simulated(plan: &Plan) {
 fn profile_of(plan: &Plan) -> Profile {
     let estimator = plan.variants.iter().find_map(|variant| variant.calibration);
     Profile {
-        version: kaskade_plans::profile::PROFILE_VERSION,
+        version: kaskade_policy::profile::PROFILE_VERSION,
         app: plan.app.clone(),
         device: "cpu".into(),
         energy_source: "none".into(),
@@ -194,7 +194,7 @@ fn profiled(variant: &PlannedVariant) -> VariantProfile {
         costs: vec![cost(1, 0.002), cost(32, 0.02)],
         calibration: variant
             .calibration
-            .unwrap_or(kaskade_plans::confidence::Calibration {
+            .unwrap_or(kaskade_policy::confidence::Calibration {
                 estimator: Estimator::MaxSquared,
                 temperature: 1.0,
             }),

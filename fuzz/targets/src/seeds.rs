@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 
-use kaskade_plans::profile::Profile;
+use kaskade_policy::profile::Profile;
 use serde_json::{Value, json};
 
 use crate::corpus::repository;

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::{PoisonError, RwLock};
 
-use kaskade_plans::hybrid_cache::{Block, Capacity, Kind, Place};
+use kaskade_policy::hybrid_cache::{Block, Capacity, Kind, Place};
 
 use super::math::{Math, MathError, Span};
 use super::model::Spec;

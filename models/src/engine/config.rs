@@ -1,6 +1,6 @@
 //! How an engine caches, streams and batches, and what memory that takes.
 
-use kaskade_plans::hybrid_cache::{
+use kaskade_policy::hybrid_cache::{
     Capacity, Costs, Kind, Memory, Mix, Planned, Shares, Split, split_of, split_sure,
 };
 use thiserror::Error;

@@ -1,6 +1,6 @@
 //! What only an encoder-decoder does; that its tokens are the same however it runs is tested with those of the other families.
 
-use kaskade_plans::hybrid_cache::{Capacity, Mix, Refused, Shares};
+use kaskade_policy::hybrid_cache::{Capacity, Mix, Refused, Shares};
 
 use super::tests::{copied, family, generate, greedy, replace, resident, run};
 use super::*;

@@ -1,6 +1,6 @@
 //! Why an engine refuses or fails.
 
-use kaskade_plans::hybrid_cache::{CostError, Refused};
+use kaskade_policy::hybrid_cache::{CostError, Refused};
 use thiserror::Error;
 
 use super::config::OutOfMemory;

@@ -1,6 +1,6 @@
 //! From what a device has to how an engine runs on it.
 
-use kaskade_plans::hybrid_cache::{Capacity, CostError, Kind, Memory, Mix, Planned, Shares};
+use kaskade_policy::hybrid_cache::{Capacity, CostError, Kind, Memory, Mix, Planned, Shares};
 
 use super::config::{block_bytes, split_for};
 use super::math::Math;

@@ -1,7 +1,7 @@
 //! Engines whose costs were sampled wrongly, and what their steps make of it.
 
-use kaskade_plans::fit::LinearFit;
-use kaskade_plans::hybrid_cache::{Capacity, Costs, Memory, Mix, Planned, Shares};
+use kaskade_policy::fit::LinearFit;
+use kaskade_policy::hybrid_cache::{Capacity, Costs, Memory, Mix, Planned, Shares};
 
 use super::tests::{greedy, spec};
 use super::*;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kaskade_plans::hybrid_cache::{Costs, Kind, Sample, Split, fit};
+use kaskade_policy::hybrid_cache::{Costs, Kind, Sample, Split, fit};
 
 use super::layer::Layer;
 use super::link::Link;

@@ -4,7 +4,7 @@
 //! [`Engine::submit`] takes a request, [`Engine::step`] makes a token for each that runs, [`Engine::cancel`] ends one at the next step.
 //! A step goes layer by layer and, within a layer, mini-batch by mini-batch, so that each layer's weights are loaded
 //! once; meanwhile a second thread copies what comes next. What to keep as what, who runs and how requests are packed is decided by
-//! [`kaskade_plans::hybrid_cache`].
+//! [`kaskade_policy::hybrid_cache`].
 //!
 //! | module | holds |
 //! |---|---|
@@ -49,7 +49,7 @@ pub mod text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kaskade_plans::hybrid_cache::{BlockSpace, Costs, Limits, Policy, Scheduler};
+use kaskade_policy::hybrid_cache::{BlockSpace, Costs, Limits, Policy, Scheduler};
 use tokenizers::Tokenizer;
 
 pub use config::{Arena, Caching, EngineConfig, OutOfMemory};
@@ -315,7 +315,7 @@ impl<M: Math> Engine<M> {
 impl Arena {
     /// Buffers and blocks; weights are added as they are placed.
     fn of(spec: &Spec, layers: usize, config: &EngineConfig) -> Self {
-        use kaskade_plans::hybrid_cache::{Kind, Mix};
+        use kaskade_policy::hybrid_cache::{Kind, Mix};
         let widths = Widths::new(spec, config.block_tokens.max(1));
         let bytes = |mix: Mix| {
             mix.act as u64 * widths.block_bytes(Kind::Act) + mix.kv as u64 * widths.block_bytes(Kind::Kv)

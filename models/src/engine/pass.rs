@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use kaskade_plans::hybrid_cache::BlockSpace;
+use kaskade_policy::hybrid_cache::BlockSpace;
 
 use super::cache::{DeviceCache, HostCache, store};
 use super::cross::prompts;

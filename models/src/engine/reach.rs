@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use kaskade_plans::hybrid_cache::{Block, Kind, Place};
+use kaskade_policy::hybrid_cache::{Block, Kind, Place};
 
 use super::cache::DeviceCache;
 use super::math::{Math, Span};

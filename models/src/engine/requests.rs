@@ -1,6 +1,6 @@
 //! Requests as they come and go.
 
-use kaskade_plans::hybrid_cache::Refused;
+use kaskade_policy::hybrid_cache::Refused;
 
 use super::math::Math;
 use super::sampling::{Sampler, Sampling};

@@ -1,6 +1,6 @@
 //! Choosing the next token.
 
-use kaskade_plans::confidence::{Calibration, Estimator, Scores};
+use kaskade_policy::confidence::{Calibration, Estimator, Scores};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use kaskade_plans::fit::LinearFit;
-use kaskade_plans::hybrid_cache::{
+use kaskade_policy::fit::LinearFit;
+use kaskade_policy::hybrid_cache::{
     Block, Capacity, Costs, Demand, Place, Prediction, Refused, Sides, in_order, pack,
 };
 

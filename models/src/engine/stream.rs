@@ -7,7 +7,7 @@
 
 use std::sync::mpsc::{Receiver, Sender};
 
-use kaskade_plans::hybrid_cache::Kind;
+use kaskade_policy::hybrid_cache::Kind;
 
 use super::cache::HostCache;
 use super::layer::{Layer, Stored};

@@ -1,6 +1,6 @@
 //! The engine against transformers, and against itself in every other way of running.
 
-use kaskade_plans::hybrid_cache::{Capacity, Mix, Refused, Shares};
+use kaskade_policy::hybrid_cache::{Capacity, Mix, Refused, Shares};
 use proptest::prelude::*;
 
 use super::learning_tests::planned;

@@ -1,13 +1,13 @@
 //! The setups that are tried for a load: how many layers stay, how large mini-batches are, and which mixture is cached.
 
-use super::super::Mix;
-use super::super::admission::Limits;
-use super::super::allocation::{Memory, Split, allocate, split, split_of};
-use super::super::blocks::{Capacity, Shares};
-use super::super::cost::{CostError, Costs};
 use super::Machine;
 use super::hardware::Sampled;
 use super::setup::{Arena, Load, Mode, Setup, SetupError};
+use kaskade_policy::hybrid_cache::Mix;
+use kaskade_policy::hybrid_cache::admission::Limits;
+use kaskade_policy::hybrid_cache::allocation::{Memory, Split, allocate, split, split_of};
+use kaskade_policy::hybrid_cache::blocks::{Capacity, Shares};
+use kaskade_policy::hybrid_cache::cost::{CostError, Costs};
 
 /// Tokens that one step prefills, at most: as many as keep a large device busy while a layer's weights come.
 const PREFILL_TOKENS: usize = 16_384;

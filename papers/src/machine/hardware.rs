@@ -5,8 +5,8 @@
 
 use serde::Serialize;
 
-use super::super::cost::{CostError, Costs, Sample, fit};
 use super::shape::Shape;
+use kaskade_policy::hybrid_cache::cost::{CostError, Costs, Sample, fit};
 
 /// A device, its link and its host.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -3,14 +3,14 @@
 use serde::Serialize;
 use thiserror::Error;
 
-use super::super::Mix;
-use super::super::admission::{Refused, Scheduler};
-use super::super::blocks::{Block, BlockSpace, Kind, Place};
-use super::super::minibatch::{Demand, in_order, pack};
 use super::Machine;
 use super::hardware::Forward;
 use super::pass::{Course, LayerWork, Traffic, Weights, walk};
 use super::setup::{Load, Mode, Setup};
+use kaskade_policy::hybrid_cache::Mix;
+use kaskade_policy::hybrid_cache::admission::{Refused, Scheduler};
+use kaskade_policy::hybrid_cache::blocks::{Block, BlockSpace, Kind, Place};
+use kaskade_policy::hybrid_cache::minibatch::{Demand, in_order, pack};
 
 /// How a load went.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]

@@ -6,13 +6,13 @@
 use serde::Serialize;
 use thiserror::Error;
 
-use super::super::Mix;
-use super::super::admission::Limits;
-use super::super::allocation::{Memory, Split};
-use super::super::blocks::Capacity;
-use super::super::cost::{CostError, Costs};
 use super::Machine;
 use super::shape::BadShape;
+use kaskade_policy::hybrid_cache::Mix;
+use kaskade_policy::hybrid_cache::admission::Limits;
+use kaskade_policy::hybrid_cache::allocation::{Memory, Split};
+use kaskade_policy::hybrid_cache::blocks::Capacity;
+use kaskade_policy::hybrid_cache::cost::{CostError, Costs};
 
 /// Requests that come together, all alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::hybrid_cache::stated::{opts, rtx_4090};
+use crate::stated::decoders::{opts, rtx_4090};
 
 /// A small decoder, so that a run takes no time.
 fn small() -> Shape {
@@ -105,8 +105,8 @@ fn an_act_block_is_half_a_kv_block_on_the_link() {
             shape: &shape,
         };
         let mut setup = machine.setup(&load, mode).unwrap();
-        setup.capacity.device = crate::hybrid_cache::Mix::default();
-        setup.capacity.host = crate::hybrid_cache::Mix {
+        setup.capacity.device = kaskade_policy::hybrid_cache::Mix::default();
+        setup.capacity.host = kaskade_policy::hybrid_cache::Mix {
             act: 1_000,
             kv: 1_000,
         };

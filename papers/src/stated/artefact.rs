@@ -9,8 +9,8 @@ use std::str::FromStr;
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
-use crate::invalid::Invalid;
+use kaskade_policy::invalid::Invalid;
+use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
 
 /// The texts of the files, and which of their measurements to use.
 #[derive(Debug, Clone, Copy)]
@@ -342,5 +342,59 @@ impl<'a> Cells<'a> {
             let (found, column) = (found.to_owned(), name.to_owned());
             at(self.file, self.line, ArtefactFault::NotANumber { found, column })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRAPH: &str = r#"{"appName": "t", "latencySLOInMSec": 250, "root": {"task": "find", "model_variants": ["s", "m"],
+     "children": [{"task": "car", "model_variants": ["b0", "b7"], "children": [{"task": "sink", "model_variants": ["sink"], "children": []}]}]}}"#;
+    const BRANCHING: &str = ",model,mult_factor,car\n0,s,2.0,0.5\n1,m,4.0,0.25\n";
+    const RUNTIMES: &str = ",Model,Accel,batchsize,avg,50th_pct\n0,s,gpu,1,9,10\n1,s,gpu,2,9,15\n2,m,gpu,1,9,20\n3,m,cpu,2,9,1\n4,b0,gpu,1,9,5\n";
+
+    fn artefact(branching: &str, runtimes: &str) -> Result<Artefact, ArtefactError> {
+        let accuracies = BTreeMap::from([
+            ("find".to_owned(), "s,90\nm,80".to_owned()),
+            ("car".to_owned(), "b0,91.5\nb7,100".to_owned()),
+        ]);
+        let files = ArtefactFiles {
+            graph: GRAPH,
+            branching,
+            accuracies: &accuracies,
+            runtimes,
+            accelerator: "gpu",
+            batches: &[1, 2, 4],
+            hop_us: 0,
+        };
+        files.read()
+    }
+
+    #[test]
+    fn the_published_files_are_read_and_their_oddities_told() {
+        let Artefact { pipeline, notes } = artefact(BRANCHING, RUNTIMES).unwrap();
+        assert_eq!((pipeline.slo_us, pipeline.tasks.len()), (250_000, 2));
+        let find = &pipeline.tasks[0];
+        assert_eq!(
+            (find.variants[0].latency.len(), find.variants[1].latency.len()),
+            (2, 1)
+        );
+        assert!((find.variants[1].multiplicity("car") - 1.0).abs() < 1e-12);
+        assert_eq!(pipeline.tasks[1].variants.len(), 1, "one was not measured");
+        assert!(notes.iter().any(|note| note.contains("`b7`")));
+        assert!(notes.iter().any(|note| note.contains("look swapped")));
+    }
+
+    #[test]
+    fn a_bad_file_is_named_with_its_line() {
+        let error = artefact(BRANCHING, &RUNTIMES.replace("9,15", "9,fast")).unwrap_err();
+        assert_eq!((error.file.as_str(), error.line), ("simulator_runtimes.csv", 3));
+        let error = artefact(&BRANCHING.replace("mult_factor", "factor"), RUNTIMES).unwrap_err();
+        assert_eq!((error.file.as_str(), error.line), ("branching.csv", 1));
+        let error = artefact(",model,mult_factor,car\n0,s,2.0,0.5\n", RUNTIMES).unwrap_err();
+        assert_eq!(error.fault, ArtefactFault::Missing("m".into()));
+        let error = artefact(&BRANCHING.replace("0.25", "NaN"), RUNTIMES).unwrap_err();
+        assert!(matches!(error.fault, ArtefactFault::NotANumber { .. }));
     }
 }

@@ -3,8 +3,8 @@
 //! Dimensions are those of the published OPT checkpoints; the machine is the paper's, by its data sheets and by what is reached of
 //! them. Whoever prints a result that rests on them prints [`assumptions`] beside it.
 
-use super::machine::{Hardware, Shape};
-pub use crate::gears::stated::Assumption;
+use crate::machine::{Hardware, Shape};
+pub use crate::stated::Assumption;
 
 /// An OPT of so many layers and such a hidden state; heads have their own keys and values, weights and cache are 16-bit floats.
 fn opt(name: &str, layers: usize, width: usize) -> Shape {

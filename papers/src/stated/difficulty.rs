@@ -8,7 +8,7 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::profile::Validation;
+use kaskade_policy::profile::Validation;
 
 /// How hard samples are, and how much of that is common.
 #[derive(Debug, Clone, Copy)]

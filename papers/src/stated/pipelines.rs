@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
+use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
 
 const BATCHES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
@@ -123,5 +123,28 @@ fn variant((name, accuracy, base_us, request_us): &Stated) -> TaskVariant {
         latency: BATCHES.map(sample).to_vec(),
         multiplicative_factor: 1.0,
         branch_ratios: BTreeMap::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kaskade_policy::pipeline::Tree;
+
+    use super::*;
+
+    #[test]
+    fn the_stated_pipeline_is_sound() {
+        let pipeline = stated();
+        pipeline.validate().unwrap();
+        assert_eq!(Tree::of(&pipeline).unwrap().sinks, vec![1, 2]);
+    }
+
+    #[test]
+    fn the_social_pipeline_is_a_sound_chain() {
+        let pipeline = stated_social();
+        pipeline.validate().unwrap();
+        assert_eq!(Tree::of(&pipeline).unwrap().sinks, vec![1]);
+        let captions = pipeline.tasks[0].variants[4].multiplicity("caption");
+        assert!((captions - 1.0).abs() < 1e-12);
     }
 }

@@ -8,9 +8,9 @@
 
 use serde::Serialize;
 
-use crate::confidence::{Calibration, Estimator};
-use crate::difficulty::Difficulty;
-use crate::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
+use crate::stated::difficulty::Difficulty;
+use kaskade_policy::confidence::{Calibration, Estimator};
+use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
 
 /// A workload whose figures are stated, not measured.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -28,9 +28,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::invalid::Invalid;
 use crate::lp::{LpError, Solver};
-use crate::pipeline::{Pipeline, Tree};
+use kaskade_policy::invalid::Invalid;
+use kaskade_policy::pipeline::{Pipeline, Tree};
 
 pub use emit::{EmitError, PlanFor, Slot};
 use per_task::PerTask;

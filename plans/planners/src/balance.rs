@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use crate::allocate::Instances;
-use crate::pipeline::{Pipeline, Tree};
+use kaskade_policy::pipeline::{Pipeline, Tree};
 
 /// Capacity below this share of the whole is not left over but rounding.
 const NOTHING_LEFT: f64 = 1e-6;

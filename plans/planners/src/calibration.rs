@@ -8,9 +8,11 @@
 //! left to tell apart. A penalty `b - 1 - ln b`, worth about one sample and convex too, keeps the temperature off that end;
 //! on a set with mistakes it is too small to be seen.
 
-use super::score::{Scores, check, check_distribution, check_tokens, log_probability, logit, mismatch};
-use super::{Calibration, ConfidenceError, Estimator};
-use crate::profile::BeforeAfter;
+use kaskade_policy::confidence::score::{
+    Scores, check, check_distribution, check_tokens, log_probability, logit, mismatch,
+};
+use kaskade_policy::confidence::{Calibration, ConfidenceError, Estimator};
+use kaskade_policy::profile::BeforeAfter;
 
 /// One validation sample: what the model said, and the truth.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -354,5 +356,5 @@ fn at(sample: usize, cause: ConfidenceError) -> ConfidenceError {
 }
 
 #[cfg(test)]
-#[path = "calibrate_tests.rs"]
+#[path = "calibration_tests.rs"]
 mod tests;

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::invalid::Invalid;
-use crate::plan::{
-    Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
-    Sharing, Stage, Target, Wiring,
-};
-use crate::profile::Profile;
 use crate::skips::{Dropped, Pruned, Skips, Split, Tried, add_skips, prune, trim};
 use crate::thresholds::{
     CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, Guard, Outcome, Point, Search, Yardstick,
     accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
 };
+use kaskade_policy::invalid::Invalid;
+use kaskade_policy::plan::{
+    Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
+    Sharing, Stage, Target, Wiring,
+};
+use kaskade_policy::profile::Profile;
 
 /// What a cascade is planned for.
 #[derive(Debug, Clone, PartialEq)]

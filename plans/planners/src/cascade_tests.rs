@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::confidence::{Calibration, Estimator};
-use crate::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Validation, VariantProfile};
 use crate::thresholds::synthetic;
+use kaskade_policy::confidence::{Calibration, Estimator};
+use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Validation, VariantProfile};
 
 fn profile(skills: &[f64], energies: &[f64], samples: usize, seed: u64) -> Profile {
     let family = synthetic::family(skills, energies, 3.0, samples, seed);
@@ -103,7 +103,7 @@ fn each_objective_does_what_it_says() {
 
 #[test]
 fn skips_under_given_thresholds_cost_no_more_accuracy_than_they_may() {
-    let profile = crate::placement::stated::gpt_of_eight().profile();
+    let profile = kaskade_papers::stated::families::gpt_of_eight().profile();
     let given = |skips: bool, skip_loss: f64| {
         let options = CascadeOptions {
             objective: Objective::Thresholds(vec![0.942, 0.854, 0.753, 0.523, 0.627, 0.393, 0.278]),
@@ -204,8 +204,8 @@ proptest! {
                 let variant = profile.variants.iter().find(|variant| variant.name == stage.variant).unwrap();
                 energy += variant.costs[0].energy_j.unwrap();
                 let confidence = variant.validation.confidences[sample];
-                let way = crate::routing::route(&stage.exit, Some(confidence)).unwrap();
-                let crate::routing::Route::Forward(edge) = way else {
+                let way = kaskade_policy::routing::route(&stage.exit, Some(confidence)).unwrap();
+                let kaskade_policy::routing::Route::Forward(edge) = way else {
                     right += usize::from(variant.validation.correct[sample]);
                     break;
                 };

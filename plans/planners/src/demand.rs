@@ -2,7 +2,6 @@
 //! long batches run where they run.
 
 mod factors;
-mod periods;
 mod run_times;
 
 use std::collections::VecDeque;
@@ -11,8 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use factors::{FactorBook, FactorOptions};
-pub use periods::Periods;
-pub use run_times::{Ran, RunTimeBook, RunTimeOptions};
+pub use run_times::{RunTimeBook, RunTimeOptions};
 
 /// How the demand is estimated and when it is planned for.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -13,7 +13,6 @@
 //! | [`evaluate`](Evaluate) | the simulator as the planner sees it |
 //! | `bench` | what was simulated, and is not simulated again |
 //! | `assemble` | from decisions to a plan |
-//! | [`stated`] | profiles shaped like the paper's workloads |
 //! | [`peers`], [`cocktail`] | DynBa, MS+, Cocktail+ and the ablations |
 //! | [`exhaustive`], [`random`](mod@random) | all plans of a small space, and some: what the planner is judged by |
 //! | [`fault`](Fault) | what goes wrong, where, and what would help |
@@ -40,7 +39,6 @@ pub mod random;
 mod rearrange;
 mod search;
 mod served;
-pub mod stated;
 mod workload;
 
 pub use evaluate::{Evaluate, Outcome, Simulated};

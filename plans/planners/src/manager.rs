@@ -14,12 +14,11 @@ use thiserror::Error;
 use crate::allocate::{
     AllocateError, AllocateOptions, Allocation, AllocationPolicy, Allocator, EmitError, PlanFor, Slot,
 };
-use crate::demand::{
-    DemandEstimator, DemandOptions, FactorBook, FactorOptions, Ran, RunTimeBook, RunTimeOptions,
-};
-use crate::pipeline::{Pipeline, Tree};
-use crate::plan::{Dropping, Plan};
-use crate::simulator::{Controller, Look};
+use crate::demand::{DemandEstimator, DemandOptions, FactorBook, FactorOptions, RunTimeBook, RunTimeOptions};
+use kaskade_policy::demand::Ran;
+use kaskade_policy::pipeline::{Pipeline, Tree};
+use kaskade_policy::plan::{Dropping, Plan};
+use kaskade_simulator::{Controller, Look};
 
 /// What a manager is told at its start.
 #[derive(Debug, Clone)]

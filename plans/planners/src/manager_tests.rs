@@ -1,8 +1,8 @@
 use super::*;
 use crate::allocate::Scaling;
-use crate::pipeline::stated;
-use crate::simulator::{SimConfig, Simulator};
-use crate::trace::{Spacing, Trace};
+use kaskade_papers::stated::pipelines::stated;
+use kaskade_simulator::trace::{Spacing, Trace};
+use kaskade_simulator::{SimConfig, Simulator};
 
 const SECOND: u64 = 1_000_000;
 
@@ -181,7 +181,7 @@ fn a_managed_pipeline_serves_a_day_that_its_first_plan_could_not() {
         report.refused_plans
     );
     assert!(report.plans > 1 && manager.fault().is_none());
-    let violations = |of: &crate::simulator::Report| of.branches.slo_violation_ratio().unwrap();
+    let violations = |of: &kaskade_simulator::Report| of.branches.slo_violation_ratio().unwrap();
     assert!(
         violations(&report) * 3.0 < violations(&alone),
         "{} {}",

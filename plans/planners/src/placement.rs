@@ -30,7 +30,6 @@
 //! | `solve` | a placement of one combination: exact where it is small |
 //! | [`judge`] | the integer program alone, to judge the search by |
 //! | `emit` | from numbers to a plan |
-//! | [`stated`] | profiles shaped like the paper's three families |
 //! | [`options`](PlacementOptions), [`fault`](PlacementError) | what is planned for, and what may be wrong with it |
 
 mod anneal;
@@ -54,7 +53,6 @@ mod program;
 mod search;
 mod shapes;
 mod solve;
-pub mod stated;
 
 pub use curves::{Curves, Fitted};
 pub use fault::{Figure, PlacementError};

@@ -3,16 +3,13 @@
 //! | module | holds |
 //! |---|---|
 //! | [`score`](self) | [`Scores`] to a confidence, once per reply |
-//! | [`calibrate`](self) | the temperature, fitted by negative log likelihood, and the calibration error |
 
-mod calibrate;
-mod score;
+pub mod score;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use calibrate::{Calibrated, Label, Labelled, TemperatureFit, calibrate, ece, fit_temperature};
 pub use score::Scores;
 
 /// How scores become a confidence.

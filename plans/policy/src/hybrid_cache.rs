@@ -14,17 +14,13 @@
 //! | [`learning`] | costs as steps correct them, and mixtures planned anew |
 //! | [`minibatch`] | packing requests into mini-batches |
 //! | [`admission`] | who is admitted, who runs, who makes room |
-//! | [`machine`] | the engine's schedule simulated on stated hardware |
-//! | [`stated`] | the paper's machine and models, every figure stated |
 
 pub mod admission;
 pub mod allocation;
 pub mod blocks;
 pub mod cost;
 pub mod learning;
-pub mod machine;
 pub mod minibatch;
-pub mod stated;
 
 pub use admission::{Limits, Refused, Scheduler, Step};
 pub use allocation::{Allocation, Memory, Split, allocate, split, split_at, split_by, split_of, split_sure};

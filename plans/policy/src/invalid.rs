@@ -265,7 +265,7 @@ pub enum FileError {
 
 /// The way to a value, as a list of frames on the stack: it becomes text only when something is wrong.
 #[derive(Clone, Copy)]
-pub(crate) enum Path<'a> {
+pub enum Path<'a> {
     Root,
     Field(&'a Path<'a>, &'static str),
     Index(&'a Path<'a>, usize),
@@ -273,26 +273,26 @@ pub(crate) enum Path<'a> {
 }
 
 impl<'a> Path<'a> {
-    pub(crate) fn field(&'a self, name: &'static str) -> Self {
+    pub fn field(&'a self, name: &'static str) -> Self {
         Self::Field(self, name)
     }
 
-    pub(crate) fn index(&'a self, index: usize) -> Self {
+    pub fn index(&'a self, index: usize) -> Self {
         Self::Index(self, index)
     }
 
-    pub(crate) fn key(&'a self, key: &'a str) -> Self {
+    pub fn key(&'a self, key: &'a str) -> Self {
         Self::Key(self, key)
     }
 
-    pub(crate) fn fail<T>(&self, problem: Problem) -> Result<T, Invalid> {
+    pub fn fail<T>(&self, problem: Problem) -> Result<T, Invalid> {
         Err(Invalid {
             path: self.to_string(),
             problem,
         })
     }
 
-    pub(crate) fn version(&self, found: u32, expected: u32) -> Result<(), Invalid> {
+    pub fn version(&self, found: u32, expected: u32) -> Result<(), Invalid> {
         if found == expected {
             Ok(())
         } else {
@@ -300,7 +300,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    pub(crate) fn not_empty<T>(&self, list: &[T]) -> Result<(), Invalid> {
+    pub fn not_empty<T>(&self, list: &[T]) -> Result<(), Invalid> {
         if list.is_empty() {
             self.fail(Problem::Empty)
         } else {
@@ -309,7 +309,7 @@ impl<'a> Path<'a> {
     }
 
     /// A name that is one token of a subject.
-    pub(crate) fn name(&self, name: &str) -> Result<(), Invalid> {
+    pub fn name(&self, name: &str) -> Result<(), Invalid> {
         let fits = (1..=LONGEST_NAME).contains(&name.len())
             && name
                 .bytes()
@@ -324,7 +324,7 @@ impl<'a> Path<'a> {
     }
 
     /// A name that none before it has.
-    pub(crate) fn new_name<'n>(&self, name: &'n str, seen: &mut BTreeSet<&'n str>) -> Result<(), Invalid> {
+    pub fn new_name<'n>(&self, name: &'n str, seen: &mut BTreeSet<&'n str>) -> Result<(), Invalid> {
         self.name(name)?;
         if seen.insert(name) {
             Ok(())
@@ -335,7 +335,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    pub(crate) fn within(&self, value: f64, holds: bool, range: &'static str) -> Result<(), Invalid> {
+    pub fn within(&self, value: f64, holds: bool, range: &'static str) -> Result<(), Invalid> {
         if holds && value.is_finite() {
             Ok(())
         } else {
@@ -343,15 +343,15 @@ impl<'a> Path<'a> {
         }
     }
 
-    pub(crate) fn unit_interval(&self, value: f64) -> Result<(), Invalid> {
+    pub fn unit_interval(&self, value: f64) -> Result<(), Invalid> {
         self.within(value, (0.0..=1.0).contains(&value), "in [0, 1]")
     }
 
-    pub(crate) fn positive(&self, value: f64) -> Result<(), Invalid> {
+    pub fn positive(&self, value: f64) -> Result<(), Invalid> {
         self.within(value, value > 0.0, "positive and finite")
     }
 
-    pub(crate) fn not_negative(&self, value: f64) -> Result<(), Invalid> {
+    pub fn not_negative(&self, value: f64) -> Result<(), Invalid> {
         self.within(value, value >= 0.0, "zero or positive, and finite")
     }
 }

@@ -4,10 +4,7 @@
 //! goes to one child of the task or another, in the variant's *branch ratios*. A [`Pipeline`] says all that a planner must know of
 //! this, is written in an app's TOML or in JSON, and is [checked](Pipeline::validate) before anything is planned with it.
 
-mod artefact;
 mod profile;
-mod stated;
-mod thinned;
 mod tree;
 mod validate;
 
@@ -18,9 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::invalid::FileError;
 
-pub use artefact::{Artefact, ArtefactError, ArtefactFault, ArtefactFiles};
-pub use stated::{stated, stated_social};
-pub(crate) use tree::Tree;
+pub use tree::Tree;
 
 /// A rooted tree of tasks, and what was profiled of their variants.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Instant;
 
-use kaskade_plans::confidence::{Calibration, Estimator};
-use kaskade_plans::plan::{
+use kaskade_policy::confidence::{Calibration, Estimator};
+use kaskade_policy::plan::{
     Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
     Sharing, Stage, Target, Wiring,
 };
-use kaskade_plans::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
-use kaskade_plans::simulator::{SimConfig, Simulator};
+use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
+use kaskade_simulator::{SimConfig, Simulator};
 
 const SAMPLES: usize = 10_000;
 

@@ -4,8 +4,8 @@ use super::engine::Engine;
 use super::events::{Event, FAR, NEVER, Task};
 use super::fleet::{Health, Running};
 use super::observer::{Loss, Observer, Run};
-use crate::batching::Step;
-use crate::plan::Sharing;
+use kaskade_policy::batching::Step;
+use kaskade_policy::plan::Sharing;
 
 impl<O: Observer> Engine<'_, O> {
     /// Asks a replica's queue what to do now, and does it: after every request that comes, as the batcher does.

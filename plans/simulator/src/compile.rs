@@ -4,9 +4,9 @@ use super::config::{SimConfig, SimError};
 use super::copies::Copies;
 use super::names::{Names, Stages};
 use super::world::World;
-use crate::plan::{Batching, Dropping, Edge, Exit, Gear, Plan, Sharing, Stage, Target};
-use crate::profile::{Profile, Validation};
-use crate::routing::{self, Route};
+use kaskade_policy::plan::{Batching, Dropping, Edge, Exit, Gear, Plan, Sharing, Stage, Target};
+use kaskade_policy::profile::{Profile, Validation};
+use kaskade_policy::routing::{self, Route};
 
 /// A plan and a profile as the engine reads them. Edges and stages are numbered over all gears; variants, replicas and tasks
 /// over all plans of the run, by [`World`].
@@ -121,7 +121,7 @@ impl CompiledEdge {
     }
 
     /// The stage at which a replica of this variant handles what comes along the edge
-    /// ([`Wiring::stage_for`](crate::plan::Wiring::stage_for)).
+    /// ([`Wiring::stage_for`](kaskade_policy::plan::Wiring::stage_for)).
     #[inline]
     pub(super) fn stage_for(&self, variant: u32) -> u16 {
         let mut siblings = self.siblings.iter();

@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::copies::Copies;
-use crate::admission::AdmissionConfig;
-use crate::energy::EnergyModel;
-use crate::invalid::Invalid;
-use crate::ledger::LedgerConfig;
-use crate::liveness::{BEAT_PERIOD_US, MISSED_BEATS};
-use crate::plan::Sharing;
-use crate::routing::RoutingError;
-use crate::shifting::ShiftConfig;
+use kaskade_policy::admission::AdmissionConfig;
+use kaskade_policy::energy::EnergyModel;
+use kaskade_policy::invalid::Invalid;
+use kaskade_policy::ledger::LedgerConfig;
+use kaskade_policy::liveness::{BEAT_PERIOD_US, MISSED_BEATS};
+use kaskade_policy::plan::Sharing;
+use kaskade_policy::routing::RoutingError;
+use kaskade_policy::shifting::ShiftConfig;
 
 /// What a simulation is told beside the plan and the profile. Times in microseconds.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +34,7 @@ pub struct SimConfig {
     /// Time that each request has; absent: as long as it takes.
     pub budget_us: Option<u64>,
     /// Objective: an answer that takes longer is late and counts as a violation. Other than a budget it takes nothing out of a
-    /// queue; [`Dropping::LastTask`](crate::plan::Dropping::LastTask) goes by the earlier of the two. Absent: none is late.
+    /// queue; [`Dropping::LastTask`](kaskade_policy::plan::Dropping::LastTask) goes by the earlier of the two. Absent: none is late.
     pub slo_us: Option<u64>,
     /// Requests that may wait in each replica's queue.
     pub queue_capacity: usize,
@@ -49,7 +49,7 @@ pub struct SimConfig {
     /// Ids of the replicas that do not run at the start.
     pub initially_down: Vec<String>,
     /// Whether batches that run on a shared device at once slow each other down. If so, each wants the share of the device that was
-    /// measured of it ([`BatchCost::utilisation`](crate::profile::BatchCost::utilisation), all of it where nothing was); when together
+    /// measured of it ([`BatchCost::utilisation`](kaskade_policy::profile::BatchCost::utilisation), all of it where nothing was); when together
     /// they want more than there is, all of them advance as many times slower (HybridServe §V-B). If not, a shared device runs
     /// everything at full speed. Devices that are taken in turns do not know it.
     pub contention: bool,
@@ -64,7 +64,7 @@ pub struct SimConfig {
     /// Where the number of copies was measured, not only its mean; elsewhere a mean of 1.3 makes one or two.
     pub copies: Vec<MeasuredCopies>,
     /// End-to-end accuracy of the ways through a pipeline, from the root to a sink, task and variant each, in [0, 1], as
-    /// profiled. A way that is not in it is worth the product of its stages' [`Profiled`](crate::plan::Profiled) accuracies.
+    /// profiled. A way that is not in it is worth the product of its stages' [`Profiled`](kaskade_policy::plan::Profiled) accuracies.
     pub path_accuracies: BTreeMap<Vec<(String, String)>, f64>,
 }
 

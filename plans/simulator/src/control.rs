@@ -9,10 +9,10 @@ use super::fleet::Health;
 use super::observer::{Loss, Observer, Tick};
 use super::report::{SHIFTS_KEPT, Shift};
 use super::world::KnownReplica;
-use crate::ledger::AfterLoss;
-use crate::plan::{Batching, Plan, Sharing};
-use crate::run_time::RunTimeEstimate;
-use crate::shifting::Shifter;
+use kaskade_policy::ledger::AfterLoss;
+use kaskade_policy::plan::{Batching, Plan, Sharing};
+use kaskade_policy::run_time::RunTimeEstimate;
+use kaskade_policy::shifting::Shifter;
 
 /// A [`ReplicaEvent`](super::ReplicaEvent) by number.
 #[derive(Debug, Clone, Copy)]

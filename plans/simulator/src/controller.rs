@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::demand::Ran;
-use crate::plan::Plan;
+use kaskade_policy::demand::Ran;
+use kaskade_policy::plan::Plan;
 
 /// Plans again while the service runs, as an allocator and its load balancer do (Loki §4.2, §5.1).
 ///

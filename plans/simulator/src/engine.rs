@@ -19,8 +19,8 @@ use super::observer::{Loss, Observer};
 use super::replan::Replanning;
 use super::report::Report;
 use super::world::World;
-use crate::admission::Admission;
-use crate::routing::{self, Destination};
+use kaskade_policy::admission::Admission;
+use kaskade_policy::routing::{self, Destination};
 
 /// One simulation.
 pub(super) struct Engine<'a, O> {

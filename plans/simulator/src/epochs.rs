@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::compile::Compiled;
 use super::fleet::{Fleet, Health};
-use crate::routing::{Destination, Living};
+use kaskade_policy::routing::{Destination, Living};
 
 /// An edge of a plan, and where it leads at present.
 #[derive(Debug)]

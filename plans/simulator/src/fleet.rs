@@ -4,10 +4,10 @@ use super::config::SimConfig;
 use super::contention::Sharers;
 use super::events::{NEVER, Task};
 use super::world::{KnownReplica, World};
-use crate::batching::BatchQueue;
-use crate::plan::{Batching, Sharing};
-use crate::run_time::RunTimeEstimate;
-use crate::turns::Turns;
+use kaskade_policy::batching::BatchQueue;
+use kaskade_policy::plan::{Batching, Sharing};
+use kaskade_policy::run_time::RunTimeEstimate;
+use kaskade_policy::turns::Turns;
 
 /// How a replica is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use super::compile::{Compiled, CompiledExit, Outcome};
 use super::engine::Engine;
 use super::events::{NEVER, ON_ARRIVAL, Task};
 use super::observer::{Loss, Observer};
-use crate::plan::Dropping;
-use crate::rerouting::{self, Backup, Decision, Forwarding};
+use kaskade_policy::plan::Dropping;
+use kaskade_policy::rerouting::{self, Backup, Decision, Forwarding};
 
 /// Where a copy has just been.
 struct Ended {

@@ -5,22 +5,22 @@
 //! sample `n mod samples`, and takes the way that this sample's recorded confidence takes.
 //!
 //! What is taken for true:
-//! - A batch takes what the profile measured for its size ([`crate::fit::batch_latency_s`]); a partition takes its part of
-//!   that. Replicas that share a device [concurrently](crate::plan::Sharing::Concurrent) do not slow each other down, unless
+//! - A batch takes what the profile measured for its size ([`kaskade_policy::fit::batch_latency_s`]); a partition takes its part of
+//!   that. Replicas that share a device [concurrently](kaskade_policy::plan::Sharing::Concurrent) do not slow each other down, unless
 //!   [`SimConfig::contention`] says so.
 //! - A request joins a queue one hop after it was sent on, and its replica is chosen there and then. All hops between stages
 //!   take equally long.
 //! - An edge without shares leads to any living replica of the stage's variant with equal chance, as the broker's queue group
-//!   does. That the actors prefer a near replica ([`crate::routing::prefer_local`]) is not simulated: who is near is not
+//!   does. That the actors prefer a near replica ([`kaskade_policy::routing::prefer_local`]) is not simulated: who is near is not
 //!   part of a plan.
 //! - A replica that fails takes its queue and its batch with it. Until the failure is noticed, the broker refuses what the
-//!   shares send there; what was lost is sent again afterwards, from the entry, as [`crate::ledger`] allows.
+//!   shares send there; what was lost is sent again afterwards, from the entry, as [`kaskade_policy::ledger`] allows.
 //! - Every request of the trace needs its place only while it is in flight.
 //!
 //! A pipeline is a gear whose stages name tasks (Loki). What holds for it beyond that:
 //! - A result makes a whole number of requests for each child, whose mean is the plan's multiplicity or whose distribution was
 //!   measured ([`SimConfig::copies`]); children are drawn independently of each other.
-//! - The replica of the next task is chosen when a result is sent on, as [`crate::rerouting`] needs it; everywhere else when
+//! - The replica of the next task is chosen when a result is sent on, as [`kaskade_policy::rerouting`] needs it; everywhere else when
 //!   the hop ends.
 //! - Branches end one by one, as [`Report::branches`] counts them. A request is answered if all of its branches are;
 //!   otherwise it has the outcome of the branch that was lost first, and it ends with the last one.
@@ -52,6 +52,7 @@ mod replan;
 mod report;
 mod run_times;
 mod timeline;
+pub mod trace;
 mod world;
 
 pub use config::{Change, Loading, MeasuredCopies, Power, ReplicaEvent, SimConfig, SimError, Spare};
@@ -72,9 +73,9 @@ use engine::Engine;
 use replan::Replanning;
 use world::World;
 
-use crate::plan::Plan;
-use crate::profile::Profile;
-use crate::shifting::Shifter;
+use kaskade_policy::plan::Plan;
+use kaskade_policy::profile::Profile;
+use kaskade_policy::shifting::Shifter;
 
 /// A plan, a profile and a configuration, compiled: names are numbers, and the way of every validation sample is known.
 #[derive(Debug, Clone)]

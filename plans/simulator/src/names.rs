@@ -6,9 +6,9 @@ use super::compile::Ballot;
 use super::config::{SimConfig, SimError};
 use super::copies::Copies;
 use super::world::{self, World};
-use crate::plan::{Child, Edge, Exit, Gear, Plan, Stage, Target};
-use crate::profile::{Profile, Validation};
-use crate::vote::{self, Vote};
+use kaskade_policy::plan::{Child, Edge, Exit, Gear, Plan, Stage, Target};
+use kaskade_policy::profile::{Profile, Validation};
+use kaskade_policy::vote::{self, Vote};
 
 /// Names of a plan by number.
 pub(super) struct Names<'a> {

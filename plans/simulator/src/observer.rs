@@ -78,7 +78,7 @@ pub struct Answered {
 pub enum Loss {
     /// Its time was over, or would have been before its answer.
     Expired,
-    /// It was dropped early ([`crate::rerouting`]).
+    /// It was dropped early ([`kaskade_policy::rerouting`]).
     Dropped,
     /// There was no room for it.
     Refused,

@@ -11,9 +11,9 @@ use super::events::Event;
 use super::fleet::Health;
 use super::observer::Observer;
 use super::report::{PLANS_KEPT, PlanChange};
-use crate::demand::Ran;
-use crate::plan::Plan;
-use crate::profile::Profile;
+use kaskade_policy::demand::Ran;
+use kaskade_policy::plan::Plan;
+use kaskade_policy::profile::Profile;
 
 /// The controller, and what it waits for.
 pub(super) struct Replanning<'a> {

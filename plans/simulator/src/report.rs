@@ -8,7 +8,7 @@ use super::fleet::Fleet;
 use super::histogram::LatencyHistogram;
 use super::observer::Loss;
 use super::world::World;
-use crate::energy;
+use kaskade_policy::energy;
 
 /// What a simulation found. Every request that came is answered, expired, dropped, refused or failed, and none twice.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -23,7 +23,7 @@ pub struct Report {
     pub right: u64,
     /// Requests that were, or would have been, answered too late.
     pub expired: u64,
-    /// Requests dropped early ([`crate::rerouting`]).
+    /// Requests dropped early ([`kaskade_policy::rerouting`]).
     pub dropped: u64,
     /// Requests for which there was no room: in a queue, in the book of accepted ones, or by early shedding.
     pub refused: u64,

@@ -1,8 +1,8 @@
 //! How long the batches of a replica run, by size.
 
 use super::config::SimError;
-use crate::fit;
-use crate::profile::{BatchCost, VariantProfile};
+use kaskade_policy::fit;
+use kaskade_policy::profile::{BatchCost, VariantProfile};
 
 /// Batch sizes whose times are reckoned beforehand; larger ones are rare and reckoned when they come.
 const PREPARED: u32 = 4096;

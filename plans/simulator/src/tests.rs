@@ -1,13 +1,13 @@
 //! Small services whose every microsecond can be worked out by hand.
 
 use super::*;
-use crate::confidence::{Calibration, Estimator};
-use crate::plan::{
+use kaskade_policy::confidence::{Calibration, Estimator};
+use kaskade_policy::plan::{
     Band, Batching, Child, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica,
     Sharing, Stage, Target, Wiring,
 };
-use crate::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Validation, VariantProfile};
-use crate::shifting::ShiftConfig;
+use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Validation, VariantProfile};
+use kaskade_policy::shifting::ShiftConfig;
 
 mod failures;
 mod pipelines;
@@ -403,13 +403,13 @@ fn partitions_take_their_part_of_the_time() {
     ];
     stages[1].name = "second".into();
     for (index, stage) in (0..).zip(&mut stages) {
-        stage.partition = Some(crate::plan::Partition { index, of: 2 });
+        stage.partition = Some(kaskade_policy::plan::Partition { index, of: 2 });
     }
     let mut gear = gear(0.0, None, stages);
     gear.wiring.entry.shares.insert("m-0".into(), 1.0);
     let mut plan = plan(&["m-0@a", "m-1@b"], Sharing::Exclusive, vec![gear]);
     for (index, replica) in (0..).zip(&mut plan.placement) {
-        replica.partition = Some(crate::plan::Partition { index, of: 2 });
+        replica.partition = Some(kaskade_policy::plan::Partition { index, of: 2 });
     }
     let profile = profile(vec![variant("m", 900, 100, &[(1, 0.9, true)])]);
     let (_, seen) = simulate(&plan, &profile, &SimConfig::default(), [0]);
@@ -490,7 +490,7 @@ fn joules_are_stated_measured_or_unknown() {
     };
     assert_eq!(joules(None), None);
     // One batch of 110 microseconds; two devices idle for as long.
-    let model = crate::energy::EnergyModel {
+    let model = kaskade_policy::energy::EnergyModel {
         idle_watts: 10.0,
         active_watts_per_core: 100.0,
     };
@@ -528,7 +528,9 @@ fn what_does_not_fit_is_refused_by_name() {
     assert!(refusal(&|_, _, config| config.queue_capacity = 0).starts_with("queue_capacity"));
     assert!(refusal(&|_, _, config| config.initially_down = vec!["x".into()]).contains("`x`"));
     assert!(
-        refusal(&|_, _, config| config.admission = Some(crate::admission::AdmissionConfig::default()))
-            .starts_with("admission")
+        refusal(
+            &|_, _, config| config.admission = Some(kaskade_policy::admission::AdmissionConfig::default())
+        )
+        .starts_with("admission")
     );
 }

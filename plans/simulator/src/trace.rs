@@ -8,8 +8,7 @@ mod generate;
 mod parse;
 mod statistics;
 
-pub(crate) use arrivals::normal;
-pub use arrivals::{Arrivals, Spacing};
+pub use arrivals::{Arrivals, Spacing, normal};
 pub use generate::{Diurnal, Spike, TwitterLike, Zipf};
 pub use parse::TraceError;
 pub use statistics::TraceStatistics;

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use super::config::{Power, SimConfig, SimError};
 use super::run_times::RunTimes;
-use crate::plan::{Batching, Partition, Plan, Replica};
-use crate::profile::{Profile, VariantProfile};
+use kaskade_policy::plan::{Batching, Partition, Plan, Replica};
+use kaskade_policy::profile::{Profile, VariantProfile};
 
 /// What the plans of a run have in common.
 #[derive(Debug, Clone, Default)]

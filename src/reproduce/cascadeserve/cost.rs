@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use kaskade::plans::gears::peers::Peer;
-use kaskade::plans::plan::Slo;
+use kaskade::planners::gears::peers::Peer;
+use kaskade::policy::plan::Slo;
 
 use super::field::{Contestant, Field, Reached};
 use super::work::Work;

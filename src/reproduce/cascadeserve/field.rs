@@ -1,15 +1,15 @@
 //! Contestants on one workload: each plans for a fleet and an objective, and is simulated on the same arrivals.
 
-use kaskade::plans::gears::cocktail::{Autoscale, Ensemble, ensembles, plan_cocktail};
-use kaskade::plans::gears::peers::{Peer, plan_peer};
-use kaskade::plans::gears::{
+use kaskade::planners::gears::cocktail::{Autoscale, Ensemble, ensembles, plan_cocktail};
+use kaskade::planners::gears::peers::{Peer, plan_peer};
+use kaskade::planners::gears::{
     CascadeSearch, DeviceSpec, GearError, GearOptions, GearPlan, Prior, Simulated, plan_gears,
 };
-use kaskade::plans::plan::{Plan, Slo};
-use kaskade::plans::profile::Profile;
-use kaskade::plans::shifting::ShiftConfig;
-use kaskade::plans::simulator::{Observer, Report, SimConfig, Simulator};
-use kaskade::plans::trace::{Spacing, Trace};
+use kaskade::policy::plan::{Plan, Slo};
+use kaskade::policy::profile::Profile;
+use kaskade::policy::shifting::ShiftConfig;
+use kaskade::simulator::{Observer, Report, SimConfig, Simulator};
+use kaskade::simulator::trace::{Spacing, Trace};
 
 /// Time of a message between stages, and between the client and the service there and back, microseconds: what was
 /// measured of this project's own bus.

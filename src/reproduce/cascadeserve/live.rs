@@ -13,13 +13,13 @@ use anyhow::{Context as _, ensure};
 use kaskade::App;
 use kaskade::actors::bus::BusConfig;
 use kaskade::models::{CoreShare, Inputs, device};
-use kaskade::plans::gears::peers::{Peer, plan_peer};
-use kaskade::plans::gears::{GearOptions, GearPlan, Simulated, plan_gears};
-use kaskade::plans::plan::{Plan, Slo};
-use kaskade::plans::profile::Profile;
-use kaskade::plans::shifting::ShiftConfig;
-use kaskade::plans::simulator::{SimConfig, Simulator};
-use kaskade::plans::trace::{Spacing, Spike, Trace, Zipf};
+use kaskade::planners::gears::peers::{Peer, plan_peer};
+use kaskade::planners::gears::{GearOptions, GearPlan, Simulated, plan_gears};
+use kaskade::policy::plan::{Plan, Slo};
+use kaskade::policy::profile::Profile;
+use kaskade::policy::shifting::ShiftConfig;
+use kaskade::simulator::{SimConfig, Simulator};
+use kaskade::simulator::trace::{Spacing, Spike, Trace, Zipf};
 
 use self::noted::Noted;
 use self::served::{Hops, capacity};
@@ -369,11 +369,11 @@ fn traces(peak_qps: f64, seed: u64) -> anyhow::Result<[(&'static str, Trace); 3]
 /// Latencies of the simulated requests that the live run counts too.
 #[derive(Default)]
 struct AfterWarmUp {
-    latencies: kaskade::plans::simulator::LatencyHistogram,
+    latencies: kaskade::simulator::LatencyHistogram,
 }
 
-impl kaskade::plans::simulator::Observer for AfterWarmUp {
-    fn answered(&mut self, answered: &kaskade::plans::simulator::Answered) {
+impl kaskade::simulator::Observer for AfterWarmUp {
+    fn answered(&mut self, answered: &kaskade::simulator::Answered) {
         let sent_us = answered.at_us.saturating_sub(answered.latency_us);
         if u128::from(sent_us) >= WARM_UP.as_micros() {
             self.latencies.record(answered.latency_us);

@@ -20,10 +20,10 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use kaskade::models::CoreShare;
-use kaskade::plans::gears::stated::{self, StatedWorkload};
-use kaskade::plans::plan::Slo;
-use kaskade::plans::profile::Profile;
-use kaskade::plans::trace::{Trace, TwitterLike};
+use kaskade_papers::stated::workloads::{self as stated, StatedWorkload};
+use kaskade::policy::plan::Slo;
+use kaskade::policy::profile::Profile;
+use kaskade::simulator::trace::{Trace, TwitterLike};
 
 use self::cost::Goals;
 use self::field::{ENTRY_HOP_US, Field, HOP_US};

@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use kaskade::plans::gears::exhaustive::{Landscape, constrained};
-use kaskade::plans::gears::peers::Peer;
-use kaskade::plans::gears::random::random;
-use kaskade::plans::gears::{GearOptions, Prior, Simulated, plan_gears};
-use kaskade::plans::plan::Slo;
+use kaskade::planners::gears::exhaustive::{Landscape, constrained};
+use kaskade::planners::gears::peers::Peer;
+use kaskade::planners::gears::random::random;
+use kaskade::planners::gears::{GearOptions, Prior, Simulated, plan_gears};
+use kaskade::policy::plan::Slo;
 
 use super::field::{Contestant, Field};
 use crate::report::bars::Bars;

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use kaskade::plans::gears::cocktail::{Autoscale, ensembles, plan_cocktail};
-use kaskade::plans::gears::peers::Peer;
-use kaskade::plans::plan::{Plan, Slo};
-use kaskade::plans::simulator::{Bucket, SimConfig, Timeline};
-use kaskade::plans::trace::Trace;
+use kaskade::planners::gears::cocktail::{Autoscale, ensembles, plan_cocktail};
+use kaskade::planners::gears::peers::Peer;
+use kaskade::policy::plan::{Plan, Slo};
+use kaskade::simulator::{Bucket, SimConfig, Timeline};
+use kaskade::simulator::trace::Trace;
 
 use super::field::{Contestant, Field};
 use crate::report::panels::{Panel, Panels, Series, Shape};

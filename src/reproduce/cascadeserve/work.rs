@@ -3,9 +3,9 @@
 //! Whoever mixes cascades over time reaches any accuracy between theirs, at the mix of their work; so does whoever mixes single
 //! variants. How far apart the two lie at an accuracy bounds what planning can make of it.
 
-use kaskade::plans::fit::batch_latency_s;
-use kaskade::plans::gears::Cascade;
-use kaskade::plans::profile::{Profile, VariantProfile};
+use kaskade::policy::fit::batch_latency_s;
+use kaskade::planners::gears::Cascade;
+use kaskade::policy::profile::{Profile, VariantProfile};
 
 /// Largest batch of the planners.
 const MAX_BATCH: u32 = 64;

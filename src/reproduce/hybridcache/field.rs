@@ -1,7 +1,7 @@
 //! A load on the paper's machine, by every mode, and what is computed from such runs.
 
 use anyhow::Context as _;
-use kaskade::plans::hybrid_cache::machine::{Hardware, Load, Machine, Mode, Outcome, Setup, Shape};
+use kaskade_papers::machine::{Hardware, Load, Machine, Mode, Outcome, Setup, Shape};
 
 /// Tokens of a block: vLLM's, which the paper extends.
 pub(super) const BLOCK_TOKENS: usize = 16;

@@ -18,8 +18,8 @@ mod traffic;
 
 use std::path::PathBuf;
 
-use kaskade::plans::hybrid_cache::machine::Load;
-use kaskade::plans::hybrid_cache::stated;
+use kaskade_papers::machine::Load;
+use kaskade_papers::stated::decoders as stated;
 
 use self::field::BLOCK_TOKENS;
 use super::Reproduction;

@@ -1,7 +1,7 @@
 //! What the paper sets out from (§3, Figures 3, 4 and 6): batches that do not pay, and token recomputation that does not either.
 
-use kaskade::plans::hybrid_cache::machine::{Forward, Hardware, Load, Mode, Shape};
-use kaskade::plans::hybrid_cache::stated;
+use kaskade_papers::machine::{Forward, Hardware, Load, Mode, Shape};
+use kaskade_papers::stated::decoders as stated;
 
 use super::field::{self, BLOCK_TOKENS, geometric};
 use super::policy;

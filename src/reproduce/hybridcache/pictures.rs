@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use kaskade::plans::hybrid_cache::machine::Mode;
-use kaskade::plans::hybrid_cache::stated;
+use kaskade_papers::machine::Mode;
+use kaskade_papers::stated::decoders as stated;
 
 use super::field::{self, Run};
 use super::motivation::Motivation;

@@ -1,7 +1,8 @@
 //! The policy: its lines, the ratios of Algorithm 1 and the ablation (§4.3, §5.5, Figures 11 and 15).
 
-use kaskade::plans::hybrid_cache::machine::{Hardware, Load, Machine, Mode, Sampled, Shape};
-use kaskade::plans::hybrid_cache::{allocate, stated};
+use kaskade_papers::machine::{Hardware, Load, Machine, Mode, Sampled, Shape};
+use kaskade::policy::hybrid_cache::allocate;
+use kaskade_papers::stated::decoders as stated;
 
 use super::field::{self, BLOCK_TOKENS, Run, geometric};
 use crate::reproduce::{Claim, Reproduction};

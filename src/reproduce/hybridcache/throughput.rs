@@ -1,7 +1,7 @@
 //! Throughput by prompt length against the baselines (§5.2, Figure 12).
 
-use kaskade::plans::hybrid_cache::machine::{Hardware, Load, Mode};
-use kaskade::plans::hybrid_cache::stated;
+use kaskade_papers::machine::{Hardware, Load, Mode};
+use kaskade_papers::stated::decoders as stated;
 
 use super::field::{self, Run, geometric, largest, ratios};
 use super::policy;

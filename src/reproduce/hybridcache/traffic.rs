@@ -1,7 +1,7 @@
 //! What the link carries and how busy the device is (§5.3, §5.4, Figures 13 and 14), on OPT-30B.
 
-use kaskade::plans::hybrid_cache::machine::{Hardware, Load, Mode};
-use kaskade::plans::hybrid_cache::stated;
+use kaskade_papers::machine::{Hardware, Load, Mode};
+use kaskade_papers::stated::decoders as stated;
 
 use super::field::{self, Run, geometric, largest};
 use crate::reproduce::{Claim, Reproduction};

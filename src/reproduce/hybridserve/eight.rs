@@ -1,8 +1,8 @@
 //! A cascade of eight models with and without skip connections (§IV-C): hops, latency and energy.
 
-use kaskade::plans::cascade::{CascadeOptions, Objective, plan_cascade};
-use kaskade::plans::plan::Plan;
-use kaskade::plans::simulator::Report;
+use kaskade::planners::cascade::{CascadeOptions, Objective, plan_cascade};
+use kaskade::policy::plan::Plan;
+use kaskade::simulator::Report;
 
 use super::field::{Deployed, Field, Mode, hops, joules};
 use crate::report::units;

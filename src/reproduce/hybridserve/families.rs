@@ -1,6 +1,6 @@
 //! The paper's claims on its three families (§VI-A to §VI-C): who answers what, how accurate, how fast, at how many joules.
 
-use kaskade::plans::placement::stated::StatedModel;
+use kaskade_papers::stated::families::StatedModel;
 
 use super::field::{Mode, SERVERS, joules, network_s};
 use super::paper::Paper;

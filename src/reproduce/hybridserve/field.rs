@@ -1,18 +1,18 @@
 //! A family on the paper's servers: a cascade is constructed, placed and simulated.
 
 use anyhow::Context as _;
-use kaskade::plans::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
-use kaskade::plans::energy::EnergyModel;
-use kaskade::plans::gears::DeviceSpec;
-use kaskade::plans::placement::stated::StatedFamily;
-use kaskade::plans::placement::{
+use kaskade::planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
+use kaskade::policy::energy::EnergyModel;
+use kaskade::planners::gears::DeviceSpec;
+use kaskade_papers::stated::families::StatedFamily;
+use kaskade::planners::placement::{
     Channel, Channels, Fleet, Goal, Placed, PlacementOptions, Route, plan_placement,
 };
-use kaskade::plans::plan::Plan;
-use kaskade::plans::profile::Profile;
-use kaskade::plans::simulator::{Power, Report, SimConfig, Simulator, Spare};
-use kaskade::plans::thresholds::Guard;
-use kaskade::plans::trace::{Spacing, Trace};
+use kaskade::policy::plan::Plan;
+use kaskade::policy::profile::Profile;
+use kaskade::simulator::{Power, Report, SimConfig, Simulator, Spare};
+use kaskade::planners::thresholds::Guard;
+use kaskade::simulator::trace::{Spacing, Trace};
 
 use super::took::Took;
 

@@ -12,10 +12,10 @@ use anyhow::{Context as _, ensure};
 use kaskade::App;
 use kaskade::actors::bus::BusConfig;
 use kaskade::models::device;
-use kaskade::plans::cascade::{CascadeOptions, Objective};
-use kaskade::plans::plan::{Band, Edge, Exit, Plan, Target};
-use kaskade::plans::profile::{Profile, VariantProfile};
-use kaskade::plans::thresholds::Guard;
+use kaskade::planners::cascade::{CascadeOptions, Objective};
+use kaskade::policy::plan::{Band, Edge, Exit, Plan, Target};
+use kaskade::policy::profile::{Profile, VariantProfile};
+use kaskade::planners::thresholds::Guard;
 
 use crate::data::Samples;
 use crate::family::Family;
@@ -364,7 +364,7 @@ fn jumping(chain: &Plan, profile: &Profile) -> anyhow::Result<Plan> {
 
 #[cfg(test)]
 mod tests {
-    use kaskade::plans::placement::stated::vit;
+    use kaskade_papers::stated::families::vit;
 
     use super::*;
 

@@ -1,11 +1,11 @@
 //! Families of any number of models, to see how planning grows.
 
-use kaskade::plans::cascade::{CascadeOptions, Objective, plan_cascade};
-use kaskade::plans::gears::DeviceSpec;
-use kaskade::plans::placement::stated::{StatedFamily, StatedModel, gpt};
-use kaskade::plans::placement::{Goal, PlacementError, PlacementOptions, plan_placement};
-use kaskade::plans::plan::Plan;
-use kaskade::plans::profile::Profile;
+use kaskade::planners::cascade::{CascadeOptions, Objective, plan_cascade};
+use kaskade::planners::gears::DeviceSpec;
+use kaskade_papers::stated::families::{StatedFamily, StatedModel, gpt};
+use kaskade::planners::placement::{Goal, PlacementError, PlacementOptions, plan_placement};
+use kaskade::policy::plan::Plan;
+use kaskade::policy::profile::Profile;
 
 /// A family between 20 million and 20 billion weights, and a cascade that asks all of its models.
 #[derive(Debug, Clone)]

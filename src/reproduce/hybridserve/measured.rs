@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use kaskade::App;
-use kaskade::plans::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
-use kaskade::plans::profile::Profile;
-use kaskade::plans::thresholds::CostBasis;
+use kaskade::planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
+use kaskade::policy::profile::Profile;
+use kaskade::planners::thresholds::CostBasis;
 
 use crate::planning;
 use crate::report::{self, graph, units};

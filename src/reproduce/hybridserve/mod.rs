@@ -28,7 +28,7 @@ mod took;
 use std::path::PathBuf;
 
 use kaskade::config::scalar::Span;
-use kaskade::plans::placement::stated::{StatedFamily, gpt, gpt_of_eight, t5, vit};
+use kaskade_papers::stated::families::{StatedFamily, gpt, gpt_of_eight, t5, vit};
 
 use self::field::{Field, SERVERS};
 use self::paper::Paper;

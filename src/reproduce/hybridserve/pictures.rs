@@ -72,7 +72,7 @@ pub(super) fn draw(
         let ap = served.mode(Mode::Ap)?;
         let batch = served
             .field
-            .cascade_options(kaskade::plans::cascade::Objective::Ap)
+            .cascade_options(kaskade::planners::cascade::Objective::Ap)
             .batch;
         let curve = planning::graph(&served.field.profile, &ap.constructed.planned, batch);
         write(&format!("energy-{family}"), graph::svg(&curve)?)?;

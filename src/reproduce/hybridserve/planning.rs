@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use kaskade::plans::lp::Solver;
-use kaskade::plans::placement::{
+use kaskade::planners::lp::Solver;
+use kaskade::planners::placement::{
     Goal, Placed, PlacementError, PlacementOptions, Proof, judge, plan_placement,
 };
-use kaskade::plans::plan::Plan;
+use kaskade::policy::plan::Plan;
 
 use super::field::{Field, Mode};
 use super::made_up::{self, MadeUp};

@@ -2,9 +2,9 @@
 
 use std::hint::black_box;
 
-use kaskade::plans::confidence::{Calibration, Estimator, Scores};
-use kaskade::plans::plan::{Band, Edge, Exit, Target};
-use kaskade::plans::routing;
+use kaskade::policy::confidence::{Calibration, Estimator, Scores};
+use kaskade::policy::plan::{Band, Edge, Exit, Target};
+use kaskade::policy::routing;
 
 use crate::report::panels::{Panel, Panels, Series, Shape};
 use crate::report::progress::timed;

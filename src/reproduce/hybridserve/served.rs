@@ -1,7 +1,7 @@
 //! What a family reaches on the servers, in each of its modes.
 
 use anyhow::Context as _;
-use kaskade::plans::simulator::Report;
+use kaskade::simulator::Report;
 
 use super::field::{Constructed, Deployed, Field, Mode, joules};
 use crate::reproduce::abreast::abreast;

@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
-use kaskade::plans::allocate::{AllocateOptions, Allocator, Scaling};
-use kaskade::plans::balance::Balancer;
-use kaskade::plans::lp::Solver;
-use kaskade::plans::pipeline::Pipeline;
+use kaskade::planners::allocate::{AllocateOptions, Allocator, Scaling};
+use kaskade::planners::balance::Balancer;
+use kaskade::planners::lp::Solver;
+use kaskade::policy::pipeline::Pipeline;
+use kaskade_papers::stated::thinned::thinned;
 
 use super::Args;
 use super::capacity::Phases;
@@ -46,7 +47,7 @@ fn instance(pipeline: &Pipeline) -> (Pipeline, Solver, String) {
         let what = "F1 and F2 are solved to the end by HiGHS, on the whole pipeline".to_owned();
         return (pipeline.clone(), Solver::Highs, what);
     }
-    let small = pipeline.thinned(3, &[1, 4, 16]);
+    let small = thinned(pipeline, 3, &[1, 4, 16]);
     let what = "F1 and F2 are solved to the end by the embedded solver, on the pipeline with three variants per task and batches of 1, 4 and 16; \
                 built with the feature `highs`, on the whole of it"
         .to_owned();

@@ -1,9 +1,9 @@
 //! How much a cluster serves, at which accuracy (Loki Figure 1, §6.2).
 
 use anyhow::Context as _;
-use kaskade::plans::allocate::{AllocateOptions, Allocation, AllocationPolicy, Allocator, Scaling};
-use kaskade::plans::pipeline::{Pipeline, Task, TaskVariant};
-use kaskade::plans::trace::Trace;
+use kaskade::planners::allocate::{AllocateOptions, Allocation, AllocationPolicy, Allocator, Scaling};
+use kaskade::policy::pipeline::{Pipeline, Task, TaskVariant};
+use kaskade::simulator::trace::Trace;
 
 use super::Args;
 use super::field::{Contestant, Field};
@@ -134,7 +134,7 @@ fn chain(pipeline: &Pipeline) -> anyhow::Result<Pipeline> {
     }
     Ok(Pipeline {
         tasks: vec![first, second],
-        path_accuracy: kaskade::plans::pipeline::PathAccuracy::Product,
+        path_accuracy: kaskade::policy::pipeline::PathAccuracy::Product,
         ..pipeline.clone()
     })
 }

@@ -1,6 +1,6 @@
 //! Loki, `InferLine` and Proteus over a day (Loki §6.2, Figures 5 and 6).
 
-use kaskade::plans::simulator::Bucket;
+use kaskade::simulator::Bucket;
 
 use super::Args;
 use super::field::{Contestant, Field, Run};

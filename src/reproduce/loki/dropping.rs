@@ -1,6 +1,6 @@
 //! Ways of dropping early (Loki §6.3, Figure 7), by how much room the plans leave.
 
-use kaskade::plans::plan::Dropping;
+use kaskade::policy::plan::Dropping;
 
 use super::Args;
 use super::field::{Contestant, Field, HEADROOM, Run};

@@ -1,14 +1,14 @@
 //! A pipeline and a load: everybody manages the same one on the same workers and is simulated on the same arrivals.
 
 use anyhow::ensure;
-use kaskade::plans::allocate::{AllocateOptions, AllocationPolicy, Scaling, Slot};
-use kaskade::plans::demand::{DemandOptions, FactorOptions, RunTimeOptions};
-use kaskade::plans::manager::{Manager, ManagerOptions};
-use kaskade::plans::pipeline::Pipeline;
-use kaskade::plans::plan::{Dropping, Plan};
-use kaskade::plans::profile::Profile;
-use kaskade::plans::simulator::{Bucket, Controller, Loading, Look, Report, SimConfig, Simulator, Timeline};
-use kaskade::plans::trace::{Spacing, Trace};
+use kaskade::planners::allocate::{AllocateOptions, AllocationPolicy, Scaling, Slot};
+use kaskade::planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
+use kaskade::planners::manager::{Manager, ManagerOptions};
+use kaskade::policy::pipeline::Pipeline;
+use kaskade::policy::plan::{Dropping, Plan};
+use kaskade::policy::profile::Profile;
+use kaskade::simulator::{Bucket, Controller, Loading, Look, Report, SimConfig, Simulator, Timeline};
+use kaskade::simulator::trace::{Spacing, Trace};
 
 /// How often the demand is looked at, microseconds.
 pub(super) const LOOK_US: u64 = 200_000;

@@ -10,11 +10,11 @@ use kaskade::App;
 use kaskade::actors::bus::BusConfig;
 use kaskade::actors::wire::InferReply;
 use kaskade::config::pipeline::{AllocatorRule, Late, PipelineRule};
-use kaskade::plans::allocate::{AllocateOptions, Allocator, Scaling};
-use kaskade::plans::manager::Manager;
-use kaskade::plans::plan::Plan;
-use kaskade::plans::simulator::{Answered, Controller, Look, Lost, Observer, SimConfig, Simulator, Sink};
-use kaskade::plans::trace::{Spacing, Trace};
+use kaskade::planners::allocate::{AllocateOptions, Allocator, Scaling};
+use kaskade::planners::manager::Manager;
+use kaskade::policy::plan::Plan;
+use kaskade::simulator::{Answered, Controller, Look, Lost, Observer, SimConfig, Simulator, Sink};
+use kaskade::simulator::trace::{Spacing, Trace};
 
 use crate::family::Family;
 use crate::load::arrivals::{self, Arrivals};

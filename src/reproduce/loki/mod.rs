@@ -21,8 +21,9 @@ mod pictures;
 
 use std::path::PathBuf;
 
-use kaskade::plans::pipeline::{Pipeline, stated_social};
-use kaskade::plans::trace::{Diurnal, Trace};
+use kaskade::policy::pipeline::Pipeline;
+use kaskade_papers::stated::pipelines::stated_social;
+use kaskade::simulator::trace::{Diurnal, Trace};
 
 use self::capacity::Phases;
 use self::field::{Field, HEADROOM, LOADING_US, LOOK_US};

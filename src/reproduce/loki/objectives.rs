@@ -1,7 +1,7 @@
 //! Tighter and looser objectives (Loki §6.4, Figure 8).
 
-use kaskade::plans::allocate::AllocateError;
-use kaskade::plans::pipeline::Pipeline;
+use kaskade::planners::allocate::AllocateError;
+use kaskade::policy::pipeline::Pipeline;
 
 use super::Args;
 use super::field::{Contestant, Field, Run};
@@ -167,7 +167,7 @@ fn least(swept: &[Swept], pipeline: &Pipeline, highest: f64) -> Claim {
         .collect();
     let served = |swept: &&Swept| swept.run.as_ref().is_some_and(|run| run.violations() <= 0.5);
     let met = !below.iter().any(served);
-    let quickest = |task: &kaskade::plans::pipeline::Task| {
+    let quickest = |task: &kaskade::policy::pipeline::Task| {
         let runs = task.variants.iter().filter_map(|variant| variant.latency_us(1));
         runs.fold(f64::INFINITY, f64::min)
     };

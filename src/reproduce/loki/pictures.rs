@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kaskade::plans::simulator::Bucket;
+use kaskade::simulator::Bucket;
 
 use super::day::{Day, missed};
 use super::field::Run;

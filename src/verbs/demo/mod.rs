@@ -20,9 +20,9 @@ use anyhow::Context as _;
 use kaskade::App;
 use kaskade::config::data::DataSet;
 use kaskade::models::Signature;
-use kaskade::plans::fit;
-use kaskade::plans::plan::Plan;
-use kaskade::plans::profile::Profile;
+use kaskade::policy::fit;
+use kaskade::policy::plan::Plan;
+use kaskade::policy::profile::Profile;
 use serde::Serialize;
 
 use crate::appplan;

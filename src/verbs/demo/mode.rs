@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use kaskade::App;
 use kaskade::actors::bus::BusConfig;
-use kaskade::plans::plan::Plan;
+use kaskade::policy::plan::Plan;
 use serde::Serialize;
 
 use crate::data::Samples;

@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
 use kaskade::config::scalar::Span;
-use kaskade::plans::plan::{Plan, Slo};
-use kaskade::plans::profile::Profile;
-use kaskade::plans::shifting::ShiftConfig;
-use kaskade::plans::simulator::{Bucket, Power, Report, SimConfig, Simulator, Timeline};
-use kaskade::plans::trace::Trace;
+use kaskade::policy::plan::{Plan, Slo};
+use kaskade::policy::profile::Profile;
+use kaskade::policy::shifting::ShiftConfig;
+use kaskade::simulator::{Bucket, Power, Report, SimConfig, Simulator, Timeline};
+use kaskade::simulator::trace::Trace;
 use serde::Serialize;
 
 use crate::load::arrivals::Spacing;

@@ -1,7 +1,7 @@
 //! A simulation for people.
 
-use kaskade::plans::plan::Plan;
-use kaskade::plans::simulator::{BranchReport, Report, VariantReport};
+use kaskade::policy::plan::Plan;
+use kaskade::simulator::{BranchReport, Report, VariantReport};
 
 use crate::report::table::{Align, table};
 use crate::report::units;

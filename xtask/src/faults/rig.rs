@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use kaskade::actors::bus::{Bus, BusConfig};
-use kaskade::plans::plan::Plan;
+use kaskade::policy::plan::Plan;
 use kaskade_testkit::{NatsOptions, NatsServer};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;

@@ -10,9 +10,9 @@ use thiserror::Error;
 
 use super::{Allocation, AllocationPolicy, Instances, Scaling};
 use crate::balance::{Balanced, Balancer, Table};
-use crate::invalid::Invalid;
-use crate::pipeline::Pipeline;
-use crate::plan::{
+use kaskade_policy::invalid::Invalid;
+use kaskade_policy::pipeline::Pipeline;
+use kaskade_policy::plan::{
     Batching, Child, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Profiled,
     Replica, Sharing, Slo, Stage, Wiring,
 };

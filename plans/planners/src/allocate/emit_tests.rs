@@ -1,6 +1,6 @@
 use super::super::{AllocateOptions, Allocator};
 use super::*;
-use crate::pipeline::stated;
+use kaskade_papers::stated::pipelines::stated;
 
 fn slots(count: usize) -> Vec<Slot> {
     let slot = |place| Slot {

@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::pipeline::{ArtefactFiles, stated};
+use kaskade_papers::stated::artefact::ArtefactFiles;
+use kaskade_papers::stated::pipelines::stated;
+use kaskade_papers::stated::thinned::thinned;
 
 /// The folder of the published measurements, where it is there.
 fn folder() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/loki");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/loki");
     folder.is_dir().then_some(folder)
 }
 
@@ -93,7 +95,7 @@ fn agree(exact: &Allocator, quick: &Allocator, demand: f64, workers: u32) {
 
 #[test]
 fn on_a_pipeline_of_the_published_shape_the_flow_is_the_papers_program() {
-    let small = real().thinned(3, &[1, 4, 16]);
+    let small = thinned(&real(), 3, &[1, 4, 16]);
     let allocator = by(&small, Solver::Embedded);
     let most = allocator.allocate(1e9, 20).unwrap().served_qps;
     for share in [0.4, 0.6, 0.8] {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Paths whose batches do not fit the objective are no columns, so the paper's `y`, `I` and their products are gone. A configuration is
-//! a variant in batches of one size; where a variant may have one size only, as in the paper and in a [`Plan`](crate::plan::Plan), a
+//! a variant in batches of one size; where a variant may have one size only, as in the paper and in a [`Plan`](kaskade_policy::plan::Plan), a
 //! binary per configuration says which (`single`).
 
 use std::collections::{BTreeMap, BTreeSet};

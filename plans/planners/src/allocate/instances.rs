@@ -7,7 +7,7 @@ use super::round::whole;
 use super::scale::Scaled;
 use super::ways::Ways;
 use super::{Allocation, Allocator, Instances, PathShare, Scaling};
-use crate::pipeline::Task;
+use kaskade_policy::pipeline::Task;
 
 /// Whole workers by configuration; whatever is used at all has one.
 pub(super) fn needs(ways: &Ways, flows: &[Flow], demand: f64) -> BTreeMap<usize, f64> {

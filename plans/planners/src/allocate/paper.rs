@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use super::ways::{Config, Ways};
 use crate::lp::{Limits, LpError, Program, Relation, Solver, Variable};
-use crate::pipeline::{Pipeline, Tree};
+use kaskade_policy::pipeline::{Pipeline, Tree};
 
 /// A variant: its task's place and its own.
 type Place = (usize, usize);

@@ -5,7 +5,7 @@ use super::scale::{Scaled, Scaler};
 use super::ways::Ways;
 use super::{AllocateError, Allocation, Allocator, Instances, Planned, Scaling};
 use crate::balance::Balancer;
-use crate::pipeline::{PathAccuracy, Pipeline, Task, Tree};
+use kaskade_policy::pipeline::{PathAccuracy, Pipeline, Task, Tree};
 
 /// A pipeline as so many apps of one task.
 #[derive(Debug, Clone)]

@@ -3,7 +3,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::pipeline::{BatchLatency, PathAccuracy, ProfiledPath, Task, TaskVariant, stated};
+use kaskade_papers::stated::pipelines::stated;
+use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, ProfiledPath, Task, TaskVariant};
 
 fn allocator(policy: AllocationPolicy) -> Allocator {
     let options = AllocateOptions {

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::AllocateError;
-use crate::pipeline::{Pipeline, Tree};
+use kaskade_policy::pipeline::{Pipeline, Tree};
 
 /// More ways than this are refused: three tasks of ten variants in seven batch sizes have a third of a million.
 const MOST: usize = 3_000_000;

@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::pipeline::{BatchLatency, Pipeline, TaskVariant};
+use kaskade_policy::demand::Ran;
+use kaskade_policy::pipeline::{BatchLatency, Pipeline, TaskVariant};
 
 /// A batch that took longer than so many times what is planned with says nothing of the model: a process was stopped, or a host swapped. A
 /// model that did become so much slower is believed step by step.
@@ -38,25 +39,6 @@ impl Default for RunTimeOptions {
             memory: 0.5,
             change: 0.25,
         }
-    }
-}
-
-/// What a variant ran, over all its replicas.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Ran {
-    /// Batches.
-    pub batches: u64,
-    /// Requests in them.
-    pub requests: u64,
-    /// Time that they took, microseconds.
-    pub busy_us: u64,
-}
-
-impl std::ops::AddAssign for Ran {
-    fn add_assign(&mut self, other: Self) {
-        self.batches += other.batches;
-        self.requests += other.requests;
-        self.busy_us += other.busy_us;
     }
 }
 
@@ -198,7 +180,7 @@ fn latency_us(variant: &TaskVariant, batch: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::stated;
+    use kaskade_papers::stated::pipelines::stated;
 
     const VARIANT: &str = "detect-x";
 

@@ -6,11 +6,11 @@ use super::balance::{Balance, Group};
 use super::models::{ModelSet, Models};
 use super::options::DeviceSpec;
 use super::search::Cascade;
-use crate::plan::{
+use kaskade_policy::plan::{
     Band, Batching, Dropping, Edge, Exit, Gear, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Slo,
     Stage, Target, Wiring,
 };
-use crate::profile::Profile;
+use kaskade_policy::profile::Profile;
 
 /// What a plan is assembled from.
 #[derive(Debug, Clone, Copy)]

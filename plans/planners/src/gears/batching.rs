@@ -11,7 +11,7 @@
 use super::bench::{Bench, Spread};
 use super::evaluate::{Evaluate, Outcome};
 use super::fault::{FaultKind, GearError};
-use crate::plan::{LoadRange, Slo};
+use kaskade_policy::plan::{LoadRange, Slo};
 
 /// The first `min_queue` that holds, and how it fares at the upper end of the range.
 #[derive(Debug, Clone, Copy, PartialEq)]

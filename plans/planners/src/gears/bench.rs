@@ -13,7 +13,7 @@ use super::fault::GearError;
 use super::models::ModelSet;
 use super::options::GearOptions;
 use super::search::Cascade;
-use crate::plan::{Batching, Gear, LoadRange, Slo};
+use kaskade_policy::plan::{Batching, Gear, LoadRange, Slo};
 
 /// All that an outcome depends on: the cascade, the devices as it sees them, the batching and the load.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -151,7 +151,7 @@ impl<'a, E: Evaluate> Bench<'a, E> {
     }
 
     /// The wiring of a cascade whose first model waits for `min_queue`.
-    pub(super) fn wiring(&self, spread: &Spread<'_>, min_queue: u32) -> crate::plan::Wiring {
+    pub(super) fn wiring(&self, spread: &Spread<'_>, min_queue: u32) -> kaskade_policy::plan::Wiring {
         let batching = |place: usize| {
             let model = spread.cascade.variants.get(place).copied().unwrap_or(0);
             let max_batch = self.parts.models.max_batch(model);
@@ -181,8 +181,8 @@ mod tests {
     use super::*;
     use crate::gears::models::Models;
     use crate::gears::options::DeviceSpec;
-    use crate::gears::stated::bert;
-    use crate::plan::Plan;
+    use kaskade_papers::stated::workloads::bert;
+    use kaskade_policy::plan::Plan;
 
     /// Notes what it is asked.
     #[derive(Default)]

@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use super::fault::GearError;
 use super::models::{ModelSet, Models};
 use super::options::GearOptions;
-use crate::plan::{
+use crate::thresholds::FamilyError;
+use kaskade_policy::plan::{
     Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing,
     Slo, Stage, Wiring,
 };
-use crate::profile::Profile;
-use crate::simulator::{Change, ReplicaEvent};
-use crate::thresholds::FamilyError;
-use crate::vote::{Vote, majority};
+use kaskade_policy::profile::Profile;
+use kaskade_policy::vote::{Vote, majority};
+use kaskade_simulator::{Change, ReplicaEvent};
 
 /// Variants that vote.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -116,7 +116,7 @@ fn accuracy(profile: &Profile, variants: &[usize]) -> f64 {
         .filter_map(|variant| profile.variants.get(*variant))
         .collect();
     let right = (0..profile.samples).filter(|sample| {
-        let vote = |member: &&crate::profile::VariantProfile| {
+        let vote = |member: &&kaskade_policy::profile::VariantProfile| {
             Some(Vote {
                 prediction: *member.validation.predictions.get(*sample)?,
                 confidence: *member.validation.confidences.get(*sample)?,

@@ -1,8 +1,8 @@
 use super::*;
 use crate::gears::options::DeviceSpec;
-use crate::gears::stated::{StatedWorkload, bert};
-use crate::plan::Slo;
-use crate::simulator::{SimConfig, Simulator};
+use kaskade_papers::stated::workloads::{StatedWorkload, bert};
+use kaskade_policy::plan::Slo;
+use kaskade_simulator::{SimConfig, Simulator};
 
 fn profile() -> Profile {
     StatedWorkload {

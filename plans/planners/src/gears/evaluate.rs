@@ -7,10 +7,10 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::fit::batch_latency_s;
-use crate::plan::{Plan, Slo};
-use crate::profile::Profile;
-use crate::simulator::{Answered, LatencyHistogram, Observer, Report, SimConfig, Simulator};
+use kaskade_policy::fit::batch_latency_s;
+use kaskade_policy::plan::{Plan, Slo};
+use kaskade_policy::profile::Profile;
+use kaskade_simulator::{Answered, LatencyHistogram, Observer, Report, SimConfig, Simulator};
 
 use super::options::GearOptions;
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::gears::options::DeviceSpec;
-use crate::gears::stated::llama;
-use crate::plan::{
+use kaskade_papers::stated::workloads::llama;
+use kaskade_policy::plan::{
     Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica, Sharing, Stage,
     Wiring,
 };

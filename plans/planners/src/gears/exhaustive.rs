@@ -16,9 +16,9 @@ use super::options::{BatchLimits, CascadeSearch, DeviceSpec, GearOptions};
 use super::planner::ranges;
 use super::search::{Cascade, Space};
 use super::served;
-use crate::plan::Slo;
-use crate::profile::Profile;
 use crate::thresholds::FamilyError;
+use kaskade_policy::plan::Slo;
+use kaskade_policy::profile::Profile;
 
 /// Most assignments that are compared.
 const MOST: f64 = 2e8;

@@ -4,10 +4,10 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::options::OptionError;
-use crate::invalid::Invalid;
 use crate::lp::LpError;
-use crate::plan::LoadRange;
 use crate::thresholds::FamilyError;
+use kaskade_policy::invalid::Invalid;
+use kaskade_policy::plan::LoadRange;
 
 /// Why a submodule found nothing for a range of load. Every fault names the range and the model that is short.
 #[derive(Debug, Clone, PartialEq, Serialize)]

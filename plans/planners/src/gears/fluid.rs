@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 
 use super::evaluate::{Evaluate, Outcome};
-use crate::fit::batch_latency_s;
-use crate::plan::{Edge, Plan, Wiring};
-use crate::profile::Profile;
-use crate::routing::{Route, route};
+use kaskade_policy::fit::batch_latency_s;
+use kaskade_policy::plan::{Edge, Plan, Wiring};
+use kaskade_policy::profile::Profile;
+use kaskade_policy::routing::{Route, route};
 
 pub(super) struct Fluid<'a> {
     pub(super) profile: &'a Profile,

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::gears::stated::{bert, llama};
+use kaskade_papers::stated::workloads::{bert, llama};
 
 const GB: u64 = 1_000_000_000;
 

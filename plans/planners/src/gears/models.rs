@@ -1,9 +1,9 @@
 //! The family as the gear planner reads it: how long, how large, by index.
 
 use super::options::GearOptions;
-use crate::fit::batch_latency_s;
-use crate::plan::Slo;
-use crate::profile::{Profile, VariantProfile};
+use kaskade_policy::fit::batch_latency_s;
+use kaskade_policy::plan::Slo;
+use kaskade_policy::profile::{Profile, VariantProfile};
 
 /// Bytes of a weight that was never measured in memory: a 32-bit float.
 const BYTES_PER_PARAMETER: u64 = 4;
@@ -139,7 +139,7 @@ impl Models {
 
 /// The most that a batch of at most `max_batch` takes; where memory was not measured, the weights alone.
 fn memory(variant: &VariantProfile, max_batch: u32) -> u64 {
-    let within = |cost: &&crate::profile::BatchCost| cost.batch <= max_batch;
+    let within = |cost: &&kaskade_policy::profile::BatchCost| cost.batch <= max_batch;
     let measured = variant.costs.iter().filter(within);
     measured
         .filter_map(|cost| cost.memory_bytes)

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::models::ModelSet;
-use crate::plan::{Gear, Slo};
-use crate::profile::Profile;
+use kaskade_policy::plan::{Gear, Slo};
+use kaskade_policy::profile::Profile;
 
 /// Longest cascade: the load balancer looks at every set of a cascade's models.
 pub const LONGEST_CASCADE: usize = 8;
@@ -315,7 +315,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::plan::{Edge, LoadRange, Wiring};
+    use kaskade_policy::plan::{Edge, LoadRange, Wiring};
 
     fn gears(ends: &[f64]) -> Vec<Gear> {
         let begins = std::iter::once(0.0).chain(ends.iter().copied());

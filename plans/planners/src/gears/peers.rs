@@ -1,6 +1,6 @@
 //! The systems that the paper measures against, as plans (CascadeServe §6.2, §6.6).
 //!
-//! Each is an ordinary [`Plan`](crate::plan::Plan), so the simulator and the live service run it by the same machinery as a gear
+//! Each is an ordinary [`Plan`](kaskade_policy::plan::Plan), so the simulator and the live service run it by the same machinery as a gear
 //! plan, and a difference between two figures is one between two policies. Cocktail+, which starts and stops replicas, is in
 //! [`super::cocktail`].
 
@@ -20,9 +20,9 @@ use super::planner::{Feasible, GearPlan, Planner, plan_gears_with};
 use super::rearrange::join;
 use super::search::Cascade;
 use super::workload::Workload;
-use crate::plan::{LoadRange, Slo};
-use crate::profile::Profile;
 use crate::thresholds::FamilyError;
+use kaskade_policy::plan::{LoadRange, Slo};
+use kaskade_policy::profile::Profile;
 
 /// A peer of the gear planner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

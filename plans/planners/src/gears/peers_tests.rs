@@ -1,7 +1,7 @@
 use super::*;
 use crate::gears::fluid::Fluid;
 use crate::gears::options::DeviceSpec;
-use crate::gears::stated::{StatedWorkload, bert, llama};
+use kaskade_papers::stated::workloads::{StatedWorkload, bert, llama};
 
 fn small(workload: StatedWorkload) -> Profile {
     StatedWorkload {

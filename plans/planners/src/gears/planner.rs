@@ -36,9 +36,9 @@ use super::models::Models;
 use super::options::GearOptions;
 use super::search::{Cascade, Space};
 use super::workload::Workload;
-use crate::plan::{LoadRange, Slo};
-use crate::profile::Profile;
 use crate::thresholds::FamilyError;
+use kaskade_policy::plan::{LoadRange, Slo};
+use kaskade_policy::profile::Profile;
 
 pub use finish::GearPlan;
 use scope::Scope;

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::gears::fluid::Fluid;
 use crate::gears::options::{Ablation, BatchLimits, CascadeSearch, DeviceSpec, OptionError, Prior};
-use crate::gears::stated::{StatedWorkload, bert, llama};
+use kaskade_papers::stated::workloads::{StatedWorkload, bert, llama};
 
 const MS: u64 = 1_000;
 
@@ -46,7 +46,7 @@ fn check(profile: &Profile, options: &GearOptions, found: &GearPlan) {
     plan.validate().unwrap();
     assert_eq!(
         (plan.sharing, plan.slo),
-        (crate::plan::Sharing::Exclusive, Some(options.slo))
+        (kaskade_policy::plan::Sharing::Exclusive, Some(options.slo))
     );
     assert!(plan.gears.first().unwrap().load.from_qps <= 0.0);
     assert_eq!(plan.gears.last().unwrap().load.to_qps, Some(options.qps_max));

@@ -21,7 +21,7 @@ use serde::Serialize;
 use super::balance::{Cuts, Demand, Group};
 use super::models::{ModelSet, Models};
 use super::options::CascadeSearch;
-use crate::profile::{Profile, VariantProfile};
+use kaskade_policy::profile::{Profile, VariantProfile};
 
 /// A cascade: which variants are asked, and below which confidence the next one is.
 #[derive(Debug, Clone, PartialEq, Serialize)]

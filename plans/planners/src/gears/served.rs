@@ -14,8 +14,8 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::shifting::{ShiftConfig, Shifter};
-use crate::trace::normal;
+use kaskade_policy::shifting::{ShiftConfig, Shifter};
+use kaskade_simulator::trace::normal;
 
 /// Stretches of even load that are drawn, about; every range that occurs at all has at least one.
 const STRETCHES: f64 = 1_000.0;

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::LoadRange;
+use kaskade_policy::plan::LoadRange;
 
 fn ladder(accuracies: &[f64]) -> Vec<Cascade> {
     let cascade = |(variant, accuracy): (usize, &f64)| Cascade {

@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use super::fault::{Figure, PlacementError};
 use super::options::{Channel, Channels, PlacementOptions, Route};
-use crate::fit::LinearFit;
-use crate::profile::{BatchCost, VariantProfile};
+use kaskade_policy::fit::LinearFit;
+use kaskade_policy::profile::{BatchCost, VariantProfile};
 
 /// A line and what it was fitted through.
 #[derive(Debug, Clone, PartialEq, Serialize)]

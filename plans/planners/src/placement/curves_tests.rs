@@ -1,7 +1,7 @@
 use super::super::options::{Assumed, Goal, TransferSample};
-use super::super::stated;
 use super::*;
 use crate::gears::DeviceSpec;
+use kaskade_papers::stated::families as stated;
 
 fn options() -> PlacementOptions {
     PlacementOptions::new(DeviceSpec::fleet(2, 16_000_000_000), Goal::Most)

@@ -8,11 +8,11 @@ use super::outcome::{DeviceLoad, Placed, PlacedModel};
 use super::problem::{Cluster, Problem};
 use super::search::Found;
 use super::shapes::{Models, Shape};
-use crate::plan::{
+use kaskade_policy::plan::{
     Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Partition, Plan, Replica, Sharing,
     Stage, Target, Wiring,
 };
-use crate::profile::Profile;
+use kaskade_policy::profile::Profile;
 
 /// The outcome of a search, with its plan.
 pub(super) fn placed(

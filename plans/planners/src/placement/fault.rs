@@ -4,7 +4,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::options::Route;
-use crate::invalid::Invalid;
+use kaskade_policy::invalid::Invalid;
 
 /// A figure of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

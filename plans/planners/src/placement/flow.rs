@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::fault::PlacementError;
-use crate::plan::{Edge, Exit, Gear, Plan, Stage};
-use crate::profile::{Profile, Validation};
-use crate::routing::{self, Route};
+use kaskade_policy::plan::{Edge, Exit, Gear, Plan, Stage};
+use kaskade_policy::profile::{Profile, Validation};
+use kaskade_policy::routing::{self, Route};
 
 /// The dataflow of a cascade.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -143,8 +143,8 @@ pub(super) fn successors(stage: &Stage) -> Vec<&Edge> {
     match &stage.exit {
         Exit::Bands { bands } => {
             let edges = bands.iter().filter_map(|band| match &band.to {
-                crate::plan::Target::Reply => None,
-                crate::plan::Target::Stage(edge) => Some(edge),
+                kaskade_policy::plan::Target::Reply => None,
+                kaskade_policy::plan::Target::Stage(edge) => Some(edge),
             });
             edges.collect()
         }

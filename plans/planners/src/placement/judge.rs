@@ -10,7 +10,7 @@ use super::problem::{Cluster, Problem};
 use super::program::Placing;
 use super::shapes::{Models, Shape};
 use crate::lp::{Limits, LpError, Solver};
-use crate::profile::Profile;
+use kaskade_policy::profile::Profile;
 
 /// What a solver made of a placed combination.
 #[derive(Debug, Clone, PartialEq)]

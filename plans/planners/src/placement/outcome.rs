@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::curves::Curves;
 use super::flow::Flow;
-use crate::plan::Plan;
+use kaskade_policy::plan::Plan;
 
 /// A placed cascade and what led to it.
 #[derive(Debug, Clone, PartialEq, Serialize)]

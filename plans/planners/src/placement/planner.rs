@@ -12,8 +12,8 @@ use super::problem::{Cluster, excess};
 use super::search;
 use super::shapes::{Models, Shape};
 use super::solve::Solved;
-use crate::plan::Plan;
-use crate::profile::Profile;
+use kaskade_policy::plan::Plan;
+use kaskade_policy::profile::Profile;
 
 /// Places a cascade (Algorithm 3). The same profile, cascade and options give the same plan, byte for byte.
 ///

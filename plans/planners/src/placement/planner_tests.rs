@@ -5,11 +5,11 @@ use super::super::options::{Channel, Channels};
 use super::super::outcome::Proof;
 use super::super::problem::Problem;
 use super::super::shapes::cuts;
-use super::super::stated::{self, StatedFamily};
 use super::*;
 use crate::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use crate::gears::DeviceSpec;
-use crate::plan::{Exit, Target};
+use kaskade_papers::stated::families::{self as stated, StatedFamily};
+use kaskade_policy::plan::{Exit, Target};
 
 fn cascade(profile: &Profile, objective: Objective) -> CascadePlan {
     let options = CascadeOptions {

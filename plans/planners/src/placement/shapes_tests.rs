@@ -3,10 +3,10 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::super::options::Goal;
-use super::super::stated::{self, StatedFamily};
 use super::*;
 use crate::cascade::{CascadeOptions, plan_cascade};
 use crate::gears::DeviceSpec;
+use kaskade_papers::stated::families::{self as stated, StatedFamily};
 
 struct Case {
     flow: Flow,

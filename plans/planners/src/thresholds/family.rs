@@ -3,9 +3,9 @@
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::fit::per_request;
-use crate::invalid::Invalid;
-use crate::profile::Profile;
+use kaskade_policy::fit::per_request;
+use kaskade_policy::invalid::Invalid;
+use kaskade_policy::profile::Profile;
 
 /// One variant over the validation set.
 #[derive(Debug, Clone, PartialEq)]

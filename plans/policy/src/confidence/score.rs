@@ -35,7 +35,7 @@ pub enum Scores<'a> {
 }
 
 impl Scores<'_> {
-    pub(super) fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self {
             Self::Logits(_) => "class logits",
             Self::Probabilities(_) => "class probabilities",
@@ -119,13 +119,13 @@ impl Calibration {
 }
 
 /// A logit as it stands.
-pub(super) fn logit(z: f32) -> f64 {
+pub fn logit(z: f32) -> f64 {
     f64::from(z)
 }
 
 /// The logit of a probability. Softmax of it is the probability again; zero gets the floor of the type, so that it stays
 /// (next to) zero under every temperature without becoming infinite.
-pub(super) fn log_probability(p: f32) -> f64 {
+pub fn log_probability(p: f32) -> f64 {
     f64::from(p.max(f32::MIN_POSITIVE)).ln()
 }
 
@@ -236,7 +236,7 @@ fn over_tokens(
         .try_fold(1.0, |so_far, token| Ok(fold(so_far, row(token)?)))
 }
 
-pub(super) fn check_tokens(logits: &[f32], vocabulary: usize) -> Result<(), ConfidenceError> {
+pub fn check_tokens(logits: &[f32], vocabulary: usize) -> Result<(), ConfidenceError> {
     if logits.is_empty() {
         return Err(ConfidenceError::Empty);
     }
@@ -261,7 +261,7 @@ fn check_span(start: &[f32], end: &[f32]) -> Result<(), ConfidenceError> {
 }
 
 /// At least `least` scores, all finite.
-pub(super) fn check(scores: &[f32], least: usize) -> Result<(), ConfidenceError> {
+pub fn check(scores: &[f32], least: usize) -> Result<(), ConfidenceError> {
     if scores.is_empty() {
         return Err(ConfidenceError::Empty);
     }
@@ -277,7 +277,7 @@ pub(super) fn check(scores: &[f32], least: usize) -> Result<(), ConfidenceError>
     }
 }
 
-pub(super) fn check_distribution(probabilities: &[f32]) -> Result<(), ConfidenceError> {
+pub fn check_distribution(probabilities: &[f32]) -> Result<(), ConfidenceError> {
     check(probabilities, 2)?;
     let sum: f64 = probabilities.iter().copied().map(f64::from).sum();
     let least = probabilities.iter().copied().fold(f32::INFINITY, f32::min);
@@ -298,7 +298,7 @@ fn check_given(value: f64) -> Result<f64, ConfidenceError> {
     }
 }
 
-pub(super) fn mismatch(estimator: Estimator, scores: &Scores<'_>) -> ConfidenceError {
+pub fn mismatch(estimator: Estimator, scores: &Scores<'_>) -> ConfidenceError {
     ConfidenceError::Mismatch {
         estimator: estimator.name(),
         scores: scores.kind(),

@@ -1,16 +1,77 @@
 use super::*;
 use crate::invalid::Problem;
 
+/// A variant: name, accuracy, microseconds of a batch before its first request, and for each request in it.
+type Row = (&'static str, f64, f64, f64);
+
+const FIND: [Row; 5] = [
+    ("detect-n", 0.55, 4_000.0, 6_000.0),
+    ("detect-s", 0.76, 4_000.0, 9_000.0),
+    ("detect-m", 0.88, 6_000.0, 13_000.0),
+    ("detect-l", 0.96, 8_000.0, 18_000.0),
+    ("detect-x", 1.00, 10_000.0, 31_000.0),
+];
+const CAR: [Row; 5] = [
+    ("car-0", 0.92, 2_500.0, 1_000.0),
+    ("car-2", 0.95, 3_000.0, 1_500.0),
+    ("car-4", 0.98, 4_000.0, 3_200.0),
+    ("car-5", 0.99, 5_000.0, 5_000.0),
+    ("car-6", 1.00, 6_000.0, 7_000.0),
+];
+const FACE: [Row; 3] = [
+    ("face-11", 0.95, 4_000.0, 1_000.0),
+    ("face-16", 0.97, 5_000.0, 1_900.0),
+    ("face-19", 1.00, 6_000.0, 2_300.0),
+];
+
+/// Finds cars and faces: every detector makes 2.5 requests of one, four in five of them cars.
+fn sample() -> Pipeline {
+    let batches = vec![1, 2, 4, 8];
+    let variant = |(name, accuracy, base_us, request_us): &Row, ratios: &[(&str, f64)]| TaskVariant {
+        name: (*name).into(),
+        accuracy: *accuracy,
+        latency: batches
+            .iter()
+            .map(|batch| BatchLatency {
+                batch: *batch,
+                us: base_us + request_us * f64::from(*batch),
+            })
+            .collect(),
+        multiplicative_factor: if ratios.is_empty() { 1.0 } else { 2.5 },
+        branch_ratios: ratios
+            .iter()
+            .map(|(child, share)| ((*child).into(), *share))
+            .collect(),
+    };
+    let task = |name: &str, rows: &[Row], ratios: &[(&str, f64)]| Task {
+        name: name.into(),
+        children: ratios.iter().map(|(child, _)| (*child).into()).collect(),
+        variants: rows.iter().map(|row| variant(row, ratios)).collect(),
+    };
+    Pipeline {
+        name: "traffic".into(),
+        slo_us: 250_000,
+        hop_us: 1_000,
+        tasks: vec![
+            task("detect", &FIND, &[("car", 0.8), ("face", 0.2)]),
+            task("car", &CAR, &[]),
+            task("face", &FACE, &[]),
+        ],
+        batches,
+        path_accuracy: PathAccuracy::Product,
+    }
+}
+
 fn problem(change: impl FnOnce(&mut Pipeline)) -> (String, Problem) {
-    let mut pipeline = stated();
+    let mut pipeline = sample();
     change(&mut pipeline);
     let invalid = pipeline.validate().unwrap_err();
     (invalid.path, invalid.problem)
 }
 
 #[test]
-fn the_stated_pipeline_is_sound_and_reads_back() {
-    let pipeline = stated();
+fn a_sound_pipeline_is_accepted_and_reads_back() {
+    let pipeline = sample();
     let text = serde_json::to_string(&pipeline).unwrap();
     assert_eq!(Pipeline::from_json(&text).unwrap(), pipeline);
     let tree = Tree::of(&pipeline).unwrap();
@@ -20,17 +81,8 @@ fn the_stated_pipeline_is_sound_and_reads_back() {
 }
 
 #[test]
-fn the_social_pipeline_is_a_sound_chain() {
-    let pipeline = stated_social();
-    pipeline.validate().unwrap();
-    assert_eq!(Tree::of(&pipeline).unwrap().sinks, vec![1]);
-    let captions = pipeline.tasks[0].variants[4].multiplicity("caption");
-    assert!((captions - 1.0).abs() < 1e-12);
-}
-
-#[test]
 fn unknown_fields_are_refused() {
-    let text = serde_json::to_string(&stated()).unwrap();
+    let text = serde_json::to_string(&sample()).unwrap();
     let text = text.replace("\"slo_us\"", "\"slo\"");
     assert!(
         Pipeline::from_json(&text)
@@ -131,13 +183,13 @@ fn bad_figures_are_refused_with_their_path() {
 
 #[test]
 fn memory_may_end_the_batches_early() {
-    let mut pipeline = stated();
+    let mut pipeline = sample();
     pipeline.tasks[1].variants[0].latency.truncate(3);
     pipeline.validate().unwrap();
 }
 
 fn profiled() -> Pipeline {
-    let mut pipeline = stated();
+    let mut pipeline = sample();
     let path = |variants: &[&str]| ProfiledPath {
         variants: variants.iter().map(|name| (*name).to_owned()).collect(),
         accuracy: 0.5,
@@ -196,55 +248,6 @@ fn profiled_paths_are_all_there_or_refused() {
     ));
 }
 
-const GRAPH: &str = r#"{"appName": "t", "latencySLOInMSec": 250, "root": {"task": "find", "model_variants": ["s", "m"],
- "children": [{"task": "car", "model_variants": ["b0", "b7"], "children": [{"task": "sink", "model_variants": ["sink"], "children": []}]}]}}"#;
-const BRANCHING: &str = ",model,mult_factor,car\n0,s,2.0,0.5\n1,m,4.0,0.25\n";
-const RUNTIMES: &str = ",Model,Accel,batchsize,avg,50th_pct\n0,s,gpu,1,9,10\n1,s,gpu,2,9,15\n2,m,gpu,1,9,20\n3,m,cpu,2,9,1\n4,b0,gpu,1,9,5\n";
-
-fn artefact(branching: &str, runtimes: &str) -> Result<Artefact, ArtefactError> {
-    let accuracies = BTreeMap::from([
-        ("find".to_owned(), "s,90\nm,80".to_owned()),
-        ("car".to_owned(), "b0,91.5\nb7,100".to_owned()),
-    ]);
-    let files = ArtefactFiles {
-        graph: GRAPH,
-        branching,
-        accuracies: &accuracies,
-        runtimes,
-        accelerator: "gpu",
-        batches: &[1, 2, 4],
-        hop_us: 0,
-    };
-    files.read()
-}
-
-#[test]
-fn the_published_files_are_read_and_their_oddities_told() {
-    let Artefact { pipeline, notes } = artefact(BRANCHING, RUNTIMES).unwrap();
-    assert_eq!((pipeline.slo_us, pipeline.tasks.len()), (250_000, 2));
-    let find = &pipeline.tasks[0];
-    assert_eq!(
-        (find.variants[0].latency.len(), find.variants[1].latency.len()),
-        (2, 1)
-    );
-    assert!((find.variants[1].multiplicity("car") - 1.0).abs() < 1e-12);
-    assert_eq!(pipeline.tasks[1].variants.len(), 1, "one was not measured");
-    assert!(notes.iter().any(|note| note.contains("`b7`")));
-    assert!(notes.iter().any(|note| note.contains("look swapped")));
-}
-
-#[test]
-fn a_bad_file_is_named_with_its_line() {
-    let error = artefact(BRANCHING, &RUNTIMES.replace("9,15", "9,fast")).unwrap_err();
-    assert_eq!((error.file.as_str(), error.line), ("simulator_runtimes.csv", 3));
-    let error = artefact(&BRANCHING.replace("mult_factor", "factor"), RUNTIMES).unwrap_err();
-    assert_eq!((error.file.as_str(), error.line), ("branching.csv", 1));
-    let error = artefact(",model,mult_factor,car\n0,s,2.0,0.5\n", RUNTIMES).unwrap_err();
-    assert_eq!(error.fault, ArtefactFault::Missing("m".into()));
-    let error = artefact(&BRANCHING.replace("0.25", "NaN"), RUNTIMES).unwrap_err();
-    assert!(matches!(error.fault, ArtefactFault::NotANumber { .. }));
-}
-
 #[test]
 fn the_simulators_profile_has_every_variant_and_the_paths_that_were_profiled() {
     let pipeline = profiled();
@@ -267,23 +270,5 @@ fn the_simulators_profile_has_every_variant_and_the_paths_that_were_profiled() {
         paths.get(&vec![step("detect", "detect-n"), step("face", "face-19")]),
         Some(&0.5)
     );
-    assert!(stated().path_accuracies().is_empty());
-}
-
-#[test]
-fn a_thinned_pipeline_has_the_same_shape() {
-    for pipeline in [stated(), profiled()] {
-        let thin = pipeline.thinned(3, &[1, 4, 16]);
-        thin.validate().unwrap();
-        assert_eq!((thin.batches.as_slice(), thin.tasks.len()), (&[1, 4, 16][..], 3));
-        let names: Vec<&str> = thin.tasks[1]
-            .variants
-            .iter()
-            .map(|variant| variant.name.as_str())
-            .collect();
-        assert_eq!(names, ["car-0", "car-4", "car-6"]);
-    }
-    let one = stated().thinned(1, &[1]);
-    assert_eq!(one.tasks[0].variants[0].name, "detect-x", "the best");
-    assert_eq!(stated().thinned(9, &[1, 2, 4, 8, 16, 32, 64]), stated());
+    assert!(sample().path_accuracies().is_empty());
 }

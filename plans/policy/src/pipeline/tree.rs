@@ -7,15 +7,15 @@ use crate::invalid::{Invalid, Path, Problem};
 
 /// Parents, children and sinks of a checked pipeline.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Tree {
+pub struct Tree {
     /// By task.
-    pub(crate) parent: Vec<Option<usize>>,
+    pub parent: Vec<Option<usize>>,
     /// By task, in the order in which they are listed.
-    pub(crate) children: Vec<Vec<usize>>,
+    pub children: Vec<Vec<usize>>,
     /// The root first, parents before their children.
-    pub(crate) order: Vec<usize>,
+    pub order: Vec<usize>,
     /// The tasks without children, in that order.
-    pub(crate) sinks: Vec<usize>,
+    pub sinks: Vec<usize>,
 }
 
 impl Tree {
@@ -23,7 +23,7 @@ impl Tree {
     ///
     /// # Errors
     /// An [`Invalid`] that names the task: an unknown child, a second parent, a second root, a cycle.
-    pub(crate) fn of(pipeline: &Pipeline) -> Result<Self, Invalid> {
+    pub fn of(pipeline: &Pipeline) -> Result<Self, Invalid> {
         let tasks = Path::Root.field("tasks");
         let mut places: BTreeMap<&str, usize> = BTreeMap::new();
         for (place, task) in pipeline.tasks.iter().enumerate() {
@@ -65,16 +65,16 @@ impl Tree {
         })
     }
 
-    pub(crate) fn children(&self, task: usize) -> &[usize] {
+    pub fn children(&self, task: usize) -> &[usize] {
         self.children.get(task).map_or(&[], Vec::as_slice)
     }
 
-    pub(crate) fn parent(&self, task: usize) -> Option<usize> {
+    pub fn parent(&self, task: usize) -> Option<usize> {
         self.parent.get(task).copied().flatten()
     }
 
     /// The tasks from the root to this one.
-    pub(crate) fn trail(&self, task: usize) -> Vec<usize> {
+    pub fn trail(&self, task: usize) -> Vec<usize> {
         let up = std::iter::successors(Some(task), |task| self.parent(*task));
         let mut trail: Vec<usize> = up.collect();
         trail.reverse();

@@ -124,7 +124,7 @@ impl Pipeline {
     }
 
     /// Profiled accuracies by the variants' places, from the root to a sink; `None` where products stand in.
-    pub(crate) fn profiled(&self) -> Option<BTreeMap<Vec<(usize, usize)>, f64>> {
+    pub fn profiled(&self) -> Option<BTreeMap<Vec<(usize, usize)>, f64>> {
         let PathAccuracy::Profiled { paths } = &self.path_accuracy else {
             return None;
         };

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use kaskade_plans::plan::Plan;
+use kaskade_policy::plan::Plan;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 

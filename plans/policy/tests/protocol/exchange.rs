@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use kaskade_plans::plan::{Edge, Plan};
-use kaskade_plans::routing::{self, Destination};
+use kaskade_policy::plan::{Edge, Plan};
+use kaskade_policy::routing::{self, Destination};
 use rand::Rng;
 
 use super::messages::{Delivery, Done, Mail, Message, Name, Request};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use kaskade_plans::{
+use kaskade_policy::{
     admission::{Admission, AdmissionConfig},
     ledger::{Answer, Failure, Ledger, LedgerConfig},
     load::LoadBook,

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use kaskade_plans::plan::Plan;
+use kaskade_policy::plan::Plan;
 
 use super::oracle::{Fault, Owner};
 use super::scenario::Strike;

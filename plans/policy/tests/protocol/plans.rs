@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kaskade_plans::{
+use kaskade_policy::{
     confidence::{Calibration, Estimator},
     plan::{
         Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,

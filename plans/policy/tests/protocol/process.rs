@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use kaskade_plans::{
+use kaskade_policy::{
     adoption::{Adoption, EPOCHS_KEPT},
     liveness::{BEAT_PERIOD_US, Liveness},
     plan::Plan,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use kaskade_plans::{
+use kaskade_policy::{
     batching::{BatchQueue, Next},
     confidence::Scores,
     plan::{Batching, Plan},

@@ -110,9 +110,9 @@ fn an_overloaded_service_sheds_early_and_answers_in_time() {
         ..SimConfig::default()
     };
     let (without, _) = simulate(&plan, &profile, &config, overload());
-    config.admission = Some(crate::admission::AdmissionConfig {
+    config.admission = Some(kaskade_policy::admission::AdmissionConfig {
         always: 16,
-        ..crate::admission::AdmissionConfig::default()
+        ..kaskade_policy::admission::AdmissionConfig::default()
     });
     let (with, _) = simulate(&plan, &profile, &config, overload());
     assert!(without.expired > 0 && without.refused == 0);

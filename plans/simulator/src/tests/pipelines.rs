@@ -1,7 +1,7 @@
 //! Pipelines of tasks with several variants each: ways, early dropping, rerouting.
 
 use super::*;
-use crate::plan::{Dropping, Profiled};
+use kaskade_policy::plan::{Dropping, Profiled};
 
 /// Execution time of a single request, microseconds, and accuracy of each variant.
 const VARIANTS: [(&str, u64, f64); 9] = [

@@ -105,7 +105,7 @@ fn configs() -> impl Strategy<Value = SimConfig> {
                 },
                 admission: budget_us
                     .filter(|budget| budget % 2 == 0)
-                    .map(|_| crate::admission::AdmissionConfig::default()),
+                    .map(|_| kaskade_policy::admission::AdmissionConfig::default()),
                 ..SimConfig::default()
             },
         )

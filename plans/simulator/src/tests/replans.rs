@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::pipelines::{Tree, profile_of_variants};
 use super::*;
-use crate::plan::Dropping;
+use kaskade_policy::plan::Dropping;
 
 pub(super) const SECOND: u64 = 1_000_000;
 

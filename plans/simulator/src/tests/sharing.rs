@@ -1,8 +1,8 @@
 //! Devices that are shared: chains of partitions, batches that slow each other down, and the joules of all of it.
 
 use super::*;
-use crate::energy::EnergyModel;
-use crate::plan::Partition;
+use kaskade_policy::energy::EnergyModel;
+use kaskade_policy::plan::Partition;
 
 /// Two copies of a model in two slices each: 500 us a slice for a batch of one.
 fn chained(pairs: &[(&str, &str)]) -> (Plan, Profile) {

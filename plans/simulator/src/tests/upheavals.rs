@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::pipelines::Tree;
 use super::replans::{SECOND, Script, loading, run, steady};
 use super::*;
-use crate::plan::Dropping;
+use kaskade_policy::plan::Dropping;
 
 /// A tree whose replicas run drawn variants on four devices, with drawn shares and mechanism.
 #[derive(Debug, Clone)]

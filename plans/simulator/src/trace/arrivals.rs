@@ -142,7 +142,7 @@ fn gamma(shape: f64, rng: &mut ChaCha8Rng) -> f64 {
 }
 
 /// A standard normal variate (Box and Muller, 1958).
-pub(crate) fn normal(rng: &mut ChaCha8Rng) -> f64 {
+pub fn normal(rng: &mut ChaCha8Rng) -> f64 {
     let (u, v): (f64, f64) = (1.0 - rng.random::<f64>(), rng.random());
     (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
 }

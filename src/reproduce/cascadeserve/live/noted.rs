@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use kaskade::actors::wire::Hop;
 use kaskade::models::Inputs;
-use kaskade::plans::profile::BatchCost;
+use kaskade::policy::profile::BatchCost;
 
 use crate::load::drive::Target;
 use crate::load::record::Outcome;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use kaskade::plans::plan::{Plan, Sharing};
-use kaskade::plans::profile::{BatchCost, Profile};
-use kaskade::plans::trace::Trace;
+use kaskade::policy::plan::{Plan, Sharing};
+use kaskade::policy::profile::{BatchCost, Profile};
+use kaskade::simulator::trace::Trace;
 
 use super::Bench;
 use super::noted::{Runs, costs, gap, mean};

@@ -1,7 +1,7 @@
 //! Replicas that share a device: how the tail grows with what they ask for together (eq. 4).
 
 use kaskade::models::CoreShare;
-use kaskade::plans::plan::Plan;
+use kaskade::policy::plan::Plan;
 
 use super::Bench;
 use crate::appplan;

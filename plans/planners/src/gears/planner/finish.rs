@@ -8,7 +8,7 @@ use crate::gears::evaluate::Evaluate;
 use crate::gears::fault::{Effort, Fault, GearError, Step};
 use crate::gears::options::{Ablation, GearOptions};
 use crate::gears::search::Cascade;
-use crate::plan::{Expected, Gear, Plan, Slo};
+use kaskade_policy::plan::{Expected, Gear, Plan, Slo};
 
 /// A gear plan and what led to it.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -6,7 +6,7 @@ use crate::gears::evaluate::Evaluate;
 use crate::gears::fault::{GearError, Step, Submodule};
 use crate::gears::search::Cascade;
 use crate::gears::workload::Workload;
-use crate::plan::Slo;
+use kaskade_policy::plan::Slo;
 
 impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     /// A pass through all submodules that starts from a feasible plan; a better one, if it finds any.

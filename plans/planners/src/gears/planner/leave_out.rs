@@ -10,7 +10,7 @@ use crate::gears::evaluate::Evaluate;
 use crate::gears::fault::{GearError, Step};
 use crate::gears::models::ModelSet;
 use crate::gears::search::{Cascade, Space};
-use crate::plan::Slo;
+use kaskade_policy::plan::Slo;
 
 /// A plan and the cascades that its ranges could choose from.
 pub(super) type Chosen = (Feasible, Vec<Cascade>);

@@ -3,7 +3,7 @@
 use crate::gears::options::{Ablation, GearOptions};
 use crate::gears::search::Space;
 use crate::gears::served;
-use crate::plan::LoadRange;
+use kaskade_policy::plan::LoadRange;
 
 /// Cascades, and ranges of load.
 #[derive(Debug, Clone)]

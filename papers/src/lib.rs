@@ -1,0 +1,9 @@
+//! What only the comparisons with the papers need: other systems' policies, stated workloads, stated machines. Not published.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`stated`] | profiles, pipelines and decoders in the shape of the papers', every figure stated |
+//! | [`machine`] | the language model engine's schedule on stated hardware |
+
+pub mod machine;
+pub mod stated;

@@ -1,0 +1,21 @@
+//! Profiles, pipelines and decoders in the shape of the papers', every figure stated and none measured.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`workloads`] | `CascadeServe`'s workloads |
+//! | [`families`] | HybridServe's families (Edinburgh) |
+//! | [`pipelines`] | Loki's pipelines |
+//! | [`artefact`] | Loki's published measurements, read |
+//! | [`thinned`] | smaller pipelines of the same shape |
+//! | [`decoders`] | HybridServe's machine and decoders (KAIST) |
+//! | `difficulty` | answers drawn from a model of difficulty |
+
+pub mod artefact;
+pub mod decoders;
+mod difficulty;
+pub mod families;
+pub mod pipelines;
+pub mod thinned;
+pub mod workloads;
+
+pub use workloads::Assumption;

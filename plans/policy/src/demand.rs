@@ -1,0 +1,24 @@
+//! What workers and ingresses tell those that plan for a load: its peaks, and what variants have run.
+
+mod periods;
+
+pub use periods::Periods;
+
+/// What a variant ran, over all its replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ran {
+    /// Batches.
+    pub batches: u64,
+    /// Requests in them.
+    pub requests: u64,
+    /// Time that they took, microseconds.
+    pub busy_us: u64,
+}
+
+impl std::ops::AddAssign for Ran {
+    fn add_assign(&mut self, other: Self) {
+        self.batches += other.batches;
+        self.requests += other.requests;
+        self.busy_us += other.busy_us;
+    }
+}
