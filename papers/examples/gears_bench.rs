@@ -1,4 +1,4 @@
-//! How long planning takes, and how it grows: `cargo run --release -p kaskade-plans --example gears_bench -- [bert|llama|ranges|devices|quality]`.
+//! How long planning takes, and how it grows: `cargo run --release -p kaskade-papers --example gears_bench -- [bert|llama|ranges|devices|quality]`.
 #![expect(
     clippy::print_stdout,
     clippy::disallowed_methods,

@@ -1,5 +1,5 @@
 //! How long placing takes, how it grows, and how good it is:
-//! `cargo run --release -p kaskade-plans --example placement_bench -- [families|growth|small|highs]`.
+//! `cargo run --release -p kaskade-papers --example placement_bench -- [families|growth|small|highs]`.
 //!
 //! `highs` needs the feature of that name; it gives HiGHS a minute (or as many seconds as the second argument says) per case.
 #![expect(

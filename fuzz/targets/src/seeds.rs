@@ -40,15 +40,15 @@ fn plans() -> io::Result<()> {
     let snapshots = [
         (
             "cascade.json",
-            "plans/src/snapshots/kaskade_plans__cascade__tests__ap_plan.snap",
+            "plans/planners/src/snapshots/kaskade_planners__cascade__tests__ap_plan.snap",
         ),
         (
             "gears.json",
-            "plans/src/gears/snapshots/kaskade_plans__gears__planner__tests__small_gear_plan.snap",
+            "plans/planners/src/gears/snapshots/kaskade_planners__gears__planner__tests__small_gear_plan.snap",
         ),
         (
             "pipeline.json",
-            "plans/src/allocate/snapshots/kaskade_plans__allocate__emit__tests__an_allocation_becomes_a_plan.snap",
+            "plans/planners/src/allocate/snapshots/kaskade_planners__allocate__emit__tests__an_allocation_becomes_a_plan.snap",
         ),
     ];
     for (name, snapshot) in snapshots {

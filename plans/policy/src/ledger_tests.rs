@@ -349,7 +349,7 @@ impl<T> Ledger<T> {
     }
 }
 
-/// Run with `cargo test --release -p kaskade-plans -- --ignored --nocapture ledger_speed`.
+/// Run with `cargo test --release -p kaskade-policy -- --ignored --nocapture ledger_speed`.
 #[test]
 #[ignore = "a measurement"]
 #[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]

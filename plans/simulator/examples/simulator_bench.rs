@@ -3,7 +3,7 @@
 //! Prints requests and events per second of processor time, simulated over processor time, and the most requests in flight,
 //! which is what the memory grows with.
 //!
-//! `cargo run --release -p kaskade-plans --example simulator_bench [requests]`
+//! `cargo run --release -p kaskade-simulator --example simulator_bench [requests]`
 #![expect(clippy::print_stdout, reason = "it prints a table")]
 #![expect(
     clippy::disallowed_methods,

@@ -67,7 +67,7 @@ fn the_guard_spares_most_of_the_loss_on_unseen_data() {
     assert!(guarded.1 > 3.0, "{guarded:?}");
 }
 
-/// Run with `cargo test --release -p kaskade-plans -- --ignored --nocapture how_often_the_preserving`.
+/// Run with `cargo test --release -p kaskade-planners -- --ignored --nocapture how_often_the_preserving`.
 #[test]
 #[ignore = "a study"]
 fn how_often_the_preserving_point_holds_on_unseen_data() {

@@ -2,9 +2,9 @@
 //! loses, delays, doubles and reorders, between processes that die, stop and come back. See docs/simulation-testing.md.
 //!
 //! ```text
-//! cargo test --release -p kaskade-plans --test protocol                                    # some thousands of seeds
-//! KASKADE_SEEDS=100000 cargo test --release -p kaskade-plans --test protocol storms        # more of them
-//! KASKADE_SEED=17 cargo test --release -p kaskade-plans --test protocol storms -- --nocapture   # one, with its trace
+//! cargo test --release -p kaskade-policy --test protocol                                    # some thousands of seeds
+//! KASKADE_SEEDS=100000 cargo test --release -p kaskade-policy --test protocol storms        # more of them
+//! KASKADE_SEED=17 cargo test --release -p kaskade-policy --test protocol storms -- --nocapture   # one, with its trace
 //! ```
 #![allow(
     clippy::unwrap_used,
@@ -77,7 +77,7 @@ fn judge(test: &str, seed: u64, world: &World) {
     if let Some(violation) = world.judge.violation() {
         panic!(
             "seed {seed} breaks a promise at {} us\n\nthe end of its trace:\n{}\n{violation}\n\nreplay it with\n  \
-             KASKADE_SEED={seed} cargo test --release -p kaskade-plans --test protocol {test} -- --exact --nocapture\n",
+             KASKADE_SEED={seed} cargo test --release -p kaskade-policy --test protocol {test} -- --exact --nocapture\n",
             world.now,
             world.log.tail(),
         );
