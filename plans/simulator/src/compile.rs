@@ -2,7 +2,7 @@
 
 use super::config::{SimConfig, SimError};
 use super::copies::Copies;
-use super::names::{Names, Stages};
+use super::names::{Ballot, Names, Stages};
 use super::world::World;
 use kaskade_policy::plan::{Batching, Dropping, Edge, Exit, Gear, Plan, Sharing, Stage, Target};
 use kaskade_policy::profile::{Profile, Validation};
@@ -36,13 +36,6 @@ pub(super) struct CompiledGear {
     pub(super) first: u32,
     /// Whether any of its stages serves a task: then its requests are answered branch by branch.
     pub(super) pipeline: bool,
-}
-
-/// What an ensemble answers to a sample.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Ballot {
-    pub(super) variant: u32,
-    pub(super) right: bool,
 }
 
 #[derive(Debug, Clone)]

@@ -4,10 +4,6 @@
 //! than that do not notice each other; beyond it, each gets its part and they all end later, as the device's own scheduler would have
 //! it. Whenever a batch begins or ends, what is left of the others is reckoned again.
 
-use super::engine::Engine;
-use super::events::Event;
-use super::observer::Observer;
-
 /// The batches that run on a device at once.
 #[derive(Debug, Default)]
 pub(super) struct Sharers {
@@ -39,12 +35,12 @@ impl Sharers {
     }
 
     /// How fast everything advances, in (0, 1].
-    fn pace(&self) -> f64 {
+    pub(super) fn pace(&self) -> f64 {
         1.0 / self.wanted().max(1.0)
     }
 
     /// Lets time pass until now.
-    fn advance(&mut self, now: u64) {
+    pub(super) fn advance(&mut self, now: u64) {
         let passed = now.saturating_sub(self.since) as f64;
         let pace = self.pace();
         self.used_us += passed * self.wanted().min(1.0);
@@ -54,66 +50,26 @@ impl Sharers {
         self.since = now;
     }
 
+    /// A batch that would take so long by itself begins.
+    pub(super) fn add(&mut self, replica: u32, run_us: u64, kernel: f64) {
+        self.running.push(Sharer {
+            replica,
+            kernel,
+            left: run_us as f64,
+        });
+    }
+
+    /// A batch has ended.
+    pub(super) fn remove(&mut self, replica: u32) {
+        self.running.retain(|sharer| sharer.replica != replica);
+    }
+
     /// When each of them ends, as things are.
-    fn ends(&self) -> impl Iterator<Item = (u32, u64)> {
+    pub(super) fn ends(&self) -> impl Iterator<Item = (u32, u64)> {
         let (pace, since) = (self.pace(), self.since);
         self.running.iter().map(move |sharer| {
             let left = (sharer.left / pace - 1e-6).ceil().max(0.0);
             (sharer.replica, since.saturating_add(left as u64))
         })
-    }
-}
-
-impl<O: Observer> Engine<'_, O> {
-    /// A batch that would take so long by itself begins beside others.
-    pub(super) fn joins_others(&mut self, replica: u32, device: u32, run_us: u64, kernel: f64) {
-        let now = self.now;
-        let Some(device) = self.fleet.devices.get_mut(device as usize) else {
-            return;
-        };
-        let sharers = &mut device.sharers;
-        sharers.advance(now);
-        let before = sharers.pace();
-        sharers.running.push(Sharer {
-            replica,
-            kernel,
-            left: run_us as f64,
-        });
-        let all = sharers.pace() < before;
-        let ends: Vec<(u32, u64)> = sharers
-            .ends()
-            .filter(|(sharer, _)| all || *sharer == replica)
-            .collect();
-        self.end_at(&ends);
-    }
-
-    /// A batch has ended, well or not.
-    pub(super) fn leaves_others(&mut self, replica: u32, device: u32) {
-        let now = self.now;
-        let Some(device) = self.fleet.devices.get_mut(device as usize) else {
-            return;
-        };
-        let sharers = &mut device.sharers;
-        sharers.advance(now);
-        let before = sharers.pace();
-        sharers.running.retain(|sharer| sharer.replica != replica);
-        if sharers.pace() > before {
-            let ends: Vec<(u32, u64)> = sharers.ends().collect();
-            self.end_at(&ends);
-        }
-    }
-
-    /// Batches end at other times than was thought. The ends that were thought of before find that it is not yet, or no longer, time.
-    fn end_at(&mut self, ends: &[(u32, u64)]) {
-        for (replica, until) in ends {
-            let run = self
-                .fleet
-                .replica(*replica)
-                .and_then(|replica| replica.run.as_mut());
-            if let Some(run) = run {
-                run.until = *until;
-                self.agenda.add(*until, Event::RunEnds(*replica));
-            }
-        }
     }
 }

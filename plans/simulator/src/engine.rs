@@ -1,12 +1,19 @@
 //! The loop over time, and the way of a request: in, from queue to queue, out.
 
+mod batches;
+mod contention;
+mod control;
+mod forward;
+mod outcomes;
+mod replan;
+mod run;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::Simulator;
 use super::branches::{Branch, Branches, NO_COPY, Paths, ROOT};
 use super::compile::{Compiled, CompiledExit};
 use super::config::SimConfig;
@@ -18,6 +25,7 @@ use super::flights::{Flight, Flights};
 use super::observer::{Loss, Observer};
 use super::replan::Replanning;
 use super::report::Report;
+use super::simulator::Simulator;
 use super::world::World;
 use kaskade_policy::admission::Admission;
 use kaskade_policy::routing::{self, Destination};

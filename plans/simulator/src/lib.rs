@@ -30,7 +30,6 @@
 //! A [`Controller`] may plan again while requests are in flight ([`Simulator::run_controlled`]); it says what holds then. That
 //! loading takes no time of the device is the simulator's assumption: the copy to the device runs beside the batches.
 
-mod batches;
 mod branches;
 mod compile;
 mod config;
@@ -43,14 +42,13 @@ mod epochs;
 mod events;
 mod fleet;
 mod flights;
-mod forward;
 mod histogram;
 mod names;
 mod observer;
-mod outcomes;
 mod replan;
 mod report;
 mod run_times;
+mod simulator;
 mod timeline;
 pub mod trace;
 mod world;
@@ -62,105 +60,8 @@ pub use observer::{Answered, Loss, Lost, Observer, Run, Sink, Tick};
 pub use report::{
     BranchReport, DeviceReport, PLANS_KEPT, PathReport, PlanChange, Report, SHIFTS_KEPT, Shift, VariantReport,
 };
+pub use simulator::Simulator;
 pub use timeline::{Bucket, Timeline};
-
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use compile::Compiled;
-use control::Happening;
-use engine::Engine;
-use replan::Replanning;
-use world::World;
-
-use kaskade_policy::plan::Plan;
-use kaskade_policy::profile::Profile;
-use kaskade_policy::shifting::Shifter;
-
-/// A plan, a profile and a configuration, compiled: names are numbers, and the way of every validation sample is known.
-#[derive(Debug, Clone)]
-pub struct Simulator {
-    plan: Arc<Compiled>,
-    world: World,
-    shifter: Shifter,
-    config: SimConfig,
-    timeline: Vec<Happening>,
-    down: Vec<u32>,
-}
-
-impl Simulator {
-    /// Compiles a plan.
-    ///
-    /// # Errors
-    /// A [`SimError`] that names the first thing that does not fit.
-    pub fn new(plan: &Plan, profile: &Profile, config: &SimConfig) -> Result<Self, SimError> {
-        config.check(plan.gears.len())?;
-        let mut world = World::default();
-        let compiled = Compiled::new(plan, profile, config, &mut world)?;
-        let ids = world.replicas.iter().map(|replica| replica.id.as_str());
-        let ids: BTreeMap<&str, u32> = ids.zip(0..).collect();
-        let find = |field: &'static str, id: &String| {
-            ids.get(id.as_str())
-                .copied()
-                .ok_or_else(|| SimError::NoSuchReplica {
-                    field,
-                    replica: id.clone(),
-                })
-        };
-        let happening = |event: &config::ReplicaEvent| {
-            Ok(Happening {
-                at: event.at_us,
-                replica: find("timeline", &event.replica)?,
-                change: event.change,
-            })
-        };
-        let mut timeline = config
-            .timeline
-            .iter()
-            .map(happening)
-            .collect::<Result<Vec<_>, SimError>>()?;
-        timeline.sort_by_key(|happening| happening.at);
-        let down = config.initially_down.iter();
-        let down = down
-            .map(|id| find("initially_down", id))
-            .collect::<Result<_, _>>()?;
-        let mut shifter = Shifter::new(&plan.gears, config.shift.unwrap_or_default());
-        shifter.set_gear(config.start_gear);
-        Ok(Self {
-            shifter,
-            config: config.clone(),
-            timeline,
-            down,
-            plan: Arc::new(compiled),
-            world,
-        })
-    }
-
-    /// Simulates the service from an idle start until every request has its outcome. `arrivals` are the times at which
-    /// clients send their requests, microseconds, ascending; one that goes back in time is taken for simultaneous with the one
-    /// before it. Every run begins anew and gives the same report.
-    pub fn run(&self, arrivals: impl Iterator<Item = u64>, observer: &mut impl Observer) -> Report {
-        Engine::new(self, None, observer).run(arrivals)
-    }
-
-    /// The same, with a controller that plans again while the service runs. `profile` is the one that the simulator was made
-    /// with: new plans are compiled against it.
-    pub fn run_controlled(
-        &self,
-        arrivals: impl Iterator<Item = u64>,
-        observer: &mut impl Observer,
-        profile: &Profile,
-        controller: &mut dyn Controller,
-    ) -> Report {
-        let replanning = Replanning::new(profile, controller);
-        Engine::new(self, Some(replanning), observer).run(arrivals)
-    }
-
-    /// The names of the variants, as observers number them.
-    pub fn variants(&self) -> &[String] {
-        &self.world.variants.list
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -2,13 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use super::compile::Ballot;
 use super::config::{SimConfig, SimError};
 use super::copies::Copies;
 use super::world::{self, World};
 use kaskade_policy::plan::{Child, Edge, Exit, Gear, Plan, Stage, Target};
 use kaskade_policy::profile::{Profile, Validation};
 use kaskade_policy::vote::{self, Vote};
+
+/// What an ensemble answers to a sample.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ballot {
+    pub(super) variant: u32,
+    pub(super) right: bool,
+}
 
 /// Names of a plan by number.
 pub(super) struct Names<'a> {

@@ -3,10 +3,10 @@
 use super::*;
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::{
-    Band, Batching, Child, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica,
-    Sharing, Stage, Target, Wiring,
+    Band, Batching, Child, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant,
+    Replica, Sharing, Stage, Target, Wiring,
 };
-use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Validation, VariantProfile};
+use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
 use kaskade_policy::shifting::ShiftConfig;
 
 mod failures;

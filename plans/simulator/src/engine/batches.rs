@@ -1,9 +1,9 @@
 //! From queues to batches, on devices that are shared or taken in turns.
 
-use super::engine::Engine;
-use super::events::{Event, FAR, NEVER, Task};
-use super::fleet::{Health, Running};
-use super::observer::{Loss, Observer, Run};
+use super::Engine;
+use crate::events::{Event, FAR, NEVER, Task};
+use crate::fleet::{Health, Running};
+use crate::observer::{Loss, Observer, Run};
 use kaskade_policy::batching::Step;
 use kaskade_policy::plan::Sharing;
 

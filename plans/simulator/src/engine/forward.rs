@@ -1,10 +1,10 @@
 //! From one task to the next: how many copies, to whom, and whether at all.
 
-use super::branches::NO_COPY;
-use super::compile::{Compiled, CompiledExit, Outcome};
-use super::engine::Engine;
-use super::events::{NEVER, ON_ARRIVAL, Task};
-use super::observer::{Loss, Observer};
+use super::Engine;
+use crate::branches::NO_COPY;
+use crate::compile::{Compiled, CompiledExit, Outcome};
+use crate::events::{NEVER, ON_ARRIVAL, Task};
+use crate::observer::{Loss, Observer};
 use kaskade_policy::plan::Dropping;
 use kaskade_policy::rerouting::{self, Backup, Decision, Forwarding};
 

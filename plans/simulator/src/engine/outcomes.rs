@@ -4,11 +4,11 @@
 //! has: a lost branch is that branch's failure and the others are answered, so that the request is answered if all of them
 //! are, and otherwise has the outcome of the branch that was lost first.
 
-use super::branches::{NO_COPY, Way};
-use super::engine::Engine;
-use super::events::Task;
-use super::flights::Flight;
-use super::observer::{Answered, Loss, Lost, Observer, Sink};
+use super::Engine;
+use crate::branches::{NO_COPY, Way};
+use crate::events::Task;
+use crate::flights::Flight;
+use crate::observer::{Answered, Loss, Lost, Observer, Sink};
 
 impl<O: Observer> Engine<'_, O> {
     /// One copy has its reply. With the last one the request is answered.
