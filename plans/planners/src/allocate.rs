@@ -9,218 +9,38 @@
 //! bound from their `hull`, a few hundred of their `columns`, rounds (`round`) to whole workers, and only if that
 //! leaves a gap worth the time asks a solver about those columns (`flow`). So there is always an answer and a proven gap.
 
+mod allocation;
 mod batches;
 mod columns;
 mod emit;
+mod fault;
 mod fewest;
 mod flow;
 mod hull;
 mod instances;
+mod options;
 mod paper;
 mod per_task;
 mod round;
 mod scale;
+mod scaled;
 mod ways;
 
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use thiserror::Error;
-
-use crate::lp::{LpError, Solver};
-use kaskade_policy::invalid::Invalid;
 use kaskade_policy::pipeline::{Pipeline, Tree};
 
+pub use crate::balance::Instances;
+pub use allocation::{Allocation, PathShare, Scaling};
 pub use emit::{EmitError, PlanFor, Slot};
+pub use fault::AllocateError;
+use flow::Flow;
+use instances::instances;
+pub use options::{AllocateOptions, AllocationPolicy};
 use per_task::PerTask;
 use scale::Scaler;
+use scaled::Scaled;
 use ways::Ways;
-
-/// Who decides, for comparison (§6.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum AllocationPolicy {
-    /// Hardware scaling, then accuracy scaling over the whole pipeline.
-    #[default]
-    Loki,
-    /// InferLine: it knows the pipeline and scales hardware, but "requires the clients to specify a single model variant to use
-    /// for each task". They specify the most accurate. When the cluster is exhausted it serves what it can.
-    #[serde(alias = "inferline")]
-    HardwareOnly,
-    /// Proteus: it scales accuracy and not hardware, and "handles each task in the pipeline independently". Every task is an app
-    /// of its own; what that means is said at [`Allocator::new`].
-    #[serde(alias = "proteus")]
-    PerTask,
-}
-
-/// How to allocate.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct AllocateOptions {
-    /// Who decides.
-    pub policy: AllocationPolicy,
-    /// Who solves what rounding leaves open.
-    pub solver: Solver,
-    /// Relative gap to the bound below which an answer is good enough.
-    pub gap: f64,
-    /// Columns that are considered.
-    pub columns: usize,
-    /// Nodes that the embedded solver looks at: a limit that is the same on every machine.
-    pub nodes: u64,
-    /// Longest time for the solver, milliseconds: a net below the limit on nodes.
-    pub solver_ms: u64,
-}
-
-impl Default for AllocateOptions {
-    fn default() -> Self {
-        Self {
-            policy: AllocationPolicy::Loki,
-            solver: Solver::Embedded,
-            gap: 1e-3,
-            columns: 120,
-            nodes: 60,
-            solver_ms: 300,
-        }
-    }
-}
-
-impl AllocateOptions {
-    fn time(&self) -> Duration {
-        Duration::from_millis(self.solver_ms)
-    }
-}
-
-/// Which variants serve a pipeline, and how.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Allocation {
-    /// Who decided.
-    pub policy: AllocationPolicy,
-    /// How the demand is met.
-    pub scaling: Scaling,
-    /// Demand that was asked for, requests/s at the root.
-    pub demand_qps: f64,
-    /// Demand that is served: all of it, or under overload what the cluster can serve, requests/s at the root.
-    pub served_qps: f64,
-    /// Workers in the cluster, `S`.
-    pub workers: u32,
-    /// Workers in use.
-    pub used: u32,
-    /// Expected system accuracy of what is served, in [0, 1]: the mean over the sinks of each sink's paths (§4.1).
-    pub accuracy: f64,
-    /// What the accuracy cannot exceed with these workers and the variants that the policy allows, proven. Under hardware scaling, the
-    /// accuracy of the most accurate variants.
-    pub bound: f64,
-    /// The instances, by task and then by accuracy, the best first. A variant has batches of one size only.
-    pub instances: Vec<Instances>,
-    /// The shares of the paths that were planned with, by sink; empty where a policy plans without paths.
-    pub paths: Vec<PathShare>,
-    /// Why the chosen solver did not help; the rounded answer stands.
-    #[serde(skip)]
-    pub solver_fault: Option<LpError>,
-}
-
-impl Allocation {
-    /// Relative distance of the accuracy to what it cannot exceed.
-    pub fn gap(&self) -> f64 {
-        if self.bound > 0.0 {
-            (1.0 - self.accuracy / self.bound).max(0.0)
-        } else {
-            0.0
-        }
-    }
-}
-
-/// How a demand is met.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[serde(tag = "by", rename_all = "snake_case")]
-pub enum Scaling {
-    /// With the most accurate variants on the fewest workers (eq. 11).
-    Hardware,
-    /// With less accuracy on the workers there are (eq. 12).
-    Accuracy,
-    /// Not all of it: the cluster is too small even at the least accuracy that helps.
-    Overload,
-}
-
-/// The instances of one variant.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Instances {
-    /// Its task.
-    pub task: String,
-    /// Its name.
-    pub variant: String,
-    /// Most requests in a batch, `y(i, k)`.
-    pub batch: u32,
-    /// Workers that run it, `x(i, k)`.
-    pub count: u32,
-    /// Profiled time of such a batch, microseconds, `l(i, k)`.
-    pub latency_us: f64,
-    /// What one of them serves, requests/s, `q(i, k, y)`.
-    pub qps: f64,
-    /// What all of them are planned to serve, requests/s.
-    pub load_qps: f64,
-}
-
-impl Instances {
-    /// What all of them can serve, requests/s.
-    pub fn capacity_qps(&self) -> f64 {
-        f64::from(self.count) * self.qps
-    }
-}
-
-/// The share of the requests that take one path to a sink, `c(p)`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PathShare {
-    /// Variants, the root's first.
-    pub variants: Vec<String>,
-    /// Share, in (0, 1]; those of the paths to one sink sum to 1.
-    pub share: f64,
-}
-
-/// Why there is no allocation. Whoever holds an older plan keeps it.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum AllocateError {
-    /// The pipeline is unsound.
-    #[error("the pipeline cannot be planned for: {0}")]
-    Pipeline(Box<Invalid>),
-    /// Even the fastest batches are too slow.
-    #[error(
-        "the objective of {:.1} ms cannot be met: even the fastest batches of {} take {:.1} ms with as long in queues, and messages; \
-         use an objective of at least {:.1} ms, or a faster variant",
-        *.slo_us as f64 / 1e3, .path.join(" -> "), *.needed_us as f64 / 1e3, *.needed_us as f64 / 1e3
-    )]
-    Slo {
-        /// The fastest variants of the tightest path, the root's first.
-        path: Vec<String>,
-        /// The objective, microseconds.
-        slo_us: u64,
-        /// What this path needs, microseconds.
-        needed_us: u64,
-    },
-    /// The pipeline is too large.
-    #[error(
-        "the pipeline has more than {most} ways to choose variants and batch sizes; allow fewer batch sizes or variants"
-    )]
-    TooMany {
-        /// What can be looked at.
-        most: usize,
-    },
-    /// Not every task can have a worker.
-    #[error("{workers} worker(s) cannot serve {tasks} tasks; use at least one for each")]
-    TooFewWorkers {
-        /// Tasks that need one.
-        tasks: usize,
-        /// Workers there are.
-        workers: u32,
-    },
-    /// The demand is not a positive number.
-    #[error("a demand of {0} requests/s cannot be planned for; it must be positive and finite")]
-    Demand(f64),
-    /// The solver failed where nothing else gives an answer.
-    #[error(transparent)]
-    Lp(#[from] LpError),
-}
 
 /// Allocates workers to a pipeline, again and again.
 #[derive(Debug, Clone)]
@@ -401,6 +221,50 @@ impl Allocator {
     fn all_ways(&self) -> Result<Ways, AllocateError> {
         let tree = Tree::of(&self.pipeline).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
         Ways::new(&self.pipeline, &tree, |_, _| true)
+    }
+}
+
+impl Allocator {
+    /// An allocation in words.
+    fn stated(
+        &self,
+        ways: &Ways,
+        scaling: Scaling,
+        demand_qps: f64,
+        workers: u32,
+        scaled: Scaled,
+    ) -> Allocation {
+        let instances = instances(&self.pipeline.tasks, ways, &scaled);
+        Allocation {
+            policy: self.options.policy,
+            scaling,
+            demand_qps,
+            served_qps: scaled.demand,
+            workers,
+            used: instances.iter().map(|instances| instances.count).sum(),
+            accuracy: scaled.worth,
+            bound: scaled.bound.max(scaled.worth),
+            instances,
+            paths: self.paths(ways, &scaled.flows),
+            solver_fault: scaled.fault,
+        }
+    }
+
+    fn paths(&self, ways: &Ways, flows: &[Flow]) -> Vec<PathShare> {
+        // Ways that differ in batch sizes only are one path.
+        let mut shares: BTreeMap<Vec<(usize, usize)>, f64> = BTreeMap::new();
+        for flow in flows {
+            *shares.entry(ways.variants(flow.sink, flow.way)).or_default() += flow.share;
+        }
+        let name = |(task, variant): &(usize, usize)| {
+            let variant = self.pipeline.tasks.get(*task)?.variants.get(*variant)?;
+            Some(variant.name.clone())
+        };
+        let path = |(places, share): (Vec<(usize, usize)>, f64)| PathShare {
+            variants: places.iter().filter_map(name).collect(),
+            share,
+        };
+        shares.into_iter().map(path).collect()
     }
 }
 

@@ -14,11 +14,38 @@
 
 use std::collections::BTreeMap;
 
-use crate::allocate::Instances;
+use serde::Serialize;
+
 use kaskade_policy::pipeline::{Pipeline, Tree};
 
 /// Capacity below this share of the whole is not left over but rounding.
 const NOTHING_LEFT: f64 = 1e-6;
+
+/// The instances of one variant.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Instances {
+    /// Its task.
+    pub task: String,
+    /// Its name.
+    pub variant: String,
+    /// Most requests in a batch, `y(i, k)`.
+    pub batch: u32,
+    /// Workers that run it, `x(i, k)`.
+    pub count: u32,
+    /// Profiled time of such a batch, microseconds, `l(i, k)`.
+    pub latency_us: f64,
+    /// What one of them serves, requests/s, `q(i, k, y)`.
+    pub qps: f64,
+    /// What all of them are planned to serve, requests/s.
+    pub load_qps: f64,
+}
+
+impl Instances {
+    /// What all of them can serve, requests/s.
+    pub fn capacity_qps(&self) -> f64 {
+        f64::from(self.count) * self.qps
+    }
+}
 
 /// The variants that serve a pipeline, ready to be balanced, again and again.
 #[derive(Debug, Clone)]

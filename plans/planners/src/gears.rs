@@ -39,12 +39,12 @@ pub mod random;
 mod rearrange;
 mod search;
 mod served;
+mod set;
 mod workload;
 
+pub use crate::device::DeviceSpec;
 pub use evaluate::{Evaluate, Outcome, Simulated};
 pub use fault::{Effort, Fault, FaultKind, GearError, Remedy, Step, Submodule};
-pub use options::{
-    Ablation, BatchLimits, CascadeSearch, DeviceSpec, GearOptions, LONGEST_CASCADE, OptionError, Prior,
-};
+pub use options::{Ablation, BatchLimits, CascadeSearch, GearOptions, LONGEST_CASCADE, OptionError, Prior};
 pub use planner::{GearPlan, plan_gears, plan_gears_with};
 pub use search::Cascade;

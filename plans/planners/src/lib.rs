@@ -9,6 +9,7 @@
 //! | [`thresholds`] | the accuracy-energy frontier of a cascade, and its named points |
 //! | [`skips`] | variants that do not pay, and connections that skip some |
 //! | [`cascade`] | from a profile to a plan |
+//! | [`device`] | devices that plans may use |
 //! | [`placement`] | replicas and partitions of a cascade on devices (HybridServe) |
 //! | [`gears`] | gear plans: cascades, placement and batching by load |
 //! | [`allocate`] | which variants serve a pipeline, on how many workers: hardware and accuracy scaling |
@@ -22,6 +23,7 @@ pub mod balance;
 pub mod calibration;
 pub mod cascade;
 pub mod demand;
+pub mod device;
 pub mod gears;
 pub mod lp;
 pub mod manager;

@@ -19,6 +19,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`planner`](plan_placement), `search` | Algorithm 3: the combinations in turn, and the best placement of the best of them |
+//! | `case` | what is planned from |
 //! | [`curves`](Curves) | `u`, `w`, `l` and `T` by batch size: lines beside their samples |
 //! | [`flow`](Flow) | `rho_i`, and who sends how much to whom |
 //! | `shapes`, `candidates` | the combinations of `R` and `S`, and those that fit in sum |
@@ -35,6 +36,7 @@
 mod anneal;
 mod bound;
 mod candidates;
+mod case;
 mod curves;
 mod emit;
 #[cfg(test)]

@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::invalid::{Invalid, Path};
+
 pub use score::Scores;
 
 /// How scores become a confidence.
@@ -52,6 +54,23 @@ pub struct Calibration {
     pub estimator: Estimator,
     /// Temperature `T > 0` that the scores are divided by; 1 leaves them as they are.
     pub temperature: f64,
+}
+
+impl Calibration {
+    /// Checks the ranges of its figures.
+    ///
+    /// # Errors
+    /// An [`Invalid`] with the path of the figure.
+    pub(crate) fn check(&self, path: &Path<'_>) -> Result<(), Invalid> {
+        path.field("temperature").positive(self.temperature)?;
+        match self.estimator {
+            Estimator::TopK { k } => {
+                let estimator = path.field("estimator");
+                estimator.field("k").within(f64::from(k), k >= 2, "at least 2")
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Why scores have no confidence.

@@ -41,34 +41,6 @@ pub fn attributed<'a>(joules: Option<f64>, busy_s: &BTreeMap<&'a str, f64>) -> B
     shares.into_iter().flatten().collect()
 }
 
-/// Joules under power readings `(microseconds, watts)` in order of time, by trapezoids. Unknown with fewer than two
-/// readings, with readings out of order, or with one that is negative or not finite.
-pub fn integrated_joules(readings: &[(u64, f64)]) -> Option<f64> {
-    if readings.len() < 2 {
-        return None;
-    }
-    readings
-        .iter()
-        .zip(readings.iter().skip(1))
-        .try_fold(0.0, |joules, (from, to)| {
-            let seconds = to.0.checked_sub(from.0)? as f64 / 1e6;
-            let watts = f64::midpoint(from.1, to.1);
-            (watts.is_finite() && from.1 >= 0.0 && to.1 >= 0.0).then_some(joules + seconds * watts)
-        })
-}
-
-/// Joules between two readings of an energy counter in microjoules that wraps after `range` (RAPL's
-/// `max_energy_range_uj`), which must happen at most once in between. Unknown if a reading exceeds the range.
-pub fn counted_joules(before_uj: u64, after_uj: u64, range_uj: u64) -> Option<f64> {
-    if before_uj > range_uj || after_uj > range_uj {
-        return None;
-    }
-    let counted = after_uj
-        .checked_sub(before_uj)
-        .unwrap_or_else(|| range_uj - before_uj + after_uj);
-    Some(counted as f64 / 1e6)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,18 +74,10 @@ mod tests {
         assert_eq!(joules_per_request(None, 10), None);
         assert_eq!(joules_per_request(Some(5.0), 0), None);
         assert_eq!(joules_per_request(Some(f64::INFINITY), 1), None);
-        assert_eq!(integrated_joules(&[(0, 100.0)]), None);
-        assert_eq!(integrated_joules(&[(5, 100.0), (0, 100.0)]), None);
-        assert_eq!(integrated_joules(&[(0, 100.0), (5, f64::NAN)]), None);
-        assert_eq!(counted_joules(11, 5, 10), None);
     }
 
     #[test]
-    fn readings_integrate_and_counters_wrap() {
-        let readings = [(0, 100.0), (1_000_000, 200.0), (3_000_000, 200.0)];
-        assert_eq!(integrated_joules(&readings), Some(550.0));
-        assert_eq!(counted_joules(1_000_000, 3_000_000, 10_000_000), Some(2.0));
-        assert_eq!(counted_joules(9_000_000, 3_000_000, 10_000_000), Some(4.0));
+    fn joules_are_shared_by_the_requests() {
         assert_eq!(joules_per_request(Some(8.0), 4), Some(2.0));
     }
 }

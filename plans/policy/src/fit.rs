@@ -55,12 +55,6 @@ pub fn latency_fit(costs: &[BatchCost]) -> Option<LinearFit> {
     LinearFit::of(costs.iter().map(|cost| (f64::from(cost.batch), cost.latency_s)))
 }
 
-/// Energy of a batch, joules, as a line over its size, from the samples whose energy is known.
-pub fn energy_fit(costs: &[BatchCost]) -> Option<LinearFit> {
-    let known = |cost: &BatchCost| Some((f64::from(cost.batch), cost.energy_j?));
-    LinearFit::of(costs.iter().filter_map(known))
-}
-
 /// What a batcher needs to know of a variant: how long its batches take. The line is kept from promising negative times.
 pub fn run_time(costs: &[BatchCost]) -> Option<RunTime> {
     let fit = latency_fit(costs)?;

@@ -5,7 +5,8 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::plan::{Dropping, Partition};
+use crate::partition::Slice;
+use crate::rerouting::Dropping;
 
 /// Longest name; with the rest of a subject it stays far below what a broker accepts.
 const LONGEST_NAME: usize = 64;
@@ -239,19 +240,6 @@ pub enum Problem {
     },
 }
 
-/// A slice of a model, or the whole of it, in words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Slice(pub Option<Partition>);
-
-impl fmt::Display for Slice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            None => write!(f, "the whole model"),
-            Some(Partition { index, of }) => write!(f, "slice {index} of {of}"),
-        }
-    }
-}
-
 /// Why a plan or profile file was not read or written.
 #[derive(Debug, Error)]
 pub enum FileError {
@@ -265,7 +253,7 @@ pub enum FileError {
 
 /// The way to a value, as a list of frames on the stack: it becomes text only when something is wrong.
 #[derive(Clone, Copy)]
-pub enum Path<'a> {
+pub(crate) enum Path<'a> {
     Root,
     Field(&'a Path<'a>, &'static str),
     Index(&'a Path<'a>, usize),
@@ -273,26 +261,26 @@ pub enum Path<'a> {
 }
 
 impl<'a> Path<'a> {
-    pub fn field(&'a self, name: &'static str) -> Self {
+    pub(crate) fn field(&'a self, name: &'static str) -> Self {
         Self::Field(self, name)
     }
 
-    pub fn index(&'a self, index: usize) -> Self {
+    pub(crate) fn index(&'a self, index: usize) -> Self {
         Self::Index(self, index)
     }
 
-    pub fn key(&'a self, key: &'a str) -> Self {
+    pub(crate) fn key(&'a self, key: &'a str) -> Self {
         Self::Key(self, key)
     }
 
-    pub fn fail<T>(&self, problem: Problem) -> Result<T, Invalid> {
+    pub(crate) fn fail<T>(&self, problem: Problem) -> Result<T, Invalid> {
         Err(Invalid {
             path: self.to_string(),
             problem,
         })
     }
 
-    pub fn version(&self, found: u32, expected: u32) -> Result<(), Invalid> {
+    pub(crate) fn version(&self, found: u32, expected: u32) -> Result<(), Invalid> {
         if found == expected {
             Ok(())
         } else {
@@ -300,7 +288,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    pub fn not_empty<T>(&self, list: &[T]) -> Result<(), Invalid> {
+    pub(crate) fn not_empty<T>(&self, list: &[T]) -> Result<(), Invalid> {
         if list.is_empty() {
             self.fail(Problem::Empty)
         } else {
@@ -309,7 +297,7 @@ impl<'a> Path<'a> {
     }
 
     /// A name that is one token of a subject.
-    pub fn name(&self, name: &str) -> Result<(), Invalid> {
+    pub(crate) fn name(&self, name: &str) -> Result<(), Invalid> {
         let fits = (1..=LONGEST_NAME).contains(&name.len())
             && name
                 .bytes()
@@ -324,7 +312,7 @@ impl<'a> Path<'a> {
     }
 
     /// A name that none before it has.
-    pub fn new_name<'n>(&self, name: &'n str, seen: &mut BTreeSet<&'n str>) -> Result<(), Invalid> {
+    pub(crate) fn new_name<'n>(&self, name: &'n str, seen: &mut BTreeSet<&'n str>) -> Result<(), Invalid> {
         self.name(name)?;
         if seen.insert(name) {
             Ok(())
@@ -335,7 +323,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    pub fn within(&self, value: f64, holds: bool, range: &'static str) -> Result<(), Invalid> {
+    pub(crate) fn within(&self, value: f64, holds: bool, range: &'static str) -> Result<(), Invalid> {
         if holds && value.is_finite() {
             Ok(())
         } else {
@@ -343,15 +331,15 @@ impl<'a> Path<'a> {
         }
     }
 
-    pub fn unit_interval(&self, value: f64) -> Result<(), Invalid> {
+    pub(crate) fn unit_interval(&self, value: f64) -> Result<(), Invalid> {
         self.within(value, (0.0..=1.0).contains(&value), "in [0, 1]")
     }
 
-    pub fn positive(&self, value: f64) -> Result<(), Invalid> {
+    pub(crate) fn positive(&self, value: f64) -> Result<(), Invalid> {
         self.within(value, value > 0.0, "positive and finite")
     }
 
-    pub fn not_negative(&self, value: f64) -> Result<(), Invalid> {
+    pub(crate) fn not_negative(&self, value: f64) -> Result<(), Invalid> {
         self.within(value, value >= 0.0, "zero or positive, and finite")
     }
 }

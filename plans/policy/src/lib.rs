@@ -7,6 +7,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`plan`] | the plan: placement, gears, wiring, batching |
+//! | [`partition`] | a contiguous slice of a model's layers |
 //! | [`profile`] | the profile: what was measured of every variant |
 //! | [`pipeline`] | pipelines: trees of tasks with variants |
 //! | [`invalid`] | what is wrong with a plan, a profile or a pipeline, and where |
@@ -46,6 +47,7 @@ pub mod invalid;
 pub mod ledger;
 pub mod liveness;
 pub mod load;
+pub mod partition;
 pub mod pipeline;
 pub mod plan;
 pub mod profile;

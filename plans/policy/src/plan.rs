@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::confidence::Calibration;
 use crate::invalid::FileError;
 
-pub(crate) use validate::calibration;
+pub use crate::partition::Partition;
+pub use crate::rerouting::Dropping;
 pub use wiring::{Band, Batching, Child, Edge, Exit, Profiled, Stage, Target, Wiring};
 
 /// Version of the plan format that this build writes and reads.
@@ -99,16 +100,6 @@ pub struct Replica {
     pub partition: Option<Partition>,
 }
 
-/// A contiguous slice of a variant's layers (HybridServe §V).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Partition {
-    /// Position in the chain, from 0.
-    pub index: u32,
-    /// Length of the chain, `S_i`.
-    pub of: u32,
-}
-
 /// How the replicas of one device share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -124,30 +115,6 @@ impl Sharing {
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
     fn is_default(&self) -> bool {
         *self == Self::default()
-    }
-}
-
-/// What becomes of a request that is late when a task's result is forwarded (Loki §5.2, §6.3). It speaks of the stages that
-/// name a [`task`](Stage::task); a cascade's stages have no budget to be late against. [`crate::rerouting`] decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Dropping {
-    /// Nothing is dropped before its time is over.
-    #[default]
-    None,
-    /// Before the last task, what has less time left than that task takes.
-    LastTask,
-    /// After every task, what took longer than the task's budget.
-    PerTask,
-    /// After every task, what took longer than the task's budget goes to a backup that makes up for it; where there is none,
-    /// it is dropped.
-    OpportunisticRerouting,
-}
-
-impl Dropping {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
-    fn is_none(&self) -> bool {
-        *self == Self::None
     }
 }
 

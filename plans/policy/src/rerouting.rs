@@ -10,9 +10,33 @@
 //! faster one's budget there, and has made up for its delay by keeping to it. What could not be made up for was dropped. Nor
 //! is time saved at an earlier task set off against a delay at a later one.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::plan::Dropping;
+/// What becomes of a request that is late when a task's result is forwarded (Loki §5.2, §6.3). It speaks of the stages that
+/// name a [`task`](crate::plan::Stage::task); a cascade's stages have no budget to be late against. [`decide`] applies it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Dropping {
+    /// Nothing is dropped before its time is over.
+    #[default]
+    None,
+    /// Before the last task, what has less time left than that task takes.
+    LastTask,
+    /// After every task, what took longer than the task's budget.
+    PerTask,
+    /// After every task, what took longer than the task's budget goes to a backup that makes up for it; where there is none,
+    /// it is dropped.
+    OpportunisticRerouting,
+}
+
+impl Dropping {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+    pub(crate) fn is_none(&self) -> bool {
+        *self == Self::None
+    }
+}
 
 /// A task's result that is about to be forwarded to a replica of the next task. Times in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

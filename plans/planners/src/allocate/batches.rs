@@ -7,13 +7,12 @@
 
 use std::collections::BTreeSet;
 
-use super::AllocateOptions;
 use super::columns::{Column, columns};
 use super::flow::{self, Flow, Question};
 use super::hull::Hull;
-use super::instances::needs;
+use super::options::AllocateOptions;
 use super::round::{Rounded, rounded};
-use super::scale::Scaled;
+use super::scaled::{Scaled, needs};
 use super::ways::Ways;
 use crate::lp::{Limits, LpError};
 

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
-use super::{Allocation, AllocationPolicy, Instances, Scaling};
-use crate::balance::{Balanced, Balancer, Table};
+use super::allocation::{Allocation, Scaling};
+use super::options::AllocationPolicy;
+use crate::balance::{Balanced, Balancer, Instances, Table};
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_policy::plan::{

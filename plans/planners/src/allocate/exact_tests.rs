@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::*;
+use crate::lp::Solver;
 use kaskade_papers::stated::artefact::ArtefactFiles;
 use kaskade_papers::stated::pipelines::stated;
 use kaskade_papers::stated::thinned::thinned;

@@ -1,7 +1,8 @@
 //! Proteus as a peer (§6.1): accuracy scaling of every task for itself.
 
 use super::instances::instances;
-use super::scale::{Scaled, Scaler};
+use super::scale::Scaler;
+use super::scaled::Scaled;
 use super::ways::Ways;
 use super::{AllocateError, Allocation, Allocator, Instances, Planned, Scaling};
 use crate::balance::Balancer;

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::AllocateOptions;
 use super::batches::Sizing;
 use super::columns::{Column, columns};
 use super::fewest::{fewest, most};
-use super::flow::{self, Flow, Question};
+use super::flow::{self, Question};
 use super::hull::Hull;
+use super::options::AllocateOptions;
 use super::round::{Rounded, rounded};
+use super::scaled::Scaled;
 use super::ways::Ways;
 use crate::lp::{Limits, LpError, Solver};
 
@@ -25,17 +26,6 @@ pub(super) struct Scaler {
     hull: Hull,
     /// By configuration: a number for its variant.
     variants: Vec<usize>,
-}
-
-/// Flows that fit into the workers.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Scaled {
-    /// Requests/s at the root.
-    pub(super) demand: f64,
-    pub(super) flows: Vec<Flow>,
-    pub(super) worth: f64,
-    pub(super) bound: f64,
-    pub(super) fault: Option<LpError>,
 }
 
 impl Scaler {

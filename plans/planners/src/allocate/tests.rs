@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::lp::{LpError, Solver};
 use kaskade_papers::stated::pipelines::stated;
 use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, ProfiledPath, Task, TaskVariant};
 

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::AllocateError;
+use super::fault::AllocateError;
 use kaskade_policy::pipeline::{Pipeline, Tree};
 
 /// More ways than this are refused: three tasks of ten variants in seven batch sizes have a third of a million.

@@ -4,8 +4,9 @@
 use proptest::prelude::*;
 
 use super::fluid::Fluid;
-use super::options::{Ablation, CascadeSearch, DeviceSpec, GearOptions, Prior};
+use super::options::{Ablation, CascadeSearch, GearOptions, Prior};
 use super::planner::{GearPlan, plan_gears, plan_gears_with};
+use crate::device::DeviceSpec;
 use kaskade_papers::stated::workloads::{StatedWorkload, bert, llama};
 use kaskade_policy::plan::{Plan, Slo};
 use kaskade_policy::profile::Profile;

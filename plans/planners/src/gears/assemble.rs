@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::balance::{Balance, Group};
-use super::models::{ModelSet, Models};
-use super::options::DeviceSpec;
+use super::models::Models;
 use super::search::Cascade;
+use super::set::ModelSet;
+use crate::device::DeviceSpec;
 use kaskade_policy::plan::{
     Band, Batching, Dropping, Edge, Exit, Gear, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Slo,
     Stage, Target, Wiring,

@@ -10,9 +10,9 @@ use super::assemble::{Parts, project};
 use super::balance::{Balance, Group, balance};
 use super::evaluate::{Evaluate, Outcome};
 use super::fault::GearError;
-use super::models::ModelSet;
 use super::options::GearOptions;
 use super::search::Cascade;
+use super::set::ModelSet;
 use kaskade_policy::plan::{Batching, Gear, LoadRange, Slo};
 
 /// All that an outcome depends on: the cascade, the devices as it sees them, the batching and the load.
@@ -179,8 +179,8 @@ impl<'a, E: Evaluate> Bench<'a, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::DeviceSpec;
     use crate::gears::models::Models;
-    use crate::gears::options::DeviceSpec;
     use kaskade_papers::stated::workloads::bert;
     use kaskade_policy::plan::Plan;
 

@@ -8,8 +8,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::fault::GearError;
-use super::models::{ModelSet, Models};
+use super::models::Models;
 use super::options::GearOptions;
+use super::set::ModelSet;
 use crate::thresholds::FamilyError;
 use kaskade_policy::plan::{
     Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing,

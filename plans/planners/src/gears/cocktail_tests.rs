@@ -1,5 +1,5 @@
 use super::*;
-use crate::gears::options::DeviceSpec;
+use crate::device::DeviceSpec;
 use kaskade_papers::stated::workloads::{StatedWorkload, bert};
 use kaskade_policy::plan::Slo;
 use kaskade_simulator::{SimConfig, Simulator};

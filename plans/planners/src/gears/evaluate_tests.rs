@@ -1,5 +1,5 @@
 use super::*;
-use crate::gears::options::DeviceSpec;
+use crate::device::DeviceSpec;
 use kaskade_papers::stated::workloads::llama;
 use kaskade_policy::plan::{
     Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica, Sharing, Stage,

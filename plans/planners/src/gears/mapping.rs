@@ -22,10 +22,11 @@ use std::collections::BTreeMap;
 
 use super::balance::{Cuts, Group};
 use super::fault::FaultKind;
-use super::models::{ModelSet, Models};
-use super::options::DeviceSpec;
+use super::models::Models;
 use super::rearrange::{join, rearrange};
 use super::search::Cascade;
+use super::set::ModelSet;
+use crate::device::DeviceSpec;
 
 /// A cascade at the highest load that it serves.
 #[derive(Debug, Clone, Copy)]

@@ -4,39 +4,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::models::ModelSet;
+use super::set::ModelSet;
+use crate::device::DeviceSpec;
 use kaskade_policy::plan::{Gear, Slo};
 use kaskade_policy::profile::Profile;
 
 /// Longest cascade: the load balancer looks at every set of a cascade's models.
 pub const LONGEST_CASCADE: usize = 8;
-
-/// A device that may host replicas.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DeviceSpec {
-    /// The worker it belongs to.
-    pub worker: String,
-    /// Its name there: `cpu`, `cuda:0`, ...
-    pub device: String,
-    /// Memory for replicas, bytes.
-    pub memory_bytes: u64,
-    /// How many times as fast as the device that was profiled.
-    pub speed: f64,
-}
-
-impl DeviceSpec {
-    /// A number of equal devices, one per worker: `w0`, `w1`, ...
-    pub fn fleet(count: usize, memory_bytes: u64) -> Vec<Self> {
-        let device = |index| Self {
-            worker: format!("w{index}"),
-            device: "cuda:0".to_owned(),
-            memory_bytes,
-            speed: 1.0,
-        };
-        (0..count).map(device).collect()
-    }
-}
 
 /// How common each range of load is thought to be (appendix C.2). What is weighed is time: the accuracy of a plan is the mean
 /// over time, as the paper has it, and under Zipf loads most of that is spent where accurate cascades serve. Who wants the

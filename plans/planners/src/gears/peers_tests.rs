@@ -1,6 +1,6 @@
 use super::*;
+use crate::device::DeviceSpec;
 use crate::gears::fluid::Fluid;
-use crate::gears::options::DeviceSpec;
 use kaskade_papers::stated::workloads::{StatedWorkload, bert, llama};
 
 fn small(workload: StatedWorkload) -> Profile {

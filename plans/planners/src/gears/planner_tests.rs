@@ -1,8 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::device::DeviceSpec;
 use crate::gears::fluid::Fluid;
-use crate::gears::options::{Ablation, BatchLimits, CascadeSearch, DeviceSpec, OptionError, Prior};
+use crate::gears::options::{Ablation, BatchLimits, CascadeSearch, OptionError, Prior};
 use kaskade_papers::stated::workloads::{StatedWorkload, bert, llama};
 
 const MS: u64 = 1_000;

@@ -6,7 +6,8 @@
 //! makes the busiest range less busy.
 
 use super::balance::Group;
-use super::models::{ModelSet, Models};
+use super::models::Models;
+use super::set::ModelSet;
 
 /// Most models for which all sets are looked at.
 const MOST: usize = 10;

@@ -19,8 +19,9 @@ use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
 use super::balance::{Cuts, Demand, Group};
-use super::models::{ModelSet, Models};
+use super::models::Models;
 use super::options::CascadeSearch;
+use super::set::ModelSet;
 use kaskade_policy::profile::{Profile, VariantProfile};
 
 /// A cascade: which variants are asked, and below which confidence the next one is.

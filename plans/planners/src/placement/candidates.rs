@@ -1,9 +1,9 @@
 //! The combinations that fit in sum, with what is known of each, and what is known of those that nobody looks at.
 
 use super::bound;
+use super::case::Case;
 use super::fault::PlacementError;
 use super::outcome::Shapes;
-use super::planner::Planner;
 use super::problem::{Cluster, Problem};
 use super::shapes::{Breaks, Parts, Shape, cuts};
 use super::solve::Attempt;
@@ -36,7 +36,7 @@ pub(super) struct Candidates {
     pub(super) unseen: f64,
 }
 
-impl Planner<'_> {
+impl Case<'_> {
     /// The combinations that carry the load and fit in sum.
     pub(super) fn candidates(
         &self,

@@ -1,6 +1,6 @@
 use super::super::options::{Assumed, Goal, TransferSample};
 use super::*;
-use crate::gears::DeviceSpec;
+use crate::device::DeviceSpec;
 use kaskade_papers::stated::families as stated;
 
 fn options() -> PlacementOptions {

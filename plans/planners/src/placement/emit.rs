@@ -253,7 +253,7 @@ fn devices(
     options: &PlacementOptions,
     placed: &[usize],
 ) -> Vec<DeviceLoad> {
-    let load = |(number, device): (usize, &crate::gears::DeviceSpec)| {
+    let load = |(number, device): (usize, &crate::device::DeviceSpec)| {
         let mut load = DeviceLoad {
             worker: device.worker.clone(),
             device: device.device.clone(),

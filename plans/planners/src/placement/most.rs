@@ -5,8 +5,8 @@
 //! best of those are annealed at higher and higher loads.
 
 use super::anneal;
+use super::case::{Case, Seen};
 use super::layout::Layout;
-use super::planner::{Planner, Seen};
 use super::problem::{Cluster, Problem, excess};
 use super::shapes::{Shape, cuts};
 use super::solve::Solved;
@@ -38,43 +38,38 @@ struct Packed {
 }
 
 /// The most load that the devices are seen to carry, requests/s, and by which combination.
-pub(super) fn most(planner: &Planner<'_>, cluster: &Cluster) -> Option<(f64, Seen)> {
-    let high = cluster.work() / planner.models.least_kernel();
+pub(super) fn most(case: &Case<'_>, cluster: &Cluster) -> Option<(f64, Seen)> {
+    let high = cluster.work() / case.models.least_kernel();
     let mut packed = FROM
         .into_iter()
-        .map(|from| packed(planner, cluster, high * from))
+        .map(|from| packed(case, cluster, high * from))
         .find(|packed| !packed.is_empty())?;
     packed.truncate(ANNEALED);
     let mut best: Option<(f64, Seen)> = None;
     for one in packed {
         let least = best.as_ref().map_or(0.0, |(qps, _)| *qps);
-        let found = climb(planner, cluster, one, least);
+        let found = climb(case, cluster, one, least);
         best = best.into_iter().chain(found).max_by(|a, b| a.0.total_cmp(&b.0));
     }
     best
 }
 
 /// A combination that is seen to carry a load.
-pub(super) fn carries(planner: &Planner<'_>, cluster: &Cluster, qps: f64) -> Option<Seen> {
-    let packed = packed(planner, cluster, qps);
+pub(super) fn carries(case: &Case<'_>, cluster: &Cluster, qps: f64) -> Option<Seen> {
+    let packed = packed(case, cluster, qps);
     if let Some(first) = packed.first().filter(|first| first.qps >= qps) {
-        let problem = problem(planner, cluster, &first.shape, qps);
+        let problem = problem(case, cluster, &first.shape, qps);
         return seen(&problem, first.shape.clone(), first.placed.clone());
     }
     packed.into_iter().take(ANNEALED).find_map(|one| {
-        let problem = problem(planner, cluster, &one.shape, qps);
-        let placed = anneal::improve(
-            start(&problem, &one.placed),
-            &problem,
-            MOVES,
-            planner.options.seed,
-        );
+        let problem = problem(case, cluster, &one.shape, qps);
+        let placed = anneal::improve(start(&problem, &one.placed), &problem, MOVES, case.options.seed);
         seen(&problem, one.shape, placed)
     })
 }
 
 /// Higher and higher loads, beginning with what the packing carries.
-fn climb(planner: &Planner<'_>, cluster: &Cluster, packed: Packed, least: f64) -> Option<(f64, Seen)> {
+fn climb(case: &Case<'_>, cluster: &Cluster, packed: Packed, least: f64) -> Option<(f64, Seen)> {
     let Packed {
         shape,
         at_will,
@@ -82,16 +77,16 @@ fn climb(planner: &Planner<'_>, cluster: &Cluster, packed: Packed, least: f64) -
         placed,
     } = packed;
     let (mut low, mut high) = (qps, at_will);
-    let first = problem(planner, cluster, &shape, low);
+    let first = problem(case, cluster, &shape, low);
     let mut best = seen(&first, shape.clone(), placed.clone()).map(|seen| (low, seen));
     for _ in 0..LOADS {
         if high <= least {
             return best;
         }
         let middle = f64::midpoint(low, high);
-        let problem = problem(planner, cluster, &shape, middle);
+        let problem = problem(case, cluster, &shape, middle);
         let from = best.as_ref().map_or(&placed, |(_, (_, solved))| &solved.placed);
-        let found = anneal::improve(start(&problem, from), &problem, MOVES, planner.options.seed);
+        let found = anneal::improve(start(&problem, from), &problem, MOVES, case.options.seed);
         match seen(&problem, shape.clone(), found) {
             Some(seen) => {
                 best = Some((middle, seen));
@@ -104,13 +99,13 @@ fn climb(planner: &Planner<'_>, cluster: &Cluster, packed: Packed, least: f64) -
 }
 
 /// The combinations that carry the load if work could be cut at will, as packed, those that carry most first.
-fn packed(planner: &Planner<'_>, cluster: &Cluster, qps: f64) -> Vec<Packed> {
-    let models = &planner.models;
-    let Ok(fewest) = planner.fits_at_all(cluster) else {
+fn packed(case: &Case<'_>, cluster: &Cluster, qps: f64) -> Vec<Packed> {
+    let models = &case.models;
+    let Ok(fewest) = case.fits_at_all(cluster) else {
         return Vec::new();
     };
     let largest: Vec<u32> = (0..fewest.len())
-        .map(|model| planner.partitions(cluster, model))
+        .map(|model| case.partitions(cluster, model))
         .collect();
     let (cuts, _) = cuts(&fewest, &largest, CUTS);
     let of_each = LOOKED / cuts.len().max(1);
@@ -123,14 +118,14 @@ fn packed(planner: &Planner<'_>, cluster: &Cluster, qps: f64) -> Vec<Packed> {
         })
         .map(|shape| {
             let at_will = models.at_will(&shape, cluster);
-            (guess(planner, cluster, &shape, at_will), at_will, shape)
+            (guess(case, cluster, &shape, at_will), at_will, shape)
         })
         .collect();
     shapes.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.2.cmp(&b.2)));
     shapes.truncate(PACKED);
     let packed = shapes.into_iter().filter_map(|(_, at_will, shape)| {
         // Work per request and second, so that loads are what comes out.
-        let problem = problem(planner, cluster, &shape, 1.0);
+        let problem = problem(case, cluster, &shape, 1.0);
         let (placed, qps) = pack(&problem)?;
         Some(Packed {
             shape,
@@ -146,8 +141,8 @@ fn packed(planner: &Planner<'_>, cluster: &Cluster, qps: f64) -> Vec<Packed> {
 
 /// What a combination may carry once packed: two instances of more than half a device do not share one, and small ones fill what is left
 /// beside them.
-fn guess(planner: &Planner<'_>, cluster: &Cluster, shape: &Shape, at_will: f64) -> f64 {
-    let models = &planner.models;
+fn guess(case: &Case<'_>, cluster: &Cluster, shape: &Shape, at_will: f64) -> f64 {
+    let models = &case.models;
     let parts = models.parts(shape, models.batch);
     let (memory, work) = (cluster.largest_memory(), cluster.most_work());
     let fits = |qps: f64| {
@@ -216,8 +211,8 @@ fn pack(problem: &Problem<'_>) -> Option<(Vec<usize>, f64)> {
     qps.is_finite().then_some((placed, qps))
 }
 
-fn problem<'c>(planner: &Planner<'_>, cluster: &'c Cluster, shape: &Shape, qps: f64) -> Problem<'c> {
-    let parts = planner.models.parts(shape, planner.models.batch / qps);
+fn problem<'c>(case: &Case<'_>, cluster: &'c Cluster, shape: &Shape, qps: f64) -> Problem<'c> {
+    let parts = case.models.parts(shape, case.models.batch / qps);
     Problem::new(cluster, parts.kinds, parts.pairs, parts.chains)
 }
 

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fault::PlacementError;
-use crate::gears::DeviceSpec;
+use crate::device::DeviceSpec;
 use crate::lp::Solver;
 
 /// What a placement is made for.

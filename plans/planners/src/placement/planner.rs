@@ -1,6 +1,7 @@
 //! Algorithm 3: how many devices and how much load, then every combination of replicas and partitions that fits, and the best placement
 //! of the best of them.
 
+use super::case::{Case, Seen};
 use super::curves::Curves;
 use super::emit;
 use super::fault::PlacementError;
@@ -10,8 +11,7 @@ use super::options::{Fleet, Goal, PlacementOptions};
 use super::outcome::{Placed, Shapes};
 use super::problem::{Cluster, excess};
 use super::search;
-use super::shapes::{Models, Shape};
-use super::solve::Solved;
+use super::shapes::Models;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 
@@ -28,10 +28,10 @@ pub fn plan_placement(
     let flow = flow::flow(profile, cascade)?;
     let curves = curves(profile, &flow, options)?;
     let models = Models::new(&flow, &curves, options);
-    let planner = Planner { models, options };
-    let (cluster, qps, seen) = planner.fleet()?;
-    let found = search::search(&planner, &cluster, qps, seen)?;
-    emit::placed(profile, cascade, &planner.models, options, &cluster, &found)
+    let case = Case { models, options };
+    let (cluster, qps, seen) = case.fleet()?;
+    let found = search::search(&case, &cluster, qps, seen)?;
+    emit::placed(profile, cascade, &case.models, options, &cluster, &found)
 }
 
 /// The lines of the cascade's variants.
@@ -49,16 +49,7 @@ pub(super) fn curves(
     flow.variants.iter().map(of).collect()
 }
 
-/// A combination that was seen to carry a load, and how.
-pub(super) type Seen = (Shape, Solved);
-
-/// What is planned from.
-pub(super) struct Planner<'a> {
-    pub(super) models: Models<'a>,
-    pub(super) options: &'a PlacementOptions,
-}
-
-impl Planner<'_> {
+impl Case<'_> {
     /// The devices to use, the load to carry, and a combination that was seen to do it.
     fn fleet(&self) -> Result<(Cluster, f64, Option<Seen>), PlacementError> {
         let all = Cluster::new(self.options, self.options.devices.len());
@@ -82,40 +73,6 @@ impl Planner<'_> {
             }
         }
         Ok((all, qps, None))
-    }
-
-    /// Most partitions of a model on a cluster.
-    pub(super) fn partitions(&self, cluster: &Cluster, model: usize) -> u32 {
-        let most = self.models.most.get(model).copied().unwrap_or(1);
-        most.min(u32::try_from(cluster.devices.len()).unwrap_or(u32::MAX))
-    }
-
-    /// The fewest partitions of every model that fit a device, if one copy of each fits the cluster.
-    pub(super) fn fits_at_all(&self, cluster: &Cluster) -> Result<Vec<u32>, PlacementError> {
-        let largest = cluster.largest_memory();
-        let (mut fewest, mut needed) = (Vec::new(), 0.0);
-        for (model, curves) in self.models.curves.iter().enumerate() {
-            let (alone, most) = (curves.memory.held(1.0), self.partitions(cluster, model));
-            needed += alone;
-            let fits = |partitions: &u32| excess(alone / f64::from(*partitions), largest) <= 0.0;
-            let Some(partitions) = (1..=most).find(fits) else {
-                return Err(PlacementError::TooLarge {
-                    variant: curves.variant.clone(),
-                    partitions: most,
-                    needed_bytes: alone / f64::from(most),
-                    device_bytes: largest as u64,
-                });
-            };
-            fewest.push(partitions);
-        }
-        if excess(needed, cluster.memory()) > 0.0 {
-            return Err(PlacementError::NoMemory {
-                needed_bytes: needed,
-                device_bytes: cluster.memory(),
-                devices: cluster.devices.len(),
-            });
-        }
-        Ok(fewest)
     }
 
     /// Whether the load asks for no more kernel time than there is, in the best batches.

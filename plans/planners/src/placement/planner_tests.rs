@@ -7,7 +7,8 @@ use super::super::problem::Problem;
 use super::super::shapes::cuts;
 use super::*;
 use crate::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
-use crate::gears::DeviceSpec;
+use crate::device::DeviceSpec;
+use crate::placement::shapes::Shape;
 use kaskade_papers::stated::families::{self as stated, StatedFamily};
 use kaskade_policy::plan::{Exit, Target};
 
@@ -285,7 +286,7 @@ fn refusals_say_which_constraint_fails_with_figures() {
 }
 
 /// The best of all placements of all combinations of up to four copies and two partitions that one scale rounds to.
-fn by_trying_everything(planner: &Planner<'_>, cluster: &Cluster, qps: f64) -> Option<f64> {
+fn by_trying_everything(planner: &Case<'_>, cluster: &Cluster, qps: f64) -> Option<f64> {
     let models = &planner.models;
     let period_s = models.batch / qps;
     let count = models.curves.len();
@@ -357,7 +358,7 @@ proptest! {
         let models = Models::new(&flow, &curves, &options);
         let qps = load * devices as f64 / models.least_kernel();
         options.goal = Goal::Carry { qps };
-        let planner = Planner { models, options: &options };
+        let planner = Case { models, options: &options };
         let cluster = Cluster::new(&options, devices);
         let best = by_trying_everything(&planner, &cluster, qps);
         match (plan_placement(&profile, &plan, &options), best) {

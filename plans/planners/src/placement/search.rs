@@ -2,10 +2,10 @@
 //! exact ones where they are small.
 
 use super::candidates::{Candidate, Candidates};
+use super::case::{Case, Seen};
 use super::fault::PlacementError;
 use super::options::Effort;
 use super::outcome::{Proof, Shapes};
-use super::planner::{Planner, Seen};
 use super::problem::Cluster;
 use super::shapes::{Parts, Shape};
 use super::solve::{self, Solved};
@@ -35,19 +35,19 @@ pub(super) struct Found {
 /// # Errors
 /// A [`PlacementError`] if none was placed.
 pub(super) fn search(
-    planner: &Planner<'_>,
+    case: &Case<'_>,
     cluster: &Cluster,
     qps: f64,
     seen: Option<Seen>,
 ) -> Result<Found, PlacementError> {
-    let effort = &planner.options.effort;
+    let effort = &case.options.effort;
     let Candidates {
         list: mut candidates,
         mut shapes,
         unseen,
-    } = planner.candidates(cluster, qps, effort.shapes)?;
+    } = case.candidates(cluster, qps, effort.shapes)?;
     let seen = seen.map(|(shape, solved)| {
-        let mut candidate = planner.candidate(cluster, shape, planner.models.batch / qps);
+        let mut candidate = case.candidate(cluster, shape, case.models.batch / qps);
         candidate.attempt.best = Some(solved);
         candidate.tried = true;
         candidate
@@ -63,13 +63,7 @@ pub(super) fn search(
             .then(a.shape.cmp(&b.shape))
     });
     try_all(cluster, &mut candidates, &mut shapes);
-    anneal(
-        cluster,
-        &mut candidates,
-        &mut shapes,
-        effort,
-        planner.options.seed,
-    );
+    anneal(cluster, &mut candidates, &mut shapes, effort, case.options.seed);
     prove(cluster, &mut candidates, &mut shapes, effort);
     let Some((place, overhead)) = best(&candidates) else {
         let proven = shapes.all && candidates.iter().all(|one| one.attempt.lower.is_infinite());

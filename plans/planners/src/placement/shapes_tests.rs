@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::super::options::Goal;
 use super::*;
 use crate::cascade::{CascadeOptions, plan_cascade};
-use crate::gears::DeviceSpec;
+use crate::device::DeviceSpec;
 use kaskade_papers::stated::families::{self as stated, StatedFamily};
 
 struct Case {

@@ -188,30 +188,6 @@ impl Family {
             samples: self.samples,
         }
     }
-
-    /// The family over some of the samples, repeats allowed, as cross-fitting and the bootstrap need it. `None` if there are none,
-    /// or if one does not exist.
-    pub fn subset(&self, samples: &[usize]) -> Option<Self> {
-        let columns: Option<Vec<Column>> = self
-            .columns
-            .iter()
-            .map(|column| {
-                Some(Column {
-                    name: column.name.clone(),
-                    energy_j: column.energy_j,
-                    confidences: samples
-                        .iter()
-                        .map(|s| column.confidences.get(*s).copied())
-                        .collect::<Option<_>>()?,
-                    correct: samples
-                        .iter()
-                        .map(|s| column.correct.get(*s).copied())
-                        .collect::<Option<_>>()?,
-                })
-            })
-            .collect();
-        Self::new(columns?).ok()
-    }
 }
 
 pub(super) fn count(flags: &[bool]) -> usize {

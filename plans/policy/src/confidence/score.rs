@@ -35,6 +35,7 @@ pub enum Scores<'a> {
 }
 
 impl Scores<'_> {
+    /// The name of the kind of scores, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Logits(_) => "class logits",
@@ -236,6 +237,10 @@ fn over_tokens(
         .try_fold(1.0, |so_far, token| Ok(fold(so_far, row(token)?)))
 }
 
+/// Checks that logits are whole rows over the vocabulary.
+///
+/// # Errors
+/// A [`ConfidenceError`] that names what is wrong.
 pub fn check_tokens(logits: &[f32], vocabulary: usize) -> Result<(), ConfidenceError> {
     if logits.is_empty() {
         return Err(ConfidenceError::Empty);
@@ -260,7 +265,10 @@ fn check_span(start: &[f32], end: &[f32]) -> Result<(), ConfidenceError> {
     }
 }
 
-/// At least `least` scores, all finite.
+/// Checks that there are at least `least` scores, all finite.
+///
+/// # Errors
+/// A [`ConfidenceError`] that names what is wrong.
 pub fn check(scores: &[f32], least: usize) -> Result<(), ConfidenceError> {
     if scores.is_empty() {
         return Err(ConfidenceError::Empty);
@@ -277,6 +285,10 @@ pub fn check(scores: &[f32], least: usize) -> Result<(), ConfidenceError> {
     }
 }
 
+/// Checks that probabilities are not negative and sum to 1.
+///
+/// # Errors
+/// A [`ConfidenceError`] that names what is wrong.
 pub fn check_distribution(probabilities: &[f32]) -> Result<(), ConfidenceError> {
     check(probabilities, 2)?;
     let sum: f64 = probabilities.iter().copied().map(f64::from).sum();
@@ -298,6 +310,7 @@ fn check_given(value: f64) -> Result<f64, ConfidenceError> {
     }
 }
 
+/// The error of an estimator that cannot read such scores.
 pub fn mismatch(estimator: Estimator, scores: &Scores<'_>) -> ConfidenceError {
     ConfidenceError::Mismatch {
         estimator: estimator.name(),

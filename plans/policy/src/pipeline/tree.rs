@@ -65,10 +65,12 @@ impl Tree {
         })
     }
 
+    /// The children of a task, as they are listed.
     pub fn children(&self, task: usize) -> &[usize] {
         self.children.get(task).map_or(&[], Vec::as_slice)
     }
 
+    /// The parent of a task; `None` for the root.
     pub fn parent(&self, task: usize) -> Option<usize> {
         self.parent.get(task).copied().flatten()
     }

@@ -6,7 +6,6 @@ mod slices;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Dropping, Expected, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Slo};
-use crate::confidence::{Calibration, Estimator};
 use crate::invalid::{Invalid, Path, Problem};
 
 impl Plan {
@@ -52,22 +51,10 @@ fn variants(path: &Path<'_>, variants: &[PlannedVariant]) -> Result<(), Invalid>
         let path = path.index(index);
         path.field("name").new_name(&variant.name, &mut names)?;
         if let Some(fitted) = &variant.calibration {
-            calibration(&path.field("calibration"), fitted)?;
+            fitted.check(&path.field("calibration"))?;
         }
     }
     Ok(())
-}
-
-/// Shared with the profile.
-pub(crate) fn calibration(path: &Path<'_>, calibration: &Calibration) -> Result<(), Invalid> {
-    path.field("temperature").positive(calibration.temperature)?;
-    match calibration.estimator {
-        Estimator::TopK { k } => {
-            let estimator = path.field("estimator");
-            estimator.field("k").within(f64::from(k), k >= 2, "at least 2")
-        }
-        _ => Ok(()),
-    }
 }
 
 fn placement(path: &Path<'_>, placement: &[Replica], known: &Known<'_>) -> Result<(), Invalid> {

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use super::{BatchCost, PROFILE_VERSION, Profile, VariantProfile};
 use crate::invalid::{Invalid, Path, Problem};
-use crate::plan::calibration;
 
 impl Profile {
     /// Checks everything that the types cannot say: names, ranges, and that all columns are of one length.
@@ -31,7 +30,7 @@ impl Profile {
 
 fn variant(path: &Path<'_>, variant: &VariantProfile, samples: usize) -> Result<(), Invalid> {
     costs(&path.field("costs"), &variant.costs)?;
-    calibration(&path.field("calibration"), &variant.calibration)?;
+    variant.calibration.check(&path.field("calibration"))?;
     path.field("ece")
         .field("before")
         .unit_interval(variant.ece.before)?;

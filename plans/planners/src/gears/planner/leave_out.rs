@@ -8,8 +8,8 @@ use super::starts::or_none;
 use super::{Feasible, Planner};
 use crate::gears::evaluate::Evaluate;
 use crate::gears::fault::{GearError, Step};
-use crate::gears::models::ModelSet;
 use crate::gears::search::{Cascade, Space};
+use crate::gears::set::ModelSet;
 use kaskade_policy::plan::Slo;
 
 /// A plan and the cascades that its ranges could choose from.

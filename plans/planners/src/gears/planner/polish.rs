@@ -7,8 +7,8 @@
 use super::{Feasible, Planner};
 use crate::gears::evaluate::Evaluate;
 use crate::gears::fault::{GearError, Step};
-use crate::gears::models::ModelSet;
 use crate::gears::search::Cascade;
+use crate::gears::set::ModelSet;
 
 /// After so many cascades in a row that do not hold, more accurate ones are not tried.
 const PATIENCE: u32 = 3;

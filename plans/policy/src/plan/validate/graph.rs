@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use super::super::{Band, Batching, Child, Dropping, Edge, Exit, Replica, Stage, Target, Wiring};
 use super::{Known, slices, variant};
 use crate::gather::MAX_BRANCHES;
-use crate::invalid::{Invalid, Path, Problem, Slice};
+use crate::invalid::{Invalid, Path, Problem};
+use crate::partition::Slice;
 
 /// How far the shares of an edge may sum from 1.
 const SHARE_SLACK: f64 = 1e-6;

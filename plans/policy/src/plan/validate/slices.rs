@@ -1,7 +1,8 @@
 //! What makes a chain of slices sound (HybridServe §V-A): they follow each other by `next`, and nothing comes between.
 
 use super::super::{Edge, Exit, Partition, Stage, Target, Wiring};
-use crate::invalid::{Invalid, Path, Problem, Slice};
+use crate::invalid::{Invalid, Path, Problem};
+use crate::partition::Slice;
 
 /// Every slice of a model but the last leads to the next one, every other edge to a whole model or a first slice, and only
 /// `next` pairs senders with receivers.

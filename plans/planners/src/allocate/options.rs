@@ -1,0 +1,62 @@
+//! How to allocate.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::lp::Solver;
+
+/// Who decides, for comparison (§6.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AllocationPolicy {
+    /// Hardware scaling, then accuracy scaling over the whole pipeline.
+    #[default]
+    Loki,
+    /// InferLine: it knows the pipeline and scales hardware, but "requires the clients to specify a single model variant to use
+    /// for each task". They specify the most accurate. When the cluster is exhausted it serves what it can.
+    #[serde(alias = "inferline")]
+    HardwareOnly,
+    /// Proteus: it scales accuracy and not hardware, and "handles each task in the pipeline independently". Every task is an app
+    /// of its own; what that means is said at [`Allocator::new`](super::Allocator::new).
+    #[serde(alias = "proteus")]
+    PerTask,
+}
+
+/// How to allocate.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AllocateOptions {
+    /// Who decides.
+    pub policy: AllocationPolicy,
+    /// Who solves what rounding leaves open.
+    pub solver: Solver,
+    /// Relative gap to the bound below which an answer is good enough.
+    pub gap: f64,
+    /// Columns that are considered.
+    pub columns: usize,
+    /// Nodes that the embedded solver looks at: a limit that is the same on every machine.
+    pub nodes: u64,
+    /// Longest time for the solver, milliseconds: a net below the limit on nodes.
+    pub solver_ms: u64,
+}
+
+impl Default for AllocateOptions {
+    fn default() -> Self {
+        Self {
+            policy: AllocationPolicy::Loki,
+            solver: Solver::Embedded,
+            gap: 1e-3,
+            columns: 120,
+            nodes: 60,
+            solver_ms: 300,
+        }
+    }
+}
+
+impl AllocateOptions {
+    pub(super) fn time(&self) -> Duration {
+        Duration::from_millis(self.solver_ms)
+    }
+}

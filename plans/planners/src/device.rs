@@ -1,0 +1,31 @@
+//! Devices that plans may use.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A device that may host replicas.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceSpec {
+    /// The worker it belongs to.
+    pub worker: String,
+    /// Its name there: `cpu`, `cuda:0`, ...
+    pub device: String,
+    /// Memory for replicas, bytes.
+    pub memory_bytes: u64,
+    /// How many times as fast as the device that was profiled.
+    pub speed: f64,
+}
+
+impl DeviceSpec {
+    /// A number of equal devices, one per worker: `w0`, `w1`, ...
+    pub fn fleet(count: usize, memory_bytes: u64) -> Vec<Self> {
+        let device = |index| Self {
+            worker: format!("w{index}"),
+            device: "cuda:0".to_owned(),
+            memory_bytes,
+            speed: 1.0,
+        };
+        (0..count).map(device).collect()
+    }
+}

@@ -1,0 +1,29 @@
+//! A contiguous slice of a model's layers (pipeline parallelism).
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A contiguous slice of a variant's layers (HybridServe §V).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Partition {
+    /// Position in the chain, from 0.
+    pub index: u32,
+    /// Length of the chain, `S_i`.
+    pub of: u32,
+}
+
+/// A slice of a model, or the whole of it, in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slice(pub Option<Partition>);
+
+impl fmt::Display for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => write!(f, "the whole model"),
+            Some(Partition { index, of }) => write!(f, "slice {index} of {of}"),
+        }
+    }
+}
