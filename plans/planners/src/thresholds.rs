@@ -17,46 +17,19 @@ mod evaluate;
 mod exact;
 mod family;
 mod named;
+mod point;
 mod sampled;
 #[cfg(test)]
 pub(crate) mod synthetic;
 mod table;
 
-use serde::Serialize;
-
 pub use evaluate::{Band, Exits, Outcome, evaluate, threshold_exits};
 pub use family::{Column, CostBasis, Family, FamilyError};
+pub use point::{FORWARD_ALL, Frontier, Point};
 pub use named::{Guard, Paired, Yardstick, accuracy_preserving, alone, energy_optimising};
 
 use envelope::Envelope;
 use table::Table;
-
-/// A threshold that no confidence reaches: the stage forwards everything.
-pub const FORWARD_ALL: f64 = 2.0;
-
-/// A cascade on the frontier.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Point {
-    /// One per variant but the last: a confidence below it is forwarded. 0 forwards nothing, [`FORWARD_ALL`] everything.
-    pub thresholds: Vec<f64>,
-    /// Share of right answers on the validation set.
-    pub accuracy: f64,
-    /// Joules per request, the sum of `rho_i e_i` (or seconds, see [`CostBasis`]).
-    pub energy_j: f64,
-    /// Share of requests that every variant runs, `rho_i`.
-    pub reach: Vec<f64>,
-    /// Share of requests that every variant answers, summing to 1.
-    pub answered: Vec<f64>,
-}
-
-/// The accuracy-energy frontier of a family.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Frontier {
-    /// Cascades that none other beats, ascending in energy and in accuracy. Never empty.
-    pub points: Vec<Point>,
-    /// Whether this is the whole frontier, proven; otherwise it is what the search found.
-    pub exact: bool,
-}
 
 /// How hard to search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use microlp::{ComparisonOp, OptimizationDirection, Problem, SolutionStatus, SolveOptions};
 
-use super::{Limits, LpError, Program, Relation, Solution};
+use super::program::{Limits, LpError, Program, Relation, Solution};
 
 pub(super) fn solve(program: &Program, limits: &Limits) -> Result<Solution, LpError> {
     let mut problem = Problem::new(OptimizationDirection::Minimize);
@@ -48,7 +48,7 @@ pub(super) fn solve(program: &Program, limits: &Limits) -> Result<Solution, LpEr
         other => LpError::Failed(other.to_string()),
     })?;
     let solution = outcome.solution().ok_or(LpError::Interrupted)?;
-    let value = |(variable, column): (&microlp::Variable, &super::Column)| {
+    let value = |(variable, column): (&microlp::Variable, &super::program::Column)| {
         let value = solution.var_value(*variable);
         if column.integer { value.round() } else { value }
     };

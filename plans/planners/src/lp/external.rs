@@ -20,7 +20,7 @@ use lp_solvers::solvers::{
     WithMaxSeconds,
 };
 
-use super::{Limits, LpError, Program, Relation, Solver};
+use super::program::{Limits, LpError, Program, Relation, Solver};
 
 /// What a solver is given beyond its limit to write its answer before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
@@ -91,7 +91,7 @@ fn written(program: &Program) -> Problem {
         StrExpression(text)
     };
     let costs = program.columns.iter().map(|column| column.cost).enumerate();
-    let constraint = |row: &super::Row| Constraint {
+    let constraint = |row: &super::program::Row| Constraint {
         lhs: expression(&mut row.terms.iter().copied()),
         operator: match row.relation {
             Relation::AtMost => std::cmp::Ordering::Less,
@@ -100,7 +100,7 @@ fn written(program: &Program) -> Problem {
         },
         rhs: row.right,
     };
-    let column = |(place, column): (usize, &super::Column)| Variable {
+    let column = |(place, column): (usize, &super::program::Column)| Variable {
         name: variable(place),
         is_integer: column.integer,
         lower_bound: column.low,

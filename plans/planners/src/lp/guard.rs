@@ -2,7 +2,8 @@
 //! in the place of a value, and to round to seven digits. So only the integers are taken: they are rounded and fixed, the rest of the
 //! program is solved in process, and what comes out is checked against every row.
 
-use super::{Limits, LpError, Program, Solution, Solver, embedded};
+use super::embedded;
+use super::program::{Limits, LpError, Program, Solution, Solver};
 
 /// How far a value may be from a whole number and still mean it.
 const WHOLE: f64 = 1e-3;

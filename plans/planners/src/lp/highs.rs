@@ -2,7 +2,7 @@
 
 use highs::{Col, HighsModelStatus, HighsSolutionStatus, RowProblem, Sense};
 
-use super::{Limits, LpError, Program, Relation};
+use super::program::{Limits, LpError, Program, Relation};
 
 /// The values of a program's variables, unchecked.
 pub(super) fn solve(program: &Program, limits: &Limits) -> Result<Vec<f64>, LpError> {

@@ -1,7 +1,7 @@
 //! What a given cascade would have done on the validation set.
 
 use super::family::{Family, count};
-use super::{FORWARD_ALL, Point};
+use super::point::{FORWARD_ALL, Point};
 
 /// An interval of confidence that leads on: from here to the next band.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::evaluate::{Outcome, evaluate, threshold_exits};
 use super::family::Family;
-use super::{FORWARD_ALL, Frontier, Point};
+use super::point::{FORWARD_ALL, Frontier, Point};
 
 /// How sure a point must be to keep up with the variant it is measured against.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -6,7 +6,7 @@
 )]
 
 use super::family::Family;
-use super::{FORWARD_ALL, Point};
+use super::point::{FORWARD_ALL, Point};
 
 /// A sample's place in the order of confidence at a gate.
 #[derive(Debug, Clone, Copy)]

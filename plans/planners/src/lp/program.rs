@@ -1,0 +1,246 @@
+//! A linear program, its solution, and what may be wrong with either.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A linear program: minimise a cost subject to rows. Variables are not negative; some may only be whole.
+///
+/// Keep the coefficients of a row, and those of a variable, within six orders of magnitude of each other, by choice of units.
+#[derive(Debug, Clone, Default)]
+pub struct Program {
+    pub(super) columns: Vec<Column>,
+    pub(super) rows: Vec<Row>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Column {
+    pub(super) cost: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+    pub(super) integer: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    pub(super) terms: Vec<(usize, f64)>,
+    pub(super) relation: Relation,
+    pub(super) right: f64,
+}
+
+/// How the two sides of a row compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relation {
+    /// Left is at most right.
+    AtMost,
+    /// The sides are equal.
+    Equal,
+    /// Left is at least right.
+    AtLeast,
+}
+
+/// A variable of one program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variable(pub(super) usize);
+
+impl Variable {
+    /// Its place in the order in which variables were added.
+    pub fn place(self) -> usize {
+        self.0
+    }
+}
+
+/// Who solves a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Solver {
+    /// The embedded one, microlp.
+    #[default]
+    Embedded,
+    /// HiGHS, linked in with the feature `highs`.
+    Highs,
+    /// COIN-OR's `cbc` on the path, with the feature `external-solvers`.
+    Cbc,
+    /// GNU's `glpsol`, likewise.
+    Glpk,
+    /// `gurobi_cl`, likewise; it needs a licence.
+    Gurobi,
+    /// `cplex`, likewise; it needs a licence.
+    Cplex,
+}
+
+/// When to stop searching for something better. Only programs with integers are searched.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// Most nodes that the embedded solver looks at: the same everywhere, whatever the machine.
+    pub nodes: Option<u64>,
+    /// Longest time, by the solver's own clock. External programs count whole seconds, at least one, and are killed soon after.
+    pub time: Option<Duration>,
+    /// Good enough: the relative gap between the cost and what it cannot be less than.
+    pub gap: f64,
+    /// A value per variable, in their order, to begin from. Ignored where it is not feasible or the solver knows no such thing.
+    pub start: Vec<f64>,
+}
+
+impl Limits {
+    /// No limit: the search ends at a proven optimum.
+    pub const NONE: Self = Self {
+        nodes: None,
+        time: None,
+        gap: 0.0,
+        start: Vec::new(),
+    };
+}
+
+/// An optimum, or the best that was found within the limits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Solution {
+    /// The cost.
+    pub cost: f64,
+    /// Whether nothing better exists. Another solver's word for it does not count.
+    pub proven: bool,
+    pub(super) values: Vec<f64>,
+}
+
+impl Solution {
+    /// The value of a variable; 0 for one of another program. Integer variables are whole to the last bit.
+    pub fn value(&self, variable: Variable) -> f64 {
+        self.values.get(variable.0).copied().unwrap_or(0.0)
+    }
+}
+
+/// Why there is no solution.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum LpError {
+    /// No values meet all rows.
+    #[error("no values meet all rows of the linear program")]
+    Infeasible,
+    /// The cost falls without end.
+    #[error("the cost of the linear program falls without end; a row is missing")]
+    Unbounded,
+    /// The solver gave up.
+    #[error("the linear program was not solved: {0}; check the range of its coefficients")]
+    Failed(String),
+    /// The limits ended the search before anything was found.
+    #[error("the search ended before any solution was found; raise its limits or give it a start")]
+    Interrupted,
+    /// This build lacks the solver.
+    #[error(
+        "this build has no {solver:?}; build it with the feature `{feature}`, or use the embedded solver"
+    )]
+    NotBuilt {
+        /// Which was asked for.
+        solver: Solver,
+        /// The feature that brings it.
+        feature: &'static str,
+    },
+    /// The solver's program cannot be started.
+    #[error(
+        "`{program}` cannot be started: {reason}; install it, put it on the path, or use the embedded solver"
+    )]
+    Missing {
+        /// Its name.
+        program: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// The solver's program did not end in time and was killed.
+    #[error(
+        "`{program}` did not end within {limit_s} s and was killed; raise the limit or use another solver"
+    )]
+    Hung {
+        /// Its name.
+        program: String,
+        /// The limit and what it was given on top, seconds.
+        limit_s: f64,
+    },
+    /// What the solver called a solution is none.
+    #[error("{solver:?} answered with what is no solution: {reason}; use another solver")]
+    Lied {
+        /// Which.
+        solver: Solver,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl Program {
+    /// A program without variables and rows.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a variable of at least 0, at this cost per unit.
+    pub fn variable(&mut self, cost: f64) -> Variable {
+        self.add(cost, f64::INFINITY, false)
+    }
+
+    /// Adds a variable from 0 to `high`, at this cost per unit.
+    pub fn bounded(&mut self, cost: f64, high: f64) -> Variable {
+        self.add(cost, high, false)
+    }
+
+    /// Adds a whole variable from 0 to `high`, at this cost per unit.
+    pub fn integer(&mut self, cost: f64, high: u32) -> Variable {
+        self.add(cost, f64::from(high), true)
+    }
+
+    fn add(&mut self, cost: f64, high: f64, integer: bool) -> Variable {
+        self.columns.push(Column {
+            cost,
+            low: 0.0,
+            high,
+            integer,
+        });
+        Variable(self.columns.len() - 1)
+    }
+
+    /// Adds a row: the sum of coefficients times variables stands in this relation to `right`.
+    pub fn row(&mut self, terms: impl IntoIterator<Item = (Variable, f64)>, relation: Relation, right: f64) {
+        self.rows.push(Row {
+            terms: terms
+                .into_iter()
+                .map(|(variable, factor)| (variable.0, factor))
+                .collect(),
+            relation,
+            right,
+        });
+    }
+
+    /// How many variables there are.
+    pub fn variables(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// How many of them must be whole.
+    pub fn integers(&self) -> usize {
+        self.columns.iter().filter(|column| column.integer).count()
+    }
+
+    /// The cost of these values.
+    pub(super) fn cost(&self, values: &[f64]) -> f64 {
+        let costs = self.columns.iter().zip(values);
+        costs.map(|(column, value)| column.cost * value).sum()
+    }
+
+    /// By how much these values miss a bound or a row, relative to its right side; 0 if they are feasible.
+    pub(super) fn violation(&self, values: &[f64]) -> f64 {
+        let bounds = self.columns.iter().zip(values);
+        let bounds = bounds.map(|(column, value)| (column.low - value).max(value - column.high));
+        let rows = self.rows.iter().map(|row| {
+            let terms = row.terms.iter();
+            let left: f64 = terms
+                .map(|(place, factor)| factor * values.get(*place).copied().unwrap_or(0.0))
+                .sum();
+            let missed = match row.relation {
+                Relation::AtMost => left - row.right,
+                Relation::Equal => (left - row.right).abs(),
+                Relation::AtLeast => row.right - left,
+            };
+            missed / (1.0 + row.right.abs())
+        });
+        bounds.chain(rows).fold(0.0, f64::max)
+    }
+}
