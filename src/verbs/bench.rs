@@ -1,27 +1,27 @@
 //! `kaskade bench`: puts an app under load and says what became of it.
-
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use kaskade::App;
 use kaskade::actors::bus::BusConfig;
-use kaskade::config::scalar::Span;
+use kaskade_app::config::App;
+use kaskade_app::config::scalar::Span;
+use kaskade_app::family::Family;
+use kaskade_app::load::arrivals::{Arrivals, Spacing};
+use kaskade_app::load::drive::{self, Until};
+use kaskade_app::load::questions::{Questions, Set};
+use kaskade_app::load::record::{Figures, Record};
+use kaskade_app::load::tracefile::{self, TraceArgs};
+use kaskade_app::measure::meter::Meter;
+use kaskade_app::planning::initial;
+use kaskade_app::report::progress::say;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::units;
+use kaskade_app::serving::{self, Asker, Broker, Role};
 use serde::Serialize;
 
-use crate::appplan;
-use crate::family::Family;
-use crate::load::arrivals::{Arrivals, Spacing};
-use crate::load::drive::{self, Until};
-use crate::load::record::{Figures, Record};
-use crate::load::tracefile::{self, TraceArgs};
-use crate::measure::meter::Meter;
-use crate::questions::{Questions, Set};
-use crate::report::progress::say;
-use crate::report::table::{Align, table};
-use crate::report::{self, units};
-use crate::serving::{self, Asker, Broker, Role};
+use crate::output;
 
 /// Puts an app under load: an open loop (`--rate`, `--trace`) sends when requests are due, whatever the app does; a closed loop
 /// (`--concurrency`) has clients that wait for their answers. Latencies count from when a request was due. Without a
@@ -124,9 +124,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let report = outcome?;
     if args.json {
-        return report::print_json(&report);
+        return output::print_json(&report);
     }
-    report::print(&as_text(&report))
+    output::print(&as_text(&report))
 }
 
 fn bus_url(bus: &BusConfig) -> &str {
@@ -143,8 +143,8 @@ fn samples(app: &App) -> anyhow::Result<Set> {
 
 fn whole(app: &App, args: &Args, bus: BusConfig) -> anyhow::Result<kaskade::actors::Node> {
     let plan = match &args.plan {
-        Some(path) => appplan::read(app, path).with_context(|| path.display().to_string())?,
-        None => appplan::of(app)?,
+        Some(path) => initial::read(app, path).with_context(|| path.display().to_string())?,
+        None => initial::of(app)?,
     };
     let worker = app
         .workers

@@ -1,18 +1,18 @@
 //! `kaskade plan cache`: what a language model beyond the device's memory caches, where, and how fast that makes it.
-
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use kaskade::config::scalar::Size;
 use kaskade::plans::hybrid_cache::machine::{
     Arena, Hardware, Load, Machine, Mode, Outcome, Setup, Shape, Traffic,
 };
 use kaskade::plans::hybrid_cache::{Mix, allocate, stated};
+use kaskade_app::config::scalar::Size;
+use kaskade_app::load::tracefile::positive;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::units;
 use serde::Serialize;
 
-use crate::load::tracefile::positive;
-use crate::report::table::{Align, table};
-use crate::report::{self, units};
+use crate::output;
 
 /// Plans the cache of a language model that does not fit the device (HybridServe KAIST): how many blocks of keys and values and of
 /// activations, where, in which mini-batches, and what steps take by it, beside keys and values only and activations only. Predicted by
@@ -181,9 +181,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         hardware,
     };
     if args.json {
-        return report::print_json(&found);
+        return output::print_json(&found);
     }
-    report::print(&as_text(&found))
+    output::print(&as_text(&found))
 }
 
 fn shape(args: &Args) -> anyhow::Result<Shape> {

@@ -1,24 +1,24 @@
 //! `kaskade infer`: asks an app once.
-
 use std::io::{Read as _, Write as _};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use kaskade::App;
 use kaskade::actors::wire::{self, ContentType, InferReply};
-use kaskade::config::scalar::Span;
 use kaskade::models::{Inputs, Tensor};
+use kaskade_app::config::App;
+use kaskade_app::config::scalar::Span;
+use kaskade_app::data::{Label, Samples};
+use kaskade_app::family::Family;
+use kaskade_app::measure::answers;
+use kaskade_app::planning::initial;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::units;
+use kaskade_app::serving::{self, Asker, Broker, Role};
 use serde_json::json;
 
-use crate::appplan;
-use crate::data::{Label, Samples};
-use crate::family::Family;
-use crate::measure::answers;
-use crate::report::table::{Align, table};
-use crate::report::{self, units};
-use crate::serving::{self, Asker, Broker, Role};
+use crate::output;
 
 /// Asks an app once and prints the answer, with the stages it took. Without a nats-server, the app is started for this one
 /// question.
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             };
             let reply = asker.read_along(inputs, part).await;
             if shown {
-                report::print("")?;
+                output::print("")?;
             }
             return anyhow::Ok(reply?);
         }
@@ -105,9 +105,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 /// Prints a reply, beside the right answer where it is known.
 pub(crate) fn report_on(reply: &InferReply, label: Option<&Label>, json: bool) -> anyhow::Result<()> {
     if json {
-        return report::print_json(&as_json(reply, label)?);
+        return output::print_json(&as_json(reply, label)?);
     }
-    report::print(&as_text(reply, label))
+    output::print(&as_text(reply, label))
 }
 
 /// Prints what is new of an answer. Whoever does not listen any more gets the whole later.
@@ -127,7 +127,7 @@ fn whole(app: &App, bus: kaskade::actors::bus::BusConfig) -> anyhow::Result<kask
         .context("the app has no workers")?
         .name
         .as_str();
-    let plan = appplan::of(app)?;
+    let plan = initial::of(app)?;
     serving::start(app, Family::of(app), Role::All, worker, Some(plan), bus)
 }
 

@@ -1,20 +1,20 @@
 //! `kaskade plan pipeline`: decides which variants of a pipeline's tasks run on how many workers.
-
 use std::path::{Path, PathBuf};
 
-use kaskade::App;
-use kaskade::config::pipeline::{Late, PipelinePolicy};
 use kaskade::plans::allocate::{AllocateOptions, Allocation, Allocator, PlanFor, Scaling, Slot};
 use kaskade::plans::pipeline::Pipeline;
 use kaskade::plans::plan::Plan;
+use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
+use kaskade_app::config::App;
+use kaskade_app::config::pipeline::{Late, PipelinePolicy};
+use kaskade_app::load::tracefile::positive;
+use kaskade_app::planning::allocator;
+use kaskade_app::planning::pipelines::PipelineArgs;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::{self, units};
 use serde::Serialize;
 
-use crate::allocating;
-use crate::load::tracefile::positive;
-use crate::pipelines::PipelineArgs;
-use crate::report::panels::{Panel, Panels, Series, Shape};
-use crate::report::table::{Align, table};
-use crate::report::{self, panels, units};
+use crate::output;
 
 /// Plans a pipeline (Loki): the fewest workers while the most accurate variants serve the demand, and the least loss of accuracy
 /// when they do not. The same pipeline and options give the same plan.
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         files.push(path);
     }
     if args.json {
-        return report::print_json(&Report {
+        return output::print_json(&Report {
             files,
             notes: &named.notes,
             allocation: &allocation,
@@ -96,12 +96,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let notes: Vec<String> = named.notes.iter().map(|note| format!("\nnote: {note}")).collect();
     let text = as_text(&named.pipeline, &allocation) + &notes.concat();
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    report::print(&format!("{text}\n\nwritten to {}", written.join(", ")))
+    output::print(&format!("{text}\n\nwritten to {}", written.join(", ")))
 }
 
 fn slots(args: &Args, app: Option<&App>) -> anyhow::Result<Vec<Slot>> {
     match app {
-        Some(app) => allocating::slots(app),
+        Some(app) => allocator::slots(app),
         None => Ok((0..args.workers)
             .map(|worker| Slot {
                 worker: format!("w{worker}"),

@@ -1,17 +1,16 @@
 //! `kaskade replan`: asks the planner of an app that is being served for another plan.
-
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use kaskade::App;
 use kaskade::actors::bus::Bus;
 use kaskade::actors::subjects;
 use kaskade::actors::wire::{Message as _, PlanReport, PlanRequest};
+use kaskade_app::config::App;
+use kaskade_app::load::tracefile::positive;
+use kaskade_app::serving::{self, Broker};
 
-use crate::load::tracefile::positive;
-use crate::serving::Broker;
-use crate::{report, serving};
+use crate::output;
 
 /// What a planner may need beyond its own limit to say how it ended.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -54,9 +53,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .map_or(PATIENCE, |rule| rule.limit.duration() + PATIENCE);
     let report = serving::runtime()?.block_on(ask(&app, args, &request, limit))?;
     if args.json {
-        report::print_json(&report)?;
+        output::print_json(&report)?;
     } else {
-        report::print(&as_text(&report))?;
+        output::print(&as_text(&report))?;
     }
     match report {
         PlanReport::Adopted { .. } | PlanReport::Unchanged { .. } => Ok(()),

@@ -1,14 +1,13 @@
 //! `kaskade result`: fetches the result of a durable request.
-
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use kaskade::App;
-use kaskade::config::scalar::Span;
+use kaskade_app::config::App;
+use kaskade_app::config::scalar::Span;
+use kaskade_app::serving::{self, Asker, Broker};
 
 use super::infer;
-use crate::serving::{self, Asker, Broker};
 
 /// Fetches the result of a request that was submitted. It is kept for the time that the app's `durable.results` says.
 #[derive(Debug, clap::Args)]

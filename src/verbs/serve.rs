@@ -1,17 +1,15 @@
 //! `kaskade serve`: serves an app until it is told to stop.
-
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail, ensure};
-use kaskade::App;
 use kaskade::actors::probes::Probes;
 use kaskade::actors::shutdown;
-use kaskade::config::scalar::Address;
-
-use crate::appplan;
-use crate::family::Family;
-use crate::report::progress::say;
-use crate::serving::{self, Broker, Role};
+use kaskade_app::config::App;
+use kaskade_app::config::scalar::Address;
+use kaskade_app::family::Family;
+use kaskade_app::planning::initial;
+use kaskade_app::report::progress::say;
+use kaskade_app::serving::{self, Broker, Role};
 
 /// Serves an app: its doors, its replicas, its planner, or all of them, until SIGTERM or Ctrl-C; then what is in flight is answered first.
 #[derive(Debug, clap::Args)]
@@ -49,8 +47,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         _ if args.stored_plan => None,
         // A planner serves nothing: the app's plan is for the store, and only where that has none.
         None if args.role == Role::Planner => None,
-        Some(path) => Some(appplan::read(&app, path).with_context(|| path.display().to_string())?),
-        None => Some(appplan::of(&app)?),
+        Some(path) => Some(initial::read(&app, path).with_context(|| path.display().to_string())?),
+        None => Some(initial::of(&app)?),
     };
     ensure!(
         args.role != Role::Planner || app.planner.is_some(),
@@ -70,7 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let grace = app.ingress.drain.duration();
     let mut stop = runtime.block_on(async { shutdown::on_signals(grace) })?;
     if args.role == Role::Planner && args.plan.is_none() && !args.stored_plan {
-        runtime.block_on(serving::first_plan(&app, &appplan::of(&app)?, bus.clone()))?;
+        runtime.block_on(serving::first_plan(&app, &initial::of(&app)?, bus.clone()))?;
     }
     let node = serving::start(&app, Family::of(&app), args.role, &worker, plan, bus)?;
     if let Some(probes) = &probes {

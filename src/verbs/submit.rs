@@ -1,15 +1,14 @@
 //! `kaskade submit`: asks an app for an answer that survives whatever is lost meanwhile.
-
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use kaskade::App;
-use kaskade::config::scalar::Span;
+use kaskade_app::config::App;
+use kaskade_app::config::scalar::Span;
+use kaskade_app::serving::{self, Asker, Broker};
 use serde_json::json;
 
 use super::infer::{self, Asked};
-use crate::report;
-use crate::serving::{self, Asker, Broker};
+use crate::output;
 
 /// Submits one request to an app that keeps requests (`[durable]`), and prints the id that its result is fetched by with
 /// `kaskade result`. Once this has succeeded the request is run, whichever process is lost; submitted again under the same id it is
@@ -56,7 +55,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })?;
     match reply {
         Some(reply) => infer::report_on(&reply, label.as_ref(), args.json),
-        None if args.json => report::print_json(&json!({"id": accepted.id, "duplicate": accepted.duplicate})),
-        None => report::print(&accepted.id),
+        None if args.json => output::print_json(&json!({"id": accepted.id, "duplicate": accepted.duplicate})),
+        None => output::print(&accepted.id),
     }
 }

@@ -1,16 +1,16 @@
 //! `kaskade weigh`: what a model, or a slice of it, takes of its device's memory.
-
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use kaskade::App;
 use kaskade::models::Slice;
+use kaskade_app::config::App;
+use kaskade_app::family::Family;
+use kaskade_app::measure::memory::{self, Weighed};
+use kaskade_app::report::progress::Progress;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::units;
 
-use crate::family::Family;
-use crate::measure::memory::{self, Weighed};
-use crate::report::progress::Progress;
-use crate::report::table::{Align, table};
-use crate::report::{self, units};
+use crate::output;
 
 /// Measures the memory of an app's variants by batch size, whole or cut by layers, each in a process of its own. Requests are made up, as
 /// long as the model takes them.
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         );
     }
     if let (Some(slice), [member]) = (args.slice, members.as_slice()) {
-        return report::print_json(&memory::here(member, slice, &batches)?);
+        return output::print_json(&memory::here(member, slice, &batches)?);
     }
     let of = usize::try_from(args.partitions).context("more partitions than this machine counts")?;
     let mut progress = Progress::begin("memory".to_owned(), (members.len() * of) as u64, args.json);
@@ -80,9 +80,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     progress.end("measured");
     if args.json {
-        return report::print_json(&weighed);
+        return output::print_json(&weighed);
     }
-    report::print(&as_text(&weighed, &batches))
+    output::print(&as_text(&weighed, &batches))
 }
 
 fn as_text(weighed: &[Weighed], batches: &[u32]) -> String {

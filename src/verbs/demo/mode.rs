@@ -1,24 +1,22 @@
 //! One way of serving the test set: its actors started, the set asked over the bus, the figures taken.
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use kaskade::App;
 use kaskade::actors::bus::BusConfig;
 use kaskade::plans::plan::Plan;
+use kaskade_app::config::App;
+use kaskade_app::data::Samples;
+use kaskade_app::family::Family;
+use kaskade_app::load::drive::{self, Until};
+use kaskade_app::load::questions::{Questions, Set};
+use kaskade_app::load::record::{Figures, Record};
+use kaskade_app::measure::meter::Meter;
+use kaskade_app::report::progress::Progress;
+use kaskade_app::report::units;
+use kaskade_app::serving::{self, Asker, Role};
 use serde::Serialize;
-
-use crate::data::Samples;
-use crate::family::Family;
-use crate::load::drive::{self, Until};
-use crate::load::record::{Figures, Record};
-use crate::measure::meter::Meter;
-use crate::questions::{Questions, Set};
-use crate::report::progress::Progress;
-use crate::report::units;
-use crate::serving::{self, Asker, Role};
 
 /// Clients that ask at once: as many as fill a batch of the app.
 const CLIENTS: usize = 32;

@@ -1,25 +1,26 @@
 //! `kaskade simulate`: what a plan would do with a load, without serving it.
 
 mod text;
-
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
-use kaskade::config::scalar::Span;
 use kaskade::plans::plan::{Plan, Slo};
 use kaskade::plans::profile::Profile;
 use kaskade::plans::shifting::ShiftConfig;
 use kaskade::plans::simulator::{Bucket, Power, Report, SimConfig, Simulator, Timeline};
 use kaskade::plans::trace::Trace;
+use kaskade_app::charts::panels::{Panel, Panels, Series, Shape, svg};
+use kaskade_app::config::scalar::Span;
+use kaskade_app::load::arrivals::Spacing;
+use kaskade_app::load::tracefile::{self, TraceArgs, positive};
+use kaskade_app::planning::pipelines::PipelineArgs;
+use kaskade_app::planning::read_profile;
+use kaskade_app::report;
 use serde::Serialize;
 
-use crate::load::arrivals::Spacing;
-use crate::load::tracefile::{self, TraceArgs, positive};
-use crate::pipelines::PipelineArgs;
-use crate::report;
-use crate::report::panels::{Panel, Panels, Series, Shape, svg};
+use crate::output;
 
 /// Simulates an app under load: queues, batches, devices, cascades and gear shifts, by the policies that serve it and the
 /// latencies and confidences that were measured. Millions of requests take seconds. The same seed gives the same report.
@@ -123,7 +124,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         report::write_file(path, &svg(&drawn)?)?;
     }
     if args.json {
-        return report::print_json(&Printed {
+        return output::print_json(&Printed {
             app: &plan.app,
             made_by: &plan.made_by,
             accuracy: if is_pipeline {
@@ -147,7 +148,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         text::of_cascade(&plan, &report, took_s)
     };
-    report::print(&(text + &notes.concat()))
+    output::print(&(text + &notes.concat()))
 }
 
 fn read_plan(path: &std::path::Path) -> anyhow::Result<Plan> {
@@ -165,7 +166,7 @@ fn serves_tasks(plan: &Plan) -> bool {
 fn measured(args: &Args, is_pipeline: bool) -> anyhow::Result<Measured> {
     match &args.profile {
         Some(path) => Ok(Measured {
-            profile: super::plan::read(path)?,
+            profile: read_profile(path)?,
             path_accuracies: BTreeMap::new(),
             notes: Vec::new(),
         }),

@@ -1,0 +1,62 @@
+//! Where joules are read from.
+use kaskade_models::power::{PowerConfig, SourceKind, Wattage};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::scalar::Watts;
+
+/// Where joules are read from, and what is assumed where nothing can be read. Assumed figures are always called modelled.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Power {
+    /// Sources that may be used, best first.
+    #[schemars(with = "Vec<String>")]
+    pub sources: Vec<SourceKind>,
+    /// Assumed of the processor; its active power is that of one busy core.
+    pub processor: StatedPower,
+    /// Assumed of a GPU. GPUs differ too much for a default: without NVML and without this, their energy is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<StatedPower>,
+}
+
+/// The power that a device is assumed to draw.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StatedPower {
+    /// While it does nothing, watts.
+    pub idle_watts: Watts,
+    /// In addition while it computes, watts.
+    pub active_watts: Watts,
+}
+
+impl Default for Power {
+    fn default() -> Self {
+        let PowerConfig {
+            sources, processor, ..
+        } = PowerConfig::default();
+        let watts = |watts| Watts::try_from(watts).unwrap_or(Watts::TEN);
+        Self {
+            sources,
+            processor: StatedPower {
+                idle_watts: watts(processor.idle_watts),
+                active_watts: watts(processor.active_watts),
+            },
+            gpu: None,
+        }
+    }
+}
+
+impl From<&Power> for PowerConfig {
+    fn from(config: &Power) -> Self {
+        let wattage = |power: StatedPower| Wattage {
+            idle_watts: power.idle_watts.get(),
+            active_watts: power.active_watts.get(),
+        };
+        Self {
+            sources: config.sources.clone(),
+            processor: wattage(config.processor),
+            gpu: config.gpu.map(wattage),
+            ..Self::default()
+        }
+    }
+}

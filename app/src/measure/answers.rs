@@ -1,0 +1,255 @@
+//! What a model answers on a labelled set, and how sure it is.
+use anyhow::{Context as _, ensure};
+use kaskade_models::{Inputs, Model, Tensor};
+use kaskade_plans::confidence::{self, Calibration, Estimator, Labelled, Scores};
+use kaskade_plans::profile::{BeforeAfter, Validation};
+
+use crate::data::Label;
+
+/// The output that classes are read from, as Hugging Face names it.
+pub const LOGITS: &str = "logits";
+
+/// The outputs of a language model: what it says, and how sure it is of that.
+const TEXT: &str = "text";
+const CONFIDENCE: &str = "confidence";
+
+/// Requests per batch: here only the answers count.
+const BATCH: usize = 32;
+
+/// Answers on a set, calibrated.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answers {
+    /// The estimator with its temperature.
+    pub calibration: Calibration,
+    /// Calibration error before and after.
+    pub ece: BeforeAfter,
+    /// The answers themselves.
+    pub validation: Validation,
+}
+
+/// Runs a model over a labelled set and calibrates its confidence there: a classifier's by its scores, a language model's own as it is.
+///
+/// # Errors
+/// When the model fails on a sample, gives neither `logits` nor `text`, or its scores cannot be calibrated.
+pub fn calibrated(
+    model: &mut dyn Model,
+    requests: &[Inputs],
+    labels: &[Label],
+    estimator: Estimator,
+    step: impl FnMut(u64),
+) -> anyhow::Result<Answers> {
+    ensure!(requests.len() == labels.len(), "every sample needs a label");
+    let judgements = each(model, requests, Judgement::of, step)?;
+    let samples = judgements.iter().zip(labels);
+    let samples: Vec<Labelled<'_>> = samples.map(|(judged, label)| judged.labelled(label)).collect();
+    let calibrated = confidence::calibrate(estimator, &samples)?;
+    Ok(Answers {
+        calibration: calibrated.calibration,
+        ece: calibrated.ece,
+        validation: Validation {
+            predictions: judgements.iter().map(Judgement::number).collect(),
+            confidences: calibrated.confidences,
+            correct: calibrated.correct,
+        },
+    })
+}
+
+/// What a model says to each of some requests.
+///
+/// # Errors
+/// When the model fails on one, or says neither a class nor a text.
+pub fn said(model: &mut dyn Model, requests: &[Inputs]) -> anyhow::Result<Vec<Label>> {
+    each(model, requests, label_of, |_| ())
+}
+
+fn each<T>(
+    model: &mut dyn Model,
+    requests: &[Inputs],
+    read: impl Fn(&[Tensor]) -> anyhow::Result<T>,
+    mut step: impl FnMut(u64),
+) -> anyhow::Result<Vec<T>> {
+    let mut all: Vec<T> = Vec::with_capacity(requests.len());
+    for batch in requests.chunks(BATCH) {
+        for result in model.run(batch) {
+            let one = result
+                .map_err(anyhow::Error::from)
+                .and_then(|outputs| read(&outputs));
+            all.push(one.with_context(|| format!("sample {}", all.len()))?);
+        }
+        step(batch.len() as u64);
+    }
+    ensure!(
+        all.len() == requests.len(),
+        "the model answered {} of {} requests",
+        all.len(),
+        requests.len()
+    );
+    Ok(all)
+}
+
+/// What a model says to a request, and by what its confidence is judged.
+enum Judgement {
+    /// A classifier.
+    Logits(Vec<f32>),
+    /// A language model.
+    Text { said: Label, confidence: f64 },
+}
+
+impl Judgement {
+    fn of(outputs: &[Tensor]) -> anyhow::Result<Self> {
+        let Some(Label::Text(text)) = text_of(outputs) else {
+            return Ok(Self::Logits(logits_of(outputs)?));
+        };
+        let confidence = outputs.iter().find(|output| output.name == CONFIDENCE);
+        let confidence = confidence.map(Tensor::to_f32).transpose()?;
+        let confidence = confidence.and_then(|values| values.first().copied());
+        Ok(Self::Text {
+            said: Label::Text(text),
+            confidence: confidence
+                .context("a reply has a text and no `confidence`")?
+                .into(),
+        })
+    }
+
+    fn labelled<'a>(&'a self, label: &Label) -> Labelled<'a> {
+        match (self, label) {
+            (Self::Logits(logits), Label::Class(class)) => Labelled {
+                scores: Scores::Logits(logits),
+                label: confidence::Label::Class(*class),
+            },
+            // No class is a text, so calibration refuses the sample and says which.
+            (Self::Logits(logits), Label::Text(_)) => Labelled {
+                scores: Scores::Logits(logits),
+                label: confidence::Label::Correct(false),
+            },
+            (Self::Text { said, confidence }, label) => Labelled {
+                scores: Scores::Given(*confidence),
+                label: confidence::Label::Correct(said == label),
+            },
+        }
+    }
+
+    /// A number for the answer, the same for the same answer: of a text, its FNV-1a hash.
+    fn number(&self) -> u32 {
+        match self {
+            Self::Logits(logits) => class_of(logits).unwrap_or_default() as u32,
+            Self::Text { said, .. } => {
+                let text = said.to_string();
+                text.bytes().fold(0x811c_9dc5, |hash, byte| {
+                    (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+                })
+            }
+        }
+    }
+}
+
+/// What a reply says: a class, or a text.
+///
+/// # Errors
+/// When it says neither.
+pub fn label_of(outputs: &[Tensor]) -> anyhow::Result<Label> {
+    if let Some(text) = text_of(outputs) {
+        return Ok(text);
+    }
+    class_of(&logits_of(outputs)?)
+        .map(Label::Class)
+        .context("a reply has no class")
+}
+
+fn text_of(outputs: &[Tensor]) -> Option<Label> {
+    let text = outputs.iter().find(|output| output.name == TEXT)?;
+    let texts = text.to_texts().ok()?;
+    texts.first().map(|text| Label::text(text))
+}
+
+/// The class scores among a reply's outputs.
+///
+/// # Errors
+/// When there are none, or they are not FP32.
+pub fn logits_of(outputs: &[Tensor]) -> anyhow::Result<Vec<f32>> {
+    let logits = outputs.iter().find(|output| output.name == LOGITS);
+    let logits = logits.with_context(|| {
+        let names: Vec<&str> = outputs.iter().map(|output| output.name.as_str()).collect();
+        format!("there is no output `{LOGITS}` to read a class from, only {names:?}")
+    })?;
+    Ok(logits.to_f32()?)
+}
+
+/// The class with the highest score, the first of equals; none where there is no score.
+pub fn class_of(logits: &[f32]) -> Option<usize> {
+    let mut best: Option<(usize, f32)> = None;
+    for (class, score) in logits.iter().copied().enumerate() {
+        if best.is_none_or(|(_, highest)| score > highest) {
+            best = Some((class, score));
+        }
+    }
+    best.map(|(class, _)| class)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaskade_models::{ModelError, Outputs};
+
+    /// Scores that say the class its input names, right three times out of four, always as sure.
+    struct Overconfident;
+
+    impl Model for Overconfident {
+        fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            let answer = |inputs: &Inputs| {
+                let said = inputs.first().map_or(0.0, |input| input.to_f32().unwrap()[0]);
+                let scores = [0.0, 1.0, 2.0].map(|class| if (class - said).abs() < 0.5 { 9.0 } else { 0.0 });
+                Ok(vec![Tensor::from_f32(LOGITS, &[3], &scores).unwrap()])
+            };
+            batch.iter().map(answer).collect()
+        }
+    }
+
+    fn asking(class: f32) -> Inputs {
+        vec![Tensor::from_f32("x", &[1], &[class]).unwrap()]
+    }
+
+    #[test]
+    fn overconfidence_is_calibrated_and_no_answer_changes() {
+        let requests: Vec<Inputs> = (0..200_u8).map(|n| asking(f32::from(n % 3))).collect();
+        let right = |n: usize| if n.is_multiple_of(4) { (n + 1) % 3 } else { n % 3 };
+        let labels: Vec<Label> = (0..200).map(|n| Label::Class(right(n))).collect();
+        let mut seen = 0;
+        let answers = calibrated(
+            &mut Overconfident,
+            &requests,
+            &labels,
+            Estimator::MaxSquared,
+            |done| seen += done,
+        )
+        .unwrap();
+        assert_eq!(seen, 200);
+        assert!(answers.calibration.temperature > 1.5, "{:?}", answers.calibration);
+        assert!(
+            answers.ece.after < 0.02 && answers.ece.before > 0.2,
+            "{:?}",
+            answers.ece
+        );
+        assert_eq!(
+            answers.validation.correct.iter().filter(|right| **right).count(),
+            150
+        );
+        assert!(
+            answers
+                .validation
+                .predictions
+                .iter()
+                .zip(0..)
+                .all(|(said, n)| *said == n % 3)
+        );
+    }
+
+    #[test]
+    fn a_reply_without_logits_is_named() {
+        let outputs = [Tensor::from_f32("probs", &[1], &[1.0]).unwrap()];
+        let error = logits_of(&outputs).unwrap_err().to_string();
+        assert!(error.contains("`logits`") && error.contains("probs"), "{error}");
+        assert_eq!(class_of(&[1.0, 3.0, 3.0]), Some(1));
+        assert_eq!(class_of(&[]), None);
+    }
+}

@@ -1,0 +1,13 @@
+//! The papers' headline comparisons, run again (DESIGN §5c): claims beside what was found here.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`cascadeserve`], [`hybridserve`], [`hybridcache`], [`loki`] | one paper each |
+//! | [`reproduction`] | what a reproduction ends with: claims, assumptions, files |
+
+mod abreast;
+pub mod cascadeserve;
+pub mod hybridcache;
+pub mod hybridserve;
+pub mod loki;
+pub mod reproduction;
