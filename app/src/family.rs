@@ -1,4 +1,5 @@
 //! Where the models of a family come from, and how they get onto a device.
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! `kaskade-papers`: a paper's headline comparisons, beside the paper's figures.
 //!
 //! Exit codes: 0 done, 1 a comparison could not be run, 2 the command line itself is wrong.
+
 use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
 //! The papers' headline comparisons, run again (DESIGN §5c): claims beside what was found here.
+
 use std::path::PathBuf;
 
 use kaskade_app::report::table::{Align, table};

@@ -1,4 +1,5 @@
 //! How an app keeps and tries durable requests.
+
 use std::num::NonZeroU32;
 
 use kaskade_actors::durable::DurableConfig;

@@ -1,4 +1,5 @@
 //! How an app's language models answer requests that do not say otherwise, and what memory they get.
+
 use std::num::NonZeroU32;
 
 use kaskade_models::Generation;

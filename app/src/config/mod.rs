@@ -20,6 +20,7 @@ pub mod pipeline;
 pub mod planner;
 pub mod power;
 pub mod scalar;
+
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
 //! An app that is a pipeline: its tree of tasks, and who plans it.
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;

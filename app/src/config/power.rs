@@ -1,4 +1,5 @@
 //! Where joules are read from.
+
 use kaskade_models::power::{PowerConfig, SourceKind, Wattage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

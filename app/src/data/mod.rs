@@ -2,6 +2,7 @@
 
 pub mod scenes;
 mod texts;
+
 use std::num::NonZeroUsize;
 
 use anyhow::{Context as _, bail, ensure};

@@ -1,4 +1,5 @@
 //! Scenes with several objects each: what a pipeline is asked, and how much of its answers is right.
+
 use std::num::NonZeroUsize;
 
 use anyhow::{Context as _, bail, ensure};

@@ -2,6 +2,7 @@
 //!
 //! A seed is a secret. It is made here, goes into a file that only its owner reads, and is never printed, logged or put into
 //! an error.
+
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;

@@ -1,4 +1,5 @@
 //! When requests arrive. Pure: the same seed gives the same arrivals.
+
 use std::time::Duration;
 
 use kaskade_plans::trace::Trace;

@@ -1,4 +1,5 @@
 //! Labelled samples as a load: asked in turn, and judged.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context as _;

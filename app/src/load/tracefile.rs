@@ -1,4 +1,5 @@
 //! Trace files as the command line names them.
+
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
 //! What a model answers on a labelled set, and how sure it is.
+
 use anyhow::{Context as _, ensure};
 use kaskade_models::{Inputs, Model, Tensor};
 use kaskade_plans::confidence::{self, Calibration, Estimator, Labelled, Scores};

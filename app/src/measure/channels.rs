@@ -2,6 +2,7 @@
 //!
 //! What is timed is a stage request with one tensor, from its encoding to its decoding: between two tasks of a process, which copies
 //! nothing, and over a broker back to this process, which is the way that it takes between two processes at that broker.
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};

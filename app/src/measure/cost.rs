@@ -2,6 +2,7 @@
 //!
 //! Every batch size is measured in several rounds, and the rounds go through all sizes in turn, so that a neighbour who is
 //! busy for a second spoils one round of each size and not one size altogether. Medians leave that round out.
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};

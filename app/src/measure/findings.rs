@@ -1,4 +1,5 @@
 //! What a detector found in scenes, and how right that is, read by one classifier or another.
+
 use anyhow::Context as _;
 use kaskade_models::{Inputs, Model, Tensor};
 use kaskade_plans::pipeline::TaskVariant;

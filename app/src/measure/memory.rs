@@ -2,6 +2,7 @@
 //!
 //! On the processor that is what a process gains by loading the model and running a batch, so every measurement has a process of its own:
 //! in one that has held another model, freed memory would be taken again without being seen.
+
 use std::path::Path;
 use std::process::Command;
 

@@ -1,4 +1,5 @@
 //! Stretches of work and what they cost.
+
 use kaskade_models::device::nvml::{Gpu, KernelUtilisation};
 use kaskade_models::device::{self, DeviceChoice, DeviceInfo};
 use kaskade_models::power::{EnergySample, PowerConfig, PowerMeter};

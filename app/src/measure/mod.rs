@@ -18,6 +18,7 @@ pub mod memory;
 pub mod meter;
 pub mod text;
 pub mod tree;
+
 use answers::Answers;
 use anyhow::{Context as _, ensure};
 use cost::Effort;

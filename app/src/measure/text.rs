@@ -1,4 +1,5 @@
 //! Profiles as text for people.
+
 use kaskade_plans::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task as PipelineTask};
 use kaskade_plans::profile::Profile;
 

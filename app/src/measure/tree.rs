@@ -1,4 +1,5 @@
 //! A pipeline, measured: what its variants cost, how many requests they make of one, and how accurate each path is end to end (Loki §3).
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! An app that is a pipeline, planned: by its planner while it serves, and for its beginning.
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,5 @@
 //! Cascades from a profile: the planner's options of an app, and what people see of the outcome.
+
 use kaskade_plans::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use kaskade_plans::fit;
 use kaskade_plans::plan::{Band, Exit, Plan, Stage, Target};

@@ -1,4 +1,5 @@
 //! Gear plans from a profile: the planner's options of an app, and what people see of the outcome.
+
 use kaskade_plans::gears::{Cascade, DeviceSpec, GearOptions, GearPlan};
 use kaskade_plans::plan::{Gear, Plan, Slo};
 use kaskade_plans::profile::Profile;

@@ -1,4 +1,5 @@
 //! The plan that an app asks for: a file, one variant alone, or what a pipeline begins with.
+
 use anyhow::{Context as _, ensure};
 use kaskade_plans::plan::{
     Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,

@@ -7,6 +7,7 @@ pub mod initial;
 pub mod pipelines;
 pub mod placement;
 pub mod replan;
+
 use std::path::Path;
 
 use anyhow::Context as _;

@@ -1,4 +1,5 @@
 //! Pipelines as the command line names them: a file of one's own, the published measurements, or the stated default.
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

@@ -11,6 +11,7 @@ pub mod picture;
 pub mod refusal;
 pub mod slices;
 pub mod text;
+
 use kaskade_plans::placement::{Placed, Proof};
 
 use crate::report::units;

@@ -1,4 +1,5 @@
 //! Other plans for an app that is being served: what its planner does when it is asked.
+
 use std::sync::Arc;
 use std::time::Duration;
 

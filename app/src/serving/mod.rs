@@ -1,6 +1,7 @@
 //! An app on the bus: the process that serves it, and the client that asks it.
 
 pub mod overview;
+
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;

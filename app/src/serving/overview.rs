@@ -3,6 +3,7 @@
 //!
 //! Rates are differences between a process's oldest and newest report of the last few seconds, over its own clock. A process that
 //! starts again starts anew here too; one that says nothing any more is forgotten.
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! Devices needed by latency and accuracy (CascadeServe §6.3, Figures 5 to 7).
+
 use std::path::Path;
 
 use kaskade_app::charts::grid::{self, Cell, Grid};

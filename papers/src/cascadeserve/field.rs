@@ -1,4 +1,5 @@
 //! Contestants on one workload: each plans for a fleet and an objective, and is simulated on the same arrivals.
+
 use kaskade_plans::gears::cocktail::{Autoscale, Ensemble, ensembles, plan_cocktail};
 use kaskade_plans::gears::peers::{Peer, plan_peer};
 use kaskade_plans::gears::{

@@ -3,6 +3,7 @@
 
 mod noted;
 mod served;
+
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -15,6 +15,7 @@ mod live;
 mod planning;
 mod spike;
 mod work;
+
 use std::path::PathBuf;
 
 use anyhow::Context as _;

@@ -1,5 +1,6 @@
 //! The planner itself (CascadeServe §6.5 and §6.6, Figures 10 to 12): how near to the best it comes, how long it takes, and what
 //! each of its ideas is worth.
+
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
 //! A load that jumps (CascadeServe §6.4, Figure 8): who holds the latency objective, at which accuracy, on how many devices.
+
 use std::path::{Path, PathBuf};
 
 use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};

@@ -2,6 +2,7 @@
 //!
 //! Whoever mixes cascades over time reaches any accuracy between theirs, at the mix of their work; so does whoever mixes single
 //! variants. How far apart the two lie at an accuracy bounds what planning can make of it.
+
 use kaskade_plans::fit::batch_latency_s;
 use kaskade_plans::gears::Cascade;
 use kaskade_plans::profile::{Profile, VariantProfile};

@@ -1,4 +1,5 @@
 //! A load on the paper's machine, by every mode, and what is computed from such runs.
+
 use anyhow::Context as _;
 use kaskade_plans::hybrid_cache::machine::{Hardware, Load, Machine, Mode, Outcome, Setup, Shape};
 

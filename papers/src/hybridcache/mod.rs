@@ -15,6 +15,7 @@ mod pictures;
 mod policy;
 mod throughput;
 mod traffic;
+
 use std::path::PathBuf;
 
 use kaskade_plans::hybrid_cache::machine::Load;

@@ -1,4 +1,5 @@
 //! What the paper sets out from (§3, Figures 3, 4 and 6): batches that do not pay, and token recomputation that does not either.
+
 use kaskade_plans::hybrid_cache::machine::{Forward, Hardware, Load, Mode, Shape};
 use kaskade_plans::hybrid_cache::stated;
 

@@ -1,4 +1,5 @@
 //! Figures 3, 4, 6 and 11 to 15 drawn again.
+
 use std::path::Path;
 
 use kaskade_app::charts::bars::{self, Bars};

@@ -1,4 +1,5 @@
 //! The policy: its lines, the ratios of Algorithm 1 and the ablation (§4.3, §5.5, Figures 11 and 15).
+
 use kaskade_plans::hybrid_cache::machine::{Hardware, Load, Machine, Mode, Sampled, Shape};
 use kaskade_plans::hybrid_cache::{allocate, stated};
 

@@ -1,4 +1,5 @@
 //! Throughput by prompt length against the baselines (§5.2, Figure 12).
+
 use kaskade_app::report::progress::Progress;
 use kaskade_plans::hybrid_cache::machine::{Hardware, Load, Mode};
 use kaskade_plans::hybrid_cache::stated;

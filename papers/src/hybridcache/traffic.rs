@@ -1,4 +1,5 @@
 //! What the link carries and how busy the device is (§5.3, §5.4, Figures 13 and 14), on OPT-30B.
+
 use kaskade_plans::hybrid_cache::machine::{Hardware, Load, Mode};
 use kaskade_plans::hybrid_cache::stated;
 

@@ -1,4 +1,5 @@
 //! A cascade of eight models with and without skip connections (§IV-C): hops, latency and energy.
+
 use kaskade_app::report::units;
 use kaskade_plans::cascade::{CascadeOptions, Objective, plan_cascade};
 use kaskade_plans::plan::Plan;

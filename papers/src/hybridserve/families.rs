@@ -1,4 +1,5 @@
 //! The paper's claims on its three families (§VI-A to §VI-C): who answers what, how accurate, how fast, at how many joules.
+
 use kaskade_app::report::units;
 use kaskade_plans::placement::stated::StatedModel;
 

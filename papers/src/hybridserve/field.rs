@@ -1,4 +1,5 @@
 //! A family on the paper's servers: a cascade is constructed, placed and simulated.
+
 use anyhow::Context as _;
 use kaskade_plans::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use kaskade_plans::energy::EnergyModel;

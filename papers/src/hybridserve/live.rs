@@ -2,6 +2,7 @@
 //! device, within the bound on its utilisation and beyond it (eq. 4; [`crowded`]).
 
 mod crowded;
+
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,5 @@
 //! Families of any number of models, to see how planning grows.
+
 use kaskade_plans::cascade::{CascadeOptions, Objective, plan_cascade};
 use kaskade_plans::gears::DeviceSpec;
 use kaskade_plans::placement::stated::{StatedFamily, StatedModel, gpt};

@@ -1,4 +1,5 @@
 //! Families of the project's own, from their measured profiles: accuracy kept, accuracy lost, energy saved.
+
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;

@@ -24,6 +24,7 @@ mod planning;
 mod routing;
 mod served;
 mod took;
+
 use std::path::PathBuf;
 
 use kaskade_app::config::scalar::Span;

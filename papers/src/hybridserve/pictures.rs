@@ -1,4 +1,5 @@
 //! Figures 4 to 7 drawn again, Table III, the connections of the eight models, and the placements.
+
 use std::path::Path;
 
 use kaskade_app::charts::bars::{self, Bars};

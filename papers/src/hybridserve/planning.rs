@@ -1,4 +1,5 @@
 //! The planner itself: its time, how that grows, and how good it is (§V-D, §VI-D).
+
 use std::time::Duration;
 
 use kaskade_app::report::progress::Progress;

@@ -1,4 +1,5 @@
 //! What a family reaches on the servers, in each of its modes.
+
 use anyhow::Context as _;
 use kaskade_plans::simulator::Report;
 

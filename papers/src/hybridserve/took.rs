@@ -1,4 +1,5 @@
 //! How long planning takes, apart from what else the machine does.
+
 use std::time::Duration;
 
 use kaskade_app::report::progress::timed;

@@ -1,4 +1,5 @@
 //! The allocator and the balancer themselves: optimality (§4.1) and speed (§6.5).
+
 use std::time::Instant;
 
 use kaskade_app::report::progress::Progress;

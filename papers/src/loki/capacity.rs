@@ -1,4 +1,5 @@
 //! How much a cluster serves, at which accuracy (Loki Figure 1, §6.2).
+
 use anyhow::Context as _;
 use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
 use kaskade_app::report::{self, units};

@@ -1,4 +1,5 @@
 //! Loki, `InferLine` and Proteus over a day (Loki §6.2, Figures 5 and 6).
+
 use kaskade_app::report::progress::Progress;
 use kaskade_app::report::units;
 use kaskade_plans::simulator::Bucket;

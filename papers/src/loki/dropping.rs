@@ -1,4 +1,5 @@
 //! Ways of dropping early (Loki §6.3, Figure 7), by how much room the plans leave.
+
 use kaskade_app::charts::bars::{self, Bars};
 use kaskade_app::report::progress::Progress;
 use kaskade_app::report::{self, units};

@@ -1,4 +1,5 @@
 //! A pipeline and a load: everybody manages the same one on the same workers and is simulated on the same arrivals.
+
 use anyhow::ensure;
 use kaskade_plans::allocate::{AllocateOptions, AllocationPolicy, Scaling, Slot};
 use kaskade_plans::demand::{DemandOptions, FactorOptions, RunTimeOptions};

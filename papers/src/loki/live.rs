@@ -1,5 +1,6 @@
 //! A live pipeline under a load that rises and falls, and the same in the simulator: real actors with real models in this process,
 //! planned by the planner beside the doors.
+
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -18,6 +18,7 @@ mod field;
 mod live;
 mod objectives;
 mod pictures;
+
 use std::path::PathBuf;
 
 use kaskade_app::load::tracefile::TraceArgs;

@@ -1,4 +1,5 @@
 //! Tighter and looser objectives (Loki §6.4, Figure 8).
+
 use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
 use kaskade_app::report::progress::Progress;
 use kaskade_app::report::{self, units};

@@ -1,4 +1,5 @@
 //! A day as pictures (Loki Figures 5 and 6).
+
 use std::path::{Path, PathBuf};
 
 use kaskade_app::charts::bars::{self, Bars};

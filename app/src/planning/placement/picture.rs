@@ -1,4 +1,5 @@
 //! A placement as a drawing.
+
 use kaskade_plans::placement::{DeviceLoad, Placed};
 
 use super::text::bytes;

@@ -1,4 +1,5 @@
 //! Why there is no placement, with the flags that would help.
+
 use kaskade_plans::placement::{Figure, PlacementError};
 
 /// The planner's reason, and which flags of `kaskade plan placement` change it.

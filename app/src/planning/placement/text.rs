@@ -1,4 +1,5 @@
 //! A placement as tables.
+
 use std::time::Duration;
 
 use kaskade_plans::placement::{DeviceLoad, Placed, PlacedModel};

@@ -1,4 +1,5 @@
 //! What replies say of their way: how long batches ran beside a load, and what serving adds to them.
+
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;

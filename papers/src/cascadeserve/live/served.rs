@@ -1,4 +1,5 @@
 //! What batches cost while they serve, and what serving adds to them: measured here, before anything is compared.
+
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;

@@ -1,4 +1,5 @@
 //! Replicas that share a device: how the tail grows with what they ask for together (eq. 4).
+
 use kaskade_app::family::Family;
 use kaskade_app::planning::initial;
 use kaskade_app::report::progress::say;
