@@ -3,11 +3,13 @@
 //! | module | holds |
 //! |---|---|
 //! | [`verbs`] | what the command line does, one file per verb |
+//! | [`args`] | flags that several verbs share |
 //! | [`output`] | results on standard output, errors on standard error |
 //! | [`log`] | the log on standard error |
 //!
 //! Exit codes: 0 done, 1 the input or the service refused, 2 the command line itself is wrong.
 
+mod args;
 mod log;
 mod output;
 mod verbs;

@@ -3,13 +3,41 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use kaskade_actors::worker::Loader;
 use kaskade_models::device::{self, DeviceChoice};
-use kaskade_models::{Checkpoint, CoreShare, Generation, LoadOptions, Loaded, Paced, Slice, load_checkpoint};
+use kaskade_models::{
+    Checkpoint, CoreShare, DeviceError, Generation, LoadError, LoadOptions, Loaded, Paced, Slice,
+    load_checkpoint,
+};
 use kaskade_plans::plan::{Partition, Replica};
+use thiserror::Error;
 
 use crate::config::App;
+use crate::report::in_one_line;
+
+/// A model cannot be loaded.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FamilyError {
+    /// The family has no such variant.
+    #[error("this process has no variant `{variant}`")]
+    NoVariant {
+        /// The variant that was asked for.
+        variant: String,
+    },
+    /// The family is empty.
+    #[error("the app has no variants")]
+    Empty,
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The checkpoint cannot be used.
+    #[error(transparent)]
+    Checkpoint(#[from] LoadError),
+    /// A partition that cannot be.
+    #[error("{0}")]
+    Slice(String),
+}
 
 /// The models of one app, smallest to largest.
 #[derive(Debug, Clone)]
@@ -68,15 +96,18 @@ impl Family {
             let loaded = self.load_as(replica);
             loaded
                 .map(|loaded| loaded.model)
-                .map_err(|error| format!("{error:#}"))
+                .map_err(|error| in_one_line(&error))
         })
     }
 
-    fn load_as(&self, replica: &Replica) -> anyhow::Result<Loaded> {
+    fn load_as(&self, replica: &Replica) -> Result<Loaded, FamilyError> {
         let member = self.members.iter().find(|member| member.name == replica.variant);
-        let member = member.with_context(|| format!("this process has no variant `{}`", replica.variant))?;
+        let member = member.ok_or_else(|| FamilyError::NoVariant {
+            variant: replica.variant.clone(),
+        })?;
         let slice = match replica.partition {
-            Some(Partition { index, of }) => Slice::new(index as usize, of as usize)?,
+            Some(Partition { index, of }) => Slice::new(index as usize, of as usize)
+                .map_err(|error| FamilyError::Slice(error.to_string()))?,
             None => Slice::WHOLE,
         };
         member.load_slice(replica.device.parse()?, slice)
@@ -96,7 +127,7 @@ impl Member {
     ///
     /// # Errors
     /// When the device cannot be opened or the checkpoint not be loaded.
-    pub fn load(&self, choice: DeviceChoice) -> anyhow::Result<Loaded> {
+    pub fn load(&self, choice: DeviceChoice) -> Result<Loaded, FamilyError> {
         self.load_slice(choice, Slice::WHOLE)
     }
 
@@ -104,7 +135,7 @@ impl Member {
     ///
     /// # Errors
     /// As [`Member::load`]; also when the model cannot be cut so.
-    pub fn load_slice(&self, choice: DeviceChoice, slice: Slice) -> anyhow::Result<Loaded> {
+    pub fn load_slice(&self, choice: DeviceChoice, slice: Slice) -> Result<Loaded, FamilyError> {
         let device = device::open(choice)?;
         let checkpoint = match &self.source {
             Source::Directory(dir) => Checkpoint::open(dir),

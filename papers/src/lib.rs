@@ -3,9 +3,11 @@
 //! | module | holds |
 //! |---|---|
 //! | [`cascadeserve`], [`hybridserve`], [`hybridcache`], [`loki`] | one paper each |
+//! | [`args`] | flags that several systems share |
 //! | [`reproduction`] | what a reproduction ends with: claims, assumptions, files |
 
 mod abreast;
+pub mod args;
 pub mod cascadeserve;
 pub mod hybridcache;
 pub mod hybridserve;

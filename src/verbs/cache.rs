@@ -7,11 +7,11 @@ use kaskade::plans::hybrid_cache::machine::{
 };
 use kaskade::plans::hybrid_cache::{Mix, allocate, stated};
 use kaskade_app::config::scalar::Size;
-use kaskade_app::load::tracefile::positive;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
 use serde::Serialize;
 
+use crate::args::positive;
 use crate::output;
 
 /// Plans the cache of a language model that does not fit the device (HybridServe KAIST): how many blocks of keys and values and of

@@ -8,9 +8,7 @@ use kaskade::plans::profile::Profile;
 use kaskade::plans::trace::Trace;
 use kaskade_app::charts::panels;
 use kaskade_app::config::App;
-use kaskade_app::config::planner::GearPolicy;
 use kaskade_app::config::scalar::{Size, Span};
-use kaskade_app::load::tracefile::{TraceArgs, positive};
 use kaskade_app::planning::read_profile;
 use kaskade_app::planning::replan::{self, Planned};
 use kaskade_app::planning::{gears, initial};
@@ -19,6 +17,7 @@ use kaskade_app::report::progress::{Progress, say};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::args::{GearPolicy, TraceArgs, positive};
 use crate::output;
 
 /// Plans gears (CascadeServe): a cascade and its batching for every range of load, and one placement for all of them. The
@@ -187,7 +186,7 @@ fn prior(args: &Args, trace: Option<&Trace>, qps_max: f64) -> anyhow::Result<Pri
 /// When an input is unusable, or the objective cannot be met.
 fn plan(profile: &Profile, options: &GearOptions, args: &Args) -> anyhow::Result<Planned> {
     let mut progress = Progress::begin("plan gears", u64::from(options.ranges), args.json);
-    let planned = replan::by_policy(profile, options, args.policy, None, |step| {
+    let planned = replan::by_policy(profile, options, args.policy.into(), None, |step| {
         if let Some(fault) = step.fault.as_ref().filter(|_| !args.json && step.call % 50 == 0) {
             say(&format!("plan gears: call {}, resolving: {fault}", step.call));
         }

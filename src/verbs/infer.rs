@@ -9,15 +9,16 @@ use kaskade::actors::wire::{self, ContentType, InferReply};
 use kaskade::models::{Inputs, Tensor};
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
+use kaskade_app::data::reply::label_of;
 use kaskade_app::data::{Label, Samples};
 use kaskade_app::family::Family;
-use kaskade_app::measure::answers;
 use kaskade_app::planning::initial;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
-use kaskade_app::serving::{self, Asker, Broker, Role};
+use kaskade_app::serving::{self, Client, Service};
 use serde_json::json;
 
+use crate::args::Broker;
 use crate::output;
 
 /// Asks an app once and prints the answer, with the stages it took. Without a nats-server, the app is started for this one
@@ -74,30 +75,30 @@ struct Question {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     let (inputs, label) = args.asked.read(&app)?;
-    let bus = args.broker.bus(&app, "infer");
-    let node = match args.broker.url(&app) {
+    let bus = args.broker.connection().bus(&app, "infer");
+    let service = match args.broker.connection().url(&app) {
         Some(_) => None,
         None => Some(whole(&app, bus.clone())?),
     };
     let budget = args.budget.unwrap_or(app.ingress.default_budget).duration();
     let reply = serving::runtime()?.block_on(async {
-        let asker = Asker::connect(app.name.as_str(), bus, budget).await?;
+        let client = Client::open(app.name.as_str(), bus, budget).await?;
         if args.stream {
             let mut shown = false;
             let part = |part: InferReply| {
                 shown = true;
                 show(&part);
             };
-            let reply = asker.read_along(inputs, part).await;
+            let reply = client.read_along(inputs, part).await;
             if shown {
                 output::print("")?;
             }
             return anyhow::Ok(reply?);
         }
-        anyhow::Ok(asker.ask(inputs).await?)
+        anyhow::Ok(client.ask(inputs).await?)
     });
-    if let Some(node) = node {
-        node.stop();
+    if let Some(service) = service {
+        service.stop();
     }
     report_on(&reply?, label.as_ref(), args.json)
 }
@@ -120,7 +121,7 @@ fn show(part: &InferReply) {
 }
 
 /// The whole app in this process, by its own plan.
-fn whole(app: &App, bus: kaskade::actors::bus::BusConfig) -> anyhow::Result<kaskade::actors::Node> {
+fn whole(app: &App, bus: kaskade::actors::bus::BusConfig) -> anyhow::Result<Service> {
     let worker = app
         .workers
         .first()
@@ -128,7 +129,8 @@ fn whole(app: &App, bus: kaskade::actors::bus::BusConfig) -> anyhow::Result<kask
         .name
         .as_str();
     let plan = initial::of(app)?;
-    serving::start(app, Family::of(app), Role::All, worker, Some(plan), bus)
+    let service = Service::builder(app).worker(worker).plan(plan).bus(bus);
+    Ok(service.start()?)
 }
 
 impl Asked {
@@ -200,7 +202,7 @@ fn as_json(reply: &InferReply, label: Option<&Label>) -> anyhow::Result<serde_js
 /// An answer for people.
 fn as_text(reply: &InferReply, label: Option<&Label>) -> String {
     let mut lines = Vec::new();
-    if let Ok(said) = answers::label_of(&reply.outputs) {
+    if let Ok(said) = label_of(&reply.outputs) {
         let verdict = match label {
             Some(label) if *label == said => ", which is right".to_owned(),
             Some(label) => format!(", but it is {label}"),

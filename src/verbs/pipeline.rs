@@ -6,14 +6,13 @@ use kaskade::plans::pipeline::Pipeline;
 use kaskade::plans::plan::Plan;
 use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
 use kaskade_app::config::App;
-use kaskade_app::config::pipeline::{Late, PipelinePolicy};
-use kaskade_app::load::tracefile::positive;
+use kaskade_app::config::pipeline;
 use kaskade_app::planning::allocator;
-use kaskade_app::planning::pipelines::PipelineArgs;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::{self, units};
 use serde::Serialize;
 
+use crate::args::{Late, PipelineArgs, PipelinePolicy, positive};
 use crate::output;
 
 /// Plans a pipeline (Loki): the fewest workers while the most accurate variants serve the demand, and the least loss of accuracy
@@ -64,7 +63,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let slots = slots(args, app.as_ref())?;
     let workers = u32::try_from(slots.len()).unwrap_or(u32::MAX);
     let options = AllocateOptions {
-        policy: args.policy.into(),
+        policy: pipeline::PipelinePolicy::from(args.policy).into(),
         ..AllocateOptions::default()
     };
     let allocator = Allocator::new(named.pipeline.clone(), options)?;
@@ -76,7 +75,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         app: name,
         slots: &slots,
         previous: None,
-        dropping: args.dropping.into(),
+        dropping: pipeline::Late::from(args.dropping).into(),
     };
     let plan = allocation.plan(&named.pipeline, plan_for)?;
     report::write_file(&args.out, &plan.to_json()?)?;
@@ -101,7 +100,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 fn slots(args: &Args, app: Option<&App>) -> anyhow::Result<Vec<Slot>> {
     match app {
-        Some(app) => allocator::slots(app),
+        Some(app) => Ok(allocator::slots(app)?),
         None => Ok((0..args.workers)
             .map(|worker| Slot {
                 worker: format!("w{worker}"),

@@ -1,4 +1,6 @@
 //! `kaskade plan placement`: decides where a cascade runs: copies, partitions, devices.
+mod refusal;
+
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -16,14 +18,14 @@ use kaskade::plans::thresholds::Guard;
 use kaskade_app::charts::deployment;
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::{Size, Span};
-use kaskade_app::load::tracefile::positive;
-use kaskade_app::planning::placement::{picture, refusal, slices, text};
+use kaskade_app::planning::placement::{picture, slices, text};
 use kaskade_app::planning::read_profile;
 use kaskade_app::planning::{cascade, gears, initial};
 use kaskade_app::report::progress::{self, Progress};
 use kaskade_app::report::{self};
 use serde::Serialize;
 
+use crate::args::positive;
 use crate::output;
 
 /// Places a cascade on devices (HybridServe): giants are cut where memory ends, models that many requests reach are copied, and all of

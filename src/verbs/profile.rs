@@ -3,17 +3,13 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use kaskade::models::Slice;
-use kaskade_app::config::data::DataSet;
-use kaskade_app::config::pipeline::PipelineRule;
+use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
-use kaskade_app::config::{App, Task};
-use kaskade_app::data::Samples;
-use kaskade_app::family::Family;
-use kaskade_app::measure::cost::Effort;
-use kaskade_app::measure::tree::TreePlan;
-use kaskade_app::measure::{self, memory, text};
+use kaskade_app::measure::{Profiler, text};
 use kaskade_app::report;
+use serde::Serialize;
 
+use super::weigh;
 use crate::output;
 
 /// Measures every variant of an app on its validation set: answers, calibrated confidence, latency, energy, utilisation and memory
@@ -48,67 +44,28 @@ pub(crate) struct Args {
 /// Measures and writes the profile.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
-    let set = app.data.validation.as_ref().with_context(|| {
-        format!(
-            "{}: data.validation: is missing; name the labelled set to measure on",
-            args.app.display()
-        )
-    })?;
-    if let Some(rule) = &app.pipeline {
-        return of_pipeline(args, &app, rule, set);
+    let profiler = Profiler::new(&app)
+        .batches(args.batches.iter().copied())
+        .rounds(args.rounds)
+        .stretch(args.stretch.duration())
+        .quiet(args.quiet);
+    profiler.check().with_context(|| args.app.display().to_string())?;
+    if app.pipeline.is_some() {
+        let pipeline = profiler.run_pipeline()?.pipeline;
+        report::write_file(&args.out, &(serde_json::to_string_pretty(&pipeline)? + "\n"))?;
+        return show(args, &pipeline, &text::pipeline(&pipeline));
     }
-    anyhow::ensure!(
-        app.task != Task::QuestionAnswering,
-        "{}: task: extractive answers have no labelled data format yet; write the profile of another task yourself \
-         (`kaskade schema profile`)",
-        args.app.display()
-    );
-    let mut batches = args.batches.clone();
-    batches.sort_unstable();
-    batches.dedup();
-    let effort = Effort {
-        batches,
-        rounds: args.rounds,
-        stretch: args.stretch.duration(),
-    };
-    let plan = measure::Plan {
-        app: app.name.as_str(),
-        estimator: app.estimator(),
-        effort: &effort,
-        power: &(&app.power).into(),
-        quiet: args.quiet,
-    };
-    let mut profile = measure::profile(&plan, &Family::of(&app), |signature| {
-        Samples::read(set, signature)
-    })?;
-    for variant in &mut profile.variants {
-        let weighed = memory::apart(&args.app, &variant.name, Slice::WHOLE, &effort.batches)?;
-        for (cost, measured) in variant.costs.iter_mut().zip(weighed.batches) {
-            cost.memory_bytes = Some(measured.bytes);
-        }
-    }
+    let profile = profiler
+        .run_with_memory(|member, batches| weigh::apart(&args.app, &member.name, Slice::WHOLE, batches))?;
     report::write_file(&args.out, &profile.to_json()?)?;
-    if args.json {
-        return output::print_json(&profile);
-    }
-    output::print(&text::profile(&profile))?;
-    output::print(&format!("\nwritten to {}", args.out.display()))
+    show(args, &profile, &text::profile(&profile))
 }
 
-/// Measures and writes what an app that is a pipeline does.
-fn of_pipeline(args: &Args, app: &App, rule: &PipelineRule, set: &DataSet) -> anyhow::Result<()> {
-    let plan = TreePlan {
-        app,
-        rule,
-        rounds: args.rounds,
-        stretch: args.stretch.duration(),
-        quiet: args.quiet,
-    };
-    let pipeline = plan.measure(set)?.pipeline;
-    report::write_file(&args.out, &(serde_json::to_string_pretty(&pipeline)? + "\n"))?;
+/// Prints what was measured, as JSON or as a table.
+fn show(args: &Args, measured: &impl Serialize, table: &str) -> anyhow::Result<()> {
     if args.json {
-        return output::print_json(&pipeline);
+        return output::print_json(measured);
     }
-    output::print(&text::pipeline(&pipeline))?;
+    output::print(table)?;
     output::print(&format!("\nwritten to {}", args.out.display()))
 }

@@ -7,9 +7,9 @@ use kaskade::actors::bus::Bus;
 use kaskade::actors::subjects;
 use kaskade::actors::wire::{Message as _, PlanReport, PlanRequest};
 use kaskade_app::config::App;
-use kaskade_app::load::tracefile::positive;
-use kaskade_app::serving::{self, Broker};
+use kaskade_app::serving;
 
+use crate::args::{Broker, positive};
 use crate::output;
 
 /// What a planner may need beyond its own limit to say how it ended.
@@ -39,7 +39,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     ensure!(
-        args.broker.url(&app).is_some(),
+        args.broker.connection().url(&app).is_some(),
         "say where the app is served: give `--nats URL`, as `kaskade serve` printed it"
     );
     let request = PlanRequest {
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 async fn ask(app: &App, args: &Args, request: &PlanRequest, limit: Duration) -> anyhow::Result<PlanReport> {
     let subject = subjects::App::new(app.name.as_str())?.replan();
-    let bus = Bus::connect(args.broker.bus(app, "replan")).await?;
+    let bus = Bus::connect(args.broker.connection().bus(app, "replan")).await?;
     let asked = bus.client().request(subject.clone(), request.encode()?);
     let reply = tokio::time::timeout(limit, asked)
         .await

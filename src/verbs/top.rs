@@ -16,9 +16,10 @@ use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
+use kaskade_app::serving;
 use kaskade_app::serving::overview::{Counts, Look, ModelRow, NodeRow, Overview};
-use kaskade_app::serving::{self, Broker};
 
+use crate::args::Broker;
 use crate::output;
 
 /// Looks that are not shown: a rate needs two reports, and the ingresses are asked at every look.
@@ -48,7 +49,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     ensure!(
-        args.broker.url(&app).is_some(),
+        args.broker.connection().url(&app).is_some(),
         "say where the app is served: give `--nats URL`, as `kaskade serve` printed it"
     );
     ensure!(!args.every.duration().is_zero(), "`--every` must be above zero");
@@ -65,7 +66,7 @@ enum News {
 
 async fn watch(app: &App, args: &Args) -> anyhow::Result<()> {
     let names = subjects::App::new(app.name.as_str())?;
-    let bus = Bus::connect(args.broker.bus(app, "top")).await?;
+    let bus = Bus::connect(args.broker.connection().bus(app, "top")).await?;
     let inbox = bus.client().new_inbox();
     let [_, question, _] = subjects::discovery("STATS", names.name(), &ids::unique_token())?;
     let mut news = futures::stream::select_all([

@@ -1,9 +1,9 @@
 //! Groups of bars: ablations (CascadeServe Figure 12), differences (Figure 13).
 
-use anyhow::{anyhow, ensure};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
+use super::ChartError;
 use super::drawing::{Drawn, axis, colour, legend, palette, plain, round_ticks, text, title, with_dark_mode};
 
 /// Everything on one picture.
@@ -29,22 +29,23 @@ const BOTTOM: i32 = 52;
 ///
 /// # Errors
 /// When there is no bar of a finite height.
-pub fn svg(bars: &Bars) -> anyhow::Result<String> {
+pub fn svg(bars: &Bars) -> Result<String, ChartError> {
     let heights = bars
         .groups
         .iter()
         .flat_map(|(_, heights)| heights.iter().copied());
     let heights: Vec<f64> = heights.filter(|height| height.is_finite()).collect();
-    ensure!(
-        !heights.is_empty(),
-        "the picture `{}` has no bars to draw",
-        bars.title
-    );
+    if heights.is_empty() {
+        return Err(ChartError::Empty {
+            what: "picture",
+            title: bars.title.clone(),
+            missing: "bars",
+        });
+    }
     let low = heights.iter().copied().fold(0.0, f64::min);
     let high = heights.iter().copied().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
     let mut drawn = String::new();
-    draw(bars, (low * 1.05, high * 1.08), &mut drawn)
-        .map_err(|error| anyhow!("the picture cannot be drawn: {error}"))?;
+    draw(bars, (low * 1.05, high * 1.08), &mut drawn).map_err(ChartError::backend("picture"))?;
     Ok(with_dark_mode(&drawn))
 }
 

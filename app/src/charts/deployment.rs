@@ -2,10 +2,10 @@
 
 mod flow;
 
-use anyhow::{anyhow, ensure};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
+use super::ChartError;
 use super::drawing::{Area, Drawn, colour, palette, text, title, with_dark_mode};
 
 /// Everything on one drawing.
@@ -111,21 +111,24 @@ const WORDY: i32 = 11;
 ///
 /// # Errors
 /// When there is no model or no device.
-pub fn svg(deployment: &Deployment) -> anyhow::Result<String> {
+pub fn svg(deployment: &Deployment) -> Result<String, ChartError> {
     let devices: usize = deployment.hosts.iter().map(|host| host.devices.len()).sum();
-    ensure!(
-        devices > 0 && !deployment.models.is_empty(),
-        "the placement `{}` has nothing to draw",
-        deployment.title
-    );
+    if devices == 0 || deployment.models.is_empty() {
+        return Err(ChartError::Empty {
+            what: "placement",
+            title: deployment.title.clone(),
+            missing: "models or devices",
+        });
+    }
     let (hosts, left_out) = first_devices(&deployment.hosts);
     let skips = deployment.edges.iter().filter(|edge| edge.is_skip()).count();
-    let top = FLOW + i32::try_from(skips)? * SKIP;
+    let top =
+        FLOW + i32::try_from(skips).map_err(|error| ChartError::backend("placement")(error.into()))? * SKIP;
     let places = host_places(&hosts, top + BOX + 24);
     let foot = places.iter().map(|at| at.1 + at.3).max().unwrap_or(top) + 34;
     let mut drawn = String::new();
     draw(deployment, &hosts, &places, [top, foot], left_out, &mut drawn)
-        .map_err(|error| anyhow!("the placement cannot be drawn: {error}"))?;
+        .map_err(ChartError::backend("placement"))?;
     Ok(with_dark_mode(&drawn))
 }
 

@@ -1,10 +1,10 @@
 //! The accuracy-energy graph (HybridServe §IV-B, Figure 3) as an SVG that reads in light and dark.
 
-use anyhow::{Context as _, anyhow};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
+use super::ChartError;
 use super::drawing::{Area, Drawn, palette, text, title, with_dark_mode};
 use crate::report::units;
 
@@ -51,11 +51,10 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 ///
 /// # Errors
 /// When there is no point with a positive, finite cost and a finite accuracy.
-pub fn svg(graph: &Graph) -> anyhow::Result<String> {
+pub fn svg(graph: &Graph) -> Result<String, ChartError> {
     let mut drawn = String::new();
-    let (x, y) =
-        ranges(graph).context("the accuracy-energy graph has no point whose cost is known and above zero")?;
-    draw(graph, x, y, &mut drawn).map_err(|error| anyhow!("the graph cannot be drawn: {error}"))?;
+    let (x, y) = ranges(graph).ok_or(ChartError::NoCost)?;
+    draw(graph, x, y, &mut drawn).map_err(ChartError::backend("graph"))?;
     Ok(with_dark_mode(&drawn))
 }
 

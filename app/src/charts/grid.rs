@@ -1,9 +1,9 @@
 //! A grid of figures: devices needed by latency and accuracy (CascadeServe Figure 7).
 
-use anyhow::{anyhow, ensure};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
+use super::ChartError;
 use super::drawing::{Drawn, axis, palette, text, title, with_dark_mode};
 
 /// Everything on one picture.
@@ -38,14 +38,16 @@ const TOP: i32 = 92;
 ///
 /// # Errors
 /// When there are no rows or no columns.
-pub fn svg(grid: &Grid) -> anyhow::Result<String> {
-    ensure!(
-        !grid.rows.is_empty() && !grid.columns.is_empty(),
-        "the grid `{}` has no cells to draw",
-        grid.title
-    );
+pub fn svg(grid: &Grid) -> Result<String, ChartError> {
+    if grid.rows.is_empty() || grid.columns.is_empty() {
+        return Err(ChartError::Empty {
+            what: "grid",
+            title: grid.title.clone(),
+            missing: "cells",
+        });
+    }
     let mut drawn = String::new();
-    draw(grid, &mut drawn).map_err(|error| anyhow!("the grid cannot be drawn: {error}"))?;
+    draw(grid, &mut drawn).map_err(ChartError::backend("grid"))?;
     Ok(with_dark_mode(&drawn))
 }
 

@@ -1,10 +1,10 @@
 //! Panels under each other with one lower axis: the course of a run (CascadeServe Figures 8 and 9), or frontiers
 //! (Figures 5 and 6) where there is one panel.
 
-use anyhow::{anyhow, ensure};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
+use super::ChartError;
 use super::drawing::{
     self, Area, Drawn, colour, legend, palette, plain, round_ticks, text, title, with_dark_mode,
 };
@@ -64,20 +64,21 @@ const FOOT: u32 = 56;
 ///
 /// # Errors
 /// When no series has a point.
-pub fn svg(picture: &Panels) -> anyhow::Result<String> {
+pub fn svg(picture: &Panels) -> Result<String, ChartError> {
     let points = picture.rows.iter().flat_map(|panel| &panel.series);
     let xs: Vec<f64> = points
         .flat_map(|series| &series.points)
         .map(|(x, _)| *x)
         .collect();
-    ensure!(
-        !xs.is_empty(),
-        "the picture `{}` has no points to draw",
-        picture.title
-    );
+    if xs.is_empty() {
+        return Err(ChartError::Empty {
+            what: "picture",
+            title: picture.title.clone(),
+            missing: "points",
+        });
+    }
     let mut drawn = String::new();
-    draw(picture, span(xs.into_iter()), &mut drawn)
-        .map_err(|error| anyhow!("the picture cannot be drawn: {error}"))?;
+    draw(picture, span(xs.into_iter()), &mut drawn).map_err(ChartError::backend("picture"))?;
     Ok(with_dark_mode(&drawn))
 }
 

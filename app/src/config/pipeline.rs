@@ -121,7 +121,7 @@ impl AllocatorRule {
 }
 
 /// Who allocates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PipelinePolicy {
     /// Hardware scaling, then accuracy scaling over the whole pipeline.
@@ -144,7 +144,7 @@ impl From<PipelinePolicy> for AllocationPolicy {
 }
 
 /// What becomes of requests that are late at a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Late {
     /// Nothing.

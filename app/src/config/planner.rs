@@ -38,7 +38,7 @@ pub struct PlannerRule {
 }
 
 /// Who plans gears.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GearPolicy {
     /// CascadeServe's gear planner.

@@ -1,15 +1,17 @@
 //! Labelled samples, ready for a model.
 
+mod error;
+pub mod reply;
 pub mod scenes;
 mod texts;
 
 use std::num::NonZeroUsize;
 
-use anyhow::{Context as _, bail, ensure};
 use kaskade_models::idx::LabelledImages;
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Signature, Tensor};
 use serde::Serialize;
 
+pub use self::error::DataError;
 use self::texts::Completion;
 use crate::config::data::{DataSet, IdxImages, TsvTexts};
 
@@ -54,34 +56,32 @@ impl Samples {
     /// # Errors
     /// When nothing says where the files are, a file is not what it should be, or its samples are not what the model
     /// takes.
-    pub fn read(set: &DataSet, signature: &Signature) -> anyhow::Result<Self> {
+    pub fn read(set: &DataSet, signature: &Signature) -> Result<Self, DataError> {
         if let Some(name) = set.unset_variable() {
-            bail!("the app's samples are in a folder that the environment variable `{name}` names; set it");
+            return Err(DataError::UnsetVariable {
+                name: name.to_owned(),
+            });
         }
         match set {
             DataSet::Idx(idx) => {
                 let images = LabelledImages::read(&idx.images, &idx.labels)?;
-                Self::from_images(&images, idx, signature)
-                    .with_context(|| format!("{} cannot be used", idx.images.display()))
+                Self::from_images(&images, idx, signature).map_err(DataError::of(&idx.images))
             }
             DataSet::Tsv(tsv) => {
-                let failed = || format!("{} cannot be used", tsv.file.display());
-                let text = std::fs::read_to_string(&tsv.file).with_context(failed)?;
-                Self::from_lines(&text, tsv, signature).with_context(failed)
+                let text = std::fs::read_to_string(&tsv.file).map_err(DataError::of(&tsv.file))?;
+                Self::from_lines(&text, tsv, signature).map_err(DataError::of(&tsv.file))
             }
             DataSet::Completions(set) => {
-                let failed = || format!("{} cannot be used", set.file.display());
-                let lines = std::fs::read_to_string(&set.file).with_context(failed)?;
-                let read = texts::from_json_lines(&lines, set).with_context(failed)?;
-                Self::from_completions(read, set.skip, set.take, signature).with_context(failed)
+                let lines = std::fs::read_to_string(&set.file).map_err(DataError::of(&set.file))?;
+                let read = texts::from_json_lines(&lines, set).map_err(DataError::of(&set.file))?;
+                Self::from_completions(read, set.skip, set.take, signature).map_err(DataError::of(&set.file))
             }
             DataSet::Words(set) => {
-                let failed = || format!("{} cannot be used", set.file.display());
-                let text = std::fs::read_to_string(&set.file).with_context(failed)?;
-                let read = texts::words(&text, set).with_context(failed)?;
-                Self::from_completions(read, 0, Some(set.take), signature).with_context(failed)
+                let text = std::fs::read_to_string(&set.file).map_err(DataError::of(&set.file))?;
+                let read = texts::words(&text, set).map_err(DataError::of(&set.file))?;
+                Self::from_completions(read, 0, Some(set.take), signature).map_err(DataError::of(&set.file))
             }
-            DataSet::Scenes(_) => bail!("scenes are samples of a pipeline, and this app has no `[pipeline]`"),
+            DataSet::Scenes(_) => Err(DataError::NeedsPipeline),
         }
     }
 
@@ -93,7 +93,7 @@ impl Samples {
         images: &LabelledImages,
         spec: &IdxImages,
         signature: &Signature,
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self, DataError> {
         let input = image_input(signature)?;
         let (height, width) = images.size();
         let shape = match &spec.shape {
@@ -115,14 +115,17 @@ impl Samples {
     }
 
     /// Texts in the form that a model of text takes: `text`, and `text_pair` where a line has two.
-    fn from_lines(lines: &str, spec: &TsvTexts, signature: &Signature) -> anyhow::Result<Self> {
+    fn from_lines(lines: &str, spec: &TsvTexts, signature: &Signature) -> Result<Self, DataError> {
         let take = spec.take.map_or(usize::MAX, NonZeroUsize::get);
         let mut samples = Self {
             inputs: Vec::new(),
             labels: Vec::new(),
         };
         for (number, line) in (1..).zip(lines.lines()).skip(spec.skip).take(take) {
-            let (inputs, label) = parse_line(line).with_context(|| format!("line {number}"))?;
+            let (inputs, label) = parse_line(line).map_err(|source| DataError::Line {
+                number,
+                source: Box::new(source),
+            })?;
             samples.inputs.push(inputs);
             samples.labels.push(Label::Class(label));
         }
@@ -135,7 +138,7 @@ impl Samples {
         skip: usize,
         take: Option<NonZeroUsize>,
         signature: &Signature,
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self, DataError> {
         let mut samples = Self {
             inputs: Vec::new(),
             labels: Vec::new(),
@@ -153,12 +156,13 @@ impl Samples {
         skip: usize,
         take: Option<NonZeroUsize>,
         signature: &Signature,
-    ) -> anyhow::Result<Self> {
-        ensure!(
-            take.is_none_or(|take| self.len() == take.get()) && !self.labels.is_empty(),
-            "there are {} samples after the first {skip}; correct `skip` and `take`",
-            self.len()
-        );
+    ) -> Result<Self, DataError> {
+        if self.labels.is_empty() || take.is_some_and(|take| self.len() != take.get()) {
+            return Err(DataError::Count {
+                found: self.len(),
+                skip,
+            });
+        }
         self.check(signature)?;
         Ok(self)
     }
@@ -172,32 +176,29 @@ impl Samples {
     ///
     /// # Errors
     /// The first sample that is not, by its number from 0.
-    pub fn check(&self, signature: &Signature) -> anyhow::Result<()> {
+    pub fn check(&self, signature: &Signature) -> Result<(), DataError> {
         for (number, inputs) in self.inputs.iter().enumerate() {
             signature
                 .check(inputs)
-                .with_context(|| format!("sample {number} is not what the model takes"))?;
+                .map_err(|source| DataError::Sample { number, source })?;
         }
         Ok(())
     }
 }
 
 /// One line of a tab-separated file.
-fn parse_line(line: &str) -> anyhow::Result<(Inputs, usize)> {
+fn parse_line(line: &str) -> Result<(Inputs, usize), DataError> {
     let columns: Vec<&str> = line.split('\t').collect();
     let (texts, label) = match columns.as_slice() {
         [text, label] => (vec![("text", *text)], *label),
         [text, pair, label] => (vec![("text", *text), ("text_pair", *pair)], *label),
-        _ => bail!(
-            "has {} columns; it takes a text, optionally a second one, and a label",
-            columns.len()
-        ),
+        _ => {
+            return Err(DataError::Columns { found: columns.len() });
+        }
     };
-    let label = label
-        .trim()
-        .parse()
-        .ok()
-        .with_context(|| format!("`{label}` is no label; write a number from 0"))?;
+    let label = label.trim().parse().map_err(|_| DataError::Label {
+        label: label.to_owned(),
+    })?;
     let inputs = texts
         .into_iter()
         .map(|(name, text)| Tensor::from_texts(name, &[text]));
@@ -205,14 +206,13 @@ fn parse_line(line: &str) -> anyhow::Result<(Inputs, usize)> {
 }
 
 /// The one input that images go to.
-pub fn image_input(signature: &Signature) -> anyhow::Result<&InputSpec> {
+pub fn image_input(signature: &Signature) -> Result<&InputSpec, DataError> {
     let mut required = signature.inputs.iter().filter(|input| !input.optional);
     match (required.next(), required.next()) {
         (Some(input), None) if input.datatype == Datatype::F32 => Ok(input),
-        _ => bail!(
-            "images go to models with one required FP32 input; this one takes {:?}",
-            signature.inputs
-        ),
+        _ => Err(DataError::NoImageInput {
+            inputs: signature.inputs.clone(),
+        }),
     }
 }
 
@@ -234,6 +234,7 @@ fn natural_shape(input: &InputSpec, height: usize, width: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::in_one_line;
 
     fn signature(shape: &[usize]) -> Signature {
         let extents = shape.iter().map(|extent| Extent::Exactly(*extent)).collect();
@@ -275,7 +276,7 @@ mod tests {
     fn a_model_of_another_size_and_a_set_too_short_are_refused() {
         let refused = |extra: &str, shape: &[usize]| {
             let error = Samples::from_images(&images(), &spec(extra), &signature(shape)).unwrap_err();
-            format!("{error:#}")
+            in_one_line(&error)
         };
         assert!(refused("", &[1, 3, 3]).contains("sample 0"));
         assert!(refused("shape = [3]", &[2]).contains("bytes"));
@@ -303,7 +304,7 @@ mod tests {
             ("a\tgood\n", "`good` is no label"),
             ("", "0 samples"),
         ] {
-            let error = format!("{:#}", read(lines, "").unwrap_err());
+            let error = in_one_line(&read(lines, "").unwrap_err());
             assert!(error.contains(message), "{error}");
         }
     }

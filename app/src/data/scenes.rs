@@ -2,17 +2,90 @@
 
 use std::num::NonZeroUsize;
 
-use anyhow::{Context as _, bail, ensure};
 use kaskade_actors::wire::InferReply;
 use kaskade_models::idx::Idx;
-use kaskade_models::{Inputs, Signature, Tensor};
+use kaskade_models::{Inputs, ModelError, Signature, Tensor, TensorError};
+use thiserror::Error;
 
+use super::reply::{class_of, logits_of};
+use super::{DataError, image_input};
 use crate::config::data::{DataSet, Scenes as Spec};
-use crate::data::image_input;
-use crate::measure::answers::{class_of, logits_of};
 
 /// The output in which a detector says what is where: `[found, 4]`, of which the first three are kind, top and left.
 const BOXES: &str = "boxes";
+
+/// Scenes cannot be used, or a reply does not say what was found in the form that they need.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SceneError {
+    /// The images are of another shape.
+    #[error("the images have shape {shape:?}; scenes are [n, height, width]")]
+    Images {
+        /// The shape.
+        shape: Vec<usize>,
+    },
+    /// The objects are of another shape.
+    #[error("the objects have shape {shape:?}; they are [n, rows, columns]")]
+    Objects {
+        /// The shape.
+        shape: Vec<usize>,
+    },
+    /// The files are of different sets.
+    #[error("there are {images} images and the objects of {labelled}")]
+    Counts {
+        /// Images.
+        images: usize,
+        /// Images whose objects are known.
+        labelled: usize,
+    },
+    /// Cells are not of one size.
+    #[error("an image of {height}x{width} pixels has no {rows}x{columns} cells of one size")]
+    Cells {
+        /// Pixels from top to bottom.
+        height: usize,
+        /// Pixels from left to right.
+        width: usize,
+        /// Rows of cells.
+        rows: usize,
+        /// Columns of cells.
+        columns: usize,
+    },
+    /// An object has a label that no kind has.
+    #[error("an object has label {label}, and the kinds have fewer classes together")]
+    Label {
+        /// The label.
+        label: usize,
+    },
+    /// No scene is left.
+    #[error("no scene is left after the first {skip}")]
+    Empty {
+        /// How many were skipped.
+        skip: usize,
+    },
+    /// A detector says where objects are in another form.
+    #[error("`{BOXES}` has shape {shape:?}, not [found, 4]")]
+    Boxes {
+        /// The shape.
+        shape: Vec<usize>,
+    },
+    /// A detector found an object of a kind that the set does not name.
+    #[error("`{BOXES}` has an object of kind {kind}; the set names {kinds}")]
+    Kind {
+        /// The kind, from 0.
+        kind: usize,
+        /// How many kinds the set names.
+        kinds: usize,
+    },
+    /// The model takes no images.
+    #[error(transparent)]
+    Input(Box<DataError>),
+    /// A scene is not what the model takes.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A tensor is not what it should be.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
 
 /// Scenes, and what is in them.
 #[derive(Debug, Clone)]
@@ -85,46 +158,50 @@ impl Scenes {
     ///
     /// # Errors
     /// When nothing says where the files are, they are no scenes, or the scenes are not what the models take.
-    pub fn read(set: &DataSet, signature: &Signature) -> anyhow::Result<Self> {
+    pub fn read(set: &DataSet, signature: &Signature) -> Result<Self, DataError> {
         if let Some(name) = set.unset_variable() {
-            bail!("the app's samples are in a folder that the environment variable `{name}` names; set it");
+            return Err(DataError::UnsetVariable {
+                name: name.to_owned(),
+            });
         }
         let DataSet::Scenes(spec) = set else {
-            bail!("a pipeline is measured on `scenes`; name such a set");
+            return Err(DataError::NeedsScenes);
         };
         let images = Idx::read(&spec.images)?;
         let objects = Idx::read(&spec.objects)?;
-        Self::of(spec, &images, &objects, signature).with_context(|| {
-            format!(
-                "{} with {} cannot be used",
-                spec.images.display(),
-                spec.objects.display()
-            )
+        Self::of(spec, &images, &objects, signature).map_err(|source| DataError::Scenes {
+            images: spec.images.clone(),
+            objects: spec.objects.clone(),
+            source,
         })
     }
 
-    fn of(spec: &Spec, images: &Idx, objects: &Idx, signature: &Signature) -> anyhow::Result<Self> {
+    fn of(spec: &Spec, images: &Idx, objects: &Idx, signature: &Signature) -> Result<Self, SceneError> {
         let &[count, height, width] = images.shape.as_slice() else {
-            bail!(
-                "the images have shape {:?}; scenes are [n, height, width]",
-                images.shape
-            );
+            return Err(SceneError::Images {
+                shape: images.shape.clone(),
+            });
         };
         let &[labelled, rows @ 1..=usize::MAX, columns @ 1..=usize::MAX] = objects.shape.as_slice() else {
-            bail!(
-                "the objects have shape {:?}; they are [n, rows, columns]",
-                objects.shape
-            );
+            return Err(SceneError::Objects {
+                shape: objects.shape.clone(),
+            });
         };
-        ensure!(
-            count == labelled,
-            "there are {count} images and the objects of {labelled}"
-        );
-        ensure!(
-            height.is_multiple_of(rows) && width.is_multiple_of(columns) && height * width > 0,
-            "an image of {height}x{width} pixels has no {rows}x{columns} cells of one size"
-        );
-        let input = image_input(signature)?;
+        if count != labelled {
+            return Err(SceneError::Counts {
+                images: count,
+                labelled,
+            });
+        }
+        if !(height.is_multiple_of(rows) && width.is_multiple_of(columns) && height * width > 0) {
+            return Err(SceneError::Cells {
+                height,
+                width,
+                rows,
+                columns,
+            });
+        }
+        let input = image_input(signature).map_err(|error| SceneError::Input(Box::new(error)))?;
         let take = spec.take.map_or(usize::MAX, NonZeroUsize::get);
         let pixels = images.data.chunks_exact(height * width);
         let chosen = pixels
@@ -144,13 +221,11 @@ impl Scenes {
             signature.check(&inputs)?;
             scenes.inputs.push(inputs);
             let truth = labels.iter().map(|label| object(spec, usize::from(*label)));
-            scenes.truths.push(truth.collect::<anyhow::Result<_>>()?);
+            scenes.truths.push(truth.collect::<Result<_, _>>()?);
         }
-        ensure!(
-            !scenes.inputs.is_empty(),
-            "no scene is left after the first {}",
-            spec.skip
-        );
+        if scenes.inputs.is_empty() {
+            return Err(SceneError::Empty { skip: spec.skip });
+        }
         Ok(scenes)
     }
 
@@ -163,25 +238,26 @@ impl Scenes {
     ///
     /// # Errors
     /// When they say it in another form.
-    pub fn found(&self, outputs: &[Tensor]) -> anyhow::Result<Vec<Found>> {
+    pub fn found(&self, outputs: &[Tensor]) -> Result<Vec<Found>, SceneError> {
         let Some(boxes) = outputs.iter().find(|output| output.name == BOXES) else {
             return Ok(Vec::new());
         };
         let values = boxes.to_f32()?;
         let (rows, rest) = values.as_chunks::<4>();
-        ensure!(
-            rest.is_empty(),
-            "`{BOXES}` has shape {:?}, not [found, 4]",
-            boxes.shape
-        );
+        if !rest.is_empty() {
+            return Err(SceneError::Boxes {
+                shape: boxes.shape.clone(),
+            });
+        }
         let [height, width] = self.cell;
         let found = rows.iter().map(|[kind, top, left, _]| {
             let [kind, top, left] = [kind, top, left].map(|value| *value as usize);
-            ensure!(
-                kind < self.kinds.len(),
-                "`{BOXES}` has an object of kind {kind}; the set names {}",
-                self.kinds.len()
-            );
+            if kind >= self.kinds.len() {
+                return Err(SceneError::Kind {
+                    kind,
+                    kinds: self.kinds.len(),
+                });
+            }
             Ok(Found {
                 kind,
                 cell: (top / height) * self.columns + left / width,
@@ -194,7 +270,7 @@ impl Scenes {
     ///
     /// # Errors
     /// As [`found`](Self::found).
-    pub fn told(&self, reply: &InferReply) -> anyhow::Result<Vec<Told>> {
+    pub fn told(&self, reply: &InferReply) -> Result<Vec<Told>, SceneError> {
         let mut numbers = vec![0_u32; self.kinds.len()];
         let told = self.found(&reply.outputs)?.into_iter().map(|found| {
             let number = numbers
@@ -270,7 +346,7 @@ impl Scenes {
 }
 
 /// What a label stands for: 0 is nothing, then come the classes of one kind after the other.
-fn object(spec: &Spec, label: usize) -> anyhow::Result<Option<Object>> {
+fn object(spec: &Spec, label: usize) -> Result<Option<Object>, SceneError> {
     let Some(mut class) = label.checked_sub(1) else {
         return Ok(None);
     };
@@ -280,7 +356,7 @@ fn object(spec: &Spec, label: usize) -> anyhow::Result<Option<Object>> {
             Some(rest) => class = rest,
         }
     }
-    bail!("an object has label {label}, and the kinds have fewer classes together")
+    Err(SceneError::Label { label })
 }
 
 #[cfg(test)]
@@ -291,10 +367,11 @@ mod tests {
     use super::*;
 
     /// Two scenes of 2x2 cells of 2x3 pixels: digits are labels 1 to 3, signs 4 and 5.
-    fn scenes(labels: &[u8]) -> anyhow::Result<Scenes> {
+    fn scenes(labels: &[u8]) -> Result<Scenes, SceneError> {
         let spec: Spec = toml::from_str(
             "images = 'i'\nobjects = 'o'\nkinds = [{ task = 'digit', classes = 3 }, { task = 'sign', classes = 2 }]",
-        )?;
+        )
+        .unwrap();
         let images = Idx {
             shape: vec![2, 4, 6],
             data: vec![0; 48],

@@ -2,9 +2,10 @@
 
 use std::num::NonZeroUsize;
 
-use crate::config::data::{Completions, Words};
-use anyhow::{Context as _, ensure};
 use serde::Deserialize;
+
+use super::DataError;
+use crate::config::data::{Completions, Words};
 
 /// A text, and the text that should come of it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -21,13 +22,12 @@ const SHORTEST: usize = 2;
 ///
 /// # Errors
 /// The first line that is none.
-pub(super) fn from_json_lines(lines: &str, spec: &Completions) -> anyhow::Result<Vec<Completion>> {
+pub(super) fn from_json_lines(lines: &str, spec: &Completions) -> Result<Vec<Completion>, DataError> {
     let take = spec.take.map_or(usize::MAX, NonZeroUsize::get);
     let lines = (1..).zip(lines.lines()).skip(spec.skip).take(take);
     lines
         .map(|(number, line)| {
-            serde_json::from_str(line)
-                .with_context(|| format!("line {number} is no {{\"text\": .., \"answer\": ..}}"))
+            serde_json::from_str(line).map_err(|source| DataError::Completion { number, source })
         })
         .collect()
 }
@@ -36,7 +36,7 @@ pub(super) fn from_json_lines(lines: &str, spec: &Completions) -> anyhow::Result
 ///
 /// # Errors
 /// Where the part has too few words.
-pub(super) fn words(text: &str, spec: &Words) -> anyhow::Result<Vec<Completion>> {
+pub(super) fn words(text: &str, spec: &Words) -> Result<Vec<Completion>, DataError> {
     let [begin, end] = [spec.from.get(), spec.to.get()].map(|share| line_after(text, share));
     let part = text.get(begin..end).unwrap_or_default();
     let shown = |word: &str| word.char_indices().nth(spec.shown).map(|(at, _)| at);
@@ -44,13 +44,14 @@ pub(super) fn words(text: &str, spec: &Words) -> anyhow::Result<Vec<Completion>>
     let words = words_of(part).filter_map(|(at, word)| Some((at, word, shown(word)?)));
     let words: Vec<(usize, &str, usize)> = words.collect();
     let take = spec.take.get();
-    ensure!(
-        words.len() >= take,
-        "there are {} words between {} and {} of the text, and {take} were asked for",
-        words.len(),
-        spec.from.get(),
-        spec.to.get()
-    );
+    if words.len() < take {
+        return Err(DataError::Words {
+            found: words.len(),
+            from: spec.from.get(),
+            to: spec.to.get(),
+            wanted: take,
+        });
+    }
     let chosen = (0..take).filter_map(|index| words.get(index * words.len() / take));
     let completions = chosen.map(|(at, word, shown)| {
         let (beginning, rest) = word.split_at_checked(*shown).unwrap_or(("", word));
@@ -157,7 +158,7 @@ mod tests {
         let read = from_json_lines(lines, &spec).unwrap();
         assert_eq!((read[0].text.as_str(), read[0].answer.as_str()), ("2 + 2 =", "4"));
         let spec: Completions = toml::from_str("file = \"f\"").unwrap();
-        let error = format!("{:#}", from_json_lines(lines, &spec).unwrap_err());
+        let error = crate::report::in_one_line(&from_json_lines(lines, &spec).unwrap_err());
         assert!(error.starts_with("line 1"), "{error}");
         assert!(from_json_lines("{\"text\": \"a\", \"answer\": \"b\", \"c\": 1}", &spec).is_err());
     }

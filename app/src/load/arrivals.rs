@@ -2,20 +2,27 @@
 
 use std::time::Duration;
 
-use kaskade_plans::trace::Trace;
+use kaskade_plans::trace::{self, Trace};
 use rand::Rng as _;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
-use super::tracefile;
-
 /// How an open loop spaces its requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spacing {
     /// Independent arrivals: exponential gaps.
     Poisson,
     /// One every `1 / rate` seconds.
     Constant,
+}
+
+impl From<Spacing> for trace::Spacing {
+    fn from(spacing: Spacing) -> Self {
+        match spacing {
+            Spacing::Poisson => Self::Poisson,
+            Spacing::Constant => Self::Constant,
+        }
+    }
 }
 
 /// Arrival times since the start, ascending.
@@ -58,7 +65,7 @@ impl Arrivals {
             .and_then(|times| times.first())
             .copied()
             .unwrap_or(0);
-        let arrivals = trace.arrivals(tracefile::spacing(spacing), seed);
+        let arrivals = trace.arrivals(spacing.into(), seed);
         let times: Vec<f64> = arrivals
             .map(|time| (time - first) as f64 / 1e6 / times_as_fast)
             .collect();

@@ -2,19 +2,31 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::Context as _;
 use kaskade_actors::wire::InferReply;
 use kaskade_models::Inputs;
+use thiserror::Error;
 
 use crate::config::App;
 use crate::config::data::DataSet;
-use crate::data::Samples;
+use crate::data::reply::label_of;
 use crate::data::scenes::Scenes;
-use crate::family::Family;
+use crate::data::{DataError, Samples};
+use crate::family::{Family, FamilyError};
 use crate::load::drive::Target;
 use crate::load::record::Outcome;
-use crate::measure::answers;
-use crate::serving::Asker;
+use crate::serving::Client;
+
+/// A labelled set cannot be asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum QuestionError {
+    /// The model that says what the set must look like cannot be loaded.
+    #[error(transparent)]
+    Family(#[from] FamilyError),
+    /// The set cannot be used.
+    #[error(transparent)]
+    Data(#[from] DataError),
+}
 
 /// What is asked, and what the right answers are.
 #[derive(Debug, Clone)]
@@ -30,7 +42,7 @@ impl Set {
     ///
     /// # Errors
     /// When the set cannot be read, or is not what the models take.
-    pub fn read(app: &App, set: &DataSet) -> anyhow::Result<Self> {
+    pub fn read(app: &App, set: &DataSet) -> Result<Self, QuestionError> {
         let family = Family::of(app);
         let first = match &app.pipeline {
             None => family.members.first(),
@@ -42,7 +54,7 @@ impl Set {
                     .find(|member| root.is_some_and(|root| root.as_str() == member.name))
             }
         };
-        let first = first.context("the app has no variants")?;
+        let first = first.ok_or(FamilyError::Empty)?;
         let signature = first.load(first.device)?.model.signature();
         Ok(match &app.pipeline {
             None => Self::Samples(Samples::read(set, &signature)?),
@@ -61,7 +73,7 @@ impl Set {
     fn judge(&self, place: usize, reply: &InferReply) -> (u64, u64) {
         match self {
             Self::Samples(samples) => {
-                let said = answers::label_of(&reply.outputs).ok();
+                let said = label_of(&reply.outputs).ok();
                 let right = said.is_some() && said.as_ref() == samples.labels.get(place);
                 (u64::from(right), 1)
             }
@@ -79,7 +91,7 @@ impl Set {
 /// Asks labelled samples in turn, and counts the right answers.
 #[derive(Debug)]
 pub struct Questions {
-    asker: Asker,
+    client: Client,
     set: Set,
     right: AtomicU64,
     judged: AtomicU64,
@@ -89,9 +101,9 @@ pub struct Questions {
 
 impl Questions {
     /// Questions in the order of the set, over and over.
-    pub fn new(asker: Asker, set: Set) -> Self {
+    pub fn new(client: Client, set: Set) -> Self {
         Self {
-            asker,
+            client,
             set,
             right: AtomicU64::new(0),
             judged: AtomicU64::new(0),
@@ -130,7 +142,7 @@ impl Target for Questions {
         let inputs = self.set.inputs();
         let place = (number % inputs.len().max(1) as u64) as usize;
         match self
-            .asker
+            .client
             .ask(inputs.get(place).cloned().unwrap_or_default())
             .await
         {

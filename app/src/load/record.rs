@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
+use hdrhistogram::{CreationError, Histogram};
 use serde::Serialize;
 
 /// Latencies are kept to three significant digits up to this; longer ones count as this long.
@@ -81,7 +81,7 @@ impl Record {
     ///
     /// # Errors
     /// Never for the constants used here; the histogram's own bounds check is passed on.
-    pub fn new(slo: Duration) -> anyhow::Result<Self> {
+    pub fn new(slo: Duration) -> Result<Self, CreationError> {
         Ok(Self {
             slo,
             latencies: Histogram::new_with_bounds(1, micros(LONGEST), 3)?,

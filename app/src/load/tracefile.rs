@@ -1,37 +1,57 @@
-//! Trace files as the command line names them.
+//! Trace files, and how they are played.
 
-use std::io::Read as _;
+use std::io::{self, Read as _};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::string::FromUtf8Error;
 
-use anyhow::Context as _;
 use flate2::read::GzDecoder;
-use kaskade_plans::trace::Trace;
+use kaskade_plans::trace::{Trace, TraceError};
+use thiserror::Error;
 
-use super::arrivals::Spacing;
+/// A trace file cannot be played.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TraceFileError {
+    /// A file cannot be used.
+    #[error("{}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<TraceFileError>,
+    },
+    /// A file cannot be read.
+    #[error("cannot be read")]
+    Unreadable(#[source] io::Error),
+    /// A file is compressed and cannot be unpacked.
+    #[error("cannot be unpacked")]
+    Packed(#[source] io::Error),
+    /// A file is no text.
+    #[error("is no text")]
+    NoText(#[from] FromUtf8Error),
+    /// A text is no trace, or has no such part.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}
 
-/// A trace, and how it is played.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub struct TraceArgs {
-    /// A trace file, plain or compressed by gzip: requests per second (integers separated by spaces), arrival times (one in
-    /// seconds per line), or the Azure LLM trace (CSV).
-    #[arg(long, value_name = "FILE")]
-    pub trace: Option<PathBuf>,
-    /// What the trace file holds; by default what it looks like.
-    #[arg(long, value_enum, value_name = "FORMAT", requires = "trace")]
-    trace_format: Option<Format>,
-    /// The part of the trace to play, in seconds from its beginning: `START..END`.
-    #[arg(long, value_name = "START..END", requires = "trace", value_parser = part)]
-    excerpt: Option<(usize, usize)>,
-    /// Scale the trace so that its busiest second has this many requests.
-    #[arg(long, value_name = "PER_SECOND", requires = "trace", value_parser = positive)]
-    peak: Option<f64>,
-    /// Leave out the seconds without requests.
-    #[arg(long, requires = "trace")]
-    skip_idle: bool,
+/// A trace file, and how it is played.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TraceFile {
+    /// The file, plain or compressed by gzip.
+    pub path: PathBuf,
+    /// What it holds; by default what it looks like.
+    pub format: Option<Format>,
+    /// The part to play, in seconds from its beginning.
+    pub excerpt: Option<Range<usize>>,
+    /// Requests in the busiest second, to which the trace is scaled.
+    pub peak: Option<f64>,
+    /// Whether the seconds without requests are left out.
+    pub skip_idle: bool,
 }
 
 /// What a trace file may hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// Requests per second, as integers separated by white space.
     Counts,
@@ -41,21 +61,22 @@ pub enum Format {
     AzureLlm,
 }
 
-impl TraceArgs {
-    /// The trace that was asked for, if one was.
+impl TraceFile {
+    /// Reads the trace.
     ///
     /// # Errors
     /// When the file cannot be read, is no trace, or is shorter than the part asked for.
-    pub fn read(&self) -> anyhow::Result<Option<Trace>> {
-        let Some(path) = &self.trace else { return Ok(None) };
-        let trace = self.prepared(path).with_context(|| path.display().to_string())?;
-        Ok(Some(trace))
+    pub fn read(&self) -> Result<Trace, TraceFileError> {
+        self.prepared().map_err(|source| TraceFileError::File {
+            path: self.path.clone(),
+            source: Box::new(source),
+        })
     }
 
-    fn prepared(&self, path: &Path) -> anyhow::Result<Trace> {
-        let mut trace = parse(&text(path)?, self.trace_format)?;
-        if let Some((from, to)) = self.excerpt {
-            trace = trace.excerpt(from, to - from)?;
+    fn prepared(&self) -> Result<Trace, TraceFileError> {
+        let mut trace = parse(&text(&self.path)?, self.format)?;
+        if let Some(Range { start, end }) = self.excerpt {
+            trace = trace.excerpt(start, end.saturating_sub(start))?;
         }
         if self.skip_idle {
             trace = trace.without_idle_seconds()?;
@@ -67,20 +88,20 @@ impl TraceArgs {
     }
 }
 
-fn text(path: &Path) -> anyhow::Result<String> {
+fn text(path: &Path) -> Result<String, TraceFileError> {
     const GZIP: [u8; 2] = [0x1f, 0x8b];
-    let bytes = std::fs::read(path).context("cannot be read")?;
+    let bytes = std::fs::read(path).map_err(TraceFileError::Unreadable)?;
     if !bytes.starts_with(&GZIP) {
-        return String::from_utf8(bytes).context("is no text");
+        return Ok(String::from_utf8(bytes)?);
     }
     let mut text = String::new();
     GzDecoder::new(bytes.as_slice())
         .read_to_string(&mut text)
-        .context("cannot be unpacked")?;
+        .map_err(TraceFileError::Packed)?;
     Ok(text)
 }
 
-fn parse(text: &str, format: Option<Format>) -> anyhow::Result<Trace> {
+fn parse(text: &str, format: Option<Format>) -> Result<Trace, TraceFileError> {
     Ok(match format.unwrap_or_else(|| looks_like(text)) {
         Format::Counts => Trace::from_counts(text)?,
         Format::Times => Trace::from_times(text)?,
@@ -98,40 +119,12 @@ fn looks_like(text: &str) -> Format {
     }
 }
 
-/// How single requests are placed within the seconds of a trace, for the simulator's and the live replay's use alike.
-pub fn spacing(spacing: Spacing) -> kaskade_plans::trace::Spacing {
-    match spacing {
-        Spacing::Poisson => kaskade_plans::trace::Spacing::Poisson,
-        Spacing::Constant => kaskade_plans::trace::Spacing::Constant,
-    }
-}
-
-/// A number above zero, from the command line.
-pub fn positive(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
-    if number.is_finite() && number > 0.0 {
-        return Ok(number);
-    }
-    Err(format!("{number} is not above zero"))
-}
-
-fn part(text: &str) -> Result<(usize, usize), String> {
-    let ends = text.split_once("..");
-    let ends = ends.and_then(|(from, to)| Some((from.trim().parse().ok()?, to.trim().parse().ok()?)));
-    match ends {
-        Some((from, to)) if from < to => Ok((from, to)),
-        Some((from, to)) => Err(format!("{from}..{to} is empty; the end comes after the start")),
-        None => Err(format!(
-            "`{text}` is not START..END in whole seconds, such as 0..1200"
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
 
     use super::*;
+    use crate::report::in_one_line;
 
     fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -157,39 +150,31 @@ mod tests {
     #[test]
     fn a_part_is_cut_and_scaled() {
         let counts = file(b"1 2 0 4 5\n");
-        let args = TraceArgs {
-            trace: Some(counts.path().to_owned()),
-            excerpt: Some((1, 4)),
+        let file = TraceFile {
+            path: counts.path().to_owned(),
+            excerpt: Some(1..4),
             peak: Some(100.0),
             skip_idle: true,
-            ..TraceArgs::default()
+            ..TraceFile::default()
         };
-        assert_eq!(args.read().unwrap().unwrap().rates(), [50.0, 100.0]);
-        assert_eq!(TraceArgs::default().read().unwrap(), None);
+        assert_eq!(file.read().unwrap().rates(), [50.0, 100.0]);
     }
 
     #[test]
     fn errors_name_the_file_and_the_field() {
         let bad = file(b"1 2 x\n");
         let read = |path: &Path| {
-            let args = TraceArgs {
-                trace: Some(path.to_owned()),
-                ..TraceArgs::default()
+            let file = TraceFile {
+                path: path.to_owned(),
+                ..TraceFile::default()
             };
-            args.read()
+            file.read()
         };
-        let error = format!("{:#}", read(bad.path()).unwrap_err());
+        let error = in_one_line(&read(bad.path()).unwrap_err());
         assert!(
             error.contains(&bad.path().display().to_string()) && error.contains('x'),
             "{error}"
         );
         assert!(read(Path::new("/nowhere/trace")).is_err());
-        for (text, message) in [
-            ("5..5", "is empty"),
-            ("a..b", "whole seconds"),
-            ("7", "START..END"),
-        ] {
-            assert!(part(text).unwrap_err().contains(message));
-        }
     }
 }

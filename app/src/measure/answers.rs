@@ -1,17 +1,14 @@
 //! What a model answers on a labelled set, and how sure it is.
 
-use anyhow::{Context as _, ensure};
 use kaskade_models::{Inputs, Model, Tensor};
 use kaskade_plans::confidence::{self, Calibration, Estimator, Labelled, Scores};
 use kaskade_plans::profile::{BeforeAfter, Validation};
 
+use super::MeasureError;
 use crate::data::Label;
+use crate::data::reply::{ReplyError, class_of, label_of, logits_of, text_of};
 
-/// The output that classes are read from, as Hugging Face names it.
-pub const LOGITS: &str = "logits";
-
-/// The outputs of a language model: what it says, and how sure it is of that.
-const TEXT: &str = "text";
+/// The output in which a language model says how sure it is.
 const CONFIDENCE: &str = "confidence";
 
 /// Requests per batch: here only the answers count.
@@ -38,8 +35,10 @@ pub fn calibrated(
     labels: &[Label],
     estimator: Estimator,
     step: impl FnMut(u64),
-) -> anyhow::Result<Answers> {
-    ensure!(requests.len() == labels.len(), "every sample needs a label");
+) -> Result<Answers, MeasureError> {
+    if requests.len() != labels.len() {
+        return Err(MeasureError::Unlabelled);
+    }
     let judgements = each(model, requests, Judgement::of, step)?;
     let samples = judgements.iter().zip(labels);
     let samples: Vec<Labelled<'_>> = samples.map(|(judged, label)| judged.labelled(label)).collect();
@@ -59,32 +58,35 @@ pub fn calibrated(
 ///
 /// # Errors
 /// When the model fails on one, or says neither a class nor a text.
-pub fn said(model: &mut dyn Model, requests: &[Inputs]) -> anyhow::Result<Vec<Label>> {
+pub fn said(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<Label>, MeasureError> {
     each(model, requests, label_of, |_| ())
 }
 
 fn each<T>(
     model: &mut dyn Model,
     requests: &[Inputs],
-    read: impl Fn(&[Tensor]) -> anyhow::Result<T>,
+    read: impl Fn(&[Tensor]) -> Result<T, ReplyError>,
     mut step: impl FnMut(u64),
-) -> anyhow::Result<Vec<T>> {
+) -> Result<Vec<T>, MeasureError> {
     let mut all: Vec<T> = Vec::with_capacity(requests.len());
     for batch in requests.chunks(BATCH) {
         for result in model.run(batch) {
             let one = result
-                .map_err(anyhow::Error::from)
-                .and_then(|outputs| read(&outputs));
-            all.push(one.with_context(|| format!("sample {}", all.len()))?);
+                .map_err(MeasureError::from)
+                .and_then(|outputs| Ok(read(&outputs)?));
+            all.push(one.map_err(|source| MeasureError::Sample {
+                number: all.len(),
+                source: Box::new(source),
+            })?);
         }
         step(batch.len() as u64);
     }
-    ensure!(
-        all.len() == requests.len(),
-        "the model answered {} of {} requests",
-        all.len(),
-        requests.len()
-    );
+    if all.len() != requests.len() {
+        return Err(MeasureError::Unanswered {
+            answered: all.len(),
+            requests: requests.len(),
+        });
+    }
     Ok(all)
 }
 
@@ -97,7 +99,7 @@ enum Judgement {
 }
 
 impl Judgement {
-    fn of(outputs: &[Tensor]) -> anyhow::Result<Self> {
+    fn of(outputs: &[Tensor]) -> Result<Self, ReplyError> {
         let Some(Label::Text(text)) = text_of(outputs) else {
             return Ok(Self::Logits(logits_of(outputs)?));
         };
@@ -106,9 +108,7 @@ impl Judgement {
         let confidence = confidence.and_then(|values| values.first().copied());
         Ok(Self::Text {
             said: Label::Text(text),
-            confidence: confidence
-                .context("a reply has a text and no `confidence`")?
-                .into(),
+            confidence: confidence.ok_or(ReplyError::NoConfidence)?.into(),
         })
     }
 
@@ -144,52 +144,10 @@ impl Judgement {
     }
 }
 
-/// What a reply says: a class, or a text.
-///
-/// # Errors
-/// When it says neither.
-pub fn label_of(outputs: &[Tensor]) -> anyhow::Result<Label> {
-    if let Some(text) = text_of(outputs) {
-        return Ok(text);
-    }
-    class_of(&logits_of(outputs)?)
-        .map(Label::Class)
-        .context("a reply has no class")
-}
-
-fn text_of(outputs: &[Tensor]) -> Option<Label> {
-    let text = outputs.iter().find(|output| output.name == TEXT)?;
-    let texts = text.to_texts().ok()?;
-    texts.first().map(|text| Label::text(text))
-}
-
-/// The class scores among a reply's outputs.
-///
-/// # Errors
-/// When there are none, or they are not FP32.
-pub fn logits_of(outputs: &[Tensor]) -> anyhow::Result<Vec<f32>> {
-    let logits = outputs.iter().find(|output| output.name == LOGITS);
-    let logits = logits.with_context(|| {
-        let names: Vec<&str> = outputs.iter().map(|output| output.name.as_str()).collect();
-        format!("there is no output `{LOGITS}` to read a class from, only {names:?}")
-    })?;
-    Ok(logits.to_f32()?)
-}
-
-/// The class with the highest score, the first of equals; none where there is no score.
-pub fn class_of(logits: &[f32]) -> Option<usize> {
-    let mut best: Option<(usize, f32)> = None;
-    for (class, score) in logits.iter().copied().enumerate() {
-        if best.is_none_or(|(_, highest)| score > highest) {
-            best = Some((class, score));
-        }
-    }
-    best.map(|(class, _)| class)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::reply::LOGITS;
     use kaskade_models::{ModelError, Outputs};
 
     /// Scores that say the class its input names, right three times out of four, always as sure.
@@ -243,14 +201,5 @@ mod tests {
                 .zip(0..)
                 .all(|(said, n)| *said == n % 3)
         );
-    }
-
-    #[test]
-    fn a_reply_without_logits_is_named() {
-        let outputs = [Tensor::from_f32("probs", &[1], &[1.0]).unwrap()];
-        let error = logits_of(&outputs).unwrap_err().to_string();
-        assert!(error.contains("`logits`") && error.contains("probs"), "{error}");
-        assert_eq!(class_of(&[1.0, 3.0, 3.0]), Some(1));
-        assert_eq!(class_of(&[]), None);
     }
 }

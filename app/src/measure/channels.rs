@@ -5,20 +5,63 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
 use futures::StreamExt as _;
-use kaskade_actors::bus::{Bus, BusConfig};
+use kaskade_actors::bus::{Bus, BusConfig, BusError};
+use kaskade_actors::ids;
 use kaskade_actors::post::HEADROOM;
-use kaskade_actors::wire::{Message as _, StageRequest};
-use kaskade_actors::{ids, subjects};
-use kaskade_models::Tensor;
+use kaskade_actors::subjects::{self, SubjectError};
+use kaskade_actors::wire::{CodecError, Message as _, StageRequest};
+use kaskade_models::{Tensor, TensorError};
 use kaskade_plans::placement::{Channel, TransferSample};
+use thiserror::Error;
 
 /// Longest that one message may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Messages of each size that are not counted.
 const WARM_UP: usize = 8;
+
+/// A channel cannot be measured.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ChannelError {
+    /// The receiving task is gone.
+    #[error("nobody takes the message")]
+    NoReceiver,
+    /// A message was lost inside the process.
+    #[error("the message did not arrive")]
+    Lost,
+    /// A message was lost at the broker.
+    #[error("a message of {bytes} bytes did not come back in {PATIENCE:?}")]
+    Late {
+        /// Its size.
+        bytes: usize,
+    },
+    /// The broker ended the subscription.
+    #[error("the broker closed the subscription")]
+    Closed,
+    /// Another message came back.
+    #[error("the broker gave back something else than was sent")]
+    Other,
+    /// The broker carries no message of the smallest size.
+    #[error("the broker carries {carried} bytes at once, less than the smallest message")]
+    TooSmall {
+        /// Bytes of the largest message that it carries.
+        carried: usize,
+    },
+    /// The broker fails.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// The name of the channel is no subject.
+    #[error(transparent)]
+    Subject(#[from] SubjectError),
+    /// A message cannot be encoded or decoded.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// A message is no tensor.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
 
 /// Sizes of the tensors, bytes.
 pub fn sizes(largest: usize) -> Vec<usize> {
@@ -28,7 +71,7 @@ pub fn sizes(largest: usize) -> Vec<usize> {
         .collect()
 }
 
-fn request(bytes: usize) -> anyhow::Result<StageRequest> {
+fn request(bytes: usize) -> Result<StageRequest, ChannelError> {
     let values = vec![0.5; bytes / 4];
     Ok(StageRequest {
         stage: "stage".to_owned(),
@@ -42,7 +85,7 @@ fn request(bytes: usize) -> anyhow::Result<StageRequest> {
 ///
 /// # Errors
 /// When a message does not arrive.
-pub async fn in_process(sizes: &[usize], rounds: usize) -> anyhow::Result<Channel> {
+pub async fn in_process(sizes: &[usize], rounds: usize) -> Result<Channel, ChannelError> {
     let (sender, mut receiver) = tokio::sync::mpsc::channel::<StageRequest>(1);
     let mut samples = Vec::new();
     for size in sizes {
@@ -53,8 +96,8 @@ pub async fn in_process(sizes: &[usize], rounds: usize) -> anyhow::Result<Channe
             let begun = Instant::now();
             let (sent, arrived) = tokio::join!(sender.send(message), receiver.recv());
             let took = begun.elapsed();
-            sent.ok().context("nobody takes the message")?;
-            arrived.context("the message did not arrive")?;
+            sent.map_err(|_| ChannelError::NoReceiver)?;
+            arrived.ok_or(ChannelError::Lost)?;
             times.extend((round >= WARM_UP).then_some(took));
         }
         samples.push(sample(*size, &mut times));
@@ -66,7 +109,7 @@ pub async fn in_process(sizes: &[usize], rounds: usize) -> anyhow::Result<Channe
 ///
 /// # Errors
 /// What the broker says, or when a message does not arrive.
-pub async fn over_broker(bus: BusConfig, sizes: &[usize], rounds: usize) -> anyhow::Result<Channel> {
+pub async fn over_broker(bus: BusConfig, sizes: &[usize], rounds: usize) -> Result<Channel, ChannelError> {
     let bus = Bus::connect(bus).await?;
     let subject = subjects::App::new("channels")?.replica(&ids::unique_token())?;
     let mut arrivals = bus.subscribe(subject.clone(), None).await?;
@@ -85,23 +128,21 @@ pub async fn over_broker(bus: BusConfig, sizes: &[usize], rounds: usize) -> anyh
                 .await?;
             let arrived = tokio::time::timeout(PATIENCE, arrivals.next()).await;
             let message = arrived
-                .with_context(|| format!("a message of {size} bytes did not come back in {PATIENCE:?}"))?
-                .context("the broker closed the subscription")?;
+                .map_err(|_| ChannelError::Late { bytes: *size })?
+                .ok_or(ChannelError::Closed)?;
             let read = StageRequest::decode(&message.payload)?;
             let took = begun.elapsed();
-            ensure!(
-                read.inputs.len() == 1,
-                "the broker gave back something else than was sent"
-            );
+            if read.inputs.len() != 1 {
+                return Err(ChannelError::Other);
+            }
             times.extend((round >= WARM_UP).then_some(took));
         }
         samples.push(sample(*size, &mut times));
     }
     bus.close().await;
-    ensure!(
-        !samples.is_empty(),
-        "the broker carries {carried} bytes at once, less than the smallest message"
-    );
+    if samples.is_empty() {
+        return Err(ChannelError::TooSmall { carried });
+    }
     Ok(Channel::Measured { samples })
 }
 

@@ -5,10 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
 use kaskade_models::{Inputs, Model};
 use kaskade_plans::profile::BatchCost;
 
+use super::MeasureError;
 use super::meter::{Meter, Stretch};
 
 /// How often sources that integrate a power are read.
@@ -59,8 +59,10 @@ pub fn measure(
     effort: &Effort,
     meter: &mut Meter,
     mut step: impl FnMut(),
-) -> anyhow::Result<Vec<BatchCost>> {
-    ensure!(!requests.is_empty(), "there is nothing to measure with");
+) -> Result<Vec<BatchCost>, MeasureError> {
+    if requests.is_empty() {
+        return Err(MeasureError::NoRequests);
+    }
     let largest = effort.batches.iter().max().copied().unwrap_or(1) as usize;
     // Long enough for every window of the largest batch to be contiguous.
     let requests: Vec<Inputs> = requests
@@ -72,8 +74,12 @@ pub fn measure(
     let mut seen: Vec<Seen> = effort.batches.iter().map(|_| Seen::default()).collect();
     for _ in 0..effort.rounds {
         for (batch, seen) in effort.batches.iter().zip(&mut seen) {
-            run_round(model, &requests, *batch as usize, effort.stretch, meter, seen)
-                .with_context(|| format!("at batch size {batch}"))?;
+            run_round(model, &requests, *batch as usize, effort.stretch, meter, seen).map_err(|source| {
+                MeasureError::BatchSize {
+                    batch: *batch,
+                    source: Box::new(source),
+                }
+            })?;
             step();
         }
     }
@@ -81,7 +87,7 @@ pub fn measure(
         let energies = (seen.energies.len() == effort.rounds as usize).then_some(&mut seen.energies);
         Ok(BatchCost {
             batch: *batch,
-            latency_s: median(&mut seen.latencies).context("nothing was measured")?,
+            latency_s: median(&mut seen.latencies).ok_or(MeasureError::Nothing)?,
             energy_j: energies.and_then(|energies| median(energies)),
             memory_bytes: None,
             utilisation: median(&mut seen.utilisations),
@@ -98,15 +104,15 @@ fn run_round(
     length: Duration,
     meter: &mut Meter,
     seen: &mut Seen,
-) -> anyhow::Result<()> {
+) -> Result<(), MeasureError> {
     let mut windows = requests.windows(batch).step_by(batch).cycle();
-    let mut run = || -> anyhow::Result<f64> {
-        let window = windows.next().context("there are fewer requests than a batch")?;
+    let mut run = || -> Result<f64, MeasureError> {
+        let window = windows.next().ok_or(MeasureError::TooFewRequests)?;
         let started = Instant::now();
         let results = model.run(window);
         let took = started.elapsed().as_secs_f64();
         for result in results {
-            result.context("the model does not answer a sample of the set")?;
+            result.map_err(MeasureError::Refused)?;
         }
         Ok(took)
     };
@@ -213,7 +219,7 @@ mod tests {
     #[test]
     fn a_model_that_fails_is_not_measured() {
         let failed = measure(&mut Busy, &requests("bad"), &effort(), &mut meter(), || ()).unwrap_err();
-        assert!(format!("{failed:#}").contains("at batch size 1"), "{failed:#}");
+        assert!(failed.to_string().contains("at batch size 1"), "{failed:?}");
         assert!(measure(&mut Busy, &[], &effort(), &mut meter(), || ()).is_err());
     }
 

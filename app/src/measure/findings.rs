@@ -1,11 +1,11 @@
 //! What a detector found in scenes, and how right that is, read by one classifier or another.
 
-use anyhow::Context as _;
 use kaskade_models::{Inputs, Model, Tensor};
 use kaskade_plans::pipeline::TaskVariant;
 use kaskade_plans::simulator::MeasuredCopies;
 
-use super::answers::{class_of, logits_of};
+use super::MeasureError;
+use crate::data::reply::{class_of, logits_of};
 use crate::data::scenes::{Found, Scenes, Score, Told};
 
 /// Requests per batch where only answers count.
@@ -19,16 +19,15 @@ pub(super) struct Findings {
 }
 
 /// The requests to a task in a detector's outputs: the rows of `<task>/<input>`.
-fn requests(outputs: &[Tensor], task: &str) -> anyhow::Result<Vec<Inputs>> {
+fn requests(outputs: &[Tensor], task: &str) -> Result<Vec<Inputs>, MeasureError> {
     let mut requests: Vec<Inputs> = Vec::new();
     for output in outputs {
-        let Some((to, input)) = output.name.split_once('/').filter(|(to, _)| *to == task) else {
+        let Some((_, input)) = output.name.split_once('/').filter(|(to, _)| *to == task) else {
             continue;
         };
-        let (count, shape) = output
-            .shape
-            .split_first()
-            .with_context(|| format!("`{to}/{input}` has no rows"))?;
+        let (count, shape) = output.shape.split_first().ok_or_else(|| MeasureError::NoRows {
+            output: output.name.clone(),
+        })?;
         requests.resize_with(*count, Vec::new);
         let values = output.to_f32()?;
         let size = shape.iter().product::<usize>().max(1);
@@ -39,17 +38,20 @@ fn requests(outputs: &[Tensor], task: &str) -> anyhow::Result<Vec<Inputs>> {
     Ok(requests)
 }
 
-fn answers(model: &mut dyn Model, requests: &[Inputs]) -> anyhow::Result<Vec<Vec<Tensor>>> {
+fn answers(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<Vec<Tensor>>, MeasureError> {
     let mut answers = Vec::with_capacity(requests.len());
     for batch in requests.chunks(BATCH) {
         for answer in model.run(batch) {
-            answers.push(answer.context("the model does not answer a sample of the set")?);
+            answers.push(answer.map_err(MeasureError::Refused)?);
         }
     }
     Ok(answers)
 }
 
-fn classes(model: &mut dyn Model, crops: &[(usize, Found, Inputs)]) -> anyhow::Result<Vec<Option<usize>>> {
+fn classes(
+    model: &mut dyn Model,
+    crops: &[(usize, Found, Inputs)],
+) -> Result<Vec<Option<usize>>, MeasureError> {
     let requests: Vec<Inputs> = crops.iter().map(|(.., inputs)| inputs.clone()).collect();
     let answers = answers(model, &requests)?;
     answers
@@ -63,7 +65,7 @@ impl Findings {
     ///
     /// # Errors
     /// When it fails on one, or says what it found in another form.
-    pub(super) fn of(model: &mut dyn Model, scenes: &Scenes) -> anyhow::Result<Self> {
+    pub(super) fn of(model: &mut dyn Model, scenes: &Scenes) -> Result<Self, MeasureError> {
         let mut findings = Self {
             found: Vec::new(),
             crops: vec![Vec::new(); scenes.kinds.len()],
@@ -138,7 +140,12 @@ impl Findings {
     }
 
     /// Share of the objects found for what they are that a classifier gives the right class.
-    pub(super) fn single(&self, kind: usize, model: &mut dyn Model, scenes: &Scenes) -> anyhow::Result<f64> {
+    pub(super) fn single(
+        &self,
+        kind: usize,
+        model: &mut dyn Model,
+        scenes: &Scenes,
+    ) -> Result<f64, MeasureError> {
         let crops = self.crops.get(kind).map_or(&[][..], Vec::as_slice);
         let (mut right, mut all) = (0_u32, 0_u32);
         for ((scene, found, _), class) in crops.iter().zip(classes(model, crops)?) {
@@ -150,7 +157,12 @@ impl Findings {
     }
 
     /// The accuracy of the path through this detector and a classifier.
-    pub(super) fn path(&self, kind: usize, model: &mut dyn Model, scenes: &Scenes) -> anyhow::Result<f64> {
+    pub(super) fn path(
+        &self,
+        kind: usize,
+        model: &mut dyn Model,
+        scenes: &Scenes,
+    ) -> Result<f64, MeasureError> {
         let crops = self.crops.get(kind).map_or(&[][..], Vec::as_slice);
         let mut told: Vec<Vec<Told>> = vec![Vec::new(); scenes.len()];
         for ((scene, found, _), class) in crops.iter().zip(classes(model, crops)?) {

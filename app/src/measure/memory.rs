@@ -3,15 +3,53 @@
 //! On the processor that is what a process gains by loading the model and running a batch, so every measurement has a process of its own:
 //! in one that has held another model, freed memory would be taken again without being seen.
 
-use std::path::Path;
-use std::process::Command;
-
-use anyhow::{Context as _, ensure};
 use kaskade_models::memory::Gauge;
-use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, Signature, Slice, Tensor, device};
+use kaskade_models::{
+    Datatype, DeviceError, Extent, InputSpec, Inputs, Model, ModelError, Signature, Slice, Tensor,
+    TensorError, device,
+};
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
-use crate::family::Member;
+use crate::family::{FamilyError, Member};
+
+/// Memory cannot be measured.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// The device has no gauge.
+    #[error("{0}")]
+    NoGauge(String),
+    /// The gauge gives no reading.
+    #[error("the system does not tell how much memory is in use")]
+    NoReading,
+    /// The peak of a process cannot be measured more than once.
+    #[error("the system does not measure the peak of a process anew")]
+    NoReset,
+    /// The gauge gives no peak.
+    #[error("the system does not tell a peak")]
+    NoPeak,
+    /// The model refuses a made-up request.
+    #[error("the model does not answer a made-up request")]
+    Refused(#[source] ModelError),
+    /// An input is of a type for which no request is made up.
+    #[error("input `{input}` is {datatype:?}; nothing is made up of that")]
+    Input {
+        /// The input.
+        input: String,
+        /// Its type.
+        datatype: Datatype,
+    },
+    /// The model cannot be loaded.
+    #[error(transparent)]
+    Family(#[from] FamilyError),
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A made-up request is no tensor.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
 
 /// Words of the text that a model of texts is measured with.
 const WORDS: usize = 16;
@@ -47,14 +85,10 @@ pub struct BatchMemory {
 ///
 /// # Errors
 /// When the device cannot be read, or the model not be loaded or run.
-pub fn here(member: &Member, slice: Slice, batches: &[u32]) -> anyhow::Result<Weighed> {
+pub fn here(member: &Member, slice: Slice, batches: &[u32]) -> Result<Weighed, MemoryError> {
     let opened = device::open(member.device)?;
-    let gauge = Gauge::of(&device::describe(member.device, &opened)).map_err(anyhow::Error::msg)?;
-    let now = || {
-        gauge
-            .now()
-            .context("the system does not tell how much memory is in use")
-    };
+    let gauge = Gauge::of(&device::describe(member.device, &opened)).map_err(MemoryError::NoGauge)?;
+    let now = || gauge.now().ok_or(MemoryError::NoReading);
     let before = now()?;
     let mut loaded = member.load_slice(member.device, slice)?;
     // What was in the process's hands already is not seen to be taken: the weights themselves are the least.
@@ -63,12 +97,11 @@ pub fn here(member: &Member, slice: Slice, batches: &[u32]) -> anyhow::Result<We
     let request = request(&loaded.model.signature())?;
     let mut measured = Vec::new();
     for batch in batches {
-        ensure!(
-            gauge.reset(),
-            "the system does not measure the peak of a process anew"
-        );
+        if !gauge.reset() {
+            return Err(MemoryError::NoReset);
+        }
         run(loaded.model.as_mut(), &vec![request.clone(); *batch as usize])?;
-        let peak = gauge.peak().context("the system does not tell a peak")?;
+        let peak = gauge.peak().ok_or(MemoryError::NoPeak)?;
         measured.push(BatchMemory {
             batch: *batch,
             bytes: peak.saturating_sub(before).max(loaded_bytes),
@@ -84,39 +117,16 @@ pub fn here(member: &Member, slice: Slice, batches: &[u32]) -> anyhow::Result<We
     })
 }
 
-/// The same in a process of its own.
-///
-/// # Errors
-/// What that process says.
-pub fn apart(app: &Path, variant: &str, slice: Slice, batches: &[u32]) -> anyhow::Result<Weighed> {
-    let batches: Vec<String> = batches.iter().map(u32::to_string).collect();
-    let program = std::env::current_exe().context("this program does not know where it is")?;
-    let told = Command::new(program)
-        .arg("weigh")
-        .arg("--app")
-        .arg(app)
-        .args(["--variant", variant, "--json", "--batches", &batches.join(",")])
-        .args(["--slice", &format!("{}/{}", slice.index(), slice.of())])
-        .output()
-        .context("a process to measure memory in cannot be started")?;
-    let said = String::from_utf8_lossy(&told.stderr);
-    // It says who it is, as this process will.
-    let said = said.trim();
-    let said = said.strip_prefix("kaskade: ").unwrap_or(said);
-    ensure!(told.status.success(), "memory of `{variant}`: {said}");
-    serde_json::from_slice(&told.stdout).context("the process that measured memory said something else")
-}
-
-fn run(model: &mut dyn Model, requests: &[Inputs]) -> anyhow::Result<()> {
+fn run(model: &mut dyn Model, requests: &[Inputs]) -> Result<(), MemoryError> {
     for result in model.run(requests) {
-        result.context("the model does not answer a made-up request")?;
+        result.map_err(MemoryError::Refused)?;
     }
     Ok(())
 }
 
 /// The longest request that the model takes, of ones. Where every input may be left out, one of tokens rather than a text, whose length
 /// would depend on its tokenizer. A language model is asked for one token after as many as it takes.
-fn request(signature: &Signature) -> anyhow::Result<Inputs> {
+fn request(signature: &Signature) -> Result<Inputs, MemoryError> {
     let named = |name: &str| signature.inputs.iter().find(|input| input.name == name);
     if let (Some(ids), Some(_)) = (named("input_ids"), named("max_tokens")) {
         let most = ids.shape.iter().map(|extent| match extent {
@@ -141,7 +151,7 @@ fn request(signature: &Signature) -> anyhow::Result<Inputs> {
     needed.into_iter().chain(either).map(input).collect()
 }
 
-fn input(spec: &InputSpec) -> anyhow::Result<Tensor> {
+fn input(spec: &InputSpec) -> Result<Tensor, MemoryError> {
     let shape: Vec<usize> = spec
         .shape
         .iter()
@@ -157,7 +167,12 @@ fn input(spec: &InputSpec) -> anyhow::Result<Tensor> {
             let text = vec!["film"; WORDS].join(" ");
             Tensor::from_texts(&spec.name, &vec![text.as_str(); elements.max(1)])?
         }
-        other => anyhow::bail!("input `{}` is {other:?}; nothing is made up of that", spec.name),
+        datatype => {
+            return Err(MemoryError::Input {
+                input: spec.name.clone(),
+                datatype,
+            });
+        }
     };
     Ok(tensor)
 }

@@ -4,6 +4,8 @@ use kaskade_models::device::nvml::{Gpu, KernelUtilisation};
 use kaskade_models::device::{self, DeviceChoice, DeviceInfo};
 use kaskade_models::power::{EnergySample, PowerConfig, PowerMeter};
 
+use super::MeasureError;
+
 /// Reads one device's energy over stretches of work.
 pub struct Meter {
     power: PowerMeter,
@@ -28,7 +30,7 @@ impl Meter {
     ///
     /// # Errors
     /// When the device cannot be opened or a stated power cannot be.
-    pub fn of(choice: DeviceChoice, config: &PowerConfig) -> anyhow::Result<Self> {
+    pub fn of(choice: DeviceChoice, config: &PowerConfig) -> Result<Self, MeasureError> {
         let device = device::describe(choice, &device::open(choice)?);
         let mut power = PowerMeter::detect(config, &device)?;
         if choice != DeviceChoice::Cpu {

@@ -8,25 +8,30 @@
 //! | [`findings`] | what a detector found in scenes, and how right that is |
 //! | [`memory`] | what a model takes of its device's memory by batch size |
 //! | [`meter`] | stretches of work and their energy |
+//! | [`profiler`] | [`Profiler`]: measures an app, as its file says |
+//! | [`text`] | profiles as text for people |
 //! | [`tree`] | a pipeline: what its variants cost and make of a request, and how accurate its paths are |
 
 pub mod answers;
 pub mod channels;
 pub mod cost;
+mod error;
 mod findings;
 pub mod memory;
 pub mod meter;
+pub mod profiler;
 pub mod text;
 pub mod tree;
 
 use answers::Answers;
-use anyhow::{Context as _, ensure};
 use cost::Effort;
-use kaskade_models::ModelInfo;
+pub use error::MeasureError;
 use kaskade_models::power::PowerConfig;
+use kaskade_models::{Model, ModelInfo, Signature};
 use kaskade_plans::confidence::Estimator;
 use kaskade_plans::profile::{PROFILE_VERSION, Profile, VariantProfile};
 use meter::Meter;
+pub use profiler::Profiler;
 
 use crate::data::Samples;
 use crate::family::{Family, Member};
@@ -52,32 +57,35 @@ pub struct Plan<'a> {
 ///
 /// # Errors
 /// When a model cannot be loaded, fails on a sample, or does not take what the others take.
-pub fn profile(
+pub fn profile<E: From<MeasureError>>(
     plan: &Plan<'_>,
     family: &Family,
-    samples: impl FnOnce(&kaskade_models::Signature) -> anyhow::Result<Samples>,
-) -> anyhow::Result<Profile> {
+    samples: impl FnOnce(&Signature) -> Result<Samples, E>,
+) -> Result<Profile, E> {
     let mut read: Option<Samples> = None;
     let mut samples = Some(samples);
     let mut variants = Vec::new();
     let mut devices: Vec<String> = Vec::new();
     let mut sources: Vec<String> = Vec::new();
     for member in &family.members {
-        let failed = || format!("variant `{}`", member.name);
-        let mut loaded = member.load(member.device).with_context(failed)?;
+        let mut loaded = member
+            .load(member.device)
+            .map_err(MeasureError::of(&member.name))?;
         let signature = loaded.model.signature();
         if let Some(samples) = samples.take() {
             read = Some(samples(&signature)?);
         }
-        let set = read.as_ref().context("the labelled set was not read")?;
-        set.check(&signature).with_context(failed)?;
+        let set = read.as_ref().ok_or(MeasureError::NoSamples)?;
+        set.check(&signature).map_err(MeasureError::of(&member.name))?;
         let mut meter = Meter::of(member.device, plan.power)?;
         note(&mut devices, meter.device());
         note(&mut sources, meter.source());
         let measured = variant(plan, member, &loaded.info, loaded.model.as_mut(), set, &mut meter);
-        variants.push(measured.with_context(failed)?);
+        variants.push(measured.map_err(MeasureError::of(&member.name))?);
     }
-    ensure!(!variants.is_empty(), "the family has no members");
+    if variants.is_empty() {
+        return Err(MeasureError::NoMembers.into());
+    }
     Ok(Profile {
         version: PROFILE_VERSION,
         app: plan.app.to_owned(),
@@ -94,10 +102,10 @@ fn variant(
     plan: &Plan<'_>,
     member: &Member,
     info: &ModelInfo,
-    model: &mut dyn kaskade_models::Model,
+    model: &mut dyn Model,
     set: &Samples,
     meter: &mut Meter,
-) -> anyhow::Result<VariantProfile> {
+) -> Result<VariantProfile, MeasureError> {
     let steps = set.len() as u64 + plan.effort.steps();
     let mut progress = Progress::begin(format!("profile {}", member.name), steps, plan.quiet);
     let Answers {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
 use kaskade_models::{Inputs, Model};
 use kaskade_plans::pipeline::{BatchLatency, PathAccuracy, Pipeline, ProfiledPath};
 use kaskade_plans::simulator::MeasuredCopies;
 
+use super::MeasureError;
 use super::cost::{self, Effort};
 use super::findings::Findings;
 use super::meter::Meter;
@@ -46,7 +46,7 @@ impl TreePlan<'_> {
     ///
     /// # Errors
     /// When the tree has more than two levels, a task is none of the set's kinds, or a model cannot be loaded or fails.
-    pub fn measure(&self, set: &DataSet) -> anyhow::Result<Measured> {
+    pub fn measure(&self, set: &DataSet) -> Result<Measured, MeasureError> {
         let mut pipeline = self.rule.unmeasured(self.app);
         let root = root(&pipeline)?;
         let members = Members(Family::of(self.app).members);
@@ -81,7 +81,7 @@ impl TreePlan<'_> {
     }
 
     /// Latency by batch size, with the member held to its share of a core.
-    fn latency(&self, member: &Member, requests: &[Inputs]) -> anyhow::Result<Vec<BatchLatency>> {
+    fn latency(&self, member: &Member, requests: &[Inputs]) -> Result<Vec<BatchLatency>, MeasureError> {
         let effort = Effort {
             batches: self.rule.batches.iter().map(|batch| batch.get()).collect(),
             rounds: self.rounds,
@@ -93,7 +93,7 @@ impl TreePlan<'_> {
         let costs = cost::measure(model.as_mut(), requests, &effort, &mut meter, || {
             progress.advance(1);
         })
-        .with_context(|| format!("variant `{}`", member.name))?;
+        .map_err(MeasureError::of(&member.name))?;
         let latencies: Vec<BatchLatency> = costs
             .iter()
             .map(|cost| BatchLatency {
@@ -111,16 +111,18 @@ impl TreePlan<'_> {
 struct Members(Vec<Member>);
 
 impl Members {
-    fn get(&self, name: &str) -> anyhow::Result<&Member> {
+    fn get(&self, name: &str) -> Result<&Member, MeasureError> {
         let found = self.0.iter().find(|member| member.name == name);
-        found.with_context(|| format!("the app has no variant `{name}`"))
+        found.ok_or_else(|| MeasureError::NoVariant {
+            variant: name.to_owned(),
+        })
     }
 
     /// A model with whole cores, for its answers.
-    fn model(&self, name: &str) -> anyhow::Result<Box<dyn Model>> {
+    fn model(&self, name: &str) -> Result<Box<dyn Model>, MeasureError> {
         let member = self.get(name)?;
         let loaded = member.unpaced().load(member.device);
-        Ok(loaded.with_context(|| format!("variant `{name}`"))?.model)
+        Ok(loaded.map_err(MeasureError::of(name))?.model)
     }
 }
 
@@ -139,10 +141,8 @@ fn variants(pipeline: &Pipeline, task: usize) -> impl Iterator<Item = &str> {
 }
 
 /// The scenes, in the form that the root task's models take.
-fn read(set: &DataSet, pipeline: &Pipeline, root: usize, members: &Members) -> anyhow::Result<Scenes> {
-    let first = variants(pipeline, root)
-        .next()
-        .context("the root task has no variants")?;
+fn read(set: &DataSet, pipeline: &Pipeline, root: usize, members: &Members) -> Result<Scenes, MeasureError> {
+    let first = variants(pipeline, root).next().ok_or(MeasureError::EmptyRoot)?;
     let scenes = Scenes::read(set, &members.model(first)?.signature())?;
     check_kinds(pipeline, root, &scenes)?;
     Ok(scenes)
@@ -154,25 +154,22 @@ fn find_all(
     root: usize,
     members: &Members,
     scenes: &Scenes,
-) -> anyhow::Result<BTreeMap<String, Findings>> {
+) -> Result<BTreeMap<String, Findings>, MeasureError> {
     let findings = variants(pipeline, root).map(|name| {
         let mut model = members.model(name)?;
         let found = Findings::of(model.as_mut(), scenes);
-        Ok((
-            name.to_owned(),
-            found.with_context(|| format!("variant `{name}`"))?,
-        ))
+        Ok((name.to_owned(), found.map_err(MeasureError::of(name))?))
     });
     findings.collect()
 }
 
 /// The findings that are most right.
-fn best<'a>(findings: &'a BTreeMap<String, Findings>, scenes: &Scenes) -> anyhow::Result<&'a Findings> {
+fn best<'a>(findings: &'a BTreeMap<String, Findings>, scenes: &Scenes) -> Result<&'a Findings, MeasureError> {
     let f1 = |findings: &Findings| findings.score(scenes).f1().unwrap_or(0.0);
     let best = findings
         .values()
         .max_by(|one, other| f1(one).total_cmp(&f1(other)));
-    best.context("the root task has no variants")
+    best.ok_or(MeasureError::EmptyRoot)
 }
 
 /// What every variant below the root makes of what every variant of the root finds.
@@ -182,22 +179,25 @@ fn answer_all(
     scenes: &Scenes,
     findings: &BTreeMap<String, Findings>,
     best: &Findings,
-) -> anyhow::Result<Readings> {
+) -> Result<Readings, MeasureError> {
     let mut readings = Readings {
         paths: Vec::new(),
         singles: BTreeMap::new(),
     };
     for (kind, task) in scenes.kinds.iter().enumerate() {
-        let task = pipeline.task(task).context("a kind is no task")?;
+        let task = pipeline.task(task).ok_or(MeasureError::NoTask)?;
         for name in variants(pipeline, task) {
-            let failed = || format!("variant `{name}`");
             let mut model = members.model(name)?;
-            let single = best.single(kind, model.as_mut(), scenes).with_context(failed)?;
+            let single = best
+                .single(kind, model.as_mut(), scenes)
+                .map_err(MeasureError::of(name))?;
             readings.singles.insert(name.to_owned(), single);
             for (finder, findings) in findings {
                 readings.paths.push(ProfiledPath {
                     variants: vec![finder.clone(), name.to_owned()],
-                    accuracy: findings.path(kind, model.as_mut(), scenes).with_context(failed)?,
+                    accuracy: findings
+                        .path(kind, model.as_mut(), scenes)
+                        .map_err(MeasureError::of(name))?,
                 });
             }
         }
@@ -206,33 +206,34 @@ fn answer_all(
 }
 
 /// The root of a tree of two levels.
-fn root(pipeline: &Pipeline) -> anyhow::Result<usize> {
+fn root(pipeline: &Pipeline) -> Result<usize, MeasureError> {
     let is_child = |name: &String| pipeline.tasks.iter().any(|task| task.children.contains(name));
     let root = pipeline.tasks.iter().position(|task| !is_child(&task.name));
-    let root = root.context("no task is nobody's child")?;
+    let root = root.ok_or(MeasureError::NoRoot)?;
     let deep = pipeline
         .tasks
         .iter()
         .enumerate()
         .find(|(at, task)| *at != root && !task.children.is_empty());
-    ensure!(
-        deep.is_none(),
-        "task `{}` is below the root and has children; only trees of two levels have a labelled data format yet, write the profile \
-         of a deeper one yourself (`kaskade schema pipeline`)",
-        deep.map_or("", |(_, task)| &task.name)
-    );
-    Ok(root)
+    match deep {
+        Some((_, task)) => Err(MeasureError::Deep {
+            task: task.name.clone(),
+        }),
+        None => Ok(root),
+    }
 }
 
-fn check_kinds(pipeline: &Pipeline, root: usize, scenes: &Scenes) -> anyhow::Result<()> {
+fn check_kinds(pipeline: &Pipeline, root: usize, scenes: &Scenes) -> Result<(), MeasureError> {
     let children = pipeline.tasks.get(root).map_or(&[][..], |task| &task.children);
     let mut kinds: Vec<&String> = scenes.kinds.iter().collect();
     let mut tasks: Vec<&String> = children.iter().collect();
     kinds.sort();
     tasks.sort();
-    ensure!(
-        kinds == tasks,
-        "the set's kinds are {kinds:?} and the tasks below the root {tasks:?}; they must be the same"
-    );
-    Ok(())
+    if kinds == tasks {
+        return Ok(());
+    }
+    Err(MeasureError::Kinds {
+        kinds: kinds.into_iter().cloned().collect(),
+        tasks: tasks.into_iter().cloned().collect(),
+    })
 }

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
 use kaskade_actors::planner::{PlannerConfig, Planning};
 use kaskade_actors::rhythm::Rhythm;
 use kaskade_actors::wire::{Forks, PlanRequest, Runs};
@@ -18,22 +17,24 @@ use kaskade_plans::plan::Plan;
 
 use crate::config::App;
 use crate::config::pipeline::{AllocatorRule, PipelineRule};
-use crate::planning::initial;
+use crate::planning::{PlanningError, initial};
+use crate::report::in_one_line;
 
 /// The places of an app's workers that run one variant each.
 ///
 /// # Errors
 /// When a GPU is to hold several: nothing bounds what each takes of it.
-pub fn slots(app: &App) -> anyhow::Result<Vec<Slot>> {
+pub fn slots(app: &App) -> Result<Vec<Slot>, PlanningError> {
     let mut slots = Vec::new();
     for worker in &app.workers {
         let places = worker.replicas.get();
-        ensure!(
-            places == 1 || app.device == DeviceChoice::Cpu,
-            "workers: `{}` has {places} replicas on `{}`; in a pipeline a GPU is one place, name a worker for each",
-            worker.name,
-            app.device
-        );
+        if places > 1 && app.device != DeviceChoice::Cpu {
+            return Err(PlanningError::SharedGpu {
+                worker: worker.name.to_string(),
+                places,
+                device: app.device.to_string(),
+            });
+        }
         slots.extend((0..places).map(|place| Slot {
             worker: worker.name.to_string(),
             device: if places == 1 {
@@ -50,13 +51,13 @@ pub fn slots(app: &App) -> anyhow::Result<Vec<Slot>> {
 ///
 /// # Errors
 /// When there is no such file, or it is of another pipeline.
-pub fn measured(app: &App, rule: &PipelineRule) -> anyhow::Result<Pipeline> {
+pub fn measured(app: &App, rule: &PipelineRule) -> Result<Pipeline, PlanningError> {
     let path = rule.profile.as_deref();
-    let path = path.context("pipeline.profile: is absent; `kaskade profile` makes one")?;
-    read(app, rule, path).with_context(|| path.display().to_string())
+    let path = path.ok_or(PlanningError::NoPipelineProfile)?;
+    read(app, rule, path).map_err(PlanningError::of(path))
 }
 
-fn read(app: &App, rule: &PipelineRule, path: &Path) -> anyhow::Result<Pipeline> {
+fn read(app: &App, rule: &PipelineRule, path: &Path) -> Result<Pipeline, PlanningError> {
     let mut pipeline = Pipeline::from_json(&std::fs::read_to_string(path)?)?;
     let tree = |pipeline: &Pipeline| -> BTreeMap<String, (Vec<String>, Vec<String>)> {
         let tasks = pipeline.tasks.iter().map(|task| {
@@ -65,12 +66,12 @@ fn read(app: &App, rule: &PipelineRule, path: &Path) -> anyhow::Result<Pipeline>
         });
         tasks.collect()
     };
-    ensure!(
-        pipeline.name == app.name.as_str() && tree(&pipeline) == tree(&rule.unmeasured(app)),
-        "is of pipeline `{}` and not of `{}` as the app describes it; `kaskade profile` makes one",
-        pipeline.name,
-        app.name
-    );
+    if pipeline.name != app.name.as_str() || tree(&pipeline) != tree(&rule.unmeasured(app)) {
+        return Err(PlanningError::OtherPipeline {
+            pipeline: pipeline.name,
+            app: app.name.to_string(),
+        });
+    }
     // What the objective is and what a message takes, the app says; the file has what was measured.
     pipeline.slo_us = app.slo.as_micros();
     pipeline.hop_us = rule.hop.as_micros();
@@ -81,7 +82,7 @@ fn read(app: &App, rule: &PipelineRule, path: &Path) -> anyhow::Result<Pipeline>
 ///
 /// # Errors
 /// When nothing was measured, or the objective cannot be met by any of its paths.
-pub fn manager(app: &App, rule: &PipelineRule, allocator: &AllocatorRule) -> anyhow::Result<Manager> {
+pub fn manager(app: &App, rule: &PipelineRule, allocator: &AllocatorRule) -> Result<Manager, PlanningError> {
     let options = ManagerOptions {
         app: app.name.to_string(),
         slots: slots(app)?,
@@ -102,7 +103,7 @@ pub fn manager(app: &App, rule: &PipelineRule, allocator: &AllocatorRule) -> any
 ///
 /// # Errors
 /// As [`manager`], or when there are fewer places than tasks.
-pub fn first_plan(app: &App, rule: &PipelineRule) -> anyhow::Result<Plan> {
+pub fn first_plan(app: &App, rule: &PipelineRule) -> Result<Plan, PlanningError> {
     let allocator = rule.planner.unwrap_or_default();
     let mut manager = manager(app, rule, &allocator)?;
     Ok(manager.begin(allocator.demand.floor_qps, 0)?)
@@ -112,7 +113,7 @@ pub fn first_plan(app: &App, rule: &PipelineRule) -> anyhow::Result<Plan> {
 ///
 /// # Errors
 /// As [`manager`].
-pub fn planner(app: &App, rule: &PipelineRule) -> anyhow::Result<Option<PlannerConfig>> {
+pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, PlanningError> {
     let Some(allocator) = rule.planner else {
         return Ok(None);
     };
@@ -127,10 +128,8 @@ pub fn planner(app: &App, rule: &PipelineRule) -> anyhow::Result<Option<PlannerC
     let app = app.clone();
     let planning: Planning = Arc::new(move |request, running| {
         let mut desk = desk.lock().unwrap_or_else(PoisonError::into_inner);
-        let plan = desk
-            .plan(request, running)
-            .map_err(|error| format!("{error:#}"))?;
-        initial::check(&app, &plan).map_err(|error| format!("{error:#}"))?;
+        let plan = desk.plan(request, running).map_err(|error| in_one_line(&error))?;
+        initial::check(&app, &plan).map_err(|error| in_one_line(&error))?;
         Ok(plan)
     });
     Ok(Some(PlannerConfig {
@@ -153,7 +152,7 @@ struct Desk {
 }
 
 impl Desk {
-    fn plan(&mut self, request: &PlanRequest, running: Option<&Plan>) -> anyhow::Result<Plan> {
+    fn plan(&mut self, request: &PlanRequest, running: Option<&Plan>) -> Result<Plan, PlanningError> {
         self.manager.follow(running);
         let Some(seen) = &request.seen else {
             // Somebody asks: for a load, or for what it is now.
@@ -172,7 +171,7 @@ impl Desk {
             (Some(plan), ..) => Ok(plan),
             (None, Some(fault), _) => Err(fault.into()),
             (None, None, Some(running)) => Ok(running.clone()),
-            (None, None, None) => anyhow::bail!("nothing runs and nothing is to be planned yet"),
+            (None, None, None) => Err(PlanningError::NothingToPlan),
         }
     }
 

@@ -9,7 +9,7 @@ use kaskade_plans::thresholds::{CostBasis, FORWARD_ALL, Point};
 
 use crate::charts::graph::{self, Graph, Named};
 use crate::config::App;
-use crate::planning::initial;
+use crate::planning::{PlanningError, initial};
 use crate::report::table::{Align, table};
 use crate::report::units;
 
@@ -39,15 +39,15 @@ pub fn cascade(
     app: Option<&App>,
     profile: &Profile,
     options: &CascadeOptions,
-) -> anyhow::Result<CascadePlan> {
+) -> Result<CascadePlan, PlanningError> {
     let mut planned = plan_cascade(profile, options)?;
     if let Some(app) = app {
-        anyhow::ensure!(
-            profile.app == app.name.as_str(),
-            "the profile is of app `{}`, not of `{}`; profile this one",
-            profile.app,
-            app.name
-        );
+        if profile.app != app.name.as_str() {
+            return Err(PlanningError::OtherProfile {
+                profile: profile.app.clone(),
+                app: app.name.to_string(),
+            });
+        }
         let variants = planned.plan.variants.iter().map(|variant| variant.name.as_str());
         planned.plan.placement = initial::placement(app, &variants.collect::<Vec<_>>());
         planned.plan.validate()?;
@@ -296,7 +296,7 @@ pub struct Cascades {
 ///
 /// # Errors
 /// As [`cascade`].
-pub fn cascades(app: &App, profile: &Profile, seed: u64) -> anyhow::Result<Cascades> {
+pub fn cascades(app: &App, profile: &Profile, seed: u64) -> Result<Cascades, PlanningError> {
     let plan = |objective| cascade(Some(app), profile, &options(Some(app), objective, seed));
     let (ap, eo) = (plan(Objective::Ap)?, plan(Objective::Eo)?);
     Ok(Cascades {

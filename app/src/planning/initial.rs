@@ -1,24 +1,23 @@
 //! The plan that an app asks for: a file, one variant alone, or what a pipeline begins with.
 
-use anyhow::{Context as _, ensure};
 use kaskade_plans::plan::{
     Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
     Wiring,
 };
 
 use crate::config::{App, PlanSource};
-use crate::planning::allocator;
+use crate::planning::{PlanningError, allocator};
 
 /// The plan of an app, checked against the app: of a pipeline without a file, the one that its planner would begin with.
 ///
 /// # Errors
 /// When a plan file cannot be read, is unsound, or is another app's.
-pub fn of(app: &App) -> anyhow::Result<Plan> {
+pub fn of(app: &App) -> Result<Plan, PlanningError> {
     match (&app.plan, &app.pipeline) {
-        (PlanSource::File(path), _) => read(app, path).with_context(|| path.display().to_string()),
+        (PlanSource::File(path), _) => read(app, path),
         (_, Some(rule)) => allocator::first_plan(app, rule),
         (PlanSource::Largest, None) => {
-            let largest = app.variants.last().context("the app has no variants")?;
+            let largest = app.variants.last().ok_or(PlanningError::NoVariants)?;
             Ok(single(app, largest.name.as_str()))
         }
         (PlanSource::Single(name), None) => Ok(single(app, name.as_str())),
@@ -29,10 +28,12 @@ pub fn of(app: &App) -> anyhow::Result<Plan> {
 ///
 /// # Errors
 /// As [`of`].
-pub fn read(app: &App, path: &std::path::Path) -> anyhow::Result<Plan> {
-    let text = std::fs::read_to_string(path).context("cannot be read; `kaskade plan` writes plans")?;
-    let plan = Plan::from_json(&text)?;
-    check(app, &plan)?;
+pub fn read(app: &App, path: &std::path::Path) -> Result<Plan, PlanningError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(PlanningError::UnreadablePlan)
+        .map_err(PlanningError::of(path))?;
+    let plan = Plan::from_json(&text).map_err(PlanningError::of(path))?;
+    check(app, &plan).map_err(PlanningError::of(path))?;
     Ok(plan)
 }
 
@@ -40,34 +41,36 @@ pub fn read(app: &App, path: &std::path::Path) -> anyhow::Result<Plan> {
 ///
 /// # Errors
 /// When it is another app's, or names a variant or worker that the app does not have.
-pub fn check(app: &App, plan: &Plan) -> anyhow::Result<()> {
-    ensure!(
-        plan.app == app.name.as_str(),
-        "the plan is for app `{}`, not for `{}`; make one with `kaskade plan`",
-        plan.app,
-        app.name
-    );
+pub fn check(app: &App, plan: &Plan) -> Result<(), PlanningError> {
+    if plan.app != app.name.as_str() {
+        return Err(PlanningError::OtherApp {
+            plan: plan.app.clone(),
+            app: app.name.to_string(),
+        });
+    }
     for (index, planned) in plan.variants.iter().enumerate() {
         let known = app
             .variants
             .iter()
             .any(|variant| variant.name.as_str() == planned.name);
-        ensure!(
-            known,
-            "variants[{index}].name: the app has no variant `{}`; profile and plan again",
-            planned.name
-        );
+        if !known {
+            return Err(PlanningError::UnknownVariant {
+                index,
+                variant: planned.name.clone(),
+            });
+        }
     }
     for (index, replica) in plan.placement.iter().enumerate() {
         let known = app
             .workers
             .iter()
             .any(|worker| worker.name.as_str() == replica.worker);
-        ensure!(
-            known,
-            "placement[{index}].worker: the app has no worker `{}`; plan again with `--app`",
-            replica.worker
-        );
+        if !known {
+            return Err(PlanningError::UnknownWorker {
+                index,
+                worker: replica.worker.clone(),
+            });
+        }
     }
     Ok(())
 }

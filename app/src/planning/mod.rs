@@ -2,6 +2,7 @@
 
 pub mod allocator;
 pub mod cascade;
+mod error;
 pub mod gears;
 pub mod initial;
 pub mod pipelines;
@@ -10,15 +11,18 @@ pub mod replan;
 
 use std::path::Path;
 
-use anyhow::Context as _;
 use kaskade_plans::profile::Profile;
+
+pub use error::PlanningError;
 
 /// Reads a profile.
 ///
 /// # Errors
 /// When it cannot be read, or is none.
-pub fn read_profile(path: &Path) -> anyhow::Result<Profile> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("{} cannot be read; `kaskade profile` writes one", path.display()))?;
-    Profile::from_json(&text).with_context(|| path.display().to_string())
+pub fn read_profile(path: &Path) -> Result<Profile, PlanningError> {
+    let text = std::fs::read_to_string(path).map_err(|source| PlanningError::UnreadableProfile {
+        path: path.to_owned(),
+        source,
+    })?;
+    Profile::from_json(&text).map_err(PlanningError::of(path))
 }

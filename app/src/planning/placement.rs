@@ -1,14 +1,12 @@
-//! Placements from a profile and a cascade: what people see of one, and what to do where there is none.
+//! Placements from a profile and a cascade: what people see of one.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`slices`] | into how many partitions a checkpoint can be cut |
 //! | [`text`] | a placement as tables |
 //! | [`picture`] | a placement as a drawing |
-//! | [`refusal`] | which flags help where nothing can be placed |
 
 pub mod picture;
-pub mod refusal;
 pub mod slices;
 pub mod text;
 

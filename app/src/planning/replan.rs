@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use kaskade_actors::planner::{PlannerConfig, Planning};
 use kaskade_actors::rhythm::Rhythm;
 use kaskade_actors::wire::PlanRequest;
@@ -16,7 +15,8 @@ use kaskade_plans::profile::Profile;
 use crate::config::App;
 use crate::config::planner::{GearPolicy, PlannerRule};
 use crate::config::scalar::Span;
-use crate::planning::{allocator, gears, initial};
+use crate::planning::{PlanningError, allocator, gears, initial};
+use crate::report::in_one_line;
 
 /// Most members of an ensemble.
 const MOST_MEMBERS: usize = 3;
@@ -25,23 +25,23 @@ const MOST_MEMBERS: usize = 3;
 ///
 /// # Errors
 /// When the profile cannot be read or is another app's.
-pub fn planner(app: &App) -> anyhow::Result<Option<PlannerConfig>> {
+pub fn planner(app: &App) -> Result<Option<PlannerConfig>, PlanningError> {
     if let Some(rule) = &app.pipeline {
         return allocator::planner(app, rule);
     }
     let Some(rule) = &app.planner else { return Ok(None) };
     let profile = super::read_profile(&rule.profile)?;
-    anyhow::ensure!(
-        profile.app == app.name.as_str(),
-        "{}: is the profile of app `{}`, not of `{}`; `kaskade profile` makes one",
-        rule.profile.display(),
-        profile.app,
-        app.name
-    );
+    if profile.app != app.name.as_str() {
+        return Err(PlanningError::OtherProfileFile {
+            path: rule.profile.clone(),
+            profile: profile.app,
+            app: app.name.to_string(),
+        });
+    }
     let planning: Planning = {
         let (app, rule) = (app.clone(), rule.clone());
         Arc::new(move |request, running| {
-            plan(&app, &rule, &profile, request, running).map_err(|error| format!("{error:#}"))
+            plan(&app, &rule, &profile, request, running).map_err(|error| in_one_line(&error))
         })
     };
     Ok(Some(PlannerConfig {
@@ -61,9 +61,9 @@ fn plan(
     profile: &Profile,
     request: &PlanRequest,
     running: Option<&Plan>,
-) -> anyhow::Result<Plan> {
+) -> Result<Plan, PlanningError> {
     let qps_max = request.peak_qps.or_else(|| highest_load(running?));
-    let qps_max = qps_max.context("the request names no `peak_qps` and the running plan no highest load")?;
+    let qps_max = qps_max.ok_or(PlanningError::NoPeak)?;
     let slo = running.and_then(|plan| plan.slo).unwrap_or(Slo::Latency {
         p95_us: app.slo.as_micros(),
     });
@@ -125,7 +125,7 @@ pub fn by_policy(
     policy: GearPolicy,
     period: Option<Duration>,
     progress: impl FnMut(&Step),
-) -> anyhow::Result<Planned> {
+) -> Result<Planned, PlanningError> {
     let peer = match policy {
         GearPolicy::Gears => {
             let planned = plan_gears(profile, options, progress)?;

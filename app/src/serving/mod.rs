@@ -1,71 +1,135 @@
 //! An app on the bus: the process that serves it, and the client that asks it.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`service`] | [`Service`]: a share of an app, or the whole of it, in this process |
+//! | [`client`] | [`Client`]: asks an app by its name |
+//! | [`overview`] | what an app is doing right now |
 
+pub mod client;
 pub mod overview;
+pub mod service;
 
+use std::io;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::Context as _;
-use async_nats::HeaderMap;
-use kaskade_actors::bus::{Bus, BusConfig};
-use kaskade_actors::client::Accepted;
+use kaskade_actors::bus::{Bus, BusConfig, BusError};
 use kaskade_actors::ingress::IngressConfig;
-use kaskade_actors::node::{Node, NodeConfig};
+use kaskade_actors::node::{Node, NodeConfig, NodeError};
 use kaskade_actors::store::StoreError;
-use kaskade_actors::wire::{InferReply, InferRequest};
+use kaskade_actors::subjects::{self, SubjectError};
 use kaskade_actors::worker::WorkerConfig;
-use kaskade_actors::{Client, Fault, headers, subjects};
-use kaskade_models::{Inputs, PowerMeter, device};
+use kaskade_models::power::PowerError;
+use kaskade_models::{DeviceError, PowerMeter, device};
 use kaskade_plans::plan::Plan;
+use thiserror::Error;
 
+pub use self::client::Client;
+pub use self::service::Service;
 use crate::config::App;
 use crate::family::Family;
-use crate::planning::replan;
+use crate::planning::{PlanningError, replan};
 
-/// The broker, as every verb that needs one is told.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub struct Broker {
-    /// A nats-server of 2.10 or newer. Without one (and without `nats.url` in the app), a small broker is started in the
-    /// process, on the loopback.
-    #[arg(long, value_name = "URL", env = "NATS_URL")]
-    pub nats: Option<String>,
-    /// The seed of the user to connect as, in a file; `kaskade auth init` writes them. Instead of the app's `nats.nkey`.
-    #[arg(long, value_name = "FILE", env = "NATS_NKEY")]
-    pub nkey: Option<PathBuf>,
-    /// Certificates to trust beside the system's, for a server reached by `tls://`. Instead of the app's `nats.ca`.
-    #[arg(long, value_name = "FILE", env = "NATS_CA")]
-    pub nats_ca: Option<PathBuf>,
+/// An app cannot be served or asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServingError {
+    /// The process does not start.
+    #[error("app `{app}` does not start")]
+    Start {
+        /// The app.
+        app: String,
+        /// What is wrong.
+        source: NodeError,
+    },
+    /// The app has several workers, and the process is to be one of them.
+    #[error("the app has the workers {workers:?}; say with `--worker` which one this process is")]
+    WhichWorker {
+        /// The app's workers.
+        workers: Vec<String>,
+    },
+    /// The app has no such worker.
+    #[error("the app has no worker `{worker}`; it has {workers:?}")]
+    NoWorker {
+        /// The worker that was asked for.
+        worker: String,
+        /// The app's workers.
+        workers: Vec<String>,
+    },
+    /// A process that is not the whole app is to use a broker of its own.
+    #[error(
+        "a process that is not the whole app needs a broker that the others reach too: name a nats-server"
+    )]
+    NeedsBroker,
+    /// There is no plan.
+    #[error(transparent)]
+    Planning(#[from] PlanningError),
+    /// The broker fails.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// The plan store fails.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The app's name is no subject.
+    #[error(transparent)]
+    Subject(#[from] SubjectError),
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The meter cannot be set up.
+    #[error(transparent)]
+    Power(#[from] PowerError),
+    /// The system gives no threads.
+    #[error("the client's runtime cannot be started")]
+    Runtime(#[source] io::Error),
 }
 
-impl Broker {
-    /// The nats-server that was named, here or in the app.
+/// How a process reaches the broker; what is absent here, the app's file says.
+#[derive(Debug, Clone, Default)]
+pub struct Connection {
+    /// A nats-server of 2.10 or newer.
+    pub url: Option<String>,
+    /// A file with the seed of the user to connect as.
+    pub nkey: Option<PathBuf>,
+    /// Certificates to trust beside the system's.
+    pub ca: Option<PathBuf>,
+    /// Where the embedded broker listens; by default a free port of the loopback.
+    pub listen: Option<SocketAddr>,
+}
+
+impl Connection {
+    /// The nats-server that is named here or in the app.
     pub fn url<'a>(&'a self, app: &'a App) -> Option<&'a str> {
-        self.nats.as_deref().or(app.nats.url.as_deref())
+        self.url.as_deref().or(app.nats.url.as_deref())
     }
 
-    /// How `verb` reaches the broker of an app.
-    pub fn bus(&self, app: &App, verb: &str) -> BusConfig {
+    /// How a process called `name` reaches the broker of an app.
+    pub fn bus(&self, app: &App, name: &str) -> BusConfig {
         let nats = &app.nats;
+        let defaults = BusConfig::new(app.name.as_str());
         BusConfig {
             url: self.url(app).map(str::to_owned),
-            name: verb.to_owned(),
+            name: name.to_owned(),
             // Who is named here is who connects, whatever the app says.
             credentials: nats.credentials.clone().filter(|_| self.nkey.is_none()),
             nkey: self.nkey.clone().or_else(|| nats.nkey.clone()),
-            ca: self.nats_ca.clone().or_else(|| nats.ca.clone()),
+            ca: self.ca.clone().or_else(|| nats.ca.clone()),
             max_payload: usize::try_from(nats.max_payload.bytes()).unwrap_or(usize::MAX),
-            ..BusConfig::new(app.name.as_str())
+            listen: self.listen.unwrap_or(defaults.listen),
+            ..defaults
         }
     }
 }
 
 /// What a process takes on of an app.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
-    /// The doors, a worker, and the planner where the app has one.
+    /// The ingress, a worker, and the planner if the app has one.
+    #[default]
     All,
-    /// The doors alone.
+    /// The ingress alone.
     Ingress,
     /// A worker alone.
     Worker,
@@ -74,7 +138,7 @@ pub enum Role {
 }
 
 impl Role {
-    fn has_doors(self) -> bool {
+    fn has_ingress(self) -> bool {
         matches!(self, Self::All | Self::Ingress)
     }
 
@@ -99,7 +163,7 @@ pub fn start(
     worker: &str,
     plan: Option<Plan>,
     bus: BusConfig,
-) -> anyhow::Result<Node> {
+) -> Result<Node, ServingError> {
     let size = |count: NonZeroU32| usize::try_from(count.get()).unwrap_or(usize::MAX);
     let ingress = IngressConfig {
         max_in_flight: size(app.ingress.max_in_flight),
@@ -115,14 +179,17 @@ pub fn start(
     let node = Node::start(NodeConfig {
         app: app.name.to_string(),
         bus,
-        ingress: role.has_doors().then_some(ingress),
+        ingress: role.has_ingress().then_some(ingress),
         worker: role.works().then(|| (worker, family.loader())),
         plan,
         planner: if role.plans() { replan::planner(app)? } else { None },
         power: Some(power_meter(app)?),
         grace: app.ingress.drain.duration(),
     });
-    node.with_context(|| format!("app `{}` does not start", app.name))
+    node.map_err(|source| ServingError::Start {
+        app: app.name.to_string(),
+        source,
+    })
 }
 
 /// Writes the app's plan to the plan store, unless there is one: what a planner's process does first, so that doors and workers
@@ -130,7 +197,7 @@ pub fn start(
 ///
 /// # Errors
 /// What the broker or the plan store says.
-pub async fn first_plan(app: &App, plan: &Plan, bus: BusConfig) -> anyhow::Result<()> {
+pub async fn first_plan(app: &App, plan: &Plan, bus: BusConfig) -> Result<(), ServingError> {
     let bus = Bus::connect(bus).await?;
     let store = bus.plan_store(&subjects::App::new(app.name.as_str())?).await?;
     let written = match store.get().await {
@@ -147,113 +214,16 @@ pub async fn first_plan(app: &App, plan: &Plan, bus: BusConfig) -> anyhow::Resul
 }
 
 /// What reads the energy of a process that serves the app.
-fn power_meter(app: &App) -> anyhow::Result<PowerMeter> {
+fn power_meter(app: &App) -> Result<PowerMeter, ServingError> {
     let device = device::describe(app.device, &device::open(app.device)?);
     Ok(PowerMeter::detect(&(&app.power).into(), &device)?)
-}
-
-/// Asks an app.
-#[derive(Debug, Clone)]
-pub struct Asker {
-    bus: Bus,
-    client: Client,
-    budget: Duration,
-    durable: bool,
-}
-
-impl Asker {
-    /// Connects. The connection belongs to the runtime that this is awaited on.
-    ///
-    /// # Errors
-    /// What the broker says.
-    pub async fn connect(app: &str, bus: BusConfig, budget: Duration) -> anyhow::Result<Self> {
-        let app = subjects::App::new(app)?;
-        let bus = Bus::connect(bus).await?;
-        Ok(Self {
-            client: Client::new(&bus, app),
-            bus,
-            budget,
-            durable: false,
-        })
-    }
-
-    /// The same, with every question submitted to be kept until it is answered.
-    pub fn durably(self) -> Self {
-        Self {
-            durable: true,
-            ..self
-        }
-    }
-
-    /// Closes the connection. What is still asked fails.
-    pub async fn leave(&self) {
-        self.bus.close().await;
-    }
-
-    /// Asks, and waits for the one terminal reply.
-    ///
-    /// # Errors
-    /// The app's own fault, or that nobody answered.
-    pub async fn ask(&self, inputs: Inputs) -> Result<InferReply, Fault> {
-        if !self.durable {
-            return self.client.infer(inputs, self.budget).await;
-        }
-        let (request, headers) = self.submission(inputs, None);
-        self.client.submit_and_wait(&request, headers, self.budget).await
-    }
-
-    /// Submits, to be answered once whatever is lost meanwhile.
-    ///
-    /// # Errors
-    /// What the app or the stream says.
-    pub async fn submit(&self, inputs: Inputs, id: Option<&str>) -> Result<Accepted, Fault> {
-        let (request, headers) = self.submission(inputs, id);
-        self.client.submit(&request, headers).await
-    }
-
-    fn submission(&self, inputs: Inputs, id: Option<&str>) -> (InferRequest, HeaderMap) {
-        let request = InferRequest {
-            inputs,
-            id: id.map(ToOwned::to_owned),
-            ..InferRequest::default()
-        };
-        let mut headers = HeaderMap::new();
-        headers::put_budget(&mut headers, self.budget);
-        (request, headers)
-    }
-
-    /// The result of a durable request, waited for at most so long.
-    ///
-    /// # Errors
-    /// The request's own fault, or that it has no result yet.
-    pub async fn wait_for(&self, id: &str, patience: Duration) -> Result<InferReply, Fault> {
-        self.client.wait_for(id, patience).await
-    }
-
-    /// The same, with what is new of the answer each time while it is made.
-    ///
-    /// # Errors
-    /// As [`Asker::ask`].
-    pub async fn read_along(
-        &self,
-        inputs: Inputs,
-        part: impl FnMut(InferReply),
-    ) -> Result<InferReply, Fault> {
-        let request = InferRequest {
-            inputs,
-            ..InferRequest::default()
-        };
-        self.client
-            .read_along(request, HeaderMap::new(), self.budget, part)
-            .await
-    }
 }
 
 /// A runtime for the asking side.
 ///
 /// # Errors
 /// When the system gives no threads.
-pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+pub fn runtime() -> Result<tokio::runtime::Runtime, ServingError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.context("the client's runtime cannot be started")
+    runtime.map_err(ServingError::Runtime)
 }

@@ -21,7 +21,7 @@ use kaskade_app::load::record::{Figures, Record};
 use kaskade_app::planning::{gears, initial};
 use kaskade_app::report;
 use kaskade_app::report::progress::say;
-use kaskade_app::serving::{self, Asker, Role};
+use kaskade_app::serving::{self, Client, Service};
 use kaskade_models::{CoreShare, Inputs, device};
 use kaskade_plans::gears::peers::{Peer, plan_peer};
 use kaskade_plans::gears::{GearOptions, GearPlan, Simulated, plan_gears};
@@ -121,7 +121,7 @@ impl Bench {
     fn serve<T: Target>(
         &self,
         plan: &Plan,
-        target: impl FnOnce(Asker, Vec<Inputs>) -> T,
+        target: impl FnOnce(Client, Vec<Inputs>) -> T,
         ask: impl AsyncFnOnce(Arc<T>, Arc<Mutex<Record>>) -> Duration,
     ) -> anyhow::Result<(Arc<T>, Figures)> {
         let worker = self
@@ -131,23 +131,19 @@ impl Bench {
             .context("the app has no workers")?
             .name
             .as_str();
-        let family = Family::of(&self.app);
-        let node = serving::start(
-            &self.app,
-            family,
-            Role::All,
-            worker,
-            Some(plan.clone()),
-            self.bus(),
-        )?;
+        let service = Service::builder(&self.app)
+            .worker(worker)
+            .plan(plan.clone())
+            .bus(self.bus())
+            .start()?;
         let record = Arc::new(Mutex::new(Record::new(self.app.slo.duration())?));
         let runtime = serving::runtime()?;
         let budget = Duration::from_secs(30);
-        let asker = runtime.block_on(Asker::connect(self.app.name.as_str(), self.bus(), budget))?;
-        let target = Arc::new(target(asker.clone(), self.inputs.clone()));
+        let client = runtime.block_on(Client::open(self.app.name.as_str(), self.bus(), budget))?;
+        let target = Arc::new(target(client.clone(), self.inputs.clone()));
         let length = runtime.block_on(ask(Arc::clone(&target), Arc::clone(&record)));
-        runtime.block_on(asker.leave());
-        node.stop();
+        runtime.block_on(client.leave());
+        service.stop();
         let figures = record
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

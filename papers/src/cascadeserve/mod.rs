@@ -19,7 +19,6 @@ mod work;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use kaskade_app::load::tracefile::TraceArgs;
 use kaskade_app::report::progress::say;
 use kaskade_models::CoreShare;
 use kaskade_plans::gears::stated::{self, StatedWorkload};
@@ -29,6 +28,7 @@ use kaskade_plans::trace::{Trace, TwitterLike};
 
 use self::cost::Goals;
 use self::field::{ENTRY_HOP_US, Field, HOP_US};
+use crate::args::TraceArgs;
 use crate::reproduction::Reproduction;
 
 /// By what the paper's peaks are multiplied where devices are counted: at the peaks themselves most goals take one or two
@@ -221,7 +221,7 @@ fn cost(field: &Field, goals: &Goals, args: &Args, found: &mut Reproduction) -> 
 
 fn own_profile(args: &Args) -> anyhow::Result<Profile> {
     match &args.profile {
-        Some(path) => kaskade_app::planning::read_profile(path),
+        Some(path) => Ok(kaskade_app::planning::read_profile(path)?),
         None => Profile::from_json(DIGITS).context("the profile of the digits"),
     }
 }

@@ -21,7 +21,7 @@ use kaskade_app::measure::meter::Meter;
 use kaskade_app::planning::{cascade, initial};
 use kaskade_app::report::progress::say;
 use kaskade_app::report::units;
-use kaskade_app::serving::{self, Asker, Role};
+use kaskade_app::serving::{self, Client, Service};
 use kaskade_models::device;
 use kaskade_plans::cascade::{CascadeOptions, Objective};
 use kaskade_plans::plan::{Band, Edge, Exit, Plan, Target};
@@ -136,22 +136,20 @@ impl Bench {
     fn serve(&self, family: &Family, plan: &Plan, qps: f64) -> anyhow::Result<Served> {
         let worker = self.app.workers.first().context("the app has no workers")?;
         let bus = BusConfig::new(self.app.name.as_str());
-        let node = serving::start(
-            &self.app,
-            family.clone(),
-            Role::All,
-            worker.name.as_str(),
-            Some(plan.clone()),
-            bus.clone(),
-        )?;
+        let service = Service::builder(&self.app)
+            .family(family.clone())
+            .worker(worker.name.as_str())
+            .plan(plan.clone())
+            .bus(bus.clone())
+            .start()?;
         let served = serving::runtime()?.block_on(self.ask(bus, qps));
-        node.stop();
+        service.stop();
         served
     }
 
     async fn ask(&self, bus: BusConfig, qps: f64) -> anyhow::Result<Served> {
-        let asker = Asker::connect(self.app.name.as_str(), bus, BUDGET).await?;
-        let target = Arc::new(Questions::new(asker.clone(), Set::Samples(self.samples.clone())));
+        let client = Client::open(self.app.name.as_str(), bus, BUDGET).await?;
+        let target = Arc::new(Questions::new(client.clone(), Set::Samples(self.samples.clone())));
         let record = Arc::new(Mutex::new(Record::new(self.app.slo.duration())?));
         let arrivals = Arrivals::generated(Spacing::Poisson, qps, WARM_UP + self.length, self.seed);
         let mut meter = Meter::of(self.app.device, &(&self.app.power).into())?;
@@ -171,7 +169,7 @@ impl Bench {
             }
         };
         let joules = meter.end(begun).joules;
-        asker.leave().await;
+        client.leave().await;
         let figures = record
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

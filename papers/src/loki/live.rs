@@ -20,7 +20,7 @@ use kaskade_app::measure::tree::{Measured, TreePlan};
 use kaskade_app::planning::{allocator, initial};
 use kaskade_app::report::progress::say;
 use kaskade_app::report::{self, units};
-use kaskade_app::serving::{self, Asker, Role};
+use kaskade_app::serving::{self, Client, Service};
 use kaskade_plans::allocate::{AllocateOptions, Allocator, Scaling};
 use kaskade_plans::manager::Manager;
 use kaskade_plans::plan::Plan;
@@ -269,18 +269,15 @@ impl Live {
             .to_string();
         let bus = BusConfig::new(app.name.as_str());
         let plan = initial::of(&app)?;
-        let node = serving::start(
-            &app,
-            Family::of(&app),
-            Role::All,
-            &worker,
-            Some(plan),
-            bus.clone(),
-        )?;
+        let service = Service::builder(&app)
+            .worker(worker)
+            .plan(plan)
+            .bus(bus.clone())
+            .start()?;
         let runtime = serving::runtime()?;
-        let asker = runtime.block_on(Asker::connect(app.name.as_str(), bus, app.slo.duration()))?;
+        let client = runtime.block_on(Client::open(app.name.as_str(), bus, app.slo.duration()))?;
         let watch = Arc::new(Watch {
-            asker: asker.clone(),
+            client: client.clone(),
             scenes: self.scenes.clone(),
             slo: app.slo.duration(),
             begun: Instant::now(),
@@ -289,7 +286,7 @@ impl Live {
         });
         let record = Arc::new(Mutex::new(Record::new(app.slo.duration())?));
         let arrivals = Arrivals::of_trace(&self.trace, arrivals::Spacing::Poisson, 1.0, self.seed);
-        let book = node.book().clone();
+        let book = service.node().book().clone();
         let counting = {
             let watch = Arc::clone(&watch);
             runtime.spawn(async move {
@@ -313,8 +310,8 @@ impl Live {
             record,
         ));
         counting.abort();
-        runtime.block_on(asker.leave());
-        node.stop();
+        runtime.block_on(client.leave());
+        service.stop();
         let parts = watch.parts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(Run::of(parts))
     }
@@ -496,7 +493,7 @@ fn carried(measured: &Measured, workers: u32) -> anyhow::Result<f64> {
 
 /// Asks scenes, and notes what becomes of each.
 struct Watch {
-    asker: Asker,
+    client: Client,
     scenes: Scenes,
     slo: Duration,
     begun: Instant,
@@ -530,7 +527,7 @@ impl Target for Watch {
         let scene = (number % self.scenes.len().max(1) as u64) as usize;
         let inputs = self.scenes.inputs.get(scene).cloned().unwrap_or_default();
         let came = self.begun.elapsed();
-        let reply = self.asker.ask(inputs).await;
+        let reply = self.client.ask(inputs).await;
         let late = self.begun.elapsed().saturating_sub(came) > self.slo;
         match reply {
             Ok(reply) => {

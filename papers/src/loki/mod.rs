@@ -21,13 +21,12 @@ mod pictures;
 
 use std::path::PathBuf;
 
-use kaskade_app::load::tracefile::TraceArgs;
-use kaskade_app::planning::pipelines::PipelineArgs;
 use kaskade_plans::pipeline::{Pipeline, stated_social};
 use kaskade_plans::trace::{Diurnal, Trace};
 
 use self::capacity::Phases;
 use self::field::{Field, HEADROOM, LOADING_US, LOOK_US};
+use crate::args::{PipelineArgs, TraceArgs};
 use crate::reproduction::Reproduction;
 
 /// Over the capacity of hardware scaling, the busiest second of the day: what the paper's accuracy scaling adds (§6.2).

@@ -87,5 +87,6 @@ pub(crate) fn samples(set: Option<&DataSet>, signature: &Signature) -> anyhow::R
     if idx.images != Path::new(IMAGES.0) || idx.labels != Path::new(LABELS.0) {
         bail!("{} is not in this program", idx.images.display());
     }
-    Samples::from_images(&LabelledImages::parse(IMAGES, LABELS)?, idx, signature)
+    let images = LabelledImages::parse(IMAGES, LABELS)?;
+    Ok(Samples::from_images(&images, idx, signature)?)
 }

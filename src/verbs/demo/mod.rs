@@ -154,7 +154,7 @@ fn samples(args: &Args, set: Option<&DataSet>, name: &str, signature: &Signature
     let set = set.with_context(|| {
         format!("the app has no [data.{name}]; the demo needs a validation and a test set")
     })?;
-    Samples::read(set, signature)
+    Ok(Samples::read(set, signature)?)
 }
 
 /// Every variant by itself: right answers on the test set, energy from the profile.

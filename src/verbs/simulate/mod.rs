@@ -13,13 +13,12 @@ use kaskade::plans::simulator::{Bucket, Power, Report, SimConfig, Simulator, Tim
 use kaskade::plans::trace::Trace;
 use kaskade_app::charts::panels::{Panel, Panels, Series, Shape, svg};
 use kaskade_app::config::scalar::Span;
-use kaskade_app::load::arrivals::Spacing;
-use kaskade_app::load::tracefile::{self, TraceArgs, positive};
-use kaskade_app::planning::pipelines::PipelineArgs;
+use kaskade_app::load::arrivals;
 use kaskade_app::planning::read_profile;
 use kaskade_app::report;
 use serde::Serialize;
 
+use crate::args::{PipelineArgs, Spacing, TraceArgs, positive};
 use crate::output;
 
 /// Simulates an app under load: queues, batches, devices, cascades and gear shifts, by the policies that serve it and the
@@ -226,7 +225,7 @@ fn simulate(
     };
     let simulator = Simulator::new(plan, &measured.profile, &config)?;
     let mut course = Timeline::new(micros(args.bucket));
-    let arrivals = trace.arrivals(tracefile::spacing(args.spacing), args.seed);
+    let arrivals = trace.arrivals(arrivals::Spacing::from(args.spacing).into(), args.seed);
     let report = simulator.run(arrivals, &mut course);
     Ok((report, course.finish()))
 }

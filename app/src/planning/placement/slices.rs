@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
 use serde::Deserialize;
+
+use crate::planning::PlanningError;
 
 /// Bytes of an activation.
 const BYTES: f64 = 4.0;
@@ -36,11 +37,10 @@ struct Config {
 ///
 /// # Errors
 /// When its `config.json` cannot be read.
-pub fn of(dir: &Path) -> anyhow::Result<Slices> {
+pub fn of(dir: &Path) -> Result<Slices, PlanningError> {
     let file = dir.join("config.json");
-    let text =
-        std::fs::read_to_string(&file).with_context(|| format!("{} cannot be read", file.display()))?;
-    let config: Config = serde_json::from_str(&text).with_context(|| file.display().to_string())?;
+    let text = std::fs::read_to_string(&file).map_err(PlanningError::unreadable(&file))?;
+    let config: Config = serde_json::from_str(&text).map_err(PlanningError::of(&file))?;
     Ok(config.slices())
 }
 

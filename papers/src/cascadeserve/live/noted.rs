@@ -7,7 +7,7 @@ use std::time::Instant;
 use kaskade_actors::wire::Hop;
 use kaskade_app::load::drive::Target;
 use kaskade_app::load::record::Outcome;
-use kaskade_app::serving::Asker;
+use kaskade_app::serving::Client;
 use kaskade_models::Inputs;
 use kaskade_plans::profile::BatchCost;
 
@@ -70,7 +70,7 @@ pub(super) fn costs(profiled: &[BatchCost], runs: &Runs) -> Vec<BatchCost> {
 
 /// Notes what each reply says of its way.
 pub(super) struct Noted {
-    asker: Asker,
+    asker: Client,
     inputs: Vec<Inputs>,
     seen: Mutex<Vec<Seen>>,
 }
@@ -84,7 +84,7 @@ pub(super) struct Seen {
 }
 
 impl Noted {
-    pub(super) fn new(asker: Asker, inputs: Vec<Inputs>) -> Self {
+    pub(super) fn new(asker: Client, inputs: Vec<Inputs>) -> Self {
         Self {
             asker,
             inputs,

@@ -1,9 +1,9 @@
 //! Why there is no placement, with the flags that would help.
 
-use kaskade_plans::placement::{Figure, PlacementError};
+use kaskade::plans::placement::{Figure, PlacementError};
 
 /// The planner's reason, and which flags of `kaskade plan placement` change it.
-pub fn of(error: &PlacementError) -> anyhow::Error {
+pub(super) fn of(error: &PlacementError) -> anyhow::Error {
     match flags(error) {
         "" => anyhow::Error::new(error.clone()),
         flags => anyhow::anyhow!("{error} ({flags})"),

@@ -4,19 +4,60 @@
 //! an error.
 
 use std::fs::OpenOptions;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
 use kaskade_actors::permissions::{Permissions, Role, inbox_prefix, permissions};
-use kaskade_actors::subjects::App;
+use kaskade_actors::subjects::{App, SubjectError};
 use nkeys::{KeyPair, KeyPairType};
+use thiserror::Error;
 
-use crate::report::write_file;
+use crate::report::{WriteError, write_file};
 
 /// Name of the file with a user's seed, in the user's folder.
 pub const SEED: &str = "nkey";
+
+/// Keys cannot be read, made or written.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The name of an actor or a stage cannot stand in a subject.
+    #[error(transparent)]
+    Subject(#[from] SubjectError),
+    /// A file or folder cannot be used.
+    #[error("{} cannot be {action}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was to be done with it: `read`, `made`, `renamed`.
+        action: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The system gives no randomness.
+    #[error("the system gives no randomness to make a seed of")]
+    NoRandomness,
+    /// A file does not hold a seed. The error never quotes its content.
+    #[error("{} does not hold a user's seed; remove it to have one made", path.display())]
+    NotASeed {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl KeyError {
+    fn file(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::File {
+            path: path.to_owned(),
+            action,
+            source,
+        }
+    }
+}
 
 /// Somebody who may connect.
 pub struct User {
@@ -64,7 +105,7 @@ pub fn roles() -> Vec<(String, Role)> {
 ///
 /// # Errors
 /// When the name of an actor or a stage cannot stand in a subject.
-pub fn configuration(app: &App, accounts: &[Account], tls: Option<&Tls>) -> anyhow::Result<String> {
+pub fn configuration(app: &App, accounts: &[Account], tls: Option<&Tls>) -> Result<String, KeyError> {
     let mut lines = vec![
         format!(
             "# Who may connect, and what they may do in app `{app}`. Written by `kaskade auth init`, which keeps the seeds"
@@ -133,11 +174,11 @@ fn quoted(text: &str) -> String {
 ///
 /// # Errors
 /// When a file cannot be read or written, or holds something else.
-pub fn keys(folder: &Path, rotate: bool) -> anyhow::Result<Vec<String>> {
-    std::fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+pub fn keys(folder: &Path, rotate: bool) -> Result<Vec<String>, KeyError> {
+    std::fs::create_dir_all(folder).map_err(KeyError::file(folder, "made"))?;
     let (seed, before) = (folder.join(SEED), folder.join("nkey.previous"));
     if rotate && seed.is_file() {
-        std::fs::rename(&seed, &before).with_context(|| format!("{} cannot be renamed", seed.display()))?;
+        std::fs::rename(&seed, &before).map_err(KeyError::file(&seed, "renamed"))?;
     }
     let newest = public_key(&secret(&seed)?, &seed)?;
     write_file(&folder.join("inbox"), &format!("{}\n", inbox_prefix(&newest)))?;
@@ -153,8 +194,8 @@ pub fn keys(folder: &Path, rotate: bool) -> anyhow::Result<Vec<String>> {
 ///
 /// # Errors
 /// When a file cannot be read or written.
-pub fn cluster(folder: &Path, routes: &[String]) -> anyhow::Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+pub fn cluster(folder: &Path, routes: &[String]) -> Result<(), KeyError> {
+    std::fs::create_dir_all(folder).map_err(KeyError::file(folder, "made"))?;
     // Any long random word does; a seed is one, and there is a way to make and keep those.
     let password = secret(&folder.join("routes"))?;
     let routes: Vec<String> = routes
@@ -168,49 +209,46 @@ pub fn cluster(folder: &Path, routes: &[String]) -> anyhow::Result<()> {
     );
     let path = folder.join("cluster.conf");
     if path.is_file() {
-        std::fs::remove_file(&path).with_context(|| format!("{} cannot be replaced", path.display()))?;
+        std::fs::remove_file(&path).map_err(KeyError::file(&path, "replaced"))?;
     }
     write_private(&path, &text)
 }
 
 /// The secret in a file, which is made if it is not there.
-fn secret(path: &Path) -> anyhow::Result<String> {
+fn secret(path: &Path) -> Result<String, KeyError> {
     if path.is_file() {
         return read(path);
     }
-    let seed = KeyPair::new_user()
-        .seed()
-        .map_err(|_| anyhow::anyhow!("the system gives no randomness to make a seed of"))?;
+    let seed = KeyPair::new_user().seed().map_err(|_| KeyError::NoRandomness)?;
     write_private(path, &format!("{seed}\n"))?;
     Ok(seed)
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+fn read(path: &Path) -> Result<String, KeyError> {
+    let text = std::fs::read_to_string(path).map_err(KeyError::file(path, "read"))?;
     Ok(text.trim().to_owned())
 }
 
-fn public_key(seed: &str, path: &Path) -> anyhow::Result<String> {
+fn public_key(seed: &str, path: &Path) -> Result<String, KeyError> {
     // Neither the text nor the library's complaint about it, which may quote it.
     match KeyPair::from_seed(seed) {
         Ok(user) if matches!(user.key_pair_type(), KeyPairType::User) => Ok(user.public_key()),
-        _ => bail!(
-            "{} does not hold a user's seed; remove it to have one made",
-            path.display()
-        ),
+        _ => Err(KeyError::NotASeed {
+            path: path.to_owned(),
+        }),
     }
 }
 
 /// Writes what nobody else may ever read. The file must not be there, so that no secret is overwritten and nobody has prepared
 /// a link.
-fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
+fn write_private(path: &Path, text: &str) -> Result<(), KeyError> {
     OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(path)
         .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-        .with_context(|| format!("{} cannot be written", path.display()))
+        .map_err(KeyError::file(path, "written"))
 }
 
 #[cfg(test)]
@@ -303,7 +341,7 @@ mod tests {
     fn what_is_no_seed_is_neither_used_nor_told() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(SEED), "hush").unwrap();
-        let error = format!("{:#}", keys(folder.path(), false).unwrap_err());
+        let error = crate::report::in_one_line(&keys(folder.path(), false).unwrap_err());
         assert!(error.contains("nkey") && !error.contains("hush"), "{error}");
     }
 }
