@@ -13,14 +13,14 @@
 //!
 //! The shortest way in is a [`Model`]: one method that answers a batch. `examples/custom_actor` shows it on the bus.
 
-pub mod config;
-
 pub use kaskade_actors as actors;
+pub use kaskade_app as app;
+pub use kaskade_app::config;
 pub use kaskade_models as models;
 pub use kaskade_planners as planners;
 pub use kaskade_policy as policy;
 pub use kaskade_simulator as simulator;
 
-pub use config::App;
+pub use kaskade_app::config::App;
 pub use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature, Tensor};
 pub use kaskade_policy::plan::Plan;

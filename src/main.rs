@@ -3,42 +3,15 @@
 //! | module | holds |
 //! |---|---|
 //! | [`verbs`] | what the command line does, one file per verb |
-//! | [`measure`] | what a variant costs and answers, measured |
-//! | [`family`] | where the models come from |
-//! | [`data`] | labelled samples |
-//! | [`appplan`] | the plan that an app asks for |
-//! | [`planning`] | cascades from a profile |
-//! | [`pipelines`] | pipelines as the command line names them |
-//! | [`gearing`] | gear plans from a profile |
-//! | [`placing`] | placements on devices |
-//! | [`replanning`] | other plans for an app that is being served |
-//! | [`auth`] | seeds, and the permissions that a nats-server is given |
-//! | [`serving`] | an app on the bus, and who asks it |
-//! | [`overview`] | what an app is doing right now |
-//! | [`load`] | arrivals, and the clients that make them |
-//! | [`reproduce`] | the papers' comparisons, run again |
-//! | [`report`] | tables, graphs, progress |
+//! | [`args`] | flags that several verbs share |
+//! | [`output`] | results on standard output, errors on standard error |
+//! | [`log`] | the log on standard error |
 //!
 //! Exit codes: 0 done, 1 the input or the service refused, 2 the command line itself is wrong.
 
-mod allocating;
-mod appplan;
-mod auth;
-mod data;
-mod family;
-mod gearing;
-mod load;
-mod measure;
-mod overview;
-mod pipelines;
-mod placing;
-mod planning;
-mod questions;
-mod replanning;
-mod report;
-mod reproduce;
-mod scenes;
-mod serving;
+mod args;
+mod log;
+mod output;
 mod verbs;
 
 use std::process::ExitCode;
@@ -63,8 +36,6 @@ enum Verb {
     Plan(verbs::plan::Planner),
     Simulate(verbs::simulate::Args),
     #[command(subcommand)]
-    Reproduce(verbs::reproduce::System),
-    #[command(subcommand)]
     Auth(verbs::auth::Auth),
     Serve(verbs::serve::Args),
     Probe(verbs::probe::Args),
@@ -83,7 +54,7 @@ enum Verb {
 
 fn main() -> ExitCode {
     let verb = Cli::parse().verb;
-    report::log::init();
+    log::init();
     let done = match verb {
         Verb::Demo(args) => verbs::demo::run(&args),
         Verb::Channels(args) => verbs::channels::run(&args),
@@ -95,7 +66,6 @@ fn main() -> ExitCode {
         Verb::Plan(verbs::plan::Planner::Pipeline(args)) => verbs::pipeline::run(&args),
         Verb::Plan(verbs::plan::Planner::Placement(args)) => verbs::placement::run(&args),
         Verb::Simulate(args) => verbs::simulate::run(&args),
-        Verb::Reproduce(system) => verbs::reproduce::run(&system),
         Verb::Auth(auth) => verbs::auth::run(&auth),
         Verb::Serve(args) => verbs::serve::run(&args),
         Verb::Probe(args) => verbs::probe::run(&args),
@@ -114,7 +84,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            report::refuse(&error);
+            output::refuse(&error);
             ExitCode::FAILURE
         }
     }

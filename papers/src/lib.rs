@@ -1,9 +1,18 @@
-//! What only the comparisons with the papers need: other systems' policies, stated workloads, stated machines. Not published.
+//! The papers' headline comparisons, run again (DESIGN §5c): claims beside what was found here.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`stated`] | profiles, pipelines and decoders in the shape of the papers', every figure stated |
-//! | [`machine`] | the language model engine's schedule on stated hardware |
+//! | [`cascadeserve`], [`hybridserve`], [`hybridcache`], [`loki`] | one paper each |
+//! | [`args`] | flags that several systems share |
+//! | [`stated`] | profiles, pipelines, workloads and decoders in the shape of the papers', every figure stated |
+//! | [`reproduction`] | what a reproduction ends with: claims, assumptions, files |
 
-pub mod machine;
+mod abreast;
+pub mod args;
+pub mod cascadeserve;
+pub mod hybridcache;
+pub mod hybridserve;
+pub mod loki;
+pub mod pipeline;
+pub mod reproduction;
 pub mod stated;

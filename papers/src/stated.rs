@@ -7,15 +7,13 @@
 //! | [`pipelines`] | Loki's pipelines |
 //! | [`artefact`] | Loki's published measurements, read |
 //! | [`thinned`] | smaller pipelines of the same shape |
-//! | [`decoders`] | HybridServe's machine and decoders (KAIST) |
 //! | `difficulty` | answers drawn from a model of difficulty |
 
 pub mod artefact;
-pub mod decoders;
 mod difficulty;
 pub mod families;
 pub mod pipelines;
 pub mod thinned;
 pub mod workloads;
 
-pub use workloads::Assumption;
+pub use kaskade_simulator::offload::Assumption;

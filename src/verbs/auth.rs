@@ -1,18 +1,18 @@
 //! `kaskade auth init`: who may connect to the broker, and what they may do there.
-
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::ensure;
 use kaskade::actors::permissions::Role;
 use kaskade::actors::subjects::App;
-use kaskade::config::scalar::Token;
+use kaskade_app::config::scalar::Token;
+use kaskade_app::keys::{self, Account, Tls, User};
+use kaskade_app::report::progress::say;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::write_file;
 use serde_json::json;
 
-use crate::auth::{self, Account, Tls, User};
-use crate::report::progress::say;
-use crate::report::table::{Align, table};
-use crate::report::{self, write_file};
+use crate::output;
 
 /// Authentication by nkeys, and permissions by role.
 #[derive(Debug, clap::Subcommand)]
@@ -112,11 +112,11 @@ pub(crate) fn run(Auth::Init(args): &Auth) -> anyhow::Result<()> {
         key,
         ca: args.tls_ca.clone(),
     });
-    let rules = auth::configuration(&app, &accounts, tls.as_ref())?;
+    let rules = keys::configuration(&app, &accounts, tls.as_ref())?;
     let folder = args.out.join(SERVER);
     write_file(&folder.join("auth.conf"), &rules)?;
     if !args.routes.is_empty() {
-        auth::cluster(&folder, &args.routes)?;
+        keys::cluster(&folder, &args.routes)?;
     }
     let server = folder.join("nats-server.conf");
     write_file(&server, &whole(&folder)?)?;
@@ -130,7 +130,7 @@ pub(crate) fn run(Auth::Init(args): &Auth) -> anyhow::Result<()> {
 
 /// Name and role of everybody in an account.
 fn users(args: &Args) -> anyhow::Result<Vec<(String, Role)>> {
-    let mut users = auth::roles();
+    let mut users = keys::roles();
     if args.all {
         users.push(("all".to_owned(), Role::All));
     }
@@ -152,7 +152,7 @@ fn account(args: &Args, name: &str, folder: &Path, users: &[(String, Role)]) -> 
     let user = |(name, role): &(String, Role)| {
         let rotate = args.rotate.iter().any(|rotated| rotated.as_str() == name);
         anyhow::Ok(User {
-            keys: auth::keys(&folder.join(name), rotate)?,
+            keys: keys::keys(&folder.join(name), rotate)?,
             name: name.clone(),
             role: role.clone(),
         })
@@ -185,7 +185,7 @@ fn tell(args: &Args, accounts: &[Account]) -> anyhow::Result<()> {
     let rows = accounts.iter().flat_map(|account| {
         let folder = folder(account);
         account.users.iter().map(move |user| {
-            let seed = folder.join(&user.name).join(auth::SEED).display().to_string();
+            let seed = folder.join(&user.name).join(keys::SEED).display().to_string();
             let (account, user, keys) = (account.name.clone(), user.name.clone(), user.keys.join(" and "));
             [account, user, seed, keys]
         })
@@ -194,8 +194,8 @@ fn tell(args: &Args, accounts: &[Account]) -> anyhow::Result<()> {
         let users: Vec<_> = rows
             .map(|[account, user, seed, key]| json!({"account": account, "user": user, "seed": seed, "key": key}))
             .collect();
-        return report::print_json(&users);
+        return output::print_json(&users);
     }
     let heads = ["account", "user", "seed in", "public key"].map(|head| (head, Align::Left));
-    report::print(&table(heads, rows))
+    output::print(&table(heads, rows))
 }

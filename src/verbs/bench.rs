@@ -1,27 +1,26 @@
 //! `kaskade bench`: puts an app under load and says what became of it.
-
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use kaskade::App;
 use kaskade::actors::bus::BusConfig;
-use kaskade::config::scalar::Span;
+use kaskade_app::config::App;
+use kaskade_app::config::scalar::Span;
+use kaskade_app::load::arrivals::Arrivals;
+use kaskade_app::load::drive::{self, Until};
+use kaskade_app::load::questions::{Questions, Set};
+use kaskade_app::load::record::{Figures, Record};
+use kaskade_app::measure::meter::Meter;
+use kaskade_app::planning::initial;
+use kaskade_app::report::progress::say;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::units;
+use kaskade_app::serving::{self, Client, Service};
 use serde::Serialize;
 
-use crate::appplan;
-use crate::family::Family;
-use crate::load::arrivals::{Arrivals, Spacing};
-use crate::load::drive::{self, Until};
-use crate::load::record::{Figures, Record};
-use crate::load::tracefile::{self, TraceArgs};
-use crate::measure::meter::Meter;
-use crate::questions::{Questions, Set};
-use crate::report::progress::say;
-use crate::report::table::{Align, table};
-use crate::report::{self, units};
-use crate::serving::{self, Asker, Broker, Role};
+use crate::args::{Broker, Spacing, TraceArgs, positive};
+use crate::output;
 
 /// Puts an app under load: an open loop (`--rate`, `--trace`) sends when requests are due, whatever the app does; a closed loop
 /// (`--concurrency`) has clients that wait for their answers. Latencies count from when a request was due. Without a
@@ -39,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "poisson")]
     spacing: Spacing,
     /// How many times faster than written a trace is played.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = tracefile::positive)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     speed: f64,
     /// How long load is recorded.
     #[arg(long, value_name = "TIME", default_value = "10s")]
@@ -74,7 +73,7 @@ pub(crate) struct Args {
 #[group(multiple = false)]
 struct Load {
     /// Open loop: requests per second.
-    #[arg(long, value_name = "PER_SECOND", value_parser = tracefile::positive)]
+    #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
     rate: Option<f64>,
     /// Closed loop: clients.
     #[arg(long, value_name = "CLIENTS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
@@ -106,8 +105,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     );
     let app = App::load(&args.app)?;
     let samples = samples(&app)?;
-    let bus = args.broker.bus(&app, "bench");
-    let node = match args.broker.url(&app) {
+    let bus = args.broker.connection().bus(&app, "bench");
+    let service = match args.broker.connection().url(&app) {
         Some(_) => {
             ensure!(
                 args.plan.is_none(),
@@ -118,15 +117,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
         None => Some(whole(&app, args, bus.clone())?),
     };
-    let outcome = under_load(&app, args, samples, bus, node.is_some());
-    if let Some(node) = node {
-        node.stop();
+    let outcome = under_load(&app, args, samples, bus, service.is_some());
+    if let Some(service) = service {
+        service.stop();
     }
     let report = outcome?;
     if args.json {
-        return report::print_json(&report);
+        return output::print_json(&report);
     }
-    report::print(&as_text(&report))
+    output::print(&as_text(&report))
 }
 
 fn bus_url(bus: &BusConfig) -> &str {
@@ -135,16 +134,14 @@ fn bus_url(bus: &BusConfig) -> &str {
 
 fn samples(app: &App) -> anyhow::Result<Set> {
     let set = app.data.test.as_ref().or(app.data.validation.as_ref());
-    Set::read(
-        app,
-        set.context("the app names no labelled set (`data.test`) to ask from")?,
-    )
+    let set = set.context("the app names no labelled set (`data.test`) to ask from")?;
+    Ok(Set::read(app, set)?)
 }
 
-fn whole(app: &App, args: &Args, bus: BusConfig) -> anyhow::Result<kaskade::actors::Node> {
+fn whole(app: &App, args: &Args, bus: BusConfig) -> anyhow::Result<Service> {
     let plan = match &args.plan {
-        Some(path) => appplan::read(app, path).with_context(|| path.display().to_string())?,
-        None => appplan::of(app)?,
+        Some(path) => initial::read(app, path)?,
+        None => initial::of(app)?,
     };
     let worker = app
         .workers
@@ -156,7 +153,8 @@ fn whole(app: &App, args: &Args, bus: BusConfig) -> anyhow::Result<kaskade::acto
         "serving `{}` in this process, plan {}",
         app.name, plan.made_by
     ));
-    serving::start(app, Family::of(app), Role::All, worker, Some(plan), bus)
+    let service = Service::builder(app).worker(worker).plan(plan).bus(bus);
+    Ok(service.start()?)
 }
 
 /// Runs the load; `whole` says that the app is in this process, so that its energy can be told.
@@ -169,11 +167,11 @@ fn under_load(app: &App, args: &Args, samples: Set, bus: BusConfig, whole: bool)
         .transpose()?;
     let begun = meter.as_mut().map(Meter::begin);
     let runtime = serving::runtime()?;
-    let mut asker = runtime.block_on(Asker::connect(app.name.as_str(), bus, budget))?;
+    let mut client = runtime.block_on(Client::open(app.name.as_str(), bus, budget))?;
     if args.durable {
-        asker = asker.durably();
+        client = client.durably();
     }
-    let questions = Arc::new(Questions::new(asker, samples));
+    let questions = Arc::new(Questions::new(client, samples));
     let length = runtime.block_on(drive(args, Arc::clone(&questions), Arc::clone(&record)))?;
     let spent = meter
         .as_mut()
@@ -206,10 +204,10 @@ async fn drive(
         return Ok(drive::closed_loop(questions, clients as usize, until, warm_up, record).await);
     }
     let arrivals = match (args.trace.read()?, args.load.rate) {
-        (Some(trace), _) => Arrivals::of_trace(&trace, args.spacing, args.speed, args.seed),
+        (Some(trace), _) => Arrivals::of_trace(&trace, args.spacing.into(), args.speed, args.seed),
         (None, rate) => {
             let rate = rate.context("there is no load; give `--rate`, `--trace` or `--concurrency`")?;
-            Arrivals::generated(args.spacing, rate, warm_up + length, args.seed)
+            Arrivals::generated(args.spacing.into(), rate, warm_up + length, args.seed)
         }
     };
     Ok(drive::open_loop(questions, drive::paced(arrivals), warm_up, record).await)

@@ -1,19 +1,17 @@
 //! `kaskade plan cache`: what a language model beyond the device's memory caches, where, and how fast that makes it.
-
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use kaskade::config::scalar::Size;
-use kaskade_papers::machine::{
-    Arena, Hardware, Load, Machine, Mode, Outcome, Setup, Shape, Traffic,
-};
-use kaskade::policy::hybrid_cache::{Mix, allocate};
-use kaskade_papers::stated::decoders as stated;
+use kaskade_app::config::scalar::Size;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::units;
+use kaskade_policy::hybrid_cache::{Mix, allocate};
+use kaskade_simulator::offload::decoders as stated;
+use kaskade_simulator::offload::{Arena, Hardware, Load, Machine, Mode, Outcome, Setup, Shape, Traffic};
 use serde::Serialize;
 
-use crate::load::tracefile::positive;
-use crate::report::table::{Align, table};
-use crate::report::{self, units};
+use crate::args::positive;
+use crate::output;
 
 /// Plans the cache of a language model that does not fit the device (HybridServe KAIST): how many blocks of keys and values and of
 /// activations, where, in which mini-batches, and what steps take by it, beside keys and values only and activations only. Predicted by
@@ -182,9 +180,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         hardware,
     };
     if args.json {
-        return report::print_json(&found);
+        return output::print_json(&found);
     }
-    report::print(&as_text(&found))
+    output::print(&as_text(&found))
 }
 
 fn shape(args: &Args) -> anyhow::Result<Shape> {

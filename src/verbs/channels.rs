@@ -1,19 +1,19 @@
 //! `kaskade channels`: how long messages take from stage to stage, for `kaskade plan placement`.
-
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use kaskade::actors::bus::BusConfig;
-use kaskade::config::scalar::Size;
-use kaskade::policy::fit::LinearFit;
-use kaskade::planners::placement::{Channel, Channels};
+use kaskade_app::config::scalar::Size;
+use kaskade_app::measure::channels;
+use kaskade_app::report::progress::say;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::{self, units};
+use kaskade_app::serving;
+use kaskade_planners::placement::{Channel, Channels};
+use kaskade_policy::fit::LinearFit;
 
-use crate::measure::channels;
-use crate::report::progress::say;
-use crate::report::table::{Align, table};
-use crate::report::{self, units};
-use crate::serving;
+use crate::output;
 
 /// Bytes per second that no copying reaches.
 const UNSEEN: f64 = 1e13;
@@ -47,10 +47,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let measured = serving::runtime()?.block_on(measure(args))?;
     report::write_file(&args.out, &(serde_json::to_string_pretty(&measured)? + "\n"))?;
     if args.json {
-        return report::print_json(&measured);
+        return output::print_json(&measured);
     }
-    report::print(&as_text(&measured))?;
-    report::print(&format!("\nwritten to {}", args.out.display()))
+    output::print(&as_text(&measured))?;
+    output::print(&format!("\nwritten to {}", args.out.display()))
 }
 
 async fn measure(args: &Args) -> anyhow::Result<Channels> {

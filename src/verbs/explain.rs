@@ -1,11 +1,10 @@
 //! `kaskade explain`: what an error code means and what to do about it.
-
 use anyhow::Context as _;
 use kaskade::actors::Code;
+use kaskade_app::report::table::{Align, table};
 use serde_json::json;
 
-use crate::report;
-use crate::report::table::{Align, table};
+use crate::output;
 
 /// Explains an error code: its cause, and what to do. Without a code, lists them all.
 #[derive(Debug, clap::Args)]
@@ -26,17 +25,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         format!("`{asked}` is no error code of this version; `kaskade explain` lists them all")
     })?;
     if args.json {
-        return report::print_json(&as_json(code));
+        return output::print_json(&as_json(code));
     }
-    report::print(&format!("{} {}\n\n{}", code.id(), code.title(), code.explain()))
+    output::print(&format!("{} {}\n\n{}", code.id(), code.title(), code.explain()))
 }
 
 fn list(json: bool) -> anyhow::Result<()> {
     if json {
         let codes: Vec<_> = Code::ALL.iter().copied().map(as_json).collect();
-        return report::print_json(&codes);
+        return output::print_json(&codes);
     }
-    report::print(&table(
+    output::print(&table(
         [
             ("code", Align::Left),
             ("retry", Align::Left),

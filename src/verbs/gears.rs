@@ -1,23 +1,24 @@
 //! `kaskade plan gears`: decides which cascade serves which load.
-
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use kaskade::App;
-use kaskade::config::planner::GearPolicy;
-use kaskade::config::scalar::{Size, Span};
-use kaskade::planners::gears::{DeviceSpec, GearOptions, Prior};
-use kaskade::policy::plan::Slo;
-use kaskade::policy::profile::Profile;
-use kaskade::simulator::trace::Trace;
+use kaskade_app::charts::panels;
+use kaskade_app::config::App;
+use kaskade_app::config::scalar::{Size, Span};
+use kaskade_app::planning::read_profile;
+use kaskade_app::planning::replan::{self, Planned};
+use kaskade_app::planning::{gears, initial};
+use kaskade_app::report;
+use kaskade_app::report::progress::{Progress, say};
+use kaskade_planners::gears::{DeviceSpec, GearOptions, Prior};
+use kaskade_policy::plan::Slo;
+use kaskade_policy::profile::Profile;
+use kaskade_simulator::trace::Trace;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::load::tracefile::{TraceArgs, positive};
-use crate::replanning::{self, Planned};
-use crate::report::progress::{Progress, say};
-use crate::report::{self, panels};
-use crate::{appplan, gearing};
+use crate::args::{GearPolicy, TraceArgs, positive};
+use crate::output;
 
 /// Plans gears (CascadeServe): a cascade and its batching for every range of load, and one placement for all of them. The
 /// service then shifts with the load and keeps its objective. The same profile and options give the same plan.
@@ -92,29 +93,29 @@ struct Report<'a, P> {
 /// Plans gears, writes and prints them.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = args.app.as_deref().map(App::load).transpose()?;
-    let profile = super::plan::read(&args.profile)?;
+    let profile = read_profile(&args.profile)?;
     let options = options(args, app.as_ref())?;
     let planned = plan(&profile, &options, args)?;
     if let Some(app) = &app {
-        appplan::check(app, planned.plan())?;
+        initial::check(app, planned.plan())?;
     }
     report::write_file(&args.out, &planned.plan().to_json()?)?;
     let mut files = vec![args.out.as_path()];
     if let Some(path) = &args.svg {
-        report::write_file(path, &panels::svg(&gearing::picture(planned.plan()))?)?;
+        report::write_file(path, &panels::svg(&gears::picture(planned.plan()))?)?;
         files.push(path);
     }
     if args.json {
         return match &planned {
-            Planned::Gears(planned) => report::print_json(&Report { files, planned }),
-            Planned::Ensemble(plan) => report::print_json(&Report {
+            Planned::Gears(planned) => output::print_json(&Report { files, planned }),
+            Planned::Ensemble(plan) => output::print_json(&Report {
                 files,
                 planned: &json!({ "plan": plan }),
             }),
         };
     }
     let text = match &planned {
-        Planned::Gears(planned) => gearing::as_text(&profile, planned),
+        Planned::Gears(planned) => gears::as_text(&profile, planned),
         Planned::Ensemble(plan) => format!(
             "{}: {}; {} replicas for {:.0} requests/s",
             plan.app,
@@ -124,7 +125,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ),
     };
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    report::print(&format!("{text}\n\nwritten to {}", written.join(", ")))
+    output::print(&format!("{text}\n\nwritten to {}", written.join(", ")))
 }
 
 fn options(args: &Args, app: Option<&App>) -> anyhow::Result<GearOptions> {
@@ -143,7 +144,7 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<GearOptions> {
     let memory = args.memory.bytes();
     let devices = app.map_or_else(
         || DeviceSpec::fleet(args.devices as usize, memory),
-        |app| gearing::devices(app, memory),
+        |app| gears::devices(app, memory),
     );
     let mut options = GearOptions {
         ranges: args.ranges,
@@ -153,7 +154,7 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<GearOptions> {
         ..GearOptions::new(slo, qps_max, devices)
     };
     if let Some(app) = app {
-        gearing::limit_batches(&mut options, app);
+        gears::limit_batches(&mut options, app);
     }
     Ok(options)
 }
@@ -185,7 +186,7 @@ fn prior(args: &Args, trace: Option<&Trace>, qps_max: f64) -> anyhow::Result<Pri
 /// When an input is unusable, or the objective cannot be met.
 fn plan(profile: &Profile, options: &GearOptions, args: &Args) -> anyhow::Result<Planned> {
     let mut progress = Progress::begin("plan gears", u64::from(options.ranges), args.json);
-    let planned = replanning::by_policy(profile, options, args.policy, None, |step| {
+    let planned = replan::by_policy(profile, options, args.policy.into(), None, |step| {
         if let Some(fault) = step.fault.as_ref().filter(|_| !args.json && step.call % 50 == 0) {
             say(&format!("plan gears: call {}, resolving: {fault}", step.call));
         }

@@ -1,23 +1,23 @@
 //! `kaskade generate`: text from a language model, in this process.
-
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use kaskade::config::scalar::Size;
 use kaskade::models::Checkpoint;
 use kaskade::models::device::DeviceChoice;
 use kaskade::models::engine::{
     Bounds, Caching, Decoder, End, Engine, EngineConfig, Host, Report, Sampling, families, text,
 };
 use kaskade::models::power::PowerConfig;
+use kaskade_app::config::scalar::Size;
+use kaskade_app::measure::meter::Meter;
+use kaskade_app::report::progress::say;
+use kaskade_app::report::units;
 use serde::Serialize;
 
-use crate::measure::meter::Meter;
-use crate::report::progress::say;
-use crate::report::{self, units};
+use crate::output;
 
 /// Tokens of a block of the cache.
 const BLOCK: usize = 16;
@@ -172,11 +172,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let live = prompts.len() == 1 && !args.json;
     let generated = generate(&mut engine, &prompts, prompt_tokens, live)?;
     if args.json {
-        return report::print_json(&generated);
+        return output::print_json(&generated);
     }
     if !live {
         for answer in &generated.answers {
-            report::print(&format!("{}\u{2502}{}\n", answer.prompt, answer.text))?;
+            output::print(&format!("{}\u{2502}{}\n", answer.prompt, answer.text))?;
         }
     }
     say(&as_text(&generated));
@@ -260,7 +260,7 @@ fn generate(
         }
     }
     if live {
-        report::print("")?;
+        output::print("")?;
     }
     let took = begun.elapsed().as_secs_f64();
     let joules = meter.end(reading).joules;

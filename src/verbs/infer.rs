@@ -1,24 +1,25 @@
 //! `kaskade infer`: asks an app once.
-
 use std::io::{Read as _, Write as _};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use kaskade::App;
 use kaskade::actors::wire::{self, ContentType, InferReply};
-use kaskade::config::scalar::Span;
 use kaskade::models::{Inputs, Tensor};
+use kaskade_app::config::App;
+use kaskade_app::config::scalar::Span;
+use kaskade_app::data::reply::label_of;
+use kaskade_app::data::{Label, Samples};
+use kaskade_app::family::Family;
+use kaskade_app::planning::initial;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::units;
+use kaskade_app::serving::{self, Client, Service};
 use serde_json::json;
 
-use crate::appplan;
-use crate::data::{Label, Samples};
-use crate::family::Family;
-use crate::measure::answers;
-use crate::report::table::{Align, table};
-use crate::report::{self, units};
-use crate::serving::{self, Asker, Broker, Role};
+use crate::args::Broker;
+use crate::output;
 
 /// Asks an app once and prints the answer, with the stages it took. Without a nats-server, the app is started for this one
 /// question.
@@ -74,30 +75,30 @@ struct Question {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     let (inputs, label) = args.asked.read(&app)?;
-    let bus = args.broker.bus(&app, "infer");
-    let node = match args.broker.url(&app) {
+    let bus = args.broker.connection().bus(&app, "infer");
+    let service = match args.broker.connection().url(&app) {
         Some(_) => None,
         None => Some(whole(&app, bus.clone())?),
     };
     let budget = args.budget.unwrap_or(app.ingress.default_budget).duration();
     let reply = serving::runtime()?.block_on(async {
-        let asker = Asker::connect(app.name.as_str(), bus, budget).await?;
+        let client = Client::open(app.name.as_str(), bus, budget).await?;
         if args.stream {
             let mut shown = false;
             let part = |part: InferReply| {
                 shown = true;
                 show(&part);
             };
-            let reply = asker.read_along(inputs, part).await;
+            let reply = client.read_along(inputs, part).await;
             if shown {
-                report::print("")?;
+                output::print("")?;
             }
             return anyhow::Ok(reply?);
         }
-        anyhow::Ok(asker.ask(inputs).await?)
+        anyhow::Ok(client.ask(inputs).await?)
     });
-    if let Some(node) = node {
-        node.stop();
+    if let Some(service) = service {
+        service.stop();
     }
     report_on(&reply?, label.as_ref(), args.json)
 }
@@ -105,9 +106,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 /// Prints a reply, beside the right answer where it is known.
 pub(crate) fn report_on(reply: &InferReply, label: Option<&Label>, json: bool) -> anyhow::Result<()> {
     if json {
-        return report::print_json(&as_json(reply, label)?);
+        return output::print_json(&as_json(reply, label)?);
     }
-    report::print(&as_text(reply, label))
+    output::print(&as_text(reply, label))
 }
 
 /// Prints what is new of an answer. Whoever does not listen any more gets the whole later.
@@ -120,15 +121,16 @@ fn show(part: &InferReply) {
 }
 
 /// The whole app in this process, by its own plan.
-fn whole(app: &App, bus: kaskade::actors::bus::BusConfig) -> anyhow::Result<kaskade::actors::Node> {
+fn whole(app: &App, bus: kaskade::actors::bus::BusConfig) -> anyhow::Result<Service> {
     let worker = app
         .workers
         .first()
         .context("the app has no workers")?
         .name
         .as_str();
-    let plan = appplan::of(app)?;
-    serving::start(app, Family::of(app), Role::All, worker, Some(plan), bus)
+    let plan = initial::of(app)?;
+    let service = Service::builder(app).worker(worker).plan(plan).bus(bus);
+    Ok(service.start()?)
 }
 
 impl Asked {
@@ -200,7 +202,7 @@ fn as_json(reply: &InferReply, label: Option<&Label>) -> anyhow::Result<serde_js
 /// An answer for people.
 fn as_text(reply: &InferReply, label: Option<&Label>) -> String {
     let mut lines = Vec::new();
-    if let Ok(said) = answers::label_of(&reply.outputs) {
+    if let Ok(said) = label_of(&reply.outputs) {
         let verdict = match label {
             Some(label) if *label == said => ", which is right".to_owned(),
             Some(label) => format!(", but it is {label}"),

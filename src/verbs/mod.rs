@@ -15,7 +15,6 @@ pub(crate) mod plan;
 pub(crate) mod probe;
 pub(crate) mod profile;
 pub(crate) mod replan;
-pub(crate) mod reproduce;
 pub(crate) mod result;
 pub(crate) mod schema;
 pub(crate) mod selftest;

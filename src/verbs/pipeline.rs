@@ -1,20 +1,19 @@
 //! `kaskade plan pipeline`: decides which variants of a pipeline's tasks run on how many workers.
-
 use std::path::{Path, PathBuf};
 
-use kaskade::App;
-use kaskade::config::pipeline::{Late, PipelinePolicy};
-use kaskade::planners::allocate::{AllocateOptions, Allocation, Allocator, PlanFor, Scaling, Slot};
-use kaskade::policy::pipeline::Pipeline;
-use kaskade::policy::plan::Plan;
+use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
+use kaskade_app::config::App;
+use kaskade_app::config::pipeline;
+use kaskade_app::planning::allocator;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::{self, units};
+use kaskade_planners::allocate::{AllocateOptions, Allocation, Allocator, PlanFor, Scaling, Slot};
+use kaskade_policy::pipeline::Pipeline;
+use kaskade_policy::plan::Plan;
 use serde::Serialize;
 
-use crate::allocating;
-use crate::load::tracefile::positive;
-use crate::pipelines::PipelineArgs;
-use crate::report::panels::{Panel, Panels, Series, Shape};
-use crate::report::table::{Align, table};
-use crate::report::{self, panels, units};
+use crate::args::{Late, PipelineArgs, PipelinePolicy, positive};
+use crate::output;
 
 /// Plans a pipeline (Loki): the fewest workers while the most accurate variants serve the demand, and the least loss of accuracy
 /// when they do not. The same pipeline and options give the same plan.
@@ -52,7 +51,6 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Report<'a> {
     files: Vec<&'a Path>,
-    notes: &'a [String],
     allocation: &'a Allocation,
     plan: &'a Plan,
 }
@@ -60,25 +58,25 @@ struct Report<'a> {
 /// Plans, writes and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = args.app.as_deref().map(App::load).transpose()?;
-    let named = args.pipeline.read(app.as_ref())?;
+    let pipeline = args.pipeline.read(app.as_ref())?;
     let slots = slots(args, app.as_ref())?;
     let workers = u32::try_from(slots.len()).unwrap_or(u32::MAX);
     let options = AllocateOptions {
-        policy: args.policy.into(),
+        policy: pipeline::PipelinePolicy::from(args.policy).into(),
         ..AllocateOptions::default()
     };
-    let allocator = Allocator::new(named.pipeline.clone(), options)?;
+    let allocator = Allocator::new(pipeline.clone(), options)?;
     let allocation = allocator.allocate(args.qps, workers)?;
     let name = app
         .as_ref()
-        .map_or(named.pipeline.name.as_str(), |app| app.name.as_str());
+        .map_or(pipeline.name.as_str(), |app| app.name.as_str());
     let plan_for = PlanFor {
         app: name,
         slots: &slots,
         previous: None,
-        dropping: args.dropping.into(),
+        dropping: pipeline::Late::from(args.dropping).into(),
     };
-    let plan = allocation.plan(&named.pipeline, plan_for)?;
+    let plan = allocation.plan(&pipeline, plan_for)?;
     report::write_file(&args.out, &plan.to_json()?)?;
     let mut files = vec![args.out.as_path()];
     if let Some(path) = &args.svg {
@@ -86,22 +84,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         files.push(path);
     }
     if args.json {
-        return report::print_json(&Report {
+        return output::print_json(&Report {
             files,
-            notes: &named.notes,
             allocation: &allocation,
             plan: &plan,
         });
     }
-    let notes: Vec<String> = named.notes.iter().map(|note| format!("\nnote: {note}")).collect();
-    let text = as_text(&named.pipeline, &allocation) + &notes.concat();
+    let text = as_text(&pipeline, &allocation);
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    report::print(&format!("{text}\n\nwritten to {}", written.join(", ")))
+    output::print(&format!("{text}\n\nwritten to {}", written.join(", ")))
 }
 
 fn slots(args: &Args, app: Option<&App>) -> anyhow::Result<Vec<Slot>> {
     match app {
-        Some(app) => allocating::slots(app),
+        Some(app) => Ok(allocator::slots(app)?),
         None => Ok((0..args.workers)
             .map(|worker| Slot {
                 worker: format!("w{worker}"),

@@ -1,28 +1,32 @@
 //! `kaskade plan placement`: decides where a cascade runs: copies, partitions, devices.
+mod refusal;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use kaskade::App;
-use kaskade::config::scalar::{Size, Span};
-use kaskade::planners::cascade::Objective;
-use kaskade::planners::gears::DeviceSpec;
-use kaskade::planners::lp::Solver;
-use kaskade::planners::placement::{
+use kaskade_app::charts::deployment;
+use kaskade_app::config::App;
+use kaskade_app::config::scalar::{Size, Span};
+use kaskade_app::planning::placement::{picture, slices, text};
+use kaskade_app::planning::read_profile;
+use kaskade_app::planning::{cascade, gears, initial};
+use kaskade_app::report::progress::{self, Progress};
+use kaskade_app::report::{self};
+use kaskade_planners::cascade::Objective;
+use kaskade_planners::gears::DeviceSpec;
+use kaskade_planners::lp::Solver;
+use kaskade_planners::placement::{
     Assumed, Channels, Effort, Fleet, Goal, Placed, PlacementOptions, plan_placement,
 };
-use kaskade::policy::plan::Plan;
-use kaskade::policy::profile::Profile;
-use kaskade::planners::thresholds::Guard;
+use kaskade_planners::thresholds::Guard;
+use kaskade_policy::plan::Plan;
+use kaskade_policy::profile::Profile;
 use serde::Serialize;
 
-use crate::load::tracefile::positive;
-use crate::placing::{picture, refusal, slices, text};
-use crate::report::progress::{self, Progress};
-use crate::report::{self, deployment};
-use crate::{appplan, gearing, planning};
+use crate::args::positive;
+use crate::output;
 
 /// Places a cascade on devices (HybridServe): giants are cut where memory ends, models that many requests reach are copied, and all of
 /// it is put where requests travel least and no device is asked for more than it has. The same profile, cascade and options give the
@@ -221,12 +225,12 @@ struct Report<'a> {
 /// Plans, writes and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = args.hardware.app.as_deref().map(App::load).transpose()?;
-    let profile = super::plan::read(&args.profile)?;
+    let profile = read_profile(&args.profile)?;
     let options = options(args, app.as_ref())?;
     let (cascade, constructed) = progress::timed(|| cascade(args, app.as_ref(), &profile));
     let (placed, took) = place(&profile, &cascade?, &options, args.json)?;
     if let Some(app) = &app {
-        appplan::check(app, &placed.plan)?;
+        initial::check(app, &placed.plan)?;
     }
     report::write_file(&args.out, &placed.plan.to_json()?)?;
     let mut files = vec![args.out.as_path()];
@@ -236,7 +240,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let planning = constructed + took;
     if args.json {
-        return report::print_json(&Report {
+        return output::print_json(&Report {
             files,
             planning_s: planning.as_secs_f64(),
             overhead_per_request_s: placed.overhead_per_request_s(),
@@ -245,7 +249,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         });
     }
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    report::print(&format!(
+    output::print(&format!(
         "{}\n\nwritten to {}",
         text::of(&placed, planning),
         written.join(", ")
@@ -287,12 +291,12 @@ fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<
         Aim::Eo => Objective::Eo,
         Aim::Largest => Objective::Largest,
     };
-    let mut options = planning::options(app, objective, args.seed);
+    let mut options = cascade::options(app, objective, args.seed);
     options.skips = !args.chosen.no_skips;
     if args.chosen.no_guard {
         options.guard = Guard::None;
     }
-    Ok(planning::cascade(app, profile, &options)?.plan)
+    Ok(cascade::cascade(app, profile, &options)?.plan)
 }
 
 fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
@@ -356,7 +360,7 @@ fn devices(args: &Hardware, app: Option<&App>) -> anyhow::Result<Vec<DeviceSpec>
     let memory = args.memory.bytes();
     let mut devices = app.map_or_else(
         || DeviceSpec::fleet(args.devices as usize, memory),
-        |app| gearing::devices(app, memory),
+        |app| gears::devices(app, memory),
     );
     if app.is_none() {
         let each = args.per_host as usize;

@@ -1,16 +1,17 @@
 //! `kaskade plan`: decides how a family serves.
-
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, ensure};
-use kaskade::App;
-use kaskade::planners::cascade::{CascadePlan, Objective};
-use kaskade::policy::profile::Profile;
-use kaskade::planners::thresholds::Guard;
+use anyhow::ensure;
+use kaskade_app::charts::graph;
+use kaskade_app::config::App;
+use kaskade_app::planning::cascade;
+use kaskade_app::planning::read_profile;
+use kaskade_app::report;
+use kaskade_planners::cascade::{CascadePlan, Objective};
+use kaskade_planners::thresholds::Guard;
 use serde::Serialize;
 
-use crate::planning;
-use crate::report::{self, graph};
+use crate::output;
 
 /// Decides how a family serves.
 #[derive(Debug, clap::Subcommand)]
@@ -85,7 +86,7 @@ struct Report<'a> {
 /// Plans a cascade, writes and prints it.
 pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
     let app = args.app.as_deref().map(App::load).transpose()?;
-    let profile = read(&args.profile)?;
+    let profile = read_profile(&args.profile)?;
     ensure!(
         args.thresholds.is_empty() || args.objective == Aim::Thresholds,
         "`--thresholds` needs `--objective thresholds`"
@@ -96,40 +97,30 @@ pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
         Aim::Largest => Objective::Largest,
         Aim::Thresholds => Objective::Thresholds(args.thresholds.clone()),
     };
-    let mut options = planning::options(app.as_ref(), objective, args.seed);
+    let mut options = cascade::options(app.as_ref(), objective, args.seed);
     options.batch = args.batch.unwrap_or(options.batch);
     options.skips = !args.no_skips;
     if args.no_guard {
         options.guard = Guard::None;
     }
-    let planned = planning::cascade(app.as_ref(), &profile, &options)?;
+    let planned = cascade::cascade(app.as_ref(), &profile, &options)?;
     report::write_file(&args.out, &planned.plan.to_json()?)?;
     let mut files = vec![args.out.as_path()];
     if let Some(path) = &args.svg {
-        let drawn = graph::svg(&planning::graph(&profile, &planned, options.batch))?;
+        let drawn = graph::svg(&cascade::graph(&profile, &planned, options.batch))?;
         report::write_file(path, &drawn)?;
         files.push(path);
     }
     if args.json {
-        return report::print_json(&Report {
+        return output::print_json(&Report {
             files,
             planned: &planned,
         });
     }
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    report::print(&format!(
+    output::print(&format!(
         "{}\n\nwritten to {}",
-        planning::as_text(&profile, &planned),
+        cascade::as_text(&profile, &planned),
         written.join(", ")
     ))
-}
-
-/// Reads a profile.
-///
-/// # Errors
-/// When it cannot be read, or is none.
-pub(crate) fn read(path: &Path) -> anyhow::Result<Profile> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("{} cannot be read; `kaskade profile` writes one", path.display()))?;
-    Profile::from_json(&text).with_context(|| path.display().to_string())
 }

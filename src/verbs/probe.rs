@@ -1,13 +1,12 @@
 //! `kaskade probe`: asks a process that serves whether it lives, or is ready.
-
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use kaskade::config::scalar::Address;
+use kaskade_app::config::scalar::Address;
 
-use crate::report;
+use crate::output;
 
 /// A process that takes longer is as good as silent. Longer than it may itself wait for its actors.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -59,7 +58,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if status != 200 {
         bail!("{}", body.trim());
     }
-    report::print(&body)
+    output::print(&body)
 }
 
 /// An address that means "all of mine" to who listens is the loopback to who asks.

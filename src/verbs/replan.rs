@@ -1,17 +1,16 @@
 //! `kaskade replan`: asks the planner of an app that is being served for another plan.
-
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use kaskade::App;
 use kaskade::actors::bus::Bus;
 use kaskade::actors::subjects;
 use kaskade::actors::wire::{Message as _, PlanReport, PlanRequest};
+use kaskade_app::config::App;
+use kaskade_app::serving;
 
-use crate::load::tracefile::positive;
-use crate::serving::Broker;
-use crate::{report, serving};
+use crate::args::{Broker, positive};
+use crate::output;
 
 /// What a planner may need beyond its own limit to say how it ended.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,7 +39,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     ensure!(
-        args.broker.url(&app).is_some(),
+        args.broker.connection().url(&app).is_some(),
         "say where the app is served: give `--nats URL`, as `kaskade serve` printed it"
     );
     let request = PlanRequest {
@@ -54,9 +53,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .map_or(PATIENCE, |rule| rule.limit.duration() + PATIENCE);
     let report = serving::runtime()?.block_on(ask(&app, args, &request, limit))?;
     if args.json {
-        report::print_json(&report)?;
+        output::print_json(&report)?;
     } else {
-        report::print(&as_text(&report))?;
+        output::print(&as_text(&report))?;
     }
     match report {
         PlanReport::Adopted { .. } | PlanReport::Unchanged { .. } => Ok(()),
@@ -66,7 +65,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 async fn ask(app: &App, args: &Args, request: &PlanRequest, limit: Duration) -> anyhow::Result<PlanReport> {
     let subject = subjects::App::new(app.name.as_str())?.replan();
-    let bus = Bus::connect(args.broker.bus(app, "replan")).await?;
+    let bus = Bus::connect(args.broker.connection().bus(app, "replan")).await?;
     let asked = bus.client().request(subject.clone(), request.encode()?);
     let reply = tokio::time::timeout(limit, asked)
         .await

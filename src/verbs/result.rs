@@ -1,14 +1,14 @@
 //! `kaskade result`: fetches the result of a durable request.
-
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use kaskade::App;
-use kaskade::config::scalar::Span;
+use kaskade_app::config::App;
+use kaskade_app::config::scalar::Span;
+use kaskade_app::serving::{self, Client};
 
 use super::infer;
-use crate::serving::{self, Asker, Broker};
+use crate::args::Broker;
 
 /// Fetches the result of a request that was submitted. It is kept for the time that the app's `durable.results` says.
 #[derive(Debug, clap::Args)]
@@ -32,16 +32,16 @@ pub(crate) struct Args {
 /// Fetches and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
-    let url = args.broker.url(&app);
-    url.context(
+    let connection = args.broker.connection();
+    connection.url(&app).context(
         "results are kept by a nats-server; name it with `--nats URL` (or NATS_URL, or `nats.url` in the app)",
     )?;
     let patience = args.wait.map_or(Duration::ZERO, Span::duration);
     let reply = serving::runtime()?.block_on(async {
-        let bus = args.broker.bus(&app, "result");
-        let asker = Asker::connect(app.name.as_str(), bus, Duration::ZERO).await?;
-        let reply = asker.wait_for(&args.id, patience).await;
-        asker.leave().await;
+        let bus = connection.bus(&app, "result");
+        let client = Client::open(app.name.as_str(), bus, Duration::ZERO).await?;
+        let reply = client.wait_for(&args.id, patience).await;
+        client.leave().await;
         anyhow::Ok(reply?)
     })?;
     infer::report_on(&reply, None, args.json)

@@ -1,12 +1,11 @@
 //! `kaskade schema`: what a file may hold.
-
 use clap::ValueEnum;
-use kaskade::policy::pipeline::Pipeline;
 use kaskade::planners::placement::Channels;
+use kaskade::policy::pipeline::Pipeline;
 use kaskade::policy::plan::Plan;
 use kaskade::policy::profile::Profile;
 
-use crate::report;
+use crate::output;
 
 /// Prints the JSON Schema of a file format.
 #[derive(Debug, clap::Args)]
@@ -31,8 +30,8 @@ enum Format {
 
 /// Prints the schema.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    report::print_json(&match args.format {
-        Format::App => kaskade::App::schema(),
+    output::print_json(&match args.format {
+        Format::App => kaskade_app::config::App::schema(),
         Format::Plan => Plan::json_schema(),
         Format::Profile => Profile::json_schema(),
         Format::Pipeline => Pipeline::json_schema(),

@@ -1,19 +1,18 @@
 //! `kaskade selftest`: does this machine compute what it should, and how fast?
-
 use std::path::PathBuf;
 
 use anyhow::ensure;
-use kaskade::config::scalar::Span;
 use kaskade::models::device::DeviceChoice;
 use kaskade::models::power::PowerConfig;
 use kaskade::models::selftest::{
     Measured, Section, SelftestExtent, SelftestOptions, SelftestReport, selftest,
 };
+use kaskade_app::config::scalar::Span;
+use kaskade_app::report::progress::say;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::{self, units};
 
-use crate::report;
-use crate::report::progress::say;
-use crate::report::table::{Align, table};
-use crate::report::units;
+use crate::output;
 
 /// Tests a device: every model family against known answers, throughput by batch size (beside torch, where `python3` has it),
 /// transfers, memory and energy readings. Needs no file.
@@ -81,9 +80,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         report::write_file(path, &(serde_json::to_string_pretty(&report)? + "\n"))?;
     }
     if args.json {
-        report::print_json(&report)?;
+        output::print_json(&report)?;
     } else {
-        report::print(&as_text(&report))?;
+        output::print(&as_text(&report))?;
     }
     ensure!(
         report.passed,

@@ -1,17 +1,17 @@
 //! `kaskade serve`: serves an app until it is told to stop.
-
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail, ensure};
-use kaskade::App;
+use anyhow::ensure;
 use kaskade::actors::probes::Probes;
 use kaskade::actors::shutdown;
-use kaskade::config::scalar::Address;
+use kaskade_app::config::App;
+use kaskade_app::config::scalar::Address;
+use kaskade_app::planning::initial;
+use kaskade_app::report::progress::say;
+use kaskade_app::serving::service::worker_of;
+use kaskade_app::serving::{self, Service};
 
-use crate::appplan;
-use crate::family::Family;
-use crate::report::progress::say;
-use crate::serving::{self, Broker, Role};
+use crate::args::{Broker, Role};
 
 /// Serves an app: its doors, its replicas, its planner, or all of them, until SIGTERM or Ctrl-C; then what is in flight is answered first.
 #[derive(Debug, clap::Args)]
@@ -42,26 +42,27 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     ensure!(
-        args.role == Role::All || args.broker.url(&app).is_some(),
+        args.role == Role::All || args.broker.connection().url(&app).is_some(),
         "a process that is not the whole app needs a broker that the others reach too: give `--nats URL`"
     );
     let plan = match &args.plan {
         _ if args.stored_plan => None,
         // A planner serves nothing: the app's plan is for the store, and only where that has none.
         None if args.role == Role::Planner => None,
-        Some(path) => Some(appplan::read(&app, path).with_context(|| path.display().to_string())?),
-        None => Some(appplan::of(&app)?),
+        Some(path) => Some(initial::read(&app, path)?),
+        None => Some(initial::of(&app)?),
     };
     ensure!(
         args.role != Role::Planner || app.planner.is_some(),
         "{}: has no `[planner]` to run; `kaskade schema app` prints what that may hold",
         args.app.display()
     );
-    let worker = worker(&app, args)?;
+    worker_of(&app, args.role.into(), args.worker.clone())?;
     let made_by = plan
         .as_ref()
         .map_or_else(|| "of the plan store".to_owned(), |plan| plan.made_by.clone());
-    let bus = args.broker.bus(&app, "serve");
+    let connection = args.broker.connection();
+    let bus = connection.bus(&app, "serve");
     let probes = probes(&app, args.http)?;
     // A runtime of its own waits for signals: the actors' thread has better things to do.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -70,23 +71,31 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let grace = app.ingress.drain.duration();
     let mut stop = runtime.block_on(async { shutdown::on_signals(grace) })?;
     if args.role == Role::Planner && args.plan.is_none() && !args.stored_plan {
-        runtime.block_on(serving::first_plan(&app, &appplan::of(&app)?, bus.clone()))?;
+        runtime.block_on(serving::first_plan(&app, &initial::of(&app)?, bus.clone()))?;
     }
-    let node = serving::start(&app, Family::of(&app), args.role, &worker, plan, bus)?;
+    let mut service = Service::builder(&app).role(args.role.into()).bus(bus);
+    if let Some(worker) = &args.worker {
+        service = service.worker(worker);
+    }
+    let service = match plan {
+        Some(plan) => service.plan(plan),
+        None => service.stored_plan(),
+    };
+    let service = service.start()?;
     if let Some(probes) = &probes {
-        probes.watch(node.vitals().clone());
+        probes.watch(service.node().vitals().clone());
     }
     say(&format!(
         "serving `{}` on {}, plan {made_by}",
         app.name,
-        node.bus().url()
+        service.url()
     ));
     runtime.block_on(stop.wait());
     say("draining");
     // The second signal ends the process without waiting for the rest.
     let (drained, done) = std::sync::mpsc::channel::<()>();
     std::thread::spawn(move || {
-        node.stop();
+        service.stop();
         drop(drained);
     });
     runtime.block_on(async {
@@ -109,18 +118,4 @@ fn probes(app: &App, address: Option<Address>) -> anyhow::Result<Option<Probes>>
     let probes = Probes::listen(address.socket())?;
     say(&format!("probes and metrics at http://{}", probes.address()));
     Ok(Some(probes))
-}
-
-/// The worker that this process is.
-fn worker(app: &App, args: &Args) -> anyhow::Result<String> {
-    let names: Vec<&str> = app.workers.iter().map(|worker| worker.name.as_str()).collect();
-    match (&args.worker, names.as_slice()) {
-        (Some(name), _) if names.contains(&name.as_str()) => Ok(name.clone()),
-        (Some(name), _) => bail!("the app has no worker `{name}`; it has {names:?}"),
-        (None, [only]) => Ok((*only).to_owned()),
-        (None, _) if !args.role.works() => Ok(String::new()),
-        (None, _) => {
-            bail!("the app has the workers {names:?}; say with `--worker` which one this process is")
-        }
-    }
 }

@@ -1,15 +1,15 @@
 //! `kaskade submit`: asks an app for an answer that survives whatever is lost meanwhile.
-
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use kaskade::App;
-use kaskade::config::scalar::Span;
+use kaskade_app::config::App;
+use kaskade_app::config::scalar::Span;
+use kaskade_app::serving::{self, Client};
 use serde_json::json;
 
 use super::infer::{self, Asked};
-use crate::report;
-use crate::serving::{self, Asker, Broker};
+use crate::args::Broker;
+use crate::output;
 
 /// Submits one request to an app that keeps requests (`[durable]`), and prints the id that its result is fetched by with
 /// `kaskade result`. Once this has succeeded the request is run, whichever process is lost; submitted again under the same id it is
@@ -40,23 +40,23 @@ pub(crate) struct Args {
 /// Submits, and prints the id or the result.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
-    let url = args.broker.url(&app);
-    url.context("durable requests are kept by a nats-server; name it with `--nats URL` (or NATS_URL, or `nats.url` in the app)")?;
+    let connection = args.broker.connection();
+    connection.url(&app).context("durable requests are kept by a nats-server; name it with `--nats URL` (or NATS_URL, or `nats.url` in the app)")?;
     let (inputs, label) = args.asked.read(&app)?;
     let budget = args.budget.unwrap_or(app.ingress.default_budget).duration();
     let (accepted, reply) = serving::runtime()?.block_on(async {
-        let asker = Asker::connect(app.name.as_str(), args.broker.bus(&app, "submit"), budget).await?;
-        let accepted = asker.submit(inputs, args.id.as_deref()).await?;
+        let client = Client::open(app.name.as_str(), connection.bus(&app, "submit"), budget).await?;
+        let accepted = client.submit(inputs, args.id.as_deref()).await?;
         let reply = match args.wait {
-            Some(patience) => Some(asker.wait_for(&accepted.id, patience.duration()).await?),
+            Some(patience) => Some(client.wait_for(&accepted.id, patience.duration()).await?),
             None => None,
         };
-        asker.leave().await;
+        client.leave().await;
         anyhow::Ok((accepted, reply))
     })?;
     match reply {
         Some(reply) => infer::report_on(&reply, label.as_ref(), args.json),
-        None if args.json => report::print_json(&json!({"id": accepted.id, "duplicate": accepted.duplicate})),
-        None => report::print(&accepted.id),
+        None if args.json => output::print_json(&json!({"id": accepted.id, "duplicate": accepted.duplicate})),
+        None => output::print(&accepted.id),
     }
 }

@@ -1,5 +1,4 @@
 //! `kaskade top`: what an app is doing right now.
-
 use std::io::IsTerminal as _;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -8,18 +7,20 @@ use std::time::Instant;
 use anyhow::ensure;
 use async_nats::{Message, service::Stats};
 use futures::StreamExt as _;
-use kaskade::App;
 use kaskade::actors::bus::Bus;
 use kaskade::actors::meter::{self, EnergyReport};
 use kaskade::actors::metrics::Reading;
 use kaskade::actors::wire::{Beat, GearShift, Message as _};
 use kaskade::actors::{ids, subjects};
-use kaskade::config::scalar::Span;
+use kaskade_app::config::App;
+use kaskade_app::config::scalar::Span;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::units;
+use kaskade_app::serving;
+use kaskade_app::serving::overview::{Counts, Look, ModelRow, NodeRow, Overview};
 
-use crate::overview::{Counts, Look, ModelRow, NodeRow, Overview};
-use crate::report::table::{Align, table};
-use crate::report::{self, units};
-use crate::serving::{self, Broker};
+use crate::args::Broker;
+use crate::output;
 
 /// Looks that are not shown: a rate needs two reports, and the ingresses are asked at every look.
 const SILENT_LOOKS: u32 = 2;
@@ -48,7 +49,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     ensure!(
-        args.broker.url(&app).is_some(),
+        args.broker.connection().url(&app).is_some(),
         "say where the app is served: give `--nats URL`, as `kaskade serve` printed it"
     );
     ensure!(!args.every.duration().is_zero(), "`--every` must be above zero");
@@ -65,7 +66,7 @@ enum News {
 
 async fn watch(app: &App, args: &Args) -> anyhow::Result<()> {
     let names = subjects::App::new(app.name.as_str())?;
-    let bus = Bus::connect(args.broker.bus(app, "top")).await?;
+    let bus = Bus::connect(args.broker.connection().bus(app, "top")).await?;
     let inbox = bus.client().new_inbox();
     let [_, question, _] = subjects::discovery("STATS", names.name(), &ids::unique_token())?;
     let mut news = futures::stream::select_all([
@@ -148,14 +149,14 @@ fn counts(payload: &[u8]) -> Option<(String, Counts)> {
 
 fn show(look: &Look, json: bool) -> anyhow::Result<()> {
     if json {
-        return report::print(&serde_json::to_string(look)?);
+        return output::print(&serde_json::to_string(look)?);
     }
     let clear = if std::io::stdout().is_terminal() {
         "\x1b[H\x1b[2J"
     } else {
         ""
     };
-    report::print(&format!("{clear}{}\n", as_text(look)))
+    output::print(&format!("{clear}{}\n", as_text(look)))
 }
 
 fn as_text(look: &Look) -> String {

@@ -1,15 +1,14 @@
 //! `kaskade validate`: checks files whole, before anything binds.
-
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use kaskade::App;
-use kaskade::config::ConfigError;
-use kaskade::policy::plan::Plan;
-use kaskade::policy::profile::Profile;
+use kaskade_app::config::{App, ConfigError};
+use kaskade_app::planning::initial;
+use kaskade_policy::plan::Plan;
+use kaskade_policy::profile::Profile;
 use serde::Serialize;
 
-use crate::{appplan, report};
+use crate::output;
 
 /// Checks the TOML file of an app (and the plan it names), plans and profiles; says every problem with its path or line.
 #[derive(Debug, clap::Args)]
@@ -34,10 +33,10 @@ struct Finding {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let findings: Vec<Finding> = args.files.iter().map(|file| check(file)).collect();
     if args.json {
-        report::print_json(&findings)?;
+        output::print_json(&findings)?;
     } else {
         for finding in &findings {
-            report::print(&as_text(finding))?;
+            output::print(&as_text(finding))?;
         }
     }
     let bad = findings
@@ -77,7 +76,7 @@ fn check(file: &Path) -> Finding {
 
 fn check_app(file: &Path) -> Vec<String> {
     match App::load(file) {
-        Ok(app) => match appplan::of(&app) {
+        Ok(app) => match initial::of(&app) {
             Ok(_) => Vec::new(),
             Err(error) => vec![format!("plan: {error:#}")],
         },

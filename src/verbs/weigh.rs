@@ -1,16 +1,17 @@
 //! `kaskade weigh`: what a model, or a slice of it, takes of its device's memory.
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use std::path::PathBuf;
-
-use anyhow::{Context as _, bail};
-use kaskade::App;
+use anyhow::{Context as _, bail, ensure};
 use kaskade::models::Slice;
+use kaskade_app::config::App;
+use kaskade_app::family::Family;
+use kaskade_app::measure::memory::{self, Weighed};
+use kaskade_app::report::progress::Progress;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::units;
 
-use crate::family::Family;
-use crate::measure::memory::{self, Weighed};
-use crate::report::progress::Progress;
-use crate::report::table::{Align, table};
-use crate::report::{self, units};
+use crate::output;
 
 /// Measures the memory of an app's variants by batch size, whole or cut by layers, each in a process of its own. Requests are made up, as
 /// long as the model takes them.
@@ -66,7 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         );
     }
     if let (Some(slice), [member]) = (args.slice, members.as_slice()) {
-        return report::print_json(&memory::here(member, slice, &batches)?);
+        return output::print_json(&memory::here(member, slice, &batches)?);
     }
     let of = usize::try_from(args.partitions).context("more partitions than this machine counts")?;
     let mut progress = Progress::begin("memory".to_owned(), (members.len() * of) as u64, args.json);
@@ -74,15 +75,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     for member in members {
         for index in 0..of {
             let slice = Slice::new(index, of)?;
-            weighed.push(memory::apart(&args.app, &member.name, slice, &batches)?);
+            weighed.push(apart(&args.app, &member.name, slice, &batches)?);
             progress.advance(1);
         }
     }
     progress.end("measured");
     if args.json {
-        return report::print_json(&weighed);
+        return output::print_json(&weighed);
     }
-    report::print(&as_text(&weighed, &batches))
+    output::print(&as_text(&weighed, &batches))
 }
 
 fn as_text(weighed: &[Weighed], batches: &[u32]) -> String {
@@ -111,4 +112,27 @@ fn as_text(weighed: &[Weighed], batches: &[u32]) -> String {
         ],
         weighed.iter().map(row),
     )
+}
+
+/// Measures one slice of a variant in a process that does nothing else.
+///
+/// # Errors
+/// What that process says.
+pub(crate) fn apart(app: &Path, variant: &str, slice: Slice, batches: &[u32]) -> anyhow::Result<Weighed> {
+    let batches: Vec<String> = batches.iter().map(u32::to_string).collect();
+    let program = std::env::current_exe().context("this program does not know where it is")?;
+    let told = Command::new(program)
+        .arg("weigh")
+        .arg("--app")
+        .arg(app)
+        .args(["--variant", variant, "--json", "--batches", &batches.join(",")])
+        .args(["--slice", &format!("{}/{}", slice.index(), slice.of())])
+        .output()
+        .context("a process to measure memory in cannot be started")?;
+    let said = String::from_utf8_lossy(&told.stderr);
+    // It says who it is, as this process will.
+    let said = said.trim();
+    let said = said.strip_prefix("kaskade: ").unwrap_or(said);
+    ensure!(told.status.success(), "memory of `{variant}`: {said}");
+    serde_json::from_slice(&told.stdout).context("the process that measured memory said something else")
 }

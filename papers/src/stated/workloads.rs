@@ -6,6 +6,7 @@
 //!
 //! How the answers are drawn: `difficulty`.
 
+use kaskade_simulator::offload::Assumption;
 use serde::Serialize;
 
 use crate::stated::difficulty::Difficulty;
@@ -58,15 +59,6 @@ pub struct StatedVariant {
     pub request_bytes: u64,
     /// Share of right answers.
     pub accuracy: f64,
-}
-
-/// A figure that was assumed, and why it is what it is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Assumption {
-    /// What was assumed.
-    pub what: String,
-    /// Why.
-    pub why: String,
 }
 
 const MB: u64 = 1_000_000;

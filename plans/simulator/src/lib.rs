@@ -45,6 +45,7 @@ mod flights;
 mod histogram;
 mod names;
 mod observer;
+pub mod offload;
 mod replan;
 mod report;
 mod run_times;

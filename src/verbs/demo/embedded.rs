@@ -1,15 +1,13 @@
 //! The digits family and its images, in this program, so that the demo needs no file.
-
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use kaskade::App;
 use kaskade::Signature;
-use kaskade::config::data::DataSet;
 use kaskade::models::idx::LabelledImages;
-
-use crate::data::Samples;
-use crate::family::{Family, Member, Source};
+use kaskade_app::config::App;
+use kaskade_app::config::data::DataSet;
+use kaskade_app::data::Samples;
+use kaskade_app::family::{Family, Member, Source};
 
 /// The files of one checkpoint directory of `examples/digits`.
 macro_rules! checkpoint {
@@ -89,5 +87,6 @@ pub(crate) fn samples(set: Option<&DataSet>, signature: &Signature) -> anyhow::R
     if idx.images != Path::new(IMAGES.0) || idx.labels != Path::new(LABELS.0) {
         bail!("{} is not in this program", idx.images.display());
     }
-    Samples::from_images(&LabelledImages::parse(IMAGES, LABELS)?, idx, signature)
+    let images = LabelledImages::parse(IMAGES, LABELS)?;
+    Ok(Samples::from_images(&images, idx, signature)?)
 }

@@ -11,29 +11,30 @@
 
 pub(crate) mod embedded;
 pub(crate) mod mode;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use kaskade::App;
-use kaskade::config::data::DataSet;
 use kaskade::models::Signature;
-use kaskade::policy::fit;
-use kaskade::policy::plan::Plan;
-use kaskade::policy::profile::Profile;
+use kaskade_app::charts::graph;
+use kaskade_app::config::App;
+use kaskade_app::config::data::DataSet;
+use kaskade_app::data::Samples;
+use kaskade_app::family::Family;
+use kaskade_app::measure;
+use kaskade_app::measure::cost::Effort;
+use kaskade_app::planning::{cascade, initial};
+use kaskade_app::report::progress::say;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::{self, units};
+use kaskade_policy::fit;
+use kaskade_policy::plan::Plan;
+use kaskade_policy::profile::Profile;
+use mode::Mode;
 use serde::Serialize;
 
-use crate::appplan;
-use crate::data::Samples;
-use crate::family::Family;
-use crate::measure::{self, cost::Effort};
-use crate::planning;
-use crate::report::progress::say;
-use crate::report::table::{Align, table};
-use crate::report::{self, graph, units};
-use mode::Mode;
+use crate::output;
 
 /// Shows on real input what Kaskade does: profiles, calibrates and plans a family of digit classifiers, then serves a held-out
 /// test set through real actors on the bus: by the largest model alone, and by two cascades.
@@ -101,12 +102,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         (app, family)
     };
     let profile = profile(&app, &family, args)?;
-    let cascades = planning::cascades(&app, &profile, args.seed)?;
+    let cascades = cascade::cascades(&app, &profile, args.seed)?;
     let files = write(&args.out, &profile, &cascades)?;
     let largest = family.members.last().context("the family has no members")?;
     let signature = largest.load(largest.device)?.model.signature();
     let test = samples(args, app.data.test.as_ref(), "test", &signature)?;
-    let alone = appplan::single(&app, &largest.name);
+    let alone = initial::single(&app, &largest.name);
     let serve =
         |name: &str, plan: Plan| mode::serve(name, &app, &family, plan, &test, args.passes, args.quiet);
     let report = Report {
@@ -120,9 +121,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         files,
     };
     if args.json {
-        return report::print_json(&report);
+        return output::print_json(&report);
     }
-    report::print(&as_text(&report, &test))?;
+    output::print(&as_text(&report, &test))?;
     if !args.quiet {
         say(&format!(
             "done in {}",
@@ -153,7 +154,7 @@ fn samples(args: &Args, set: Option<&DataSet>, name: &str, signature: &Signature
     let set = set.with_context(|| {
         format!("the app has no [data.{name}]; the demo needs a validation and a test set")
     })?;
-    Samples::read(set, signature)
+    Ok(Samples::read(set, signature)?)
 }
 
 /// Every variant by itself: right answers on the test set, energy from the profile.
@@ -185,7 +186,7 @@ fn variants(app: &App, family: &Family, profile: &Profile, test: &Samples) -> an
 fn write(
     folder: &Path,
     profile: &Profile,
-    cascades: &planning::Cascades,
+    cascades: &cascade::Cascades,
 ) -> anyhow::Result<BTreeMap<&'static str, PathBuf>> {
     let texts = [
         ("graph", "accuracy-energy.svg", graph::svg(&cascades.graph)?),

@@ -1,24 +1,22 @@
 //! One way of serving the test set: its actors started, the set asked over the bus, the figures taken.
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use kaskade::App;
 use kaskade::actors::bus::BusConfig;
-use kaskade::policy::plan::Plan;
+use kaskade_app::config::App;
+use kaskade_app::data::Samples;
+use kaskade_app::family::Family;
+use kaskade_app::load::drive::{self, Until};
+use kaskade_app::load::questions::{Questions, Set};
+use kaskade_app::load::record::{Figures, Record};
+use kaskade_app::measure::meter::Meter;
+use kaskade_app::report::progress::Progress;
+use kaskade_app::report::units;
+use kaskade_app::serving::{Client, Service};
+use kaskade_policy::plan::Plan;
 use serde::Serialize;
-
-use crate::data::Samples;
-use crate::family::Family;
-use crate::load::drive::{self, Until};
-use crate::load::record::{Figures, Record};
-use crate::measure::meter::Meter;
-use crate::questions::{Questions, Set};
-use crate::report::progress::Progress;
-use crate::report::units;
-use crate::serving::{self, Asker, Role};
 
 /// Clients that ask at once: as many as fill a batch of the app.
 const CLIENTS: usize = 32;
@@ -81,13 +79,18 @@ pub(crate) fn serve(
         .as_str();
     let bus = BusConfig::new(app.name.as_str());
     let meter = Meter::of(app.device, &(&app.power).into())?;
-    let node = serving::start(app, family.clone(), Role::All, worker, Some(plan), bus.clone())?;
+    let service = Service::builder(app)
+        .family(family.clone())
+        .worker(worker)
+        .plan(plan)
+        .bus(bus.clone())
+        .start()?;
     // One thread asks: what it spends is on the account of every mode alike.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let asked = runtime.block_on(ask(name, app, bus, test, passes, meter, quiet));
-    node.stop();
+    service.stop();
     let mut mode = asked.with_context(|| format!("serving {name}"))?;
     for member in &family.members {
         mode.distribution.entry(member.name.clone()).or_insert(0.0);
@@ -104,7 +107,7 @@ async fn ask(
     mut meter: Meter,
     quiet: bool,
 ) -> anyhow::Result<Mode> {
-    let client = Asker::connect(app.name.as_str(), bus, BUDGET).await?;
+    let client = Client::open(app.name.as_str(), bus, BUDGET).await?;
     let run = |requests: u64| {
         let asked = Questions::new(client.clone(), Set::Samples(test.clone()));
         let asked = Arc::new(asked);

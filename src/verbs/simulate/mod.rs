@@ -1,25 +1,25 @@
 //! `kaskade simulate`: what a plan would do with a load, without serving it.
 
 mod text;
-
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
-use kaskade::config::scalar::Span;
-use kaskade::policy::plan::{Plan, Slo};
-use kaskade::policy::profile::Profile;
-use kaskade::policy::shifting::ShiftConfig;
-use kaskade::simulator::{Bucket, Power, Report, SimConfig, Simulator, Timeline};
-use kaskade::simulator::trace::Trace;
+use kaskade_app::charts::panels::{Panel, Panels, Series, Shape, svg};
+use kaskade_app::config::scalar::Span;
+use kaskade_app::load::arrivals;
+use kaskade_app::planning::read_profile;
+use kaskade_app::report;
+use kaskade_policy::plan::{Plan, Slo};
+use kaskade_policy::profile::Profile;
+use kaskade_policy::shifting::ShiftConfig;
+use kaskade_simulator::trace::Trace;
+use kaskade_simulator::{Bucket, Power, Report, SimConfig, Simulator, Timeline};
 use serde::Serialize;
 
-use crate::load::arrivals::Spacing;
-use crate::load::tracefile::{self, TraceArgs, positive};
-use crate::pipelines::PipelineArgs;
-use crate::report;
-use crate::report::panels::{Panel, Panels, Series, Shape, svg};
+use crate::args::{PipelineArgs, Spacing, TraceArgs, positive};
+use crate::output;
 
 /// Simulates an app under load: queues, batches, devices, cascades and gear shifts, by the policies that serve it and the
 /// latencies and confidences that were measured. Millions of requests take seconds. The same seed gives the same report.
@@ -100,8 +100,6 @@ struct Measured {
     profile: Profile,
     /// End-to-end accuracies of a pipeline's ways, as profiled.
     path_accuracies: BTreeMap<Vec<(String, String)>, f64>,
-    /// What to know about it.
-    notes: Vec<String>,
 }
 
 /// Simulates and reports.
@@ -123,7 +121,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         report::write_file(path, &svg(&drawn)?)?;
     }
     if args.json {
-        return report::print_json(&Printed {
+        return output::print_json(&Printed {
             app: &plan.app,
             made_by: &plan.made_by,
             accuracy: if is_pipeline {
@@ -137,17 +135,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             took_s,
         });
     }
-    let notes: Vec<String> = measured
-        .notes
-        .iter()
-        .map(|note| format!("\nnote: {note}"))
-        .collect();
     let text = if is_pipeline {
         text::of_pipeline(&plan, &report, took_s)
     } else {
         text::of_cascade(&plan, &report, took_s)
     };
-    report::print(&(text + &notes.concat()))
+    output::print(&text)
 }
 
 fn read_plan(path: &std::path::Path) -> anyhow::Result<Plan> {
@@ -165,16 +158,14 @@ fn serves_tasks(plan: &Plan) -> bool {
 fn measured(args: &Args, is_pipeline: bool) -> anyhow::Result<Measured> {
     match &args.profile {
         Some(path) => Ok(Measured {
-            profile: super::plan::read(path)?,
+            profile: read_profile(path)?,
             path_accuracies: BTreeMap::new(),
-            notes: Vec::new(),
         }),
         None if is_pipeline => {
-            let named = args.pipeline.read(None)?;
+            let pipeline = args.pipeline.read(None)?;
             Ok(Measured {
-                profile: named.pipeline.profile(),
-                path_accuracies: named.pipeline.path_accuracies(),
-                notes: named.notes,
+                profile: pipeline.profile(),
+                path_accuracies: pipeline.path_accuracies(),
             })
         }
         None => bail!("a cascade's plan is simulated with a profile; give `--profile`"),
@@ -225,7 +216,7 @@ fn simulate(
     };
     let simulator = Simulator::new(plan, &measured.profile, &config)?;
     let mut course = Timeline::new(micros(args.bucket));
-    let arrivals = trace.arrivals(tracefile::spacing(args.spacing), args.seed);
+    let arrivals = trace.arrivals(arrivals::Spacing::from(args.spacing).into(), args.seed);
     let report = simulator.run(arrivals, &mut course);
     Ok((report, course.finish()))
 }

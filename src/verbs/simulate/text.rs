@@ -1,10 +1,8 @@
 //! A simulation for people.
-
-use kaskade::policy::plan::Plan;
-use kaskade::simulator::{BranchReport, Report, VariantReport};
-
-use crate::report::table::{Align, table};
-use crate::report::units;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::units;
+use kaskade_policy::plan::Plan;
+use kaskade_simulator::{BranchReport, Report, VariantReport};
 
 /// Ways through a pipeline that are printed, the most taken first.
 const PATHS: usize = 12;

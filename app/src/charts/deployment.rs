@@ -1,0 +1,399 @@
+//! A drawing of a placement: the dataflow above, and below it the devices by host, with what is on them.
+
+mod flow;
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::ChartError;
+use super::drawing::{Area, Drawn, colour, palette, text, title, with_dark_mode};
+
+/// Everything on one drawing.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Deployment {
+    /// What it shows, above it.
+    pub title: String,
+    /// What there is to say of it as a whole.
+    pub says: String,
+    /// The models, in the cascade's order; each has a colour.
+    pub models: Vec<Model>,
+    /// Who sends to whom.
+    pub edges: Vec<Edge>,
+    /// The devices by host.
+    pub hosts: Vec<Host>,
+}
+
+/// A model of the dataflow.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model {
+    /// Its name.
+    pub name: String,
+    /// What there is to say of it, line by line.
+    pub says: Vec<String>,
+}
+
+/// A way of the dataflow.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Edge {
+    /// The model it leaves, by number.
+    pub from: usize,
+    /// The model it leads to, a later one.
+    pub to: usize,
+    /// The share of requests that goes that way, in words.
+    pub says: String,
+}
+
+impl Edge {
+    fn is_skip(&self) -> bool {
+        self.to != self.from + 1
+    }
+}
+
+/// The devices of one host.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// Its devices.
+    pub devices: Vec<Device>,
+}
+
+/// A device.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Device {
+    /// Its name on the host.
+    pub name: String,
+    /// How busy it is, in [0, 1].
+    pub utilisation: f64,
+    /// What is on it.
+    pub instances: Vec<Instance>,
+}
+
+/// An instance on a device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Instance {
+    /// Its name.
+    pub name: String,
+    /// Its model, by number.
+    pub model: usize,
+    /// How much of the device's memory it takes, in [0, 1].
+    pub memory: f64,
+}
+
+/// Devices that are drawn one by one; the others are counted.
+const DRAWN: usize = 48;
+
+/// Width of everything, and of the margins.
+const WIDTH: i32 = 960;
+const MARGIN: i32 = 20;
+
+/// The dataflow: where its boxes begin where no way skips one, how high they are, and what each skip adds above them.
+const FLOW: i32 = 70;
+const BOX: i32 = 72;
+const SKIP: i32 = 15;
+
+/// A device: its size, what parts it from the next, and how high its memory is.
+const DEVICE: (i32, i32) = (132, 110);
+const GAP: i32 = 8;
+const MEMORY: i32 = 74;
+
+/// Devices beside each other in a host.
+const ABREAST: usize = 6;
+
+/// Room for the name of a host.
+const HOST_HEAD: i32 = 18;
+
+/// A strip that can be seen, and one that can hold words.
+const THIN: f64 = 4.0;
+const WORDY: i32 = 11;
+
+/// Draws it.
+///
+/// # Errors
+/// When there is no model or no device.
+pub fn svg(deployment: &Deployment) -> Result<String, ChartError> {
+    let devices: usize = deployment.hosts.iter().map(|host| host.devices.len()).sum();
+    if devices == 0 || deployment.models.is_empty() {
+        return Err(ChartError::Empty {
+            what: "placement",
+            title: deployment.title.clone(),
+            missing: "models or devices",
+        });
+    }
+    let (hosts, left_out) = first_devices(&deployment.hosts);
+    let skips = deployment.edges.iter().filter(|edge| edge.is_skip()).count();
+    let top =
+        FLOW + i32::try_from(skips).map_err(|error| ChartError::backend("placement")(error.into()))? * SKIP;
+    let places = host_places(&hosts, top + BOX + 24);
+    let foot = places.iter().map(|at| at.1 + at.3).max().unwrap_or(top) + 34;
+    let mut drawn = String::new();
+    draw(deployment, &hosts, &places, [top, foot], left_out, &mut drawn)
+        .map_err(ChartError::backend("placement"))?;
+    Ok(with_dark_mode(&drawn))
+}
+
+/// The hosts of the first few devices, and how many devices are left out.
+fn first_devices(hosts: &[Host]) -> (Vec<Host>, usize) {
+    let mut room = DRAWN;
+    let mut kept = Vec::new();
+    let mut left_out = 0;
+    for host in hosts {
+        let mut host = host.clone();
+        left_out += host.devices.len().saturating_sub(room);
+        host.devices.truncate(room);
+        room -= host.devices.len();
+        if !host.devices.is_empty() {
+            kept.push(host);
+        }
+    }
+    (kept, left_out)
+}
+
+/// Left, top, width and height of every host: side by side while there is room, then below.
+fn host_places(hosts: &[Host], from: i32) -> Vec<(i32, i32, i32, i32)> {
+    let (mut left, mut top, mut highest) = (MARGIN, from, 0);
+    let mut found = Vec::with_capacity(hosts.len());
+    for host in hosts {
+        let columns = host.devices.len().clamp(1, ABREAST);
+        let rows = host.devices.len().div_ceil(ABREAST).max(1);
+        let width = places(columns) * (DEVICE.0 + GAP) + GAP;
+        let height = HOST_HEAD + places(rows) * (DEVICE.1 + GAP) + GAP;
+        if left > MARGIN && left + width > WIDTH - MARGIN + GAP {
+            (left, top, highest) = (MARGIN, top + highest + GAP, 0);
+        }
+        found.push((left, top, width, height));
+        left += width + GAP;
+        highest = highest.max(height);
+    }
+    found
+}
+
+/// A count of things that stand beside each other; nobody draws a thousand.
+fn places(count: usize) -> i32 {
+    i32::try_from(count.min(1_000)).unwrap_or(1_000)
+}
+
+fn draw(
+    deployment: &Deployment,
+    hosts: &[Host],
+    places: &[(i32, i32, i32, i32)],
+    [top, foot]: [i32; 2],
+    left_out: usize,
+    into: &mut String,
+) -> Drawn {
+    let size = (WIDTH.cast_unsigned(), foot.cast_unsigned());
+    let root = SVGBackend::with_string(into, size).into_drawing_area();
+    root.fill(&palette::GROUND)?;
+    title(&root, &deployment.title)?;
+    words(
+        &root,
+        &deployment.says,
+        (MARGIN, 40),
+        13,
+        palette::FAINT,
+        HPos::Left,
+    )?;
+    flow::draw(&root, deployment, top)?;
+    for (host, place) in hosts.iter().zip(places) {
+        draw_host(&root, host, *place)?;
+    }
+    let note = if left_out > 0 {
+        format!("strips: memory, by model; bars: utilisation; {left_out} more devices are not drawn")
+    } else {
+        "strips: memory, by model; bars: utilisation".to_owned()
+    };
+    words(&root, &note, (MARGIN, foot - 24), 12, palette::FAINT, HPos::Left)?;
+    root.present()?;
+    Ok(())
+}
+
+fn draw_host(root: &Area<'_>, host: &Host, (left, top, width, height): (i32, i32, i32, i32)) -> Drawn {
+    let corners = [(left, top), (left + width, top + height)];
+    root.draw(&Rectangle::new(corners, palette::GRID.stroke_width(2)))?;
+    words(
+        root,
+        &host.name,
+        (left + GAP, top + 4),
+        12,
+        palette::INK,
+        HPos::Left,
+    )?;
+    for (number, device) in host.devices.iter().enumerate() {
+        let (column, row) = (places(number % ABREAST), places(number / ABREAST));
+        let at = (
+            left + GAP + column * (DEVICE.0 + GAP),
+            top + HOST_HEAD + GAP / 2 + row * (DEVICE.1 + GAP),
+        );
+        draw_device(root, device, at)?;
+    }
+    Ok(())
+}
+
+fn draw_device(root: &Area<'_>, device: &Device, (left, top): (i32, i32)) -> Drawn {
+    let (right, ceiling) = (left + DEVICE.0, top + 18);
+    words(
+        root,
+        &device.name,
+        (left, top + 2),
+        11,
+        palette::FAINT,
+        HPos::Left,
+    )?;
+    let floor = ceiling + MEMORY;
+    let corners = [(left, ceiling), (right, floor)];
+    root.draw(&Rectangle::new(corners, palette::GRID.filled()))?;
+    let mut from = f64::from(floor);
+    let mut thin = Vec::new();
+    for (instance, height) in device.instances.iter().zip(heights(&device.instances)) {
+        let (low, high) = (from as i32, (from - height) as i32);
+        let strip = [(left, high), (right, (low - 1).max(high + 1))];
+        root.draw(&Rectangle::new(strip, colour(instance.model).filled()))?;
+        if low - high >= WORDY {
+            let size = fitting(&instance.name, DEVICE.0 - 6, 10);
+            let at = (left + 4, i32::midpoint(low, high) - 5);
+            words(root, &instance.name, at, size, palette::GROUND, HPos::Left)?;
+        } else {
+            thin.push(instance.name.as_str());
+        }
+        from -= height;
+    }
+    if from as i32 - ceiling >= 2 * WORDY && !thin.is_empty() {
+        let names = few(&thin);
+        let at = (left + 4, ceiling + 4);
+        words(
+            root,
+            &names,
+            at,
+            fitting(&names, DEVICE.0 - 6, 10),
+            palette::FAINT,
+            HPos::Left,
+        )?;
+    }
+    let busy = device.utilisation.clamp(0.0, 1.0);
+    let bar = [(left, floor + 6), (left + 96, floor + 14)];
+    root.draw(&Rectangle::new(bar, palette::GRID.filled()))?;
+    let filled = [(left, floor + 6), (left + (busy * 96.0) as i32, floor + 14)];
+    root.draw(&Rectangle::new(filled, palette::INK.filled()))?;
+    let says = format!("{:.0} %", device.utilisation * 100.0);
+    words(root, &says, (right, floor + 3), 12, palette::INK, HPos::Right)
+}
+
+/// The names of strips that are too thin for them.
+fn few(names: &[&str]) -> String {
+    match names {
+        [first, second, rest @ ..] if !rest.is_empty() => format!("{first}, {second}, +{}", rest.len()),
+        _ => names.join(", "),
+    }
+}
+
+/// How high the strips are: by memory, but for those too thin to be seen.
+fn heights(instances: &[Instance]) -> Vec<f64> {
+    let wanted: Vec<f64> = instances
+        .iter()
+        .map(|instance| (instance.memory * f64::from(MEMORY)).max(THIN))
+        .collect();
+    let sum: f64 = wanted.iter().sum();
+    let scale = (f64::from(MEMORY) / sum.max(f64::MIN_POSITIVE)).min(1.0);
+    wanted.into_iter().map(|height| height * scale).collect()
+}
+
+/// The largest type, up to this size, in which the words are no wider than this.
+fn fitting(words: &str, width: i32, size: i32) -> i32 {
+    let letters = i32::try_from(words.chars().count()).unwrap_or(i32::MAX).max(1);
+    (width * 5 / 3 / letters).clamp(7, size)
+}
+
+fn words(root: &Area<'_>, says: &str, at: (i32, i32), size: i32, ink: RGBColor, anchor: HPos) -> Drawn {
+    root.draw(&text(says, at, size, ink, anchor, VPos::Top))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::charts::drawing::colours_are_known;
+
+    fn deployment(devices: usize) -> Deployment {
+        let device = |number: usize| Device {
+            name: format!("cuda:{number}"),
+            utilisation: 0.25,
+            instances: vec![
+                Instance {
+                    name: format!("large-{number}"),
+                    model: 1,
+                    memory: 0.6,
+                },
+                Instance {
+                    name: format!("tiny-{number}"),
+                    model: 0,
+                    memory: 0.001,
+                },
+            ],
+        };
+        Deployment {
+            title: "a cascade".to_owned(),
+            says: "10 requests/s".to_owned(),
+            models: ["tiny", "small", "large"]
+                .map(|name| Model {
+                    name: name.to_owned(),
+                    says: vec!["1 x 1".to_owned()],
+                })
+                .to_vec(),
+            edges: [(0, 1, "30 %"), (0, 2, "12 %")]
+                .map(|(from, to, says)| Edge {
+                    from,
+                    to,
+                    says: says.to_owned(),
+                })
+                .to_vec(),
+            hosts: vec![Host {
+                name: "w0".to_owned(),
+                devices: (0..devices).map(device).collect(),
+            }],
+        }
+    }
+
+    #[test]
+    fn everything_with_a_name_is_on_it() {
+        let svg = svg(&deployment(2)).unwrap();
+        for name in [
+            "a cascade",
+            "10 requests/s",
+            "tiny",
+            "large",
+            "30 %",
+            "12 %",
+            "w0",
+            "cuda:1",
+            "large-1",
+            "25 %",
+        ] {
+            assert!(svg.contains(name), "{name}");
+        }
+        assert!(!svg.contains("not drawn") && colours_are_known(&svg));
+    }
+
+    #[test]
+    fn of_many_devices_the_rest_is_counted() {
+        let svg = svg(&deployment(DRAWN + 7)).unwrap();
+        assert!(svg.contains("7 more devices are not drawn"));
+    }
+
+    #[test]
+    fn strips_fill_their_device_at_the_most() {
+        let crowded: Vec<Instance> = (0..40)
+            .map(|number| Instance {
+                name: String::new(),
+                model: number,
+                memory: 0.025,
+            })
+            .collect();
+        let sum: f64 = heights(&crowded).iter().sum();
+        assert!((sum - f64::from(MEMORY)).abs() < 1e-9, "{sum}");
+    }
+
+    #[test]
+    fn nothing_to_draw_is_an_error() {
+        assert!(svg(&Deployment::default()).is_err());
+    }
+}

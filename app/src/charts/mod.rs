@@ -1,0 +1,46 @@
+//! Pictures as SVG, in colours that suit light and dark pages.
+
+pub mod bars;
+pub mod deployment;
+mod drawing;
+pub mod graph;
+pub mod grid;
+pub mod panels;
+
+use thiserror::Error;
+
+/// A picture cannot be drawn.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ChartError {
+    /// It has nothing to show.
+    #[error("the {what} `{title}` has no {missing} to draw")]
+    Empty {
+        /// What kind of picture it is.
+        what: &'static str,
+        /// Its title.
+        title: String,
+        /// What it would show.
+        missing: &'static str,
+    },
+    /// A graph has no point that can be drawn.
+    #[error("the accuracy-energy graph has no point whose cost is known and above zero")]
+    NoCost,
+    /// The back end refuses.
+    #[error("the {what} cannot be drawn: {reason}")]
+    Backend {
+        /// What kind of picture it is.
+        what: &'static str,
+        /// What the back end says.
+        reason: String,
+    },
+}
+
+impl ChartError {
+    fn backend(what: &'static str) -> impl FnOnce(Box<dyn std::error::Error>) -> Self {
+        move |error| Self::Backend {
+            what,
+            reason: error.to_string(),
+        }
+    }
+}

@@ -1,0 +1,333 @@
+use kaskade_models::power::{PowerConfig, SourceKind};
+
+use super::*;
+
+/// The least that makes an app.
+const LEAST: &str = "name = \"digits\"\n[[variants]]\nname = \"tiny\"\ndir = \"tiny\"\n";
+
+fn refused(text: &str) -> (usize, String) {
+    App::parse(text).unwrap_err()
+}
+
+#[test]
+fn the_least_app_has_working_defaults() {
+    let app = App::parse(LEAST).unwrap();
+    assert_eq!(app.plan, PlanSource::Largest);
+    assert_eq!(app.estimator(), Estimator::MaxSquared);
+    assert_eq!(app.device_of(&app.variants[0]), DeviceChoice::Cpu);
+    assert_eq!(app.ingress.default_budget.to_string(), "2s");
+    assert_eq!(Batching::from(app.batching), Batching::default());
+    assert_eq!(app.workers.len(), 1);
+    assert_eq!(PowerConfig::from(&app.power), PowerConfig::default());
+}
+
+#[test]
+fn every_field_is_read() {
+    let app = App::parse(
+        r#"
+        name = "faq"
+        task = "question_answering"
+        slo = "100ms"
+        device = "cuda"
+        plan = { single = "small" }
+        confidence = { kind = "margin" }
+
+        [[variants]]
+        name = "small"
+        dir = "small"
+        device = "cuda:1"
+
+        [data.validation.idx]
+        images = "i"
+        labels = "l"
+        skip = 10
+        take = 5
+        shape = [1, 8, 8]
+        normalise = { divide_by = 16, mean = 0.5, std = 0.25 }
+
+        [batching]
+        max_batch = 8
+        max_wait = "500us"
+
+        [planner]
+        profile = "profile.json"
+        policy = "ms-plus"
+        memory = "4GB"
+        hop = "50us"
+        ranges = 8
+        limit = "5s"
+        on_drift = true
+        every = "1m"
+
+        [ingress]
+        max_in_flight = 8
+        queue_capacity = 4
+        default_budget = "1s"
+        max_budget = "10s"
+        drain = "3s"
+
+        [[workers]]
+        name = "a"
+        replicas = 2
+
+        [power]
+        sources = ["rapl", "modelled"]
+        processor = { idle_watts = 3, active_watts = 12.5 }
+
+        [nats]
+        url = "nats://127.0.0.1:4222"
+        credentials = "app.creds"
+        nkey = "app/nkey"
+        ca = "authority.pem"
+        max_payload = "4 MiB"
+
+        [http]
+        address = "0.0.0.0:8080"
+        "#,
+    )
+    .unwrap();
+    assert_eq!(app.task.estimator(), Estimator::Span);
+    assert_eq!(app.nats.max_payload.bytes(), 4 << 20);
+    assert_eq!(app.nats.nkey.as_deref(), Some(Path::new("app/nkey")));
+    assert_eq!(app.http.unwrap().address.socket().port(), 8080);
+    let problems = app.problems().join("; ");
+    assert!(
+        problems.contains("nats.nkey: `app/nkey` is not there"),
+        "{problems}"
+    );
+    assert!(problems.contains("both `credentials` and `nkey`"), "{problems}");
+    assert_eq!(app.estimator(), Estimator::Margin);
+    assert_eq!(app.device_of(&app.variants[0]), DeviceChoice::Cuda(1));
+    assert_eq!(Batching::from(app.batching).max_wait_us, 500);
+    let planner = app.planner.as_ref().unwrap();
+    assert_eq!((planner.policy, planner.on_drift), (GearPolicy::MsPlus, true));
+    assert_eq!((planner.memory.bytes(), planner.ranges.get()), (4_000_000_000, 8));
+    let power = PowerConfig::from(&app.power);
+    assert_eq!(power.sources, [SourceKind::Rapl, SourceKind::Modelled]);
+    assert!((power.processor.active_watts - 12.5).abs() < f64::EPSILON);
+    let Some(data::DataSet::Idx(idx)) = &app.data.validation else {
+        panic!("{:?}", app.data)
+    };
+    assert!((idx.normalise.apply(16) - 2.0).abs() < 1e-6);
+    // What is written is read again.
+    let again = App::parse(&toml::to_string(&app).unwrap()).unwrap();
+    assert_eq!(again, app);
+}
+
+#[test]
+fn each_malformed_value_is_refused_with_its_line() {
+    let after = |extra: &str| format!("{LEAST}{extra}");
+    for (text, line, reason) in [
+        (String::new(), 1, "missing field `name`"),
+        ("name = \"a.b\"\nvariants = []\n".to_owned(), 1, "NATS subject"),
+        (format!("colour = \"red\"\n{LEAST}"), 1, "unknown field `colour`"),
+        (format!("\nslo = \"soon\"\n{LEAST}"), 2, "not a length of time"),
+        (
+            format!("\n\nslo = \"0s\"\n{LEAST}"),
+            3,
+            "shorter than a microsecond",
+        ),
+        (
+            format!("task = \"poetry\"\n{LEAST}"),
+            1,
+            "unknown variant `poetry`",
+        ),
+        (
+            format!("plan = {{ best = \"x\" }}\n{LEAST}"),
+            1,
+            "unknown variant `best`",
+        ),
+        (
+            after("[http]\naddress = \"here\"\n"),
+            6,
+            "no address to listen on",
+        ),
+        (
+            after("[http]\naddress = \"localhost:80\"\n"),
+            6,
+            "no address to listen on",
+        ),
+        (after("weight = 3\n"), 5, "unknown field `weight`"),
+        (after("[batching]\nmax_batch = 0\n"), 6, "nonzero"),
+        (after("[ingress]\nmax_in_flight = -1\n"), 6, "integer"),
+        (format!("device = \"tpu\"\n{LEAST}"), 1, "`tpu` is not a device"),
+        (
+            after("[power]\ngpu = { idle_watts = 1, active_watts = 0 }\n"),
+            6,
+            "not a power",
+        ),
+        (
+            after("[power.processor]\nidle_watts = nan\nactive_watts = 1\n"),
+            6,
+            "not a power",
+        ),
+        (
+            after("[power]\nsources = [\"sun\"]\n"),
+            6,
+            "unknown variant `sun`",
+        ),
+        (
+            after("[data.test.idx]\nimages = \"i\"\nlabels = \"l\"\nshape = [0]\n"),
+            8,
+            "nonzero",
+        ),
+        (after("[nats]\nmax_payload = \"0 B\"\n"), 6, "no room"),
+        (after("[nats\n"), 5, "table"),
+    ] {
+        let (actual, message) = refused(&text);
+        assert!(message.contains(reason), "{message}\n{text}");
+        assert_eq!(actual, line, "{message}\n{text}");
+    }
+}
+
+#[test]
+fn every_inconsistency_is_named_with_its_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("app.toml");
+    let text = r#"
+        name = "digits"
+        plan = { single = "huge" }
+        batching = { min_queue = 9, max_batch = 4 }
+        [[variants]]
+        name = "tiny"
+        dir = "tiny"
+        [[variants]]
+        name = "tiny"
+        dir = "present"
+        [data.test.idx]
+        images = "i"
+        labels = "present/config.json"
+        [[workers]]
+        name = "a"
+        [[workers]]
+        name = "a"
+    "#;
+    std::fs::write(&file, text).unwrap();
+    std::fs::create_dir(folder.path().join("present")).unwrap();
+    std::fs::write(folder.path().join("present/config.json"), "{}").unwrap();
+    let Err(ConfigError::Inconsistent { problems, .. }) = App::load(&file) else {
+        panic!("accepted")
+    };
+    let paths: Vec<&str> = problems
+        .iter()
+        .map(|problem| problem.split(':').next().unwrap())
+        .collect();
+    assert_eq!(
+        paths,
+        [
+            "variants[1].name",
+            "workers[1].name",
+            "variants[0].dir",
+            "data.test.idx.images",
+            "plan.single",
+            "batching.min_queue",
+        ]
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let error = App::load(Path::new("no/such/app.toml")).unwrap_err().to_string();
+    assert!(error.starts_with("no/such/app.toml: cannot be read"), "{error}");
+}
+
+#[test]
+fn the_committed_schema_is_the_one_of_the_types() {
+    let schema = serde_json::to_value(App::schema()).unwrap();
+    let committed: serde_json::Value =
+        serde_json::from_str(include_str!("../../../docs/app.schema.json")).unwrap();
+    assert_eq!(
+        committed, schema,
+        "the format has changed: run `kaskade schema app > docs/app.schema.json`"
+    );
+}
+
+/// What is wrong with an app that is this pipeline.
+fn pipeline_problems(tasks: &str, more: &str) -> Vec<String> {
+    let text = format!(
+        "name = \"traffic\"\n{more}\n[pipeline]\n{tasks}\n[[variants]]\nname = \"a\"\ndir = \"a\"\n[[variants]]\nname = \"b\"\ndir = \"b\"\n"
+    );
+    let app = App::parse(&text).unwrap();
+    let problems = app.problems().into_iter();
+    problems
+        .filter(|problem| !problem.starts_with("variants"))
+        .collect()
+}
+
+#[test]
+fn what_is_no_tree_is_refused_by_name() {
+    let task = |name: &str, variant: &str, children: &str| {
+        format!(
+            "[[pipeline.tasks]]\nname = \"{name}\"\nvariants = [\"{variant}\"]\nchildren = [{children}]\n"
+        )
+    };
+    let (find, read) = (task("find", "a", "'read'"), task("read", "b", ""));
+    assert_eq!(
+        pipeline_problems(&(find.clone() + &read), ""),
+        Vec::<String>::new()
+    );
+    for (tasks, said) in [
+        (find.clone() + &task("read", "b", "'find'"), "find"),
+        (find.clone() + &read + &task("see", "c", "'read'"), "read"),
+        (task("find", "a", "'reed'") + &read, "reed"),
+        (
+            find.clone() + &task("read", "huge", ""),
+            "`huge` is none of the variants",
+        ),
+        (find.clone() + &task("read", "a", ""), "a"),
+    ] {
+        let problems = pipeline_problems(&tasks, "");
+        let named = problems.iter().find(|problem| problem.contains(said));
+        assert!(
+            named.is_some_and(|problem| problem.starts_with("pipeline.tasks")),
+            "{said}: {problems:?}"
+        );
+    }
+    let problems = pipeline_problems(&(find + &read), "[pipeline.planner]\n");
+    assert!(
+        problems[0].starts_with("pipeline.profile: is absent"),
+        "{problems:?}"
+    );
+}
+
+#[test]
+fn an_allocators_figures_are_within_their_ranges() {
+    let tasks = "[[pipeline.tasks]]\nname = \"find\"\nvariants = [\"a\"]\n";
+    let said = |rule: &str| {
+        let problems = pipeline_problems(tasks, &format!("[pipeline.planner]\n{rule}\n"));
+        let found = problems
+            .into_iter()
+            .filter(|problem| problem.starts_with("pipeline.planner."));
+        found.collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(said("run_times = { change = inf, memory = 0.0 }"), "");
+    for (rule, path) in [
+        (
+            "run_times = { memory = 1.0 }",
+            "pipeline.planner.run_times.memory: is 1",
+        ),
+        (
+            "run_times = { change = -0.1 }",
+            "pipeline.planner.run_times.change: is -0.1",
+        ),
+        (
+            "factors = { memory = nan }",
+            "pipeline.planner.factors.memory: is NaN",
+        ),
+        ("demand = { com = -1.0 }", "pipeline.planner.demand.com: is -1"),
+        (
+            "demand = { floor_qps = 0.0 }",
+            "pipeline.planner.demand.floor_qps: is 0",
+        ),
+    ] {
+        assert!(said(rule).starts_with(path), "{rule}: {}", said(rule));
+    }
+}
+
+#[test]
+fn a_share_of_a_core_is_a_share() {
+    let text = "name = \"a\"\ncore_share = 1.5\n[[variants]]\nname = \"a\"\ndir = \"a\"\n";
+    let (line, reason) = App::parse(text).unwrap_err();
+    assert_eq!(line, 2);
+    assert!(reason.contains("1.5 is no share of a core"), "{reason}");
+}

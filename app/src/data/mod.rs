@@ -1,0 +1,311 @@
+//! Labelled samples, ready for a model.
+
+mod error;
+pub mod reply;
+pub mod scenes;
+mod texts;
+
+use std::num::NonZeroUsize;
+
+use kaskade_models::idx::LabelledImages;
+use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Signature, Tensor};
+use serde::Serialize;
+
+pub use self::error::DataError;
+use self::texts::Completion;
+use crate::config::data::{DataSet, IdxImages, TsvTexts};
+
+/// Labelled samples of one set, in its order.
+#[derive(Debug, Clone)]
+pub struct Samples {
+    /// What each request brings.
+    pub inputs: Vec<Inputs>,
+    /// The right answer to each.
+    pub labels: Vec<Label>,
+}
+
+/// An answer, right or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Label {
+    /// A class.
+    Class(usize),
+    /// A text, without space around it.
+    Text(String),
+}
+
+impl Label {
+    /// A text as an answer.
+    pub fn text(text: &str) -> Self {
+        Self::Text(text.trim().to_owned())
+    }
+}
+
+impl std::fmt::Display for Label {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Class(class) => write!(f, "{class}"),
+            Self::Text(text) => write!(f, "{text:?}"),
+        }
+    }
+}
+
+impl Samples {
+    /// Reads a set in the form that `signature` takes.
+    ///
+    /// # Errors
+    /// When nothing says where the files are, a file is not what it should be, or its samples are not what the model
+    /// takes.
+    pub fn read(set: &DataSet, signature: &Signature) -> Result<Self, DataError> {
+        if let Some(name) = set.unset_variable() {
+            return Err(DataError::UnsetVariable {
+                name: name.to_owned(),
+            });
+        }
+        match set {
+            DataSet::Idx(idx) => {
+                let images = LabelledImages::read(&idx.images, &idx.labels)?;
+                Self::from_images(&images, idx, signature).map_err(DataError::of(&idx.images))
+            }
+            DataSet::Tsv(tsv) => {
+                let text = std::fs::read_to_string(&tsv.file).map_err(DataError::of(&tsv.file))?;
+                Self::from_lines(&text, tsv, signature).map_err(DataError::of(&tsv.file))
+            }
+            DataSet::Completions(set) => {
+                let lines = std::fs::read_to_string(&set.file).map_err(DataError::of(&set.file))?;
+                let read = texts::from_json_lines(&lines, set).map_err(DataError::of(&set.file))?;
+                Self::from_completions(read, set.skip, set.take, signature).map_err(DataError::of(&set.file))
+            }
+            DataSet::Words(set) => {
+                let text = std::fs::read_to_string(&set.file).map_err(DataError::of(&set.file))?;
+                let read = texts::words(&text, set).map_err(DataError::of(&set.file))?;
+                Self::from_completions(read, 0, Some(set.take), signature).map_err(DataError::of(&set.file))
+            }
+            DataSet::Scenes(_) => Err(DataError::NeedsPipeline),
+        }
+    }
+
+    /// Images in the form that `signature` takes: `spec` says which, of what shape, and how a byte becomes a number.
+    ///
+    /// # Errors
+    /// When none are left, or they are not what the model takes.
+    pub fn from_images(
+        images: &LabelledImages,
+        spec: &IdxImages,
+        signature: &Signature,
+    ) -> Result<Self, DataError> {
+        let input = image_input(signature)?;
+        let (height, width) = images.size();
+        let shape = match &spec.shape {
+            Some(shape) => shape.iter().copied().map(NonZeroUsize::get).collect(),
+            None => natural_shape(input, height, width),
+        };
+        let take = spec.take.map_or(usize::MAX, NonZeroUsize::get);
+        let mut samples = Self {
+            inputs: Vec::new(),
+            labels: Vec::new(),
+        };
+        for (pixels, label) in images.iter().skip(spec.skip).take(take) {
+            let values: Vec<f32> = pixels.iter().map(|pixel| spec.normalise.apply(*pixel)).collect();
+            let tensor = Tensor::from_f32(&input.name, &shape, &values)?;
+            samples.inputs.push(vec![tensor]);
+            samples.labels.push(Label::Class(usize::from(label)));
+        }
+        samples.complete(spec.skip, spec.take, signature)
+    }
+
+    /// Texts in the form that a model of text takes: `text`, and `text_pair` where a line has two.
+    fn from_lines(lines: &str, spec: &TsvTexts, signature: &Signature) -> Result<Self, DataError> {
+        let take = spec.take.map_or(usize::MAX, NonZeroUsize::get);
+        let mut samples = Self {
+            inputs: Vec::new(),
+            labels: Vec::new(),
+        };
+        for (number, line) in (1..).zip(lines.lines()).skip(spec.skip).take(take) {
+            let (inputs, label) = parse_line(line).map_err(|source| DataError::Line {
+                number,
+                source: Box::new(source),
+            })?;
+            samples.inputs.push(inputs);
+            samples.labels.push(Label::Class(label));
+        }
+        samples.complete(spec.skip, spec.take, signature)
+    }
+
+    /// Texts in the form that a language model takes.
+    fn from_completions(
+        completions: Vec<Completion>,
+        skip: usize,
+        take: Option<NonZeroUsize>,
+        signature: &Signature,
+    ) -> Result<Self, DataError> {
+        let mut samples = Self {
+            inputs: Vec::new(),
+            labels: Vec::new(),
+        };
+        for Completion { text, answer } in completions {
+            samples.inputs.push(vec![Tensor::from_texts("text", &[&text])?]);
+            samples.labels.push(Label::text(&answer));
+        }
+        samples.complete(skip, take, signature)
+    }
+
+    /// The samples, if they are as many as were asked for, at least one, and what a model of this signature takes.
+    fn complete(
+        self,
+        skip: usize,
+        take: Option<NonZeroUsize>,
+        signature: &Signature,
+    ) -> Result<Self, DataError> {
+        if self.labels.is_empty() || take.is_some_and(|take| self.len() != take.get()) {
+            return Err(DataError::Count {
+                found: self.len(),
+                skip,
+            });
+        }
+        self.check(signature)?;
+        Ok(self)
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Nothing, if every sample is what a model of this signature takes.
+    ///
+    /// # Errors
+    /// The first sample that is not, by its number from 0.
+    pub fn check(&self, signature: &Signature) -> Result<(), DataError> {
+        for (number, inputs) in self.inputs.iter().enumerate() {
+            signature
+                .check(inputs)
+                .map_err(|source| DataError::Sample { number, source })?;
+        }
+        Ok(())
+    }
+}
+
+/// One line of a tab-separated file.
+fn parse_line(line: &str) -> Result<(Inputs, usize), DataError> {
+    let columns: Vec<&str> = line.split('\t').collect();
+    let (texts, label) = match columns.as_slice() {
+        [text, label] => (vec![("text", *text)], *label),
+        [text, pair, label] => (vec![("text", *text), ("text_pair", *pair)], *label),
+        _ => {
+            return Err(DataError::Columns { found: columns.len() });
+        }
+    };
+    let label = label.trim().parse().map_err(|_| DataError::Label {
+        label: label.to_owned(),
+    })?;
+    let inputs = texts
+        .into_iter()
+        .map(|(name, text)| Tensor::from_texts(name, &[text]));
+    Ok((inputs.collect::<Result<_, _>>()?, label))
+}
+
+/// The one input that images go to.
+pub fn image_input(signature: &Signature) -> Result<&InputSpec, DataError> {
+    let mut required = signature.inputs.iter().filter(|input| !input.optional);
+    match (required.next(), required.next()) {
+        (Some(input), None) if input.datatype == Datatype::F32 => Ok(input),
+        _ => Err(DataError::NoImageInput {
+            inputs: signature.inputs.clone(),
+        }),
+    }
+}
+
+/// The model's own shape where it holds exactly one image, the image's otherwise.
+fn natural_shape(input: &InputSpec, height: usize, width: usize) -> Vec<usize> {
+    let exact: Option<Vec<usize>> = input
+        .shape
+        .iter()
+        .map(|extent| match extent {
+            Extent::Exactly(extent) => Some(*extent),
+            Extent::UpTo(_) => None,
+        })
+        .collect();
+    exact
+        .filter(|shape| shape.iter().product::<usize>() == height * width)
+        .unwrap_or_else(|| vec![1, height, width])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::in_one_line;
+
+    fn signature(shape: &[usize]) -> Signature {
+        let extents = shape.iter().map(|extent| Extent::Exactly(*extent)).collect();
+        Signature {
+            inputs: vec![InputSpec::required("pixels", Datatype::F32, extents)],
+        }
+    }
+
+    /// Three images of 1x2.
+    fn images() -> LabelledImages {
+        let pixels = [
+            0, 0, 8, 3, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 2, 0, 51, 102, 153, 204, 255,
+        ];
+        let labels = [0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9];
+        LabelledImages::parse(("i", &pixels), ("l", &labels)).unwrap()
+    }
+
+    fn spec(extra: &str) -> IdxImages {
+        toml::from_str(&format!("images = \"i\"\nlabels = \"l\"\n{extra}")).unwrap()
+    }
+
+    #[test]
+    fn samples_are_cut_normalised_and_shaped() {
+        let samples = Samples::from_images(&images(), &spec("skip = 1\ntake = 1"), &signature(&[2])).unwrap();
+        assert_eq!(samples.labels, [Label::Class(8)]);
+        let tensor = &samples.inputs[0][0];
+        assert_eq!(
+            (tensor.name.as_str(), tensor.shape.as_slice()),
+            ("pixels", [2].as_slice())
+        );
+        let values = tensor.to_f32().unwrap();
+        assert!(
+            (values[0] - 0.4).abs() < 1e-6 && (values[1] - 0.6).abs() < 1e-6,
+            "{values:?}"
+        );
+    }
+
+    #[test]
+    fn a_model_of_another_size_and_a_set_too_short_are_refused() {
+        let refused = |extra: &str, shape: &[usize]| {
+            let error = Samples::from_images(&images(), &spec(extra), &signature(shape)).unwrap_err();
+            in_one_line(&error)
+        };
+        assert!(refused("", &[1, 3, 3]).contains("sample 0"));
+        assert!(refused("shape = [3]", &[2]).contains("bytes"));
+        assert!(refused("skip = 3", &[2]).contains("0 samples after the first 3"));
+        assert!(refused("skip = 2\ntake = 2", &[2]).contains("1 samples after the first 2"));
+    }
+
+    #[test]
+    fn texts_and_pairs_are_read_and_a_bad_line_is_named() {
+        let optional = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
+        let signature = Signature {
+            inputs: vec![optional("text"), optional("text_pair")],
+        };
+        let read = |lines: &str, extra: &str| {
+            let spec: TsvTexts = toml::from_str(&format!("file = \"f\"\n{extra}")).unwrap();
+            Samples::from_lines(lines, &spec, &signature)
+        };
+        let samples = read("good\t1\nis it\tyes\t0\n", "").unwrap();
+        assert_eq!(samples.labels, [1, 0].map(Label::Class));
+        assert_eq!(samples.inputs[1][1].to_texts().unwrap(), ["yes"]);
+        let last = read("a\t0\nb\t1\n", "skip = 1\ntake = 1").unwrap();
+        assert_eq!(last.labels, [Label::Class(1)]);
+        for (lines, message) in [
+            ("a\t0\nlonely\n", "line 2: has 1 columns"),
+            ("a\tgood\n", "`good` is no label"),
+            ("", "0 samples"),
+        ] {
+            let error = in_one_line(&read(lines, "").unwrap_err());
+            assert!(error.contains(message), "{error}");
+        }
+    }
+}

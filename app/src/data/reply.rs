@@ -1,0 +1,90 @@
+//! What a model's outputs say: a class, or a text.
+
+use kaskade_models::{Tensor, TensorError};
+use thiserror::Error;
+
+use super::Label;
+
+/// The output that classes are read from, as Hugging Face names it.
+pub const LOGITS: &str = "logits";
+
+/// The output in which a language model gives its answer.
+const TEXT: &str = "text";
+
+/// A reply cannot be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReplyError {
+    /// It has no class scores.
+    #[error("there is no output `{LOGITS}` to read a class from, only {outputs:?}")]
+    NoLogits {
+        /// The outputs that it has.
+        outputs: Vec<String>,
+    },
+    /// It has no scores at all.
+    #[error("a reply has no class")]
+    NoClass,
+    /// It has a text and does not say how sure that is.
+    #[error("a reply has a text and no `confidence`")]
+    NoConfidence,
+    /// An output is of another type.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+/// What a reply says: a class, or a text.
+///
+/// # Errors
+/// When it says neither.
+pub fn label_of(outputs: &[Tensor]) -> Result<Label, ReplyError> {
+    if let Some(text) = text_of(outputs) {
+        return Ok(text);
+    }
+    class_of(&logits_of(outputs)?)
+        .map(Label::Class)
+        .ok_or(ReplyError::NoClass)
+}
+
+/// The text that a reply says, if it is a language model's.
+pub(crate) fn text_of(outputs: &[Tensor]) -> Option<Label> {
+    let text = outputs.iter().find(|output| output.name == TEXT)?;
+    let texts = text.to_texts().ok()?;
+    texts.first().map(|text| Label::text(text))
+}
+
+/// The class scores among a reply's outputs.
+///
+/// # Errors
+/// When there are none, or they are not FP32.
+pub fn logits_of(outputs: &[Tensor]) -> Result<Vec<f32>, ReplyError> {
+    let logits = outputs.iter().find(|output| output.name == LOGITS);
+    let logits = logits.ok_or_else(|| ReplyError::NoLogits {
+        outputs: outputs.iter().map(|output| output.name.clone()).collect(),
+    })?;
+    Ok(logits.to_f32()?)
+}
+
+/// The class with the highest score, the first of equals; none where there is no score.
+pub fn class_of(logits: &[f32]) -> Option<usize> {
+    let mut best: Option<(usize, f32)> = None;
+    for (class, score) in logits.iter().copied().enumerate() {
+        if best.is_none_or(|(_, highest)| score > highest) {
+            best = Some((class, score));
+        }
+    }
+    best.map(|(class, _)| class)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_without_logits_is_named() {
+        let outputs = [Tensor::from_f32("probs", &[1], &[1.0]).unwrap()];
+        let error = logits_of(&outputs).unwrap_err().to_string();
+        assert!(error.contains("`logits`") && error.contains("probs"), "{error}");
+        assert_eq!(class_of(&[1.0, 3.0, 3.0]), Some(1));
+        assert_eq!(class_of(&[]), None);
+    }
+}

@@ -1,0 +1,475 @@
+//! Scenes with several objects each: what a pipeline is asked, and how much of its answers is right.
+
+use std::num::NonZeroUsize;
+
+use kaskade_actors::wire::InferReply;
+use kaskade_models::idx::Idx;
+use kaskade_models::{Inputs, ModelError, Signature, Tensor, TensorError};
+use thiserror::Error;
+
+use super::reply::{class_of, logits_of};
+use super::{DataError, image_input};
+use crate::config::data::{DataSet, Scenes as Spec};
+
+/// The output in which a detector says what is where: `[found, 4]`, of which the first three are kind, top and left.
+const BOXES: &str = "boxes";
+
+/// Scenes cannot be used, or a reply does not say what was found in the form that they need.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SceneError {
+    /// The images are of another shape.
+    #[error("the images have shape {shape:?}; scenes are [n, height, width]")]
+    Images {
+        /// The shape.
+        shape: Vec<usize>,
+    },
+    /// The objects are of another shape.
+    #[error("the objects have shape {shape:?}; they are [n, rows, columns]")]
+    Objects {
+        /// The shape.
+        shape: Vec<usize>,
+    },
+    /// The files are of different sets.
+    #[error("there are {images} images and the objects of {labelled}")]
+    Counts {
+        /// Images.
+        images: usize,
+        /// Images whose objects are known.
+        labelled: usize,
+    },
+    /// Cells are not of one size.
+    #[error("an image of {height}x{width} pixels has no {rows}x{columns} cells of one size")]
+    Cells {
+        /// Pixels from top to bottom.
+        height: usize,
+        /// Pixels from left to right.
+        width: usize,
+        /// Rows of cells.
+        rows: usize,
+        /// Columns of cells.
+        columns: usize,
+    },
+    /// An object has a label that no kind has.
+    #[error("an object has label {label}, and the kinds have fewer classes together")]
+    Label {
+        /// The label.
+        label: usize,
+    },
+    /// No scene is left.
+    #[error("no scene is left after the first {skip}")]
+    Empty {
+        /// How many were skipped.
+        skip: usize,
+    },
+    /// A detector says where objects are in another form.
+    #[error("`{BOXES}` has shape {shape:?}, not [found, 4]")]
+    Boxes {
+        /// The shape.
+        shape: Vec<usize>,
+    },
+    /// A detector found an object of a kind that the set does not name.
+    #[error("`{BOXES}` has an object of kind {kind}; the set names {kinds}")]
+    Kind {
+        /// The kind, from 0.
+        kind: usize,
+        /// How many kinds the set names.
+        kinds: usize,
+    },
+    /// The model takes no images.
+    #[error(transparent)]
+    Input(Box<DataError>),
+    /// A scene is not what the model takes.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A tensor is not what it should be.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+/// Scenes, and what is in them.
+#[derive(Debug, Clone)]
+pub struct Scenes {
+    /// What each request brings.
+    pub inputs: Vec<Inputs>,
+    /// The tasks that look at objects.
+    pub kinds: Vec<String>,
+    /// Of each scene, by cell: the kind and class of what is in it.
+    truths: Vec<Vec<Option<Object>>>,
+    /// Height and width of a cell, pixels.
+    cell: [usize; 2],
+    /// Cells in a row.
+    columns: usize,
+}
+
+/// What is in a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Object {
+    kind: usize,
+    class: usize,
+}
+
+/// Something that a detector found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// Which of the kinds.
+    pub kind: usize,
+    /// In which cell, row-major.
+    pub cell: usize,
+}
+
+/// Something found, and what became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// What was found.
+    pub found: Found,
+    /// The class that it was given; `None` where nobody looked, because the branch was dropped or failed.
+    pub class: Option<usize>,
+}
+
+/// How much was right, of one kind or of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Score {
+    /// Objects told with the right kind, cell and class.
+    pub right: u64,
+    /// Objects told.
+    pub told: u64,
+    /// Objects there.
+    pub there: u64,
+}
+
+impl Score {
+    /// The harmonic mean of the shares of what was told and of what is there that is right (F1); `None` where there is neither.
+    pub fn f1(&self) -> Option<f64> {
+        let both = self.told + self.there;
+        (both > 0).then(|| 2.0 * self.right as f64 / both as f64)
+    }
+
+    /// Adds another's counts.
+    pub fn add(&mut self, other: &Self) {
+        self.right += other.right;
+        self.told += other.told;
+        self.there += other.there;
+    }
+}
+
+impl Scenes {
+    /// Reads scenes in the form that the root task's models take.
+    ///
+    /// # Errors
+    /// When nothing says where the files are, they are no scenes, or the scenes are not what the models take.
+    pub fn read(set: &DataSet, signature: &Signature) -> Result<Self, DataError> {
+        if let Some(name) = set.unset_variable() {
+            return Err(DataError::UnsetVariable {
+                name: name.to_owned(),
+            });
+        }
+        let DataSet::Scenes(spec) = set else {
+            return Err(DataError::NeedsScenes);
+        };
+        let images = Idx::read(&spec.images)?;
+        let objects = Idx::read(&spec.objects)?;
+        Self::of(spec, &images, &objects, signature).map_err(|source| DataError::Scenes {
+            images: spec.images.clone(),
+            objects: spec.objects.clone(),
+            source,
+        })
+    }
+
+    fn of(spec: &Spec, images: &Idx, objects: &Idx, signature: &Signature) -> Result<Self, SceneError> {
+        let &[count, height, width] = images.shape.as_slice() else {
+            return Err(SceneError::Images {
+                shape: images.shape.clone(),
+            });
+        };
+        let &[labelled, rows @ 1..=usize::MAX, columns @ 1..=usize::MAX] = objects.shape.as_slice() else {
+            return Err(SceneError::Objects {
+                shape: objects.shape.clone(),
+            });
+        };
+        if count != labelled {
+            return Err(SceneError::Counts {
+                images: count,
+                labelled,
+            });
+        }
+        if !(height.is_multiple_of(rows) && width.is_multiple_of(columns) && height * width > 0) {
+            return Err(SceneError::Cells {
+                height,
+                width,
+                rows,
+                columns,
+            });
+        }
+        let input = image_input(signature).map_err(|error| SceneError::Input(Box::new(error)))?;
+        let take = spec.take.map_or(usize::MAX, NonZeroUsize::get);
+        let pixels = images.data.chunks_exact(height * width);
+        let chosen = pixels
+            .zip(objects.data.chunks_exact(rows * columns))
+            .skip(spec.skip)
+            .take(take);
+        let mut scenes = Self {
+            inputs: Vec::new(),
+            kinds: spec.kinds.iter().map(|kind| kind.task.to_string()).collect(),
+            truths: Vec::new(),
+            cell: [height / rows, width / columns],
+            columns,
+        };
+        for (image, labels) in chosen {
+            let values: Vec<f32> = image.iter().map(|pixel| spec.normalise.apply(*pixel)).collect();
+            let inputs = vec![Tensor::from_f32(&input.name, &[1, height, width], &values)?];
+            signature.check(&inputs)?;
+            scenes.inputs.push(inputs);
+            let truth = labels.iter().map(|label| object(spec, usize::from(*label)));
+            scenes.truths.push(truth.collect::<Result<_, _>>()?);
+        }
+        if scenes.inputs.is_empty() {
+            return Err(SceneError::Empty { skip: spec.skip });
+        }
+        Ok(scenes)
+    }
+
+    /// Number of scenes.
+    pub fn len(&self) -> usize {
+        self.inputs.len()
+    }
+
+    /// What a detector's outputs say was found.
+    ///
+    /// # Errors
+    /// When they say it in another form.
+    pub fn found(&self, outputs: &[Tensor]) -> Result<Vec<Found>, SceneError> {
+        let Some(boxes) = outputs.iter().find(|output| output.name == BOXES) else {
+            return Ok(Vec::new());
+        };
+        let values = boxes.to_f32()?;
+        let (rows, rest) = values.as_chunks::<4>();
+        if !rest.is_empty() {
+            return Err(SceneError::Boxes {
+                shape: boxes.shape.clone(),
+            });
+        }
+        let [height, width] = self.cell;
+        let found = rows.iter().map(|[kind, top, left, _]| {
+            let [kind, top, left] = [kind, top, left].map(|value| *value as usize);
+            if kind >= self.kinds.len() {
+                return Err(SceneError::Kind {
+                    kind,
+                    kinds: self.kinds.len(),
+                });
+            }
+            Ok(Found {
+                kind,
+                cell: (top / height) * self.columns + left / width,
+            })
+        });
+        found.collect()
+    }
+
+    /// What a reply says: each object found with the class that its branch gave it.
+    ///
+    /// # Errors
+    /// As [`found`](Self::found).
+    pub fn told(&self, reply: &InferReply) -> Result<Vec<Told>, SceneError> {
+        let mut numbers = vec![0_u32; self.kinds.len()];
+        let told = self.found(&reply.outputs)?.into_iter().map(|found| {
+            let number = numbers
+                .get_mut(found.kind)
+                .map_or(0, |number| std::mem::replace(number, *number + 1));
+            let kind = self.kinds.get(found.kind).map_or("", String::as_str);
+            let name = format!("{kind}.{number}");
+            let branch = reply
+                .branches
+                .iter()
+                .find(|branch| branch.branch.to_string() == name);
+            let class = branch
+                .filter(|branch| branch.error.is_none())
+                .and_then(|branch| class_of(&logits_of(&branch.outputs).ok()?));
+            Told { found, class }
+        });
+        Ok(told.collect())
+    }
+
+    /// How much of what was told of a scene is right, by kind. What nobody looked at is left out: it counts as dropped and not as
+    /// wrong.
+    pub fn judge(&self, scene: usize, told: &[Told]) -> Vec<Score> {
+        let empty = Vec::new();
+        let truth = self.truths.get(scene).unwrap_or(&empty);
+        let unseen = |cell: usize| {
+            told.iter()
+                .any(|told| told.found.cell == cell && told.class.is_none())
+        };
+        let there = |kind: usize| {
+            let objects = truth.iter().enumerate();
+            let objects = objects
+                .filter(|(cell, object)| object.is_some_and(|object| object.kind == kind) && !unseen(*cell));
+            objects.count() as u64
+        };
+        let of_kind = |kind: usize| {
+            let told = told.iter().filter(move |told| told.found.kind == kind);
+            let classes = told.filter_map(|told| Some((told.found.cell, told.class?)));
+            let mut score = Score {
+                there: there(kind),
+                ..Score::default()
+            };
+            for (cell, class) in classes {
+                score.told += 1;
+                let object = truth.get(cell).copied().flatten();
+                score.right += u64::from(object == Some(Object { kind, class }));
+            }
+            score
+        };
+        (0..self.kinds.len()).map(of_kind).collect()
+    }
+
+    /// How much of what was found in a scene is there, whatever class it has.
+    pub fn judge_found(&self, scene: usize, found: &[Found]) -> Score {
+        let truth = self.truths.get(scene).map_or(&[][..], Vec::as_slice);
+        let is_there = |found: &&Found| self.kind_at(scene, found.cell) == Some(found.kind);
+        Score {
+            right: found.iter().filter(is_there).count() as u64,
+            told: found.len() as u64,
+            there: truth.iter().flatten().count() as u64,
+        }
+    }
+
+    /// The kind of what is in a cell.
+    fn kind_at(&self, scene: usize, cell: usize) -> Option<usize> {
+        Some(self.truths.get(scene)?.get(cell).copied()??.kind)
+    }
+
+    /// The class of what is in the cell of something found, if it is of that kind.
+    pub fn class_at(&self, scene: usize, found: Found) -> Option<usize> {
+        let object = self.truths.get(scene)?.get(found.cell).copied()??;
+        (object.kind == found.kind).then_some(object.class)
+    }
+}
+
+/// What a label stands for: 0 is nothing, then come the classes of one kind after the other.
+fn object(spec: &Spec, label: usize) -> Result<Option<Object>, SceneError> {
+    let Some(mut class) = label.checked_sub(1) else {
+        return Ok(None);
+    };
+    for (kind, of) in spec.kinds.iter().enumerate() {
+        match class.checked_sub(of.classes.get()) {
+            None => return Ok(Some(Object { kind, class })),
+            Some(rest) => class = rest,
+        }
+    }
+    Err(SceneError::Label { label })
+}
+
+#[cfg(test)]
+mod tests {
+    use kaskade_actors::wire::BranchReply;
+    use kaskade_models::{Datatype, Extent, InputSpec};
+
+    use super::*;
+
+    /// Two scenes of 2x2 cells of 2x3 pixels: digits are labels 1 to 3, signs 4 and 5.
+    fn scenes(labels: &[u8]) -> Result<Scenes, SceneError> {
+        let spec: Spec = toml::from_str(
+            "images = 'i'\nobjects = 'o'\nkinds = [{ task = 'digit', classes = 3 }, { task = 'sign', classes = 2 }]",
+        )
+        .unwrap();
+        let images = Idx {
+            shape: vec![2, 4, 6],
+            data: vec![0; 48],
+        };
+        let objects = Idx {
+            shape: vec![labels.len() / 4, 2, 2],
+            data: labels.to_vec(),
+        };
+        let shape = [1, 4, 6].map(Extent::Exactly).to_vec();
+        let signature = Signature {
+            inputs: vec![InputSpec::required("image", Datatype::F32, shape)],
+        };
+        Scenes::of(&spec, &images, &objects, &signature)
+    }
+
+    const LABELS: [u8; 8] = [0, 3, 4, 0, 1, 0, 0, 5];
+
+    fn reply(boxes: &[[f32; 4]], branches: &[(&str, Option<usize>)]) -> InferReply {
+        let logits = |class: usize| {
+            let mut logits = [0.0; 3];
+            logits[class] = 1.0;
+            vec![Tensor::from_f32("logits", &[3], &logits).unwrap()]
+        };
+        let branches = branches.iter().map(|(name, class)| BranchReply {
+            branch: name.parse().unwrap(),
+            outputs: class.map(logits).unwrap_or_default(),
+            ..BranchReply::default()
+        });
+        InferReply {
+            outputs: vec![Tensor::from_f32(BOXES, &[boxes.len(), 4], &boxes.concat()).unwrap()],
+            branches: branches.collect(),
+            ..InferReply::default()
+        }
+    }
+
+    #[test]
+    fn what_is_told_is_right_with_kind_cell_and_class() {
+        let scenes = scenes(&LABELS).unwrap();
+        assert_eq!(scenes.len(), 2);
+        // In the first scene: digit 2 at the upper right, sign 0 at the lower left.
+        let all = reply(
+            &[[0.0, 0.0, 4.0, 1.0], [1.0, 3.0, 0.0, 1.0]],
+            &[("digit.0", Some(2)), ("sign.0", Some(0))],
+        );
+        let told = scenes.told(&all).unwrap();
+        let right = Score {
+            right: 1,
+            told: 1,
+            there: 1,
+        };
+        assert_eq!(scenes.judge(0, &told), [right, right]);
+        // In the second one, nothing of this is there: two are told, two others are missed.
+        let scores = scenes.judge(1, &told);
+        assert_eq!(
+            scores,
+            [Score {
+                right: 0,
+                told: 1,
+                there: 1
+            }; 2]
+        );
+        assert_eq!(scores[0].f1(), Some(0.0));
+    }
+
+    #[test]
+    fn a_wrong_class_is_wrong_and_a_dropped_branch_is_left_out() {
+        let scenes = scenes(&LABELS).unwrap();
+        let boxes = [[0.0, 0.0, 4.0, 1.0], [1.0, 3.0, 0.0, 1.0]];
+        let wrong = reply(&boxes, &[("digit.0", Some(1)), ("sign.0", None)]);
+        let told = scenes.told(&wrong).unwrap();
+        assert_eq!(
+            scenes.judge(0, &told),
+            [
+                Score {
+                    right: 0,
+                    told: 1,
+                    there: 1
+                },
+                Score::default()
+            ]
+        );
+        let found: Vec<Found> = told.iter().map(|told| told.found).collect();
+        assert_eq!(
+            scenes.judge_found(0, &found),
+            Score {
+                right: 2,
+                told: 2,
+                there: 2
+            }
+        );
+        assert_eq!(scenes.class_at(0, found[1]), Some(0));
+        assert_eq!(scenes.class_at(1, found[1]), None);
+    }
+
+    #[test]
+    fn files_that_do_not_belong_together_are_refused() {
+        let refusal = |labels: &[u8]| scenes(labels).unwrap_err().to_string();
+        assert!(refusal(&[0, 0, 0, 0]).contains("objects of 1"));
+        assert!(refusal(&[0, 0, 0, 0, 0, 0, 0, 6]).contains("label 6"));
+    }
+}

@@ -1,0 +1,165 @@
+//! Texts and what should come of them.
+
+use std::num::NonZeroUsize;
+
+use serde::Deserialize;
+
+use super::DataError;
+use crate::config::data::{Completions, Words};
+
+/// A text, and the text that should come of it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Completion {
+    pub(super) text: String,
+    pub(super) answer: String,
+}
+
+/// Shortest word that is worth foretelling, characters.
+const SHORTEST: usize = 2;
+
+/// The samples of JSON lines.
+///
+/// # Errors
+/// The first line that is none.
+pub(super) fn from_json_lines(lines: &str, spec: &Completions) -> Result<Vec<Completion>, DataError> {
+    let take = spec.take.map_or(usize::MAX, NonZeroUsize::get);
+    let lines = (1..).zip(lines.lines()).skip(spec.skip).take(take);
+    lines
+        .map(|(number, line)| {
+            serde_json::from_str(line).map_err(|source| DataError::Completion { number, source })
+        })
+        .collect()
+}
+
+/// Words of a running text, evenly spaced over its part, each with what stands before it: from the beginning of a line up to the word.
+///
+/// # Errors
+/// Where the part has too few words.
+pub(super) fn words(text: &str, spec: &Words) -> Result<Vec<Completion>, DataError> {
+    let [begin, end] = [spec.from.get(), spec.to.get()].map(|share| line_after(text, share));
+    let part = text.get(begin..end).unwrap_or_default();
+    let shown = |word: &str| word.char_indices().nth(spec.shown).map(|(at, _)| at);
+    // A word that is shown whole leaves nothing to foretell.
+    let words = words_of(part).filter_map(|(at, word)| Some((at, word, shown(word)?)));
+    let words: Vec<(usize, &str, usize)> = words.collect();
+    let take = spec.take.get();
+    if words.len() < take {
+        return Err(DataError::Words {
+            found: words.len(),
+            from: spec.from.get(),
+            to: spec.to.get(),
+            wanted: take,
+        });
+    }
+    let chosen = (0..take).filter_map(|index| words.get(index * words.len() / take));
+    let completions = chosen.map(|(at, word, shown)| {
+        let (beginning, rest) = word.split_at_checked(*shown).unwrap_or(("", word));
+        Completion {
+            text: before(part, *at, spec.context.get()).to_owned() + beginning,
+            answer: rest.to_owned(),
+        }
+    });
+    Ok(completions.collect())
+}
+
+/// Where the first line begins after a share of the text.
+fn line_after(text: &str, share: f64) -> usize {
+    let at = (text.len() as f64 * share) as usize;
+    if at == 0 {
+        return 0;
+    }
+    let bytes = text.as_bytes().get(at..).unwrap_or_default();
+    let line = bytes.iter().position(|byte| *byte == b'\n');
+    line.map_or(text.len(), |line| at + line + 1)
+}
+
+/// Words that follow a space, with their places: what comes before them ends there.
+fn words_of(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let spaces = text.match_indices(' ').map(|(at, _)| at + 1);
+    spaces.filter_map(|at| {
+        let rest = text.get(at..)?;
+        let end = rest
+            .find(|character: char| !character.is_alphabetic())
+            .unwrap_or(rest.len());
+        let word = rest.get(..end)?;
+        (word.chars().count() >= SHORTEST).then_some((at, word))
+    })
+}
+
+/// The last characters before a place, at most so many, from the beginning of a line where one begins among them.
+fn before(text: &str, at: usize, most: usize) -> &str {
+    let before = text.get(..at).unwrap_or_default();
+    let start = before
+        .char_indices()
+        .rev()
+        .take(most)
+        .last()
+        .map_or(at, |(start, _)| start);
+    let window = before.get(start..).unwrap_or_default();
+    if start == 0 {
+        return window;
+    }
+    match window.find('\n') {
+        Some(line) => window.get(line + 1..).unwrap_or_default(),
+        None => window,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "One line here.\nWho is it that\ncan tell me who I am?\nNothing will come of nothing:\nspeak again.\n";
+
+    fn spec(extra: &str) -> Words {
+        toml::from_str(&format!("file = \"f\"\n{extra}")).unwrap()
+    }
+
+    #[test]
+    fn words_are_spread_over_the_part_and_shown_what_stands_before_them() {
+        let all = words(TEXT, &spec("take = 14")).unwrap();
+        assert_eq!(all[0].text, "One ");
+        assert_eq!(all[0].answer, "line");
+        let few = words(TEXT, &spec("take = 2\nfrom = 0.2\ncontext = 29")).unwrap();
+        let shown: Vec<_> = few
+            .iter()
+            .map(|one| (one.text.as_str(), one.answer.as_str()))
+            .collect();
+        assert_eq!(shown, [("can ", "tell"), ("Nothing ", "will")]);
+        for one in &all {
+            assert!(TEXT.contains(&format!("{}{}", one.text, one.answer)), "{one:?}");
+            assert!(one.text.ends_with(' ') && one.text.chars().count() <= 400);
+        }
+        let begun = words(TEXT, &spec("take = 3\nshown = 3\ncontext = 10")).unwrap();
+        let begun: Vec<_> = begun
+            .iter()
+            .map(|one| (one.text.as_str(), one.answer.as_str()))
+            .collect();
+        assert_eq!(
+            begun,
+            [("One lin", "e"), ("Who is it tha", "t"), ("hing will com", "e")]
+        );
+        let error = words(TEXT, &spec("take = 15")).unwrap_err().to_string();
+        assert!(error.contains("14 words"), "{error}");
+    }
+
+    #[test]
+    fn a_window_without_a_line_is_cut_where_it_must_be() {
+        assert_eq!(before("äöü words", 10, 4), " wor");
+        assert_eq!(before("a\nbc def", 8, 100), "a\nbc def");
+        assert_eq!(before("a\nbc def", 8, 7), "bc def");
+    }
+
+    #[test]
+    fn lines_are_objects_and_nothing_else() {
+        let spec: Completions = toml::from_str("file = \"f\"\nskip = 1\ntake = 1").unwrap();
+        let lines = "x\n{\"text\": \"2 + 2 =\", \"answer\": \"4\"}\n";
+        let read = from_json_lines(lines, &spec).unwrap();
+        assert_eq!((read[0].text.as_str(), read[0].answer.as_str()), ("2 + 2 =", "4"));
+        let spec: Completions = toml::from_str("file = \"f\"").unwrap();
+        let error = crate::report::in_one_line(&from_json_lines(lines, &spec).unwrap_err());
+        assert!(error.starts_with("line 1"), "{error}");
+        assert!(from_json_lines("{\"text\": \"a\", \"answer\": \"b\", \"c\": 1}", &spec).is_err());
+    }
+}

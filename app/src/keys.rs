@@ -1,0 +1,347 @@
+//! Who may connect: seeds in files, and the part of a nats-server's configuration that knows their public keys.
+//!
+//! A seed is a secret. It is made here, goes into a file that only its owner reads, and is never printed, logged or put into
+//! an error.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use kaskade_actors::permissions::{Permissions, Role, inbox_prefix, permissions};
+use kaskade_actors::subjects::{App, SubjectError};
+use nkeys::{KeyPair, KeyPairType};
+use thiserror::Error;
+
+use crate::report::{WriteError, write_file};
+
+/// Name of the file with a user's seed, in the user's folder.
+pub const SEED: &str = "nkey";
+
+/// Keys cannot be read, made or written.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The name of an actor or a stage cannot stand in a subject.
+    #[error(transparent)]
+    Subject(#[from] SubjectError),
+    /// A file or folder cannot be used.
+    #[error("{} cannot be {action}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was to be done with it: `read`, `made`, `renamed`.
+        action: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The system gives no randomness.
+    #[error("the system gives no randomness to make a seed of")]
+    NoRandomness,
+    /// A file does not hold a seed. The error never quotes its content.
+    #[error("{} does not hold a user's seed; remove it to have one made", path.display())]
+    NotASeed {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl KeyError {
+    fn file(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::File {
+            path: path.to_owned(),
+            action,
+            source,
+        }
+    }
+}
+
+/// Somebody who may connect.
+pub struct User {
+    /// Name of the user, and of its folder.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// Public keys, the newest first; a second one while a seed is being replaced.
+    pub keys: Vec<String>,
+}
+
+/// Users who see nothing of other accounts.
+pub struct Account {
+    /// Name of the account.
+    pub name: String,
+    /// Who is in it.
+    pub users: Vec<User>,
+}
+
+/// Certificates, as paths on the machine of the server.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    /// The server's certificate.
+    pub cert: PathBuf,
+    /// The key of that certificate.
+    pub key: PathBuf,
+    /// What certificates of clients are checked against.
+    pub ca: Option<PathBuf>,
+}
+
+/// The users that every app has.
+pub fn roles() -> Vec<(String, Role)> {
+    [
+        ("client", Role::Client),
+        ("ingress", Role::Ingress),
+        ("worker", Role::Worker),
+        ("planner", Role::Planner),
+        ("observer", Role::Observer),
+    ]
+    .map(|(name, role)| (name.to_owned(), role))
+    .to_vec()
+}
+
+/// The accounts, their users and permissions, and TLS, as a nats-server reads them. No secret is in it.
+///
+/// # Errors
+/// When the name of an actor or a stage cannot stand in a subject.
+pub fn configuration(app: &App, accounts: &[Account], tls: Option<&Tls>) -> Result<String, KeyError> {
+    let mut lines = vec![
+        format!(
+            "# Who may connect, and what they may do in app `{app}`. Written by `kaskade auth init`, which keeps the seeds"
+        ),
+        "# that are there when it is run again. Only public keys stand here.".to_owned(),
+        "accounts {".to_owned(),
+    ];
+    for account in accounts {
+        lines.push(format!("  {} {{", quoted(&account.name)));
+        lines.push("    jetstream: enabled".to_owned());
+        lines.push("    users: [".to_owned());
+        for user in &account.users {
+            for key in &user.keys {
+                let allowed = permissions(app, &user.role, key)?;
+                lines.push(format!("      {{ # {}", user.name));
+                lines.push(format!("        nkey: {}", quoted(key)));
+                lines.extend(rules(&allowed));
+                lines.push("      }".to_owned());
+            }
+        }
+        lines.push("    ]".to_owned());
+        lines.push("  }".to_owned());
+    }
+    lines.push("}".to_owned());
+    if let Some(Tls { cert, key, ca }) = tls {
+        let files = [
+            ("cert_file", Some(cert)),
+            ("key_file", Some(key)),
+            ("ca_file", ca.as_ref()),
+        ];
+        lines.push("tls {".to_owned());
+        lines.extend(files.into_iter().filter_map(|(name, path)| {
+            path.map(|path| format!("  {name}: {}", quoted(&path.display().to_string())))
+        }));
+        lines.push("}".to_owned());
+    }
+    Ok(lines.join("\n") + "\n")
+}
+
+fn rules(allowed: &Permissions) -> Vec<String> {
+    let list = |name: &str, subjects: &[String]| {
+        let subjects: Vec<String> = subjects
+            .iter()
+            .map(|subject| format!("            {}", quoted(subject)))
+            .collect();
+        format!(
+            "          {name}: {{ allow: [\n{}\n          ] }}",
+            subjects.join("\n")
+        )
+    };
+    vec![
+        "        permissions: {".to_owned(),
+        list("publish", &allowed.publish),
+        list("subscribe", &allowed.subscribe),
+        "        }".to_owned(),
+    ]
+}
+
+/// A text as the server's configuration wants it.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// The public keys of a user's seeds in its own `folder`: the newest, and the one before it where it is still there. Without a
+/// seed, one is made; to `rotate` is to make another and to keep the one that was there as the one before.
+///
+/// # Errors
+/// When a file cannot be read or written, or holds something else.
+pub fn keys(folder: &Path, rotate: bool) -> Result<Vec<String>, KeyError> {
+    std::fs::create_dir_all(folder).map_err(KeyError::file(folder, "made"))?;
+    let (seed, before) = (folder.join(SEED), folder.join("nkey.previous"));
+    if rotate && seed.is_file() {
+        std::fs::rename(&seed, &before).map_err(KeyError::file(&seed, "renamed"))?;
+    }
+    let newest = public_key(&secret(&seed)?, &seed)?;
+    write_file(&folder.join("inbox"), &format!("{}\n", inbox_prefix(&newest)))?;
+    let mut keys = vec![newest];
+    if before.is_file() {
+        keys.push(public_key(&read(&before)?, &before)?);
+    }
+    Ok(keys)
+}
+
+/// The part of a server's configuration that makes it one of a cluster. Only who knows the secret that the servers share may
+/// join it; it is kept in `folder`, made if it is not there.
+///
+/// # Errors
+/// When a file cannot be read or written.
+pub fn cluster(folder: &Path, routes: &[String]) -> Result<(), KeyError> {
+    std::fs::create_dir_all(folder).map_err(KeyError::file(folder, "made"))?;
+    // Any long random word does; a seed is one, and there is a way to make and keep those.
+    let password = secret(&folder.join("routes"))?;
+    let routes: Vec<String> = routes
+        .iter()
+        .map(|host| format!("    \"nats://route:{password}@{host}:6222\""))
+        .collect();
+    let text = format!(
+        "cluster {{\n  name: kaskade\n  listen: \"0.0.0.0:6222\"\n  authorization {{ user: route, password: \"{password}\" }}\n  \
+         routes: [\n{}\n  ]\n}}\n",
+        routes.join("\n")
+    );
+    let path = folder.join("cluster.conf");
+    if path.is_file() {
+        std::fs::remove_file(&path).map_err(KeyError::file(&path, "replaced"))?;
+    }
+    write_private(&path, &text)
+}
+
+/// The secret in a file, which is made if it is not there.
+fn secret(path: &Path) -> Result<String, KeyError> {
+    if path.is_file() {
+        return read(path);
+    }
+    let seed = KeyPair::new_user().seed().map_err(|_| KeyError::NoRandomness)?;
+    write_private(path, &format!("{seed}\n"))?;
+    Ok(seed)
+}
+
+fn read(path: &Path) -> Result<String, KeyError> {
+    let text = std::fs::read_to_string(path).map_err(KeyError::file(path, "read"))?;
+    Ok(text.trim().to_owned())
+}
+
+fn public_key(seed: &str, path: &Path) -> Result<String, KeyError> {
+    // Neither the text nor the library's complaint about it, which may quote it.
+    match KeyPair::from_seed(seed) {
+        Ok(user) if matches!(user.key_pair_type(), KeyPairType::User) => Ok(user.public_key()),
+        _ => Err(KeyError::NotASeed {
+            path: path.to_owned(),
+        }),
+    }
+}
+
+/// Writes what nobody else may ever read. The file must not be there, so that no secret is overwritten and nobody has prepared
+/// a link.
+fn write_private(path: &Path, text: &str) -> Result<(), KeyError> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .map_err(KeyError::file(path, "written"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn account(name: &str) -> Account {
+        let users = roles().into_iter().map(|(name, role)| User {
+            keys: vec![format!("U{}", name.to_uppercase())],
+            name,
+            role,
+        });
+        Account {
+            name: name.to_owned(),
+            users: users.collect(),
+        }
+    }
+
+    #[test]
+    fn tenants_are_accounts_and_tls_is_a_section() {
+        let app = App::new("digits").unwrap();
+        let tls = Tls {
+            cert: "/certs/a b.pem".into(),
+            key: "/certs/key.pem".into(),
+            ca: None,
+        };
+        let written = configuration(&app, &[account("blue"), account("green")], Some(&tls)).unwrap();
+        for line in [
+            "  \"blue\" {",
+            "  \"green\" {",
+            "        nkey: \"UPLANNER\"",
+            "            \"$KV.kaskade-digits.>\"",
+            "            \"_INBOX.UCLIENT.>\"",
+            "  cert_file: \"/certs/a b.pem\"",
+        ] {
+            assert!(
+                written.lines().any(|found| found == line),
+                "{line} is not in\n{written}"
+            );
+        }
+        assert_eq!(
+            written.matches("\"$KV.kaskade-digits.>\"").count(),
+            2,
+            "one planner each"
+        );
+        assert!(
+            !configuration(&app, &[account("blue")], None)
+                .unwrap()
+                .contains("tls")
+        );
+    }
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn seeds_are_kept_private_and_turned_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("worker");
+        let first = keys(&folder, false).unwrap();
+        assert_eq!(mode(&folder.join(SEED)), 0o600);
+        assert_eq!(keys(&folder, false).unwrap(), first, "run again, nothing changes");
+        let turned = keys(&folder, true).unwrap();
+        assert_ne!(turned[0], first[0]);
+        assert_eq!(turned[1], first[0], "the old seed is good until it is removed");
+        std::fs::remove_file(folder.join("nkey.previous")).unwrap();
+        assert_eq!(keys(&folder, false).unwrap(), turned[..1]);
+        let inbox = std::fs::read_to_string(folder.join("inbox")).unwrap();
+        assert_eq!(inbox.trim(), format!("_INBOX.{}", turned[0]));
+    }
+
+    #[test]
+    fn servers_of_a_cluster_share_a_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let hosts = ["a".to_owned(), "b".to_owned()];
+        cluster(folder.path(), &hosts).unwrap();
+        let path = folder.path().join("cluster.conf");
+        assert_eq!(mode(&path), 0o600);
+        let written = std::fs::read_to_string(&path).unwrap();
+        let secret = std::fs::read_to_string(folder.path().join("routes")).unwrap();
+        assert_eq!(written.matches(secret.trim()).count(), 3, "{written}");
+        cluster(folder.path(), &hosts).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), written);
+    }
+
+    #[test]
+    fn what_is_no_seed_is_neither_used_nor_told() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(SEED), "hush").unwrap();
+        let error = crate::report::in_one_line(&keys(folder.path(), false).unwrap_err());
+        assert!(error.contains("nkey") && !error.contains("hush"), "{error}");
+    }
+}

@@ -1,0 +1,27 @@
+//! Applications of Kaskade as a library: configuration, data sets, measuring, planning, serving and load generation.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`config`] | the TOML file of an app |
+//! | [`family`] | where the models of an app come from, and how they get onto a device |
+//! | [`data`] | labelled samples |
+//! | [`measure`] | profiles: what a variant costs and answers |
+//! | [`planning`] | cascades, gears, placements and pipelines for an app |
+//! | [`serving`] | an app on the bus, and its clients |
+//! | [`load`] | arrivals, and the clients that make them |
+//! | [`keys`] | seeds, and the permissions that a nats-server is given |
+//! | [`charts`] | pictures as SVG |
+//! | [`report`] | tables, units, progress |
+
+pub mod charts;
+pub mod config;
+pub mod data;
+pub mod family;
+pub mod keys;
+pub mod load;
+pub mod measure;
+pub mod planning;
+pub mod report;
+pub mod serving;
+
+pub use config::App;

@@ -1,0 +1,235 @@
+//! Two ways to make load: an open loop, whose requests come when they are due whatever the service does, and a closed
+//! loop, whose clients wait for their answers.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::Instant;
+
+use super::arrivals::Arrivals;
+use super::record::{Outcome, Record};
+
+/// Something that answers requests by number.
+pub trait Target: Send + Sync + 'static {
+    /// Sends the request of that number and waits for its one terminal reply.
+    fn ask(&self, number: u64) -> impl Future<Output = Outcome> + Send;
+}
+
+/// A request that is due.
+#[derive(Debug, Clone, Copy)]
+pub struct Due {
+    /// Since the first could have come.
+    after: Duration,
+    at: Instant,
+}
+
+/// Says when requests are due, from a thread of its own: the runtime's timer knows milliseconds only, and would send what
+/// is due in the same one together.
+pub fn paced(arrivals: Arrivals) -> UnboundedReceiver<Due> {
+    let (due, receiver) = unbounded_channel();
+    let start = std::time::Instant::now();
+    std::thread::spawn(move || {
+        for after in arrivals {
+            let at = start + after;
+            std::thread::sleep(at.saturating_duration_since(std::time::Instant::now()));
+            // Nobody listens any more: the run was given up.
+            if due.send(Due { after, at: at.into() }).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// Sends each request when it is due, and measures from then on, so that a stalled service cannot hide the waiting of the
+/// requests behind it. What is due in the first `warm_up` is sent, not recorded.
+///
+/// Gives the length of the recorded part.
+pub async fn open_loop<T: Target>(
+    target: Arc<T>,
+    mut arrivals: UnboundedReceiver<Due>,
+    warm_up: Duration,
+    record: Arc<Mutex<Record>>,
+) -> Duration {
+    let mut last = Duration::ZERO;
+    let mut number = 0;
+    let mut in_flight = tokio::task::JoinSet::new();
+    while let Some(Due { after, at }) = arrivals.recv().await {
+        last = after;
+        let (target, record) = (Arc::clone(&target), Arc::clone(&record));
+        in_flight.spawn(async move {
+            let outcome = target.ask(number).await;
+            if after >= warm_up {
+                add(&record, at.elapsed(), outcome);
+            }
+        });
+        number += 1;
+        while in_flight.try_join_next().is_some() {}
+    }
+    while in_flight.join_next().await.is_some() {}
+    last.saturating_sub(warm_up)
+}
+
+/// When a closed loop ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// After a length of time, warm-up not counted.
+    Elapsed(Duration),
+    /// After a number of requests, each sent once.
+    Sent(u64),
+}
+
+/// Lets `clients` ask one request after the other. What is sent in the first `warm_up` is not recorded.
+///
+/// Gives the length of the recorded part, to the last reply.
+pub async fn closed_loop<T: Target>(
+    target: Arc<T>,
+    clients: usize,
+    until: Until,
+    warm_up: Duration,
+    record: Arc<Mutex<Record>>,
+) -> Duration {
+    let start = Instant::now();
+    let numbers = Arc::new(AtomicU64::new(0));
+    let more = move |number| match until {
+        Until::Elapsed(length) => start.elapsed() < warm_up + length,
+        Until::Sent(requests) => number < requests,
+    };
+    let mut running = tokio::task::JoinSet::new();
+    for _ in 0..clients {
+        let (target, record, numbers) = (Arc::clone(&target), Arc::clone(&record), Arc::clone(&numbers));
+        running.spawn(async move {
+            loop {
+                let number = numbers.fetch_add(1, Ordering::Relaxed);
+                if !more(number) {
+                    return;
+                }
+                let sent = Instant::now();
+                let outcome = target.ask(number).await;
+                if sent.duration_since(start) >= warm_up {
+                    add(&record, sent.elapsed(), outcome);
+                }
+            }
+        });
+    }
+    while running.join_next().await.is_some() {}
+    start.elapsed().saturating_sub(warm_up)
+}
+
+fn add(record: &Mutex<Record>, latency: Duration, outcome: Outcome) {
+    record
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .add(latency, outcome);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::arrivals::Spacing;
+
+    /// Answers after a pause; one at a time where it has a lock to hold.
+    struct Slow {
+        pause: Duration,
+        one_at_a_time: Option<tokio::sync::Mutex<()>>,
+    }
+
+    impl Target for Slow {
+        async fn ask(&self, _: u64) -> Outcome {
+            let _turn = match &self.one_at_a_time {
+                Some(lock) => Some(lock.lock().await),
+                None => None,
+            };
+            tokio::time::sleep(self.pause).await;
+            Outcome::Answered {
+                variant: "only".to_owned(),
+            }
+        }
+    }
+
+    /// As [`paced`], on the clock of the test.
+    fn paced_by_the_test(arrivals: Arrivals) -> UnboundedReceiver<Due> {
+        let (due, receiver) = unbounded_channel();
+        let start = Instant::now();
+        tokio::spawn(async move {
+            for after in arrivals {
+                let at = start + after;
+                tokio::time::sleep_until(at).await;
+                due.send(Due { after, at }).unwrap();
+            }
+        });
+        receiver
+    }
+
+    fn record() -> Arc<Mutex<Record>> {
+        Arc::new(Mutex::new(Record::new(Duration::from_secs(1)).unwrap()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_open_loop_counts_the_waiting_behind_a_stall() {
+        // 100 requests/s against a service of 50/s: the hundredth waits about a second.
+        let target = Arc::new(Slow {
+            pause: Duration::from_millis(20),
+            one_at_a_time: Some(tokio::sync::Mutex::new(())),
+        });
+        let arrivals = Arrivals::generated(Spacing::Constant, 100.0, Duration::from_secs(1), 0);
+        let record = record();
+        open_loop(
+            target,
+            paced_by_the_test(arrivals),
+            Duration::ZERO,
+            Arc::clone(&record),
+        )
+        .await;
+        let figures = record.lock().unwrap().figures(Duration::from_secs(1));
+        assert_eq!(figures.requests, 99);
+        let max = figures.latency_ms.max.unwrap();
+        assert!((950.0..1_100.0).contains(&max), "{max}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_closed_loop_keeps_its_concurrency() {
+        let target = Arc::new(Slow {
+            pause: Duration::from_millis(10),
+            one_at_a_time: None,
+        });
+        let record = record();
+        let (second, none) = (Duration::from_secs(1), Duration::ZERO);
+        let until = Until::Elapsed(second);
+        let length = closed_loop(target, 4, until, none, Arc::clone(&record)).await;
+        let figures = record.lock().unwrap().figures(length);
+        assert!((396..=404).contains(&figures.replies), "{}", figures.replies);
+        assert!((380.0..=410.0).contains(&figures.throughput_per_s));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_sent_during_the_warm_up_is_not_recorded() {
+        let target = Arc::new(Slow {
+            pause: Duration::from_millis(10),
+            one_at_a_time: None,
+        });
+        let record = record();
+        let second = Duration::from_secs(1);
+        let until = Until::Elapsed(second);
+        let length = closed_loop(target, 1, until, second, Arc::clone(&record)).await;
+        assert!((100..=101).contains(&record.lock().unwrap().figures(length).replies));
+        assert!((1_000..=1_011).contains(&length.as_millis()), "{length:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_counted_loop_sends_every_request_once() {
+        let target = Arc::new(Slow {
+            pause: Duration::from_millis(1),
+            one_at_a_time: None,
+        });
+        let record = record();
+        closed_loop(target, 7, Until::Sent(100), Duration::ZERO, Arc::clone(&record)).await;
+        assert_eq!(
+            record.lock().unwrap().figures(Duration::from_secs(1)).requests,
+            100
+        );
+    }
+}

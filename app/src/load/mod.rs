@@ -1,0 +1,7 @@
+//! Load: when requests arrive, the clients that send them, and what became of each.
+
+pub mod arrivals;
+pub mod drive;
+pub mod questions;
+pub mod record;
+pub mod tracefile;

@@ -1,0 +1,180 @@
+//! Trace files, and how they are played.
+
+use std::io::{self, Read as _};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::string::FromUtf8Error;
+
+use flate2::read::GzDecoder;
+use kaskade_simulator::trace::{Trace, TraceError};
+use thiserror::Error;
+
+/// A trace file cannot be played.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TraceFileError {
+    /// A file cannot be used.
+    #[error("{}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<TraceFileError>,
+    },
+    /// A file cannot be read.
+    #[error("cannot be read")]
+    Unreadable(#[source] io::Error),
+    /// A file is compressed and cannot be unpacked.
+    #[error("cannot be unpacked")]
+    Packed(#[source] io::Error),
+    /// A file is no text.
+    #[error("is no text")]
+    NoText(#[from] FromUtf8Error),
+    /// A text is no trace, or has no such part.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}
+
+/// A trace file, and how it is played.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TraceFile {
+    /// The file, plain or compressed by gzip.
+    pub path: PathBuf,
+    /// What it holds; by default what it looks like.
+    pub format: Option<Format>,
+    /// The part to play, in seconds from its beginning.
+    pub excerpt: Option<Range<usize>>,
+    /// Requests in the busiest second, to which the trace is scaled.
+    pub peak: Option<f64>,
+    /// Whether the seconds without requests are left out.
+    pub skip_idle: bool,
+}
+
+/// What a trace file may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Requests per second, as integers separated by white space.
+    Counts,
+    /// Arrival times in seconds, one per line.
+    Times,
+    /// `TIMESTAMP,ContextTokens,GeneratedTokens`.
+    AzureLlm,
+}
+
+impl TraceFile {
+    /// Reads the trace.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is no trace, or is shorter than the part asked for.
+    pub fn read(&self) -> Result<Trace, TraceFileError> {
+        self.prepared().map_err(|source| TraceFileError::File {
+            path: self.path.clone(),
+            source: Box::new(source),
+        })
+    }
+
+    fn prepared(&self) -> Result<Trace, TraceFileError> {
+        let mut trace = parse(&text(&self.path)?, self.format)?;
+        if let Some(Range { start, end }) = self.excerpt {
+            trace = trace.excerpt(start, end.saturating_sub(start))?;
+        }
+        if self.skip_idle {
+            trace = trace.without_idle_seconds()?;
+        }
+        match self.peak {
+            Some(peak) => Ok(trace.scale_to_peak(peak)?),
+            None => Ok(trace),
+        }
+    }
+}
+
+fn text(path: &Path) -> Result<String, TraceFileError> {
+    const GZIP: [u8; 2] = [0x1f, 0x8b];
+    let bytes = std::fs::read(path).map_err(TraceFileError::Unreadable)?;
+    if !bytes.starts_with(&GZIP) {
+        return Ok(String::from_utf8(bytes)?);
+    }
+    let mut text = String::new();
+    GzDecoder::new(bytes.as_slice())
+        .read_to_string(&mut text)
+        .map_err(TraceFileError::Packed)?;
+    Ok(text)
+}
+
+fn parse(text: &str, format: Option<Format>) -> Result<Trace, TraceFileError> {
+    Ok(match format.unwrap_or_else(|| looks_like(text)) {
+        Format::Counts => Trace::from_counts(text)?,
+        Format::Times => Trace::from_times(text)?,
+        Format::AzureLlm => Trace::from_azure_llm(text)?,
+    })
+}
+
+/// Counts stand side by side, arrival times one on a line; one count per line is told from times by `--trace-format`.
+fn looks_like(text: &str) -> Format {
+    let mut lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
+    match lines.find(|line| !line.trim().is_empty()) {
+        Some(line) if line.contains(',') => Format::AzureLlm,
+        Some(line) if line.split_whitespace().nth(1).is_some() => Format::Counts,
+        _ => Format::Times,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::report::in_one_line;
+
+    fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        file
+    }
+
+    #[test]
+    fn formats_are_told_by_their_looks_also_when_packed() {
+        let counts = file(b"10 20 30\n");
+        let read = |path: &Path| parse(&text(path).unwrap(), None);
+        assert_eq!(read(counts.path()).unwrap().rates(), [10.0, 20.0, 30.0]);
+        let times = file(b"# seconds\n0.5\n0.75\n1.5\n");
+        assert_eq!(read(times.path()).unwrap().times().unwrap().len(), 3);
+        let azure = file(b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n");
+        assert_eq!(read(azure.path()).unwrap().tokens().len(), 1);
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        packed.write_all(b"4 4 4 8").unwrap();
+        let packed = file(&packed.finish().unwrap());
+        assert_eq!(read(packed.path()).unwrap().rates().len(), 4);
+    }
+
+    #[test]
+    fn a_part_is_cut_and_scaled() {
+        let counts = file(b"1 2 0 4 5\n");
+        let file = TraceFile {
+            path: counts.path().to_owned(),
+            excerpt: Some(1..4),
+            peak: Some(100.0),
+            skip_idle: true,
+            ..TraceFile::default()
+        };
+        assert_eq!(file.read().unwrap().rates(), [50.0, 100.0]);
+    }
+
+    #[test]
+    fn errors_name_the_file_and_the_field() {
+        let bad = file(b"1 2 x\n");
+        let read = |path: &Path| {
+            let file = TraceFile {
+                path: path.to_owned(),
+                ..TraceFile::default()
+            };
+            file.read()
+        };
+        let error = in_one_line(&read(bad.path()).unwrap_err());
+        assert!(
+            error.contains(&bad.path().display().to_string()) && error.contains('x'),
+            "{error}"
+        );
+        assert!(read(Path::new("/nowhere/trace")).is_err());
+    }
+}

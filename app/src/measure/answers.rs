@@ -1,0 +1,206 @@
+//! What a model answers on a labelled set, and how sure it is.
+
+use kaskade_models::{Inputs, Model, Tensor};
+use kaskade_planners::calibration::{Label as Truth, Labelled, calibrate};
+use kaskade_policy::confidence::{Calibration, Estimator, Scores};
+use kaskade_policy::profile::{BeforeAfter, Validation};
+
+use super::MeasureError;
+use crate::data::Label;
+use crate::data::reply::{ReplyError, class_of, label_of, logits_of, text_of};
+
+/// The output in which a language model says how sure it is.
+const CONFIDENCE: &str = "confidence";
+
+/// Requests per batch: here only the answers count.
+const BATCH: usize = 32;
+
+/// Answers on a set, calibrated.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answers {
+    /// The estimator with its temperature.
+    pub calibration: Calibration,
+    /// Calibration error before and after.
+    pub ece: BeforeAfter,
+    /// The answers themselves.
+    pub validation: Validation,
+}
+
+/// Runs a model over a labelled set and calibrates its confidence there: a classifier's by its scores, a language model's own as it is.
+///
+/// # Errors
+/// When the model fails on a sample, gives neither `logits` nor `text`, or its scores cannot be calibrated.
+pub fn calibrated(
+    model: &mut dyn Model,
+    requests: &[Inputs],
+    labels: &[Label],
+    estimator: Estimator,
+    step: impl FnMut(u64),
+) -> Result<Answers, MeasureError> {
+    if requests.len() != labels.len() {
+        return Err(MeasureError::Unlabelled);
+    }
+    let judgements = each(model, requests, Judgement::of, step)?;
+    let samples = judgements.iter().zip(labels);
+    let samples: Vec<Labelled<'_>> = samples.map(|(judged, label)| judged.labelled(label)).collect();
+    let calibrated = calibrate(estimator, &samples)?;
+    Ok(Answers {
+        calibration: calibrated.calibration,
+        ece: calibrated.ece,
+        validation: Validation {
+            predictions: judgements.iter().map(Judgement::number).collect(),
+            confidences: calibrated.confidences,
+            correct: calibrated.correct,
+        },
+    })
+}
+
+/// What a model says to each of some requests.
+///
+/// # Errors
+/// When the model fails on one, or says neither a class nor a text.
+pub fn said(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<Label>, MeasureError> {
+    each(model, requests, label_of, |_| ())
+}
+
+fn each<T>(
+    model: &mut dyn Model,
+    requests: &[Inputs],
+    read: impl Fn(&[Tensor]) -> Result<T, ReplyError>,
+    mut step: impl FnMut(u64),
+) -> Result<Vec<T>, MeasureError> {
+    let mut all: Vec<T> = Vec::with_capacity(requests.len());
+    for batch in requests.chunks(BATCH) {
+        for result in model.run(batch) {
+            let one = result
+                .map_err(MeasureError::from)
+                .and_then(|outputs| Ok(read(&outputs)?));
+            all.push(one.map_err(|source| MeasureError::Sample {
+                number: all.len(),
+                source: Box::new(source),
+            })?);
+        }
+        step(batch.len() as u64);
+    }
+    if all.len() != requests.len() {
+        return Err(MeasureError::Unanswered {
+            answered: all.len(),
+            requests: requests.len(),
+        });
+    }
+    Ok(all)
+}
+
+/// What a model says to a request, and by what its confidence is judged.
+enum Judgement {
+    /// A classifier.
+    Logits(Vec<f32>),
+    /// A language model.
+    Text { said: Label, confidence: f64 },
+}
+
+impl Judgement {
+    fn of(outputs: &[Tensor]) -> Result<Self, ReplyError> {
+        let Some(Label::Text(text)) = text_of(outputs) else {
+            return Ok(Self::Logits(logits_of(outputs)?));
+        };
+        let confidence = outputs.iter().find(|output| output.name == CONFIDENCE);
+        let confidence = confidence.map(Tensor::to_f32).transpose()?;
+        let confidence = confidence.and_then(|values| values.first().copied());
+        Ok(Self::Text {
+            said: Label::Text(text),
+            confidence: confidence.ok_or(ReplyError::NoConfidence)?.into(),
+        })
+    }
+
+    fn labelled<'a>(&'a self, label: &Label) -> Labelled<'a> {
+        match (self, label) {
+            (Self::Logits(logits), Label::Class(class)) => Labelled {
+                scores: Scores::Logits(logits),
+                label: Truth::Class(*class),
+            },
+            // No class is a text, so calibration refuses the sample and says which.
+            (Self::Logits(logits), Label::Text(_)) => Labelled {
+                scores: Scores::Logits(logits),
+                label: Truth::Correct(false),
+            },
+            (Self::Text { said, confidence }, label) => Labelled {
+                scores: Scores::Given(*confidence),
+                label: Truth::Correct(said == label),
+            },
+        }
+    }
+
+    /// A number for the answer, the same for the same answer: of a text, its FNV-1a hash.
+    fn number(&self) -> u32 {
+        match self {
+            Self::Logits(logits) => class_of(logits).unwrap_or_default() as u32,
+            Self::Text { said, .. } => {
+                let text = said.to_string();
+                text.bytes().fold(0x811c_9dc5, |hash, byte| {
+                    (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::reply::LOGITS;
+    use kaskade_models::{ModelError, Outputs};
+
+    /// Scores that say the class its input names, right three times out of four, always as sure.
+    struct Overconfident;
+
+    impl Model for Overconfident {
+        fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            let answer = |inputs: &Inputs| {
+                let said = inputs.first().map_or(0.0, |input| input.to_f32().unwrap()[0]);
+                let scores = [0.0, 1.0, 2.0].map(|class| if (class - said).abs() < 0.5 { 9.0 } else { 0.0 });
+                Ok(vec![Tensor::from_f32(LOGITS, &[3], &scores).unwrap()])
+            };
+            batch.iter().map(answer).collect()
+        }
+    }
+
+    fn asking(class: f32) -> Inputs {
+        vec![Tensor::from_f32("x", &[1], &[class]).unwrap()]
+    }
+
+    #[test]
+    fn overconfidence_is_calibrated_and_no_answer_changes() {
+        let requests: Vec<Inputs> = (0..200_u8).map(|n| asking(f32::from(n % 3))).collect();
+        let right = |n: usize| if n.is_multiple_of(4) { (n + 1) % 3 } else { n % 3 };
+        let labels: Vec<Label> = (0..200).map(|n| Label::Class(right(n))).collect();
+        let mut seen = 0;
+        let answers = calibrated(
+            &mut Overconfident,
+            &requests,
+            &labels,
+            Estimator::MaxSquared,
+            |done| seen += done,
+        )
+        .unwrap();
+        assert_eq!(seen, 200);
+        assert!(answers.calibration.temperature > 1.5, "{:?}", answers.calibration);
+        assert!(
+            answers.ece.after < 0.02 && answers.ece.before > 0.2,
+            "{:?}",
+            answers.ece
+        );
+        assert_eq!(
+            answers.validation.correct.iter().filter(|right| **right).count(),
+            150
+        );
+        assert!(
+            answers
+                .validation
+                .predictions
+                .iter()
+                .zip(0..)
+                .all(|(said, n)| *said == n % 3)
+        );
+    }
+}

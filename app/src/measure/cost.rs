@@ -1,0 +1,232 @@
+//! What a batch costs: latency, energy and utilisation by batch size.
+//!
+//! Every batch size is measured in several rounds, and the rounds go through all sizes in turn, so that a neighbour who is
+//! busy for a second spoils one round of each size and not one size altogether. Medians leave that round out.
+
+use std::time::{Duration, Instant};
+
+use kaskade_models::{Inputs, Model};
+use kaskade_policy::profile::BatchCost;
+
+use super::MeasureError;
+use super::meter::{Meter, Stretch};
+
+/// How often sources that integrate a power are read.
+const SAMPLED_EVERY: Duration = Duration::from_millis(100);
+
+/// How much is measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Effort {
+    /// Batch sizes, ascending.
+    pub batches: Vec<u32>,
+    /// Passes through all sizes.
+    pub rounds: u32,
+    /// How long each size is run in each round, at least; one run is always finished.
+    pub stretch: Duration,
+}
+
+impl Effort {
+    /// Powers of two up to 64, three rounds.
+    pub fn new(stretch: Duration) -> Self {
+        Self {
+            batches: (0..=6).map(|power| 1 << power).collect(),
+            rounds: 3,
+            stretch,
+        }
+    }
+
+    /// Number of measured stretches.
+    pub fn steps(&self) -> u64 {
+        self.batches.len() as u64 * u64::from(self.rounds)
+    }
+}
+
+/// What was seen of one batch size.
+#[derive(Debug, Default)]
+struct Seen {
+    latencies: Vec<f64>,
+    energies: Vec<f64>,
+    utilisations: Vec<f64>,
+}
+
+/// Measures a model on requests that are like the ones to come.
+///
+/// # Errors
+/// When the model fails on a request, or there are none.
+pub fn measure(
+    model: &mut dyn Model,
+    requests: &[Inputs],
+    effort: &Effort,
+    meter: &mut Meter,
+    mut step: impl FnMut(),
+) -> Result<Vec<BatchCost>, MeasureError> {
+    if requests.is_empty() {
+        return Err(MeasureError::NoRequests);
+    }
+    let largest = effort.batches.iter().max().copied().unwrap_or(1) as usize;
+    // Long enough for every window of the largest batch to be contiguous.
+    let requests: Vec<Inputs> = requests
+        .iter()
+        .cycle()
+        .take(requests.len() + largest)
+        .cloned()
+        .collect();
+    let mut seen: Vec<Seen> = effort.batches.iter().map(|_| Seen::default()).collect();
+    for _ in 0..effort.rounds {
+        for (batch, seen) in effort.batches.iter().zip(&mut seen) {
+            run_round(model, &requests, *batch as usize, effort.stretch, meter, seen).map_err(|source| {
+                MeasureError::BatchSize {
+                    batch: *batch,
+                    source: Box::new(source),
+                }
+            })?;
+            step();
+        }
+    }
+    let costs = effort.batches.iter().zip(seen).map(|(batch, mut seen)| {
+        let energies = (seen.energies.len() == effort.rounds as usize).then_some(&mut seen.energies);
+        Ok(BatchCost {
+            batch: *batch,
+            latency_s: median(&mut seen.latencies).ok_or(MeasureError::Nothing)?,
+            energy_j: energies.and_then(|energies| median(energies)),
+            memory_bytes: None,
+            utilisation: median(&mut seen.utilisations),
+        })
+    });
+    costs.collect()
+}
+
+/// Runs one batch size for a stretch of time. The first run warms caches up and does not count.
+fn run_round(
+    model: &mut dyn Model,
+    requests: &[Inputs],
+    batch: usize,
+    length: Duration,
+    meter: &mut Meter,
+    seen: &mut Seen,
+) -> Result<(), MeasureError> {
+    let mut windows = requests.windows(batch).step_by(batch).cycle();
+    let mut run = || -> Result<f64, MeasureError> {
+        let window = windows.next().ok_or(MeasureError::TooFewRequests)?;
+        let started = Instant::now();
+        let results = model.run(window);
+        let took = started.elapsed().as_secs_f64();
+        for result in results {
+            result.map_err(MeasureError::Refused)?;
+        }
+        Ok(took)
+    };
+    run()?;
+    let started = Instant::now();
+    let mut touched = started;
+    let reading = meter.begin();
+    let mut runs = 0_u32;
+    while runs == 0 || started.elapsed() < length {
+        seen.latencies.push(run()?);
+        runs += 1;
+        if touched.elapsed() >= SAMPLED_EVERY {
+            meter.touch();
+            touched = Instant::now();
+        }
+    }
+    let Stretch { joules, utilisation } = meter.end_busy(reading);
+    seen.energies
+        .extend(joules.map(|joules| joules / f64::from(runs)));
+    seen.utilisations.extend(utilisation);
+    Ok(())
+}
+
+/// The middle value; the mean of the middle two where there are two.
+fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = values.get(middle).copied()?;
+    if values.len().is_multiple_of(2) {
+        values.get(middle - 1).map(|lower| f64::midpoint(*lower, upper))
+    } else {
+        Some(upper)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaskade_models::device::DeviceChoice;
+    use kaskade_models::power::{PowerConfig, SourceKind};
+    use kaskade_models::{ModelError, Outputs, Tensor};
+
+    /// Works for a while per request, and fails on an input called `bad`.
+    struct Busy;
+
+    impl Model for Busy {
+        fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            let answer = |inputs: &Inputs| {
+                let started = Instant::now();
+                while started.elapsed() < Duration::from_micros(300) {
+                    std::hint::spin_loop();
+                }
+                match inputs.iter().find(|input| input.name == "bad") {
+                    Some(_) => Err(ModelError::Failed {
+                        reason: "no".to_owned(),
+                    }),
+                    None => Ok(Vec::new()),
+                }
+            };
+            batch.iter().map(answer).collect()
+        }
+    }
+
+    fn effort() -> Effort {
+        Effort {
+            batches: vec![1, 4, 16],
+            rounds: 3,
+            stretch: Duration::from_millis(5),
+        }
+    }
+
+    fn meter() -> Meter {
+        let config = PowerConfig {
+            sources: vec![SourceKind::Modelled],
+            ..PowerConfig::default()
+        };
+        Meter::of(DeviceChoice::Cpu, &config).unwrap()
+    }
+
+    fn requests(name: &str) -> Vec<Inputs> {
+        let request = |_| vec![Tensor::from_f32(name, &[1], &[0.0]).unwrap()];
+        (0..3).map(request).collect()
+    }
+
+    #[test]
+    fn larger_batches_take_longer_and_cost_more() {
+        let mut steps = 0;
+        let costs = measure(&mut Busy, &requests("x"), &effort(), &mut meter(), || steps += 1).unwrap();
+        assert_eq!(steps, effort().steps());
+        assert_eq!(
+            costs.iter().map(|cost| cost.batch).collect::<Vec<_>>(),
+            [1, 4, 16]
+        );
+        assert!(costs[0].latency_s >= 3e-4, "{costs:?}");
+        assert!(costs.is_sorted_by(|a, b| a.latency_s < b.latency_s), "{costs:?}");
+        assert!(costs.is_sorted_by(|a, b| a.energy_j < b.energy_j), "{costs:?}");
+        assert!(
+            costs
+                .iter()
+                .all(|cost| cost.utilisation.is_some_and(|share| share <= 1.0))
+        );
+    }
+
+    #[test]
+    fn a_model_that_fails_is_not_measured() {
+        let failed = measure(&mut Busy, &requests("bad"), &effort(), &mut meter(), || ()).unwrap_err();
+        assert!(failed.to_string().contains("at batch size 1"), "{failed:?}");
+        assert!(measure(&mut Busy, &[], &effort(), &mut meter(), || ()).is_err());
+    }
+
+    #[test]
+    fn the_median_leaves_the_outlier_out() {
+        assert_eq!(median(&mut [3.0, 1.0, 100.0]), Some(3.0));
+        assert_eq!(median(&mut [4.0, 2.0]), Some(3.0));
+        assert_eq!(median(&mut []), None);
+    }
+}

@@ -1,0 +1,164 @@
+//! Why a family or a pipeline cannot be measured.
+
+use kaskade_models::{DeviceError, ModelError, TensorError, power::PowerError};
+use kaskade_policy::confidence::ConfidenceError;
+use kaskade_policy::invalid::Invalid;
+use thiserror::Error;
+
+use super::memory::MemoryError;
+use crate::data::DataError;
+use crate::data::reply::ReplyError;
+use crate::data::scenes::SceneError;
+use crate::family::FamilyError;
+
+/// A family or a pipeline cannot be measured.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MeasureError {
+    /// A variant cannot be measured.
+    #[error("variant `{variant}`")]
+    Variant {
+        /// The variant.
+        variant: String,
+        /// What is wrong with it.
+        source: Box<MeasureError>,
+    },
+    /// A batch of one size cannot be run.
+    #[error("at batch size {batch}")]
+    BatchSize {
+        /// Requests in the batch.
+        batch: u32,
+        /// What is wrong with it.
+        source: Box<MeasureError>,
+    },
+    /// A sample of the set has no usable answer.
+    #[error("sample {number}")]
+    Sample {
+        /// Its number, from 0.
+        number: usize,
+        /// What is wrong with it.
+        source: Box<MeasureError>,
+    },
+    /// The model refuses a sample of the set.
+    #[error("the model does not answer a sample of the set")]
+    Refused(#[source] ModelError),
+    /// The model gave fewer answers than it was asked for.
+    #[error("the model answered {answered} of {requests} requests")]
+    Unanswered {
+        /// Answers.
+        answered: usize,
+        /// Requests.
+        requests: usize,
+    },
+    /// There are samples without labels.
+    #[error("every sample needs a label")]
+    Unlabelled,
+    /// The app names no labelled set to measure on.
+    #[error("data.validation: is missing; name the labelled set to measure on")]
+    NoValidationSet,
+    /// Answers of the app's task have no labelled data format.
+    #[error(
+        "task: extractive answers have no labelled data format yet; write the profile of another task yourself \
+         (`kaskade schema profile`)"
+    )]
+    NoLabelFormat,
+    /// The labelled set was not read.
+    #[error("the labelled set was not read")]
+    NoSamples,
+    /// The family is empty.
+    #[error("the family has no members")]
+    NoMembers,
+    /// There are no requests to measure with.
+    #[error("there is nothing to measure with")]
+    NoRequests,
+    /// There are fewer requests than a batch takes.
+    #[error("there are fewer requests than a batch")]
+    TooFewRequests,
+    /// No run was measured.
+    #[error("nothing was measured")]
+    Nothing,
+    /// The app is no pipeline.
+    #[error("the app has no `[pipeline]` to measure")]
+    NoPipeline,
+    /// A task names a variant that the app does not have.
+    #[error("the app has no variant `{variant}`")]
+    NoVariant {
+        /// The variant.
+        variant: String,
+    },
+    /// The root task has no variants.
+    #[error("the root task has no variants")]
+    EmptyRoot,
+    /// Every task is another one's child.
+    #[error("no task is nobody's child")]
+    NoRoot,
+    /// A kind of object that no task looks at.
+    #[error("a kind is no task")]
+    NoTask,
+    /// The tree has more than two levels.
+    #[error(
+        "task `{task}` is below the root and has children; only trees of two levels have a labelled data format yet, write the \
+         profile of a deeper one yourself (`kaskade schema pipeline`)"
+    )]
+    Deep {
+        /// The task below the root that has children.
+        task: String,
+    },
+    /// The set's kinds are not the tasks below the root.
+    #[error("the set's kinds are {kinds:?} and the tasks below the root {tasks:?}; they must be the same")]
+    Kinds {
+        /// Kinds of the set.
+        kinds: Vec<String>,
+        /// Tasks below the root.
+        tasks: Vec<String>,
+    },
+    /// An output that should hold requests to another task has no rows.
+    #[error("`{output}` has no rows")]
+    NoRows {
+        /// The output.
+        output: String,
+    },
+    /// Memory cannot be measured.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A model cannot be loaded.
+    #[error(transparent)]
+    Family(#[from] FamilyError),
+    /// A labelled set cannot be used.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Scenes cannot be used.
+    #[error(transparent)]
+    Scene(#[from] SceneError),
+    /// An answer cannot be read.
+    #[error(transparent)]
+    Reply(#[from] ReplyError),
+    /// Confidences cannot be calibrated.
+    #[error(transparent)]
+    Confidence(#[from] ConfidenceError),
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The meter cannot be set up.
+    #[error(transparent)]
+    Power(#[from] PowerError),
+    /// The model fails.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A request is no tensor.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// What was measured is no sound pipeline.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+}
+
+impl MeasureError {
+    /// Names the variant that something is wrong with.
+    pub(super) fn of<E: Into<Self>>(variant: &str) -> impl FnOnce(E) -> Self {
+        move |source| Self::Variant {
+            variant: variant.to_owned(),
+            source: Box::new(source.into()),
+        }
+    }
+}

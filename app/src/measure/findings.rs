@@ -1,0 +1,181 @@
+//! What a detector found in scenes, and how right that is, read by one classifier or another.
+
+use kaskade_models::{Inputs, Model, Tensor};
+use kaskade_policy::pipeline::TaskVariant;
+use kaskade_simulator::MeasuredCopies;
+
+use super::MeasureError;
+use crate::data::reply::{class_of, logits_of};
+use crate::data::scenes::{Found, Scenes, Score, Told};
+
+/// Requests per batch where only answers count.
+const BATCH: usize = 32;
+
+/// What a variant of the root task made of every scene.
+pub(super) struct Findings {
+    found: Vec<Vec<Found>>,
+    /// By kind: the scene and place of each crop, and the crop as a request.
+    crops: Vec<Vec<(usize, Found, Inputs)>>,
+}
+
+/// The requests to a task in a detector's outputs: the rows of `<task>/<input>`.
+fn requests(outputs: &[Tensor], task: &str) -> Result<Vec<Inputs>, MeasureError> {
+    let mut requests: Vec<Inputs> = Vec::new();
+    for output in outputs {
+        let Some((_, input)) = output.name.split_once('/').filter(|(to, _)| *to == task) else {
+            continue;
+        };
+        let (count, shape) = output.shape.split_first().ok_or_else(|| MeasureError::NoRows {
+            output: output.name.clone(),
+        })?;
+        requests.resize_with(*count, Vec::new);
+        let values = output.to_f32()?;
+        let size = shape.iter().product::<usize>().max(1);
+        for (request, row) in requests.iter_mut().zip(values.chunks(size)) {
+            request.push(Tensor::from_f32(input, shape, row)?);
+        }
+    }
+    Ok(requests)
+}
+
+fn answers(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<Vec<Tensor>>, MeasureError> {
+    let mut answers = Vec::with_capacity(requests.len());
+    for batch in requests.chunks(BATCH) {
+        for answer in model.run(batch) {
+            answers.push(answer.map_err(MeasureError::Refused)?);
+        }
+    }
+    Ok(answers)
+}
+
+fn classes(
+    model: &mut dyn Model,
+    crops: &[(usize, Found, Inputs)],
+) -> Result<Vec<Option<usize>>, MeasureError> {
+    let requests: Vec<Inputs> = crops.iter().map(|(.., inputs)| inputs.clone()).collect();
+    let answers = answers(model, &requests)?;
+    answers
+        .iter()
+        .map(|outputs| Ok(class_of(&logits_of(outputs)?)))
+        .collect()
+}
+
+impl Findings {
+    /// Runs a detector over all scenes.
+    ///
+    /// # Errors
+    /// When it fails on one, or says what it found in another form.
+    pub(super) fn of(model: &mut dyn Model, scenes: &Scenes) -> Result<Self, MeasureError> {
+        let mut findings = Self {
+            found: Vec::new(),
+            crops: vec![Vec::new(); scenes.kinds.len()],
+        };
+        for outputs in answers(model, &scenes.inputs)? {
+            let scene = findings.found.len();
+            let found = scenes.found(&outputs)?;
+            for (kind, name) in scenes.kinds.iter().enumerate() {
+                let own = found.iter().filter(|found| found.kind == kind);
+                let inputs = requests(&outputs, name)?;
+                let crops = own
+                    .copied()
+                    .zip(inputs)
+                    .map(|(found, inputs)| (scene, found, inputs));
+                if let Some(list) = findings.crops.get_mut(kind) {
+                    list.extend(crops);
+                }
+            }
+            findings.found.push(found);
+        }
+        Ok(findings)
+    }
+
+    /// What was cut out for a task, as requests to it.
+    pub(super) fn requests(&self, scenes: &Scenes, task: &str) -> Vec<Inputs> {
+        let kind = scenes.kinds.iter().position(|kind| kind == task);
+        let crops = kind.and_then(|kind| self.crops.get(kind)).into_iter().flatten();
+        crops.map(|(.., inputs)| inputs.clone()).collect()
+    }
+
+    /// How much of what was found is there.
+    pub(super) fn score(&self, scenes: &Scenes) -> Score {
+        let mut sum = Score::default();
+        for (scene, found) in self.found.iter().enumerate() {
+            sum.add(&scenes.judge_found(scene, found));
+        }
+        sum
+    }
+
+    /// How many requests a scene becomes, and where they go.
+    pub(super) fn factors(&self, scenes: &Scenes, variant: &mut TaskVariant) {
+        let counts: Vec<f64> = self.crops.iter().map(|crops| crops.len() as f64).collect();
+        let all: f64 = counts.iter().sum();
+        variant.multiplicative_factor = all / scenes.len().max(1) as f64;
+        let ratios = scenes.kinds.iter().zip(&counts);
+        variant.branch_ratios = ratios
+            .map(|(kind, count)| (kind.clone(), count / all.max(1.0)))
+            .collect();
+    }
+
+    /// How often a scene became so many requests to each task.
+    pub(super) fn copies(&self, variant: &str, scenes: &Scenes) -> Vec<MeasuredCopies> {
+        let of_kind = |(kind, task): (usize, &String)| {
+            let counts = self
+                .found
+                .iter()
+                .map(|found| found.iter().filter(|found| found.kind == kind).count());
+            let mut weights: Vec<f64> = Vec::new();
+            for count in counts {
+                weights.resize(weights.len().max(count + 1), 0.0);
+                if let Some(weight) = weights.get_mut(count) {
+                    *weight += 1.0;
+                }
+            }
+            MeasuredCopies {
+                variant: variant.to_owned(),
+                to: task.clone(),
+                weights,
+            }
+        };
+        scenes.kinds.iter().enumerate().map(of_kind).collect()
+    }
+
+    /// Share of the objects found for what they are that a classifier gives the right class.
+    pub(super) fn single(
+        &self,
+        kind: usize,
+        model: &mut dyn Model,
+        scenes: &Scenes,
+    ) -> Result<f64, MeasureError> {
+        let crops = self.crops.get(kind).map_or(&[][..], Vec::as_slice);
+        let (mut right, mut all) = (0_u32, 0_u32);
+        for ((scene, found, _), class) in crops.iter().zip(classes(model, crops)?) {
+            let truth = scenes.class_at(*scene, *found);
+            all += u32::from(truth.is_some());
+            right += u32::from(truth.is_some() && truth == class);
+        }
+        Ok(f64::from(right) / f64::from(all.max(1)))
+    }
+
+    /// The accuracy of the path through this detector and a classifier.
+    pub(super) fn path(
+        &self,
+        kind: usize,
+        model: &mut dyn Model,
+        scenes: &Scenes,
+    ) -> Result<f64, MeasureError> {
+        let crops = self.crops.get(kind).map_or(&[][..], Vec::as_slice);
+        let mut told: Vec<Vec<Told>> = vec![Vec::new(); scenes.len()];
+        for ((scene, found, _), class) in crops.iter().zip(classes(model, crops)?) {
+            if let Some(told) = told.get_mut(*scene) {
+                told.push(Told { found: *found, class });
+            }
+        }
+        let mut sum = Score::default();
+        for (scene, told) in told.iter().enumerate() {
+            if let Some(score) = scenes.judge(scene, told).get(kind) {
+                sum.add(score);
+            }
+        }
+        Ok(sum.f1().unwrap_or(0.0))
+    }
+}

@@ -1,0 +1,143 @@
+//! What a family costs and answers, measured: the profile that planners read.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`answers`] | what a model answers on a labelled set, calibrated |
+//! | [`channels`] | how long a message takes from stage to stage |
+//! | [`cost`] | latency, energy and utilisation by batch size |
+//! | [`findings`] | what a detector found in scenes, and how right that is |
+//! | [`memory`] | what a model takes of its device's memory by batch size |
+//! | [`meter`] | stretches of work and their energy |
+//! | [`profiler`] | [`Profiler`]: measures an app, as its file says |
+//! | [`text`] | profiles as text for people |
+//! | [`tree`] | a pipeline: what its variants cost and make of a request, and how accurate its paths are |
+
+pub mod answers;
+pub mod channels;
+pub mod cost;
+mod error;
+mod findings;
+pub mod memory;
+pub mod meter;
+pub mod profiler;
+pub mod text;
+pub mod tree;
+
+use answers::Answers;
+use cost::Effort;
+pub use error::MeasureError;
+use kaskade_models::power::PowerConfig;
+use kaskade_models::{Model, ModelInfo, Signature};
+use kaskade_policy::confidence::Estimator;
+use kaskade_policy::profile::{PROFILE_VERSION, Profile, VariantProfile};
+use meter::Meter;
+pub use profiler::Profiler;
+
+use crate::data::Samples;
+use crate::family::{Family, Member};
+use crate::report::progress::Progress;
+use crate::report::units;
+
+/// What is measured, and how.
+pub struct Plan<'a> {
+    /// Name of the app.
+    pub app: &'a str,
+    /// The confidence score.
+    pub estimator: Estimator,
+    /// How much is measured.
+    pub effort: &'a Effort,
+    /// Where joules come from.
+    pub power: &'a PowerConfig,
+    /// Whether progress is kept to oneself.
+    pub quiet: bool,
+}
+
+/// Profiles a family: loads one model after the other, measures what it costs, and calibrates it on a labelled set, which
+/// `samples` reads once the first model has said what it takes.
+///
+/// # Errors
+/// When a model cannot be loaded, fails on a sample, or does not take what the others take.
+pub fn profile<E: From<MeasureError>>(
+    plan: &Plan<'_>,
+    family: &Family,
+    samples: impl FnOnce(&Signature) -> Result<Samples, E>,
+) -> Result<Profile, E> {
+    let mut read: Option<Samples> = None;
+    let mut samples = Some(samples);
+    let mut variants = Vec::new();
+    let mut devices: Vec<String> = Vec::new();
+    let mut sources: Vec<String> = Vec::new();
+    for member in &family.members {
+        let mut loaded = member
+            .load(member.device)
+            .map_err(MeasureError::of(&member.name))?;
+        let signature = loaded.model.signature();
+        if let Some(samples) = samples.take() {
+            read = Some(samples(&signature)?);
+        }
+        let set = read.as_ref().ok_or(MeasureError::NoSamples)?;
+        set.check(&signature).map_err(MeasureError::of(&member.name))?;
+        let mut meter = Meter::of(member.device, plan.power)?;
+        note(&mut devices, meter.device());
+        note(&mut sources, meter.source());
+        let measured = variant(plan, member, &loaded.info, loaded.model.as_mut(), set, &mut meter);
+        variants.push(measured.map_err(MeasureError::of(&member.name))?);
+    }
+    if variants.is_empty() {
+        return Err(MeasureError::NoMembers.into());
+    }
+    Ok(Profile {
+        version: PROFILE_VERSION,
+        app: plan.app.to_owned(),
+        device: devices.join(", "),
+        energy_source: sources.join(", "),
+        estimator: plan.estimator,
+        samples: read.map_or(0, |set| set.len()),
+        variants,
+    })
+}
+
+/// Measures one variant.
+fn variant(
+    plan: &Plan<'_>,
+    member: &Member,
+    info: &ModelInfo,
+    model: &mut dyn Model,
+    set: &Samples,
+    meter: &mut Meter,
+) -> Result<VariantProfile, MeasureError> {
+    let steps = set.len() as u64 + plan.effort.steps();
+    let mut progress = Progress::begin(format!("profile {}", member.name), steps, plan.quiet);
+    let Answers {
+        calibration,
+        ece,
+        validation,
+    } = answers::calibrated(model, &set.inputs, &set.labels, plan.estimator, |done| {
+        progress.advance(done);
+    })?;
+    let costs = cost::measure(model, &set.inputs, plan.effort, meter, || progress.advance(1))?;
+    let right = validation.correct.iter().filter(|right| **right).count();
+    progress.end(&format!(
+        "{} weights, {} right, T = {:.3}, ECE {:.3} -> {:.3}",
+        units::count(info.parameters),
+        units::percent(right as f64 / set.len() as f64),
+        calibration.temperature,
+        ece.before,
+        ece.after
+    ));
+    Ok(VariantProfile {
+        name: member.name.clone(),
+        parameters: info.parameters,
+        costs,
+        calibration,
+        ece,
+        validation,
+    })
+}
+
+/// Keeps each text once, in the order of its first appearance.
+fn note(list: &mut Vec<String>, text: String) {
+    if !list.contains(&text) {
+        list.push(text);
+    }
+}

@@ -1,0 +1,157 @@
+//! Measures an app, as its file says.
+
+use std::time::Duration;
+
+use kaskade_policy::profile::Profile;
+
+use super::cost::Effort;
+use super::memory::Weighed;
+use super::tree::{Measured, TreePlan};
+use super::{MeasureError, Plan, profile};
+use crate::config::data::DataSet;
+use crate::config::{App, Task};
+use crate::data::Samples;
+use crate::family::{Family, Member};
+
+/// How long each batch size is run in each round.
+const STRETCH: Duration = Duration::from_millis(150);
+
+/// Measures every variant of an app, or its pipeline, on the app's validation set.
+///
+/// ```no_run
+/// use kaskade_app::config::App;
+/// use kaskade_app::measure::Profiler;
+///
+/// let app = App::load("app.toml".as_ref())?;
+/// let profile = Profiler::new(&app).rounds(5).run()?;
+/// std::fs::write("profile.json", profile.to_json()?)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "an app is measured by `run`"]
+pub struct Profiler<'a> {
+    app: &'a App,
+    family: Family,
+    effort: Effort,
+    quiet: bool,
+}
+
+impl<'a> Profiler<'a> {
+    /// Begins to set up the measuring of an app: batches of powers of two up to 64, three rounds of 150 ms each, without progress.
+    pub fn new(app: &'a App) -> Self {
+        Self {
+            app,
+            family: Family::of(app),
+            effort: Effort::new(STRETCH),
+            quiet: true,
+        }
+    }
+
+    /// Sets the batch sizes. A pipeline has its own in the app's file.
+    pub fn batches(mut self, batches: impl IntoIterator<Item = u32>) -> Self {
+        self.effort.batches = batches.into_iter().collect();
+        self.effort.batches.sort_unstable();
+        self.effort.batches.dedup();
+        self
+    }
+
+    /// Sets how often all batch sizes are gone through; medians over the rounds are reported.
+    pub fn rounds(mut self, rounds: u32) -> Self {
+        self.effort.rounds = rounds;
+        self
+    }
+
+    /// Sets how long each batch size is run in each round, at least; one run is always finished.
+    pub fn stretch(mut self, stretch: Duration) -> Self {
+        self.effort.stretch = stretch;
+        self
+    }
+
+    /// Sets whether progress is kept from standard error.
+    pub fn quiet(mut self, quiet: bool) -> Self {
+        self.quiet = quiet;
+        self
+    }
+
+    /// Uses these models instead of the directories that the app's file names.
+    pub fn family(mut self, family: Family) -> Self {
+        self.family = family;
+        self
+    }
+
+    /// Checks what can be known before a model is loaded.
+    ///
+    /// # Errors
+    /// When the app names no validation set, or its task has no labelled data format.
+    pub fn check(&self) -> Result<(), MeasureError> {
+        self.validation_set()?;
+        if self.app.task == Task::QuestionAnswering && self.app.pipeline.is_none() {
+            return Err(MeasureError::NoLabelFormat);
+        }
+        Ok(())
+    }
+
+    /// Measures the app's variants: answers, calibrated confidence, latency, energy and utilisation by batch size. Memory stays unknown,
+    /// because it takes a process of its own for every variant; see [`Profiler::run_with_memory`].
+    ///
+    /// # Errors
+    /// When the app names no validation set, a model cannot be loaded or fails on a sample, or a task has no labelled data format.
+    pub fn run(&self) -> Result<Profile, MeasureError> {
+        self.check()?;
+        let set = self.validation_set()?;
+        let plan = Plan {
+            app: self.app.name.as_str(),
+            estimator: self.app.estimator(),
+            effort: &self.effort,
+            power: &(&self.app.power).into(),
+            quiet: self.quiet,
+        };
+        profile(&plan, &self.family, |signature| {
+            Ok(Samples::read(set, signature)?)
+        })
+    }
+
+    /// The same, with the memory of every variant by batch size, which `weigh` measures: on the processor, in a process that has done
+    /// nothing else ([`super::memory::here`]).
+    ///
+    /// # Errors
+    /// As [`Profiler::run`], or what `weigh` says.
+    pub fn run_with_memory<E: From<MeasureError>>(
+        &self,
+        mut weigh: impl FnMut(&Member, &[u32]) -> Result<Weighed, E>,
+    ) -> Result<Profile, E> {
+        let mut profile = self.run()?;
+        for (variant, member) in profile.variants.iter_mut().zip(&self.family.members) {
+            let weighed = weigh(member, &self.effort.batches)?;
+            for (cost, measured) in variant.costs.iter_mut().zip(weighed.batches) {
+                cost.memory_bytes = Some(measured.bytes);
+            }
+        }
+        Ok(profile)
+    }
+
+    /// Measures the app's pipeline: latency by batch size, how many requests each variant makes of one, and the accuracy of every path.
+    ///
+    /// # Errors
+    /// When the app is no pipeline or names no validation set, its tree has more than two levels, or a model cannot be loaded or fails.
+    pub fn run_pipeline(&self) -> Result<Measured, MeasureError> {
+        let rule = self.app.pipeline.as_ref().ok_or(MeasureError::NoPipeline)?;
+        let set = self.validation_set()?;
+        let plan = TreePlan {
+            app: self.app,
+            rule,
+            rounds: self.effort.rounds,
+            stretch: self.effort.stretch,
+            quiet: self.quiet,
+        };
+        plan.measure(set)
+    }
+
+    fn validation_set(&self) -> Result<&'a DataSet, MeasureError> {
+        self.app
+            .data
+            .validation
+            .as_ref()
+            .ok_or(MeasureError::NoValidationSet)
+    }
+}

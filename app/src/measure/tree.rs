@@ -1,0 +1,239 @@
+//! A pipeline, measured: what its variants cost, how many requests they make of one, and how accurate each path is end to end (Loki §3).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kaskade_models::{Inputs, Model};
+use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, ProfiledPath};
+use kaskade_simulator::MeasuredCopies;
+
+use super::MeasureError;
+use super::cost::{self, Effort};
+use super::findings::Findings;
+use super::meter::Meter;
+use crate::config::App;
+use crate::config::data::DataSet;
+use crate::config::pipeline::PipelineRule;
+use crate::data::scenes::Scenes;
+use crate::family::{Family, Member};
+use crate::report::progress::Progress;
+
+/// What was measured of a pipeline.
+pub struct Measured {
+    /// What planners read.
+    pub pipeline: Pipeline,
+    /// How the numbers of objects in a scene are distributed, which only simulators ask.
+    pub copies: Vec<MeasuredCopies>,
+}
+
+/// How a pipeline is measured.
+pub struct TreePlan<'a> {
+    /// The app.
+    pub app: &'a App,
+    /// Its tasks.
+    pub rule: &'a PipelineRule,
+    /// Passes through all batch sizes.
+    pub rounds: u32,
+    /// How long each size is run in each of them.
+    pub stretch: Duration,
+    /// Whether progress is kept to oneself.
+    pub quiet: bool,
+}
+
+impl TreePlan<'_> {
+    /// Measures the pipeline on a set of scenes. Accuracies are F1: the harmonic mean of the shares of what was told, and of what is there,
+    /// that is right.
+    ///
+    /// # Errors
+    /// When the tree has more than two levels, a task is none of the set's kinds, or a model cannot be loaded or fails.
+    pub fn measure(&self, set: &DataSet) -> Result<Measured, MeasureError> {
+        let mut pipeline = self.rule.unmeasured(self.app);
+        let root = root(&pipeline)?;
+        let members = Members(Family::of(self.app).members);
+        let scenes = read(set, &pipeline, root, &members)?;
+        let findings = find_all(&pipeline, root, &members, &scenes)?;
+        let best = best(&findings, &scenes)?;
+        let answers = answer_all(&pipeline, &members, &scenes, &findings, best)?;
+        for (at, task) in pipeline.tasks.iter_mut().enumerate() {
+            let requests = if at == root {
+                scenes.inputs.clone()
+            } else {
+                best.requests(&scenes, &task.name)
+            };
+            for variant in &mut task.variants {
+                if let Some(findings) = findings.get(&variant.name) {
+                    variant.accuracy = findings.score(&scenes).f1().unwrap_or(0.0);
+                    findings.factors(&scenes, variant);
+                } else {
+                    variant.accuracy = answers.singles.get(&variant.name).copied().unwrap_or(0.0);
+                }
+                variant.latency = self.latency(members.get(&variant.name)?, &requests)?;
+            }
+        }
+        pipeline.path_accuracy = PathAccuracy::Profiled { paths: answers.paths };
+        pipeline.validate()?;
+        let copies = findings.iter();
+        let copies = copies.flat_map(|(name, findings)| findings.copies(name, &scenes));
+        Ok(Measured {
+            copies: copies.collect(),
+            pipeline,
+        })
+    }
+
+    /// Latency by batch size, with the member held to its share of a core.
+    fn latency(&self, member: &Member, requests: &[Inputs]) -> Result<Vec<BatchLatency>, MeasureError> {
+        let effort = Effort {
+            batches: self.rule.batches.iter().map(|batch| batch.get()).collect(),
+            rounds: self.rounds,
+            stretch: self.stretch,
+        };
+        let mut progress = Progress::begin(format!("profile {}", member.name), effort.steps(), self.quiet);
+        let mut meter = Meter::of(member.device, &(&self.app.power).into())?;
+        let mut model = member.load(member.device)?.model;
+        let costs = cost::measure(model.as_mut(), requests, &effort, &mut meter, || {
+            progress.advance(1);
+        })
+        .map_err(MeasureError::of(&member.name))?;
+        let latencies: Vec<BatchLatency> = costs
+            .iter()
+            .map(|cost| BatchLatency {
+                batch: cost.batch,
+                us: (cost.latency_s * 1e6).round(),
+            })
+            .collect();
+        let single = latencies.first().map_or(0.0, |latency| latency.us / 1e3);
+        progress.end(&format!("a batch of 1 takes {single:.1} ms"));
+        Ok(latencies)
+    }
+}
+
+/// The models of the app.
+struct Members(Vec<Member>);
+
+impl Members {
+    fn get(&self, name: &str) -> Result<&Member, MeasureError> {
+        let found = self.0.iter().find(|member| member.name == name);
+        found.ok_or_else(|| MeasureError::NoVariant {
+            variant: name.to_owned(),
+        })
+    }
+
+    /// A model with whole cores, for its answers.
+    fn model(&self, name: &str) -> Result<Box<dyn Model>, MeasureError> {
+        let member = self.get(name)?;
+        let loaded = member.unpaced().load(member.device);
+        Ok(loaded.map_err(MeasureError::of(name))?.model)
+    }
+}
+
+/// What the tasks below the root make of what was found.
+struct Readings {
+    /// By path, how much is right.
+    paths: Vec<ProfiledPath>,
+    /// By variant, the share of the objects found for what they are that it reads rightly.
+    singles: BTreeMap<String, f64>,
+}
+
+/// Names of a task's variants.
+fn variants(pipeline: &Pipeline, task: usize) -> impl Iterator<Item = &str> {
+    let variants = pipeline.tasks.get(task).map_or(&[][..], |task| &task.variants);
+    variants.iter().map(|variant| variant.name.as_str())
+}
+
+/// The scenes, in the form that the root task's models take.
+fn read(set: &DataSet, pipeline: &Pipeline, root: usize, members: &Members) -> Result<Scenes, MeasureError> {
+    let first = variants(pipeline, root).next().ok_or(MeasureError::EmptyRoot)?;
+    let scenes = Scenes::read(set, &members.model(first)?.signature())?;
+    check_kinds(pipeline, root, &scenes)?;
+    Ok(scenes)
+}
+
+/// What each variant of the root task finds.
+fn find_all(
+    pipeline: &Pipeline,
+    root: usize,
+    members: &Members,
+    scenes: &Scenes,
+) -> Result<BTreeMap<String, Findings>, MeasureError> {
+    let findings = variants(pipeline, root).map(|name| {
+        let mut model = members.model(name)?;
+        let found = Findings::of(model.as_mut(), scenes);
+        Ok((name.to_owned(), found.map_err(MeasureError::of(name))?))
+    });
+    findings.collect()
+}
+
+/// The findings that are most right.
+fn best<'a>(findings: &'a BTreeMap<String, Findings>, scenes: &Scenes) -> Result<&'a Findings, MeasureError> {
+    let f1 = |findings: &Findings| findings.score(scenes).f1().unwrap_or(0.0);
+    let best = findings
+        .values()
+        .max_by(|one, other| f1(one).total_cmp(&f1(other)));
+    best.ok_or(MeasureError::EmptyRoot)
+}
+
+/// What every variant below the root makes of what every variant of the root finds.
+fn answer_all(
+    pipeline: &Pipeline,
+    members: &Members,
+    scenes: &Scenes,
+    findings: &BTreeMap<String, Findings>,
+    best: &Findings,
+) -> Result<Readings, MeasureError> {
+    let mut readings = Readings {
+        paths: Vec::new(),
+        singles: BTreeMap::new(),
+    };
+    for (kind, task) in scenes.kinds.iter().enumerate() {
+        let task = pipeline.task(task).ok_or(MeasureError::NoTask)?;
+        for name in variants(pipeline, task) {
+            let mut model = members.model(name)?;
+            let single = best
+                .single(kind, model.as_mut(), scenes)
+                .map_err(MeasureError::of(name))?;
+            readings.singles.insert(name.to_owned(), single);
+            for (finder, findings) in findings {
+                readings.paths.push(ProfiledPath {
+                    variants: vec![finder.clone(), name.to_owned()],
+                    accuracy: findings
+                        .path(kind, model.as_mut(), scenes)
+                        .map_err(MeasureError::of(name))?,
+                });
+            }
+        }
+    }
+    Ok(readings)
+}
+
+/// The root of a tree of two levels.
+fn root(pipeline: &Pipeline) -> Result<usize, MeasureError> {
+    let is_child = |name: &String| pipeline.tasks.iter().any(|task| task.children.contains(name));
+    let root = pipeline.tasks.iter().position(|task| !is_child(&task.name));
+    let root = root.ok_or(MeasureError::NoRoot)?;
+    let deep = pipeline
+        .tasks
+        .iter()
+        .enumerate()
+        .find(|(at, task)| *at != root && !task.children.is_empty());
+    match deep {
+        Some((_, task)) => Err(MeasureError::Deep {
+            task: task.name.clone(),
+        }),
+        None => Ok(root),
+    }
+}
+
+fn check_kinds(pipeline: &Pipeline, root: usize, scenes: &Scenes) -> Result<(), MeasureError> {
+    let children = pipeline.tasks.get(root).map_or(&[][..], |task| &task.children);
+    let mut kinds: Vec<&String> = scenes.kinds.iter().collect();
+    let mut tasks: Vec<&String> = children.iter().collect();
+    kinds.sort();
+    tasks.sort();
+    if kinds == tasks {
+        return Ok(());
+    }
+    Err(MeasureError::Kinds {
+        kinds: kinds.into_iter().cloned().collect(),
+        tasks: tasks.into_iter().cloned().collect(),
+    })
+}

@@ -1,0 +1,223 @@
+//! An app that is a pipeline, planned: by its planner while it serves, and for its beginning.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kaskade_actors::planner::{PlannerConfig, Planning};
+use kaskade_actors::rhythm::Rhythm;
+use kaskade_actors::wire::{Forks, PlanRequest, Runs};
+use kaskade_models::DeviceChoice;
+use kaskade_planners::allocate::{AllocateOptions, Slot};
+use kaskade_planners::manager::{Manager, ManagerOptions};
+use kaskade_policy::demand::Ran;
+use kaskade_policy::pipeline::Pipeline;
+use kaskade_policy::plan::Plan;
+
+use crate::config::App;
+use crate::config::pipeline::{AllocatorRule, PipelineRule};
+use crate::planning::{PlanningError, initial};
+use crate::report::in_one_line;
+
+/// The places of an app's workers that run one variant each.
+///
+/// # Errors
+/// When a GPU is to hold several: nothing bounds what each takes of it.
+pub fn slots(app: &App) -> Result<Vec<Slot>, PlanningError> {
+    let mut slots = Vec::new();
+    for worker in &app.workers {
+        let places = worker.replicas.get();
+        if places > 1 && app.device != DeviceChoice::Cpu {
+            return Err(PlanningError::SharedGpu {
+                worker: worker.name.to_string(),
+                places,
+                device: app.device.to_string(),
+            });
+        }
+        slots.extend((0..places).map(|place| Slot {
+            worker: worker.name.to_string(),
+            device: if places == 1 {
+                app.device.to_string()
+            } else {
+                format!("cpu:{place}")
+            },
+        }));
+    }
+    Ok(slots)
+}
+
+/// What was measured of an app's pipeline, checked against the app.
+///
+/// # Errors
+/// When there is no such file, or it is of another pipeline.
+pub fn measured(app: &App, rule: &PipelineRule) -> Result<Pipeline, PlanningError> {
+    let path = rule.profile.as_deref();
+    let path = path.ok_or(PlanningError::NoPipelineProfile)?;
+    read(app, rule, path).map_err(PlanningError::of(path))
+}
+
+fn read(app: &App, rule: &PipelineRule, path: &Path) -> Result<Pipeline, PlanningError> {
+    let mut pipeline = Pipeline::from_json(&std::fs::read_to_string(path)?)?;
+    let tree = |pipeline: &Pipeline| -> BTreeMap<String, (Vec<String>, Vec<String>)> {
+        let tasks = pipeline.tasks.iter().map(|task| {
+            let names = task.variants.iter().map(|variant| variant.name.clone()).collect();
+            (task.name.clone(), (task.children.clone(), names))
+        });
+        tasks.collect()
+    };
+    if pipeline.name != app.name.as_str() || tree(&pipeline) != tree(&rule.unmeasured(app)) {
+        return Err(PlanningError::OtherPipeline {
+            pipeline: pipeline.name,
+            app: app.name.to_string(),
+        });
+    }
+    // What the objective is and what a message takes, the app says; the file has what was measured.
+    pipeline.slo_us = app.slo.as_micros();
+    pipeline.hop_us = rule.hop.as_micros();
+    Ok(pipeline)
+}
+
+/// What plans an app's pipeline, from the time 0 on.
+///
+/// # Errors
+/// When nothing was measured, or the objective cannot be met by any of its paths.
+pub fn manager(app: &App, rule: &PipelineRule, allocator: &AllocatorRule) -> Result<Manager, PlanningError> {
+    let options = ManagerOptions {
+        app: app.name.to_string(),
+        slots: slots(app)?,
+        dropping: allocator.dropping.into(),
+        allocate: AllocateOptions {
+            policy: allocator.policy.into(),
+            ..AllocateOptions::default()
+        },
+        demand: allocator.demand,
+        factors: allocator.factors,
+        run_times: allocator.run_times,
+        headroom: allocator.headroom.get(),
+    };
+    Ok(Manager::new(measured(app, rule)?, options, 0)?)
+}
+
+/// The plan that a pipeline begins with: for the least demand that is planned for.
+///
+/// # Errors
+/// As [`manager`], or when there are fewer places than tasks.
+pub fn first_plan(app: &App, rule: &PipelineRule) -> Result<Plan, PlanningError> {
+    let allocator = rule.planner.unwrap_or_default();
+    let mut manager = manager(app, rule, &allocator)?;
+    Ok(manager.begin(allocator.demand.floor_qps, 0)?)
+}
+
+/// The planner of an app that is a pipeline, if its file asks for one.
+///
+/// # Errors
+/// As [`manager`].
+pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, PlanningError> {
+    let Some(allocator) = rule.planner else {
+        return Ok(None);
+    };
+    let desk = Mutex::new(Desk {
+        manager: manager(app, rule, &allocator)?,
+        slots: slots(app)?,
+        arrivals: 0,
+        now_us: 0,
+        forks: BTreeMap::new(),
+        runs: BTreeMap::new(),
+    });
+    let app = app.clone();
+    let planning: Planning = Arc::new(move |request, running| {
+        let mut desk = desk.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = desk.plan(request, running).map_err(|error| in_one_line(&error))?;
+        initial::check(&app, &plan).map_err(|error| in_one_line(&error))?;
+        Ok(plan)
+    });
+    Ok(Some(PlannerConfig {
+        planning,
+        limit: allocator.limit.duration(),
+        on_drift: false,
+        rhythm: Rhythm::Looks(Duration::from_micros(allocator.demand.step_us)),
+    }))
+}
+
+/// A manager, and how much of what workers and ingresses count it was told.
+struct Desk {
+    manager: Manager,
+    /// All places, of the living and the dead.
+    slots: Vec<Slot>,
+    arrivals: u64,
+    now_us: u64,
+    forks: BTreeMap<(String, String), Forks>,
+    runs: BTreeMap<(String, String), Runs>,
+}
+
+impl Desk {
+    fn plan(&mut self, request: &PlanRequest, running: Option<&Plan>) -> Result<Plan, PlanningError> {
+        self.manager.follow(running);
+        let Some(seen) = &request.seen else {
+            // Somebody asks: for a load, or for what it is now.
+            let qps = request.peak_qps.unwrap_or_else(|| self.manager.demand_qps());
+            return Ok(self.manager.begin(qps, self.now_us)?);
+        };
+        self.now_us = seen.at_us;
+        self.manager.set_slots(self.places(&seen.workers));
+        let arrivals = seen
+            .arrivals
+            .saturating_sub(std::mem::replace(&mut self.arrivals, seen.arrivals));
+        self.manager.observe(arrivals, seen.at_us);
+        self.hear(request);
+        self.hear_runs(request);
+        match (self.manager.next(seen.at_us), self.manager.take_fault(), running) {
+            (Some(plan), ..) => Ok(plan),
+            (None, Some(fault), _) => Err(fault.into()),
+            (None, None, Some(running)) => Ok(running.clone()),
+            (None, None, None) => Err(PlanningError::NothingToPlan),
+        }
+    }
+
+    /// The places of these workers; all where none was heard yet.
+    fn places(&self, workers: &[String]) -> Vec<Slot> {
+        let alive = |slot: &&Slot| workers.is_empty() || workers.contains(&slot.worker);
+        self.slots.iter().filter(alive).cloned().collect()
+    }
+
+    /// Tells the manager what came of requests since it was told last. A count that falls is that of a worker that started anew.
+    fn hear(&mut self, request: &PlanRequest) {
+        let mut news: BTreeMap<&str, (u64, BTreeMap<String, u64>)> = BTreeMap::new();
+        for (worker, variants) in &request.forks {
+            for (variant, now) in variants {
+                let old = self.forks.insert((worker.clone(), variant.clone()), now.clone());
+                let old = old.filter(|old| old.requests <= now.requests).unwrap_or_default();
+                let news = news.entry(variant).or_default();
+                news.0 += now.requests - old.requests;
+                for (child, made) in &now.children {
+                    let before = old.children.get(child).copied().unwrap_or(0);
+                    *news.1.entry(child.clone()).or_default() += made.saturating_sub(before);
+                }
+            }
+        }
+        for (variant, (served, made)) in news {
+            self.manager.heard(variant, served, &made, self.now_us);
+        }
+    }
+
+    /// Tells the manager what was run since it was told last.
+    fn hear_runs(&mut self, request: &PlanRequest) {
+        for (worker, variants) in &request.runs {
+            for (variant, now) in variants {
+                let old = self.runs.insert((worker.clone(), variant.clone()), *now);
+                let old = old.filter(|old| old.batches <= now.batches).unwrap_or_default();
+                let ran = Ran {
+                    batches: now.batches - old.batches,
+                    requests: now.requests.saturating_sub(old.requests),
+                    busy_us: now.busy_us.saturating_sub(old.busy_us),
+                };
+                self.manager.ran(variant, ran);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "allocator_tests.rs"]
+mod tests;

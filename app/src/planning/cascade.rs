@@ -1,0 +1,310 @@
+//! Cascades from a profile: the planner's options of an app, and what people see of the outcome.
+
+use kaskade_planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
+use kaskade_planners::skips::{Reason, Split};
+use kaskade_planners::thresholds::{CostBasis, FORWARD_ALL, Point};
+use kaskade_policy::fit;
+use kaskade_policy::plan::{Band, Exit, Plan, Stage, Target};
+use kaskade_policy::profile::Profile;
+
+use crate::charts::graph::{self, Graph, Named};
+use crate::config::App;
+use crate::planning::{PlanningError, initial};
+use crate::report::table::{Align, table};
+use crate::report::units;
+
+/// Frontier points shown besides the named ones.
+const EXCERPT: usize = 10;
+
+/// The planner's options that an app implies, for an objective.
+pub fn options(app: Option<&App>, objective: Objective, seed: u64) -> CascadeOptions {
+    let defaults = CascadeOptions {
+        objective,
+        seed,
+        ..CascadeOptions::default()
+    };
+    let Some(app) = app else { return defaults };
+    CascadeOptions {
+        batch: app.batching.max_batch.get(),
+        batching: app.batching.into(),
+        ..defaults
+    }
+}
+
+/// Plans one cascade, placed on the workers and devices of the app where there is one.
+///
+/// # Errors
+/// When the profile or an option is unusable.
+pub fn cascade(
+    app: Option<&App>,
+    profile: &Profile,
+    options: &CascadeOptions,
+) -> Result<CascadePlan, PlanningError> {
+    let mut planned = plan_cascade(profile, options)?;
+    if let Some(app) = app {
+        if profile.app != app.name.as_str() {
+            return Err(PlanningError::OtherProfile {
+                profile: profile.app.clone(),
+                app: app.name.to_string(),
+            });
+        }
+        let variants = planned.plan.variants.iter().map(|variant| variant.name.as_str());
+        planned.plan.placement = initial::placement(app, &variants.collect::<Vec<_>>());
+        planned.plan.validate()?;
+        initial::check(app, &planned.plan)?;
+    }
+    Ok(planned)
+}
+
+/// The accuracy-energy graph of a family: its frontier, its models, AP and EO.
+pub fn graph(profile: &Profile, planned: &CascadePlan, batch: u32) -> Graph {
+    let basis = planned.estimates.basis;
+    let point = |point: &Point| graph::Point {
+        cost: point.energy_j,
+        accuracy: point.accuracy,
+    };
+    let last = profile.variants.len().saturating_sub(1);
+    let models = profile.variants.iter().enumerate().map(|(place, variant)| {
+        let cost = fit::per_request(&variant.costs, batch, |cost| match basis {
+            CostBasis::Energy => cost.energy_j,
+            CostBasis::Latency => Some(cost.latency_s),
+        });
+        let right = variant.validation.correct.iter().filter(|right| **right).count();
+        Named {
+            name: if place == last {
+                format!("{} (largest)", variant.name)
+            } else {
+                variant.name.clone()
+            },
+            at: graph::Point {
+                cost: cost.unwrap_or(f64::NAN),
+                accuracy: right as f64 / profile.samples.max(1) as f64,
+            },
+        }
+    });
+    let mark = |name: &str, at: &Point| Named {
+        name: name.to_owned(),
+        at: point(at),
+    };
+    Graph {
+        title: format!("{}: accuracy against energy, validation set", profile.app),
+        axis: match basis {
+            CostBasis::Energy => format!("energy per request ({})", profile.energy_source),
+            CostBasis::Latency => "seconds per request, standing in for unknown energy".to_owned(),
+        },
+        unit: unit(basis),
+        frontier: planned.frontier.points.iter().map(point).collect(),
+        models: models.collect(),
+        marks: vec![mark("EO", &planned.eo), mark("AP", &planned.ap)],
+    }
+}
+
+fn unit(basis: CostBasis) -> &'static str {
+    match basis {
+        CostBasis::Energy => "J",
+        CostBasis::Latency => "s",
+    }
+}
+
+/// A planned cascade for people.
+pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
+    let estimates = &planned.estimates;
+    let cost = |cost: f64| units::prefixed(cost, unit(estimates.basis));
+    let kind = if planned.frontier.exact {
+        "proven"
+    } else {
+        "as far as the search went"
+    };
+    let expected = format!(
+        "expected: {} right at {} per request, {:.2} models asked; {} alone: {} right at {}, {} as much",
+        units::percent(estimates.accuracy),
+        cost(estimates.energy_j),
+        estimates.hops,
+        profile
+            .variants
+            .last()
+            .map_or("the largest", |variant| variant.name.as_str()),
+        units::percent(estimates.largest_accuracy),
+        cost(estimates.largest_energy_j),
+        units::times(Some(estimates.largest_energy_j / estimates.energy_j)),
+    );
+    let mut parts = vec![
+        format!(
+            "{}: {}, from {} validation samples on {}, energy {}",
+            planned.plan.app, planned.plan.made_by, profile.samples, profile.device, profile.energy_source
+        ),
+        format!(
+            "\nfrontier: {} cascades, {kind}\n{}",
+            planned.frontier.points.len(),
+            frontier_table(profile, planned)
+        ),
+        format!("\nplan\n{}", stage_table(planned)),
+        expected,
+        skips_line(planned),
+    ];
+    parts.extend(planned.dropped.iter().map(|dropped| {
+        let reason = match dropped.reason {
+            Reason::NoEnergyBenefit {
+                benefit,
+                energy_before,
+                energy_after,
+            } => format!(
+                "its energy benefit is {} per request: {} with it, {} without",
+                cost(benefit),
+                cost(energy_before),
+                cost(energy_after)
+            ),
+            Reason::NeverReached => "no validation sample gets that far".to_owned(),
+        };
+        format!("dropped {}: {reason}", dropped.name)
+    }));
+    parts.join("\n")
+}
+
+/// Some points of the frontier, evenly spread, and all that have a name.
+fn frontier_table(profile: &Profile, planned: &CascadePlan) -> String {
+    let points = &planned.frontier.points;
+    let last = points.len().saturating_sub(1);
+    let step = (last as f64 / (EXCERPT - 1) as f64).max(1.0);
+    let spread = (0..EXCERPT)
+        .map(|n| (n as f64 * step).round() as usize)
+        .filter(|place| *place <= last);
+    let mut shown: Vec<(&Point, &str)> = spread
+        .filter_map(|place| Some((points.get(place)?, "")))
+        .collect();
+    shown.retain(|(point, _)| **point != planned.ap && **point != planned.eo);
+    shown.extend([(&planned.eo, "EO"), (&planned.ap, "AP")]);
+    shown.sort_by(|(a, _), (b, _)| a.energy_j.total_cmp(&b.energy_j));
+    let largest = planned.estimates.largest_energy_j;
+    let rows = shown.into_iter().map(|(point, name)| {
+        let answered = point.answered.iter().map(|share| format!("{:.0}", share * 100.0));
+        [
+            name.to_owned(),
+            units::percent(point.accuracy),
+            units::prefixed(point.energy_j, unit(planned.estimates.basis)),
+            units::times(Some(largest / point.energy_j)),
+            answered.collect::<Vec<_>>().join(" / "),
+            point
+                .thresholds
+                .iter()
+                .map(|threshold| threshold_text(*threshold))
+                .collect::<Vec<_>>()
+                .join(" / "),
+        ]
+    });
+    let names: Vec<&str> = profile
+        .variants
+        .iter()
+        .map(|variant| variant.name.as_str())
+        .collect();
+    let shares = format!("answered by {}, %", names.join(" / "));
+    table(
+        [
+            ("", Align::Left),
+            ("accuracy", Align::Right),
+            ("per request", Align::Right),
+            ("saved", Align::Right),
+            (shares.as_str(), Align::Left),
+            ("thresholds", Align::Left),
+        ],
+        rows,
+    )
+}
+
+fn threshold_text(threshold: f64) -> String {
+    if threshold >= FORWARD_ALL {
+        "all on".to_owned()
+    } else {
+        format!("{threshold:.3}")
+    }
+}
+
+/// The stages of the plan that is written.
+fn stage_table(planned: &CascadePlan) -> String {
+    let rows = stages(&planned.plan).map(|stage| {
+        let estimate = planned
+            .estimates
+            .stages
+            .iter()
+            .find(|estimate| estimate.variant == stage.variant);
+        let share = |pick: fn(&kaskade_planners::cascade::StageEstimate) -> f64| {
+            estimate.map_or_else(|| "-".to_owned(), |estimate| units::percent(pick(estimate)))
+        };
+        [
+            stage.name.clone(),
+            share(|estimate| estimate.reach),
+            share(|estimate| estimate.answered),
+            exit_text(&stage.exit),
+        ]
+    });
+    table(
+        [
+            ("stage", Align::Left),
+            ("asked", Align::Right),
+            ("answers", Align::Right),
+            ("by confidence", Align::Left),
+        ],
+        rows,
+    )
+}
+
+fn stages(plan: &Plan) -> impl Iterator<Item = &Stage> {
+    plan.gears.iter().flat_map(|gear| &gear.wiring.stages)
+}
+
+fn exit_text(exit: &Exit) -> String {
+    match exit {
+        Exit::Bands { bands } => {
+            let text = |band: &Band| {
+                let to = match &band.to {
+                    Target::Reply => "reply",
+                    Target::Stage(edge) => edge.stage.as_str(),
+                };
+                format!("from {:.3} {to}", band.from)
+            };
+            bands.iter().map(text).collect::<Vec<_>>().join(", ")
+        }
+        Exit::Reply => "reply".to_owned(),
+        Exit::Next { to } => format!("then {}", to.stage),
+        Exit::FanOut { children } => {
+            let names: Vec<&str> = children.iter().map(|child| child.to.stage.as_str()).collect();
+            format!("to each of {}", names.join(", "))
+        }
+    }
+}
+
+fn skips_line(planned: &CascadePlan) -> String {
+    let split = match planned.split {
+        Split::None => "none; no split under the thresholds does better",
+        Split::Even => "the intervals under the thresholds, split evenly",
+        Split::LogUniform => "the intervals under the thresholds, split log-uniformly",
+    };
+    format!("skips: {split}")
+}
+
+/// The named points' plans of one family, and its graph.
+pub struct Cascades {
+    /// The graph.
+    pub graph: Graph,
+    /// Accuracy-preserving.
+    pub ap: CascadePlan,
+    /// Energy-optimising.
+    pub eo: CascadePlan,
+}
+
+/// Plans both named cascades of an app.
+///
+/// # Errors
+/// As [`cascade`].
+pub fn cascades(app: &App, profile: &Profile, seed: u64) -> Result<Cascades, PlanningError> {
+    let plan = |objective| cascade(Some(app), profile, &options(Some(app), objective, seed));
+    let (ap, eo) = (plan(Objective::Ap)?, plan(Objective::Eo)?);
+    Ok(Cascades {
+        graph: graph(profile, &ap, app.batching.max_batch.get()),
+        ap,
+        eo,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+use kaskade_policy::confidence::{Calibration, Estimator};
+use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Validation, VariantProfile};
+
+use super::*;
+use crate::measure::text;
+
+/// A variant that is right except on every `wrong`-th sample, and sure except where it is wrong or near it.
+fn variant(name: &str, place: u32, wrong: usize, energy_j: Option<f64>) -> VariantProfile {
+    let correct: Vec<bool> = (0..240).map(|sample| sample % wrong != wrong - 1).collect();
+    let confidence = |(sample, right): (usize, &bool)| {
+        let spread = (sample * 37 % 100) as f64 / 100.0;
+        if *right { 0.35 + 0.6 * spread } else { 0.5 * spread }
+    };
+    let cost = |batch: u32| BatchCost {
+        batch,
+        latency_s: 1e-4 * 8_f64.powi(place.cast_signed()) * (0.5 + 0.5 * f64::from(batch)),
+        energy_j: energy_j.map(|energy| energy * f64::from(batch)),
+        memory_bytes: None,
+        utilisation: Some(0.5),
+    };
+    VariantProfile {
+        name: name.to_owned(),
+        parameters: 1_000 * 10_u64.pow(place),
+        costs: vec![cost(1), cost(32)],
+        calibration: Calibration {
+            estimator: Estimator::MaxSquared,
+            temperature: 1.25,
+        },
+        ece: BeforeAfter {
+            before: 0.08,
+            after: 0.02,
+        },
+        validation: Validation {
+            predictions: vec![0; 240],
+            confidences: correct.iter().enumerate().map(confidence).collect(),
+            correct,
+        },
+    }
+}
+
+fn profile(energy: bool) -> Profile {
+    let joules = |joules: f64| energy.then_some(joules);
+    Profile {
+        version: PROFILE_VERSION,
+        app: "tiny-app".to_owned(),
+        device: "cpu (2 cores)".to_owned(),
+        energy_source: if energy { "modelled" } else { "unknown" }.to_owned(),
+        estimator: Estimator::MaxSquared,
+        samples: 240,
+        variants: vec![
+            variant("small", 0, 6, joules(1e-3)),
+            variant("base", 1, 15, joules(8e-3)),
+            variant("large", 2, 60, joules(64e-3)),
+        ],
+    }
+}
+
+fn planned(profile: &Profile, objective: Objective) -> CascadePlan {
+    cascade(None, profile, &options(None, objective, 0)).unwrap()
+}
+
+#[test]
+fn a_plan_reads_well() {
+    let profile = profile(true);
+    let text = as_text(&profile, &planned(&profile, Objective::Eo));
+    insta::assert_snapshot!("plan_text", text);
+    insta::assert_snapshot!("profile_text", text::profile(&profile));
+}
+
+#[test]
+fn a_plan_stays_what_it_is() {
+    let profile = profile(true);
+    let plan = planned(&profile, Objective::Eo).plan;
+    insta::assert_snapshot!("plan_json", plan.to_json().unwrap());
+    assert_eq!(plan, planned(&profile, Objective::Eo).plan);
+}
+
+#[test]
+fn without_joules_seconds_stand_in_and_say_so() {
+    let profile = profile(false);
+    let planned = planned(&profile, Objective::Ap);
+    let graph = graph(&profile, &planned, 32);
+    assert_eq!(graph.unit, "s");
+    assert!(graph.axis.contains("standing in"), "{}", graph.axis);
+    assert!(!as_text(&profile, &planned).contains(" mJ"));
+    assert!(graph::svg(&graph).unwrap().contains("AP"));
+}
+
+#[test]
+fn an_app_places_the_plan_on_its_workers() {
+    let variants =
+        ["small", "base", "large"].map(|name| format!("[[variants]]\nname = \"{name}\"\ndir = \"x\"\n"));
+    let app = |name: &str| {
+        let workers = "[[workers]]\nname = \"a\"\nreplicas = 2\n[[workers]]\nname = \"b\"\n";
+        App::parse(&format!("name = \"{name}\"\n{}{workers}", variants.concat())).unwrap()
+    };
+    let (profile, ours) = (profile(true), app("tiny-app"));
+    let options = options(Some(&ours), Objective::Ap, 0);
+    let plan = cascade(Some(&ours), &profile, &options).unwrap().plan;
+    let of_a = plan
+        .placement
+        .iter()
+        .filter(|replica| replica.worker == "a")
+        .count();
+    assert_eq!(
+        (plan.placement.len(), of_a),
+        (3 * plan.variants.len(), 2 * plan.variants.len())
+    );
+    let error = cascade(Some(&app("other")), &profile, &options)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("`tiny-app`") && error.contains("`other`"),
+        "{error}"
+    );
+}

@@ -1,0 +1,168 @@
+//! Why there is no plan for an app.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kaskade_planners::allocate::AllocateError;
+use kaskade_planners::cascade::PlanError;
+use kaskade_planners::gears::GearError;
+use kaskade_planners::manager::ManageError;
+use kaskade_policy::invalid::{FileError, Invalid};
+use thiserror::Error;
+
+/// There is no plan for an app, or what it would be made from cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PlanningError {
+    /// A file cannot be used.
+    #[error("{}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<PlanningError>,
+    },
+    /// A file cannot be read.
+    #[error("{} cannot be read", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A profile cannot be read.
+    #[error("{} cannot be read; `kaskade profile` writes one", path.display())]
+    UnreadableProfile {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A plan cannot be read.
+    #[error("cannot be read; `kaskade plan` writes plans")]
+    UnreadablePlan(#[source] io::Error),
+    /// The system does not read a file.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A file is not of its format.
+    #[error(transparent)]
+    Format(#[from] FileError),
+    /// A file is no TOML of its format.
+    #[error(transparent)]
+    Toml(#[from] toml::de::Error),
+    /// A file is no JSON of its format.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// A plan or pipeline is not sound.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// Neither a file nor the app says which pipeline is meant.
+    #[error("no pipeline is given: give `--pipeline FILE`, or `--app FILE` of an app with `[pipeline]`")]
+    NoPipeline,
+    /// The app has no variants.
+    #[error("the app has no variants")]
+    NoVariants,
+    /// The plan is another app's.
+    #[error("the plan is for app `{plan}`, not for `{app}`; make one with `kaskade plan`")]
+    OtherApp {
+        /// The app that it is for.
+        plan: String,
+        /// The app that is to be served.
+        app: String,
+    },
+    /// The profile is another app's.
+    #[error("the profile is of app `{profile}`, not of `{app}`; profile this one")]
+    OtherProfile {
+        /// The app that it is of.
+        profile: String,
+        /// The app that is planned.
+        app: String,
+    },
+    /// The profile that a planner is given is another app's.
+    #[error("{}: is the profile of app `{profile}`, not of `{app}`; `kaskade profile` makes one", path.display())]
+    OtherProfileFile {
+        /// The file.
+        path: PathBuf,
+        /// The app that it is of.
+        profile: String,
+        /// The app that is planned.
+        app: String,
+    },
+    /// The plan names a variant that the app does not have.
+    #[error("variants[{index}].name: the app has no variant `{variant}`; profile and plan again")]
+    UnknownVariant {
+        /// Its place in the plan.
+        index: usize,
+        /// The variant.
+        variant: String,
+    },
+    /// The plan names a worker that the app does not have.
+    #[error("placement[{index}].worker: the app has no worker `{worker}`; plan again with `--app`")]
+    UnknownWorker {
+        /// The place of its replica in the plan.
+        index: usize,
+        /// The worker.
+        worker: String,
+    },
+    /// A GPU is to hold several variants of a pipeline.
+    #[error(
+        "workers: `{worker}` has {places} replicas on `{device}`; in a pipeline a GPU is one place, name a worker for each"
+    )]
+    SharedGpu {
+        /// The worker.
+        worker: String,
+        /// Its replicas.
+        places: u32,
+        /// Its device.
+        device: String,
+    },
+    /// Nothing was measured of the app's pipeline.
+    #[error("pipeline.profile: is absent; `kaskade profile` makes one")]
+    NoPipelineProfile,
+    /// The profile is of another pipeline.
+    #[error(
+        "is of pipeline `{pipeline}` and not of `{app}` as the app describes it; `kaskade profile` makes one"
+    )]
+    OtherPipeline {
+        /// The pipeline that it is of.
+        pipeline: String,
+        /// The app that is planned.
+        app: String,
+    },
+    /// There is nothing to plan for.
+    #[error("nothing runs and nothing is to be planned yet")]
+    NothingToPlan,
+    /// The highest load is unknown.
+    #[error("the request names no `peak_qps` and the running plan no highest load")]
+    NoPeak,
+    /// No cascade can be planned.
+    #[error(transparent)]
+    Cascade(#[from] PlanError),
+    /// No gears can be planned.
+    #[error(transparent)]
+    Gears(#[from] GearError),
+    /// Workers cannot be allocated.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
+    /// The pipeline cannot be planned for its demand.
+    #[error(transparent)]
+    Manage(#[from] ManageError),
+}
+
+impl PlanningError {
+    /// Names the file in which something is wrong.
+    pub(super) fn of<E: Into<Self>>(path: &Path) -> impl FnOnce(E) -> Self {
+        move |source| Self::File {
+            path: path.to_owned(),
+            source: Box::new(source.into()),
+        }
+    }
+
+    /// Names the file that cannot be read.
+    pub(super) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Unreadable {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}

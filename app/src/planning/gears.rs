@@ -1,0 +1,187 @@
+//! Gear plans from a profile: the planner's options of an app, and what people see of the outcome.
+
+use kaskade_planners::gears::{Cascade, DeviceSpec, GearOptions, GearPlan};
+use kaskade_policy::plan::{Gear, Plan, Slo};
+use kaskade_policy::profile::Profile;
+
+use crate::charts::panels::{Panel, Panels, Series, Shape};
+use crate::config::App;
+use crate::report::table::{Align, table};
+use crate::report::units;
+
+/// The devices of an app: one per worker, on the app's device, with this much memory each.
+pub fn devices(app: &App, memory_bytes: u64) -> Vec<DeviceSpec> {
+    let device = |worker: &crate::config::Worker| DeviceSpec {
+        worker: worker.name.to_string(),
+        device: app.device.to_string(),
+        memory_bytes,
+        speed: 1.0,
+    };
+    app.workers.iter().map(device).collect()
+}
+
+/// Keeps the batches of a plan within what the app allows.
+pub fn limit_batches(options: &mut GearOptions, app: &App) {
+    let limits = &mut options.batching;
+    limits.max_batch = app.batching.max_batch.get();
+    limits.max_min_queue = limits.max_min_queue.min(limits.max_batch);
+}
+
+/// A gear plan for people.
+pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
+    let plan = &planned.plan;
+    let promise = match plan.slo {
+        Some(Slo::Latency { p95_us }) => format!("p95 at most {}", micros(p95_us)),
+        Some(Slo::Accuracy { at_least }) => format!("accuracy at least {}", units::percent(at_least)),
+        None => "nothing".to_owned(),
+    };
+    let rows = plan.gears.iter().map(|gear| row(profile, planned, gear));
+    let gears = table(
+        [
+            ("gear", Align::Left),
+            ("requests/s", Align::Right),
+            ("cascade", Align::Left),
+            ("batch from", Align::Right),
+            ("accuracy", Align::Right),
+            ("p95", Align::Right),
+            ("busiest device", Align::Right),
+            ("of time", Align::Right),
+        ],
+        rows,
+    );
+    let effort = planned.effort;
+    format!(
+        "{}: {}, promises {promise}\n{gears}\nexpected, weighed by what each gear serves: {} right, p95 {}\n{} replicas on \
+         {} devices; {} submodule calls, {} simulations, {} faults resolved, {} improvements",
+        plan.app,
+        plan.made_by,
+        units::percent(planned.accuracy),
+        micros(planned.p95_us.round() as u64),
+        plan.placement.len(),
+        devices_used(plan),
+        effort.calls(),
+        effort.simulations,
+        planned.faults.len(),
+        effort.improvements,
+    )
+}
+
+/// How many devices host a replica.
+pub fn devices_used(plan: &Plan) -> usize {
+    let devices = plan
+        .placement
+        .iter()
+        .map(|replica| (&replica.worker, &replica.device));
+    devices.collect::<std::collections::BTreeSet<_>>().len()
+}
+
+fn row(profile: &Profile, planned: &GearPlan, gear: &Gear) -> [String; 8] {
+    let load = match gear.load.to_qps {
+        Some(to) => format!("{:.0} .. {to:.0}", gear.load.from_qps),
+        None => format!("{:.0} and more", gear.load.from_qps),
+    };
+    let first = gear.wiring.stages.first();
+    let expected = |of: &dyn Fn(&kaskade_policy::plan::Expected) -> String| {
+        gear.expected.as_ref().map_or_else(|| "-".to_owned(), of)
+    };
+    [
+        gear.name.clone(),
+        load,
+        cascade_of(profile, planned, gear),
+        first.map_or_else(String::new, |stage| stage.batching.min_queue.to_string()),
+        expected(&|figures| units::percent(figures.accuracy)),
+        expected(&|figures| micros(figures.p95_us)),
+        expected(&|figures| units::percent(figures.utilisation)),
+        expected(&|figures| units::percent(figures.time_share)),
+    ]
+}
+
+/// The cascade of a gear as its variants and the thresholds between them: `tiny 0.83> base`.
+fn cascade_of(profile: &Profile, planned: &GearPlan, gear: &Gear) -> String {
+    let variants: Vec<&str> = gear
+        .wiring
+        .stages
+        .iter()
+        .map(|stage| stage.variant.as_str())
+        .collect();
+    let name = |index: &usize| {
+        profile
+            .variants
+            .get(*index)
+            .map_or("?", |variant| variant.name.as_str())
+    };
+    let accuracy = gear.expected.map(|expected| expected.accuracy);
+    let same = |cascade: &&Cascade| {
+        cascade.variants.iter().map(name).eq(variants.iter().copied())
+            && accuracy.is_none_or(|accuracy| (accuracy - cascade.accuracy).abs() < 1e-9)
+    };
+    let Some(cascade) = planned.chosen.iter().find(same) else {
+        return variants.join(" > ");
+    };
+    let thresholds = cascade
+        .thresholds
+        .iter()
+        .map(|threshold| format!(" {threshold:.2}> "));
+    let thresholds = thresholds.chain(std::iter::once(String::new()));
+    let parts = variants.iter().zip(thresholds);
+    parts
+        .flat_map(|(name, bound)| [(*name).to_owned(), bound])
+        .collect()
+}
+
+fn micros(us: u64) -> String {
+    units::seconds(us as f64 / 1e6)
+}
+
+/// Accuracy, latency and utilisation by load, as planned.
+pub fn picture(plan: &Plan) -> Panels {
+    let steps = |of: &dyn Fn(&kaskade_policy::plan::Expected) -> f64| {
+        let gears = plan.gears.iter();
+        let ends = gears.filter_map(|gear| {
+            let value = of(gear.expected.as_ref()?);
+            let from = gear.load.from_qps;
+            Some([
+                (from, value),
+                (gear.load.to_qps.unwrap_or(from * 1.1 + 1.0), value),
+            ])
+        });
+        Series {
+            name: "as planned".to_owned(),
+            points: ends.flatten().collect(),
+            shape: Shape::Line,
+        }
+    };
+    let level = |value: f64| Some((value, "objective".to_owned()));
+    let (accuracy_level, latency_level) = match plan.slo {
+        Some(Slo::Latency { p95_us }) => (None, level(p95_us as f64 / 1e3)),
+        Some(Slo::Accuracy { at_least }) => (level(at_least * 100.0), None),
+        None => (None, None),
+    };
+    let panel = |axis: &str, series: Series, level| Panel {
+        axis: axis.to_owned(),
+        series: vec![series],
+        level,
+        ..Panel::default()
+    };
+    Panels {
+        title: format!("{}: gears by load", plan.app),
+        axis: "load (requests/s)".to_owned(),
+        rows: vec![
+            panel(
+                "accuracy (%)",
+                steps(&|figures| figures.accuracy * 100.0),
+                accuracy_level,
+            ),
+            panel(
+                "p95 (ms)",
+                steps(&|figures| figures.p95_us as f64 / 1e3),
+                latency_level,
+            ),
+            panel(
+                "busiest device (%)",
+                steps(&|figures| figures.utilisation * 100.0),
+                None,
+            ),
+        ],
+    }
+}

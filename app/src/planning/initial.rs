@@ -1,0 +1,136 @@
+//! The plan that an app asks for: a file, one variant alone, or what a pipeline begins with.
+
+use kaskade_policy::plan::{
+    Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
+    Wiring,
+};
+
+use crate::config::{App, PlanSource};
+use crate::planning::{PlanningError, allocator};
+
+/// The plan of an app, checked against the app: of a pipeline without a file, the one that its planner would begin with.
+///
+/// # Errors
+/// When a plan file cannot be read, is unsound, or is another app's.
+pub fn of(app: &App) -> Result<Plan, PlanningError> {
+    match (&app.plan, &app.pipeline) {
+        (PlanSource::File(path), _) => read(app, path),
+        (_, Some(rule)) => allocator::first_plan(app, rule),
+        (PlanSource::Largest, None) => {
+            let largest = app.variants.last().ok_or(PlanningError::NoVariants)?;
+            Ok(single(app, largest.name.as_str()))
+        }
+        (PlanSource::Single(name), None) => Ok(single(app, name.as_str())),
+    }
+}
+
+/// A plan file, checked against the app that is to be served by it.
+///
+/// # Errors
+/// As [`of`].
+pub fn read(app: &App, path: &std::path::Path) -> Result<Plan, PlanningError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(PlanningError::UnreadablePlan)
+        .map_err(PlanningError::of(path))?;
+    let plan = Plan::from_json(&text).map_err(PlanningError::of(path))?;
+    check(app, &plan).map_err(PlanningError::of(path))?;
+    Ok(plan)
+}
+
+/// Nothing, if the app can be served by the plan.
+///
+/// # Errors
+/// When it is another app's, or names a variant or worker that the app does not have.
+pub fn check(app: &App, plan: &Plan) -> Result<(), PlanningError> {
+    if plan.app != app.name.as_str() {
+        return Err(PlanningError::OtherApp {
+            plan: plan.app.clone(),
+            app: app.name.to_string(),
+        });
+    }
+    for (index, planned) in plan.variants.iter().enumerate() {
+        let known = app
+            .variants
+            .iter()
+            .any(|variant| variant.name.as_str() == planned.name);
+        if !known {
+            return Err(PlanningError::UnknownVariant {
+                index,
+                variant: planned.name.clone(),
+            });
+        }
+    }
+    for (index, replica) in plan.placement.iter().enumerate() {
+        let known = app
+            .workers
+            .iter()
+            .any(|worker| worker.name.as_str() == replica.worker);
+        if !known {
+            return Err(PlanningError::UnknownWorker {
+                index,
+                worker: replica.worker.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// A plan that answers everything with one variant, a replica of it on every worker of the app.
+pub fn single(app: &App, variant: &str) -> Plan {
+    Plan {
+        version: PLAN_VERSION,
+        app: app.name.to_string(),
+        made_by: format!("single/{variant}"),
+        variants: vec![PlannedVariant {
+            name: variant.to_owned(),
+            calibration: None,
+        }],
+        placement: placement(app, &[variant]),
+        sharing: Sharing::default(),
+        dropping: Dropping::None,
+        slo: None,
+        gears: vec![Gear {
+            name: "only".to_owned(),
+            load: LoadRange::ALL,
+            expected: None,
+            wiring: Wiring {
+                entry: Edge::to(variant),
+                ensemble: Vec::new(),
+                stages: vec![Stage {
+                    name: variant.to_owned(),
+                    task: None,
+                    variant: variant.to_owned(),
+                    partition: None,
+                    budget_us: None,
+                    profiled: None,
+                    exit: Exit::Reply,
+                    batching: app.batching.into(),
+                }],
+            },
+        }],
+    }
+}
+
+/// As many replicas of every variant as each worker of the app is told to run.
+pub fn placement(app: &App, variants: &[&str]) -> Vec<Replica> {
+    let device = |name: &str| {
+        let known = app.variants.iter().find(|variant| variant.name.as_str() == name);
+        known
+            .map_or(app.device, |variant| app.device_of(variant))
+            .to_string()
+    };
+    let of_worker = app
+        .workers
+        .iter()
+        .flat_map(|worker| (0..worker.replicas.get()).map(move |copy| (worker.name.as_str(), copy)));
+    of_worker
+        .flat_map(|(worker, copy)| variants.iter().map(move |variant| (worker, copy, *variant)))
+        .map(|(worker, copy, variant)| Replica {
+            id: format!("{variant}-{worker}-{copy}"),
+            variant: variant.to_owned(),
+            worker: worker.to_owned(),
+            device: device(variant),
+            partition: None,
+        })
+        .collect()
+}

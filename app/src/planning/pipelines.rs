@@ -1,0 +1,32 @@
+//! Reads a pipeline: from a file, or as measured for the app.
+
+use std::path::Path;
+
+use kaskade_policy::pipeline::Pipeline;
+
+use crate::config::App;
+use crate::planning::{PlanningError, allocator};
+
+/// Reads the pipeline of `file` (TOML or JSON); without one, the measured pipeline of `app`.
+///
+/// # Errors
+/// When there is neither, or when a file cannot be read or does not describe a valid pipeline, with its field or line.
+pub fn read(file: Option<&Path>, app: Option<&App>) -> Result<Pipeline, PlanningError> {
+    if let Some(path) = file {
+        return of_file(path).map_err(PlanningError::of(path));
+    }
+    let (app, rule) = app
+        .and_then(|app| Some((app, app.pipeline.as_ref()?)))
+        .ok_or(PlanningError::NoPipeline)?;
+    allocator::measured(app, rule)
+}
+
+fn of_file(path: &Path) -> Result<Pipeline, PlanningError> {
+    let text = std::fs::read_to_string(path).map_err(PlanningError::unreadable(path))?;
+    if path.extension().is_none_or(|extension| extension != "toml") {
+        return Ok(Pipeline::from_json(&text)?);
+    }
+    let pipeline: Pipeline = toml::from_str(&text)?;
+    pipeline.validate()?;
+    Ok(pipeline)
+}

@@ -1,0 +1,28 @@
+//! Placements from a profile and a cascade: what people see of one.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`slices`] | into how many partitions a checkpoint can be cut |
+//! | [`text`] | a placement as tables |
+//! | [`picture`] | a placement as a drawing |
+
+pub mod picture;
+pub mod slices;
+pub mod text;
+
+use kaskade_planners::placement::{Placed, Proof};
+
+use crate::report::units;
+
+/// How good a placement is known to be, in a few words.
+pub fn proof(placed: &Placed) -> String {
+    match placed.proof {
+        Proof::Optimal => "optimal: no placement of any combination moves less".to_owned(),
+        Proof::Gap { gap, .. } => format!(
+            "gap {}: it is known that none moves less than {} of this",
+            units::percent(gap),
+            units::percent(1.0 - gap)
+        ),
+        Proof::NoBound => "no bound: nothing is known of how little could be moved".to_owned(),
+    }
+}

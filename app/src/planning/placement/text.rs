@@ -1,0 +1,203 @@
+//! A placement as tables.
+
+use std::time::Duration;
+
+use kaskade_planners::placement::{DeviceLoad, Placed, PlacedModel};
+
+use crate::report::table::{Align, table};
+use crate::report::units;
+
+/// Devices that are shown one by one; of more, the busiest.
+const SHOWN: usize = 24;
+
+/// Instances of a device that are shown by name.
+const NAMED: usize = 5;
+
+/// A placement for people.
+pub fn of(placed: &Placed, planning: Duration) -> String {
+    let devices = placed.devices.len();
+    let parts = [
+        format!(
+            "{}: {:.1} requests/s on {} of {devices} devices\n{}",
+            placed.plan.app,
+            placed.qps,
+            placed.used(),
+            models(placed)
+        ),
+        format!("{}\n{}", shown(placed), table_of_devices(placed)),
+        format!(
+            "transfers: {} per request, {} per period of {} requests; {}",
+            units::seconds(placed.overhead_per_request_s()),
+            units::seconds(placed.overhead_s),
+            placed.batch,
+            super::proof(placed)
+        ),
+        looked(placed),
+        format!("planned in {}", units::seconds(planning.as_secs_f64())),
+    ];
+    parts.join("\n")
+}
+
+/// What a batch takes of a device, and how many of it there are.
+fn models(placed: &Placed) -> String {
+    let rows = placed.models.iter().map(|model| {
+        [
+            model.variant.clone(),
+            units::percent(model.reach),
+            model.replicas.to_string(),
+            model.partitions.to_string(),
+            model.max_batch.to_string(),
+            units::percent(model.utilisation),
+            bytes(model.memory_bytes),
+            units::seconds(model.share_s),
+            fits(model),
+        ]
+    });
+    table(
+        [
+            ("model", Align::Left),
+            ("asked", Align::Right),
+            ("copies R", Align::Right),
+            ("partitions S", Align::Right),
+            ("batch", Align::Right),
+            ("u of each", Align::Right),
+            ("w of each", Align::Right),
+            ("share", Align::Right),
+            ("R\u{b2} of l, u l, w, T", Align::Left),
+        ],
+        rows,
+    )
+}
+
+/// How well the lines go through their samples; a dash where a line was given.
+fn fits(model: &PlacedModel) -> String {
+    let curves = &model.curves;
+    let lines = [
+        &curves.latency,
+        &curves.kernel,
+        &curves.memory,
+        &curves.forward.network,
+    ];
+    let said = lines.map(|fitted| {
+        if fitted.samples.len() < 2 {
+            "-".to_owned()
+        } else {
+            format!("{:.3}", fitted.line.r2)
+        }
+    });
+    said.join(" / ")
+}
+
+fn shown(placed: &Placed) -> String {
+    if placed.devices.len() > SHOWN {
+        format!("\nthe {SHOWN} busiest of {} devices", placed.devices.len())
+    } else {
+        String::new()
+    }
+}
+
+fn table_of_devices(placed: &Placed) -> String {
+    let mut devices: Vec<&DeviceLoad> = placed.devices.iter().collect();
+    if devices.len() > SHOWN {
+        devices.sort_by(|a, b| b.utilisation.total_cmp(&a.utilisation));
+        devices.truncate(SHOWN);
+    }
+    let rows = devices.into_iter().map(|device| {
+        [
+            format!("{} {}", device.worker, device.device),
+            instances(placed, device),
+            format!(
+                "{} of {}",
+                bytes(device.memory_bytes),
+                bytes(device.capacity_bytes as f64)
+            ),
+            units::percent(device.utilisation),
+        ]
+    });
+    table(
+        [
+            ("device", Align::Left),
+            ("instances", Align::Left),
+            ("memory", Align::Right),
+            ("utilisation", Align::Right),
+        ],
+        rows,
+    )
+}
+
+/// The instances by name; where there are many of them, how many of each model.
+fn instances(placed: &Placed, device: &DeviceLoad) -> String {
+    if device.instances.len() <= NAMED {
+        return device.instances.join(" ");
+    }
+    let variant = |id: &String| {
+        let mut replicas = placed.plan.placement.iter();
+        replicas
+            .find(|replica| replica.id == *id)
+            .map(|replica| replica.variant.as_str())
+    };
+    let counted = placed.models.iter().filter_map(|model| {
+        let here = device.instances.iter();
+        let count = here
+            .filter(|id| variant(id) == Some(model.variant.as_str()))
+            .count();
+        (count > 0).then(|| format!("{count} \u{d7} {}", model.variant))
+    });
+    counted.collect::<Vec<_>>().join(", ")
+}
+
+fn looked(placed: &Placed) -> String {
+    let shapes = &placed.shapes;
+    let rest = if shapes.all {
+        "all there are"
+    } else {
+        "there are more, with more copies or partitions"
+    };
+    format!(
+        "{} combinations of copies and partitions looked at ({rest}): {} need more memory than there is, {} more kernel time, {} were placed, \
+         {} annealed, {} solved as integer programs",
+        units::count(shapes.looked),
+        units::count(shapes.memory),
+        units::count(shapes.utilisation),
+        units::count(shapes.tried),
+        units::count(shapes.annealed),
+        units::count(shapes.programs)
+    )
+}
+
+/// Bytes in powers of ten, three digits.
+pub fn bytes(count: f64) -> String {
+    const UNITS: [(f64, &str); 4] = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
+    let unit = UNITS.into_iter().find(|(size, _)| count >= size * 0.9995);
+    let Some((size, name)) = unit else {
+        return format!("{count:.0} B");
+    };
+    let scaled = count / size;
+    let digits = if scaled >= 99.95 {
+        0
+    } else if scaled >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{scaled:.digits$} {name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_keep_three_digits() {
+        for (count, said) in [
+            (12.0, "12 B"),
+            (2_440.0, "2.44 kB"),
+            (999_999.0, "1.00 MB"),
+            (15e9, "15.0 GB"),
+            (180e9, "180 GB"),
+            (1.8e12, "1.80 TB"),
+        ] {
+            assert_eq!(bytes(count), said);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What people read of results: tables, units, progress, files.
+
+pub mod progress;
+pub mod table;
+pub mod units;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// A file cannot be written.
+#[derive(Debug, Error)]
+#[error("{} cannot be written", path.display())]
+pub struct WriteError {
+    /// The file.
+    pub path: PathBuf,
+    /// What the system says.
+    pub source: io::Error,
+}
+
+/// Writes a file whole: a reader sees the old one or the new one, never half of it.
+///
+/// # Errors
+/// When the folder cannot be made or the file not written, naming it.
+pub fn write_file(path: &Path, text: &str) -> Result<(), WriteError> {
+    let failed = |source| WriteError {
+        path: path.to_owned(),
+        source,
+    };
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder).map_err(failed)?;
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.tmp", std::process::id()));
+    std::fs::write(&beside, text).map_err(failed)?;
+    std::fs::rename(&beside, path).map_err(failed)
+}
+
+/// An error and its causes on one line, each reason once: many errors say in their own words what their cause says again.
+pub fn in_one_line(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut said = String::new();
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        next = cause.source();
+        let reason = cause.to_string();
+        let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+        if said.ends_with(&reason) {
+            continue;
+        }
+        if !said.is_empty() {
+            said.push_str(": ");
+        }
+        said.push_str(&reason);
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use kaskade_policy::plan::Plan;
+
+    use super::*;
+
+    /// An error with a cause.
+    #[derive(Debug, Error)]
+    #[error("{said}")]
+    struct Outer {
+        said: &'static str,
+        source: Box<dyn std::error::Error>,
+    }
+
+    fn outer(said: &'static str, source: impl Into<Box<dyn std::error::Error>>) -> Outer {
+        Outer {
+            said,
+            source: source.into(),
+        }
+    }
+
+    #[test]
+    fn a_reason_is_said_once() {
+        let said = in_one_line(&outer("plan.json", Plan::from_json("{\n").unwrap_err()));
+        assert_eq!(said.matches("EOF while parsing").count(), 1, "{said}");
+        assert!(said.starts_with("plan.json: not a valid file: EOF"), "{said}");
+        let error = outer("high", outer("middle\n line", "low"));
+        assert_eq!(in_one_line(&error), "high: middle line: low");
+    }
+}

@@ -1,0 +1,119 @@
+//! Progress of long work on standard error: a bar on a terminal, plain lines elsewhere.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::units;
+
+/// How often a piece of work says where it stands when nobody looks at a bar.
+const PLAIN_EVERY: Duration = Duration::from_secs(5);
+
+/// One piece of work with a known number of steps.
+#[derive(Debug)]
+pub struct Progress {
+    label: String,
+    started: Instant,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Bar(ProgressBar),
+    Plain { total: u64, done: u64, said: Instant },
+    Quiet,
+}
+
+impl Progress {
+    /// Begins a piece of work of `total` steps. A `quiet` one says nothing.
+    pub fn begin(label: impl Into<String>, total: u64, quiet: bool) -> Self {
+        let label = label.into();
+        let started = Instant::now();
+        let kind = if quiet {
+            Kind::Quiet
+        } else if std::io::stderr().is_terminal() {
+            Kind::Bar(bar(&label, total))
+        } else {
+            Kind::Plain {
+                total,
+                done: 0,
+                said: started,
+            }
+        };
+        Self { label, started, kind }
+    }
+
+    /// Says that `steps` more are done.
+    pub fn advance(&mut self, steps: u64) {
+        match &mut self.kind {
+            Kind::Bar(bar) => bar.inc(steps),
+            Kind::Plain { total, done, said } => {
+                *done += steps;
+                if said.elapsed() >= PLAIN_EVERY {
+                    *said = Instant::now();
+                    say(&format!("{}: {done} of {total}", self.label));
+                }
+            }
+            Kind::Quiet => {}
+        }
+    }
+
+    /// Ends the work and says what came of it.
+    pub fn end(self, outcome: &str) {
+        let line = || {
+            let took = units::seconds(self.started.elapsed().as_secs_f64());
+            format!("{}: {outcome} ({took})", self.label)
+        };
+        match &self.kind {
+            Kind::Bar(bar) => {
+                bar.finish_and_clear();
+                say(&line());
+            }
+            Kind::Plain { .. } => say(&line()),
+            Kind::Quiet => {}
+        }
+    }
+}
+
+/// What work comes to, and how long it took.
+pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let started = Instant::now();
+    let done = work();
+    (done, started.elapsed())
+}
+
+/// Does work whose steps cannot be counted, saying every few seconds that it is still going on. A `quiet` one says nothing.
+pub fn while_saying<T>(label: &str, quiet: bool, work: impl FnOnce() -> T) -> T {
+    if quiet {
+        return work();
+    }
+    std::thread::scope(|scope| {
+        let (done, over) = channel::<()>();
+        scope.spawn(move || {
+            let started = Instant::now();
+            while over.recv_timeout(PLAIN_EVERY) == Err(RecvTimeoutError::Timeout) {
+                say(&format!("{label} ({:.0} s)", started.elapsed().as_secs_f64()));
+            }
+        });
+        let result = work();
+        drop(done);
+        result
+    })
+}
+
+/// Says one line on standard error.
+pub fn say(line: &str) {
+    // Progress that nobody can read is no reason to stop working.
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+fn bar(label: &str, total: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg:32} {bar:32} {pos}/{len} {eta}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
+    bar.set_style(style);
+    bar.set_message(label.to_owned());
+    bar
+}

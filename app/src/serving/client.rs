@@ -1,0 +1,200 @@
+//! The client of an app.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use kaskade_actors::bus::{Bus, BusConfig};
+use kaskade_actors::client::Accepted;
+use kaskade_actors::wire::{InferReply, InferRequest};
+use kaskade_actors::{self as actors, Fault, headers, subjects};
+use kaskade_models::{Inputs, Tensor, TensorError};
+
+use super::ServingError;
+
+/// Time budget of a request, unless the caller sets another: what an app grants by default.
+const DEFAULT_BUDGET: Duration = Duration::from_secs(2);
+
+/// Asks one app. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    bus: Bus,
+    client: actors::Client,
+    budget: Duration,
+    durable: bool,
+}
+
+impl Client {
+    /// Connects to the app of that name on a nats-server, or on the broker that another process embeds.
+    ///
+    /// # Errors
+    /// What the broker says, or that the name is no subject.
+    pub async fn connect(url: impl Into<String>, app: &str) -> Result<Self, ServingError> {
+        Self::open(app, BusConfig::new(app).url(url), DEFAULT_BUDGET).await
+    }
+
+    /// Connects. The connection belongs to the runtime that this is awaited on.
+    ///
+    /// # Errors
+    /// What the broker says.
+    pub async fn open(app: &str, bus: BusConfig, budget: Duration) -> Result<Self, ServingError> {
+        let app = subjects::App::new(app)?;
+        let bus = Bus::connect(bus).await?;
+        Ok(Self {
+            client: actors::Client::new(&bus, app),
+            bus,
+            budget,
+            durable: false,
+        })
+    }
+
+    /// The same with another time budget for every request.
+    #[must_use]
+    pub fn budget(self, budget: Duration) -> Self {
+        Self { budget, ..self }
+    }
+
+    /// Begins a request with a text.
+    ///
+    /// # Errors
+    /// When the text is no tensor.
+    pub fn text(&self, text: &str) -> Result<Request<'_>, TensorError> {
+        Ok(self.tensors(vec![Tensor::from_texts("text", &[text])?]))
+    }
+
+    /// Begins a request with tensors.
+    pub fn tensors(&self, inputs: Inputs) -> Request<'_> {
+        Request {
+            client: self,
+            inputs,
+            budget: self.budget,
+        }
+    }
+
+    /// The same, with every request submitted to be kept until it is answered.
+    #[must_use]
+    pub fn durably(self) -> Self {
+        Self {
+            durable: true,
+            ..self
+        }
+    }
+
+    /// Closes the connection. What is still asked fails.
+    pub async fn leave(&self) {
+        self.bus.close().await;
+    }
+
+    /// Asks, and waits for the one terminal reply.
+    ///
+    /// # Errors
+    /// The app's own fault, or that nobody answered.
+    pub async fn ask(&self, inputs: Inputs) -> Result<InferReply, Fault> {
+        if !self.durable {
+            return self.client.infer(inputs, self.budget).await;
+        }
+        let (request, headers) = self.submission(inputs, None);
+        self.client.submit_and_wait(&request, headers, self.budget).await
+    }
+
+    /// Submits, to be answered once whatever is lost meanwhile.
+    ///
+    /// # Errors
+    /// What the app or the stream says.
+    pub async fn submit(&self, inputs: Inputs, id: Option<&str>) -> Result<Accepted, Fault> {
+        let (request, headers) = self.submission(inputs, id);
+        self.client.submit(&request, headers).await
+    }
+
+    fn submission(&self, inputs: Inputs, id: Option<&str>) -> (InferRequest, HeaderMap) {
+        let request = InferRequest {
+            inputs,
+            id: id.map(ToOwned::to_owned),
+            ..InferRequest::default()
+        };
+        let mut headers = HeaderMap::new();
+        headers::put_budget(&mut headers, self.budget);
+        (request, headers)
+    }
+
+    /// The result of a durable request, waited for at most so long.
+    ///
+    /// # Errors
+    /// The request's own fault, or that it has no result yet.
+    pub async fn wait_for(&self, id: &str, patience: Duration) -> Result<InferReply, Fault> {
+        self.client.wait_for(id, patience).await
+    }
+
+    /// The same, with what is new of the answer each time while it is made.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub async fn read_along(
+        &self,
+        inputs: Inputs,
+        part: impl FnMut(InferReply),
+    ) -> Result<InferReply, Fault> {
+        let request = InferRequest {
+            inputs,
+            ..InferRequest::default()
+        };
+        self.client
+            .read_along(request, HeaderMap::new(), self.budget, part)
+            .await
+    }
+}
+
+/// A request that is being put together.
+#[derive(Debug, Clone)]
+#[must_use = "a request is sent by `send` or `submit`"]
+pub struct Request<'a> {
+    client: &'a Client,
+    inputs: Inputs,
+    budget: Duration,
+}
+
+impl Request<'_> {
+    /// Adds a second text, such as the context of a question.
+    ///
+    /// # Errors
+    /// When the text is no tensor.
+    pub fn text_pair(mut self, text: &str) -> Result<Self, TensorError> {
+        self.inputs.push(Tensor::from_texts("text_pair", &[text])?);
+        Ok(self)
+    }
+
+    /// Bounds a language model's answer.
+    ///
+    /// # Errors
+    /// When the number is no tensor.
+    pub fn max_tokens(mut self, most: NonZeroU32) -> Result<Self, TensorError> {
+        self.inputs
+            .push(Tensor::from_i64("max_tokens", &[1], &[most.get().into()])?);
+        Ok(self)
+    }
+
+    /// Sets the time within which the request is answered, or fails.
+    pub fn budget(self, budget: Duration) -> Self {
+        Self { budget, ..self }
+    }
+
+    /// Sends the request and waits for its one terminal reply.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub async fn send(self) -> Result<InferReply, Fault> {
+        self.client.clone().budget(self.budget).ask(self.inputs).await
+    }
+
+    /// Submits the request, to be answered once even if processes are lost meanwhile.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn submit(self, id: Option<&str>) -> Result<Accepted, Fault> {
+        self.client
+            .clone()
+            .budget(self.budget)
+            .submit(self.inputs, id)
+            .await
+    }
+}

@@ -1,0 +1,229 @@
+//! An app on the bus: the process that serves it, and the client that asks it.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`service`] | [`Service`]: a share of an app, or the whole of it, in this process |
+//! | [`client`] | [`Client`]: asks an app by its name |
+//! | [`overview`] | what an app is doing right now |
+
+pub mod client;
+pub mod overview;
+pub mod service;
+
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use kaskade_actors::bus::{Bus, BusConfig, BusError};
+use kaskade_actors::ingress::IngressConfig;
+use kaskade_actors::node::{Node, NodeConfig, NodeError};
+use kaskade_actors::store::StoreError;
+use kaskade_actors::subjects::{self, SubjectError};
+use kaskade_actors::worker::WorkerConfig;
+use kaskade_models::power::PowerError;
+use kaskade_models::{DeviceError, PowerMeter, device};
+use kaskade_policy::plan::Plan;
+use thiserror::Error;
+
+pub use self::client::Client;
+pub use self::service::Service;
+use crate::config::App;
+use crate::family::Family;
+use crate::planning::{PlanningError, replan};
+
+/// An app cannot be served or asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServingError {
+    /// The process does not start.
+    #[error("app `{app}` does not start")]
+    Start {
+        /// The app.
+        app: String,
+        /// What is wrong.
+        source: NodeError,
+    },
+    /// The app has several workers, and the process is to be one of them.
+    #[error("the app has the workers {workers:?}; say with `--worker` which one this process is")]
+    WhichWorker {
+        /// The app's workers.
+        workers: Vec<String>,
+    },
+    /// The app has no such worker.
+    #[error("the app has no worker `{worker}`; it has {workers:?}")]
+    NoWorker {
+        /// The worker that was asked for.
+        worker: String,
+        /// The app's workers.
+        workers: Vec<String>,
+    },
+    /// A process that is not the whole app is to use a broker of its own.
+    #[error(
+        "a process that is not the whole app needs a broker that the others reach too: name a nats-server"
+    )]
+    NeedsBroker,
+    /// There is no plan.
+    #[error(transparent)]
+    Planning(#[from] PlanningError),
+    /// The broker fails.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// The plan store fails.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The app's name is no subject.
+    #[error(transparent)]
+    Subject(#[from] SubjectError),
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The meter cannot be set up.
+    #[error(transparent)]
+    Power(#[from] PowerError),
+    /// The system gives no threads.
+    #[error("the client's runtime cannot be started")]
+    Runtime(#[source] io::Error),
+}
+
+/// How a process reaches the broker; what is absent here, the app's file says.
+#[derive(Debug, Clone, Default)]
+pub struct Connection {
+    /// A nats-server of 2.10 or newer.
+    pub url: Option<String>,
+    /// A file with the seed of the user to connect as.
+    pub nkey: Option<PathBuf>,
+    /// Certificates to trust beside the system's.
+    pub ca: Option<PathBuf>,
+    /// Where the embedded broker listens; by default a free port of the loopback.
+    pub listen: Option<SocketAddr>,
+}
+
+impl Connection {
+    /// The nats-server that is named here or in the app.
+    pub fn url<'a>(&'a self, app: &'a App) -> Option<&'a str> {
+        self.url.as_deref().or(app.nats.url.as_deref())
+    }
+
+    /// How a process called `name` reaches the broker of an app.
+    pub fn bus(&self, app: &App, name: &str) -> BusConfig {
+        let nats = &app.nats;
+        let defaults = BusConfig::new(app.name.as_str());
+        BusConfig {
+            url: self.url(app).map(str::to_owned),
+            name: name.to_owned(),
+            // Who is named here is who connects, whatever the app says.
+            credentials: nats.credentials.clone().filter(|_| self.nkey.is_none()),
+            nkey: self.nkey.clone().or_else(|| nats.nkey.clone()),
+            ca: self.ca.clone().or_else(|| nats.ca.clone()),
+            max_payload: usize::try_from(nats.max_payload.bytes()).unwrap_or(usize::MAX),
+            listen: self.listen.unwrap_or(defaults.listen),
+            ..defaults
+        }
+    }
+}
+
+/// What a process takes on of an app.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// The ingress, a worker, and the planner if the app has one.
+    #[default]
+    All,
+    /// The ingress alone.
+    Ingress,
+    /// A worker alone.
+    Worker,
+    /// The planner alone.
+    Planner,
+}
+
+impl Role {
+    fn has_ingress(self) -> bool {
+        matches!(self, Self::All | Self::Ingress)
+    }
+
+    /// Whether it hosts replicas.
+    pub fn works(self) -> bool {
+        matches!(self, Self::All | Self::Worker)
+    }
+
+    fn plans(self) -> bool {
+        matches!(self, Self::All | Self::Planner)
+    }
+}
+
+/// Starts an app's share of this process, and returns once it serves. Without a plan, the plan store's is served.
+///
+/// # Errors
+/// What the broker, the plan or a model says.
+pub fn start(
+    app: &App,
+    family: Family,
+    role: Role,
+    worker: &str,
+    plan: Option<Plan>,
+    bus: BusConfig,
+) -> Result<Node, ServingError> {
+    let size = |count: NonZeroU32| usize::try_from(count.get()).unwrap_or(usize::MAX);
+    let ingress = IngressConfig {
+        max_in_flight: size(app.ingress.max_in_flight),
+        default_budget: app.ingress.default_budget.duration(),
+        max_budget: app.ingress.max_budget.duration(),
+        durable: app.durable.as_ref().map(Into::into),
+        ..IngressConfig::default()
+    };
+    let worker = WorkerConfig {
+        name: worker.to_owned(),
+        queue_capacity: size(app.ingress.queue_capacity),
+    };
+    let node = Node::start(NodeConfig {
+        app: app.name.to_string(),
+        bus,
+        ingress: role.has_ingress().then_some(ingress),
+        worker: role.works().then(|| (worker, family.loader())),
+        plan,
+        planner: if role.plans() { replan::planner(app)? } else { None },
+        power: Some(power_meter(app)?),
+        grace: app.ingress.drain.duration(),
+    });
+    node.map_err(|source| ServingError::Start {
+        app: app.name.to_string(),
+        source,
+    })
+}
+
+/// Writes the app's plan to the plan store, unless there is one: what a planner's process does first, so that doors and workers
+/// that serve the stored plan have one. A plan that is there stays, whoever made it.
+///
+/// # Errors
+/// What the broker or the plan store says.
+pub async fn first_plan(app: &App, plan: &Plan, bus: BusConfig) -> Result<(), ServingError> {
+    let bus = Bus::connect(bus).await?;
+    let store = bus.plan_store(&subjects::App::new(app.name.as_str())?).await?;
+    let written = match store.get().await {
+        Ok(None) => store.put(plan, None).await.map(drop),
+        Ok(Some(_)) | Err(StoreError::Malformed { .. }) => Ok(()),
+        Err(error) => Err(error),
+    };
+    bus.close().await;
+    match written {
+        // Somebody was first.
+        Ok(()) | Err(StoreError::Stale { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What reads the energy of a process that serves the app.
+fn power_meter(app: &App) -> Result<PowerMeter, ServingError> {
+    let device = device::describe(app.device, &device::open(app.device)?);
+    Ok(PowerMeter::detect(&(&app.power).into(), &device)?)
+}
+
+/// A runtime for the asking side.
+///
+/// # Errors
+/// When the system gives no threads.
+pub fn runtime() -> Result<tokio::runtime::Runtime, ServingError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.map_err(ServingError::Runtime)
+}

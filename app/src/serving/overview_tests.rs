@@ -1,0 +1,158 @@
+use kaskade_actors::meter::ModelEnergy;
+use kaskade_actors::wire::ReplicaBeat;
+
+use super::*;
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A process of 20 W whose models were busy for these seconds, with 10 requests in 5 batches for each.
+fn report(node: &str, wall_s: f64, busy: &[(&str, f64)]) -> EnergyReport {
+    let model = |(name, busy_s): &(&str, f64)| {
+        let model = ModelEnergy {
+            requests: (busy_s * 10.0) as u64,
+            batches: (busy_s * 5.0) as u64,
+            busy_s: *busy_s,
+            tokens: Tokens {
+                count: (busy_s * 100.0) as u64,
+                first: (busy_s * 10.0) as u64,
+                to_first_us: (busy_s * 10.0 * 3e3) as u64,
+                between_us: (busy_s * 90.0 * 2e3) as u64,
+            },
+            ..ModelEnergy::default()
+        };
+        ((*name).to_owned(), model)
+    };
+    EnergyReport {
+        node: node.into(),
+        source: "modelled".into(),
+        joules: Some(20.0 * wall_s),
+        requests: 0,
+        joules_per_request: None,
+        busy_core_s: wall_s / 2.0,
+        wall_s,
+        models: busy.iter().map(model).collect(),
+    }
+}
+
+fn counted(arrived: u64, answered: u64) -> Counts {
+    Counts {
+        arrived,
+        answered,
+        errors: arrived - answered,
+        retried: 0,
+        processing: Duration::from_millis(10 * answered),
+    }
+}
+
+#[test]
+fn tokens_are_told_by_second_and_by_joule_over_all_processes() {
+    let mut overview = Overview::default();
+    for (second, busy) in [(1, 1.0), (3, 2.0)] {
+        for node in ["one", "two"] {
+            overview.energy(at(second), report(node, second as f64, &[("gpt", busy)]));
+        }
+    }
+    let look = overview.look("app", at(3));
+    let row = look.models.first().unwrap();
+    assert!((row.tokens_per_s - 100.0).abs() < 1e-9, "{row:?}");
+    assert!((row.joules_per_token().unwrap() - 0.4).abs() < 1e-9, "{row:?}");
+    assert!((row.made.to_first_s().unwrap() - 3e-3).abs() < 1e-9);
+    assert!((row.made.between_s().unwrap() - 2e-3).abs() < 1e-9);
+}
+
+#[test]
+fn joules_per_request_count_those_who_do_nothing() {
+    let mut overview = Overview::default();
+    for (second, busy) in [(1, 1.0), (3, 2.0)] {
+        overview.energy(
+            at(second),
+            report("worker", second as f64, &[("large", 3.0 * busy), ("small", busy)]),
+        );
+        overview.energy(at(second), report("idle", second as f64, &[]));
+    }
+    overview.counts(at(1), "door", counted(0, 0));
+    overview.counts(at(3), "door", counted(12, 10));
+    let look = overview.look("app", at(3));
+    assert_eq!(look.watts, Some(40.0));
+    assert_eq!(look.joules_per_request, Some(8.0));
+    let doors = look.doors.unwrap();
+    assert_eq!((doors.arrived_per_s, doors.errors_per_s), (6.0, 1.0));
+    assert!((doors.mean_latency_s.unwrap() - 0.01).abs() < 1e-9);
+    let large = look.models.iter().find(|row| row.variant == "large").unwrap();
+    assert_eq!(large.watts, Some(15.0));
+    assert_eq!(large.batch(), Some(2.0));
+    assert_eq!(large.joules_per_request(), Some(1.0));
+}
+
+#[test]
+fn one_unknown_power_makes_the_sum_unknown() {
+    let mut overview = Overview::default();
+    for second in [1, 2] {
+        overview.energy(at(second), report("known", second as f64, &[]));
+        let unknown = EnergyReport {
+            joules: None,
+            ..report("unknown", second as f64, &[("small", second as f64)])
+        };
+        overview.energy(at(second), unknown);
+    }
+    let look = overview.look("app", at(2));
+    assert_eq!(look.watts, None);
+    assert_eq!(look.models[0].watts, None);
+    assert_eq!(look.nodes.iter().filter(|node| node.watts.is_some()).count(), 1);
+}
+
+#[test]
+fn who_starts_again_starts_anew_and_who_is_silent_is_forgotten() {
+    let mut overview = Overview::default();
+    overview.energy(at(1), report("worker", 100.0, &[("small", 50.0)]));
+    overview.energy(at(2), report("worker", 0.5, &[("small", 0.1)]));
+    let look = overview.look("app", at(2));
+    assert_eq!(look.nodes[0].watts, None, "one report says nothing of a rate");
+    assert!(look.models.is_empty());
+    overview.energy(at(3), report("worker", 1.5, &[("small", 0.6)]));
+    let look = overview.look("app", at(3));
+    assert!((look.nodes[0].watts.unwrap() - 20.0).abs() < 1e-9);
+    assert!((look.models[0].busy - 0.5).abs() < 1e-9);
+    assert!(overview.look("app", at(8)).nodes.is_empty());
+}
+
+#[test]
+fn replicas_are_counted_by_their_beats() {
+    let replica = |id: &str, queue: u32| ReplicaBeat {
+        id: id.into(),
+        variant: "small".into(),
+        queue,
+        ..ReplicaBeat::default()
+    };
+    let mut overview = Overview::default();
+    for (actor, replicas) in [
+        ("w0", vec![replica("a", 2), replica("b", 0)]),
+        ("w1", vec![replica("c", 1)]),
+    ] {
+        let beat = Beat {
+            actor: actor.into(),
+            epoch: 7,
+            replicas,
+            ..Beat::default()
+        };
+        overview.beat(at(1), beat);
+    }
+    overview.shifted(GearShift { epoch: 7, gear: 2 });
+    let look = overview.look("app", at(1));
+    assert_eq!((look.epoch, look.gear), (7, Some(2)));
+    assert_eq!((look.models[0].replicas, look.models[0].queue), (3, 3));
+}
+
+#[test]
+fn rates_look_back_a_few_seconds_and_no_further() {
+    let mut overview = Overview::default();
+    overview.counts(at(0), "door", counted(0, 0));
+    for second in 1..=20 {
+        let arrived = if second <= 10 { 0 } else { 100 * (second - 10) };
+        overview.counts(at(second), "door", counted(arrived, arrived));
+    }
+    let rate = overview.look("app", at(20)).doors.unwrap().arrived_per_s;
+    assert!((rate - 100.0).abs() < 1e-9, "{rate}");
+}

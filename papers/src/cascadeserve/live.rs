@@ -1,0 +1,378 @@
+//! Simulated against live (CascadeServe appendix C, Figure 13), and a live spike: the same plans on the same arrivals, once in
+//! the simulator and once on real actors with real models in this process.
+
+mod noted;
+mod served;
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use kaskade_actors::bus::BusConfig;
+use kaskade_app::charts::bars::{self, Bars};
+use kaskade_app::config::App;
+use kaskade_app::data::Samples;
+use kaskade_app::family::Family;
+use kaskade_app::load::arrivals::{self, Arrivals};
+use kaskade_app::load::drive::{self, Target};
+use kaskade_app::load::record::{Figures, Record};
+use kaskade_app::planning::{gears, initial};
+use kaskade_app::report;
+use kaskade_app::report::progress::say;
+use kaskade_app::serving::{self, Client, Service};
+use kaskade_models::{CoreShare, Inputs, device};
+use kaskade_planners::gears::peers::{Peer, plan_peer};
+use kaskade_planners::gears::{GearOptions, GearPlan, Simulated, plan_gears};
+use kaskade_policy::plan::{Plan, Slo};
+use kaskade_policy::profile::Profile;
+use kaskade_policy::shifting::ShiftConfig;
+use kaskade_simulator::trace::{Spacing, Spike, Trace, Zipf};
+use kaskade_simulator::{SimConfig, Simulator};
+
+use self::noted::Noted;
+use self::served::{Hops, capacity};
+use crate::reproduction::{Claim, Reproduction};
+
+/// Plans and traces of the comparison, as the paper has them.
+const PLANS: usize = 15;
+
+/// Requests that a live run sends, more or less: of fewer, the 95th percentile is a matter of luck. Runs take as long as that takes, within
+/// bounds, seconds.
+const REQUESTS: f64 = 600.0;
+const RUN_S: std::ops::RangeInclusive<usize> = 10..=40;
+/// What is sent before and not counted.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// An app in this process, and what it is asked.
+struct Bench {
+    app: App,
+    inputs: Vec<Inputs>,
+    seed: u64,
+}
+
+/// Runs both comparisons.
+///
+/// # Errors
+/// When the app cannot be served or a plan not be made.
+pub(super) fn run(
+    app: &Path,
+    profile: &Profile,
+    folder: &Path,
+    seed: u64,
+    share: Option<CoreShare>,
+) -> anyhow::Result<Reproduction> {
+    // A core is left to actors, broker and clients: beside a GPU they would have them all.
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let threads = NonZeroUsize::new(cores - 1).unwrap_or(NonZeroUsize::MIN);
+    ensure!(
+        device::compute_threads(threads),
+        "models have computed in this process already; compare in a process of its own"
+    );
+    let mut bench = Bench::new(app, profile, seed)?;
+    bench.app.core_share = share.unwrap_or(bench.app.core_share);
+    let share = bench.app.core_share.get();
+    let mut found = Reproduction {
+        system: "cascadeserve",
+        ..Reproduction::default()
+    };
+    let (alone, hops) = bench.as_served(&slowed(profile, share))?;
+    let profile = bench.as_served_together(&alone)?;
+    found.assumptions.push(format!(
+        "models compute on {threads} of {cores} cores, each on {share} of one; latencies of batches as measured while serving together; {} us between client and service, there and back, {} us between stages, {} us \
+         between two batches",
+        hops.entry, hops.between, hops.turnaround
+    ));
+    found.claims.extend(bench.spike(&profile, hops)?);
+    let (claim, picture) = bench.compare(&profile, hops)?;
+    found.claims.push(claim);
+    let file = folder.join("simulated-against-live.svg");
+    report::write_file(&file, &bars::svg(&picture)?)?;
+    found.files.push(file);
+    Ok(found)
+}
+
+impl Bench {
+    fn new(app: &Path, profile: &Profile, seed: u64) -> anyhow::Result<Self> {
+        let app = App::load(app)?;
+        ensure!(
+            profile.app == app.name.as_str(),
+            "the profile is of app `{}`, not of `{}`; give its own by `--profile`",
+            profile.app,
+            app.name
+        );
+        let set = app
+            .data
+            .validation
+            .as_ref()
+            .context("the app names no `data.validation` to ask from")?;
+        let family = Family::of(&app);
+        let smallest = family.members.first().context("the app has no variants")?;
+        let inputs = Samples::read(set, &smallest.load(smallest.device)?.model.signature())?.inputs;
+        Ok(Self { app, inputs, seed })
+    }
+
+    fn bus(&self) -> BusConfig {
+        BusConfig::new(self.app.name.as_str())
+    }
+
+    /// Serves the plan while `ask` asks; gives what became of the requests.
+    fn serve<T: Target>(
+        &self,
+        plan: &Plan,
+        target: impl FnOnce(Client, Vec<Inputs>) -> T,
+        ask: impl AsyncFnOnce(Arc<T>, Arc<Mutex<Record>>) -> Duration,
+    ) -> anyhow::Result<(Arc<T>, Figures)> {
+        let worker = self
+            .app
+            .workers
+            .first()
+            .context("the app has no workers")?
+            .name
+            .as_str();
+        let service = Service::builder(&self.app)
+            .worker(worker)
+            .plan(plan.clone())
+            .bus(self.bus())
+            .start()?;
+        let record = Arc::new(Mutex::new(Record::new(self.app.slo.duration())?));
+        let runtime = serving::runtime()?;
+        let budget = Duration::from_secs(30);
+        let client = runtime.block_on(Client::open(self.app.name.as_str(), self.bus(), budget))?;
+        let target = Arc::new(target(client.clone(), self.inputs.clone()));
+        let length = runtime.block_on(ask(Arc::clone(&target), Arc::clone(&record)));
+        runtime.block_on(client.leave());
+        service.stop();
+        let figures = record
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .figures(length);
+        Ok((target, figures))
+    }
+
+    /// Replays a trace on real actors, and notes what replies say.
+    fn replay(&self, plan: &Plan, trace: &Trace) -> anyhow::Result<(Arc<Noted>, Figures)> {
+        let arrivals = Arrivals::of_trace(trace, arrivals::Spacing::Poisson, 1.0, self.seed);
+        self.serve(plan, Noted::new, async |target, record| {
+            drive::open_loop(target, drive::paced(arrivals), WARM_UP, record).await
+        })
+    }
+
+    /// Replays a trace on real actors.
+    fn live(&self, plan: &Plan, trace: &Trace) -> anyhow::Result<Figures> {
+        Ok(self.replay(plan, trace)?.1)
+    }
+
+    /// Replays it in the simulator; gives the 95th percentile, microseconds.
+    fn simulated(&self, plan: &Plan, profile: &Profile, trace: &Trace, hops: Hops) -> anyhow::Result<u64> {
+        let config = SimConfig {
+            seed: self.seed,
+            entry_hop_us: hops.entry,
+            hop_us: hops.between,
+            turnaround_us: hops.turnaround,
+            shift: Some(ShiftConfig::default()),
+            ..SimConfig::default()
+        };
+        let simulator = Simulator::new(plan, profile, &config)?;
+        let mut after = AfterWarmUp::default();
+        simulator.run(trace.arrivals(Spacing::Poisson, self.seed), &mut after);
+        after.latencies.p95().context("the simulation answered nothing")
+    }
+
+    fn options(&self, slo: Slo, qps_max: f64, ranges: u32) -> GearOptions {
+        let mut options = GearOptions {
+            ranges,
+            seed: self.seed,
+            ..GearOptions::new(slo, qps_max, gears::devices(&self.app, 1 << 34))
+        };
+        gears::limit_batches(&mut options, &self.app);
+        options
+    }
+
+    /// Fifteen gear plans that differ in objective, load and planner.
+    fn plans(&self, profile: &Profile) -> anyhow::Result<Vec<GearPlan>> {
+        let largest = profile.variants.last().context("the profile has no variants")?;
+        let alone_us = largest.costs.first().map_or(1e4, |cost| cost.latency_s * 1e6);
+        let capacity = capacity(&largest.costs);
+        let mut plans: Vec<GearPlan> = Vec::new();
+        for (times, share) in [
+            (6.0, 0.6),
+            (12.0, 0.9),
+            (8.0, 1.5),
+            (16.0, 2.5),
+            (12.0, 4.0),
+            (20.0, 1.2),
+        ] {
+            let slo = Slo::Latency {
+                p95_us: (alone_us * times) as u64,
+            };
+            let options = self.options(slo, capacity * share, 4);
+            for peer in [None, Some(Peer::NoCascade), Some(Peer::NoSwitching)] {
+                let planned = match &peer {
+                    None => plan_gears(profile, &options, |_| {}),
+                    Some(peer) => plan_peer(profile, &options, peer, Simulated::new(profile, &options)),
+                };
+                // Not every planner has a plan for every objective.
+                plans.extend(planned.ok().filter(|_| plans.len() < PLANS));
+            }
+        }
+        ensure!(
+            !plans.is_empty(),
+            "no gear plan holds any of the objectives on this machine"
+        );
+        Ok(plans)
+    }
+
+    /// Every plan on every trace, simulated and live.
+    fn compare(&self, profile: &Profile, hops: Hops) -> anyhow::Result<(Claim, Bars)> {
+        let plans = self.plans(profile)?;
+        let (mut groups, mut all) = (Vec::new(), Vec::new());
+        for (number, planned) in (1..).zip(&plans) {
+            let peak = peak(&planned.plan);
+            let mut differences = Vec::new();
+            for (name, trace) in traces(0.8 * peak, self.seed)? {
+                let simulated = self.simulated(&planned.plan, profile, &trace, hops)? as f64 / 1e3;
+                let figures = self.live(&planned.plan, &trace)?;
+                ensure!(
+                    figures.errors.is_empty(),
+                    "requests failed live: {:?}",
+                    figures.errors
+                );
+                let live = figures.latency_ms.p95.context("nothing was answered live")?;
+                let difference = (simulated - live) / live * 100.0;
+                say(&format!(
+                    "plan {number} ({}), {name}: p95 {simulated:.2} ms simulated, {live:.2} ms live, {difference:+.0} %",
+                    planned.plan.made_by
+                ));
+                differences.push(difference);
+                all.push(difference.abs());
+            }
+            groups.push((number.to_string(), differences));
+        }
+        all.sort_by(f64::total_cmp);
+        let median = all.get(all.len() / 2).copied().unwrap_or(f64::NAN);
+        let worst = all.last().copied().unwrap_or(f64::NAN);
+        let claim = Claim {
+            name: "simulated against live p95".to_owned(),
+            paper: "15 gear plans on 3 traces; single bars, most within a few per cent".to_owned(),
+            ours: format!(
+                "{} plans on 3 traces: median difference {median:.1} %, largest {worst:.0} %",
+                plans.len()
+            ),
+            met: median < 10.0,
+            note: if median < 10.0 {
+                String::new()
+            } else {
+                "models, actors, broker and clients share the cores of this machine, which the simulator does not know of".to_owned()
+            },
+        };
+        let picture = Bars {
+            title: "p95, simulated against live".to_owned(),
+            axis: "difference (%), by gear plan".to_owned(),
+            names: ["even", "spike", "Zipf"].map(str::to_owned).to_vec(),
+            groups,
+        };
+        Ok((claim, picture))
+    }
+
+    /// A spike of ten times the load, replayed on the gear plan and on the largest variant alone.
+    fn spike(&self, profile: &Profile, hops: Hops) -> anyhow::Result<[Claim; 2]> {
+        let largest = profile.variants.last().context("the profile has no variants")?;
+        let base_qps = 0.3 * capacity(&largest.costs);
+        let p95_us = self.app.slo.duration().as_micros() as u64;
+        let options = self.options(Slo::Latency { p95_us }, 10.0 * base_qps, 10);
+        let geared = plan_gears(profile, &options, |_| {})?.plan;
+        let trace = Spike {
+            base_qps,
+            peak_qps: 10.0 * base_qps,
+            start_s: 5,
+            length_s: 5,
+        }
+        .trace(15)?;
+        let alone = initial::single(&self.app, &largest.name);
+        let limit_ms = p95_us as f64 / 1e3;
+        let simulated_ms = self.simulated(&geared, profile, &trace, hops)? as f64 / 1e3;
+        let claim = |name: &str, figures: &Figures, wanted: bool| {
+            let p95 = figures.latency_ms.p95.unwrap_or(f64::INFINITY);
+            let held = p95 <= limit_ms && figures.errors.is_empty();
+            Claim {
+                name: format!(
+                    "live spike, {base_qps:.0} to {:.0} requests/s: {name}",
+                    10.0 * base_qps
+                ),
+                paper: if wanted {
+                    "holds the objective"
+                } else {
+                    "breaks it"
+                }
+                .to_owned(),
+                ours: format!(
+                    "p95 {p95:.1} ms (objective {limit_ms:.0} ms), {} of {} answered",
+                    figures.replies, figures.requests
+                ),
+                met: held == wanted,
+                note: format!("{} gears; {simulated_ms:.1} ms simulated", geared.gears.len()),
+            }
+        };
+        let with_gears = self.live(&geared, &trace)?;
+        let static_largest = self.live(&alone, &trace)?;
+        Ok([
+            claim("gears", &with_gears, true),
+            claim("the largest variant alone", &static_largest, false),
+        ])
+    }
+}
+
+/// A profile whose models take but a share of a core.
+fn slowed(profile: &Profile, share: f64) -> Profile {
+    let mut slowed = profile.clone();
+    let costs = slowed.variants.iter_mut().flat_map(|variant| &mut variant.costs);
+    for cost in costs {
+        cost.latency_s /= share;
+    }
+    slowed
+}
+
+/// The highest load that a plan is made for, requests per second.
+fn peak(plan: &Plan) -> f64 {
+    let top = plan.gears.last().and_then(|gear| gear.load.to_qps);
+    top.unwrap_or(100.0)
+}
+
+/// An even load, a spike, and levels that jump about.
+fn traces(peak_qps: f64, seed: u64) -> anyhow::Result<[(&'static str, Trace); 3]> {
+    let run_s = ((REQUESTS / (0.6 * peak_qps)) as usize).clamp(*RUN_S.start(), *RUN_S.end());
+    let spike = Spike {
+        base_qps: peak_qps / 4.0,
+        peak_qps,
+        start_s: run_s / 2,
+        length_s: run_s / 3,
+    };
+    let zipf = Zipf {
+        peak_qps,
+        levels: 5,
+        exponent: 1.0,
+        hold_s: 2,
+    };
+    Ok([
+        ("even", Trace::constant(0.6 * peak_qps, run_s)?),
+        ("spike", spike.trace(run_s)?),
+        ("Zipf", zipf.trace(run_s, seed)?),
+    ])
+}
+
+/// Latencies of the simulated requests that the live run counts too.
+#[derive(Default)]
+struct AfterWarmUp {
+    latencies: kaskade_simulator::LatencyHistogram,
+}
+
+impl kaskade_simulator::Observer for AfterWarmUp {
+    fn answered(&mut self, answered: &kaskade_simulator::Answered) {
+        let sent_us = answered.at_us.saturating_sub(answered.latency_us);
+        if u128::from(sent_us) >= WARM_UP.as_micros() {
+            self.latencies.record(answered.latency_us);
+        }
+    }
+}

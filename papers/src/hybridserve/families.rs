@@ -1,0 +1,344 @@
+//! The paper's claims on its three families (§VI-A to §VI-C): who answers what, how accurate, how fast, at how many joules.
+
+use crate::stated::families::StatedModel;
+use kaskade_app::report::units;
+
+use super::field::{Mode, SERVERS, joules, network_s};
+use super::paper::Paper;
+use super::served::{Reached, Served};
+use crate::reproduction::{Claim, Reproduction};
+
+/// How far the giant's share of the answers may be from the paper's.
+const NEAR: f64 = 0.05;
+
+/// Joules of a milliwatt-hour.
+const MWH: f64 = 3.6;
+
+/// Adds the claims on one family.
+///
+/// # Errors
+/// When a mode was not deployed.
+pub(super) fn compare(served: &Served, paper: &Paper, found: &mut Reproduction) -> anyhow::Result<()> {
+    let [largest, ap, eo] = [
+        served.mode(Mode::Largest)?,
+        served.mode(Mode::Ap)?,
+        served.mode(Mode::Eo)?,
+    ];
+    let said = Compared {
+        served,
+        paper,
+        largest,
+    };
+    found.claims.extend([
+        said.distribution(ap, paper.ap),
+        said.distribution(eo, paper.eo),
+        said.preserved(ap),
+        said.bounded(eo),
+        said.average(ap, eo),
+        said.tail(ap),
+        said.throughput(ap),
+        said.throughput(eo),
+        said.energy(ap, paper.energy[0]),
+        said.energy(eo, paper.energy[1]),
+        said.same_load(ap, eo),
+    ]);
+    Ok(())
+}
+
+/// A family beside the paper's figures of it.
+struct Compared<'a> {
+    served: &'a Served,
+    paper: &'a Paper,
+    largest: &'a Reached,
+}
+
+impl Compared<'_> {
+    fn name(&self, what: &str) -> String {
+        format!("{}: {what}", self.served.field.family.name)
+    }
+
+    /// Who answers what (Table III).
+    fn distribution(&self, reached: &Reached, shares: &[(&str, f64)]) -> Claim {
+        let giant = self.served.giant();
+        let in_words = |share: &dyn Fn(&str) -> f64| {
+            let each = shares
+                .iter()
+                .map(|(model, _)| format!("{model} {:.1}", 100.0 * share(model)));
+            format!("{} %", each.collect::<Vec<_>>().join(", "))
+        };
+        let ours = |model: &str| reached.answered(model);
+        let theirs = |model: &str| Paper::answered(shares, model);
+        let apart = ours(giant) - theirs(giant);
+        let moved: f64 = shares
+            .iter()
+            .map(|(model, share)| (ours(model) - share).abs() / 2.0)
+            .sum();
+        let met = apart.abs() <= NEAR;
+        Claim {
+            name: self.name(&format!("{}: who answers", reached.mode.name())),
+            paper: in_words(&theirs),
+            ours: in_words(&ours),
+            met,
+            note: if met {
+                format!(
+                    "the giant's share is within {:.0} points; {:.0} % of the answers come from another model than in the paper",
+                    100.0 * NEAR,
+                    100.0 * moved
+                )
+            } else {
+                format!(
+                    "the giant answers {:+.1} points more than in the paper: the answers are drawn from a model of difficulty, set by AP alone, and \
+                     where the knee of the curve lies follows from that",
+                    100.0 * apart
+                )
+            },
+        }
+    }
+
+    /// AP is as accurate as the giant (Table IV).
+    fn preserved(&self, ap: &Reached) -> Claim {
+        let estimates = &ap.constructed.planned.estimates;
+        let simulated = ap.equal.accuracy().unwrap_or(f64::NAN);
+        let met = estimates.accuracy >= estimates.largest_accuracy;
+        let [giant, preserved, _] = self.paper.accuracy;
+        Claim {
+            name: self.name("AP: accuracy equal to the giant's"),
+            paper: format!("{:.1} % and {:.1} %", 100.0 * preserved, 100.0 * giant),
+            ours: format!(
+                "{} and {}; {} over the simulated requests",
+                units::percent(estimates.accuracy),
+                units::percent(estimates.largest_accuracy),
+                units::percent(simulated)
+            ),
+            met,
+            note: if met {
+                String::new()
+            } else {
+                "no cascade but the giant alone keeps up with it, and that was not chosen".to_owned()
+            },
+        }
+    }
+
+    /// EO loses no more than the second largest would (§VI-C).
+    fn bounded(&self, eo: &Reached) -> Claim {
+        let estimates = &eo.constructed.planned.estimates;
+        let family = &self.served.field.family;
+        let second = family.models.iter().rev().nth(1);
+        let second_accuracy = second.map_or(0.0, |model: &StatedModel| model.accuracy);
+        let met = estimates.accuracy >= second_accuracy;
+        let [giant, _, optimised] = self.paper.accuracy;
+        Claim {
+            name: self.name("EO: always better than the second largest"),
+            paper: format!("{:.1} points lost", 100.0 * (giant - optimised)),
+            ours: format!(
+                "{:.1} points lost: {}, the second largest {}",
+                100.0 * (estimates.largest_accuracy - estimates.accuracy),
+                units::percent(estimates.accuracy),
+                units::percent(second_accuracy)
+            ),
+            met,
+            note: if met {
+                String::new()
+            } else {
+                "the point on the curve lies under its bound".to_owned()
+            },
+        }
+    }
+
+    /// Average latency under the same load (Figure 4a).
+    fn average(&self, ap: &Reached, eo: &Reached) -> Claim {
+        let times = [ap, eo].map(|reached| self.largest.mean_s() / reached.mean_s());
+        let wanted = self.paper.latency.unwrap_or([1.0, 1.0]);
+        let met = times.iter().zip(&wanted).all(|(times, wanted)| times >= wanted);
+        Claim {
+            name: self.name("average latency, over the giant alone"),
+            paper: self.paper.latency.map_or_else(
+                || "lower (Figure 4a; no figures)".to_owned(),
+                |[ap, eo]| format!("{ap:.1}x lower with AP, {eo:.1}x with EO"),
+            ),
+            ours: format!(
+                "{:.2}x with AP, {:.2}x with EO: {}, {} and {} at {:.1} requests/s",
+                times[0],
+                times[1],
+                units::seconds(self.largest.mean_s()),
+                units::seconds(ap.mean_s()),
+                units::seconds(eo.mean_s()),
+                self.served.equal_qps
+            ),
+            met,
+            note: if met { String::new() } else { self.bound(ap, eo) },
+        }
+    }
+
+    /// The 99.9 % latency under the same load (Figure 4b).
+    fn tail(&self, ap: &Reached) -> Claim {
+        let more = ap.tail_s() / self.largest.tail_s() - 1.0;
+        let met = more <= self.paper.tail;
+        let placed = &ap.deployed.placed;
+        let alone: f64 = placed
+            .models
+            .iter()
+            .map(|model| model.curves.latency.of_batch(1.0))
+            .sum();
+        let giant = self.largest.deployed.placed.models.first();
+        let giant_alone = giant.map_or(f64::NAN, |model| model.curves.latency.of_batch(1.0));
+        Claim {
+            name: self.name("AP: 99.9 % latency, over the giant alone"),
+            paper: format!("within {:.1} %", 100.0 * self.paper.tail),
+            ours: format!(
+                "{:+.1} %: {} and {}",
+                100.0 * more,
+                units::seconds(ap.tail_s()),
+                units::seconds(self.largest.tail_s())
+            ),
+            met,
+            note: if met {
+                "fewer requests wait for the giant, which outweighs the models before it".to_owned()
+            } else {
+                format!(
+                    "whoever reaches the giant ran the models before it: alone and one at a time that takes {}, {:.0} % more than the giant by itself ({}), \
+                     and {:+.0} % at 99.9 % under a twenty-fifth of the load; the rest is waiting, for fewer copies of the giant that share their devices",
+                    units::seconds(alone),
+                    100.0 * (alone / giant_alone - 1.0),
+                    units::seconds(giant_alone),
+                    100.0 * (ap.quiet_tail_s() / self.largest.quiet_tail_s() - 1.0)
+                )
+            },
+        }
+    }
+
+    /// Sustained load (Figure 5).
+    fn throughput(&self, reached: &Reached) -> Claim {
+        let times = reached.sustained_qps / self.largest.sustained_qps;
+        let met = times >= self.paper.throughput;
+        Claim {
+            name: self.name(&format!(
+                "{}: throughput, over the giant alone",
+                reached.mode.name()
+            )),
+            paper: format!("{:.1}x; of which mode is not said", self.paper.throughput),
+            ours: format!(
+                "{times:.1}x: {:.1} and {:.1} requests/s sustained, {:.1} and {:.1} planned",
+                reached.sustained_qps,
+                self.largest.sustained_qps,
+                reached.deployed.placed.qps,
+                self.largest.deployed.placed.qps
+            ),
+            met,
+            note: if met {
+                String::new()
+            } else {
+                self.limit(reached, self.paper.throughput)
+            },
+        }
+    }
+
+    /// Joules per request under most of what each sustains (Table V).
+    fn energy(&self, reached: &Reached, wanted: f64) -> Claim {
+        let times = self.largest.full_j() / reached.full_j();
+        let met = times >= wanted;
+        Claim {
+            name: self.name(&format!(
+                "{}: energy per request, over the giant alone",
+                reached.mode.name()
+            )),
+            paper: format!("{wanted:.1}x less"),
+            ours: format!(
+                "{times:.1}x less: {} and {} ({:.2} and {:.2} mWh), idle devices included, each at 80 % of what it sustains",
+                units::joules(Some(reached.full_j())),
+                units::joules(Some(self.largest.full_j())),
+                reached.full_j() / MWH,
+                self.largest.full_j() / MWH
+            ),
+            met,
+            note: if met {
+                String::new()
+            } else {
+                self.limit(reached, wanted)
+            },
+        }
+    }
+
+    /// Joules per request under the load that all get alike: the idle power of the same servers weighs more there.
+    fn same_load(&self, ap: &Reached, eo: &Reached) -> Claim {
+        let base = joules(&self.largest.few);
+        let times = [ap, eo].map(|reached| base / joules(&reached.few));
+        let met = times.iter().all(|times| *times > 1.0);
+        Claim {
+            name: self.name("energy per request under the same load, on the fewest servers"),
+            paper: "-".to_owned(),
+            ours: format!(
+                "{:.1}x less with AP on {} servers, {:.1}x with EO on {}, the giant alone on {}; at {:.1} requests/s, {SERVERS} servers paid for",
+                times[0],
+                ap.few_servers,
+                times[1],
+                eo.few_servers,
+                self.largest.few_servers,
+                self.served.equal_qps
+            ),
+            met,
+            note: if met {
+                "servers that host nothing draw their power too, so less is saved than at full load"
+                    .to_owned()
+            } else {
+                "what the cascade saves in kernels does not pay for the power of loaded devices".to_owned()
+            },
+        }
+    }
+
+    /// What no deployment of this cascade could exceed, and what the paper's own shares would allow.
+    fn limit(&self, reached: &Reached, wanted: f64) -> String {
+        let giant = self.served.giant();
+        let (reach, work) = (reached.reach(giant), self.largest.work_s() / reached.work_s());
+        let shares = match reached.mode {
+            Mode::Eo => self.paper.eo,
+            _ => self.paper.ap,
+        };
+        let theirs = Paper::answered(shares, giant);
+        let allowed = 1.0 / theirs;
+        let verdict = if allowed < wanted {
+            format!(
+                "less than it claims, so its baseline must serve the giant worse; {}",
+                self.baseline()
+            )
+        } else {
+            "if the smaller models cost nothing".to_owned()
+        };
+        format!(
+            "{:.1} % of the requests reach {giant}, and a request keeps devices busy for {} instead of {}: kernels allow {work:.1}x over the same \
+             giant placed by the same planner. The paper's own share of Table III, {:.1} %, would allow {allowed:.1}x, {verdict}",
+            100.0 * reach,
+            units::seconds(reached.work_s()),
+            units::seconds(self.largest.work_s()),
+            100.0 * theirs,
+        )
+    }
+
+    fn bound(&self, ap: &Reached, eo: &Reached) -> String {
+        let giant = self.served.giant();
+        format!(
+            "{:.1} % of the requests reach {giant} with AP and {:.1} % with EO, and wait as long for it as without a cascade; {}",
+            100.0 * ap.reach(giant),
+            100.0 * eo.reach(giant),
+            self.baseline()
+        )
+    }
+
+    /// What slicing every layer over the servers would cost the giant: the paper's baseline does so where models are parallel.
+    fn baseline(&self) -> String {
+        let family = &self.served.field.family;
+        let Some(giant) = family.models.last() else {
+            return String::new();
+        };
+        let hidden = family.hidden_bytes().get(&giant.name).copied().unwrap_or(0.0);
+        // Two sums per layer; in a ring each server sends about twice the activation, in pieces, to the next and to the next.
+        let steps = 2.0 * (SERVERS as f64 - 1.0);
+        let sums = 2.0 * f64::from(giant.layers);
+        let each = sums * steps * network_s(hidden / SERVERS as f64);
+        format!(
+            "a giant whose layers are sliced over {SERVERS} servers sends for {} per request where its kernels take {}",
+            units::seconds(each),
+            units::seconds(self.largest.work_s())
+        )
+    }
+}

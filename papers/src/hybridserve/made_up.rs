@@ -1,0 +1,97 @@
+//! Families of any number of models, to see how planning grows.
+
+use crate::stated::families::{StatedFamily, StatedModel, gpt};
+use kaskade_planners::cascade::{CascadeOptions, Objective, plan_cascade};
+use kaskade_planners::gears::DeviceSpec;
+use kaskade_planners::placement::{Goal, PlacementError, PlacementOptions, plan_placement};
+use kaskade_policy::plan::Plan;
+use kaskade_policy::profile::Profile;
+
+/// A family between 20 million and 20 billion weights, and a cascade that asks all of its models.
+#[derive(Debug, Clone)]
+pub(super) struct MadeUp {
+    family: StatedFamily,
+    /// What its figures come to.
+    pub(super) profile: Profile,
+    /// The cascade.
+    pub(super) cascade: Plan,
+}
+
+impl MadeUp {
+    /// Of so many models, at least two.
+    ///
+    /// # Errors
+    /// When the cascade cannot be planned.
+    pub(super) fn new(models: usize) -> anyhow::Result<Self> {
+        let model = |number: usize| {
+            let way = number as f64 / (models.max(2) - 1) as f64;
+            StatedModel {
+                name: format!("m{number}"),
+                parameters: (2e7 * 1_000_f64.powf(way)) as u64,
+                accuracy: 0.6 + 0.35 * way,
+                layers: 8 + (way * 56.0) as u32,
+                width: 256 + (way * 3_840.0) as u32,
+            }
+        };
+        let family = StatedFamily {
+            name: format!("made-up-{models}"),
+            models: (0..models).map(model).collect(),
+            ..gpt()
+        };
+        let profile = family.profile();
+        let options = CascadeOptions {
+            objective: Objective::Thresholds(vec![0.9; models.saturating_sub(1)]),
+            skips: false,
+            exact_steps: 1,
+            ..CascadeOptions::default()
+        };
+        let cascade = plan_cascade(&profile, &options)?.plan;
+        Ok(Self {
+            family,
+            profile,
+            cascade,
+        })
+    }
+
+    /// The options for so many devices, so many of them on each host.
+    pub(super) fn options(&self, devices: usize, on_each_host: usize, goal: Goal) -> PlacementOptions {
+        options(&self.family, devices, on_each_host, goal)
+    }
+
+    /// A load that keeps the devices this busy.
+    pub(super) fn load(&self, options: &PlacementOptions, busy: f64) -> f64 {
+        busy_load(&self.profile, &self.cascade, options, busy)
+    }
+}
+
+/// The options of a family's sizes for so many devices, so many of them on each host.
+pub(super) fn options(
+    family: &StatedFamily,
+    devices: usize,
+    on_each_host: usize,
+    goal: Goal,
+) -> PlacementOptions {
+    let mut specs = DeviceSpec::fleet(devices, family.device.memory_bytes);
+    for (number, device) in specs.iter_mut().enumerate() {
+        device.worker = format!("w{}", number / on_each_host);
+        device.device = format!("cuda:{}", number % on_each_host);
+    }
+    PlacementOptions {
+        request_bytes: family.request_bytes,
+        hidden_bytes: family.hidden_bytes(),
+        layers: family.layers(),
+        ..PlacementOptions::new(specs, goal)
+    }
+}
+
+/// A load that keeps devices this busy: the refusal of an impossible one says what is possible.
+pub(super) fn busy_load(profile: &Profile, cascade: &Plan, options: &PlacementOptions, busy: f64) -> f64 {
+    let beyond = PlacementOptions {
+        goal: Goal::Carry { qps: 1e12 },
+        ..options.clone()
+    };
+    match plan_placement(profile, cascade, &beyond) {
+        Err(PlacementError::Overloaded { most_qps, .. }) => busy * most_qps,
+        _ => 1.0,
+    }
+}

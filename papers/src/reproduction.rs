@@ -1,0 +1,72 @@
+//! The papers' headline comparisons, run again (DESIGN §5c): claims beside what was found here.
+
+use std::path::PathBuf;
+
+use kaskade_app::report::table::{Align, table};
+use serde::Serialize;
+
+/// Everything that a reproduction ends with.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Reproduction {
+    /// The system whose paper it is.
+    pub system: &'static str,
+    /// What the paper says, and what was found.
+    pub claims: Vec<Claim>,
+    /// What had to be assumed.
+    pub assumptions: Vec<String>,
+    /// The pictures that were drawn.
+    pub files: Vec<PathBuf>,
+}
+
+/// One claim of a paper.
+#[derive(Debug, Clone, Serialize)]
+pub struct Claim {
+    /// What it is about.
+    pub name: String,
+    /// What the paper says.
+    pub paper: String,
+    /// What was found.
+    pub ours: String,
+    /// Whether that bears the claim out; computed.
+    pub met: bool,
+    /// Why not, where it does not; otherwise what there is to say.
+    pub note: String,
+}
+
+impl Reproduction {
+    /// For people: the claims as a table, then the notes.
+    pub fn as_text(&self) -> String {
+        let rows = self.claims.iter().map(|claim| {
+            [
+                claim.name.clone(),
+                claim.paper.clone(),
+                claim.ours.clone(),
+                if claim.met { "yes" } else { "no" }.to_owned(),
+            ]
+        });
+        let claims = table(
+            [
+                ("claim", Align::Left),
+                ("the paper", Align::Left),
+                ("here", Align::Left),
+                ("met", Align::Left),
+            ],
+            rows,
+        );
+        let explained = self.claims.iter().filter(|claim| !claim.note.is_empty());
+        let notes: Vec<String> = explained
+            .map(|claim| format!("- {}: {}", claim.name, claim.note))
+            .collect();
+        let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
+        format!(
+            "{claims}\n{}\n\nassumed:\n{}\n\ndrawn: {}",
+            notes.join("\n"),
+            self.assumptions
+                .iter()
+                .map(|line| format!("- {line}"))
+                .collect::<Vec<_>>()
+                .join("\n"),
+            files.join(", ")
+        )
+    }
+}
