@@ -83,7 +83,7 @@ impl Submitting {
                     degraded: reply.degraded,
                 }),
                 Err(fault) if fault.code == Code::Expired => None,
-                Err(fault) => Some(End::Fault(fault.code)),
+                Err(fault) => Some(End::Fault(fault.code.id())),
             };
             Fate {
                 sent,

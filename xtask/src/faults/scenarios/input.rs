@@ -38,7 +38,7 @@ async fn no_numbers() -> anyhow::Result<Verdict> {
         ..Load::at(&rig.nats.url())
     };
     let tally = undisturbed(&load).await?;
-    let refused = (0..tally.requests()).filter(|number| tally.fault_of(*number) == Some(Code::BadOutput));
+    let refused = (0..tally.requests()).filter(|number| tally.fault_of(*number) == Some(Code::BadOutput.id()));
     let refused = refused.count();
     Ok(Verdict::of(&tally)
         .only(&tally, &["KSK0009"])

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::scenarios;
 use crate::faults::oracle::{Load, Tally, under};
-use crate::faults::rig::{Process, Rig, Start};
+use crate::faults::rig::{Process, Rig, Start, ended};
 use crate::faults::verdict::Verdict;
 use crate::node::{inputs, plan, what};
 
@@ -43,10 +43,10 @@ async fn stopped() -> anyhow::Result<Verdict> {
     let (first, _second) = (rig.start(&slow("w1"))?, rig.start(&slow("w2"))?);
     let _doors = rig.start(&Start::ingress())?;
     let tally = under(&Load::at(&rig.nats.url()), async || {
-        first.stop()?;
+        first.pause();
         let stopped = Instant::now();
         tokio::time::sleep(Duration::from_millis(1_500)).await;
-        first.go_on()?;
+        first.resume();
         Ok(stopped)
     })
     .await?;
@@ -62,8 +62,8 @@ async fn drained() -> anyhow::Result<Verdict> {
     let mut well = false;
     let tally = under(&Load::at(&rig.nats.url()), async || {
         let begun = Instant::now();
-        first.terminate()?;
-        well = first.end().await?.success();
+        first.terminate();
+        well = ended(&mut first).await?.success();
         Ok(begun)
     })
     .await?;
@@ -144,7 +144,7 @@ async fn deadly() -> anyhow::Result<Verdict> {
         let struck = Instant::now();
         while struck.elapsed() < Duration::from_millis(1_500) {
             for (name, worker) in &mut workers {
-                if worker.ended().is_some() {
+                if worker.exited().is_some() {
                     deaths += 1;
                     *worker = rig.start(&Start::worker(name))?;
                 }
