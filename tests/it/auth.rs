@@ -1,22 +1,14 @@
 //! Roles over a real nats-server that was configured by `kaskade auth init`: everyone does their part, and nothing else.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests"
-)]
-
-mod served;
-
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kaskade::actors::bus::{Bus, BusConfig};
 use kaskade::actors::subjects::App;
-use kaskade_testkit::{NatsOptions, NatsServer, eventually, wait_until};
-use served::{PATIENCE, Served, is_ready, quick_app, said};
+use kaskade_testkit::{
+    NatsOptions, NatsServer, PATIENCE, Served, digits_app, digits_profile, eventually, is_ready, said, wait_until,
+};
 
 /// A folder with seeds, and a server that knows them.
 fn secured(folder: &Path, more: &[&str]) -> NatsServer {
@@ -28,6 +20,12 @@ fn secured(folder: &Path, more: &[&str]) -> NatsServer {
         config: std::fs::read_to_string(folder.join("server/auth.conf")).unwrap(),
         ..NatsOptions::default()
     })
+}
+
+/// The digits app with a planner.
+fn planned_app(folder: &Path, tables: &str) -> String {
+    let planner = format!("[planner]\nprofile = \"{}\"\n{tables}", digits_profile());
+    digits_app(folder, &planner)
 }
 
 fn seed(folder: &Path, user: &str) -> String {
@@ -199,7 +197,7 @@ async fn every_role_does_its_part_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let server = secured(folder, &["--actor", "mine=digits-tiny"]);
-    let (app, url) = (quick_app(folder, "[durable]"), server.url());
+    let (app, url) = (planned_app(folder, "[durable]"), server.url());
     let processes = serve(&app, &url, folder, &[]);
 
     let client = seed(folder, "client");
@@ -272,7 +270,7 @@ fn tenants_do_not_see_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let server = secured(folder, &["--tenant", "blue", "--tenant", "green"]);
-    let (app, url) = (quick_app(folder, ""), server.url());
+    let (app, url) = (planned_app(folder, ""), server.url());
     let _served = serve(&app, &url, &folder.join("blue"), &[]);
     let ask = |tenant: &str| {
         let key = seed(&folder.join(tenant), "client");
@@ -298,7 +296,7 @@ fn a_server_behind_tls_is_reached_by_those_who_trust_it() {
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     let (cert, key) = (cert.display().to_string(), key.display().to_string());
     let server = secured(folder, &["--tls-cert", &cert, "--tls-key", &key]);
-    let app = quick_app(folder, "");
+    let app = planned_app(folder, "");
     let url = server.url().replace("nats://", "tls://");
     let _served = serve(&app, &url, folder, &["--nats-ca", &cert]);
     let client = seed(folder, "client");
@@ -316,7 +314,7 @@ fn a_server_behind_tls_is_reached_by_those_who_trust_it() {
 fn a_seed_that_is_none_and_a_user_that_is_not_there_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let (app, out) = (quick_app(folder, ""), folder.display().to_string());
+    let (app, out) = (planned_app(folder, ""), folder.display().to_string());
     let (code, text) = said(&[
         "infer",
         "--app",

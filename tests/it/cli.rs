@@ -1,37 +1,17 @@
 //! The command line from the outside: exit codes, messages, and what machines read.
 
-#![allow(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
-
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
-/// Runs `kaskade` in `folder`.
-fn kaskade(folder: &Path, args: &[&str]) -> Output {
-    command(folder, args).output().unwrap()
-}
-
-/// `kaskade` in `folder`, with nothing from the environment that it would listen to.
-fn command(folder: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kaskade"));
-    command.args(args).current_dir(folder);
-    for variable in ["NATS_URL", "KASKADE_LOG", "SST2"] {
-        command.env_remove(variable);
-    }
-    command
-}
+use kaskade_testkit::{ROOT, command, kaskade, text};
 
 fn here() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(ROOT)
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// Refused input: exit code 1, nothing on standard output, one line on standard error.
+/// The message of a run that refused its input: exit code 1, nothing on standard output, one line on standard error.
 fn refusal(output: &Output) -> String {
-    let message = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{message}");
+    let message = kaskade_testkit::refusal(output);
     assert_eq!(message.lines().count(), 1, "{message}");
     assert!(message.starts_with("kaskade: "), "{message}");
     message

@@ -1,36 +1,21 @@
 //! The examples run, and do what they say.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
 
 use std::{
     io::{BufRead, BufReader},
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    path::Path,
+    process::{Command, Stdio},
 };
 
 use kaskade::actors::{Node, NodeConfig, bus::BusConfig, ingress::IngressConfig, service};
 use kaskade::plans::confidence::{Calibration, Estimator};
 use kaskade::plans::plan::{Band, Batching, Edge, Exit, Plan, Replica, Stage, Target};
-
-/// The binary of a Rust example; `cargo test` builds them beside the tests.
-fn example(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.parent()
-        .and_then(Path::parent)
-        .unwrap()
-        .join("examples")
-        .join(name)
-}
+use kaskade_testkit::{Process, ROOT, built};
 
 fn python(script: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(kaskade_testkit::python());
     command
         .arg(
-            Path::new(env!("CARGO_MANIFEST_DIR"))
+            Path::new(ROOT)
                 .join("examples/python_client")
                 .join(script),
         )
@@ -48,19 +33,9 @@ fn printed(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Killed when the test ends, however it ends.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn a_model_and_an_actor_of_ones_own_make_a_cascade() {
-    let printed = printed(&mut Command::new(example("custom_actor")));
+    let printed = printed(&mut Command::new(built("examples/custom_actor")));
     assert!(printed.contains("4 is even (answered by `guess`"), "{printed}");
     assert!(printed.contains("7 is odd (answered by `guess`"), "{printed}");
     assert!(
@@ -134,17 +109,14 @@ fn doors(plan: Plan) -> Node {
     .unwrap()
 }
 
-fn stage(url: &str, app: &str, name: &str) -> Running {
-    let mut child = python("stage.py", &[url, app, name])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+fn stage(url: &str, app: &str, name: &str) -> Process {
+    let mut process = Process::start(python("stage.py", &[url, app, name]).stdout(Stdio::piped()));
     let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap())
+    BufReader::new(process.child().stdout.take().unwrap())
         .read_line(&mut line)
         .unwrap();
     assert_eq!(line.trim(), "ready");
-    Running(child)
+    process
 }
 
 #[test]

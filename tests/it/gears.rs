@@ -1,40 +1,8 @@
 //! Gear plans, simulation and reproduction from the outside.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "the helpers of a test may fail it"
-)]
+use std::path::PathBuf;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-use serde_json::Value;
-
-fn kaskade(folder: &Path, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kaskade"));
-    for variable in ["NATS_URL", "KASKADE_LOG"] {
-        command.env_remove(variable);
-    }
-    command.args(args).current_dir(folder).output().unwrap()
-}
-
-fn profile() -> String {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.join("examples/digits/profile.json").display().to_string()
-}
-
-fn json(output: &Output) -> Value {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn refusal(output: &Output) -> String {
-    let message = String::from_utf8(output.stderr.clone()).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{message}");
-    message
-}
+use kaskade_testkit::{digits_profile as profile, json, kaskade, refusal};
 
 #[test]
 fn gears_are_planned_checked_and_simulated() {

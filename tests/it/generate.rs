@@ -1,22 +1,16 @@
 //! `kaskade generate` from the outside: the same tokens however much stays on the device, and refusals that say what to do.
-#![allow(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
 
 use std::io::Write as _;
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use kaskade_testkit::{ROOT, text};
 use serde_json::Value;
 
 const PROMPT: &str = "the inner thing, a tour";
 
 fn command(args: &[&str]) -> Command {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/fixtures/gpt2");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kaskade"));
-    command
-        .args(["generate", "--model", model.to_str().unwrap()])
-        .args(args)
-        .env_remove("KASKADE_LOG");
-    command
+    let generate = ["generate", "--model", "models/fixtures/gpt2"];
+    kaskade_testkit::command(ROOT, &[&generate, args].concat())
 }
 
 fn generate(args: &[&str]) -> Output {
@@ -24,21 +18,13 @@ fn generate(args: &[&str]) -> Output {
 }
 
 fn json(args: &[&str]) -> Value {
-    let output = generate(&[args, &["--json"]].concat());
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    serde_json::from_slice(&output.stdout).unwrap()
+    kaskade_testkit::json(&generate(&[args, &["--json"]].concat()))
 }
 
 fn refusal(args: &[&str]) -> String {
-    let output = generate(args);
-    assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
-    said
+    let message = kaskade_testkit::refusal(&generate(args));
+    assert_eq!(message.trim_end().lines().count(), 1, "{message}");
+    message
 }
 
 #[test]
@@ -121,13 +107,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
     assert!(refusal(&["--prompt", "a", "--temperature", "-1"]).contains("temperature"));
     assert!(refusal(&["--prompt", "a", "--cache", "act"]).contains("--device-memory"));
     assert!(refusal(&["--prompt", "a", "--device-memory", "1kB"]).contains("bytes"));
-    let nowhere = Command::new(env!("CARGO_BIN_EXE_kaskade"))
-        .args(["generate", "--model", "no-such-folder", "--prompt", "a"])
-        .output()
-        .unwrap();
-    let said = String::from_utf8(nowhere.stderr).unwrap();
-    assert!(
-        nowhere.status.code() == Some(1) && said.contains("no-such-folder"),
-        "{said}"
-    );
+    let nowhere = ["generate", "--model", "no-such-folder", "--prompt", "a"];
+    let message = kaskade_testkit::refusal(&kaskade_testkit::kaskade(ROOT, &nowhere));
+    assert!(message.contains("no-such-folder"), "{message}");
 }

@@ -1,10 +1,4 @@
 //! Language models over a broker: answers read while they are made, cancelled, passed on to a larger model, and never lost.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "the helpers of a test may fail it"
-)]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,13 +21,13 @@ use kaskade::plans::plan::{
     Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
     Sharing, Stage, Target, Wiring,
 };
-use kaskade_testkit::eventually;
+use kaskade_testkit::{ROOT, eventually};
 
 const BUDGET: Duration = Duration::from_secs(20);
 
 /// A small random GPT-2 that transformers saved.
 fn gpt2() -> Result<LanguageModel<Host>, String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/fixtures/gpt2");
+    let folder = Path::new(ROOT).join("models/fixtures/gpt2");
     let generation = Generation {
         sampling: Sampling {
             max_tokens: 40,

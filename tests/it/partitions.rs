@@ -1,16 +1,8 @@
 //! A model cut by layers over separate worker processes answers as the whole one does, and never wrongly when a slice dies.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "the helpers of a test may fail it"
-)]
-#![allow(clippy::print_stdout, reason = "the figures belong into docs/benchmarks.md")]
+#![allow(clippy::print_stdout, reason = "the figures belong into the documentation")]
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
@@ -20,7 +12,7 @@ use kaskade::plans::plan::{
     Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Partition, Plan, PlannedVariant, Replica,
     Sharing, Stage, Wiring,
 };
-use kaskade_testkit::{NatsOptions, NatsServer};
+use kaskade_testkit::{NatsOptions, NatsServer, ROOT, Served, command};
 
 const APP: &str = "slices";
 /// A model: its name, and where its weights are.
@@ -86,47 +78,20 @@ fn plan((variant, _): Model, of: u32) -> Plan {
     }
 }
 
-/// A `kaskade serve` process, killed when the test ends.
-struct Process(Child);
-
-impl Process {
-    fn start(folder: &Path, nats: &str, role: &str, worker: &str) -> Self {
-        let mut serve = Command::new(env!("CARGO_BIN_EXE_kaskade"));
-        serve.args(["serve", "--app", "app.toml", "--plan", "plan.json"]);
-        serve.args(["--nats", nats, "--role", role, "--worker", worker]);
-        serve
-            .current_dir(folder)
-            .env_remove("KASKADE_LOG")
-            .stderr(Stdio::piped());
-        let mut child = serve.spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let serving = lines
-            .by_ref()
-            .map_while(Result::ok)
-            .find(|line| line.contains("serving"));
-        assert!(serving.is_some(), "the {role} `{worker}` did not start");
-        std::thread::spawn(move || lines.for_each(drop));
-        Self(child)
-    }
-
-    fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a process of the app, and returns when it serves.
+fn start(folder: &Path, nats: &str, role: &str, worker: &str) -> Served {
+    let app = ["serve", "--app", "app.toml", "--plan", "plan.json"];
+    let place = ["--nats", nats, "--role", role, "--worker", worker];
+    let mut served = Served::run(&mut command(folder, &[&app[..], &place].concat()));
+    served.line("serving");
+    served
 }
 
 /// The model in so many slices: the workers and, last, the doors.
 struct Chain {
     nats: NatsServer,
-    workers: Vec<Process>,
-    _doors: Process,
+    workers: Vec<Served>,
+    _ingress: Served,
     folder: tempfile::TempDir,
 }
 
@@ -139,7 +104,7 @@ impl Chain {
         let (variant, weights) = model;
         let nats = NatsServer::start(options);
         let folder = tempfile::tempdir().unwrap();
-        let weights = Path::new(env!("CARGO_MANIFEST_DIR")).join(weights);
+        let weights = Path::new(ROOT).join(weights);
         let workers: Vec<String> = (0..of)
             .map(|index| format!("[[workers]]\nname = \"w{index}\"\n"))
             .collect();
@@ -154,12 +119,12 @@ impl Chain {
             plan(model, of).to_json().unwrap(),
         )
         .unwrap();
-        let start = |role: &str, worker: &str| Process::start(folder.path(), &nats.url(), role, worker);
+        let start = |role: &str, worker: &str| start(folder.path(), &nats.url(), role, worker);
         let workers = (0..of)
             .map(|index| start("worker", &format!("w{index}")))
             .collect();
         Self {
-            _doors: start("ingress", "w0"),
+            _ingress: start("ingress", "w0"),
             workers,
             nats,
             folder,
@@ -322,7 +287,7 @@ fn a_dead_slice_costs_time_or_a_typed_error_and_never_a_wrong_answer() {
             .unwrap_err();
         assert!(fault.code.id().starts_with("KSK"), "{fault:?}");
         let killed = Instant::now();
-        chain.workers[1] = Process::start(chain.folder.path(), &nats, "worker", "w1");
+        chain.workers[1] = start(chain.folder.path(), &nats, "worker", "w1");
         let back = loop {
             if let Ok(reply) = client.infer(ask(TEXTS[0]), Duration::from_secs(2)).await {
                 break logits(&reply.outputs);

@@ -1,36 +1,13 @@
 //! Pipelines from the outside: they are planned, simulated and compared, and what is wrong with one is said by name.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "the helpers of a test may fail it"
-)]
-
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
+use kaskade_testkit::{digits_profile, json, kaskade, refusal};
 use serde_json::Value;
-
-fn kaskade(folder: &Path, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kaskade"));
-    command.env_remove("KASKADE_LOG").current_dir(folder);
-    command.args(args).output().unwrap()
-}
 
 fn plan(folder: &Path, more: &[&str]) -> Output {
     kaskade(folder, &[&["plan", "pipeline"][..], more].concat())
-}
-
-fn json(output: &Output) -> Value {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn refusal(output: &Output) -> String {
-    let message = String::from_utf8(output.stderr.clone()).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{message}");
-    message
 }
 
 /// The stated pipeline, as the planner prints it in its own words, is not printed: a small one of two tasks will do.
@@ -107,11 +84,7 @@ fn the_stated_pipeline_is_planned_drawn_and_sound() {
         assert!(said.contains("every figure is assumed"), "{said}");
         let drawn = std::fs::read_to_string(folder.path().join("demand.svg")).unwrap();
         assert!(drawn.contains("</svg>"));
-        let valid = Command::new(env!("CARGO_BIN_EXE_kaskade"))
-            .args(["validate", "plan.json"])
-            .current_dir(folder.path())
-            .output()
-            .unwrap();
+        let valid = kaskade(folder.path(), &["validate", "plan.json"]);
         assert!(
             valid.status.success(),
             "{}",
@@ -192,8 +165,7 @@ fn a_pipelines_plan_is_simulated_with_its_branches_and_ways() {
 #[test]
 fn a_cascades_plan_is_not_simulated_without_its_profile() {
     let folder = tempfile::tempdir().unwrap();
-    let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits");
-    let profile = digits.join("profile.json").display().to_string();
+    let profile = digits_profile();
     let gears = [
         "plan",
         "gears",

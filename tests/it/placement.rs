@@ -1,47 +1,16 @@
 //! Placements and their reproduction from the outside.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "the helpers of a test may fail it"
-)]
-
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Output;
 use std::time::Duration;
 
-use kaskade_testkit::{NatsOptions, NatsServer, wait_until};
+use kaskade_testkit::{
+    NatsOptions, NatsServer, ROOT, Served, command, json, kaskade, refusal, wait_until,
+};
 use serde_json::Value;
 
-fn command(folder: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kaskade"));
-    for variable in ["NATS_URL", "KASKADE_LOG"] {
-        command.env_remove(variable);
-    }
-    command.args(args).current_dir(folder);
-    command
-}
-
-fn kaskade(folder: &Path, args: &[&str]) -> Output {
-    command(folder, args).output().unwrap()
-}
-
 fn example(path: &str) -> String {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.join("examples").join(path).display().to_string()
-}
-
-fn json(output: &Output) -> Value {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn refusal(output: &Output) -> String {
-    let message = String::from_utf8(output.stderr.clone()).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{message}");
-    message
+    format!("{ROOT}/examples/{path}")
 }
 
 /// The digits' profile without its memory, which is mostly the process's: such small models fill no device by their weights.
@@ -266,30 +235,6 @@ fn a_profile_with_holes_or_without_numbers_is_refused() {
     assert!(message.contains("profile.json"), "{message}");
 }
 
-/// A process of an app that serves until it is dropped.
-struct Served(Child);
-
-impl Served {
-    fn start(folder: &Path, args: &[&str]) -> Self {
-        let mut child = command(folder, args).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let serving = lines
-            .by_ref()
-            .map_while(Result::ok)
-            .find(|line| line.contains("serving"));
-        assert!(serving.is_some(), "the process ended before it served");
-        std::thread::spawn(move || lines.for_each(drop));
-        Self(child)
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn a_model_that_fits_no_worker_is_cut_and_served_by_two() {
     let folder = tempfile::tempdir().unwrap();
@@ -337,7 +282,9 @@ fn a_model_that_fits_no_worker_is_cut_and_served_by_two() {
             "--role",
             role,
         ];
-        Served::start(folder.path(), &args)
+        let mut served = Served::run(&mut command(folder.path(), &args));
+        served.line("serving");
+        served
     };
     let _workers = [serve("w0", "worker"), serve("w1", "worker")];
     let _doors = serve("w0", "ingress");

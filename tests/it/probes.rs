@@ -1,14 +1,11 @@
 //! A served app tells over HTTP how it fares.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
-
-mod served;
-
 use std::collections::BTreeSet;
 
 use kaskade::actors::metrics::{Gauges, Metrics};
-use kaskade_testkit::{NatsOptions, NatsServer, free_port, wait_until};
-use served::{APP, PATIENCE, Served, get, is_ready, kaskade, said};
+use kaskade_testkit::{
+    DIGITS, NatsOptions, NatsServer, PATIENCE, ROOT, Served, free_port, http_get as get, is_ready, kaskade, said, wait_until,
+};
 
 fn probe(address: &str, what: &str) -> (Option<i32>, String) {
     said(&["probe", "--http", address, what])
@@ -16,7 +13,7 @@ fn probe(address: &str, what: &str) -> (Option<i32>, String) {
 
 #[test]
 fn a_served_app_is_live_ready_and_measured() {
-    let mut served = Served::start(&["--app", APP, "--http", "127.0.0.1:0"]);
+    let mut served = Served::start(&["--app", DIGITS, "--http", "127.0.0.1:0"]);
     let address = served.probes();
     // The listener is there before the models are, and the app is ready once they are.
     wait_until("it is ready", PATIENCE, || {
@@ -34,7 +31,7 @@ fn a_served_app_is_live_ready_and_measured() {
     let url = url.split(',').next().unwrap();
     assert!(get(&address, "/live").unwrap().0.starts_with("HTTP/1.1 200"));
     assert!(get(&address, "/other").unwrap().0.starts_with("HTTP/1.1 404"));
-    let asked = kaskade(&["infer", "--app", APP, "--nats", url, "--index", "3"]);
+    let asked = kaskade(ROOT, &["infer", "--app", DIGITS, "--nats", url, "--index", "3"]);
     assert!(asked.status.success());
     let (head, page) = get(&address, "/metrics").unwrap();
     assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
@@ -63,7 +60,7 @@ fn doors_without_a_plan_are_live_and_not_ready() {
     let (url, listen) = (server.url(), format!("127.0.0.1:{}", free_port()));
     let doors = [
         "--app",
-        APP,
+        DIGITS,
         "--nats",
         &url,
         "--role",
@@ -83,7 +80,7 @@ fn doors_without_a_plan_are_live_and_not_ready() {
     // A worker brings the plan along, and both are ready.
     let mut worker = Served::start(&[
         "--app",
-        APP,
+        DIGITS,
         "--nats",
         &url,
         "--role",
@@ -99,7 +96,7 @@ fn doors_without_a_plan_are_live_and_not_ready() {
 
 #[test]
 fn an_address_that_is_none_or_taken_is_refused() {
-    let refused = |address: &str| said(&["serve", "--app", APP, "--http", address]);
+    let refused = |address: &str| said(&["serve", "--app", DIGITS, "--http", address]);
     let (code, said) = refused("here");
     assert_eq!(code, Some(2));
     assert!(said.contains("write number and port"), "{said}");
@@ -118,7 +115,7 @@ fn the_dashboard_asks_for_metrics_that_there_are_and_for_all_of_them() {
         let named = words.filter(|word| word.starts_with("kaskade_"));
         named.map(str::to_owned).collect()
     };
-    let shown = names(include_str!("../docker/grafana/dashboards/kaskade.json"));
+    let shown = names(include_str!("../../docker/grafana/dashboards/kaskade.json"));
     let there = names(&page);
     assert_eq!(
         shown.difference(&there).collect::<Vec<_>>(),

@@ -1,98 +1,30 @@
 //! The command line over a broker: an app is served, asked and put under load.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "the helpers of a test may fail it"
-)]
-
-use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Stdio;
 
-use kaskade_testkit::{NatsOptions, NatsServer};
+use kaskade_testkit::{
+    NatsOptions, NatsServer, Process, ROOT, Served, command, digits_app, digits_profile, json, kaskade, refusal, text,
+};
 use serde_json::Value;
 
-const APP: &str = "examples/digits/app.toml";
-
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kaskade"));
-    command
-        .args(args)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env_remove("NATS_URL")
-        .env_remove("KASKADE_LOG");
-    command
-}
-
-fn kaskade(args: &[&str]) -> Output {
-    command(args).output().unwrap()
-}
-
-fn json(output: &Output) -> Value {
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// The digits app with its smallest model alone, which answers in microseconds.
+/// The digits app with its smallest model alone.
 fn quick_app(folder: &Path) -> String {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let app = std::fs::read_to_string(here.join(APP)).unwrap();
-    let absolute = |name: &str| format!("\"{}/", here.join("examples/digits").join(name).display());
-    let app = app
-        .replace("\"weights/", &absolute("weights"))
-        .replace("\"data/", &absolute("data"))
-        .replace("slo = ", "plan = { single = \"digits-tiny\" }\nslo = ");
-    let path = folder.join("app.toml");
-    std::fs::write(&path, app).unwrap();
-    path.display().to_string()
+    digits_app(folder, "")
 }
 
-/// A served app, killed when the test is over.
-struct Served {
-    child: Child,
-    url: String,
-}
-
-impl Served {
-    fn start(app: &str) -> Self {
-        Self::start_as(app, &[])
-    }
-
-    fn start_as(app: &str, more: &[&str]) -> Self {
-        let mut child = command(&[&["serve", "--app", app], more].concat())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut first = String::new();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        stderr.read_line(&mut first).unwrap();
-        let url = first.split_whitespace().find(|word| word.starts_with("nats://"));
-        let url = url
-            .unwrap_or_else(|| panic!("{first}"))
-            .trim_end_matches(',')
-            .to_owned();
-        child.stderr = Some(stderr.into_inner());
-        Self { child, url }
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts an app on a broker of its own, and returns its URL too.
+fn serve(app: &str) -> (Served, String) {
+    let mut served = Served::start(&["--app", app]);
+    let url = served.url();
+    (served, url)
 }
 
 #[test]
 fn one_question_is_answered_in_one_process() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
-    let reply = json(&kaskade(&["infer", "--app", &app, "--index", "0", "--json"]));
+    let reply = json(&kaskade(ROOT, &["infer", "--app", &app, "--index", "0", "--json"]));
     assert_eq!(reply["variant"], "digits-tiny");
     assert_eq!(reply["hops"].as_array().unwrap().len(), 1);
     assert_eq!(reply["outputs"][0]["shape"], serde_json::json!([10]));
@@ -110,7 +42,7 @@ fn tensors_are_asked_and_wrong_ones_are_refused_by_code() {
             r#"{{"inputs": [{{"name": "image", "shape": {shape}, "datatype": "FP32", "data": [{data}]}}]}}"#
         );
         std::fs::write(&path, body).unwrap();
-        kaskade(&[
+        kaskade(ROOT, &[
             "infer",
             "--app",
             &app,
@@ -130,13 +62,12 @@ fn tensors_are_asked_and_wrong_ones_are_refused_by_code() {
 fn a_served_app_answers_others_and_drains_on_sigterm() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
-    let mut served = Served::start(&app);
-    let url = served.url.clone();
-    let reply = json(&kaskade(&[
+    let (served, url) = serve(&app);
+    let reply = json(&kaskade(ROOT, &[
         "infer", "--app", &app, "--nats", &url, "--index", "1", "--json",
     ]));
     assert_eq!(reply["variant"], "digits-tiny");
-    let figures = json(&kaskade(&[
+    let figures = json(&kaskade(ROOT, &[
         "bench",
         "--app",
         &app,
@@ -156,33 +87,16 @@ fn a_served_app_answers_others_and_drains_on_sigterm() {
         figures["joules_per_request"].is_null(),
         "another process's energy is unknown"
     );
-    let pid = served.child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
-    assert!(served.child.wait().unwrap().success());
-    let mut rest = String::new();
-    served
-        .child
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut rest)
-        .unwrap();
+    let rest = served.end();
     assert!(rest.contains("draining") && rest.contains("stopped"), "{rest}");
 }
 
 /// The digits app, served by the plan of a policy for 200 requests/s, with a planner of the same policy.
 fn planning_app(folder: &Path, policy: &str, more: &str) -> String {
     let app = quick_app(folder);
-    let profile = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/digits/profile.json");
-    let (profile, gears) = (profile.display().to_string(), folder.join("gears.json"));
-    let gears = gears.display().to_string();
-    let made = kaskade(&[
+    let profile = digits_profile();
+    let gears = folder.join("gears.json").display().to_string();
+    let made = kaskade(ROOT, &[
         "plan",
         "gears",
         "--app",
@@ -209,14 +123,14 @@ fn planning_app(folder: &Path, policy: &str, more: &str) -> String {
 fn a_served_app_plans_again_when_asked_and_keeps_its_plan_when_it_cannot() {
     let folder = tempfile::tempdir().unwrap();
     let app = planning_app(folder.path(), "gears", "");
-    let served = Served::start(&app);
+    let (_served, url) = serve(&app);
     let replan = |qps: &str| {
-        kaskade(&[
+        kaskade(ROOT, &[
             "replan",
             "--app",
             &app,
             "--nats",
-            &served.url,
+            &url,
             "--qps",
             qps,
             "--json",
@@ -240,13 +154,13 @@ fn a_served_app_plans_again_when_asked_and_keeps_its_plan_when_it_cannot() {
         "--app",
         &app,
         "--nats",
-        &served.url,
+        &url,
         "--index",
         "3",
         "--json",
     ];
     assert!(
-        json(&kaskade(&asked))["label"].is_u64(),
+        json(&kaskade(ROOT, &asked))["label"].is_u64(),
         "the last good plan goes on serving"
     );
 }
@@ -256,11 +170,15 @@ fn a_planner_of_its_own_does_not_undo_what_was_planned_when_it_starts_again() {
     let nats = NatsServer::start(NatsOptions::jetstream());
     let (folder, url) = (tempfile::tempdir().unwrap(), nats.url().clone());
     let app = planning_app(folder.path(), "gears", "");
-    let start = |role| Served::start_as(&app, &["--nats", &url, "--role", role]);
+    let start = |role| {
+        let mut served = Served::start(&["--app", &app, "--nats", &url, "--role", role]);
+        served.line("serving");
+        served
+    };
     let _others = [start("worker"), start("ingress")];
     let replan = || {
         let asked = ["replan", "--app", &app, "--nats", &url, "--qps", "2000", "--json"];
-        json(&kaskade(&asked))
+        json(&kaskade(ROOT, &asked))
     };
     let planner = start("planner");
     let adopted = replan();
@@ -275,24 +193,24 @@ fn a_planner_of_its_own_does_not_undo_what_was_planned_when_it_starts_again() {
 fn an_ensemble_is_served_and_scaled_like_any_other_plan() {
     let folder = tempfile::tempdir().unwrap();
     let app = planning_app(folder.path(), "cocktail", "every = \"300ms\"");
-    let served = Served::start(&app);
+    let (_served, url) = serve(&app);
     let asked = [
         "infer",
         "--app",
         &app,
         "--nats",
-        &served.url,
+        &url,
         "--index",
         "3",
         "--json",
     ];
-    let hops = json(&kaskade(&asked))["hops"].as_array().unwrap().len();
+    let hops = json(&kaskade(ROOT, &asked))["hops"].as_array().unwrap().len();
     assert!(hops > 1, "one member is no ensemble");
     let idle = std::fs::read_to_string(&app)
         .unwrap()
         .replace("every = ", "# every = ");
     std::fs::write(&app, idle).unwrap();
-    let message = String::from_utf8(kaskade(&["serve", "--app", &app]).stderr).unwrap();
+    let message = String::from_utf8(kaskade(ROOT, &["serve", "--app", &app]).stderr).unwrap();
     assert!(message.contains("planner.every"), "{message}");
 }
 
@@ -300,21 +218,16 @@ fn an_ensemble_is_served_and_scaled_like_any_other_plan() {
 fn a_planner_that_is_not_there_is_missed_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
-    let served = Served::start(&app);
-    let refusal = |args: &[&str]| {
-        let output = kaskade(args);
-        let message = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{message}");
-        message
-    };
-    let message = refusal(&["replan", "--app", &app, "--nats", &served.url]);
+    let (_served, url) = serve(&app);
+    let refusal = |args: &[&str]| refusal(&kaskade(ROOT, args));
+    let message = refusal(&["replan", "--app", &app, "--nats", &url]);
     assert!(
         message.contains("kaskade.digits.replan") && message.contains("[planner]"),
         "{message}"
     );
     let message = refusal(&["replan", "--app", &app]);
     assert!(message.contains("--nats"), "{message}");
-    let message = refusal(&["serve", "--app", &app, "--role", "planner", "--nats", &served.url]);
+    let message = refusal(&["serve", "--app", &app, "--role", "planner", "--nats", &url]);
     assert!(message.contains("[planner]"), "{message}");
 }
 
@@ -322,7 +235,7 @@ fn a_planner_that_is_not_there_is_missed_by_name() {
 fn an_open_loop_keeps_its_rate_and_counts_what_was_right() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
-    let figures = json(&kaskade(&[
+    let figures = json(&kaskade(ROOT, &[
         "bench",
         "--app",
         &app,
@@ -348,7 +261,7 @@ fn an_open_loop_keeps_its_rate_and_counts_what_was_right() {
 fn an_absent_broker_and_an_unserved_app_are_said_plainly() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
-    let absent = kaskade(&[
+    let absent = kaskade(ROOT, &[
         "infer",
         "--app",
         &app,
@@ -360,11 +273,11 @@ fn an_absent_broker_and_an_unserved_app_are_said_plainly() {
     let message = String::from_utf8(absent.stderr).unwrap();
     assert_eq!(absent.status.code(), Some(1), "{message}");
     assert!(message.contains("127.0.0.1:1"), "{message}");
-    let alone = kaskade(&["serve", "--app", &app, "--role", "worker"]);
+    let alone = kaskade(ROOT, &["serve", "--app", &app, "--role", "worker"]);
     let message = String::from_utf8(alone.stderr).unwrap();
     assert_eq!(alone.status.code(), Some(1), "{message}");
     assert!(message.contains("--nats"), "{message}");
-    let served = Served::start(&app);
+    let (_served, url) = serve(&app);
     let other = std::fs::read_to_string(&app)
         .unwrap()
         .replace("name = \"digits\"", "name = \"other\"");
@@ -377,9 +290,9 @@ fn an_absent_broker_and_an_unserved_app_are_said_plainly() {
         "--index",
         "0",
         "--nats",
-        &served.url,
+        &url,
     ];
-    let message = String::from_utf8(kaskade(&unserved).stderr).unwrap();
+    let message = String::from_utf8(kaskade(ROOT, &unserved).stderr).unwrap();
     assert!(
         message.contains("KSK0004") && message.contains("`other`"),
         "{message}"
@@ -390,13 +303,13 @@ fn an_absent_broker_and_an_unserved_app_are_said_plainly() {
 fn what_a_served_app_does_is_shown_with_its_joules_and_models() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
-    let served = Served::start(&app);
-    let mut load = command(&[
+    let (_served, url) = serve(&app);
+    let mut load = command(ROOT, &[
         "bench",
         "--app",
         &app,
         "--nats",
-        &served.url,
+        &url,
         "--concurrency",
         "2",
         "--duration",
@@ -406,12 +319,12 @@ fn what_a_served_app_does_is_shown_with_its_joules_and_models() {
     .stderr(Stdio::null())
     .spawn()
     .unwrap();
-    let seen = kaskade(&[
+    let seen = kaskade(ROOT, &[
         "top",
         "--app",
         &app,
         "--nats",
-        &served.url,
+        &url,
         "--looks",
         "2",
         "--json",

@@ -1,14 +1,7 @@
 //! The demo keeps its promise: one object, every request answered, the accuracy of the largest model at a fraction of its
 //! energy.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "the helpers of a test may fail it"
-)]
-
-use std::process::Command;
-
+use kaskade_testkit::{alone, json, kaskade};
 use serde_json::Value;
 
 fn number(value: &Value, path: &str) -> f64 {
@@ -18,19 +11,10 @@ fn number(value: &Value, path: &str) -> f64 {
 
 #[test]
 fn cascades_keep_the_accuracy_of_the_largest_model_at_a_fraction_of_its_energy() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_kaskade"))
-        .args(["demo", "--json", "--passes", "1", "--out", "out"])
-        .current_dir(folder.path())
-        .env_remove("NATS_URL")
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let demo = ["demo", "--json", "--passes", "1", "--out", "out"];
+    let report = json(&kaskade(folder.path(), &demo));
     assert_eq!(report["variants"].as_array().unwrap().len(), 4);
     let energy = |mode: &str| number(&report, &format!("/modes/{mode}/joules_per_request"));
     let accuracy = |mode: &str| number(&report, &format!("/modes/{mode}/accuracy"));

@@ -1,44 +1,19 @@
 //! The pipeline of `examples/traffic` from the outside: profiled, planned, served by its own planner, and robbed of a worker.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "the helpers of a test may fail it"
-)]
-
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::process::Stdio;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use kaskade::actors::wire::{Message as _, PlanReport};
-use kaskade_testkit::{NatsOptions, NatsServer};
+use kaskade_testkit::{NatsOptions, NatsServer, ROOT, Served, alone, command, json, refusal};
 use serde_json::Value;
 
 const FOLDER: &str = "examples/traffic";
 
-fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kaskade"));
-    command
-        .args(args)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .env_remove("NATS_URL")
-        .env_remove("KASKADE_LOG");
-    command
-}
-
-fn json(output: &Output) -> Value {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
 /// The example's app with something else in it.
 fn app(folder: &Path, edit: impl FnOnce(String) -> String) -> String {
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join(FOLDER);
+    let example = Path::new(ROOT).join(FOLDER);
     let text = std::fs::read_to_string(example.join("app.toml")).unwrap();
     let absolute = |name: &str| format!("\"{}", example.join(name).display());
     let text = text
@@ -48,12 +23,6 @@ fn app(folder: &Path, edit: impl FnOnce(String) -> String) -> String {
     let path = folder.join("app.toml");
     std::fs::write(&path, edit(text)).unwrap();
     path.display().to_string()
-}
-
-/// Held by whoever serves under load, or measures: each needs the cores, and a plan is no good for half of them.
-fn alone() -> MutexGuard<'static, ()> {
-    static CORES: Mutex<()> = Mutex::new(());
-    CORES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[test]
@@ -75,7 +44,7 @@ fn it_is_measured_end_to_end() {
         "--out",
         &out,
     ];
-    let measured = json(&command(&["profile", "--app", &app]).args(args).output().unwrap());
+    let measured = json(&command(ROOT, &["profile", "--app", &app]).args(args).output().unwrap());
     let root = &measured["tasks"][0];
     assert_eq!(root["name"], "find");
     for variant in root["variants"].as_array().unwrap() {
@@ -95,7 +64,7 @@ fn it_is_measured_end_to_end() {
 }
 
 fn pipeline() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(ROOT)
         .join(FOLDER)
         .join("pipeline.json")
 }
@@ -126,7 +95,7 @@ fn it_is_planned_while_it_serves() {
             .replace(&pipeline().display().to_string(), &profile)
     });
     let load = ["--rate", "10", "--duration", "6s", "--budget", "5s", "--json"];
-    let report = json(&command(&["bench", "--app", &app]).args(load).output().unwrap());
+    let report = json(&command(ROOT, &["bench", "--app", &app]).args(load).output().unwrap());
     let (requests, replies) = (
         report["requests"].as_u64().unwrap(),
         report["replies"].as_u64().unwrap(),
@@ -152,7 +121,7 @@ fn its_plan_is_made_of_what_was_measured() {
     let app = format!("{FOLDER}/app.toml");
     let plan = |qps: &str| {
         json(
-            &command(&[
+            &command(ROOT, &[
                 "plan", "pipeline", "--app", &app, "--out", &out, "--json", "--qps", qps,
             ])
             .output()
@@ -173,7 +142,7 @@ fn an_objective_that_no_path_meets_is_refused_before_anything_serves() {
     let app = app(folder.path(), |text| {
         text.replace("slo = \"500ms\"", "slo = \"1ms\"")
     });
-    let output = command(&["bench", "--app", &app, "--rate", "1"])
+    let output = command(ROOT, &["bench", "--app", &app, "--rate", "1"])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -181,36 +150,11 @@ fn an_objective_that_no_path_meets_is_refused_before_anything_serves() {
     assert!(said.contains("objective"), "{said}");
 }
 
-/// A `kaskade serve` process, killed when the test ends.
-struct Process(Child);
-
-impl Process {
-    fn start(app: &str, nats: &str, role: &str, worker: &str) -> Self {
-        let mut serve = command(&[
-            "serve", "--app", app, "--nats", nats, "--role", role, "--worker", worker,
-        ]);
-        let mut child = serve.stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let serving = lines
-            .by_ref()
-            .map_while(Result::ok)
-            .find(|line| line.contains("serving"));
-        assert!(serving.is_some(), "the {role} `{worker}` did not start");
-        std::thread::spawn(move || lines.for_each(drop));
-        Self(child)
-    }
-
-    fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a process of the app, and returns when it serves.
+fn serve(app: &str, nats: &str, role: &str, worker: &str) -> Served {
+    let mut served = Served::start(&["--app", app, "--nats", nats, "--role", role, "--worker", worker]);
+    served.line("serving");
+    served
 }
 
 /// Waits until the planner has put another plan into force.
@@ -243,8 +187,8 @@ fn a_worker_killed_while_its_variants_change_costs_no_reply() {
     let app = app(folder.path(), |text| {
         text.replace("[[workers]]\nname = \"local\"\nreplicas = 10\n", two)
     });
-    let mut far = Process::start(&app, &nats.url(), "worker", "far");
-    let _doors = Process::start(&app, &nats.url(), "all", "local");
+    let mut far = serve(&app, &nats.url(), "worker", "far");
+    let _ingress = serve(&app, &nats.url(), "all", "local");
     let load = [
         "--nats",
         &nats.url(),
@@ -256,7 +200,7 @@ fn a_worker_killed_while_its_variants_change_costs_no_reply() {
         "5s",
         "--json",
     ];
-    let bench = command(&["bench", "--app", &app])
+    let bench = command(ROOT, &["bench", "--app", &app])
         .args(load)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
