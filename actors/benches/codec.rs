@@ -1,6 +1,6 @@
-//! What one hop's message costs to write and to read: `cargo run --release -p kaskade-actors --example codec_bench`.
+//! The time to encode and decode the message of one hop: `cargo bench -p kaskade-actors --bench codec`.
 //!
-//! Medians of batches, microseconds per message; the header column is building and reading a hop's two headers.
+//! Prints medians over batches in microseconds per message, and the time to build and read a hop's two headers.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its result")]
 

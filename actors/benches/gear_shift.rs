@@ -1,13 +1,13 @@
-//! How long a gear shift takes to reach the actors, under load.
+//! The time that a gear shift takes to reach all nodes under load.
 //!
 //! ```text
-//! gear_shift [URL] [SHIFTS]          without a URL, on the embedded broker
+//! cargo bench -p kaskade-actors --bench gear_shift -- [embedded|URL] [SHIFTS]
 //! ```
 //!
-//! Two ingress nodes and four worker nodes, each with a connection of its own. A shift is published as the shifter publishes
-//! it; what is measured ends when the last node's plan book has the gear, from where batchers hear of it by a mailbox.
+//! Two ingress nodes and four worker nodes, each with its own connection. The bench publishes each shift as the shifter
+//! does, and measures until the plan book of the last node has the gear; batchers then learn of it through their mailboxes.
 //! Prints one line of JSON.
-#![allow(clippy::print_stdout, reason = "a program that prints figures")]
+#![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::{
     sync::{
@@ -41,7 +41,7 @@ const APP: &str = "shifting";
 const WORKERS: usize = 4;
 const BUDGET: Duration = Duration::from_secs(10);
 
-/// Says yes.
+/// A model that gives the same answer to every request.
 struct Yes;
 
 impl Model for Yes {
@@ -127,7 +127,7 @@ fn node(name: &str, url: Option<&str>, ingress: bool) -> Result<Node, Failure> {
             name: name.to_owned(),
             queue_capacity: 1024,
         });
-    // The shifts are made by hand: the nodes' own shifters are left asleep.
+    // The bench shifts gears itself, so the nodes' own shifters never tick.
     let asleep = IngressConfig {
         shift: ShiftConfig {
             tick_us: 3_600_000_000,
@@ -139,7 +139,7 @@ fn node(name: &str, url: Option<&str>, ingress: bool) -> Result<Node, Failure> {
     Ok(service.start()?)
 }
 
-/// Resolves once the book is in that gear.
+/// Waits until the book is in that gear.
 async fn reached(book: &PlanBook, gear: u32) {
     let mut changes = book.changes();
     while book.current().is_some_and(|(_, now)| now != gear) {
@@ -163,7 +163,8 @@ async fn shift(nodes: &[Node], gear: u32) -> Result<Duration, Failure> {
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    let mut arguments = std::env::args().skip(1);
+    // `cargo bench` adds `--bench`.
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let url = arguments.next().filter(|url| url != "embedded");
     let shifts: u32 = arguments.next().map_or(Ok(500), |text| text.parse())?;
     let first = node("i0", url.as_deref(), true)?;

@@ -1,6 +1,8 @@
-//! What serving itself costs: a trivial model, so that everything but the model is measured.
+//! The cost of serving itself: the model is trivial, so that everything else is measured.
 //!
 //! ```text
+//! cargo bench -p kaskade-actors --bench serving_cost -- COMMAND
+//!
 //! serving_cost serve URL|embedded          three stages (60/25/15 exit) as `cascade`, one as `single`, and an echo
 //! serving_cost nats URL APP CONCURRENCY SECONDS
 //! serving_cost http ADDRESS PATH CONCURRENCY SECONDS
@@ -9,7 +11,7 @@
 //!
 //! `scripts/bench-peers.py` runs it beside the peers, interleaved. A request is a draw in [0, 1), which decides where the
 //! cascade exits, and 64 numbers; the model multiplies them by a 64 x 64 matrix.
-#![allow(clippy::print_stdout, reason = "a program that prints figures")]
+#![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::{
     num::NonZeroU32,
@@ -384,7 +386,9 @@ async fn hop(url: &str, bytes: usize, seconds: f64) -> Result<(), Failure> {
 }
 
 fn main() -> Result<(), Failure> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // `cargo bench` adds `--bench`.
+    let arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let arguments: Vec<String> = arguments.collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -398,6 +402,6 @@ fn main() -> Result<(), Failure> {
             runtime.block_on(load_http(address, path, concurrency.parse()?, seconds.parse()?))
         }
         ["hop", url, bytes, seconds] => runtime.block_on(hop(url, bytes.parse()?, seconds.parse()?)),
-        _ => Err("see the head of actors/examples/serving_cost.rs for the four ways to call this".into()),
+        _ => Err("actors/benches/serving_cost.rs lists the four commands at its head".into()),
     }
 }

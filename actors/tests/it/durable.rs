@@ -1,17 +1,9 @@
 //! Durable requests over a real nats-server: what is accepted is answered once, whatever is lost meanwhile.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests"
-)]
-
-mod common;
 
 use std::time::Duration;
 
 use async_nats::HeaderMap;
-use common::{PANIC, ask, label, service};
+use crate::common::{PANIC, ask, label, service};
 use futures::StreamExt;
 use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::durable::DurableConfig;
@@ -60,7 +52,7 @@ fn doors_alone(server: &NatsServer, default_budget: Duration) -> Node {
             ..doors(Some(hasty()))
         }),
         worker: None,
-        plan: Some(common::cascade(APP)),
+        plan: Some(crate::common::cascade(APP)),
         planner: None,
         power: None,
         grace: Duration::ZERO,

@@ -1,16 +1,8 @@
 //! Bagging ensembles over the embedded broker.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests"
-)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{BUDGET, Scripted, ask, cascade, gears::block_on, label};
+use crate::common::{BUDGET, Scripted, ask, cascade, gears::block_on, label};
 use kaskade_actors::{App, Client, Service};
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature};
 use kaskade_plans::plan::{Edge, Exit};

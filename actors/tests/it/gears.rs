@@ -1,12 +1,4 @@
 //! Gears over a real bus: shifts under load, drifts, devices that take turns.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests"
-)]
-
-mod common;
 
 use std::{
     sync::{
@@ -17,7 +9,7 @@ use std::{
 };
 
 use async_nats::Subscriber;
-use common::{
+use crate::common::{
     BUDGET, Scripted, ask, cascade,
     gears::{PATIENCE, block_on, brisk, events, geared, next},
     service,

@@ -1,12 +1,4 @@
 //! Pipelines over a real bus: one request becomes many, and its one reply tells what came of each.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests"
-)]
-
-mod common;
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use common::{
+use crate::common::{
     BUDGET, FAIL, Scripted,
     gears::{PATIENCE, block_on},
     label,

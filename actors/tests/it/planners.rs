@@ -1,17 +1,9 @@
 //! Planners that make new plans, crash, hang, or lose a race.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests"
-)]
-
-mod common;
 
 use std::{sync::Arc, time::Duration};
 
 use async_nats::Subscriber;
-use common::{
+use crate::common::{
     BUDGET, ask,
     gears::{PATIENCE, block_on, events, geared, next},
     service,

@@ -1,17 +1,9 @@
 //! A cascade served over the embedded broker: results, refusals, and one terminal reply for everything.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests"
-)]
-
-mod common;
 
 use std::{num::NonZeroU32, time::Duration};
 
 use bytes::Bytes;
-use common::{BUDGET, EMPTY, FAIL, NAN, PANIC, Scripted, ask, cascade, label, service};
+use crate::common::{BUDGET, EMPTY, FAIL, NAN, PANIC, Scripted, ask, cascade, label, service};
 use futures::StreamExt;
 use kaskade_actors::meter::EnergyReport;
 use kaskade_actors::{
@@ -375,7 +367,7 @@ fn joules_per_request_are_published_with_their_source() {
 
 #[test]
 fn a_cascade_without_calibration_refuses_to_start() {
-    let mut plan = common::cascade("uncalibrated");
+    let mut plan = crate::common::cascade("uncalibrated");
     plan.variants[1].calibration = None;
     let error = service("uncalibrated")
         .plan(plan)
@@ -407,12 +399,12 @@ fn a_new_plan_takes_over_and_a_broken_one_leaves_the_last_good_one_serving() {
     assert_eq!(stage(4.0), "small");
     let (running, _) = node.book().current().unwrap();
 
-    let mut broken = common::cascade("replanned");
+    let mut broken = crate::common::cascade("replanned");
     broken.gears[0].wiring.entry = kaskade_plans::plan::Edge::to("nowhere");
     assert!(node.book().adopt(running.epoch + 1, broken).is_err());
     assert_eq!(stage(4.0), "small");
 
-    let mut large = common::cascade("replanned");
+    let mut large = crate::common::cascade("replanned");
     large.gears[0].wiring.entry = kaskade_plans::plan::Edge::to("large");
     assert!(
         node.book().adopt(running.epoch, large.clone()).is_err(),

@@ -1,17 +1,9 @@
 //! What a node tells of itself: ready, full, draining.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests"
-)]
-
-mod common;
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use common::{ask, cascade};
+use crate::common::{ask, cascade};
 use kaskade_actors::bus::BusConfig;
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::service::SOLE_WORKER;

@@ -1,12 +1,4 @@
 //! What the tests of gears and planners share.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::missing_panics_doc,
-    clippy::missing_errors_doc,
-    clippy::future_not_send,
-    reason = "every test file uses its own part"
-)]
 
 use std::time::Duration;
 
@@ -22,10 +14,10 @@ use tokio::time::timeout;
 
 use super::cascade;
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The cascade below 200 requests/s, its first stage alone above.
-pub fn geared(app: &str) -> Plan {
+pub(crate) fn geared(app: &str) -> Plan {
     let mut plan = cascade(app);
     let mut fast = plan.gears[0].clone();
     plan.gears[0].load.to_qps = Some(200.0);
@@ -47,7 +39,7 @@ pub fn geared(app: &str) -> Plan {
 }
 
 /// Counts in ticks of 20 ms and holds for 100 ms, so that a test is over soon.
-pub fn brisk() -> IngressConfig {
+pub(crate) fn brisk() -> IngressConfig {
     IngressConfig {
         shift: ShiftConfig {
             tick_us: 20_000,
@@ -62,7 +54,7 @@ pub fn brisk() -> IngressConfig {
     }
 }
 
-pub fn block_on<F: Future>(test: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(test: F) -> F::Output {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -71,12 +63,12 @@ pub fn block_on<F: Future>(test: F) -> F::Output {
         .block_on(async { timeout(4 * PATIENCE, test).await.unwrap() })
 }
 
-pub async fn next<M: Message>(events: &mut Subscriber) -> M {
+pub(crate) async fn next<M: Message>(events: &mut Subscriber) -> M {
     let message = timeout(PATIENCE, events.next()).await.unwrap().unwrap();
     M::decode(&message.payload).unwrap()
 }
 
-pub async fn events(node: &Node, app: &str, name: &str) -> Subscriber {
+pub(crate) async fn events(node: &Node, app: &str, name: &str) -> Subscriber {
     let subject = App::new(app).unwrap().event(name).unwrap();
     let events = node.bus().subscribe(subject, None).await.unwrap();
     node.bus().barrier().await.unwrap();

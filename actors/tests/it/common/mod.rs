@@ -1,18 +1,6 @@
 //! What the tests of serving share: scripted models and small plans.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::missing_panics_doc,
-    reason = "every test file uses its own part"
-)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests fail by panicking"
-)]
 
-pub mod gears;
+pub(crate) mod gears;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -26,19 +14,19 @@ use kaskade_plans::{
     },
 };
 
-pub const BUDGET: Duration = Duration::from_secs(5);
+pub(crate) const BUDGET: Duration = Duration::from_secs(5);
 
 /// Reads its behaviour from the request: `x` = [label, margin], and returns logits in which `label` leads by `margin`
 /// times its own strength. Special labels make it misbehave.
-pub struct Scripted {
-    pub strength: f32,
-    pub run: Duration,
+pub(crate) struct Scripted {
+    pub(crate) strength: f32,
+    pub(crate) run: Duration,
 }
 
-pub const NAN: f32 = -1.0;
-pub const PANIC: f32 = -2.0;
-pub const FAIL: f32 = -3.0;
-pub const EMPTY: f32 = -4.0;
+pub(crate) const NAN: f32 = -1.0;
+pub(crate) const PANIC: f32 = -2.0;
+pub(crate) const FAIL: f32 = -3.0;
+pub(crate) const EMPTY: f32 = -4.0;
 
 impl Model for Scripted {
     fn signature(&self) -> Signature {
@@ -73,11 +61,11 @@ impl Scripted {
     }
 }
 
-pub fn ask(label: f32, margin: f32) -> Vec<Tensor> {
+pub(crate) fn ask(label: f32, margin: f32) -> Vec<Tensor> {
     vec![Tensor::from_f32("x", &[2], &[label, margin]).unwrap()]
 }
 
-pub fn label(outputs: &[Tensor]) -> usize {
+pub(crate) fn label(outputs: &[Tensor]) -> usize {
     let logits = outputs[0].to_f32().unwrap();
     (0..logits.len())
         .max_by(|a, b| logits[*a].total_cmp(&logits[*b]))
@@ -85,7 +73,7 @@ pub fn label(outputs: &[Tensor]) -> usize {
 }
 
 /// A cascade of stages `small`, `medium`, `large`: the first passes on below 0.5, and skips the second below 0.2.
-pub fn cascade(app: &str) -> Plan {
+pub(crate) fn cascade(app: &str) -> Plan {
     let calibration = Some(Calibration {
         estimator: Estimator::MaxSquared,
         temperature: 1.0,
@@ -165,7 +153,7 @@ pub fn cascade(app: &str) -> Plan {
 }
 
 /// A service of three scripted models that grow in strength.
-pub fn service(app: &str) -> Service {
+pub(crate) fn service(app: &str) -> Service {
     let strengths = BTreeMap::from([("small", 1.0), ("medium", 2.0), ("large", 4.0)]);
     strengths.into_iter().fold(
         Service::new(app).plan(cascade(app)),
