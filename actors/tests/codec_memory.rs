@@ -77,7 +77,7 @@ fn swarms(count: u16) -> Vec<Bytes> {
 
 // One test: the counters are the process's, and a second test beside it would be counted too.
 #[test]
-fn decoding_allocates_by_what_is_there_and_not_by_what_is_claimed() {
+fn decoding_allocates_by_received_bytes_and_not_by_claimed_lengths() {
     let check = |bytes: &Bytes| {
         let used = allocated(|| decode_as_everything(bytes));
         assert!(

@@ -193,7 +193,7 @@ async fn tries(url: &str, folder: &Path, user: &str, publish: &[&str], subscribe
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_role_does_its_part_and_nothing_else() {
+async fn each_role_may_do_its_own_work_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let server = secured(folder, &["--actor", "mine=digits-tiny"]);
@@ -266,7 +266,7 @@ async fn every_role_does_its_part_and_nothing_else() {
 }
 
 #[test]
-fn tenants_do_not_see_each_other() {
+fn tenants_are_isolated() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let server = secured(folder, &["--tenant", "blue", "--tenant", "green"]);
@@ -286,7 +286,7 @@ fn tenants_do_not_see_each_other() {
 }
 
 #[test]
-fn a_server_behind_tls_is_reached_by_those_who_trust_it() {
+fn a_tls_server_is_reached_only_with_its_certificate_authority() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
@@ -311,7 +311,7 @@ fn a_server_behind_tls_is_reached_by_those_who_trust_it() {
 }
 
 #[test]
-fn a_seed_that_is_none_and_a_user_that_is_not_there_are_refused() {
+fn an_invalid_seed_and_an_unknown_user_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let (app, out) = (planned_app(folder, ""), folder.display().to_string());

@@ -35,7 +35,7 @@ fn a_wrong_command_line_is_a_usage_error() {
 }
 
 #[test]
-fn a_missing_file_is_named_and_so_is_what_to_do() {
+fn a_missing_file_is_named_with_a_remedy() {
     let message = refusal(&kaskade(here(), &["profile", "--app", "no/such.toml"]));
     assert!(message.contains("no/such.toml: cannot be read"), "{message}");
     assert!(message.contains("name an app's TOML file"), "{message}");
@@ -54,7 +54,7 @@ fn a_malformed_app_is_refused_with_its_line() {
 }
 
 #[test]
-fn validate_says_every_problem_of_every_file() {
+fn validate_lists_every_problem_of_every_file() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write(
@@ -141,7 +141,7 @@ fn the_processor_passes_its_quick_self_test() {
 const SENTIMENT: &str = "examples/sentiment/app.toml";
 
 #[test]
-fn a_family_of_text_is_asked_a_sentence_wherever_its_samples_are() {
+fn a_text_family_answers_without_its_samples() {
     let question = ["infer", "--app", SENTIMENT, "--json", "--text"];
     for (sentence, class) in [
         ("a warm, funny and moving film", 1),
@@ -158,7 +158,7 @@ fn a_family_of_text_is_asked_a_sentence_wherever_its_samples_are() {
 }
 
 #[test]
-fn samples_in_a_folder_that_nobody_named_are_asked_for() {
+fn a_missing_samples_variable_is_named() {
     for args in [
         &["profile", "--app", SENTIMENT, "--quiet"][..],
         &["infer", "--app", SENTIMENT, "--index", "0"],
@@ -169,7 +169,7 @@ fn samples_in_a_folder_that_nobody_named_are_asked_for() {
 }
 
 #[test]
-fn samples_in_the_named_folder_are_read_and_a_bad_line_is_named() {
+fn samples_are_read_and_a_malformed_line_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("dev.tsv", "a warm film\t1\na dull film\n");
@@ -200,7 +200,7 @@ fn samples_in_the_named_folder_are_read_and_a_bad_line_is_named() {
 }
 
 #[test]
-fn a_model_that_does_not_earn_its_cost_is_left_out_of_the_plan() {
+fn a_model_that_is_not_worth_its_cost_is_left_out_of_the_plan() {
     let folder = tempfile::tempdir().unwrap();
     let plan = folder.path().join("plan.json");
     let profile = "examples/sentiment/profile.json";
@@ -271,7 +271,7 @@ fn channels_are_measured_by_size() {
 }
 
 #[test]
-fn memory_is_measured_whole_and_by_slice() {
+fn memory_is_measured_for_whole_models_and_partitions() {
     let app = here().join("examples/sentiment/app.toml");
     let app = app.to_str().unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -314,7 +314,7 @@ fn memory_is_measured_whole_and_by_slice() {
 
 /// Whoever builds the image in a container has what .dockerignore lets through, and cargo wants every member.
 #[test]
-fn an_image_is_made_of_the_whole_workspace() {
+fn the_container_build_contains_every_workspace_member() {
     let read = |name: &str| std::fs::read_to_string(here().join(name)).unwrap();
     let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
     let (members, ignored) = (&manifest["workspace"]["members"], read(".dockerignore"));

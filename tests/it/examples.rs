@@ -34,7 +34,7 @@ fn printed(command: &mut Command) -> String {
 }
 
 #[test]
-fn a_model_and_an_actor_of_ones_own_make_a_cascade() {
+fn a_custom_model_and_a_custom_actor_form_a_cascade() {
     let printed = printed(&mut Command::new(built("examples/custom_actor")));
     assert!(printed.contains("4 is even (answered by `guess`"), "{printed}");
     assert!(printed.contains("7 is odd (answered by `guess`"), "{printed}");
@@ -120,7 +120,7 @@ fn stage(url: &str, app: &str, name: &str) -> Process {
 }
 
 #[test]
-fn a_stage_and_a_client_in_python_take_part() {
+fn python_stages_and_a_python_client_work() {
     for (app, bar, answered_by) in [("lenient", 0.5, "first"), ("strict", 0.95, "second")] {
         let node = doors(doubling(app, bar));
         let url = node.bus().url();
@@ -135,7 +135,7 @@ fn a_stage_and_a_client_in_python_take_part() {
 }
 
 #[test]
-fn without_anybody_in_the_stage_the_python_client_gets_a_typed_fault() {
+fn the_python_client_gets_a_typed_error_from_a_stage_without_replicas() {
     let node = doors(doubling("deserted", 0.5));
     let output = python("client.py", &[node.bus().url(), "deserted", "x", "1"])
         .output()

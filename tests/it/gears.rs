@@ -65,7 +65,7 @@ fn gears_are_planned_checked_and_simulated() {
 }
 
 #[test]
-fn every_policy_makes_a_plan_that_is_served_like_any_other() {
+fn every_policy_makes_a_valid_plan() {
     let folder = tempfile::tempdir().unwrap();
     let profile = profile();
     for policy in ["gears", "no-switching", "no-cascade", "dynba", "ms-plus"] {
@@ -99,7 +99,7 @@ fn every_policy_makes_a_plan_that_is_served_like_any_other() {
 }
 
 #[test]
-fn what_cannot_be_planned_says_where_and_what_would_help() {
+fn an_infeasible_plan_names_the_model_and_a_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let profile = profile();
     let plan = |more: &[&str]| {

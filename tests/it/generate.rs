@@ -28,7 +28,7 @@ fn refusal(args: &[&str]) -> String {
 }
 
 #[test]
-fn tokens_are_the_same_whatever_is_cached_and_streamed() {
+fn tokens_do_not_depend_on_the_cache_mode() {
     let prompts = [
         "--prompt",
         PROMPT,
@@ -54,7 +54,7 @@ fn tokens_are_the_same_whatever_is_cached_and_streamed() {
 }
 
 #[test]
-fn an_answer_is_printed_as_it_comes_and_what_it_took_afterwards() {
+fn an_answer_is_streamed_and_its_figures_are_printed_afterwards() {
     let whole = json(&["--prompt", PROMPT, "--max-tokens", "16"]);
     let shown = generate(&["--prompt", PROMPT, "--max-tokens", "16"]);
     let text = whole["answers"][0]["text"].as_str().unwrap();
@@ -75,7 +75,7 @@ fn an_answer_is_printed_as_it_comes_and_what_it_took_afterwards() {
 }
 
 #[test]
-fn draws_follow_their_seed_and_stop_texts_end_answers() {
+fn sampling_follows_the_seed_and_stop_texts_end_answers() {
     let drawn = |seed: &str| {
         let args = [
             "--prompt",
@@ -100,7 +100,7 @@ fn draws_follow_their_seed_and_stop_texts_end_answers() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_what_to_do() {
+fn invalid_options_are_refused_with_a_remedy() {
     let long = "word ".repeat(4_000);
     assert!(refusal(&["--prompt", &long]).contains("prompt 1"));
     assert!(refusal(&["--prompt", ""]).contains("empty"));

@@ -172,7 +172,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn answers_are_read_while_they_are_made_and_are_those_of_the_model_alone() {
+fn streamed_answers_equal_those_of_the_model_alone() {
     let node = Service::new("along").model("gpt2", gpt2).start().unwrap();
     let prompts = ["the inner thing", "a tour of", "one", "on the one hand", "tour"];
     let alone = gpt2()
@@ -203,7 +203,7 @@ fn answers_are_read_while_they_are_made_and_are_those_of_the_model_alone() {
 }
 
 #[test]
-fn what_is_cancelled_is_let_go_of_at_the_next_step_and_nothing_else_is() {
+fn a_cancelled_request_leaves_the_model_at_the_next_step() {
     let (make, hand) = typist(3, 1.0);
     let node = Service::new("cancelled").model("typist", make).start().unwrap();
     let hand = hand.dropped_first();
@@ -247,7 +247,7 @@ fn what_is_cancelled_is_let_go_of_at_the_next_step_and_nothing_else_is() {
 }
 
 #[test]
-fn a_request_whose_budget_is_over_leaves_the_model() {
+fn an_expired_request_leaves_the_model() {
     let (make, hand) = typist(1000, 1.0);
     let node = Service::new("late").model("typist", make).start().unwrap();
     let hand = hand.dropped_first();
@@ -267,7 +267,7 @@ fn a_request_whose_budget_is_over_leaves_the_model() {
 }
 
 #[test]
-fn only_the_last_word_comes_in_parts_and_a_doubtful_answer_is_passed_on() {
+fn only_the_final_stage_streams_and_an_unsure_answer_escalates() {
     let (small, left) = typist(2, 0.4);
     let (large, right) = typist(4, 0.9);
     let service = Service::new("cascade")
@@ -296,7 +296,7 @@ fn only_the_last_word_comes_in_parts_and_a_doubtful_answer_is_passed_on() {
 }
 
 #[test]
-fn what_a_model_refuses_or_breaks_off_is_a_typed_error() {
+fn refused_and_broken_answers_are_typed_errors() {
     let (make, hand) = typist(2, f32::NAN);
     let node = Service::new("broken").model("typist", make).start().unwrap();
     let hand = hand.dropped_first();

@@ -185,7 +185,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn slices_over_processes_answer_as_the_whole() {
+fn partitions_over_processes_answer_as_the_whole_model() {
     let mut answers: BTreeMap<u32, Vec<Vec<f32>>> = BTreeMap::new();
     for of in [1, 2, 3, 4] {
         let chain = Chain::start(of);
@@ -225,7 +225,7 @@ fn slices_over_processes_answer_as_the_whole() {
 }
 
 #[test]
-fn a_decoder_in_slices_tells_the_next_token_as_the_whole_one_does() {
+fn a_partitioned_decoder_predicts_the_token_of_the_whole_one() {
     let output = |outputs: &[Tensor], name: &str| {
         let found = outputs.iter().find(|output| output.name == name);
         found.unwrap().clone()
@@ -274,7 +274,7 @@ fn hidden_states_over_max_payload_travel_in_chunks() {
 }
 
 #[test]
-fn a_dead_slice_costs_time_or_a_typed_error_and_never_a_wrong_answer() {
+fn a_dead_partition_causes_typed_errors_and_no_wrong_answer() {
     let mut chain = Chain::start(3);
     let nats = chain.nats.url();
     block_on(async {

@@ -42,7 +42,7 @@ latency = [{ batch = 1, us = 4000.0 }, { batch = 2, us = 6000.0 }]
 "#;
 
 #[test]
-fn hardware_is_scaled_first_then_accuracy_then_it_is_overload() {
+fn hardware_scaling_comes_before_accuracy_scaling_and_overload() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("small.toml"), SMALL).unwrap();
     let at = |qps: &str| {
@@ -70,7 +70,7 @@ fn hardware_is_scaled_first_then_accuracy_then_it_is_overload() {
 }
 
 #[test]
-fn the_stated_pipeline_is_planned_drawn_and_sound() {
+fn the_stated_pipeline_is_planned_drawn_and_valid() {
     let folder = tempfile::tempdir().unwrap();
     for policy in ["loki", "inferline", "proteus"] {
         let options = ["--qps", "150", "--policy", policy, "--svg", "demand.svg"];
@@ -94,7 +94,7 @@ fn the_stated_pipeline_is_planned_drawn_and_sound() {
 }
 
 #[test]
-fn what_is_wrong_with_a_pipeline_is_said_by_name() {
+fn errors_of_a_pipeline_name_its_parts() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |text: &str| {
         std::fs::write(folder.path().join("p.toml"), text).unwrap();
@@ -118,7 +118,7 @@ fn what_is_wrong_with_a_pipeline_is_said_by_name() {
 }
 
 #[test]
-fn a_pipelines_plan_is_simulated_with_its_branches_and_ways() {
+fn a_pipeline_plan_is_simulated_with_its_branches_and_paths() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("small.toml"), SMALL).unwrap();
     let named = ["--pipeline", "small.toml"];
@@ -163,7 +163,7 @@ fn a_pipelines_plan_is_simulated_with_its_branches_and_ways() {
 }
 
 #[test]
-fn a_cascades_plan_is_not_simulated_without_its_profile() {
+fn a_cascade_plan_needs_its_profile_to_be_simulated() {
     let folder = tempfile::tempdir().unwrap();
     let profile = digits_profile();
     let gears = [

@@ -94,7 +94,7 @@ fn a_cascade_is_placed_within_memory_and_utilisation_and_serves_its_load() {
 }
 
 #[test]
-fn a_given_cascade_is_placed_as_the_one_that_would_be_chosen() {
+fn a_given_cascade_is_placed_like_the_same_chosen_one() {
     let folder = tempfile::tempdir().unwrap();
     let profile = example("digits/profile.json");
     let cascade = [
@@ -126,7 +126,7 @@ fn a_given_cascade_is_placed_as_the_one_that_would_be_chosen() {
 }
 
 #[test]
-fn the_fewest_devices_are_used_where_that_is_asked() {
+fn the_fewest_devices_are_used_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let args = ["--devices", "6", "--qps", "1000", "--max-partitions", "1"];
     let few = json(&place(folder.path(), &[&args[..], &["--fewest"]].concat()));
@@ -157,7 +157,7 @@ fn the_fewest_devices_are_used_where_that_is_asked() {
 }
 
 #[test]
-fn what_cannot_be_placed_says_which_constraint_fails_and_which_flag_helps() {
+fn an_infeasible_placement_names_the_constraint_and_the_flag() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |more: &[&str]| refusal(&place(folder.path(), more));
     for (args, words) in [
@@ -197,7 +197,7 @@ fn what_cannot_be_placed_says_which_constraint_fails_and_which_flag_helps() {
 }
 
 #[test]
-fn a_profile_with_holes_or_without_numbers_is_refused() {
+fn an_incomplete_or_invalid_profile_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let whole: Value =
         serde_json::from_str(&std::fs::read_to_string(example("digits/profile.json")).unwrap()).unwrap();
@@ -236,7 +236,7 @@ fn a_profile_with_holes_or_without_numbers_is_refused() {
 }
 
 #[test]
-fn a_model_that_fits_no_worker_is_cut_and_served_by_two() {
+fn a_model_larger_than_a_worker_is_partitioned_and_served() {
     let folder = tempfile::tempdir().unwrap();
     let weights = example("sentiment/weights");
     let variant = |name: &str| format!("[[variants]]\nname = \"{name}\"\ndir = \"{weights}/{name}\"\n");

@@ -12,7 +12,7 @@ fn probe(address: &str, what: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_served_app_is_live_ready_and_measured() {
+fn a_served_app_is_live_and_ready_and_has_metrics() {
     let mut served = Served::start(&["--app", DIGITS, "--http", "127.0.0.1:0"]);
     let address = served.probes();
     // The listener is there before the models are, and the app is ready once they are.
@@ -55,7 +55,7 @@ fn a_served_app_is_live_ready_and_measured() {
 }
 
 #[test]
-fn doors_without_a_plan_are_live_and_not_ready() {
+fn an_ingress_without_a_plan_is_live_and_not_ready() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let (url, listen) = (server.url(), format!("127.0.0.1:{}", free_port()));
     let doors = [
@@ -95,7 +95,7 @@ fn doors_without_a_plan_are_live_and_not_ready() {
 }
 
 #[test]
-fn an_address_that_is_none_or_taken_is_refused() {
+fn an_invalid_or_used_address_is_refused() {
     let refused = |address: &str| said(&["serve", "--app", DIGITS, "--http", address]);
     let (code, said) = refused("here");
     assert_eq!(code, Some(2));
@@ -107,7 +107,7 @@ fn an_address_that_is_none_or_taken_is_refused() {
 }
 
 #[test]
-fn the_dashboard_asks_for_metrics_that_there_are_and_for_all_of_them() {
+fn the_dashboard_shows_exactly_the_metrics_that_exist() {
     let page = Metrics::default().text("digits", &Gauges::default());
     let names = |text: &str| -> BTreeSet<String> {
         let word = |character: char| character.is_ascii_alphanumeric() || character == '_';

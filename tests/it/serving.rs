@@ -21,7 +21,7 @@ fn serve(app: &str) -> (Served, String) {
 }
 
 #[test]
-fn one_question_is_answered_in_one_process() {
+fn one_request_is_answered_in_one_process() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
     let reply = json(&kaskade(ROOT, &["infer", "--app", &app, "--index", "0", "--json"]));
@@ -32,7 +32,7 @@ fn one_question_is_answered_in_one_process() {
 }
 
 #[test]
-fn tensors_are_asked_and_wrong_ones_are_refused_by_code() {
+fn tensors_are_answered_and_wrong_shapes_are_refused_by_code() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
     let ask = |shape: &str, count: usize| {
@@ -59,7 +59,7 @@ fn tensors_are_asked_and_wrong_ones_are_refused_by_code() {
 }
 
 #[test]
-fn a_served_app_answers_others_and_drains_on_sigterm() {
+fn a_served_app_answers_clients_and_drains_on_sigterm() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
     let (served, url) = serve(&app);
@@ -120,7 +120,7 @@ fn planning_app(folder: &Path, policy: &str, more: &str) -> String {
 }
 
 #[test]
-fn a_served_app_plans_again_when_asked_and_keeps_its_plan_when_it_cannot() {
+fn a_served_app_replans_on_request_and_keeps_its_plan_on_failure() {
     let folder = tempfile::tempdir().unwrap();
     let app = planning_app(folder.path(), "gears", "");
     let (_served, url) = serve(&app);
@@ -166,7 +166,7 @@ fn a_served_app_plans_again_when_asked_and_keeps_its_plan_when_it_cannot() {
 }
 
 #[test]
-fn a_planner_of_its_own_does_not_undo_what_was_planned_when_it_starts_again() {
+fn a_restarted_planner_keeps_the_stored_plan() {
     let nats = NatsServer::start(NatsOptions::jetstream());
     let (folder, url) = (tempfile::tempdir().unwrap(), nats.url().clone());
     let app = planning_app(folder.path(), "gears", "");
@@ -190,7 +190,7 @@ fn a_planner_of_its_own_does_not_undo_what_was_planned_when_it_starts_again() {
 }
 
 #[test]
-fn an_ensemble_is_served_and_scaled_like_any_other_plan() {
+fn an_ensemble_is_served_and_scaled() {
     let folder = tempfile::tempdir().unwrap();
     let app = planning_app(folder.path(), "cocktail", "every = \"300ms\"");
     let (_served, url) = serve(&app);
@@ -215,7 +215,7 @@ fn an_ensemble_is_served_and_scaled_like_any_other_plan() {
 }
 
 #[test]
-fn a_planner_that_is_not_there_is_missed_by_name() {
+fn a_missing_planner_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
     let (_served, url) = serve(&app);
@@ -232,7 +232,7 @@ fn a_planner_that_is_not_there_is_missed_by_name() {
 }
 
 #[test]
-fn an_open_loop_keeps_its_rate_and_counts_what_was_right() {
+fn an_open_loop_keeps_its_rate_and_reports_accuracy() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
     let figures = json(&kaskade(ROOT, &[
@@ -258,7 +258,7 @@ fn an_open_loop_keeps_its_rate_and_counts_what_was_right() {
 }
 
 #[test]
-fn an_absent_broker_and_an_unserved_app_are_said_plainly() {
+fn an_unreachable_broker_and_an_unserved_app_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
     let absent = kaskade(ROOT, &[
@@ -300,7 +300,7 @@ fn an_absent_broker_and_an_unserved_app_are_said_plainly() {
 }
 
 #[test]
-fn what_a_served_app_does_is_shown_with_its_joules_and_models() {
+fn top_shows_rates_and_energy_by_model() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
     let (_served, url) = serve(&app);

@@ -26,7 +26,7 @@ fn app(folder: &Path, edit: impl FnOnce(String) -> String) -> String {
 }
 
 #[test]
-fn it_is_measured_end_to_end() {
+fn the_pipeline_is_profiled_end_to_end() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("pipeline.json").display().to_string();
@@ -85,7 +85,7 @@ fn slower(folder: &Path, times: f64) -> String {
 }
 
 #[test]
-fn it_is_planned_while_it_serves() {
+fn the_pipeline_is_planned_while_it_serves() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     // Nobody knows how fast the machine is on which this runs, so it plans for one that is three times slower than the profile's.
@@ -114,7 +114,7 @@ fn it_is_planned_while_it_serves() {
 }
 
 #[test]
-fn its_plan_is_made_of_what_was_measured() {
+fn the_plan_follows_the_profile() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("plan.json").display().to_string();
@@ -137,7 +137,7 @@ fn its_plan_is_made_of_what_was_measured() {
 }
 
 #[test]
-fn an_objective_that_no_path_meets_is_refused_before_anything_serves() {
+fn an_objective_that_no_path_meets_is_refused_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let app = app(folder.path(), |text| {
         text.replace("slo = \"500ms\"", "slo = \"1ms\"")
@@ -179,7 +179,7 @@ fn another_plan(nats: &str) {
 }
 
 #[test]
-fn a_worker_killed_while_its_variants_change_costs_no_reply() {
+fn a_worker_killed_during_a_plan_change_loses_no_request() {
     let _alone = alone();
     let nats = NatsServer::start(NatsOptions::jetstream());
     let folder = tempfile::tempdir().unwrap();

@@ -108,7 +108,7 @@ fn kept(node: &Node) -> u64 {
 }
 
 #[tokio::test]
-async fn a_submitted_request_is_answered_once_however_often_it_is_submitted() {
+async fn a_request_submitted_repeatedly_is_answered_once() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let node = served(&server, Some(hasty())).start().unwrap();
     let asking = Asking::at(&server).await;
@@ -144,7 +144,7 @@ async fn waiting(asking: &Asking) -> u64 {
 }
 
 #[tokio::test]
-async fn a_result_is_pushed_to_who_asks_for_that() {
+async fn a_result_is_pushed_on_request() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let node = served(&server, Some(hasty())).start().unwrap();
     let asking = Asking::at(&server).await;
@@ -158,7 +158,7 @@ async fn a_result_is_pushed_to_who_asks_for_that() {
 }
 
 #[tokio::test]
-async fn what_breaks_the_model_is_put_aside_and_its_neighbours_are_answered() {
+async fn a_poison_request_becomes_a_dead_letter_and_its_batch_is_answered() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let asking = Asking::at(&server).await;
     let mut dead = asking
@@ -223,7 +223,7 @@ async fn what_breaks_the_model_is_put_aside_and_its_neighbours_are_answered() {
 }
 
 #[tokio::test]
-async fn requests_outlive_the_server_and_everybody_who_served_them() {
+async fn requests_survive_a_restart_of_the_server_and_all_nodes() {
     let mut server = NatsServer::start(NatsOptions {
         jetstream_config: "sync_interval: always".to_owned(),
         ..NatsOptions::jetstream()
@@ -247,7 +247,7 @@ async fn requests_outlive_the_server_and_everybody_who_served_them() {
 }
 
 #[tokio::test]
-async fn an_outage_of_all_workers_costs_time_and_no_request() {
+async fn an_outage_of_all_workers_loses_no_request() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let doors_alone = doors_alone(&server, Duration::from_millis(200));
     let asking = Asking::at(&server).await;
@@ -261,7 +261,7 @@ async fn an_outage_of_all_workers_costs_time_and_no_request() {
 }
 
 #[tokio::test]
-async fn a_full_stream_accepts_nothing_and_says_so() {
+async fn a_full_stream_refuses_requests_as_overloaded() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let small = DurableConfig {
         max_bytes: 6_000,
@@ -299,7 +299,7 @@ async fn a_full_stream_accepts_nothing_and_says_so() {
 }
 
 #[tokio::test]
-async fn who_keeps_nothing_says_so() {
+async fn an_app_without_durable_requests_refuses_them_by_code() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let node = served(&server, None).start().unwrap();
     let asking = Asking::at(&server).await;
@@ -330,7 +330,7 @@ async fn who_keeps_nothing_says_so() {
 }
 
 #[tokio::test]
-async fn a_cancelled_request_ends_and_is_no_dead_letter() {
+async fn a_cancelled_request_ends_without_a_dead_letter() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let doors_alone = doors_alone(&server, IngressConfig::default().default_budget);
     let asking = Asking::at(&server).await;

@@ -8,7 +8,7 @@ use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature};
 use kaskade_plans::plan::{Edge, Exit};
 
 #[test]
-fn an_ensemble_is_put_to_the_vote() {
+fn an_ensemble_answers_by_majority_vote() {
     // Members that answer with a class of their own, whatever is asked.
     let mut plan = cascade("vote");
     let wiring = &mut plan.gears[0].wiring;

@@ -174,7 +174,7 @@ fn came_of(reply: &InferReply) -> Vec<(String, &str, String)> {
 }
 
 #[test]
-fn one_request_becomes_many_and_its_reply_tells_of_each() {
+fn one_request_fans_out_and_its_reply_holds_every_branch() {
     let node = service("tree", local("tree")).start().unwrap();
     block_on(async {
         let client = Client::new(node.bus(), App::new("tree").unwrap());
@@ -198,7 +198,7 @@ fn one_request_becomes_many_and_its_reply_tells_of_each() {
 }
 
 #[test]
-fn a_failed_branch_is_that_branchs_and_only_if_all_fail_the_requests() {
+fn a_request_fails_only_if_all_of_its_branches_fail() {
     let node = service("fail", local("fail")).start().unwrap();
     block_on(async {
         let client = Client::new(node.bus(), App::new("fail").unwrap());
@@ -226,7 +226,7 @@ fn late(app: &str, dropping: Dropping, budget_us: u64) -> Plan {
 }
 
 #[test]
-fn the_late_are_dropped_or_sent_where_it_is_faster() {
+fn late_requests_are_dropped_or_rerouted_to_a_faster_replica() {
     let ends = |dropping, budget_us| {
         let node = service("late", late("late", dropping, budget_us))
             .start()
@@ -263,7 +263,7 @@ fn the_late_are_dropped_or_sent_where_it_is_faster() {
 }
 
 #[test]
-fn siblings_share_a_task_and_each_has_its_own_stage() {
+fn branches_of_one_task_are_split_by_shares() {
     let mut plan = local("share");
     let Exit::FanOut { children } = &mut plan.gears[0].wiring.stages[0].exit else {
         panic!("the first stage fans out");

@@ -42,7 +42,7 @@ async fn replan(node: &Node, app: &str) -> PlanReport {
 type Case = (Planning, Duration, fn(&PlanReport) -> bool);
 
 #[test]
-fn a_planner_that_crashes_hangs_or_finds_nothing_leaves_the_running_plan() {
+fn a_planner_that_fails_keeps_the_running_plan() {
     let hang: Planning = Arc::new(|_, _| {
         loop {
             std::thread::park();
@@ -89,7 +89,7 @@ fn a_planner_that_crashes_hangs_or_finds_nothing_leaves_the_running_plan() {
 }
 
 #[test]
-fn a_new_plan_is_adopted_and_of_two_planners_one_is_stale() {
+fn one_of_two_racing_planners_is_adopted_and_the_other_is_stale() {
     // Both planners have begun, on the same epoch, before either is done.
     let meeting = Arc::new(std::sync::Barrier::new(2));
     let planning = |name: &'static str| -> Planning {
@@ -172,7 +172,7 @@ fn scaling() -> Planning {
 }
 
 #[test]
-fn replicas_come_and_go_with_the_load_period_by_period() {
+fn replicas_follow_the_load_period_by_period() {
     let config = PlannerConfig {
         rhythm: Rhythm::Every(Duration::from_millis(200)),
         ..planner(scaling(), PATIENCE)

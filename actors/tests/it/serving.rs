@@ -34,7 +34,7 @@ fn with<F: Future<Output = ()>>(service: Service, app: &str, test: impl FnOnce(C
 }
 
 #[test]
-fn the_sure_exit_early_and_the_unsure_go_on_or_skip() {
+fn confident_answers_exit_early_and_others_escalate_or_skip() {
     let node = with(service("cascade"), "cascade", |client| async move {
         let stages = |margin: f32| {
             let client = client.clone();
@@ -75,7 +75,7 @@ fn a_reply_carries_its_confidence() {
 }
 
 #[test]
-fn misbehaving_models_become_typed_faults_and_serve_on() {
+fn misbehaving_models_cause_typed_errors_and_keep_serving() {
     with(service("faulty"), "faulty", |client| async move {
         for (special, code) in [
             (NAN, Code::BadOutput),
@@ -94,7 +94,7 @@ fn misbehaving_models_become_typed_faults_and_serve_on() {
 }
 
 #[test]
-fn inputs_that_do_not_fit_are_refused_by_name() {
+fn wrong_inputs_are_refused_by_code() {
     with(service("inputs"), "inputs", |client| async move {
         let wrong = [
             vec![Tensor::from_f32("x", &[3], &[0.0; 3]).unwrap()],
@@ -111,7 +111,7 @@ fn inputs_that_do_not_fit_are_refused_by_name() {
 }
 
 #[test]
-fn bodies_that_cannot_be_read_get_a_typed_reply() {
+fn malformed_bodies_get_a_typed_error() {
     let node = service("bodies").start().unwrap();
     let nats = node.bus().client().clone();
     let deep = [vec![0x91; 10_000], vec![0xc0]].concat();
@@ -157,7 +157,7 @@ fn bodies_that_cannot_be_read_get_a_typed_reply() {
 }
 
 #[test]
-fn json_is_taken_at_the_door() {
+fn the_ingress_accepts_json() {
     let node = service("json").start().unwrap();
     let nats = node.bus().client().clone();
     block_on(async {
@@ -176,7 +176,7 @@ fn json_is_taken_at_the_door() {
 }
 
 #[test]
-fn what_exceeds_the_broker_is_refused_with_both_sizes() {
+fn a_message_over_max_payload_is_refused_with_both_sizes() {
     with(service("oversize"), "oversize", |client| async move {
         let huge = vec![Tensor::from_f32("x", &[1 << 19], &vec![0.0; 1 << 19]).unwrap()];
         let fault = client.infer(huge, BUDGET).await.unwrap_err();
@@ -187,7 +187,7 @@ fn what_exceeds_the_broker_is_refused_with_both_sizes() {
 }
 
 #[test]
-fn an_app_that_nobody_serves_is_told_at_once() {
+fn a_request_to_an_unserved_app_fails_at_once() {
     let node = with(service("known"), "unknown", |client| async move {
         let fault = client.infer(ask(1.0, 4.0), BUDGET).await.unwrap_err();
         assert_eq!(fault.code, Code::UnknownApp, "{fault}");
@@ -221,7 +221,7 @@ fn a_spent_budget_is_refused_and_a_short_one_expires_in_time() {
 }
 
 #[test]
-fn overload_is_refused_at_once_and_everyone_gets_exactly_one_reply() {
+fn overload_is_refused_at_once_and_every_request_gets_one_reply() {
     let limits = IngressConfig {
         max_in_flight: 16,
         ..IngressConfig::default()
@@ -382,7 +382,7 @@ fn a_cascade_without_calibration_refuses_to_start() {
 }
 
 #[test]
-fn a_model_that_does_not_load_is_named_and_nothing_is_left_running() {
+fn a_model_that_does_not_load_is_named_and_nothing_keeps_running() {
     let broken = Service::new("broken").model("absent", || Err::<Scripted, _>("no such file"));
     let error = broken.start().err().unwrap().to_string();
     assert!(
@@ -392,7 +392,7 @@ fn a_model_that_does_not_load_is_named_and_nothing_is_left_running() {
 }
 
 #[test]
-fn a_new_plan_takes_over_and_a_broken_one_leaves_the_last_good_one_serving() {
+fn a_new_plan_is_adopted_and_an_invalid_one_is_refused() {
     let node = service("replanned").start().unwrap();
     let client = client(&node, "replanned");
     let stage = |margin: f32| block_on(client.infer(ask(1.0, margin), BUDGET)).unwrap().stage;
@@ -416,7 +416,7 @@ fn a_new_plan_takes_over_and_a_broken_one_leaves_the_last_good_one_serving() {
 }
 
 #[test]
-fn draining_answers_what_was_accepted() {
+fn draining_answers_every_accepted_request() {
     let slow = Service::new("drain")
         .batching(Batching {
             min_queue: 1,
@@ -478,7 +478,7 @@ async fn answered_by_the_smallest(client: &Client) {
 }
 
 #[test]
-fn where_the_larger_models_are_gone_the_smaller_ones_answer_is_given_and_flagged() {
+fn without_the_larger_models_the_small_answer_is_flagged_as_degraded() {
     let node = with(
         service("degrading").plan(bereft("degrading")),
         "degrading",
@@ -489,7 +489,7 @@ fn where_the_larger_models_are_gone_the_smaller_ones_answer_is_given_and_flagged
 
 /// A broker says "nobody" to the connection that asks, and the router's is not the one that waits for the answer.
 #[test]
-fn so_it_is_where_router_and_ingress_are_not_of_one_process() {
+fn without_the_larger_models_a_remote_ingress_flags_degraded_answers_too() {
     let app = "degrading-apart";
     let worker = service(app).plan(bereft(app)).ingress(None).start().unwrap();
     let doors = Node::start(NodeConfig {

@@ -110,7 +110,7 @@ fn a_node_is_ready_then_draining_then_gone() {
 }
 
 #[test]
-fn full_queues_and_full_doors_are_not_ready() {
+fn a_node_with_a_full_queue_is_not_ready() {
     let (service, begins, let_go) = held("full");
     let node = service
         .worker(WorkerConfig {
@@ -154,7 +154,7 @@ fn full_queues_and_full_doors_are_not_ready() {
 }
 
 #[test]
-fn doors_that_hold_all_they_may_are_not_ready() {
+fn a_node_at_its_limit_of_requests_in_flight_is_not_ready() {
     let (service, begins, let_go) = held("doors");
     let node = service
         .ingress(IngressConfig {
@@ -173,7 +173,7 @@ fn doors_that_hold_all_they_may_are_not_ready() {
 }
 
 #[test]
-fn without_its_broker_a_node_is_not_ready_until_it_is_back() {
+fn a_node_without_its_broker_is_not_ready() {
     let mut server = kaskade_testkit::NatsServer::start(kaskade_testkit::NatsOptions::jetstream());
     let (service, _begins, _let_go) = held("cut");
     let node = service
