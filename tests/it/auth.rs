@@ -1,4 +1,4 @@
-//! Roles over a real nats-server that was configured by `kaskade auth init`: everyone does their part, and nothing else.
+//! Roles over a real nats-server that was configured by `kaskade auth init`: each user may do its own work and nothing else.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -7,10 +7,11 @@ use std::time::Duration;
 use kaskade::actors::bus::{Bus, BusConfig};
 use kaskade::actors::subjects::App;
 use kaskade_testkit::{
-    NatsOptions, NatsServer, PATIENCE, Served, digits_app, digits_profile, eventually, is_ready, said, wait_until,
+    NatsOptions, NatsServer, PATIENCE, Served, digits_app, digits_profile, eventually, is_ready, said,
+    wait_until,
 };
 
-/// A folder with seeds, and a server that knows them.
+/// Makes users and seeds in a folder, and starts a server with these users.
 fn secured(folder: &Path, more: &[&str]) -> NatsServer {
     let out = folder.display().to_string();
     let (code, text) = said(&[&["auth", "init", "--app", "digits", "--out", &out], more].concat());
@@ -32,7 +33,7 @@ fn seed(folder: &Path, user: &str) -> String {
     folder.join(user).join("nkey").display().to_string()
 }
 
-/// The three processes of an app, each as the user of its role; returned once doors and worker are ready.
+/// Starts the three processes of an app, each as the user of its role, and returns when ingress and worker are ready.
 fn serve(app: &str, url: &str, folder: &Path, more: &[&str]) -> Vec<Served> {
     let start = |role: &str, own: &[&str]| {
         let key = seed(folder, role);
@@ -44,14 +45,14 @@ fn serve(app: &str, url: &str, folder: &Path, more: &[&str]) -> Vec<Served> {
     let followers = ["--stored-plan", "--http", "127.0.0.1:0"];
     let mut others = vec![start("ingress", &followers), start("worker", &followers)];
     let probes: Vec<String> = others.iter_mut().map(Served::probes).collect();
-    wait_until("doors and worker are ready", PATIENCE, || {
+    wait_until("ingress and worker are ready", PATIENCE, || {
         probes.iter().all(|address| is_ready(address))
     });
     others.push(planner);
     others
 }
 
-/// A connection as a user, and what the server refused to it.
+/// A connection as a user, and the log of what the server refused to it.
 async fn connect(url: &str, seed: &str) -> (Bus, Arc<Mutex<String>>) {
     let refused = Arc::new(Mutex::new(String::new()));
     let noted = Arc::clone(&refused);
@@ -67,7 +68,7 @@ async fn connect(url: &str, seed: &str) -> (Bus, Arc<Mutex<String>>) {
     (Bus::connect(config).await.unwrap(), refused)
 }
 
-/// What nobody may be able to do unless it is said here, by user: what it may publish, and subscribe to.
+/// For each user: the subjects that it may publish to, and those that it may subscribe to. All others are refused.
 const MAY: [(&str, &[&str], &[&str]); 6] = [
     ("client", &["infer", "submit", "cancel"], &[]),
     (
@@ -123,7 +124,7 @@ const MAY: [(&str, &[&str], &[&str]); 6] = [
     ("mine", &["done.i.1"], &["stage.digits-tiny"]),
 ];
 
-/// Every kind of subject there is; without a dollar or an underscore it is one of the app's.
+/// One subject of every kind; those without a dollar or an underscore belong to the app.
 const SUBJECTS: [&str; 25] = [
     "infer",
     "submit",
@@ -160,8 +161,8 @@ fn whole(subject: &str) -> String {
     }
 }
 
-/// Tries what the user must not have, and returns once the server has refused all of it, and nothing but that.
-async fn tries(url: &str, folder: &Path, user: &str, publish: &[&str], subscribe: &[&str]) {
+/// Tries every subject that the user must not use, and checks that the server refuses these and no others.
+async fn is_refused_the_rest(url: &str, folder: &Path, user: &str, publish: &[&str], subscribe: &[&str]) {
     let (bus, refused) = connect(url, &seed(folder, user)).await;
     let mut expected = Vec::new();
     for subject in SUBJECTS {
@@ -173,7 +174,6 @@ async fn tries(url: &str, folder: &Path, user: &str, publish: &[&str], subscribe
         }
         let stage = subject == "stage.digits-tiny" && subscribe.contains(&"stage.s");
         if !subscribe.contains(&subject) && !stage {
-            // What the server refuses never delivers; the subscription itself is dropped here.
             drop(bus.client().subscribe(to.clone()).await.unwrap());
             expected.push(format!("permissions violation for subscription to \"{to}\"").to_lowercase());
         }
@@ -210,7 +210,7 @@ async fn each_role_may_do_its_own_work_and_nothing_else() {
     let (code, text) = said(&[&submit[..], &["--nkey", &client]].concat());
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = said(&ask);
-    assert_eq!(code, Some(1), "nobody in particular is let in");
+    assert_eq!(code, Some(1), "a client without a key is refused");
     assert!(text.contains("check the credentials"), "{text}");
     let observer = seed(folder, "observer");
     let look = [
@@ -228,14 +228,14 @@ async fn each_role_may_do_its_own_work_and_nothing_else() {
     let log = server.log();
     assert!(
         !log.contains("Violation -"),
-        "their own work is allowed to all:\n{log}"
+        "every user may do its own work:\n{log}"
     );
 
     for (user, publish, subscribe) in MAY {
-        tries(&url, folder, user, publish, subscribe).await;
+        is_refused_the_rest(&url, folder, user, publish, subscribe).await;
     }
 
-    // Not by the plan store's own way either, which knows the right epoch.
+    // The plan store refuses a worker too, although it names the current epoch.
     let digits = App::new("digits").unwrap();
     let (worker, refused) = connect(&url, &seed(folder, "worker")).await;
     let store = worker.plan_store(&digits).await.unwrap();
@@ -306,7 +306,7 @@ fn a_tls_server_is_reached_only_with_its_certificate_authority() {
     let (code, text) = said(&[&ask[..], &["--nats-ca", &cert]].concat());
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = said(&ask);
-    assert_eq!(code, Some(1), "a stranger's certificate is not taken: {text}");
+    assert_eq!(code, Some(1), "an unknown certificate is refused: {text}");
     assert!(text.contains("no NATS server answers"), "{text}");
 }
 

@@ -1,4 +1,4 @@
-//! The command line from the outside: exit codes, messages, and what machines read.
+//! The command line: exit codes, messages, and JSON output.
 
 use std::path::Path;
 use std::process::Output;
@@ -245,7 +245,7 @@ fn channels_are_measured_by_size() {
     assert!(done.status.success(), "{}", text(&done.stderr));
     assert!(
         text(&done.stderr).contains("--network"),
-        "what is not measured is said"
+        "channels that are not measured are named"
     );
     let written = std::fs::read_to_string(folder.path().join("c.json")).unwrap();
     let measured: serde_json::Value = serde_json::from_str(&written).unwrap();
@@ -312,7 +312,7 @@ fn memory_is_measured_for_whole_models_and_partitions() {
     assert!(refusal(&kaskade(folder.path(), &args)).contains("sentiment-mini"));
 }
 
-/// Whoever builds the image in a container has what .dockerignore lets through, and cargo wants every member.
+/// A build in a container sees what .dockerignore lets through, and cargo needs every member of the workspace.
 #[test]
 fn the_container_build_contains_every_workspace_member() {
     let read = |name: &str| std::fs::read_to_string(here().join(name)).unwrap();

@@ -1,4 +1,4 @@
-//! The examples run, and do what they say.
+//! The examples run and print the expected results.
 
 use std::{
     io::{BufRead, BufReader},
@@ -14,11 +14,7 @@ use kaskade_testkit::{Process, ROOT, built};
 fn python(script: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(kaskade_testkit::python());
     command
-        .arg(
-            Path::new(ROOT)
-                .join("examples/python_client")
-                .join(script),
-        )
+        .arg(Path::new(ROOT).join("examples/python_client").join(script))
         .args(arguments);
     command
 }
@@ -44,7 +40,7 @@ fn a_custom_model_and_a_custom_actor_form_a_cascade() {
     );
 }
 
-/// A plan whose two stages are served by processes of another language: below a confidence of `bar` the first passes on.
+/// A plan of two stages that Python processes serve: the first escalates below a confidence of `bar`.
 fn doubling(app: &str, bar: f64) -> Plan {
     let mut plan = service::single(
         app,
@@ -94,7 +90,7 @@ fn doubling(app: &str, bar: f64) -> Plan {
     plan
 }
 
-fn doors(plan: Plan) -> Node {
+fn ingress(plan: Plan) -> Node {
     let app = plan.app.clone();
     Node::start(NodeConfig {
         bus: BusConfig::new(&app),
@@ -122,7 +118,7 @@ fn stage(url: &str, app: &str, name: &str) -> Process {
 #[test]
 fn python_stages_and_a_python_client_work() {
     for (app, bar, answered_by) in [("lenient", 0.5, "first"), ("strict", 0.95, "second")] {
-        let node = doors(doubling(app, bar));
+        let node = ingress(doubling(app, bar));
         let url = node.bus().url();
         let _stages = [stage(url, app, "first"), stage(url, app, "second")];
         let printed = printed(&mut python("client.py", &[url, app, "x", "1.5", "4"]));
@@ -136,7 +132,7 @@ fn python_stages_and_a_python_client_work() {
 
 #[test]
 fn the_python_client_gets_a_typed_error_from_a_stage_without_replicas() {
-    let node = doors(doubling("deserted", 0.5));
+    let node = ingress(doubling("deserted", 0.5));
     let output = python("client.py", &[node.bus().url(), "deserted", "x", "1"])
         .output()
         .unwrap();

@@ -1,4 +1,4 @@
-//! Gear plans, simulation and reproduction from the outside.
+//! `kaskade plan gears`, `simulate` and `reproduce cascadeserve`.
 
 use std::path::PathBuf;
 
@@ -119,7 +119,7 @@ fn an_infeasible_plan_names_the_model_and_a_remedy() {
     assert!(message.contains("--slo-p95"), "{message}");
     assert!(
         !folder.path().join("plan.json").exists(),
-        "nothing is written that does not hold"
+        "an infeasible plan is not written"
     );
 }
 

@@ -1,9 +1,9 @@
-//! `kaskade generate` from the outside: the same tokens however much stays on the device, and refusals that say what to do.
+//! `kaskade generate`: tokens do not depend on device memory, and refusals name a remedy.
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
-use kaskade_testkit::{ROOT, text};
+use kaskade_testkit::ROOT;
 use serde_json::Value;
 
 const PROMPT: &str = "the inner thing, a tour";

@@ -1,4 +1,4 @@
-//! Language models over a broker: answers read while they are made, cancelled, passed on to a larger model, and never lost.
+//! Language models over a broker: streaming, cancellation, escalation and typed errors.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -40,76 +40,77 @@ fn gpt2() -> Result<LanguageModel<Host>, String> {
     made.map(|(model, _)| model).map_err(|error| error.to_string())
 }
 
-/// Types one letter per step to every request, as soon as it is let, and is as sure of its answers as it is told.
-struct Typist {
+/// A model that generates one letter per request and step, with a fixed confidence. The test triggers each step.
+struct Stepped {
     steps: Receiver<()>,
-    desk: Desk,
+    running: Running,
     letters: usize,
     confidence: f32,
 }
 
-/// What lies before a typist, by request: the letters so far.
-type Desk = Arc<Mutex<BTreeMap<u64, usize>>>;
+/// Letters generated so far, by request in the model.
+type Running = Arc<Mutex<BTreeMap<u64, usize>>>;
 
-/// The test's end of a typist.
-struct Hand {
+/// The test's control of a [`Stepped`] model.
+struct Control {
     steps: Sender<()>,
-    desk: Desk,
+    running: Running,
 }
 
-impl Hand {
+impl Control {
     fn step(&self) {
         self.steps.send(()).unwrap();
     }
 
-    /// What is declared last is dropped first: a typist without a hand finishes, so that a node whose test fails can end.
+    /// Moves the control behind the node: the last declared value is dropped first, and a model without a control finishes, so
+    /// that the node of a failing test can stop.
     fn dropped_first(self) -> Self {
         self
     }
 }
 
-fn typist(letters: usize, confidence: f32) -> (impl Fn() -> Result<Typist, String> + Send + Sync, Hand) {
+fn stepped(letters: usize, confidence: f32) -> (impl Fn() -> Result<Stepped, String> + Send + Sync, Control) {
     let (steps, receiver) = channel();
-    let desk = Desk::default();
-    let hand = Hand {
+    let running = Running::default();
+    let control = Control {
         steps,
-        desk: Arc::clone(&desk),
+        running: Arc::clone(&running),
     };
     let receiver = Mutex::new(Some(receiver));
     let make = move || {
-        Ok(Typist {
+        Ok(Stepped {
             steps: receiver.lock().unwrap().take().ok_or("one replica only")?,
-            desk: Arc::clone(&desk),
+            running: Arc::clone(&running),
             letters,
             confidence,
         })
     };
-    (make, hand)
+    (make, control)
 }
 
-impl Continuous for Typist {
+impl Continuous for Stepped {
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
         if inputs[0].to_texts()?[0] == "refuse" {
             return Err(ModelError::BadInput {
                 name: "text".into(),
-                reason: "it asks to be refused".into(),
+                reason: "the request asks to be refused".into(),
             });
         }
-        self.desk.lock().unwrap().insert(number, 0);
+        self.running.lock().unwrap().insert(number, 0);
         Ok(())
     }
 
     fn cancel(&mut self, number: u64) {
-        self.desk.lock().unwrap().remove(&number);
+        self.running.lock().unwrap().remove(&number);
     }
 
     fn step(&mut self) -> Vec<Progress> {
-        let let_go = self.steps.recv().is_err();
-        let mut desk = self.desk.lock().unwrap();
+        let released = self.steps.recv().is_err();
+        let mut running = self.running.lock().unwrap();
         let mut news = Vec::new();
-        desk.retain(|number, typed| {
+        running.retain(|number, typed| {
             *typed += 1;
-            let whole = *typed == self.letters || let_go;
+            let whole = *typed == self.letters || released;
             let text = |letters: usize| Tensor::from_texts("text", &["x".repeat(letters).as_str()]).unwrap();
             let outputs = || {
                 vec![
@@ -129,7 +130,7 @@ impl Continuous for Typist {
     }
 }
 
-impl Model for Typist {
+impl Model for Stepped {
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         panic!("{} requests came as a batch", batch.len())
     }
@@ -139,7 +140,7 @@ impl Model for Typist {
     }
 }
 
-/// All tests share the broker of this process, so each has an app of its own.
+/// All tests share the broker of this process, so each uses an app name of its own.
 async fn client(app: &str) -> Client {
     let bus = Bus::connect(BusConfig::new(app)).await.unwrap();
     Client::new(&bus, App::new(app).unwrap())
@@ -158,7 +159,7 @@ fn text(reply: &InferReply) -> String {
     text.to_texts().unwrap()[0].to_owned()
 }
 
-/// Asks and reads along: the parts, each with the number of its first token, and what came at the end.
+/// Sends a request and reads its stream: the parts, each with the number of its first token, and the terminal reply.
 async fn read(client: &Client, request: InferRequest) -> (Vec<(u32, String)>, Result<InferReply, Fault>) {
     let mut parts = Vec::new();
     let note = |part: InferReply| parts.push((part.part.unwrap(), text(&part)));
@@ -204,9 +205,9 @@ fn streamed_answers_equal_those_of_the_model_alone() {
 
 #[test]
 fn a_cancelled_request_leaves_the_model_at_the_next_step() {
-    let (make, hand) = typist(3, 1.0);
-    let node = Service::new("cancelled").model("typist", make).start().unwrap();
-    let hand = hand.dropped_first();
+    let (make, control) = stepped(3, 1.0);
+    let node = Service::new("cancelled").model("stepped", make).start().unwrap();
+    let control = control.dropped_first();
     run(async {
         let client = client("cancelled").await;
         let (one, two) = (asking("a", Some("one")), asking("b", Some("two")));
@@ -217,27 +218,27 @@ fn a_cancelled_request_leaves_the_model_at_the_next_step() {
             node.metrics().read().accepted == 2
         })
         .await;
-        hand.step();
-        eventually("both are typed", BUDGET, async || {
-            hand.desk.lock().unwrap().len() == 2
+        control.step();
+        eventually("both are in the model", BUDGET, async || {
+            control.running.lock().unwrap().len() == 2
         })
         .await;
         client.cancel("one").await.unwrap();
         let (_, cancelled) = first.await.unwrap();
         assert_eq!(cancelled.unwrap_err().code, Code::Cancelled);
-        // The word to the worker is under way; each step that comes meanwhile is one in which it may be heard.
-        eventually("one is let go of", BUDGET, async || {
-            hand.step();
-            hand.desk.lock().unwrap().len() < 2
+        // The cancellation takes a moment to reach the worker, which handles it between steps.
+        eventually("the cancelled request leaves the model", BUDGET, async || {
+            control.step();
+            control.running.lock().unwrap().len() < 2
         })
         .await;
         for _ in 0..3 {
-            hand.step();
+            control.step();
         }
         let (_, answered) = second.await.unwrap();
         assert_eq!(text(&answered.unwrap()), "xxx");
         client.cancel("two").await.unwrap();
-        client.cancel("nobody's").await.unwrap();
+        client.cancel("unknown").await.unwrap();
         assert_eq!(
             client.cancel("not\nan id").await.unwrap_err().code,
             Code::Malformed
@@ -248,18 +249,18 @@ fn a_cancelled_request_leaves_the_model_at_the_next_step() {
 
 #[test]
 fn an_expired_request_leaves_the_model() {
-    let (make, hand) = typist(1000, 1.0);
-    let node = Service::new("late").model("typist", make).start().unwrap();
-    let hand = hand.dropped_first();
+    let (make, control) = stepped(1000, 1.0);
+    let node = Service::new("late").model("stepped", make).start().unwrap();
+    let control = control.dropped_first();
     run(async {
         let client = client("late").await;
         let late = client
             .infer(asking("a", None).inputs, Duration::from_millis(30))
             .await;
         assert_eq!(late.unwrap_err().code, Code::Expired);
-        eventually("it leaves", BUDGET, async || {
-            hand.step();
-            hand.desk.lock().unwrap().is_empty()
+        eventually("the expired request leaves the model", BUDGET, async || {
+            control.step();
+            control.running.lock().unwrap().is_empty()
         })
         .await;
     });
@@ -268,8 +269,8 @@ fn an_expired_request_leaves_the_model() {
 
 #[test]
 fn only_the_final_stage_streams_and_an_unsure_answer_escalates() {
-    let (small, left) = typist(2, 0.4);
-    let (large, right) = typist(4, 0.9);
+    let (small, left) = stepped(2, 0.4);
+    let (large, right) = stepped(4, 0.9);
     let service = Service::new("cascade")
         .model("small", small)
         .model("large", large);
@@ -290,29 +291,25 @@ fn only_the_final_stage_streams_and_an_unsure_answer_escalates() {
         assert!((reply.confidence.unwrap() - 0.9).abs() < 1e-6);
         let stages: Vec<&str> = reply.hops.iter().map(|hop| hop.stage.as_str()).collect();
         assert_eq!(stages, ["small", "large"]);
-        assert_eq!(parts.len(), 4, "nothing of what the small one was not sure of");
+        assert_eq!(parts.len(), 4, "no part comes from the small model");
     });
     node.stop();
 }
 
 #[test]
 fn refused_and_broken_answers_are_typed_errors() {
-    let (make, hand) = typist(2, f32::NAN);
-    let node = Service::new("broken").model("typist", make).start().unwrap();
-    let hand = hand.dropped_first();
+    let (make, control) = stepped(2, f32::NAN);
+    let node = Service::new("broken").model("stepped", make).start().unwrap();
+    let control = control.dropped_first();
     run(async {
         let client = client("broken").await;
         let refused = client.infer(asking("refuse", None).inputs, BUDGET).await;
         assert_eq!(refused.unwrap_err().code, Code::WrongInput);
         for _ in 0..2 {
-            hand.step();
+            control.step();
         }
         let broken = client.infer(asking("a", None).inputs, BUDGET).await;
-        assert_eq!(
-            broken.unwrap_err().code,
-            Code::BadOutput,
-            "its confidence is no number"
-        );
+        assert_eq!(broken.unwrap_err().code, Code::BadOutput, "its confidence is NaN");
         let mut odd = asking("a", None);
         odd.parameters.insert("stream".into(), "perhaps".into());
         let odd = client.ask(&odd, HeaderMap::new(), BUDGET).await;
@@ -321,7 +318,7 @@ fn refused_and_broken_answers_are_typed_errors() {
     node.stop();
 }
 
-/// The small model answers if it is at least half sure, otherwise the large one does.
+/// The small model answers at a confidence of at least 0.5, otherwise the large one does.
 fn cascade(app: &str) -> Plan {
     let variant = |name: &str| PlannedVariant {
         name: name.into(),

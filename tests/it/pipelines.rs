@@ -1,4 +1,4 @@
-//! Pipelines from the outside: they are planned, simulated and compared, and what is wrong with one is said by name.
+//! `kaskade plan pipeline`, `simulate` and `reproduce loki`.
 
 use std::path::Path;
 use std::process::Output;
@@ -10,7 +10,7 @@ fn plan(folder: &Path, more: &[&str]) -> Output {
     kaskade(folder, &[&["plan", "pipeline"][..], more].concat())
 }
 
-/// The stated pipeline, as the planner prints it in its own words, is not printed: a small one of two tasks will do.
+/// A pipeline of two tasks.
 const SMALL: &str = r#"
 name = "small"
 slo_us = 200000
@@ -141,7 +141,7 @@ fn a_pipeline_plan_is_simulated_with_its_branches_and_paths() {
     };
     let quiet = json(&simulate("50", &["--json", "--svg", "course.svg"]));
     let loud = json(&simulate("400", &["--json"]));
-    // Three branches of every request, and none of them is lost or counted twice.
+    // Every request has three branches; none is lost or counted twice.
     assert_eq!(
         quiet["branches"]["answered"].as_u64().unwrap() + quiet["branches"]["dropped"].as_u64().unwrap(),
         3 * quiet["requests"].as_u64().unwrap()

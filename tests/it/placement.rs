@@ -1,19 +1,17 @@
-//! Placements and their reproduction from the outside.
+//! `kaskade plan placement` and `reproduce hybridserve`.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
 
-use kaskade_testkit::{
-    NatsOptions, NatsServer, ROOT, Served, command, json, kaskade, refusal, wait_until,
-};
+use kaskade_testkit::{NatsOptions, NatsServer, ROOT, Served, command, json, kaskade, refusal, wait_until};
 use serde_json::Value;
 
 fn example(path: &str) -> String {
     format!("{ROOT}/examples/{path}")
 }
 
-/// The digits' profile without its memory, which is mostly the process's: such small models fill no device by their weights.
+/// The profile of the digits without memory: it is mostly that of the process, since these models are so small.
 fn without_memory(folder: &Path) -> String {
     let text = std::fs::read_to_string(example("digits/profile.json")).unwrap();
     let mut profile: Value = serde_json::from_str(&text).unwrap();
@@ -192,7 +190,7 @@ fn an_infeasible_placement_names_the_constraint_and_the_flag() {
     assert!(message.contains("kaskade schema channels"), "{message}");
     assert!(
         !folder.path().join("plan.json").exists(),
-        "nothing is written that does not hold"
+        "an infeasible plan is not written"
     );
 }
 
@@ -287,7 +285,7 @@ fn a_model_larger_than_a_worker_is_partitioned_and_served() {
         served
     };
     let _workers = [serve("w0", "worker"), serve("w1", "worker")];
-    let _doors = serve("w0", "ingress");
+    let _ingress = serve("w0", "ingress");
     let class = |more: &[&str]| {
         let ask = ["infer", "--app", "app.toml", "--text", "it is dull"];
         let output = kaskade(folder.path(), &[&ask[..], more].concat());
@@ -298,7 +296,7 @@ fn a_model_larger_than_a_worker_is_partitioned_and_served() {
             .then(|| said.lines().next().unwrap().to_owned())
     };
     let mut halves = None;
-    wait_until("the two halves answer", Duration::from_secs(30), || {
+    wait_until("the two partitions answer", Duration::from_secs(30), || {
         halves = class(&["--nats", &url]);
         halves.is_some()
     });

@@ -1,10 +1,11 @@
-//! A served app tells over HTTP how it fares.
+//! Probes and metrics of a served app over HTTP.
 
 use std::collections::BTreeSet;
 
 use kaskade::actors::metrics::{Gauges, Metrics};
 use kaskade_testkit::{
-    DIGITS, NatsOptions, NatsServer, PATIENCE, ROOT, Served, free_port, http_get as get, is_ready, kaskade, said, wait_until,
+    DIGITS, NatsOptions, NatsServer, PATIENCE, ROOT, Served, free_port, http_get as get, is_ready, kaskade,
+    said, wait_until,
 };
 
 fn probe(address: &str, what: &str) -> (Option<i32>, String) {
@@ -15,7 +16,7 @@ fn probe(address: &str, what: &str) -> (Option<i32>, String) {
 fn a_served_app_is_live_and_ready_and_has_metrics() {
     let mut served = Served::start(&["--app", DIGITS, "--http", "127.0.0.1:0"]);
     let address = served.probes();
-    // The listener is there before the models are, and the app is ready once they are.
+    // The listener answers before the models are loaded; the app is ready afterwards.
     wait_until("it is ready", PATIENCE, || {
         let (head, body) = get(&address, "/ready").unwrap();
         match head.split(' ').nth(1) {
@@ -58,7 +59,7 @@ fn a_served_app_is_live_and_ready_and_has_metrics() {
 fn an_ingress_without_a_plan_is_live_and_not_ready() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let (url, listen) = (server.url(), format!("127.0.0.1:{}", free_port()));
-    let doors = [
+    let ingress = [
         "--app",
         DIGITS,
         "--nats",
@@ -69,15 +70,15 @@ fn an_ingress_without_a_plan_is_live_and_not_ready() {
         "--http",
         &listen,
     ];
-    let _doors = Served::start(&doors);
-    wait_until("the doors are open", PATIENCE, || {
+    let _ingress = Served::start(&ingress);
+    wait_until("the ingress reports that it has no plan", PATIENCE, || {
         get(&listen, "/ready").is_some_and(|(_, body)| body.starts_with("no plan yet"))
     });
     assert!(get(&listen, "/live").unwrap().0.starts_with("HTTP/1.1 200"));
     let (code, said) = probe(&listen, "ready");
     assert_eq!(code, Some(1));
     assert!(said.contains("start a planner"), "{said}");
-    // A worker brings the plan along, and both are ready.
+    // A worker stores the plan, and both become ready.
     let mut worker = Served::start(&[
         "--app",
         DIGITS,
@@ -121,7 +122,7 @@ fn the_dashboard_shows_exactly_the_metrics_that_exist() {
         shown.difference(&there).collect::<Vec<_>>(),
         Vec::<&String>::new()
     );
-    // Joules per request are shown over all processes, from the two counters.
+    // The dashboard computes joules per request over all processes, from two counters.
     let rest: Vec<&String> = there.difference(&shown).collect();
     assert_eq!(rest, ["kaskade_energy_per_request_joules"]);
 }

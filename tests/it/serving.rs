@@ -1,10 +1,11 @@
-//! The command line over a broker: an app is served, asked and put under load.
+//! `kaskade serve`, `infer`, `bench`, `replan` and `top` over a broker.
 
 use std::path::Path;
 use std::process::Stdio;
 
 use kaskade_testkit::{
-    NatsOptions, NatsServer, Process, ROOT, Served, command, digits_app, digits_profile, json, kaskade, refusal, text,
+    NatsOptions, NatsServer, Process, ROOT, Served, command, digits_app, digits_profile, json, kaskade,
+    refusal, text,
 };
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ fn quick_app(folder: &Path) -> String {
     digits_app(folder, "")
 }
 
-/// Starts an app on a broker of its own, and returns its URL too.
+/// Serves an app on an embedded broker; returns the URL of the broker too.
 fn serve(app: &str) -> (Served, String) {
     let mut served = Served::start(&["--app", app]);
     let url = served.url();
@@ -24,7 +25,10 @@ fn serve(app: &str) -> (Served, String) {
 fn one_request_is_answered_in_one_process() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
-    let reply = json(&kaskade(ROOT, &["infer", "--app", &app, "--index", "0", "--json"]));
+    let reply = json(&kaskade(
+        ROOT,
+        &["infer", "--app", &app, "--index", "0", "--json"],
+    ));
     assert_eq!(reply["variant"], "digits-tiny");
     assert_eq!(reply["hops"].as_array().unwrap().len(), 1);
     assert_eq!(reply["outputs"][0]["shape"], serde_json::json!([10]));
@@ -42,18 +46,21 @@ fn tensors_are_answered_and_wrong_shapes_are_refused_by_code() {
             r#"{{"inputs": [{{"name": "image", "shape": {shape}, "datatype": "FP32", "data": [{data}]}}]}}"#
         );
         std::fs::write(&path, body).unwrap();
-        kaskade(ROOT, &[
-            "infer",
-            "--app",
-            &app,
-            "--tensors",
-            path.to_str().unwrap(),
-            "--json",
-        ])
+        kaskade(
+            ROOT,
+            &[
+                "infer",
+                "--app",
+                &app,
+                "--tensors",
+                path.to_str().unwrap(),
+                "--json",
+            ],
+        )
     };
     assert_eq!(json(&ask("[1, 8, 8]", 64))["variant"], "digits-tiny");
     let refused = ask("[1, 9, 9]", 81);
-    let message = String::from_utf8(refused.stderr).unwrap();
+    let message = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{message}");
     assert!(message.contains("KSK0003"), "{message}");
 }
@@ -63,24 +70,28 @@ fn a_served_app_answers_clients_and_drains_on_sigterm() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
     let (served, url) = serve(&app);
-    let reply = json(&kaskade(ROOT, &[
-        "infer", "--app", &app, "--nats", &url, "--index", "1", "--json",
-    ]));
+    let reply = json(&kaskade(
+        ROOT,
+        &["infer", "--app", &app, "--nats", &url, "--index", "1", "--json"],
+    ));
     assert_eq!(reply["variant"], "digits-tiny");
-    let figures = json(&kaskade(ROOT, &[
-        "bench",
-        "--app",
-        &app,
-        "--nats",
-        &url,
-        "--concurrency",
-        "4",
-        "--duration",
-        "300ms",
-        "--warm-up",
-        "50ms",
-        "--json",
-    ]));
+    let figures = json(&kaskade(
+        ROOT,
+        &[
+            "bench",
+            "--app",
+            &app,
+            "--nats",
+            &url,
+            "--concurrency",
+            "4",
+            "--duration",
+            "300ms",
+            "--warm-up",
+            "50ms",
+            "--json",
+        ],
+    ));
     assert!(figures["replies"].as_u64().unwrap() > 0);
     assert_eq!(figures["requests"], figures["replies"]);
     assert!(
@@ -96,21 +107,24 @@ fn planning_app(folder: &Path, policy: &str, more: &str) -> String {
     let app = quick_app(folder);
     let profile = digits_profile();
     let gears = folder.join("gears.json").display().to_string();
-    let made = kaskade(ROOT, &[
-        "plan",
-        "gears",
-        "--app",
-        &app,
-        "--profile",
-        &profile,
-        "--qps",
-        "200",
-        "--policy",
-        policy,
-        "--out",
-        &gears,
-        "--json",
-    ]);
+    let made = kaskade(
+        ROOT,
+        &[
+            "plan",
+            "gears",
+            "--app",
+            &app,
+            "--profile",
+            &profile,
+            "--qps",
+            "200",
+            "--policy",
+            policy,
+            "--out",
+            &gears,
+            "--json",
+        ],
+    );
     assert!(json(&made).get("plan").is_some());
     let text = std::fs::read_to_string(&app).unwrap();
     let table = format!("[planner]\nprofile = \"{profile}\"\npolicy = \"{policy}\"\n{more}\n");
@@ -125,23 +139,17 @@ fn a_served_app_replans_on_request_and_keeps_its_plan_on_failure() {
     let app = planning_app(folder.path(), "gears", "");
     let (_served, url) = serve(&app);
     let replan = |qps: &str| {
-        kaskade(ROOT, &[
-            "replan",
-            "--app",
-            &app,
-            "--nats",
-            &url,
-            "--qps",
-            qps,
-            "--json",
-        ])
+        kaskade(
+            ROOT,
+            &["replan", "--app", &app, "--nats", &url, "--qps", qps, "--json"],
+        )
     };
     let report = json(&replan("2000"));
     assert_eq!(report, serde_json::json!({"outcome": "adopted", "epoch": 2}));
     let report = json(&replan("2000"));
     assert_eq!(report, serde_json::json!({"outcome": "unchanged", "epoch": 2}));
     let refused = replan("1000000000");
-    let said = String::from_utf8(refused.stderr).unwrap();
+    let said = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{said}");
     let report: Value = serde_json::from_slice(&refused.stdout).unwrap();
     assert_eq!(report["outcome"], "refused");
@@ -149,19 +157,10 @@ fn a_served_app_replans_on_request_and_keeps_its_plan_on_failure() {
         report["reason"].as_str().unwrap().contains("more devices"),
         "{report}"
     );
-    let asked = [
-        "infer",
-        "--app",
-        &app,
-        "--nats",
-        &url,
-        "--index",
-        "3",
-        "--json",
-    ];
+    let asked = ["infer", "--app", &app, "--nats", &url, "--index", "3", "--json"];
     assert!(
         json(&kaskade(ROOT, &asked))["label"].is_u64(),
-        "the last good plan goes on serving"
+        "the running plan keeps serving"
     );
 }
 
@@ -194,23 +193,14 @@ fn an_ensemble_is_served_and_scaled() {
     let folder = tempfile::tempdir().unwrap();
     let app = planning_app(folder.path(), "cocktail", "every = \"300ms\"");
     let (_served, url) = serve(&app);
-    let asked = [
-        "infer",
-        "--app",
-        &app,
-        "--nats",
-        &url,
-        "--index",
-        "3",
-        "--json",
-    ];
+    let asked = ["infer", "--app", &app, "--nats", &url, "--index", "3", "--json"];
     let hops = json(&kaskade(ROOT, &asked))["hops"].as_array().unwrap().len();
-    assert!(hops > 1, "one member is no ensemble");
+    assert!(hops > 1, "an ensemble has several members");
     let idle = std::fs::read_to_string(&app)
         .unwrap()
         .replace("every = ", "# every = ");
     std::fs::write(&app, idle).unwrap();
-    let message = String::from_utf8(kaskade(ROOT, &["serve", "--app", &app]).stderr).unwrap();
+    let message = text(&kaskade(ROOT, &["serve", "--app", &app]).stderr);
     assert!(message.contains("planner.every"), "{message}");
 }
 
@@ -235,21 +225,24 @@ fn a_missing_planner_is_named() {
 fn an_open_loop_keeps_its_rate_and_reports_accuracy() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
-    let figures = json(&kaskade(ROOT, &[
-        "bench",
-        "--app",
-        &app,
-        "--rate",
-        "200",
-        "--spacing",
-        "constant",
-        "--duration",
-        "1s",
-        "--warm-up",
-        "100ms",
-        "--json",
-    ]));
-    // 200 a second, less the one that falls on the end.
+    let figures = json(&kaskade(
+        ROOT,
+        &[
+            "bench",
+            "--app",
+            &app,
+            "--rate",
+            "200",
+            "--spacing",
+            "constant",
+            "--duration",
+            "1s",
+            "--warm-up",
+            "100ms",
+            "--json",
+        ],
+    ));
+    // 200 per second; the one due at the end may not be sent.
     let requests = figures["requests"].as_u64().unwrap();
     assert!((198..=201).contains(&requests), "{figures}");
     assert_eq!(figures["errors"], serde_json::json!({}));
@@ -261,20 +254,23 @@ fn an_open_loop_keeps_its_rate_and_reports_accuracy() {
 fn an_unreachable_broker_and_an_unserved_app_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
-    let absent = kaskade(ROOT, &[
-        "infer",
-        "--app",
-        &app,
-        "--index",
-        "0",
-        "--nats",
-        "nats://127.0.0.1:1",
-    ]);
-    let message = String::from_utf8(absent.stderr).unwrap();
+    let absent = kaskade(
+        ROOT,
+        &[
+            "infer",
+            "--app",
+            &app,
+            "--index",
+            "0",
+            "--nats",
+            "nats://127.0.0.1:1",
+        ],
+    );
+    let message = text(&absent.stderr);
     assert_eq!(absent.status.code(), Some(1), "{message}");
     assert!(message.contains("127.0.0.1:1"), "{message}");
     let alone = kaskade(ROOT, &["serve", "--app", &app, "--role", "worker"]);
-    let message = String::from_utf8(alone.stderr).unwrap();
+    let message = text(&alone.stderr);
     assert_eq!(alone.status.code(), Some(1), "{message}");
     assert!(message.contains("--nats"), "{message}");
     let (_served, url) = serve(&app);
@@ -292,7 +288,7 @@ fn an_unreachable_broker_and_an_unserved_app_are_named() {
         "--nats",
         &url,
     ];
-    let message = String::from_utf8(kaskade(ROOT, &unserved).stderr).unwrap();
+    let message = text(&kaskade(ROOT, &unserved).stderr);
     assert!(
         message.contains("KSK0004") && message.contains("`other`"),
         "{message}"
@@ -304,34 +300,30 @@ fn top_shows_rates_and_energy_by_model() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
     let (_served, url) = serve(&app);
-    let mut load = command(ROOT, &[
-        "bench",
-        "--app",
-        &app,
-        "--nats",
-        &url,
-        "--concurrency",
-        "2",
-        "--duration",
-        "1m",
-    ])
-    .stdout(Stdio::null())
-    .stderr(Stdio::null())
-    .spawn()
-    .unwrap();
-    let seen = kaskade(ROOT, &[
-        "top",
-        "--app",
-        &app,
-        "--nats",
-        &url,
-        "--looks",
-        "2",
-        "--json",
-    ]);
-    let _ = load.kill();
-    let _ = load.wait();
-    let lines = String::from_utf8(seen.stdout).unwrap();
+    let load = Process::start(
+        command(
+            ROOT,
+            &[
+                "bench",
+                "--app",
+                &app,
+                "--nats",
+                &url,
+                "--concurrency",
+                "2",
+                "--duration",
+                "1m",
+            ],
+        )
+        .stdout(Stdio::null())
+        .stderr(Stdio::null()),
+    );
+    let seen = kaskade(
+        ROOT,
+        &["top", "--app", &app, "--nats", &url, "--looks", "2", "--json"],
+    );
+    drop(load);
+    let lines = text(&seen.stdout);
     let looks: Vec<Value> = lines
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -346,7 +338,7 @@ fn top_shows_rates_and_energy_by_model() {
         (&"digits-tiny".into(), &1.into())
     );
     assert!(model["requests_per_s"].as_f64().unwrap() > 1.0, "{look}");
-    // One process and one model: all of its power is the model's.
+    // The process has one model, which uses all of its power.
     let (model, node) = (
         model["watts"].as_f64().unwrap(),
         look["nodes"][0]["watts"].as_f64().unwrap(),

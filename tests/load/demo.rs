@@ -1,5 +1,4 @@
-//! The demo keeps its promise: one object, every request answered, the accuracy of the largest model at a fraction of its
-//! energy.
+//! `kaskade demo`: its cascades keep the accuracy of the largest model at a fraction of its energy, and answer every request.
 
 use kaskade_testkit::{alone, json, kaskade};
 use serde_json::Value;

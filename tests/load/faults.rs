@@ -29,9 +29,7 @@ impl Rig {
         let nats = NatsServer::start(NatsOptions::jetstream());
         let folder = tempfile::tempdir().unwrap();
         let (app, plan) = (folder.path().join("app.toml"), folder.path().join("plan.json"));
-        let weights = Path::new(ROOT)
-            .join("examples/digits/weights")
-            .join(VARIANT);
+        let weights = Path::new(ROOT).join("examples/digits/weights").join(VARIANT);
         let toml = format!(
             "name = \"{APP}\"\ntask = \"classification\"\n\n[[variants]]\nname = \"{VARIANT}\"\ndir = \"{}\"\n\n\
              [[workers]]\nname = \"w1\"\n\n[[workers]]\nname = \"w2\"\n",
@@ -67,7 +65,9 @@ impl Rig {
     fn serve(&self, role: &str, worker: Option<&str>) -> Served {
         let url = self.nats.url();
         let (app, plan) = (self.app.to_str().unwrap(), self.plan.to_str().unwrap());
-        let mut args = vec!["serve", "--role", role, "--nats", &url, "--app", app, "--plan", plan];
+        let mut args = vec![
+            "serve", "--role", role, "--nats", &url, "--app", app, "--plan", plan,
+        ];
         args.extend(worker.into_iter().flat_map(|worker| ["--worker", worker]));
         let mut served = Served::run(&mut command(ROOT, &args));
         served.line("serving");

@@ -1,9 +1,9 @@
-//! Durable requests over a real nats-server: what is accepted is answered once, whatever is lost meanwhile.
+//! Durable requests over a real nats-server: an accepted request is answered once, also after crashes.
 
 use std::time::Duration;
 
-use async_nats::HeaderMap;
 use crate::common::{PANIC, ask, label, service};
+use async_nats::HeaderMap;
 use futures::StreamExt;
 use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::durable::DurableConfig;
@@ -16,8 +16,8 @@ use kaskade_testkit::{NatsOptions, NatsServer, eventually};
 const PATIENCE: Duration = Duration::from_secs(20);
 const APP: &str = "lasting";
 
-/// Tried again quickly, so that no test waits.
-fn hasty() -> DurableConfig {
+/// Short backoffs, so that the tests are quick.
+fn quick() -> DurableConfig {
     DurableConfig {
         redelivery: RedeliveryConfig {
             max_deliver: 3,
@@ -30,7 +30,7 @@ fn hasty() -> DurableConfig {
     }
 }
 
-fn doors(durable: Option<DurableConfig>) -> IngressConfig {
+fn ingress(durable: Option<DurableConfig>) -> IngressConfig {
     IngressConfig {
         durable,
         ..IngressConfig::default()
@@ -39,17 +39,17 @@ fn doors(durable: Option<DurableConfig>) -> IngressConfig {
 
 fn served(server: &NatsServer, durable: Option<DurableConfig>) -> Service {
     let bus = BusConfig::new(APP).url(server.url());
-    service(APP).bus(bus).ingress(doors(durable))
+    service(APP).bus(bus).ingress(ingress(durable))
 }
 
-/// Doors whose plan places every replica on a worker that is not there.
-fn doors_alone(server: &NatsServer, default_budget: Duration) -> Node {
+/// An ingress whose plan places every replica on a missing worker.
+fn ingress_alone(server: &NatsServer, default_budget: Duration) -> Node {
     Node::start(NodeConfig {
         app: APP.to_owned(),
         bus: BusConfig::new(APP).url(server.url()),
         ingress: Some(IngressConfig {
             default_budget,
-            ..doors(Some(hasty()))
+            ..ingress(Some(quick()))
         }),
         worker: None,
         plan: Some(crate::common::cascade(APP)),
@@ -110,15 +110,15 @@ fn kept(node: &Node) -> u64 {
 #[tokio::test]
 async fn a_request_submitted_repeatedly_is_answered_once() {
     let server = NatsServer::start(NatsOptions::jetstream());
-    let node = served(&server, Some(hasty())).start().unwrap();
+    let node = served(&server, Some(quick())).start().unwrap();
     let asking = Asking::at(&server).await;
     assert_eq!(asking.client.result("a.b/1").await.unwrap(), None);
     assert_eq!(asking.submit("a.b/1", 2.0).await, Ok(false));
     assert_eq!(asking.submit("a.b/1", 2.0).await, Ok(true), "the stream knows it");
     assert_eq!(asking.answer("a.b/1").await, Ok(2));
-    assert_eq!(asking.answer("a.b/1").await, Ok(2), "it is kept");
+    assert_eq!(asking.answer("a.b/1").await, Ok(2), "the result is kept");
 
-    // As a client does that knows nothing of the stream's own ids: it is run again, and its first result stays.
+    // A client that sends no `Nats-Msg-Id` makes the request run again; its first result stays.
     let subject = App::new(APP).unwrap().submit();
     let body = request(3.0).encode().unwrap();
     let nats = asking.bus.client();
@@ -146,7 +146,7 @@ async fn waiting(asking: &Asking) -> u64 {
 #[tokio::test]
 async fn a_result_is_pushed_on_request() {
     let server = NatsServer::start(NatsOptions::jetstream());
-    let node = served(&server, Some(hasty())).start().unwrap();
+    let node = served(&server, Some(quick())).start().unwrap();
     let asking = Asking::at(&server).await;
     let reply = asking
         .client
@@ -166,8 +166,8 @@ async fn a_poison_request_becomes_a_dead_letter_and_its_batch_is_answered() {
         .subscribe(App::new(APP).unwrap().dead_letters(), None)
         .await
         .unwrap();
-    // All are there before anybody looks, so that they share batches.
-    let node = served(&server, Some(hasty())).start().unwrap();
+    // All requests wait before the node starts, so that they share batches.
+    let node = served(&server, Some(quick())).start().unwrap();
     node.stop();
     for number in 0..16_u8 {
         let of = if number == 5 { PANIC } else { 1.0 };
@@ -181,7 +181,7 @@ async fn a_poison_request_becomes_a_dead_letter_and_its_batch_is_answered() {
         .publish_with_headers(subject, named("garbage"), body.clone())
         .await
         .unwrap();
-    let node = served(&server, Some(hasty())).start().unwrap();
+    let node = served(&server, Some(quick())).start().unwrap();
     for number in 0..16_u8 {
         let expected = if number == 5 {
             Err(Code::ModelFailed)
@@ -228,16 +228,16 @@ async fn requests_survive_a_restart_of_the_server_and_all_nodes() {
         jetstream_config: "sync_interval: always".to_owned(),
         ..NatsOptions::jetstream()
     });
-    let first = served(&server, Some(hasty())).start().unwrap();
+    let first = served(&server, Some(quick())).start().unwrap();
     let asking = Asking::at(&server).await;
     for number in 0..200_u8 {
         asking.submit(&format!("r{number}"), 1.0).await.unwrap();
     }
-    // Without grace: what it has is handed back, or comes again.
+    // Dropped without a grace period: its requests are handed back or redelivered.
     drop(first);
     server.kill();
     server.restart();
-    let second = served(&server, Some(hasty())).start().unwrap();
+    let second = served(&server, Some(quick())).start().unwrap();
     let asking = Asking::at(&server).await;
     for number in 0..200_u8 {
         assert_eq!(asking.answer(&format!("r{number}")).await, Ok(1), "{number}");
@@ -249,15 +249,16 @@ async fn requests_survive_a_restart_of_the_server_and_all_nodes() {
 #[tokio::test]
 async fn an_outage_of_all_workers_loses_no_request() {
     let server = NatsServer::start(NatsOptions::jetstream());
-    let doors_alone = doors_alone(&server, Duration::from_millis(200));
+    let ingress_alone = ingress_alone(&server, Duration::from_millis(200));
     let asking = Asking::at(&server).await;
     assert_eq!(asking.submit("patient", 2.0).await, Ok(false));
-    let tried = async || doors_alone.metrics().read().redelivered > u64::from(hasty().redelivery.max_deliver);
-    eventually("it was tried often enough to be given up", PATIENCE, tried).await;
+    let tried =
+        async || ingress_alone.metrics().read().redelivered > u64::from(quick().redelivery.max_deliver);
+    eventually("it was tried more often than `max_deliver`", PATIENCE, tried).await;
     let worker = served(&server, None).ingress(None).start().unwrap();
     assert_eq!(asking.answer("patient").await, Ok(2));
     worker.stop();
-    doors_alone.stop();
+    ingress_alone.stop();
 }
 
 #[tokio::test]
@@ -265,9 +266,9 @@ async fn a_full_stream_refuses_requests_as_overloaded() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let small = DurableConfig {
         max_bytes: 6_000,
-        ..hasty()
+        ..quick()
     };
-    // Made, and then served by nobody.
+    // Creates the stream; then no node serves it.
     served(&server, Some(small)).start().unwrap().stop();
     let asking = Asking::at(&server).await;
     let mut accepted = 0;
@@ -287,12 +288,12 @@ async fn a_full_stream_refuses_requests_as_overloaded() {
         assert!(accepted < 10);
     };
     assert_eq!((refusal, accepted > 1), (Code::Overloaded, true));
-    let node = served(&server, Some(hasty())).start().unwrap();
+    let node = served(&server, Some(quick())).start().unwrap();
     for number in 0..accepted {
         assert_eq!(
             asking.answer(&format!("r{number}")).await,
             Ok(1),
-            "what was accepted is answered"
+            "accepted requests are answered"
         );
     }
     node.stop();
@@ -312,7 +313,7 @@ async fn an_app_without_durable_requests_refuses_them_by_code() {
         plans: kaskade_actors::bus::PlanKeeping::Memory,
         ..BusConfig::new(APP).url(core.url())
     };
-    let refused = service(APP).bus(bus).ingress(doors(Some(hasty()))).start();
+    let refused = service(APP).bus(bus).ingress(ingress(Some(quick()))).start();
     let error = refused.err().unwrap().to_string();
     assert!(
         error.contains("need JetStream") && error.contains("nats-server -js"),
@@ -320,7 +321,7 @@ async fn an_app_without_durable_requests_refuses_them_by_code() {
     );
 
     let alone = service("lasting-alone")
-        .ingress(doors(Some(hasty())))
+        .ingress(ingress(Some(quick())))
         .start()
         .unwrap();
     let client = Client::new(alone.bus(), App::new("lasting-alone").unwrap());
@@ -332,7 +333,7 @@ async fn an_app_without_durable_requests_refuses_them_by_code() {
 #[tokio::test]
 async fn a_cancelled_request_ends_without_a_dead_letter() {
     let server = NatsServer::start(NatsOptions::jetstream());
-    let doors_alone = doors_alone(&server, IngressConfig::default().default_budget);
+    let ingress_alone = ingress_alone(&server, IngressConfig::default().default_budget);
     let asking = Asking::at(&server).await;
     asking.submit("unwanted", 2.0).await.unwrap();
     let cancelled = async || {
@@ -341,6 +342,6 @@ async fn a_cancelled_request_ends_without_a_dead_letter() {
     };
     eventually("it is cancelled", PATIENCE, cancelled).await;
     assert_eq!(asking.answer("unwanted").await, Err(Code::Cancelled));
-    assert_eq!(doors_alone.metrics().read().dead, 0);
-    doors_alone.stop();
+    assert_eq!(ingress_alone.metrics().read().dead, 0);
+    ingress_alone.stop();
 }

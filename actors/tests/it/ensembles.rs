@@ -9,7 +9,7 @@ use kaskade_plans::plan::{Edge, Exit};
 
 #[test]
 fn an_ensemble_answers_by_majority_vote() {
-    // Members that answer with a class of their own, whatever is asked.
+    // Members that always answer with the same class.
     let mut plan = cascade("vote");
     let wiring = &mut plan.gears[0].wiring;
     wiring.ensemble = vec![Edge::to("medium"), Edge::to("large")];
@@ -35,16 +35,16 @@ fn an_ensemble_answers_by_majority_vote() {
     block_on(async {
         let client = Client::new(node.bus(), App::new("vote").unwrap());
         let reply = client.infer(ask(0.0, 4.0), BUDGET).await.unwrap();
-        assert_eq!(label(&reply.outputs), 1, "two of three say so");
+        assert_eq!(label(&reply.outputs), 1, "two of three members vote for it");
         assert_eq!(
             (reply.stage.as_str(), reply.degraded),
             ("small", false),
-            "the surer of the two"
+            "the more confident of the two"
         );
         let mut hops: Vec<_> = reply.hops.iter().map(|hop| hop.stage.as_str()).collect();
         hops.sort_unstable();
         assert_eq!(hops, ["large", "medium", "small"]);
-        // One member fails for good: the others answer for it.
+        // One member fails permanently: the others answer.
         let reply = client.infer(ask(FAIL_THE_FIRST, 0.0), BUDGET).await.unwrap();
         assert!(reply.degraded);
         assert_eq!((reply.stage.as_str(), label(&reply.outputs)), ("medium", 2));
@@ -57,7 +57,7 @@ fn an_ensemble_answers_by_majority_vote() {
 /// The label of a request that makes the first member fail.
 const FAIL_THE_FIRST: f32 = -9.0;
 
-/// Answers with its own class.
+/// Answers always with the same class.
 struct Stubborn {
     class: f32,
     margin: f32,

@@ -1,4 +1,4 @@
-//! Gears over a real bus: shifts under load, drifts, devices that take turns.
+//! Gears over a real bus: shifts under load, drift, shared devices.
 
 use std::{
     sync::{
@@ -8,12 +8,12 @@ use std::{
     time::Duration,
 };
 
-use async_nats::Subscriber;
 use crate::common::{
     BUDGET, Scripted, ask, cascade,
-    gears::{PATIENCE, block_on, brisk, events, geared, next},
+    gears::{PATIENCE, block_on, events, geared, next, quick_shifts},
     service,
 };
+use async_nats::Subscriber;
 use futures::future::join_all;
 use kaskade_actors::{
     App, Client, Service,
@@ -24,7 +24,7 @@ use kaskade_actors::{
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature};
 use kaskade_plans::plan::Sharing;
 
-/// Asks, many at once, until the app has shifted.
+/// Sends bursts of requests until the app has shifted.
 async fn load_until_shifted(client: &Client, shifts: &mut Subscriber) -> ShiftReport {
     let load = async {
         loop {
@@ -37,7 +37,7 @@ async fn load_until_shifted(client: &Client, shifts: &mut Subscriber) -> ShiftRe
     }
 }
 
-/// Asks `count` requests at once.
+/// Sends `count` requests at once.
 async fn burst(client: &Client, count: usize) {
     let asked = (0..count).map(|_| client.infer(ask(1.0, 4.0), BUDGET));
     for reply in join_all(asked).await {
@@ -49,7 +49,7 @@ async fn burst(client: &Client, count: usize) {
 fn a_jump_of_load_shifts_up_and_its_end_shifts_down() {
     let node = service("shift")
         .plan(geared("shift"))
-        .ingress(brisk())
+        .ingress(quick_shifts())
         .start()
         .unwrap();
     block_on(async {
@@ -62,7 +62,7 @@ fn a_jump_of_load_shifts_up_and_its_end_shifts_down() {
         assert_eq!((down.from, down.to), (1, 0));
         assert_eq!(node.book().current().unwrap().1, 0);
         let reply = client.infer(ask(2.0, 0.3), BUDGET).await.unwrap();
-        assert_eq!(reply.stage, "large", "the unsure go on again in the first gear");
+        assert_eq!(reply.stage, "large", "unsure answers escalate in the first gear");
     });
     assert!(node.metrics().read().shifts >= 2);
     node.stop();
@@ -106,7 +106,7 @@ fn requests_survive_a_hundred_shifts_and_each_is_answered_once() {
     node.stop();
 }
 
-/// Runs batches that note when they began and ended.
+/// Counts the batches that run at once.
 struct Watched {
     at_work: Arc<AtomicU64>,
     most: Arc<AtomicU64>,
@@ -131,9 +131,9 @@ impl Model for Watched {
 fn batches_never_overlap_on_an_exclusive_device_and_all_requests_are_answered() {
     for (sharing, side_by_side) in [(Sharing::Exclusive, false), (Sharing::Concurrent, true)] {
         let (at_work, most) = (Arc::default(), Arc::<AtomicU64>::default());
-        let mut plan = cascade("turns");
+        let mut plan = cascade("sharing");
         plan.sharing = sharing;
-        let mut service = Service::new("turns").plan(plan);
+        let mut service = Service::new("sharing").plan(plan);
         for (name, strength) in [("small", 1.0), ("medium", 2.0), ("large", 4.0)] {
             let (at_work, most) = (Arc::clone(&at_work), Arc::clone(&most));
             service = service.model(name, move || {
@@ -150,8 +150,8 @@ fn batches_never_overlap_on_an_exclusive_device_and_all_requests_are_answered() 
         }
         let node = service.start().unwrap();
         block_on(async {
-            let client = Client::new(node.bus(), App::new("turns").unwrap());
-            // Margins that end in every stage, and skip.
+            let client = Client::new(node.bus(), App::new("sharing").unwrap());
+            // Margins that exit in every stage, and one that skips.
             let margins = [4.0, 1.8, 0.3, 1.2];
             let asked = (0..200).map(|turn| client.infer(ask(1.0, margins[turn % margins.len()]), BUDGET));
             for reply in join_all(asked).await {
@@ -163,7 +163,7 @@ fn batches_never_overlap_on_an_exclusive_device_and_all_requests_are_answered() 
     }
 }
 
-/// Two doors and a worker of their own process each, on one broker.
+/// Two ingresses and a worker as separate nodes on one broker.
 #[test]
 fn the_load_of_two_ingresses_is_summed_and_one_of_them_shifts_all_nodes() {
     let server = kaskade_testkit::NatsServer::start(kaskade_testkit::NatsOptions {
@@ -185,11 +185,11 @@ fn the_load_of_two_ingresses_is_summed_and_one_of_them_shifts_all_nodes() {
         .worker(worker)
         .start()
         .unwrap();
-    let door = || {
+    let ingress = || {
         kaskade_actors::Service::new("pair")
             .plan(geared("pair"))
             .bus(bus())
-            .ingress(brisk())
+            .ingress(quick_shifts())
             .worker(WorkerConfig {
                 name: "nothing".to_owned(),
                 queue_capacity: 1,
@@ -197,7 +197,7 @@ fn the_load_of_two_ingresses_is_summed_and_one_of_them_shifts_all_nodes() {
             .start()
             .unwrap()
     };
-    let doors = [door(), door()];
+    let ingresses = [ingress(), ingress()];
     block_on(async {
         let mut shifts = events(&worker, "pair", "gear").await;
         let client = Client::new(worker.bus(), App::new("pair").unwrap());
@@ -213,7 +213,7 @@ fn the_load_of_two_ingresses_is_summed_and_one_of_them_shifts_all_nodes() {
     kaskade_testkit::wait_until("the worker followed both shifts", PATIENCE, || {
         worker.metrics().read().shifts >= 2
     });
-    for node in doors {
+    for node in ingresses {
         node.stop();
     }
     worker.stop();
@@ -225,7 +225,11 @@ fn a_load_unlike_the_planned_one_is_reported_as_drift() {
     for (gear, time_share) in plan.gears.iter_mut().zip([0.1, 0.9]) {
         gear.expected.as_mut().unwrap().time_share = time_share;
     }
-    let node = service("drift").plan(plan).ingress(brisk()).start().unwrap();
+    let node = service("drift")
+        .plan(plan)
+        .ingress(quick_shifts())
+        .start()
+        .unwrap();
     block_on(async {
         let mut drifts = events(&node, "drift", "drift").await;
         let drift: DriftNotice = next(&mut drifts).await;

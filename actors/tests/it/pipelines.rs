@@ -1,4 +1,4 @@
-//! Pipelines over a real bus: one request becomes many, and its one reply tells what came of each.
+//! Pipelines over a real bus: one request fans out, and its one reply holds the result of each branch.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use kaskade_plans::plan::{
     Replica, Sharing, Stage, Wiring,
 };
 
-/// Finds what it is told: the labels in its input become requests to `classify`.
+/// Finds the objects in its input: each label becomes a request to `classify`.
 struct Finder;
 
 impl Model for Finder {
@@ -59,7 +59,7 @@ impl Finder {
 }
 
 fn find(labels: &[f32]) -> Vec<Tensor> {
-    // What is above all labels is not found: an input is never empty.
+    // 9 is above all labels and ignored; it keeps the input from being empty.
     let labels: Vec<f32> = labels.iter().copied().chain([9.0]).collect();
     vec![Tensor::from_f32("labels", &[labels.len()], &labels).unwrap()]
 }
@@ -161,8 +161,8 @@ fn service(app: &str, plan: Plan) -> Service {
         .model("quick", move || Ok::<_, String>(classifier()))
 }
 
-/// Branch, stage, and label or code.
-fn came_of(reply: &InferReply) -> Vec<(String, &str, String)> {
+/// Branch, stage, and label or error code of each branch.
+fn results(reply: &InferReply) -> Vec<(String, &str, String)> {
     let branches = reply.branches.iter().map(|branch| {
         let end = branch.error.as_ref().map_or_else(
             || label(&branch.outputs).to_string(),
@@ -182,7 +182,7 @@ fn one_request_fans_out_and_its_reply_holds_every_branch() {
         let stage = "classify-accurate";
         let expected = [("classify.0", "3"), ("classify.1", "1"), ("classify.2", "2")];
         let expected = expected.map(|(branch, end)| (branch.to_owned(), stage, end.to_owned()));
-        assert_eq!(came_of(&reply), expected);
+        assert_eq!(results(&reply), expected);
         assert_eq!((reply.stage.as_str(), reply.degraded), ("find-finder", false));
         assert_eq!(reply.outputs.len(), 1, "the rows went to the children");
         assert_eq!(reply.outputs[0].to_f32().unwrap(), [3.0]);
@@ -204,7 +204,7 @@ fn a_request_fails_only_if_all_of_its_branches_fail() {
         let client = Client::new(node.bus(), App::new("fail").unwrap());
         let reply = client.infer(find(&[1.0, FAIL]), BUDGET).await.unwrap();
         assert!(reply.degraded);
-        let ends: Vec<String> = came_of(&reply).into_iter().map(|(.., end)| end).collect();
+        let ends: Vec<String> = results(&reply).into_iter().map(|(.., end)| end).collect();
         assert_eq!(ends, ["1", "KSK0008"]);
         let fault = client.infer(find(&[FAIL, FAIL]), BUDGET).await.unwrap_err();
         assert_eq!(fault.code, Code::ModelFailed);
@@ -215,7 +215,7 @@ fn a_request_fails_only_if_all_of_its_branches_fail() {
     node.stop();
 }
 
-/// With a budget that every request exceeds.
+/// The pipeline with a budget for each task.
 fn late(app: &str, dropping: Dropping, budget_us: u64) -> Plan {
     let mut plan = local(app);
     plan.dropping = dropping;
@@ -236,7 +236,7 @@ fn late_requests_are_dropped_or_rerouted_to_a_faster_replica() {
             client.infer(find(&[1.0]), BUDGET).await
         });
         node.stop();
-        reply.map(|reply| came_of(&reply)[0].1.to_owned())
+        reply.map(|reply| results(&reply)[0].1.to_owned())
     };
     let generous = PATIENCE.as_micros() as u64;
     assert_eq!(
@@ -250,7 +250,7 @@ fn late_requests_are_dropped_or_rerouted_to_a_faster_replica() {
         "{}",
         dropped.message
     );
-    // The finder's batch is cut at once; what it takes is made up for by the backup, four milliseconds faster.
+    // The finder exceeds its budget; the backup is four milliseconds faster and makes up for it.
     assert_eq!(ends(Dropping::None, 1).unwrap(), "classify-accurate");
     match ends(Dropping::OpportunisticRerouting, 1) {
         Ok(stage) => assert_eq!(stage, "classify-quick"),
@@ -273,7 +273,7 @@ fn branches_of_one_task_are_split_by_shares() {
     block_on(async {
         let client = Client::new(node.bus(), App::new("share").unwrap());
         let reply = client.infer(find(&[1.0; 8]), BUDGET).await.unwrap();
-        let quick = came_of(&reply)
+        let quick = results(&reply)
             .iter()
             .filter(|(_, stage, _)| *stage == "classify-quick")
             .count();
@@ -291,7 +291,7 @@ fn requests_survive_the_loss_of_a_classifier() {
     let plan = pipeline("loss", |name| {
         if name == "accurate" { "b" } else { "a" }.to_owned()
     });
-    let node = |worker: &str, doors: bool| {
+    let node = |worker: &str, ingress: bool| {
         let bus = BusConfig {
             url: Some(server.url().clone()),
             ..BusConfig::new("loss")
@@ -301,14 +301,14 @@ fn requests_survive_the_loss_of_a_classifier() {
             queue_capacity: 1024,
         };
         let service = service("loss", plan.clone()).bus(bus).worker(worker);
-        let service = if doors { service } else { service.ingress(None) };
+        let service = if ingress { service } else { service.ingress(None) };
         service.start().unwrap()
     };
     let lost = node("b", false);
-    let doors = node("a", true);
+    let ingress = node("a", true);
     let answered = Arc::new(AtomicU64::new(0));
     block_on(async {
-        let client = Client::new(doors.bus(), App::new("loss").unwrap());
+        let client = Client::new(ingress.bus(), App::new("loss").unwrap());
         let asked = (0..60).map(|_| async {
             let reply = client.infer(find(&[1.0, 2.0]), BUDGET).await.unwrap();
             answered.fetch_add(1, Ordering::Relaxed);
@@ -320,12 +320,12 @@ fn requests_survive_the_loss_of_a_classifier() {
             tokio::task::spawn_blocking(move || drop(lost)).await.unwrap();
             // From here on the backup answers.
             let reply = client.infer(find(&[3.0]), BUDGET).await.unwrap();
-            assert_eq!(came_of(&reply)[0].1, "classify-quick");
+            assert_eq!(results(&reply)[0].1, "classify-quick");
         };
         futures::future::join(join_all(asked), losing).await;
     });
     assert_eq!(answered.load(Ordering::Relaxed), 60);
-    let counted = doors.metrics().read();
+    let counted = ingress.metrics().read();
     assert_eq!((counted.accepted, counted.answered), (62, 62));
-    doors.stop();
+    ingress.stop();
 }

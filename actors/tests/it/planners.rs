@@ -1,13 +1,13 @@
-//! Planners that make new plans, crash, hang, or lose a race.
+//! Planners that make new plans, crash, hang or lose a race.
 
 use std::{sync::Arc, time::Duration};
 
-use async_nats::Subscriber;
 use crate::common::{
     BUDGET, ask,
     gears::{PATIENCE, block_on, events, geared, next},
     service,
 };
+use async_nats::Subscriber;
 use kaskade_actors::{
     App, Client, Node,
     bus::BusConfig,
@@ -26,7 +26,7 @@ fn planner(planning: Planning, limit: Duration) -> PlannerConfig {
     }
 }
 
-/// Asks the app's planner over the bus.
+/// Requests a new plan over the bus.
 async fn replan(node: &Node, app: &str) -> PlanReport {
     let request = PlanRequest {
         reason: "a test".into(),
@@ -38,7 +38,7 @@ async fn replan(node: &Node, app: &str) -> PlanReport {
     PlanReport::decode(&reply.payload).unwrap()
 }
 
-/// What plans, how long it may take, and what is to be reported.
+/// A planning function, its time limit, and a check of its report.
 type Case = (Planning, Duration, fn(&PlanReport) -> bool);
 
 #[test]
@@ -90,7 +90,7 @@ fn a_planner_that_fails_keeps_the_running_plan() {
 
 #[test]
 fn one_of_two_racing_planners_is_adopted_and_the_other_is_stale() {
-    // Both planners have begun, on the same epoch, before either is done.
+    // Both planners start from the same epoch before either is done.
     let meeting = Arc::new(std::sync::Barrier::new(2));
     let planning = |name: &'static str| -> Planning {
         let meeting = Arc::clone(&meeting);
@@ -124,7 +124,7 @@ fn one_of_two_racing_planners_is_adopted_and_the_other_is_stale() {
     let nodes = [start("one"), start("two")];
     block_on(async {
         let mut told = events(&nodes[0], "race", "planner").await;
-        // A drift is heard by every planner; a request only by one of the queue group.
+        // Every planner receives a drift notice; only one of the queue group receives a request.
         let drift = DriftNotice {
             epoch: 1,
             distance: 1.0,
@@ -141,7 +141,7 @@ fn one_of_two_racing_planners_is_adopted_and_the_other_is_stale() {
         let mut reports = [next::<PlanReport>(&mut told).await, next(&mut told).await];
         reports.sort_by_key(|report| !matches!(report, PlanReport::Adopted { .. }));
         let PlanReport::Adopted { epoch } = reports[0] else {
-            panic!("nobody won: {reports:?}");
+            panic!("no planner was adopted: {reports:?}");
         };
         assert!(matches!(reports[1], PlanReport::Stale { .. }), "{reports:?}");
         for node in &nodes {
@@ -195,7 +195,7 @@ fn replicas_follow_the_load_period_by_period() {
             () = adopted(&mut told) => {}
         }
         assert_eq!(replicas(&node), 4);
-        // Nobody asks any more: the next period but one has no load.
+        // The load ends: the next period but one has none.
         adopted(&mut told).await;
         assert_eq!(replicas(&node), 3);
         let quiet: PlanReport = next(&mut told).await;
@@ -205,11 +205,11 @@ fn replicas_follow_the_load_period_by_period() {
     assert_eq!(
         told,
         PlanReport::Unchanged { epoch: 3 },
-        "what runs is not written again"
+        "an unchanged plan is not written again"
     );
     assert!(
         node.metrics().read().faults.is_empty(),
-        "no request is lost by scaling"
+        "scaling loses no request"
     );
     node.stop();
 }

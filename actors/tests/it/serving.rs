@@ -2,8 +2,8 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
-use bytes::Bytes;
 use crate::common::{BUDGET, EMPTY, FAIL, NAN, PANIC, Scripted, ask, cascade, label, service};
+use bytes::Bytes;
 use futures::StreamExt;
 use kaskade_actors::meter::EnergyReport;
 use kaskade_actors::{
@@ -21,7 +21,7 @@ fn client(node: &Node, app: &str) -> Client {
     Client::new(node.bus(), App::new(app).unwrap())
 }
 
-/// Runs the test with a node and a client of it, then stops the node.
+/// Runs the test with a client of a started node, and returns the node.
 fn with<F: Future<Output = ()>>(service: Service, app: &str, test: impl FnOnce(Client) -> F) -> Node {
     let node = service.start().unwrap();
     tokio::runtime::Builder::new_multi_thread()
@@ -115,13 +115,13 @@ fn malformed_bodies_get_a_typed_error() {
     let node = service("bodies").start().unwrap();
     let nats = node.bus().client().clone();
     let deep = [vec![0x91; 10_000], vec![0xc0]].concat();
-    let giant = vec![0xdf, 0xff, 0xff, 0xff, 0xff];
+    let huge = vec![0xdf, 0xff, 0xff, 0xff, 0xff];
     let bodies = [
         Vec::new(),
         vec![0xc1],
         b"not a map".to_vec(),
         deep,
-        giant,
+        huge,
         vec![0x81, 0xa6],
     ];
     block_on(async {
@@ -214,7 +214,7 @@ fn a_spent_budget_is_refused_and_a_short_one_expires_in_time() {
         assert_eq!(fault.code, Code::Expired, "{fault}");
         assert!(
             asked.elapsed() < Duration::from_millis(250),
-            "the refusal has to come before the model is done"
+            "the error must come before the model is done"
         );
     });
     node.stop();
@@ -270,7 +270,7 @@ fn overload_is_refused_at_once_and_every_request_gets_one_reply() {
                 }
             }
         }
-        assert!(answered >= 16, "what was accepted is answered: {answered}");
+        assert!(answered >= 16, "accepted requests are answered: {answered}");
         assert!(refused > 0);
         let more = tokio::time::timeout(Duration::from_millis(200), replies.next()).await;
         assert!(more.is_err(), "a request was answered twice");
@@ -355,7 +355,7 @@ fn joules_per_request_are_published_with_their_source() {
         );
         let model = &report.models["small"];
         assert_eq!((model.requests, model.batches), (1, 1), "{report:?}");
-        // One model has been busy: all of the joules are its.
+        // Only one model was busy: it used all of the energy.
         let (its, all) = (model.joules.unwrap(), report.joules.unwrap());
         assert!((its - all).abs() <= 1e-9 * all, "{report:?}");
         assert_eq!(node.energy().await.unwrap().requests, 1);
@@ -408,7 +408,7 @@ fn a_new_plan_is_adopted_and_an_invalid_one_is_refused() {
     large.gears[0].wiring.entry = kaskade_plans::plan::Edge::to("large");
     assert!(
         node.book().adopt(running.epoch, large.clone()).is_err(),
-        "an epoch is won once"
+        "an epoch is adopted once"
     );
     node.book().adopt(running.epoch + 1, large).unwrap();
     assert_eq!(stage(4.0), "large");
@@ -458,8 +458,8 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
-/// The cascade with all models but the smallest on a worker that is not there.
-fn bereft(app: &str) -> Plan {
+/// The cascade with all models but the smallest on a missing worker.
+fn without_larger_models(app: &str) -> Plan {
     let mut plan = cascade(app);
     for replica in &mut plan.placement {
         if replica.variant != "small" {
@@ -474,41 +474,45 @@ async fn answered_by_the_smallest(client: &Client) {
     assert!(!sure.degraded);
     let unsure = client.infer(ask(2.0, 0.1), BUDGET).await.unwrap();
     assert_eq!((label(&unsure.outputs), unsure.stage.as_str()), (2, "small"));
-    assert!(unsure.degraded, "a larger model was meant to answer");
+    assert!(unsure.degraded, "a larger model should have answered");
 }
 
 #[test]
 fn without_the_larger_models_the_small_answer_is_flagged_as_degraded() {
     let node = with(
-        service("degrading").plan(bereft("degrading")),
+        service("degrading").plan(without_larger_models("degrading")),
         "degrading",
         |client| async move { answered_by_the_smallest(&client).await },
     );
     node.stop();
 }
 
-/// A broker says "nobody" to the connection that asks, and the router's is not the one that waits for the answer.
+/// The broker reports "no responders" to the connection of the router, which here is not the one of the ingress.
 #[test]
 fn without_the_larger_models_a_remote_ingress_flags_degraded_answers_too() {
     let app = "degrading-apart";
-    let worker = service(app).plan(bereft(app)).ingress(None).start().unwrap();
-    let doors = Node::start(NodeConfig {
+    let worker = service(app)
+        .plan(without_larger_models(app))
+        .ingress(None)
+        .start()
+        .unwrap();
+    let ingress = Node::start(NodeConfig {
         app: app.to_owned(),
         bus: BusConfig::new(app),
         ingress: Some(IngressConfig::default()),
         worker: None,
-        plan: Some(bereft(app)),
+        plan: Some(without_larger_models(app)),
         planner: None,
         power: None,
         grace: Duration::ZERO,
     })
     .unwrap();
-    let client = client(&doors, app);
+    let client = client(&ingress, app);
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .unwrap()
         .block_on(answered_by_the_smallest(&client));
-    doors.stop();
+    ingress.stop();
     worker.stop();
 }

@@ -1,4 +1,4 @@
-//! What a node tells of itself: ready, full, draining.
+//! Readiness and liveness of a node.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use kaskade_testkit::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A model that says when a batch has begun, and ends it when it is told to.
+/// A model that reports the start of each batch, and ends it on the test's signal.
 struct Held {
     begun: mpsc::Sender<()>,
     go_on: Arc<Mutex<mpsc::Receiver<()>>>,
@@ -38,10 +38,10 @@ impl Model for Held {
     }
 }
 
-/// A service whose first model is held, what says that it runs, and what lets it go on.
+/// A service of [`Held`] models, the receiver of starts, and the sender that releases a batch.
 fn held(app: &str) -> (Service, mpsc::Receiver<()>, mpsc::Sender<()>) {
     let (begun, begins) = mpsc::channel();
-    let (let_go, go_on) = mpsc::channel();
+    let (release, go_on) = mpsc::channel();
     let go_on = Arc::new(Mutex::new(go_on));
     let mut plan = cascade(app);
     for stage in plan.gears.iter_mut().flat_map(|gear| &mut gear.wiring.stages) {
@@ -59,10 +59,10 @@ fn held(app: &str) -> (Service, mpsc::Receiver<()>, mpsc::Sender<()>) {
                     })
                 })
             });
-    (service, begins, let_go)
+    (service, begins, release)
 }
 
-/// So many requests on their way, whose answers nobody needs.
+/// Sends `count` requests; each thread returns whether its request was answered.
 fn send(node: &Node, app: &str, count: usize) -> Vec<std::thread::JoinHandle<bool>> {
     (0..count)
         .map(|_| {
@@ -88,7 +88,7 @@ fn live(vitals: &Vitals) -> Result<(), Unwell> {
 
 #[test]
 fn a_node_is_ready_then_draining_then_gone() {
-    let (service, begins, let_go) = held("drained");
+    let (service, begins, release) = held("drained");
     let node = service.start().unwrap();
     let vitals = node.vitals().clone();
     assert_eq!(vitals.ready(), Ok(()));
@@ -99,19 +99,19 @@ fn a_node_is_ready_then_draining_then_gone() {
     wait_until("the node drains", PATIENCE, || {
         vitals.ready() == Err(Unwell::Draining)
     });
-    assert_eq!(live(&vitals), Ok(()), "it drains, and turns");
-    let_go.send(()).unwrap();
+    assert_eq!(live(&vitals), Ok(()), "a draining node is live");
+    release.send(()).unwrap();
     stopping.join().unwrap();
     assert!(
         asked.into_iter().all(|asked| asked.join().unwrap()),
-        "what was taken is answered"
+        "accepted requests are answered"
     );
     assert_eq!(live(&vitals), Err(Unwell::Stuck));
 }
 
 #[test]
 fn a_node_with_a_full_queue_is_not_ready() {
-    let (service, begins, let_go) = held("full");
+    let (service, begins, release) = held("full");
     let node = service
         .worker(WorkerConfig {
             name: SOLE_WORKER.to_owned(),
@@ -144,18 +144,18 @@ fn a_node_with_a_full_queue_is_not_ready() {
             .contains("kaskade_ready_processes{app=\"full\"} 0\n")
     );
     for _ in 0..3 {
-        let_go.send(()).unwrap();
+        release.send(()).unwrap();
     }
     for asked in running.into_iter().chain(waiting) {
         assert!(asked.join().unwrap());
     }
-    wait_until("there is room again", PATIENCE, || vitals.ready().is_ok());
+    wait_until("the queue has room again", PATIENCE, || vitals.ready().is_ok());
     node.stop();
 }
 
 #[test]
 fn a_node_at_its_limit_of_requests_in_flight_is_not_ready() {
-    let (service, begins, let_go) = held("doors");
+    let (service, begins, release) = held("limited");
     let node = service
         .ingress(IngressConfig {
             max_in_flight: 1,
@@ -164,10 +164,10 @@ fn a_node_at_its_limit_of_requests_in_flight_is_not_ready() {
         .start()
         .unwrap();
     let vitals = node.vitals().clone();
-    let asked = send(&node, "doors", 1);
+    let asked = send(&node, "limited", 1);
     begins.recv_timeout(PATIENCE).unwrap();
     assert_eq!(vitals.ready(), Err(Unwell::DoorFull { in_flight: 1 }));
-    let_go.send(()).unwrap();
+    release.send(()).unwrap();
     assert!(asked.into_iter().all(|asked| asked.join().unwrap()));
     node.stop();
 }
@@ -175,7 +175,7 @@ fn a_node_at_its_limit_of_requests_in_flight_is_not_ready() {
 #[test]
 fn a_node_without_its_broker_is_not_ready() {
     let mut server = kaskade_testkit::NatsServer::start(kaskade_testkit::NatsOptions::jetstream());
-    let (service, _begins, _let_go) = held("cut");
+    let (service, _begins, _release) = held("cut");
     let node = service
         .bus(BusConfig::new("cut").url(server.url()))
         .start()
@@ -186,8 +186,12 @@ fn a_node_without_its_broker_is_not_ready() {
     wait_until("the loss is noticed", PATIENCE, || {
         matches!(vitals.ready(), Err(Unwell::NoBroker { .. }))
     });
-    assert_eq!(live(&vitals), Ok(()), "a lost broker is no reason to restart");
+    assert_eq!(
+        live(&vitals),
+        Ok(()),
+        "a lost broker does not make the node unhealthy"
+    );
     server.restart();
-    wait_until("it is back", PATIENCE, || vitals.ready().is_ok());
+    wait_until("the broker is back", PATIENCE, || vitals.ready().is_ok());
     node.stop();
 }

@@ -119,7 +119,11 @@ impl Rig {
         let log = self.file(&format!("{}.log", start.worker.unwrap_or("other")));
         let log = std::fs::File::options().create(true).append(true).open(log)?;
         let mut process = Process::start(command.stdout(Stdio::piped()).stderr(log));
-        let out = process.child().stdout.take().context("the process has no output")?;
+        let out = process
+            .child()
+            .stdout
+            .take()
+            .context("the process has no output")?;
         let mut line = String::new();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)?;
         ensure!(

@@ -1,4 +1,4 @@
-//! What the tests of gears and planners share.
+//! Plans with gears, and reading of events.
 
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ pub(crate) fn geared(app: &str) -> Plan {
     plan
 }
 
-/// Counts in ticks of 20 ms and holds for 100 ms, so that a test is over soon.
-pub(crate) fn brisk() -> IngressConfig {
+/// An ingress whose shifter ticks every 20 ms and holds a gear for 100 ms, so that the tests are quick.
+pub(crate) fn quick_shifts() -> IngressConfig {
     IngressConfig {
         shift: ShiftConfig {
             tick_us: 20_000,

@@ -1,4 +1,4 @@
-//! What the tests of serving share: scripted models and small plans.
+//! Scripted models and small plans.
 
 pub(crate) mod gears;
 
@@ -16,8 +16,8 @@ use kaskade_plans::{
 
 pub(crate) const BUDGET: Duration = Duration::from_secs(5);
 
-/// Reads its behaviour from the request: `x` = [label, margin], and returns logits in which `label` leads by `margin`
-/// times its own strength. Special labels make it misbehave.
+/// A model that reads its behaviour from the request, `x` = [label, margin]: it returns logits in which `label` leads by
+/// `margin` times `strength`. Special labels make it misbehave.
 pub(crate) struct Scripted {
     pub(crate) strength: f32,
     pub(crate) run: Duration,
@@ -36,7 +36,7 @@ impl Model for Scripted {
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        // The model's own time: it is what is measured, not waited for.
+        // The run time of the model, not a wait for another thread.
         std::thread::sleep(self.run);
         batch.iter().map(|inputs| self.one(inputs)).collect()
     }
@@ -72,7 +72,7 @@ pub(crate) fn label(outputs: &[Tensor]) -> usize {
         .unwrap()
 }
 
-/// A cascade of stages `small`, `medium`, `large`: the first passes on below 0.5, and skips the second below 0.2.
+/// A cascade of stages `small`, `medium`, `large`: the first escalates below 0.5, and skips the second below 0.2.
 pub(crate) fn cascade(app: &str) -> Plan {
     let calibration = Some(Calibration {
         estimator: Estimator::MaxSquared,
@@ -152,7 +152,7 @@ pub(crate) fn cascade(app: &str) -> Plan {
     }
 }
 
-/// A service of three scripted models that grow in strength.
+/// A service of three scripted models of growing strength.
 pub(crate) fn service(app: &str) -> Service {
     let strengths = BTreeMap::from([("small", 1.0), ("medium", 2.0), ("large", 4.0)]);
     strengths.into_iter().fold(
