@@ -1,7 +1,6 @@
 """Serving cost beside the peers, interleaved in one run.
 
-    cargo build --release -p kaskade-actors --example serving_cost
-    python3 scripts/bench-peers.py --kaskade target/release/examples/serving_cost --peers DIR \
+    python3 scripts/bench-peers.py --peers DIR \
         --ray RAY_PYTHON --mosec MOSEC_PYTHON [--nats nats://127.0.0.1:4222] [--rounds 3] [--seconds 4]
 
 DIR holds ray_cascade.py and mosec_single.py. RAY_PYTHON and MOSEC_PYTHON are interpreters that have `ray[serve]` and
@@ -30,9 +29,17 @@ def line_with(process, word):
     raise SystemExit(f"{process.args} ended without saying {word!r}")
 
 
+def built():
+    """Builds the benchmark serving_cost and returns the path of its program."""
+    cargo = ["cargo", "bench", "-p", "kaskade-actors", "--bench", "serving_cost", "--no-run", "--message-format=json"]
+    lines = subprocess.run(cargo, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    artefacts = [artefact for artefact in map(json.loads, lines) if artefact.get("target", {}).get("name") == "serving_cost"]
+    return artefacts[-1]["executable"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kaskade", required=True)
+    parser.add_argument("--kaskade", help="the benchmark serving_cost; built if not given")
     parser.add_argument("--peers", default=".")
     parser.add_argument("--ray")
     parser.add_argument("--mosec")
@@ -42,6 +49,7 @@ def main():
     parser.add_argument("--concurrency", default="64,256")
     arguments = parser.parse_args()
     seconds = str(arguments.seconds)
+    arguments.kaskade = arguments.kaskade or built()
 
     figures = defaultdict(list)
     processes = []

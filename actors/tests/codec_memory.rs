@@ -1,4 +1,4 @@
-//! What decoding hostile bytes may allocate: in proportion to the bytes received, never to what they claim.
+//! Decoding hostile bytes allocates in proportion to the received bytes, never to claimed lengths.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -16,10 +16,10 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// An array of one-byte numbers grows to 8-byte elements in a list that doubles, and then becomes tensor bytes.
 const PER_BYTE: usize = 48;
-/// Error texts and the first elements of lists.
+/// Allowance for error texts and the first elements of lists.
 const BASE: usize = 64 << 10;
 
-/// Bytes allocated, all in all, while `decode` runs.
+/// Bytes allocated in total while `decode` runs.
 fn allocated(decode: impl FnOnce()) -> usize {
     let region = Region::new(ALLOCATOR);
     decode();
@@ -36,7 +36,7 @@ fn decode_as_everything(bytes: &Bytes) {
     let _ = decode_infer(ContentType::Json, bytes);
 }
 
-/// Hostile on purpose: containers that claim `count` elements and hold none, inside fields that are lists.
+/// Containers that claim `count` elements and hold none, in fields that are lists.
 fn claims(count: u32) -> Vec<Bytes> {
     let mut messages = Vec::new();
     for field in [
@@ -59,7 +59,7 @@ fn claims(count: u32) -> Vec<Bytes> {
     messages
 }
 
-/// Whole messages of many one-byte elements, which weigh most when decoded.
+/// Complete messages of many one-byte elements, which need the most memory when decoded.
 fn swarms(count: u16) -> Vec<Bytes> {
     let mut messages = Vec::new();
     for field in ["inputs", "outputs", "hops", "replicas"] {
@@ -75,9 +75,9 @@ fn swarms(count: u16) -> Vec<Bytes> {
     messages
 }
 
-// One test: the counters are the process's, and a second test beside it would be counted too.
+// One test only: the counters cover the process, so a second test would be counted too.
 #[test]
-fn decoding_allocates_by_what_is_there_and_not_by_what_is_claimed() {
+fn decoding_allocates_by_received_bytes_and_not_by_claimed_lengths() {
     let check = |bytes: &Bytes| {
         let used = allocated(|| decode_as_everything(bytes));
         assert!(
@@ -102,7 +102,7 @@ fn decoding_allocates_by_what_is_there_and_not_by_what_is_claimed() {
     assert_eq!(
         InferRequest::decode(&numbers).unwrap().inputs.len(),
         1,
-        "the message is meant to be good"
+        "the message is valid"
     );
     check(&numbers);
     check(&tensor(500_000, &[0xa0]));

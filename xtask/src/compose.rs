@@ -1,5 +1,5 @@
-//! `cargo xtask compose`: the walk of examples/compose, by a script: up, a request from outside, a scale-up and a rolling restart of
-//! every service under load, and no request lost.
+//! `cargo xtask compose`: runs the steps of examples/compose: start, a request from outside, a scale-up and a rolling restart
+//! of every service under load. No request may be lost.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -8,59 +8,59 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use humantime::Duration as Span;
 
-/// What of the walk is done.
+/// Options of the run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Requests a second while everything is restarted.
+    /// Requests per second during the restarts.
     #[arg(long, default_value_t = 100)]
     rate: u32,
-    /// For how long; long enough for every restart.
+    /// Duration of the load; it must cover all restarts.
     #[arg(long, default_value = "100s")]
     duration: Span,
-    /// Leave it running afterwards.
+    /// Keep the containers running afterwards.
     #[arg(long)]
     keep: bool,
-    /// Where there is nothing to start containers with or from, say so, and let that be all.
+    /// Succeed with a notice if containers cannot be started.
     #[arg(long)]
     if_possible: bool,
-    /// target/release/kaskade is there and new; do not build it.
+    /// target/release/kaskade is up to date; do not build it.
     #[arg(long)]
     built: bool,
 }
 
-/// The images that the image of Kaskade and the server stand on, as the Dockerfile and the compose file name them.
+/// Base images, as the Dockerfile and the compose file name them.
 const BASES: [&str; 2] = ["debian:12.12-slim", "nats:2.15.1"];
 
-/// How long a service may take to be healthy.
+/// Time within which a service must become ready.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// How long a server of the cluster is given to catch up before the next is replaced.
+/// Time for a server of the cluster to catch up before the next one is replaced.
 const SETTLING: Duration = Duration::from_secs(5);
 
-/// Walks; fails if a request was lost.
+/// Runs all steps; fails if a request was lost.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let compose = match prepared(args) {
         Err(error) if args.if_possible => {
-            println!("the walk through docker/compose.yaml was NOT done: {error:#}");
+            println!("docker/compose.yaml was NOT run: {error:#}");
             return Ok(());
         }
         prepared => prepared?,
     };
-    let walked = walk(&compose, args);
-    if walked.is_err() {
+    let result = steps(&compose, args);
+    if result.is_err() {
         let logs = compose.output(&["logs", "--tail", "5"]);
         eprintln!("{}", logs.map(|logs| text(&logs.stdout)).unwrap_or_default());
     }
     if !args.keep {
         compose.call(&["down", "--volumes", "--timeout", "5"])?;
     }
-    walked
+    result
 }
 
-/// What the walk needs of this machine: an engine, the tool, and images.
+/// Checks for a Docker engine and compose, and builds the images.
 fn prepared(args: &Args) -> anyhow::Result<Compose> {
     let engine = done(Command::new("docker").arg("info"));
-    ensure!(engine, "there is no Docker engine here (`docker info` fails)");
+    ensure!(engine, "there is no Docker engine (`docker info` fails)");
     let compose = Compose::find()?;
     images(&compose.root)?;
     if !args.built {
@@ -70,7 +70,7 @@ fn prepared(args: &Args) -> anyhow::Result<Compose> {
     Ok(compose)
 }
 
-/// `docker compose`, or the older program that takes the same commands, on the cluster of docker/cluster.env.
+/// `docker compose` or `docker-compose`, with the cluster of docker/cluster.env.
 struct Compose {
     program: Vec<&'static str>,
     root: PathBuf,
@@ -115,7 +115,7 @@ impl Compose {
         Ok(self.command(arguments).output()?)
     }
 
-    /// Waits until a service says that it is ready.
+    /// Waits until a service is ready.
     fn ready(&self, service: &str) -> anyhow::Result<()> {
         let begun = Instant::now();
         while !self
@@ -139,7 +139,7 @@ impl Compose {
     }
 }
 
-/// The base images, or stand-ins where they cannot be had.
+/// Pulls the base images, or builds stand-ins if they cannot be pulled.
 fn images(root: &Path) -> anyhow::Result<()> {
     let here = |image: &&str| {
         done(Command::new("docker").args(["image", "inspect", image]))
@@ -149,11 +149,11 @@ fn images(root: &Path) -> anyhow::Result<()> {
         println!("base images: {}", BASES.join(", "));
         return Ok(());
     }
-    println!("base images cannot be pulled: stand-ins are made (docker/stand-ins.sh)");
+    println!("base images cannot be pulled: building stand-ins (docker/stand-ins.sh)");
     succeeds(Command::new("docker/stand-ins.sh").current_dir(root))
 }
 
-/// The image of Kaskade around the program that is built here.
+/// Builds the image of Kaskade from target/release/kaskade.
 fn image(root: &Path) -> anyhow::Result<()> {
     succeeds(
         Command::new("docker")
@@ -172,9 +172,9 @@ fn image(root: &Path) -> anyhow::Result<()> {
     )
 }
 
-fn walk(compose: &Compose, args: &Args) -> anyhow::Result<()> {
+fn steps(compose: &Compose, args: &Args) -> anyhow::Result<()> {
     let begun = Instant::now();
-    // Two workers at first: the others are part of the cluster, and are held back.
+    // Two workers at first; two more join under load.
     compose.call(&["up", "--detach", "--scale", "worker-c=0", "--scale", "worker-d=0"])?;
     for service in ["planner", "worker-a", "worker-b", "ingress", "ingress-2"] {
         compose.ready(service)?;
@@ -188,7 +188,7 @@ fn walk(compose: &Compose, args: &Args) -> anyhow::Result<()> {
     judge(&output)
 }
 
-/// Asks with the client's key, from this machine.
+/// Sends requests from this machine, with the client's key.
 fn from_outside(compose: &Compose) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let key = folder.path().join("client.nk");
@@ -239,7 +239,7 @@ struct Bench(Child);
 impl Bench {
     fn wait_with_output_of(&mut self) -> anyhow::Result<Vec<u8>> {
         let mut out = Vec::new();
-        let pipe = self.0.stdout.as_mut().context("it has no output")?;
+        let pipe = self.0.stdout.as_mut().context("bench has no output")?;
         std::io::Read::read_to_end(pipe, &mut out)?;
         self.0.wait()?;
         Ok(out)
@@ -260,7 +260,7 @@ fn bench(compose: &Compose, args: &Args) -> anyhow::Result<Bench> {
         "--app=/examples/compose/app.toml",
         &rate,
         &duration,
-        // Long enough for any restart; what is late by then is lost.
+        // Longer than any restart; a later reply counts as lost.
         "--budget=5s",
         "--json",
     ]);
@@ -269,14 +269,14 @@ fn bench(compose: &Compose, args: &Args) -> anyhow::Result<Bench> {
     ))
 }
 
-/// Two workers more, and then every service of ours replaced, one after the other.
+/// Adds two workers, then replaces every service and every server, one after the other.
 fn restart(compose: &Compose) -> anyhow::Result<()> {
     let begun = Instant::now();
     compose.call(&["up", "--detach", "--no-deps", "worker-c", "worker-d"])?;
     for service in ["worker-c", "worker-d"] {
         compose.ready(service)?;
     }
-    println!("two workers more after {:.0} s", begun.elapsed().as_secs_f64());
+    println!("two more workers after {:.0} s", begun.elapsed().as_secs_f64());
     let services = [
         "worker-a",
         "worker-b",
@@ -290,17 +290,20 @@ fn restart(compose: &Compose) -> anyhow::Result<()> {
     for service in services {
         compose.replace(service)?;
     }
-    println!("ours replaced after {:.0} s", begun.elapsed().as_secs_f64());
+    println!(
+        "all services replaced after {:.0} s",
+        begun.elapsed().as_secs_f64()
+    );
     for server in ["nats-2", "nats-3", "nats"] {
         compose.call(&["up", "--detach", "--no-deps", "--force-recreate", server])?;
-        // Its image has nothing in it to ask it with; the next one goes when two of three are surely there.
+        // The image has no health check; two of three servers must be up when the next one is replaced.
         std::thread::sleep(SETTLING);
         for service in services {
             compose.ready(service)?;
         }
     }
     println!(
-        "and the servers, every service after {:.0} s",
+        "all servers replaced after {:.0} s",
         begun.elapsed().as_secs_f64()
     );
     Ok(())
@@ -308,13 +311,13 @@ fn restart(compose: &Compose) -> anyhow::Result<()> {
 
 fn judge(output: &[u8]) -> anyhow::Result<()> {
     let report: serde_json::Value =
-        serde_json::from_slice(output).with_context(|| format!("bench said {:?}", text(output)))?;
+        serde_json::from_slice(output).with_context(|| format!("bench printed {:?}", text(output)))?;
     let number = |name: &str| report.get(name).and_then(serde_json::Value::as_u64);
     let (requests, answered) = (number("requests"), number("replies"));
     println!("under load: {report}");
     match (requests, answered) {
         (Some(requests), Some(answered)) if requests == answered && requests > 0 => {
-            println!("{requests} requests, and every one answered");
+            println!("{requests} requests, all answered");
             Ok(())
         }
         _ => bail!("requests were lost"),

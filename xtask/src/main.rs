@@ -1,9 +1,9 @@
-//! Tasks of Kaskade's development that are too long, or too much about whole processes, for `cargo test`.
+//! Development tasks that take too long, or need too many processes, for `cargo test`.
 //!
-//! - `cargo xtask faults`: breaks a deployment in every way that [DESIGN's promises](../../ARCHITECTURE.md) speak of, and counts.
-//! - `cargo xtask soak`: a steady load for a time; what grows?
-//! - `cargo xtask compose`: the walk through docker/compose.yaml, by a script.
-#![allow(clippy::print_stdout, reason = "its users read what it prints")]
+//! - `cargo xtask faults`: injects the faults of docs/reliability.md into a deployment and counts the fate of every request.
+//! - `cargo xtask soak`: runs a steady load and compares memory, files and server resources at its start and end.
+//! - `cargo xtask compose`: brings up docker/compose.yaml and replaces every service under load.
+#![allow(clippy::print_stdout, reason = "its output is for users")]
 
 mod compose;
 mod faults;
@@ -14,16 +14,16 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Tasks of Kaskade's development.
+/// Development tasks.
 #[derive(Debug, Parser)]
 enum Task {
-    /// Breaks a deployment of real processes over a real nats-server, fault by fault, and says what became of every request.
+    /// Injects faults into a deployment of real processes over a real nats-server, and reports the fate of every request.
     Faults(faults::Args),
-    /// A steady load for a time, and what the processes hold at its beginning and its end.
+    /// Runs a steady load, and fails if memory, open files or server resources grow.
     Soak(soak::Args),
-    /// Brings docker/compose.yaml up as a cluster, asks it, and replaces every service under load.
+    /// Brings docker/compose.yaml up as a cluster, sends requests, and replaces every service under load.
     Compose(compose::Args),
-    /// What the tasks above start: a process of an app whose models do as their requests say.
+    /// A process of an app with scripted models, which the tasks above start.
     #[command(hide = true)]
     Node(node::Args),
 }

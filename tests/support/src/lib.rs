@@ -1,12 +1,17 @@
-//! What the tests of Kaskade stand on: a real nats-server, a Python with a NATS client, free ports, polling.
+//! Test support: a real nats-server, the `kaskade` program, child processes, a Python with a NATS client, an oracle.
 //!
 //! - [`NatsServer`] starts, stops, restarts, kills and pauses a real nats-server (`server.rs`).
-//! - [`nats_server_binary`] says which binary that is, and obtains one where there is none (`binary.rs`).
-//! - [`python`] gives an interpreter that has `nats-py` and `msgpack` (`python.rs`).
-//! - [`free_port`], [`wait_until`] and [`eventually`] are for tests over processes (`wait.rs`).
+//! - [`nats_server_binary`] finds that program, and fetches one if none is installed (`binary.rs`).
+//! - [`kaskade()`] runs the command line, [`Served`] is a `kaskade serve` (`kaskade.rs`).
+//! - [`Process`] is a child process that is killed when dropped (`process.rs`).
+//! - [`oracle`] sends requests and counts the terminal replies to each (`oracle.rs`).
+//! - [`python`] returns an interpreter that has `nats-py` and `msgpack` (`python.rs`).
+//! - [`free_port`], [`wait_until`] and [`eventually`] serve tests that span processes; [`alone`] runs tests one at a time
+//!   (`wait.rs`).
 //!
-//! What has to be fetched is fetched once, into `testkit` under cargo's target directory (`cache.rs`). Nothing here
-//! returns an error: a test that lacks what it stands on has failed, so these functions panic and say what to do.
+//! Downloads go into `testkit` under cargo's target directory, once (`cache.rs`). A test that lacks what it needs has
+//! failed, so these functions panic and say what to do. Only the oracle returns errors: the fault suite reports them and
+//! goes on.
 #![allow(
     clippy::panic,
     clippy::expect_used,
@@ -15,11 +20,19 @@
 
 mod binary;
 mod cache;
+mod kaskade;
+pub mod oracle;
+mod process;
 mod python;
 mod server;
 mod wait;
 
 pub use binary::nats_server_binary;
+pub use kaskade::{
+    DIGITS, PATIENCE, ROOT, Served, built, command, digits_app, digits_profile, http_get, is_ready, json,
+    kaskade, refusal, said, text,
+};
+pub use process::Process;
 pub use python::python;
 pub use server::{NatsOptions, NatsServer};
-pub use wait::{eventually, free_port, wait_until};
+pub use wait::{alone, eventually, free_port, wait_until};

@@ -1,4 +1,4 @@
-//! A Python that can speak to Kaskade, for the tests that run Python programs.
+//! A Python interpreter with a NATS client, for tests that run Python programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use crate::cache::{build_once, cache_dir, run};
 
-/// What is installed, pinned so that a test means the same tomorrow.
+/// Installed packages, pinned so that tests are reproducible.
 const PACKAGES: [&str; 2] = ["nats-py==2.16.0", "msgpack==1.2.4"];
 const IMPORTS: &str = "import nats, msgpack";
 
@@ -16,7 +16,7 @@ const IMPORTS: &str = "import nats, msgpack";
 /// once with `python3 -m venv` and pip; the `python3` on the `PATH` if it happens to have both modules.
 ///
 /// # Panics
-/// When there is none; the message says what was tried and what to install.
+/// When none is found; the message says what was tried and what to install.
 pub fn python() -> PathBuf {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     match FOUND.get_or_init(find) {
@@ -47,7 +47,7 @@ fn usable(interpreter: &Path) -> Result<PathBuf, String> {
 }
 
 fn environment() -> Result<PathBuf, String> {
-    // The pins are in the name, so that changing one makes a new environment.
+    // The name holds the pins, so that a changed pin makes a new environment.
     let name = PACKAGES.join("-").replace("==", "-").replace('.', "_");
     let dir = cache_dir()?.join(format!("python-{name}"));
     build_once(&dir, |scratch| {
@@ -62,7 +62,7 @@ fn environment() -> Result<PathBuf, String> {
         );
         Ok(())
     })?;
-    // The environment was made under another name: its interpreter finds its modules by its own place, its scripts
-    // (pip and the like) would not, and nothing here uses them.
+    // The environment was renamed: its interpreter still finds its modules, its scripts (such as pip) do not work, and
+    // nothing here uses them.
     usable(&dir.join("bin/python"))
 }

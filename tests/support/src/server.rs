@@ -13,19 +13,19 @@ use tempfile::TempDir;
 
 use crate::{free_port, nats_server_binary, wait_until};
 
-/// A server that has not answered by then is taken for broken; the machine may be busy compiling.
+/// Time within which a server must answer; the machine may be busy compiling.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often another port is tried when the chosen one was taken in between.
+/// Attempts with another port if the chosen one was taken in between.
 const ATTEMPTS: u32 = 5;
 
-/// How a [`NatsServer`] is set up; the default is core NATS with the server's own defaults.
+/// Options of a [`NatsServer`]; the default is core NATS with the server's own defaults.
 #[derive(Debug, Clone, Default)]
 pub struct NatsOptions {
-    /// Turn `JetStream` on, with its files in a temporary folder that outlives [`NatsServer::restart`].
+    /// Enable `JetStream`; its files are in a temporary folder that survives [`NatsServer::restart`].
     pub jetstream: bool,
     /// `max_payload` in bytes; the server's default is 1 MiB.
     pub max_payload: Option<usize>,
-    /// Further lines of the server's configuration file, as they are (`sync_interval` goes into
+    /// Further lines of the server's configuration file (`sync_interval` belongs in
     /// [`NatsOptions::jetstream_config`]).
     pub config: String,
     /// Further lines inside the `jetstream` block, such as `sync_interval: always`.
@@ -33,7 +33,7 @@ pub struct NatsOptions {
 }
 
 impl NatsOptions {
-    /// Core NATS with `JetStream` on.
+    /// Core NATS with `JetStream`.
     pub fn jetstream() -> Self {
         Self {
             jetstream: true,
@@ -55,7 +55,7 @@ pub struct NatsServer {
 #[derive(Debug)]
 struct Running {
     server: Child,
-    /// Kills the server when this process is gone without having dropped it (a signal, a `static`).
+    /// Kills the server when this process ends without dropping it (a signal, a `static`).
     watchdog: Child,
 }
 
@@ -63,7 +63,7 @@ impl NatsServer {
     /// Starts a server on a free port and waits until it answers.
     ///
     /// # Panics
-    /// When no binary is found (see [`nats_server_binary`]) or the server does not come up; the message has its log.
+    /// When no binary is found (see [`nats_server_binary`]) or the server does not start; the message holds its log.
     pub fn start(options: NatsOptions) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -86,12 +86,12 @@ impl NatsServer {
         );
     }
 
-    /// The URL for clients, `nats://127.0.0.1:<port>`; it stays the same over [`NatsServer::restart`].
+    /// The URL for clients, `nats://127.0.0.1:<port>`; [`NatsServer::restart`] keeps it.
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
-    /// The port it listens on.
+    /// The port that it listens on.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -108,45 +108,45 @@ impl NatsServer {
             .id()
     }
 
-    /// What the server has logged so far.
+    /// The server's log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    /// Asks it to end (SIGTERM) and waits until it has.
+    /// Stops it (SIGTERM) and waits for its end.
     pub fn stop(&mut self) {
         self.end(Signal::TERM);
     }
 
-    /// Ends it at once (SIGKILL), as a crash does.
+    /// Kills it (SIGKILL), as a crash does.
     pub fn kill(&mut self) {
         self.end(Signal::KILL);
     }
 
-    /// Starts it again on the same port and the same store, stopping it first if it runs.
+    /// Restarts it on the same port and store.
     ///
     /// # Panics
-    /// When it does not come up again.
+    /// When it does not start again.
     pub fn restart(&mut self) {
         self.stop();
         assert!(
             self.launch(),
-            "nats-server did not come up again; its log:\n{}",
+            "nats-server did not start again; its log:\n{}",
             self.log()
         );
     }
 
-    /// Freezes it (SIGSTOP): connections stay open, nothing answers. Returns once all its threads stand still.
+    /// Suspends it (SIGSTOP): connections stay open, and it does not answer. Returns when all its threads are stopped.
     ///
     /// # Panics
     /// If the server has ended.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
-        // A signal is on its way for a moment; the server still answers in it.
+        // The server may answer until the signal has arrived.
         waitpid(Some(self.process()), WaitOptions::UNTRACED).expect("cannot wait for the nats-server");
     }
 
-    /// Lets a paused server go on (SIGCONT).
+    /// Resumes it (SIGCONT).
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
@@ -165,7 +165,7 @@ impl NatsServer {
             return;
         }
         self.signal(signal);
-        // A paused process only sees a polite signal once it goes on.
+        // A suspended process handles SIGTERM only when it resumes.
         self.signal(Signal::CONT);
         let Some(mut running) = self.running.take() else {
             return;
@@ -180,7 +180,7 @@ impl NatsServer {
         running.reap();
     }
 
-    /// Starts the process; `false` when it ended by itself, as it does when the port is taken.
+    /// Starts the process; returns `false` if it ended by itself, as it does when the port is taken.
     fn launch(&mut self) -> bool {
         let config = self.dir.path().join("nats.conf");
         fs::write(&config, self.config_text()).expect("cannot write the nats-server's configuration");
@@ -216,7 +216,7 @@ impl NatsServer {
         ];
         if let Some(bytes) = self.options.max_payload {
             lines.push(format!("max_payload: {bytes}"));
-            // The server refuses a payload limit over what a client may have pending.
+            // The server refuses a payload limit above the limit of pending bytes.
             lines.push(format!("max_pending: {}", bytes.max(64 << 20)));
         }
         if self.options.jetstream {
@@ -235,7 +235,7 @@ impl NatsServer {
         self.dir.path().join("nats.log")
     }
 
-    /// Whether this very server (not another one that took the port) completes a ping.
+    /// Whether this server, and not another one that took the port, answers a ping.
     fn answers(&self) -> bool {
         self.ping().unwrap_or(false)
     }
@@ -251,7 +251,7 @@ impl NatsServer {
         let ours = info
             .get("server_name")
             .is_some_and(|name| name == self.name.as_str());
-        // One that wants TLS next, or to know who asks, has come up as well as one that answers.
+        // A server that demands TLS or credentials is up too.
         let wants_tls = info.get("tls_required").is_some_and(|wanted| wanted == true);
         Ok(ours
             && (wants_tls
@@ -270,7 +270,7 @@ impl Drop for NatsServer {
 }
 
 impl Running {
-    /// The watchdog first: the server's id is free for others once the server is reaped.
+    /// Kills the watchdog first: the server's process id may be reused once the server is reaped.
     fn reap(mut self) {
         let _ = self.watchdog.kill();
         let _ = self.watchdog.wait();
@@ -279,7 +279,7 @@ impl Running {
     }
 }
 
-/// A shell that waits for the end of its standard input, which comes when this process is gone, however it went.
+/// A shell that kills the server at the end of its standard input, which comes when this process ends in any way.
 fn watchdog(server: u32) -> Child {
     Command::new("sh")
         .arg("-c")

@@ -1,12 +1,12 @@
-//! Ports and polling for tests over processes, where there is no event to wait on.
+//! Ports, polling and mutual exclusion for tests that span processes.
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A TCP port of the loopback that nobody listens on. Another process may take it before you do: where a server can
-/// choose a port itself, let it.
+/// A free TCP port of the loopback. Another process may take it first: a server that can choose a port itself should.
 ///
 /// # Panics
 /// When the system has no free port.
@@ -15,6 +15,13 @@ pub fn free_port() -> u16 {
         .and_then(|listener| listener.local_addr())
         .expect("no free port on 127.0.0.1")
         .port()
+}
+
+/// Waits until no other test of this process holds the guard, which the test then keeps to its end. For tests that measure,
+/// or that serve a load: each needs the cores.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static CORES: Mutex<()> = Mutex::new(());
+    CORES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Polls `condition` every few milliseconds until it holds. It blocks its thread; in asynchronous code use
@@ -27,7 +34,7 @@ pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> 
     while !condition() {
         assert!(
             start.elapsed() < timeout,
-            "waited {timeout:?} in vain until {what}"
+            "timed out after {timeout:?} waiting until {what}"
         );
         std::thread::sleep(PAUSE);
     }
@@ -42,7 +49,7 @@ pub async fn eventually(what: &str, timeout: Duration, mut condition: impl Async
     while !condition().await {
         assert!(
             start.elapsed() < timeout,
-            "waited {timeout:?} in vain until {what}"
+            "timed out after {timeout:?} waiting until {what}"
         );
         tokio::time::sleep(PAUSE).await;
     }

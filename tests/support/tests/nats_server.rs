@@ -1,4 +1,4 @@
-//! The test kit against the real server: what other tests rely on.
+//! The test kit with a real nats-server.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kaskade_testkit::{NatsOptions, NatsServer, python, wait_until};
 
-/// The server's greeting, or nothing when it does not listen or does not speak within a short time.
+/// The server's greeting; `None` if it does not listen or sends nothing within 300 ms.
 fn greeting(server: &NatsServer) -> Option<serde_json::Value> {
     let stream = TcpStream::connect(("127.0.0.1", server.port())).ok()?;
     stream.set_read_timeout(Some(Duration::from_millis(300))).ok()?;
@@ -17,7 +17,7 @@ fn greeting(server: &NatsServer) -> Option<serde_json::Value> {
 }
 
 #[test]
-fn it_stops_and_comes_back_on_its_port() {
+fn a_server_restarts_on_its_port() {
     let mut server = NatsServer::start(NatsOptions::default());
     let url = server.url();
     let first = greeting(&server).unwrap();
@@ -66,7 +66,7 @@ fn dropping_it_ends_the_process() {
 }
 
 #[test]
-fn two_servers_do_not_meet() {
+fn two_servers_are_independent() {
     let (one, two) = (
         NatsServer::start(NatsOptions::default()),
         NatsServer::start(NatsOptions::default()),
@@ -104,9 +104,9 @@ asyncio.run(main())
     );
 }
 
-/// Run by the next test in a process of its own, which it leaves without dropping anything.
+/// The next test runs this one in a separate process, which exits without dropping the server.
 #[test]
-#[ignore = "the other half of `a_server_dies_with_the_process_that_started_it`"]
+#[ignore = "the other half of `a_server_ends_with_the_process_that_started_it`"]
 fn leave_a_server_behind() {
     let server = NatsServer::start(NatsOptions::default());
     let mut out = std::io::stdout();
@@ -116,7 +116,7 @@ fn leave_a_server_behind() {
 }
 
 #[test]
-fn a_server_dies_with_the_process_that_started_it() {
+fn a_server_ends_with_the_process_that_started_it() {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["leave_a_server_behind", "--exact", "--ignored", "--nocapture"])
         .output()

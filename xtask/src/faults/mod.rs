@@ -1,12 +1,12 @@
-//! `cargo xtask faults`: every fault that a deployment meets, made for real, and an oracle that counts what became of every request.
+//! `cargo xtask faults`: injects faults into a deployment of real processes; an oracle counts what became of every request.
 //!
 //! | module | does |
 //! |---|---|
-//! | `rig` | starts a nats-server and processes of an app, and kills, stops and drains them |
-//! | `proxy` | a wire to the server that can be cut |
-//! | `monitor` | asks the server what it holds for its clients |
-//! | `oracle` | sends requests, and demands one terminal reply each within its budget |
-//! | `verdict` | what is demanded of a run, and what it showed |
+//! | `rig` | starts a nats-server and the processes of an app |
+//! | `proxy` | a TCP proxy before the server that can be silenced or closed |
+//! | `monitor` | reads the subscriptions, consumers and streams of the server |
+//! | `oracle` | what the test kit's oracle sends, and how it reads replies |
+//! | `verdict` | the demands on a run, and its figures |
 //! | `scenarios` | the faults |
 //! | `report` | the table, and docs/reliability.md |
 
@@ -27,24 +27,24 @@ use anyhow::{bail, ensure};
 use scenarios::Scenario;
 use verdict::Verdict;
 
-/// What is run.
+/// Which faults run, and how.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only faults whose names contain one of these.
     names: Vec<String>,
-    /// Name them, and run none.
+    /// List the faults and run none.
     #[arg(long)]
     list: bool,
-    /// Write what was seen into docs/reliability.md.
+    /// Write the results into docs/reliability.md.
     #[arg(long)]
     write: bool,
-    /// How often a fault may be run until its promises hold. Some are about time, and a machine that others share can stand still
-    /// for longer than they allow; every run is printed.
+    /// How often a fault may run until its promises hold. Some promises bound times, which a busy machine may exceed; every
+    /// run is printed.
     #[arg(long, default_value = "1")]
     attempts: NonZeroU32,
 }
 
-/// Runs them one after the other; fails if any promise was broken.
+/// Runs the faults one after the other; fails if a promise was broken.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let wanted =
         |name: &str| args.names.is_empty() || args.names.iter().any(|part| name.contains(part.as_str()));
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .collect();
     ensure!(
         !chosen.is_empty(),
-        "no fault is called so; `cargo xtask faults --list` names them"
+        "no fault has such a name; `cargo xtask faults --list` lists them"
     );
     if args.list {
         for one in &chosen {
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     ensure!(
         !args.write || args.names.is_empty(),
-        "docs/reliability.md holds all faults; leave the names out"
+        "docs/reliability.md holds all faults: `--write` takes no names"
     );
     let mut rows = Vec::new();
     for one in chosen {

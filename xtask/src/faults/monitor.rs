@@ -1,4 +1,4 @@
-//! What a nats-server says of itself over HTTP.
+//! The monitoring endpoint of a nats-server.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use kaskade_testkit::{NatsOptions, free_port};
 
-/// What a server holds for its clients.
+/// Resources that a server holds for its clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) subscriptions: u64,
@@ -15,7 +15,7 @@ pub(super) struct Held {
     pub(super) streams: u64,
 }
 
-/// The monitoring port of a server that is yet to be started.
+/// The monitoring port of a server.
 pub(super) struct Monitor(u16);
 
 impl Monitor {
@@ -23,7 +23,7 @@ impl Monitor {
         Self(free_port())
     }
 
-    /// A server with that port, and JetStream.
+    /// Options for a server with this port and JetStream.
     pub(super) fn options(&self) -> NatsOptions {
         NatsOptions {
             config: format!("http: \"127.0.0.1:{}\"", self.0),
@@ -31,7 +31,7 @@ impl Monitor {
         }
     }
 
-    /// What the server holds once that no longer changes, or is what is expected.
+    /// The resources of the server once they equal `expected`, or no longer change.
     pub(super) async fn settled(&self, expected: Option<Held>) -> anyhow::Result<Held> {
         let (mut last, mut alike) = (self.held()?, 0);
         for _ in 0..200 {
@@ -46,7 +46,7 @@ impl Monitor {
         Ok(last)
     }
 
-    /// What it holds now.
+    /// The current resources of the server.
     pub(super) fn held(&self) -> anyhow::Result<Held> {
         Ok(Held {
             subscriptions: self.number("/subsz", "num_subscriptions")?,
@@ -58,7 +58,7 @@ impl Monitor {
     fn number(&self, path: &str, field: &str) -> anyhow::Result<u64> {
         let body: serde_json::Value = serde_json::from_str(&self.get(path)?)?;
         let found = body.get(field).and_then(serde_json::Value::as_u64);
-        found.with_context(|| format!("{path} tells no {field}"))
+        found.with_context(|| format!("{path} has no {field}"))
     }
 
     fn get(&self, path: &str) -> anyhow::Result<String> {

@@ -1,4 +1,4 @@
-//! A wire between processes and their nats-server that can be cut.
+//! A TCP proxy between processes and their nats-server that injects network faults.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -9,24 +9,24 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// How the wire is.
+/// The state of the connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wire {
     Whole,
-    /// Nothing passes, and nobody is told: a switch that lost its power.
+    /// No byte passes and no connection is closed, as when a switch loses its power.
     Silent,
-    /// Every connection is closed and new ones are, too. The number tells one cut from the next.
+    /// Every connection is closed, and so are new ones. The number distinguishes successive cuts.
     Closed(u32),
 }
 
-/// A TCP proxy on the loopback. It ends with the runtime it was started on.
+/// A TCP proxy on the loopback. It ends with the runtime that it was started on.
 pub(super) struct Proxy {
     address: SocketAddr,
     wire: watch::Sender<Wire>,
 }
 
 impl Proxy {
-    /// A proxy in front of that port.
+    /// Starts a proxy to this port.
     pub(super) async fn before(port: u16) -> anyhow::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
@@ -35,17 +35,17 @@ impl Proxy {
         Ok(Self { address, wire })
     }
 
-    /// What processes connect to.
+    /// The URL that processes connect to.
     pub(super) fn url(&self) -> String {
         format!("nats://{}", self.address)
     }
 
-    /// Lets nothing pass, without closing anything.
+    /// Stops all bytes without closing connections.
     pub(super) fn silence(&self) {
         self.wire.send_replace(Wire::Silent);
     }
 
-    /// Closes every connection, and keeps closed.
+    /// Closes every connection, and new ones too.
     pub(super) fn close(&self) {
         self.wire.send_modify(|wire| {
             *wire = match *wire {
@@ -55,12 +55,12 @@ impl Proxy {
         });
     }
 
-    /// Makes it whole.
+    /// Passes bytes again.
     pub(super) fn heal(&self) {
         self.wire.send_replace(Wire::Whole);
     }
 
-    /// Makes it whole again after a while, whatever else goes on.
+    /// Passes bytes again after `pause`, without blocking the caller.
     pub(super) fn heal_after(&self, pause: Duration) {
         let wire = self.wire.clone();
         tokio::spawn(async move {
@@ -74,7 +74,7 @@ async fn accept(listener: TcpListener, port: u16, wire: watch::Receiver<Wire>) {
     while let Ok((near, _)) = listener.accept().await {
         let wire = wire.clone();
         tokio::spawn(async move {
-            // Whoever is behind may be away; the near end learns so from the closing.
+            // Without a server, the near end is closed.
             let _ = connect(near, port, wire).await;
         });
     }
@@ -85,7 +85,7 @@ async fn connect(near: TcpStream, port: u16, wire: watch::Receiver<Wire>) -> any
         return Ok(());
     }
     let far = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await;
-    let far = far.context("nobody is behind the proxy")?;
+    let far = far.context("no server is behind the proxy")?;
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
     let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
@@ -102,7 +102,7 @@ async fn pass(
 ) -> anyhow::Result<()> {
     let mut buffer = vec![0; 1 << 16];
     loop {
-        // Waits while it is silent, and ends when it is closed.
+        // Waits while silent, and ends when closed.
         if matches!(
             *wire.wait_for(|wire| *wire != Wire::Silent).await?,
             Wire::Closed(_)
@@ -119,7 +119,7 @@ async fn pass(
         let Some(bytes) = buffer.get(..read).filter(|bytes| !bytes.is_empty()) else {
             return Ok(());
         };
-        // What was read just before a cut is held back by it, too.
+        // Bytes that were read just before a fault are held back too.
         if matches!(
             *wire.wait_for(|wire| *wire != Wire::Silent).await?,
             Wire::Closed(_)

@@ -1,4 +1,4 @@
-//! The table, and docs/reliability.md.
+//! The results of a run as a line, and as the table in docs/reliability.md.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::scenarios::Scenario;
 use super::verdict::Verdict;
 
-/// Between these two lines the document is written by the suite.
+/// The suite writes the part of the document between these two lines.
 const MARKS: [&str; 2] = ["<!-- faults -->", "<!-- /faults -->"];
 
-/// One run, as it ends.
+/// The result of one run, printed when it ends.
 pub(super) fn line(one: &Scenario, verdict: &Verdict, took: Duration) -> String {
     let mark = if verdict.broken.is_empty() {
         "held  "
@@ -44,7 +44,7 @@ fn millis(time: Duration) -> String {
     format!("{} ms", time.as_millis())
 }
 
-/// Writes the table into the document.
+/// Writes the table into docs/reliability.md.
 pub(super) fn write(rows: &[(Scenario, Verdict)]) -> anyhow::Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reliability.md");
     let text = std::fs::read_to_string(&path)?;
@@ -54,7 +54,7 @@ pub(super) fn write(rows: &[(Scenario, Verdict)]) -> anyhow::Result<()> {
         Some((before, after))
     });
     let Some((before, after)) = parts else {
-        anyhow::bail!("{} has no place for the table: {from} ... {to}", path.display());
+        anyhow::bail!("{} lacks the marks of the table: {from} ... {to}", path.display());
     };
     std::fs::write(&path, format!("{before}{from}\n{}{to}{after}", table(rows)))?;
     Ok(())

@@ -1,22 +1,22 @@
 //! A deployment of real processes over a real nats-server.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use kaskade::actors::bus::{Bus, BusConfig};
 use kaskade::policy::plan::Plan;
+pub(super) use kaskade_testkit::Process;
 use kaskade_testkit::{NatsOptions, NatsServer};
-use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::node::{APP, plan};
 
-/// How long a process may take to serve, on a machine that is busy.
+/// How long a process may take to stop on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A nats-server and a folder for what its processes read.
+/// A nats-server, and a folder for the plan and the logs of the app's processes.
 pub(super) struct Rig {
     pub(super) nats: NatsServer,
     folder: TempDir,
@@ -25,11 +25,11 @@ pub(super) struct Rig {
 /// A process to start.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Start<'a> {
-    /// Its worker's name.
+    /// The name of its worker, if it hosts one.
     pub(super) worker: Option<&'a str>,
-    /// Whether it takes requests.
+    /// Whether it hosts an ingress.
     pub(super) ingress: bool,
-    /// Where it connects, if not to the server itself.
+    /// The URL that it connects to, if not the server's own.
     pub(super) through: Option<String>,
     /// Further flags.
     pub(super) flags: Vec<String>,
@@ -46,7 +46,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// The doors.
+    /// An ingress.
     pub(super) fn ingress() -> Self {
         Self {
             ingress: true,
@@ -54,7 +54,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// A planner that takes so long for a plan.
+    /// A planner that takes this long to make a plan.
     pub(super) fn planner(takes: &str) -> Self {
         Self::default().flag("--planner").flag(takes)
     }
@@ -65,7 +65,7 @@ impl<'a> Start<'a> {
         self
     }
 
-    /// The same, connected elsewhere.
+    /// The same, connected to another URL.
     pub(super) fn through(self, url: String) -> Self {
         Self {
             through: Some(url),
@@ -73,7 +73,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// The same with a variable.
+    /// The same with a variable in its environment.
     pub(super) fn variable(mut self, name: &str, value: &Path) -> Self {
         self.variables
             .push((name.to_owned(), value.display().to_string()));
@@ -106,7 +106,7 @@ impl Rig {
         self.file("plan.json")
     }
 
-    /// Starts a process, and returns once it serves.
+    /// Starts a process and returns when it serves.
     pub(super) fn start(&self, start: &Start<'_>) -> anyhow::Result<Process> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("node").arg("--plan").arg(self.plan_file());
@@ -118,9 +118,12 @@ impl Rig {
         command.args(&start.flags).envs(start.variables.iter().cloned());
         let log = self.file(&format!("{}.log", start.worker.unwrap_or("other")));
         let log = std::fs::File::options().create(true).append(true).open(log)?;
-        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn()?;
-        let out = child.stdout.take().context("it has no output")?;
-        let process = Process(child);
+        let mut process = Process::start(command.stdout(Stdio::piped()).stderr(log));
+        let out = process
+            .child()
+            .stdout
+            .take()
+            .context("the process has no output")?;
         let mut line = String::new();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)?;
         ensure!(
@@ -131,15 +134,15 @@ impl Rig {
         Ok(process)
     }
 
-    /// The doors and two workers.
+    /// Starts an ingress and two workers, and returns them in this order.
     pub(super) fn start_all(&self) -> anyhow::Result<(Process, Process, Process)> {
         let first = self.start(&Start::worker("w1"))?;
         let second = self.start(&Start::worker("w2"))?;
-        let doors = self.start(&Start::ingress())?;
-        Ok((doors, first, second))
+        let ingress = self.start(&Start::ingress())?;
+        Ok((ingress, first, second))
     }
 
-    /// The last of what its processes have said.
+    /// The last line of each process's log.
     fn logs(&self) -> String {
         let read = ["w1", "w2", "w3", "other"].map(|name| {
             let log = std::fs::read_to_string(self.file(&format!("{name}.log")));
@@ -149,73 +152,18 @@ impl Rig {
         read.join(" | ")
     }
 
-    /// A connection of one's own.
+    /// A new connection to the server.
     pub(super) async fn bus(&self) -> anyhow::Result<Bus> {
         Ok(Bus::connect(BusConfig::new(APP).url(self.nats.url())).await?)
     }
 }
 
+/// Waits until a process has ended.
+pub(super) async fn ended(process: &mut Process) -> anyhow::Result<ExitStatus> {
+    process.wait(PATIENCE).await.context("a process did not end")
+}
+
 /// A cascade on two workers that each host both models.
 pub(super) fn pair() -> Plan {
     plan(&[("w1", &["small", "large"]), ("w2", &["small", "large"])])
-}
-
-/// A process of the app, killed when dropped.
-pub(super) struct Process(Child);
-
-impl Process {
-    /// Ends it at once.
-    pub(super) fn kill(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-
-    /// Stands it still.
-    pub(super) fn stop(&self) -> anyhow::Result<()> {
-        self.signal(Signal::STOP)
-    }
-
-    /// Lets it go on.
-    pub(super) fn go_on(&self) -> anyhow::Result<()> {
-        self.signal(Signal::CONT)
-    }
-
-    /// Asks it to end.
-    pub(super) fn terminate(&self) -> anyhow::Result<()> {
-        self.signal(Signal::TERM)
-    }
-
-    /// Whether it has ended, and how.
-    pub(super) fn ended(&mut self) -> Option<ExitStatus> {
-        self.0.try_wait().ok().flatten()
-    }
-
-    /// Waits until it has ended.
-    pub(super) async fn end(&mut self) -> anyhow::Result<ExitStatus> {
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.ended() {
-                return Ok(status);
-            }
-            ensure!(begun.elapsed() < PATIENCE, "a process did not end");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    /// Its number.
-    pub(super) fn id(&self) -> u32 {
-        self.0.id()
-    }
-
-    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
-        Ok(kill_process(pid.context("no process")?, signal)?)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // A process that stands still dies of it all the same.
-        self.kill();
-    }
 }

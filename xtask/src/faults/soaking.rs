@@ -1,4 +1,4 @@
-//! A soak: does anything grow under a load that goes on?
+//! A soak: a steady load under which no resource may grow.
 
 use std::time::{Duration, Instant};
 
@@ -15,65 +15,66 @@ use super::oracle::{Load, undisturbed};
 use super::rig::{Rig, Start, pair};
 use crate::node::{APP, inputs};
 
-/// Between two looks.
+/// Time between two snapshots.
 const SLICE: Duration = Duration::from_secs(20);
 
-/// How long it is measured what the machine carries, and how long they ask before anything counts.
+/// Length of the measurement of the capacity, and of the warm-up before it.
 const TRIAL: Duration = Duration::from_secs(12);
 const START: Duration = Duration::from_secs(3);
 
-/// How long each waits for its answer.
+/// Budget of each request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Who asks meanwhile, each again as soon as it is answered.
+/// Closed-loop clients that measure the capacity.
 const ASKERS: usize = 64;
 
-/// Results are kept for this part of the time, so that the server, too, has as many of them as it will ever have when a soak is warm.
+/// Retention of results as a share of the duration, so that the server holds its final number of results at the end of the
+/// warm-up.
 const KEPT: f64 = 0.1;
 
-/// Bytes for as many results as come in that time.
+/// Capacity in bytes for the results of that time.
 const BYTES: u64 = 4 << 30;
 
-/// Part of the time after which caches and pools are taken for full.
+/// Share of the duration after which caches and pools count as full.
 const WARM: f64 = 0.2;
 
-/// What may be added to a process's memory from then to the end: a tenth, and some megabytes; to a server's, whose memory is
-/// collected when it likes, a third.
+/// Allowed growth of a process's memory from then to the end: a factor, and MiB. The memory of the nats-server, which has a
+/// garbage collector, may grow by a third.
 const GROWTH: (f64, f64) = (1.1, 8.0);
 const SERVER_GROWTH: f64 = 1.33;
 
-/// How much is asked.
+/// The load of a soak.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Steady {
-    /// This part of what the machine carries.
+    /// A share of the capacity.
     Share(f64),
-    /// So many requests a second.
+    /// Requests per second.
     Rate(f64),
 }
 
-/// What a process holds.
+/// The resources of all processes at one moment.
 #[derive(Debug, Clone)]
-struct Look {
-    /// By process, MiB and open files.
+struct Snapshot {
+    /// Name, memory in MiB and open files of each process.
     processes: Vec<(&'static str, f64, usize)>,
     server: Held,
 }
 
-/// A steady load, core and durable requests in turn, for so long.
+/// Runs a steady load of core and durable requests in equal parts.
 pub(crate) async fn soak(duration: Duration, load: Steady) -> anyhow::Result<()> {
     let monitor = Monitor::new();
     let rig = Rig::with(monitor.options(), &pair())?;
     let first = rig.start(&Start::worker("w1"))?;
     let second = rig.start(&Start::worker("w2"))?;
     let kept = humantime::format_duration(Duration::from_secs(duration.mul_f64(KEPT).as_secs().max(1)));
-    let doors = Start::ingress().flag("--durable").flag("--durable-results");
-    let doors = doors.flag(&kept.to_string()).flag("--durable-bytes");
-    let doors = rig.start(&doors.flag(&BYTES.to_string()))?;
+    let ingress = Start::ingress().flag("--durable").flag("--durable-results");
+    let ingress = ingress.flag(&kept.to_string()).flag("--durable-bytes");
+    let ingress = rig.start(&ingress.flag(&BYTES.to_string()))?;
     let ids = [
         ("nats-server", rig.nats.pid()),
         ("w1", first.id()),
         ("w2", second.id()),
-        ("ingress", doors.id()),
+        ("ingress", ingress.id()),
     ];
     let bus = rig.bus().await?;
     let client = Client::new(&bus, App::new(APP)?);
@@ -81,15 +82,15 @@ pub(crate) async fn soak(duration: Duration, load: Steady) -> anyhow::Result<()>
         Steady::Rate(rate) => rate,
         Steady::Share(share) => {
             let carried = capacity(&client).await?;
-            println!("{ASKERS} at once are answered {carried:.0} requests a second; {share} of that it is");
+            println!("capacity: {carried:.0} requests/s with {ASKERS} clients; the load is {share} of it");
             carried * share
         }
     };
     ensure!(
         rate.is_finite() && rate > 0.0,
-        "{rate} requests a second are no load; use `--rate` or `--share` above 0"
+        "{rate} requests/s is not a load; use `--rate` or `--share` above 0"
     );
-    let (begun, mut looks, mut requests, mut failed) = (Instant::now(), Vec::new(), 0, 0);
+    let (begun, mut snapshots, mut requests, mut failed) = (Instant::now(), Vec::new(), 0, 0);
     while begun.elapsed() < duration {
         let load = Load {
             rate: rate / 2.0,
@@ -100,7 +101,7 @@ pub(crate) async fn soak(duration: Duration, load: Steady) -> anyhow::Result<()>
         let tally = tally?;
         requests += tally.requests() as u64 + load.total;
         failed += (tally.requests() - tally.answered()) as u64 + durable;
-        let look = Look {
+        let snapshot = Snapshot {
             processes: ids
                 .iter()
                 .map(|(name, id)| Ok((*name, mebibytes(*id)?, files(*id)?)))
@@ -109,15 +110,15 @@ pub(crate) async fn soak(duration: Duration, load: Steady) -> anyhow::Result<()>
         };
         let so_far = begun.elapsed().as_secs_f64();
         println!(
-            "{so_far:>5.0} s  {requests} requests, {:.0} a second, {failed} failed  {look:?}",
+            "{so_far:>5.0} s  {requests} requests, {:.0} a second, {failed} failed  {snapshot:?}",
             requests as f64 / so_far,
         );
-        looks.push(look);
+        snapshots.push(snapshot);
     }
-    judge(&looks, failed)
+    judge(&snapshots, failed)
 }
 
-/// Requests a second that are answered where as many as may wait always do, core and durable ones in turn.
+/// The capacity in requests per second: closed-loop clients send core and durable requests alternately.
 async fn capacity(client: &Client) -> anyhow::Result<f64> {
     let begun = Instant::now();
     let askers: Vec<_> = (0..ASKERS)
@@ -130,7 +131,7 @@ async fn capacity(client: &Client) -> anyhow::Result<f64> {
     Ok(answered as f64 / TRIAL.as_secs_f64())
 }
 
-/// Asks again and again; how many answers it got in the time that counts.
+/// One closed-loop client; returns the number of its answers after the warm-up.
 async fn ask(client: Client, begun: Instant) -> anyhow::Result<u64> {
     let mut answered = 0;
     let counts = |at: Duration| u64::from((START..START + TRIAL).contains(&at));
@@ -145,7 +146,7 @@ async fn ask(client: Client, begun: Instant) -> anyhow::Result<u64> {
     Ok(answered)
 }
 
-/// Durable requests, as many and as evenly spaced as the core ones; how many of them were not answered.
+/// Submits as many durable requests as the load has core ones, evenly spaced; returns how many were not answered.
 async fn submit(client: &Client, load: &Load) -> u64 {
     let (begun, mut waiting) = (Instant::now(), JoinSet::new());
     for number in 0..load.total {
@@ -170,24 +171,18 @@ fn durable() -> InferRequest {
     }
 }
 
-/// What the small model is sure of.
+/// Inputs for which the small model is confident.
 fn sure() -> Inputs {
     inputs(1.0, 9.0)
 }
 
-fn judge(looks: &[Look], failed: u64) -> anyhow::Result<()> {
-    let warm = looks
-        .get((looks.len() as f64 * WARM) as usize)
-        .context("it was too short to tell")?;
-    let last = looks.last().context("it was too short to tell")?;
+fn judge(snapshots: &[Snapshot], failed: u64) -> anyhow::Result<()> {
+    let warm = snapshots
+        .get((snapshots.len() as f64 * WARM) as usize)
+        .context("the soak was too short")?;
+    let last = snapshots.last().context("the soak was too short")?;
     let mut table = Table::new();
-    table.set_header([
-        "process",
-        "MiB, warm",
-        "MiB, at the end",
-        "files, warm",
-        "files, at the end",
-    ]);
+    table.set_header(["process", "MiB, warm", "MiB, end", "files, warm", "files, end"]);
     let mut grown = Vec::new();
     for ((name, before, open_before), (_, after, open_after)) in warm.processes.iter().zip(&last.processes) {
         table.add_row([
@@ -208,14 +203,14 @@ fn judge(looks: &[Look], failed: u64) -> anyhow::Result<()> {
         }
     }
     println!(
-        "{table}\nthe server, warm: {:?}\nat the end: {:?}",
+        "{table}\nnats-server, warm: {:?}\nnats-server, end: {:?}",
         warm.server, last.server
     );
     if !grown.is_empty()
         || last.server.consumers > warm.server.consumers
         || last.server.streams > warm.server.streams
     {
-        bail!("it grew: {grown:?}");
+        bail!("resources grew: {grown:?}");
     }
     if failed > 0 {
         bail!("{failed} requests failed");

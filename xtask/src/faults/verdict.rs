@@ -1,16 +1,16 @@
-//! What is demanded of a run, and what it showed.
+//! The demands on a run, and its figures.
 
 use std::time::Duration;
 
 use super::oracle::Tally;
 
-/// A run, judged.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     pub(super) figures: Option<Figures>,
-    /// What else was seen.
+    /// Further observations.
     pub(super) notes: Vec<String>,
-    /// Promises that did not hold.
+    /// Broken promises.
     pub(super) broken: Vec<String>,
 }
 
@@ -19,7 +19,7 @@ pub(super) struct Verdict {
 pub(super) struct Figures {
     pub(super) requests: usize,
     pub(super) answered: usize,
-    /// Typed errors, by code.
+    /// Typed errors by code.
     pub(super) faults: String,
     pub(super) lost: usize,
     pub(super) doubled: usize,
@@ -28,7 +28,7 @@ pub(super) struct Figures {
 }
 
 impl Verdict {
-    /// A run that must not have lost, doubled or delayed anything.
+    /// A run in which every request must have exactly one reply within its budget.
     pub(super) fn of(tally: &Tally) -> Self {
         Self::seen(tally)
             .demand(tally.lost() == 0, "every request gets a reply")
@@ -36,7 +36,7 @@ impl Verdict {
             .demand(tally.late() == 0, "every reply comes within its budget")
     }
 
-    /// A run of which nothing is demanded yet.
+    /// A run without demands.
     pub(super) fn seen(tally: &Tally) -> Self {
         let faults: Vec<String> = tally
             .faults()
@@ -58,7 +58,7 @@ impl Verdict {
         }
     }
 
-    /// A run that never came to figures.
+    /// A run that failed before it had figures.
     pub(super) fn broken(why: String) -> Self {
         Self {
             broken: vec![why],
@@ -73,7 +73,7 @@ impl Verdict {
         self
     }
 
-    /// Nobody may have got an error.
+    /// Demands that no request fails.
     pub(super) fn without_faults(self) -> Self {
         let none = self
             .figures
@@ -82,10 +82,10 @@ impl Verdict {
         self.demand(none, "no request fails")
     }
 
-    /// Only these errors may have been given.
+    /// Demands that no other errors than these occur.
     pub(super) fn only(self, tally: &Tally, codes: &[&str]) -> Self {
         let only = tally.faults().keys().all(|code| codes.contains(code));
-        self.demand(only, &format!("no errors but {}", codes.join(", ")))
+        self.demand(only, &format!("no errors except {}", codes.join(", ")))
     }
 
     pub(super) fn recovers_within(self, limit: Duration) -> Self {

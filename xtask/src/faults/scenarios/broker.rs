@@ -1,4 +1,4 @@
-//! The nats-server and the wires to it.
+//! Faults of the nats-server and of the connections to it.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpStream};
@@ -15,14 +15,14 @@ use crate::faults::verdict::Verdict;
 use crate::node::APP;
 
 scenarios! {
-    "nats-restarted" "The nats-server is killed and started again under load. Core NATS keeps nothing: what it held at that moment is gone, and nothing else is." restarted;
-    "nats-partitioned" "For two seconds nothing passes between the doors and workers and the server; no connection is closed. Recovery counts from the healing." partitioned;
-    "worker-cut-off" "One of two workers loses its connection for a second; the other answers." cut_off;
-    "reconnect-storm" "Every connection of the doors and workers is closed 20 times; subscriptions and consumers are as many afterwards as before." storm;
-    "slow-consumer" "A client subscribes to everything and never reads; the server drops it, and the others notice nothing." slow;
+    "nats-restarted" "The nats-server is killed and started again under load. Core NATS stores nothing: only requests that it held at that moment may be lost." restarted;
+    "nats-partitioned" "For two seconds no byte passes between the server and the ingress and workers; no connection is closed. Recovery counts from the end of the partition." partitioned;
+    "worker-cut-off" "One of two workers loses its connection for a second; the other one answers." cut_off;
+    "reconnect-storm" "Every connection of the ingress and workers is closed 20 times; the numbers of subscriptions and consumers are the same afterwards." storm;
+    "slow-consumer" "A client subscribes to everything and never reads; the server disconnects it, and no other client is affected." slow;
 }
 
-const HEALED: Duration = Duration::from_secs(3);
+const RECOVERY: Duration = Duration::from_secs(3);
 
 async fn restarted() -> anyhow::Result<Verdict> {
     let mut rig = Rig::new()?;
@@ -41,13 +41,13 @@ async fn restarted() -> anyhow::Result<Verdict> {
         .demand(tally.doubled() == 0, "no request gets two replies")
         .demand(tally.late() == 0, "every reply comes within its budget")
         .demand(lost <= held, "only what the server held is lost")
-        .recovers_within(HEALED)
+        .recovers_within(RECOVERY)
         .note(format!(
-            "{held} requests were under way when it was killed or sent while it was away"
+            "{held} requests were in flight when the server was killed or sent while it was down"
         )))
 }
 
-/// Requests that were sent and not answered when the fault came, or sent in the second after it.
+/// Requests that were in flight at the fault, or sent within a second of it.
 fn held_by_the_server(tally: &Tally) -> usize {
     let Some(struck) = tally.struck else { return 0 };
     let away = struck + Duration::from_secs(1);
@@ -63,7 +63,7 @@ async fn partitioned() -> anyhow::Result<Verdict> {
     let wire = Proxy::before(rig.nats.port()).await?;
     let _first = rig.start(&Start::worker("w1").through(wire.url()))?;
     let _second = rig.start(&Start::worker("w2").through(wire.url()))?;
-    let _doors = rig.start(&Start::ingress().through(wire.url()))?;
+    let _ingress = rig.start(&Start::ingress().through(wire.url()))?;
     let tally = under(&Load::at(&rig.nats.url()), async || {
         wire.silence();
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -71,7 +71,7 @@ async fn partitioned() -> anyhow::Result<Verdict> {
         Ok(Instant::now())
     })
     .await?;
-    Ok(Verdict::of(&tally).without_faults().recovers_within(HEALED))
+    Ok(Verdict::of(&tally).without_faults().recovers_within(RECOVERY))
 }
 
 async fn cut_off() -> anyhow::Result<Verdict> {
@@ -79,7 +79,7 @@ async fn cut_off() -> anyhow::Result<Verdict> {
     let wire = Proxy::before(rig.nats.port()).await?;
     let _first = rig.start(&Start::worker("w1").through(wire.url()))?;
     let _second = rig.start(&Start::worker("w2"))?;
-    let _doors = rig.start(&Start::ingress())?;
+    let _ingress = rig.start(&Start::ingress())?;
     let tally = under(&Load::at(&rig.nats.url()), async || {
         wire.close();
         wire.heal_after(Duration::from_secs(1));
@@ -97,7 +97,7 @@ async fn storm() -> anyhow::Result<Verdict> {
     let wire = Proxy::before(rig.nats.port()).await?;
     let _first = rig.start(&Start::worker("w1").through(wire.url()))?;
     let _second = rig.start(&Start::worker("w2").through(wire.url()))?;
-    let _doors = rig.start(&Start::ingress().flag("--durable").through(wire.url()))?;
+    let _ingress = rig.start(&Start::ingress().flag("--durable").through(wire.url()))?;
     let before = monitor.settled(None).await?;
     let load = Load {
         total: 1_200,
@@ -118,9 +118,12 @@ async fn storm() -> anyhow::Result<Verdict> {
     Ok(Verdict::seen(&tally)
         .demand(tally.doubled() == 0, "no request gets two replies")
         .demand(tally.late() == 0, "every reply comes within its budget")
-        .recovers_within(HEALED)
-        .demand(after == before, "nothing is left behind")
-        .demand(healthy.answered() == healthy.requests(), "all is well afterwards")
+        .recovers_within(RECOVERY)
+        .demand(after == before, "no subscription or consumer leaks")
+        .demand(
+            healthy.answered() == healthy.requests(),
+            "every request is answered afterwards",
+        )
         .note(format!(
             "{} subscriptions and {} consumers before, {} and {} after",
             before.subscriptions, before.consumers, after.subscriptions, after.consumers
@@ -136,7 +139,7 @@ async fn slow() -> anyhow::Result<Verdict> {
     let rig = Rig::with(options, &pair())?;
     let _processes = rig.start_all()?;
     let mut idle = TcpStream::connect((Ipv4Addr::LOCALHOST, rig.nats.port()))?;
-    // Everything that the app says, and nothing of it read.
+    // Subscribes to all subjects of the app, and reads nothing.
     idle.write_all(format!("CONNECT {{\"verbose\":false}}\r\nSUB kaskade.{APP}.> 1\r\nPING\r\n").as_bytes())?;
     let load = Load {
         rate: 2_000.0,
@@ -148,5 +151,5 @@ async fn slow() -> anyhow::Result<Verdict> {
     drop(idle);
     Ok(Verdict::of(&tally)
         .without_faults()
-        .demand(dropped, "the server drops who does not read"))
+        .demand(dropped, "the server disconnects the slow consumer"))
 }

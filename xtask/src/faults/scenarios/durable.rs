@@ -16,14 +16,14 @@ use crate::faults::verdict::Verdict;
 use crate::node::{APP, inputs, what};
 
 scenarios! {
-    "durable-power-loss" "The nats-server (`sync_interval: always`) and every process are killed at once in the middle of durable load; everything accepted is answered after they are started again." power_loss;
-    "durable-ingress-killed" "One of two doors is killed while it holds durable requests; the other takes them over." ingress_killed;
-    "durable-nats-restarted" "The nats-server is killed and started again under durable load." nats_restarted;
-    "durable-poison" "Durable requests that make models panic are given up after three deliveries, with the reason; their neighbours are answered." poison;
-    "disk-full" "JetStream has no room left; further durable requests are refused, typed, and requests without a promise go on." disk_full;
+    "durable-power-loss" "The nats-server (`sync_interval: always`) and every process are killed at once in the middle of durable load; every accepted request is answered after a restart." power_loss;
+    "durable-ingress-killed" "One of two ingresses is killed while it holds durable requests; the other one takes them over." ingress_killed;
+    "durable-nats-restarted" "The nats-server is killed and restarted under durable load; every accepted request is answered." nats_restarted;
+    "durable-poison" "Durable requests that make models panic become dead letters after three deliveries, with the reason; the other requests of their batches are answered." poison;
+    "disk-full" "JetStream has no space left; further durable requests are refused with a typed error, and other requests are served." disk_full;
 }
 
-/// How long an accepted request may take to its result when everything has to start again.
+/// Time within which an accepted request must have its result after a restart of all processes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Submitting {
@@ -40,12 +40,12 @@ impl Submitting {
         })
     }
 
-    /// Submits so many at most, 32 at a time, and gives those that were accepted, each with when.
+    /// Submits up to `total` requests, 32 at a time, and returns the accepted ones, each with its time of sending.
     async fn submit(&self, from: u64, total: u64, of: fn(u64) -> f32) -> Vec<(u64, Instant)> {
         self.submit_until(None, from, total, of).await
     }
 
-    /// The same, until that moment.
+    /// The same; submits nothing after `end`.
     async fn submit_until(
         &self,
         end: Option<Instant>,
@@ -74,7 +74,7 @@ impl Submitting {
             .await
     }
 
-    /// What became of those that were accepted.
+    /// What became of the accepted requests.
     async fn fates(&self, accepted: &[(u64, Instant)], struck: Option<Instant>) -> Tally {
         let asking = stream::iter(accepted.iter().copied()).map(async |(number, sent)| {
             let result = self.client.wait_for(&format!("r{number}"), PATIENCE).await;
@@ -83,7 +83,7 @@ impl Submitting {
                     degraded: reply.degraded,
                 }),
                 Err(fault) if fault.code == Code::Expired => None,
-                Err(fault) => Some(End::Fault(fault.code)),
+                Err(fault) => Some(End::Fault(fault.code.id())),
             };
             Fate {
                 sent,
@@ -117,7 +117,7 @@ async fn power_loss() -> anyhow::Result<Verdict> {
     let mut rig = Rig::with(always(), &pair())?;
     let mut processes = start_all(&rig)?;
     let submitting = Submitting::at(&rig).await?;
-    // Who submits learns nothing of the end, and gives up when the stream says nothing.
+    // A submitting client does not learn of the power loss; it gives up when the stream does not acknowledge.
     let end = Instant::now() + Duration::from_millis(450);
     let (accepted, struck) = tokio::join!(submitting.submit_until(Some(end), 0, 100_000, |_| 1.0), async {
         tokio::time::sleep(Duration::from_millis(400)).await;
@@ -135,9 +135,9 @@ async fn power_loss() -> anyhow::Result<Verdict> {
     let done = again.elapsed();
     Ok(Verdict::of(&tally)
         .without_faults()
-        .demand(accepted.len() > 100, "it strikes in the middle")
+        .demand(accepted.len() > 100, "the fault happens during the load")
         .note(format!(
-            "{} accepted before the end; all answered {} ms after the server was there again ({} ms after the kill)",
+            "{} accepted before the fault; all answered {} ms after the restart of the server ({} ms after the kill)",
             accepted.len(),
             done.as_millis(),
             struck.elapsed().as_millis()
@@ -177,16 +177,19 @@ async fn nats_restarted() -> anyhow::Result<Verdict> {
         Instant::now()
     });
     let before = accepted.len();
-    // A client that was not told submits again, under the same ids.
+    // A client without an acknowledgement submits again, under the same ids.
     accepted.extend(submitting.submit(0, 1_000, |_| 1.0).await);
     accepted.sort_unstable();
     accepted.dedup_by_key(|(number, _)| *number);
     let tally = submitting.fates(&accepted, None).await;
     Ok(Verdict::of(&tally)
         .without_faults()
-        .demand(accepted.len() == 1_000, "every request is accepted in the end")
+        .demand(
+            accepted.len() == 1_000,
+            "every request is accepted after resubmission",
+        )
         .note(format!(
-            "{before} accepted at the first try; all answered {} ms after the server was there again",
+            "{before} accepted at the first try; all answered {} ms after the restart of the server",
             again.elapsed().as_millis()
         )))
 }
@@ -208,8 +211,8 @@ async fn poison() -> anyhow::Result<Verdict> {
     }
     Ok(Verdict::of(&tally)
         .only(&tally, &["KSK0008"])
-        .demand(tally.answered() == 490, "their neighbours are answered")
-        .demand(dead == 10, "each is put aside with its reason"))
+        .demand(tally.answered() == 490, "the other requests are answered")
+        .demand(dead == 10, "each becomes a dead letter with its reason"))
 }
 
 async fn disk_full() -> anyhow::Result<Verdict> {
@@ -219,13 +222,13 @@ async fn disk_full() -> anyhow::Result<Verdict> {
     };
     let rig = Rig::with(options, &pair())?;
     let _workers = [rig.start(&Start::worker("w1"))?, rig.start(&Start::worker("w2"))?];
-    // Doors that take durable requests once, so that their streams are there, and then none that would empty them.
+    // An ingress for durable requests creates the streams and stops, so that nothing empties them.
     let small = Start::ingress()
         .flag("--durable")
         .flag("--durable-bytes")
         .flag("1000000");
     drop(rig.start(&small)?);
-    let _doors = rig.start(&Start::ingress())?;
+    let _ingress = rig.start(&Start::ingress())?;
     let submitting = Submitting::at(&rig).await?;
     let mut accepted = Vec::new();
     let mut refusals = Vec::new();
@@ -234,7 +237,7 @@ async fn disk_full() -> anyhow::Result<Verdict> {
         for number in 0..20_000 {
             let request = InferRequest {
                 inputs: inputs(1.0, 9.0),
-                // It takes a while to fill a disk with small requests.
+                // Large requests fill the store sooner.
                 parameters: [("filler".to_owned(), "x".repeat(8_000))].into(),
                 ..InferRequest::default()
             };
@@ -258,8 +261,8 @@ async fn disk_full() -> anyhow::Result<Verdict> {
         .without_faults()
         .demand(
             refusals.iter().all(|code| *code == Code::Overloaded) && !refusals.is_empty(),
-            &format!("what does not fit is refused, typed ({refusals:?})"),
+            &format!("requests without space are refused as overloaded ({refusals:?})"),
         )
-        .demand(durable.answered() == full, "what was accepted is answered")
+        .demand(durable.answered() == full, "every accepted request is answered")
         .note(format!("{full} accepted, then {} refused", refusals.len())))
 }

@@ -1,4 +1,4 @@
-//! Messages that nobody should send.
+//! Invalid, oversized and duplicated messages, and messages of other versions.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
@@ -19,11 +19,11 @@ use crate::faults::verdict::Verdict;
 use crate::node::{APP, inputs, what};
 
 scenarios! {
-    "no-numbers" "Models give NaN or nothing for some requests; each is an error, none an answer." no_numbers;
-    "malformed" "Bodies that are no messages, wrong shapes, unknown inputs, absurd lengths, empty ones: each is refused by its own code." malformed;
-    "oversize" "A message larger than the server carries; its sender loses its connection, and nobody else notices." oversize;
-    "delivered-twice" "Every message to a stage and every answer is delivered twice; every client gets one reply." twice;
-    "mixed-versions" "A worker and clients of another version: fields that are unknown here, and none that may be left out." mixed;
+    "no-numbers" "Models return NaN or no output for some requests; each becomes a typed error, and none an answer." no_numbers;
+    "malformed" "Undecodable bodies, wrong shapes, unknown inputs, absurd lengths, empty bodies: each is refused with the code for it." malformed;
+    "oversize" "A client sends a message over max_payload; the server closes its connection, and no other client is affected." oversize;
+    "delivered-twice" "Every message to a stage and every result is delivered twice; each request gets one reply." twice;
+    "mixed-versions" "A worker and a client of another version send unknown fields and leave out optional ones; both are served." mixed;
 }
 
 async fn no_numbers() -> anyhow::Result<Verdict> {
@@ -38,11 +38,12 @@ async fn no_numbers() -> anyhow::Result<Verdict> {
         ..Load::at(&rig.nats.url())
     };
     let tally = undisturbed(&load).await?;
-    let refused = (0..tally.requests()).filter(|number| tally.fault_of(*number) == Some(Code::BadOutput));
+    let refused =
+        (0..tally.requests()).filter(|number| tally.fault_of(*number) == Some(Code::BadOutput.id()));
     let refused = refused.count();
     Ok(Verdict::of(&tally)
         .only(&tally, &["KSK0009"])
-        .demand(refused == tally.requests() / 5, "no such output is an answer"))
+        .demand(refused == tally.requests() / 5, "no invalid output is an answer"))
 }
 
 async fn malformed() -> anyhow::Result<Verdict> {
@@ -56,12 +57,12 @@ async fn malformed() -> anyhow::Result<Verdict> {
         .without_faults()
         .demand(
             wrong.is_empty(),
-            &format!("each is refused by its own code ({})", wrong.join(", ")),
+            &format!("each is refused with the code for it ({})", wrong.join(", ")),
         )
-        .note(format!("{} wrong messages, 20 times each", WRONG.len())))
+        .note(format!("{} invalid messages, 20 times each", WRONG.len())))
 }
 
-/// A message that is refused, and by which code.
+/// An invalid message: name, body, and the code with which it must be refused.
 type Wrong = (&'static str, fn() -> anyhow::Result<Bytes>, Code);
 
 const WRONG: [Wrong; 6] = [
@@ -135,7 +136,10 @@ async fn oversize() -> anyhow::Result<Verdict> {
             said.contains("Maximum Payload Violation"),
             "the server refuses it",
         )
-        .demand(code == Some(Code::TooLarge), "our client does so before it sends"))
+        .demand(
+            code == Some(Code::TooLarge),
+            "the client refuses it before sending",
+        ))
 }
 
 async fn twice() -> anyhow::Result<Verdict> {
@@ -167,7 +171,7 @@ async fn twice() -> anyhow::Result<Verdict> {
     Ok(Verdict::of(&tally).without_faults())
 }
 
-/// What a worker of a later version might answer: fields that nobody here knows.
+/// The answer of a worker of a later version, with fields that this version does not know.
 #[derive(serde::Serialize)]
 struct Later {
     outputs: Vec<serde_json::Value>,
@@ -180,9 +184,9 @@ async fn mixed() -> anyhow::Result<Verdict> {
     let rig = Rig::with(NatsOptions::jetstream(), &plan)?;
     let _first = rig.start(&Start::worker("w1"))?;
     let _second = rig.start(&Start::worker("w2"))?;
-    let _doors = rig.start(&Start::ingress())?;
+    let _ingress = rig.start(&Start::ingress())?;
     let bus = rig.bus().await?;
-    // Joins the small stage's queue group, so that it gets about half of all requests, and answers in its own words.
+    // Joins the small stage's queue group, so that it gets about half of all requests.
     let mut asked = bus
         .subscribe(App::new(APP)?.stage("small")?, Some("q".to_owned()))
         .await?;
@@ -210,7 +214,7 @@ async fn mixed() -> anyhow::Result<Verdict> {
     let later = later_client(&bus).await?;
     Ok(Verdict::of(&tally)
         .without_faults()
-        .demand(foreign > 50, "the other version takes its share")
+        .demand(foreign > 50, "the other version gets requests")
         .demand(later, "a request with unknown fields is answered")
         .note(format!(
             "{foreign} of {} answered by the other version",
@@ -218,7 +222,7 @@ async fn mixed() -> anyhow::Result<Verdict> {
         )))
 }
 
-/// A request with a field that nobody here knows.
+/// Whether a request with unknown fields is answered.
 async fn later_client(bus: &Bus) -> anyhow::Result<bool> {
     let body = serde_json::json!({
         "inputs": [{"name": "x", "shape": [2], "datatype": "FP32", "data": [1.0, 9.0], "layout": "dense"}],

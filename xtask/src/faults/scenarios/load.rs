@@ -1,4 +1,4 @@
-//! Too much load, load that swings, requests that are cancelled.
+//! Overload, changing load, and cancellation.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,10 @@ use crate::faults::verdict::Verdict;
 use crate::node::{APP, geared, inputs, plan};
 
 scenarios! {
-    "overload" "Two, five and ten times what the workers can do is offered; what is too much is refused early, and goodput stays level." overload;
-    "full-queue" "A burst meets a queue of four places; what does not fit is refused at once, typed." full_queue;
-    "oscillating-load" "Load swings between two gears twice a second; nobody notices." oscillating;
-    "client-cancels" "A third of the requests are cancelled by their clients; each ends with an answer or as cancelled." cancels;
+    "overload" "The offered load is two, five and ten times the capacity; the excess is refused early, and goodput stays level." overload;
+    "full-queue" "A burst meets a queue with a capacity of four; the excess is refused at once with a typed error." full_queue;
+    "oscillating-load" "The load alternates between two gears twice a second; no request fails." oscillating;
+    "client-cancels" "Clients cancel a third of their requests; each ends with an answer or as cancelled." cancels;
 }
 
 /// One worker that takes 40 ms for up to 8: 200 requests a second.
@@ -27,7 +27,7 @@ async fn overload() -> anyhow::Result<Verdict> {
     let plan = plan(&[("w1", &["small", "large"])]);
     let rig = Rig::with(NatsOptions::jetstream(), &plan)?;
     let _worker = rig.start(&Start::worker("w1").flag("--run").flag("40ms"))?;
-    let _doors = rig.start(&Start::ingress())?;
+    let _ingress = rig.start(&Start::ingress())?;
     let mut verdict = Verdict::default();
     let mut best = 0.0_f64;
     for times in [0.8, 2.0, 5.0, 10.0] {
@@ -76,7 +76,7 @@ async fn full_queue() -> anyhow::Result<Verdict> {
         .flag("--queue")
         .flag("4");
     let _worker = rig.start(&slow)?;
-    let _doors = rig.start(&Start::ingress())?;
+    let _ingress = rig.start(&Start::ingress())?;
     let load = Load {
         rate: 20_000.0,
         total: 200,
@@ -85,8 +85,8 @@ async fn full_queue() -> anyhow::Result<Verdict> {
     let tally = undisturbed(&load).await?;
     Ok(Verdict::of(&tally)
         .only(&tally, &["KSK0006"])
-        .demand(tally.answered() >= 4, "what fits is answered")
-        .demand(tally.answered() < 200, "what does not fit is refused"))
+        .demand(tally.answered() >= 4, "queued requests are answered")
+        .demand(tally.answered() < 200, "the excess is refused"))
 }
 
 async fn oscillating() -> anyhow::Result<Verdict> {
@@ -98,8 +98,8 @@ async fn oscillating() -> anyhow::Result<Verdict> {
         .await?;
     bus.barrier().await?;
     let mut tallies = Vec::new();
-    for swing in 0..10 {
-        let rate = if swing % 2 == 0 { 50.0 } else { 600.0 };
+    for change in 0..10 {
+        let rate = if change % 2 == 0 { 50.0 } else { 600.0 };
         let load = Load {
             rate,
             total: (rate / 2.0) as u64,
@@ -124,9 +124,9 @@ async fn oscillating() -> anyhow::Result<Verdict> {
     };
     Ok(Verdict::of(&whole)
         .without_faults()
-        .demand(count > 0, "it shifts")
-        .demand(count <= 20, "and does not flutter")
-        .note(format!("{count} shifts in 10 swings")))
+        .demand(count > 0, "gears shift")
+        .demand(count <= 20, "hysteresis limits the shifts")
+        .note(format!("{count} shifts in 10 changes of load")))
 }
 
 async fn cancels() -> anyhow::Result<Verdict> {
@@ -134,7 +134,7 @@ async fn cancels() -> anyhow::Result<Verdict> {
     let slow = |name| Start::worker(name).flag("--run").flag("20ms");
     let _first = rig.start(&slow("w1"))?;
     let _second = rig.start(&slow("w2"))?;
-    let _doors = rig.start(&Start::ingress())?;
+    let _ingress = rig.start(&Start::ingress())?;
     let bus = rig.bus().await?;
     let load = Load {
         named: true,
@@ -155,8 +155,7 @@ async fn cancels() -> anyhow::Result<Verdict> {
     cancelled?;
     let mut tally = tally?;
     tally.struck = None;
-    Ok(Verdict::of(&tally).only(&tally, &["KSK0019"]).demand(
-        !tally.faults().is_empty(),
-        "those that were under way end as cancelled",
-    ))
+    Ok(Verdict::of(&tally)
+        .only(&tally, &["KSK0019"])
+        .demand(!tally.faults().is_empty(), "requests in flight end as cancelled"))
 }

@@ -1,4 +1,4 @@
-//! Plans and who makes them.
+//! Faults of planners and of plans.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use crate::faults::verdict::Verdict;
 use crate::node::APP;
 
 scenarios! {
-    "planner-killed-before" "A planner is asked for a plan and killed while it plans; the last good plan goes on." killed_before;
-    "planner-killed-during" "A planner is killed in the moment in which its plan is written." killed_during;
-    "planner-killed-after" "A planner is killed as soon as its plan is written; everybody adopts it all the same." killed_after;
-    "two-planners" "Two planners and two writers of their own race for 20 epochs; each epoch is written once, and everybody ends with the newest." two;
-    "split-epochs" "One of two workers is cut off while a new plan is written; requests of the new epoch that reach it go elsewhere, and it catches up." split;
-    "missing-calibration" "A plan that exits by confidence, without a calibration, is put into the store by hand; nobody adopts it." uncalibrated;
+    "planner-killed-before" "A planner is killed while it makes a plan; the running plan stays in force." killed_before;
+    "planner-killed-during" "A planner is killed at the moment at which its plan is written." killed_during;
+    "planner-killed-after" "A planner is killed as soon as its plan is written; every process adopts it." killed_after;
+    "two-planners" "Two planners and two other writers race for 20 epochs; each epoch is written once, and every process adopts the newest." two;
+    "split-epochs" "One of two workers is cut off while a new plan is written; requests of the new epoch go to the other one, and the worker catches up." split;
+    "missing-calibration" "A plan that exits by confidence, without a calibration, is put into the store directly; no process adopts it." uncalibrated;
 }
 
-/// Asks for another plan, and waits for nothing.
+/// Asks for another plan without waiting for it.
 async fn replan(bus: &Bus, app: &App) -> anyhow::Result<()> {
     let reply = bus.client().new_inbox();
     bus.publish(app.replan(), Some(reply.into()), None, Bytes::new())
@@ -40,7 +40,7 @@ async fn epoch(store: &Arc<dyn PlanStore>) -> anyhow::Result<u64> {
     Ok(store.get().await?.map_or(0, |stored| stored.epoch))
 }
 
-/// The newest epoch that each process tells in its beats, once all tell the same or a few seconds are over.
+/// The epoch in the heartbeats of each process, once all report `wanted` or five seconds have passed.
 async fn adopted(bus: &Bus, app: &App, wanted: u64) -> anyhow::Result<BTreeMap<String, u64>> {
     let mut beats = bus.subscribe(app.beats(), None).await?;
     let mut told = BTreeMap::new();
@@ -56,7 +56,7 @@ async fn adopted(bus: &Bus, app: &App, wanted: u64) -> anyhow::Result<BTreeMap<S
     Ok(told)
 }
 
-/// When a planner is killed.
+/// The moment at which a planner is killed.
 #[derive(Clone, Copy, PartialEq)]
 enum Moment {
     Before,
@@ -108,10 +108,10 @@ async fn planner_killed(moment: Moment) -> anyhow::Result<Verdict> {
     };
     Ok(Verdict::of(&tally)
         .without_faults()
-        .demand(expected, "the store has the plan of before, or the next")
+        .demand(expected, "the store holds the previous plan or the next one")
         .demand(
             !told.is_empty() && told.values().all(|epoch| *epoch == after),
-            "everybody serves the stored plan",
+            "every process serves the stored plan",
         )
         .note(format!("epoch {before} before, {after} after")))
 }
@@ -156,17 +156,17 @@ async fn two() -> anyhow::Result<Verdict> {
         .without_faults()
         .demand(
             ours == 2 * WRITES,
-            "whoever loses the race reads again and writes again",
+            "a writer that loses the race reads again and writes again",
         )
         .demand(after - before >= ours, "each epoch is written once")
         .demand(
             !told.is_empty() && told.values().all(|epoch| *epoch == after),
-            "everybody ends with the newest",
+            "every process adopts the newest epoch",
         )
         .note(format!("{} epochs written", after - before)))
 }
 
-/// Writes so many plans, reading again whenever somebody was first.
+/// Writes `times` plans, reading again after each lost race.
 async fn write(store: &Arc<dyn PlanStore>, name: &str, times: u64, written: &mut u64) -> anyhow::Result<()> {
     while *written < times {
         let Some(stored) = store.get().await? else {
@@ -188,7 +188,7 @@ async fn split() -> anyhow::Result<Verdict> {
     let wire = Proxy::before(rig.nats.port()).await?;
     let _first = rig.start(&Start::worker("w1").through(wire.url()))?;
     let _second = rig.start(&Start::worker("w2"))?;
-    let _doors = rig.start(&Start::ingress())?;
+    let _ingress = rig.start(&Start::ingress())?;
     let (bus, app) = (rig.bus().await?, App::new(APP)?);
     let store = bus.plan_store(&app).await?;
     let tally = under(&Load::at(&rig.nats.url()), async || {
@@ -210,7 +210,7 @@ async fn split() -> anyhow::Result<Verdict> {
         .recovers_within(Duration::from_secs(3))
         .demand(
             told.values().all(|epoch| *epoch == newest),
-            "who was cut off catches up",
+            "the worker that was cut off catches up",
         ))
 }
 
@@ -225,7 +225,7 @@ async fn uncalibrated() -> anyhow::Result<Verdict> {
         for variant in &mut plan.variants {
             variant.calibration = None;
         }
-        // Past our own store, which would not write it.
+        // Kaskade's own plan store would refuse it.
         let key_value = async_nats::jetstream::new(bus.client().clone())
             .get_key_value(format!("kaskade-{APP}"))
             .await?;

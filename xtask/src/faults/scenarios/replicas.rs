@@ -1,27 +1,27 @@
-//! Replicas that die, stand still, drain, or are not there.
+//! Replicas that die, stop, drain, or are missing.
 
 use std::time::{Duration, Instant};
 
 use super::scenarios;
 use crate::faults::oracle::{Load, Tally, under};
-use crate::faults::rig::{Process, Rig, Start};
+use crate::faults::rig::{Process, Rig, Start, ended};
 use crate::faults::verdict::Verdict;
 use crate::node::{inputs, plan, what};
 
 scenarios! {
-    "replica-killed" "One of two workers is killed (SIGKILL) in mid-batch; its requests are sent to the other." killed;
-    "replica-stopped" "One of two workers stands still (SIGSTOP) and is ejected after three missed beats; later it goes on, and its late answers are nobody's." stopped;
-    "replica-drained" "One of two workers is told to stop (SIGTERM); it finishes what it has, and nobody sees an error." drained;
-    "last-replica-killed" "The only worker is killed; requests fail at once, typed, until another one serves." last_killed;
-    "last-stage-down" "The only worker with the large model is killed; what the small model is unsure of is answered by it and flagged as degraded." last_stage;
-    "deadly-request" "One request ends every process that runs it, and six workers share the load; it alone fails, when it has no attempt left." deadly;
-    "worker-panics" "Requests that make the model panic share batches with others; each panics alone." panics;
+    "replica-killed" "One of two workers is killed (SIGKILL) during a batch; its requests are sent to the other one." killed;
+    "replica-stopped" "One of two workers is suspended (SIGSTOP) and ejected after three missed heartbeats; later it resumes, and its late results are ignored." stopped;
+    "replica-drained" "One of two workers is asked to stop (SIGTERM); it finishes its requests, and no request fails." drained;
+    "last-replica-killed" "The only worker is killed; requests fail at once with a typed error until another one serves." last_killed;
+    "last-stage-down" "The only worker with the large model is killed; answers of the small model below the threshold are returned and flagged as degraded." last_stage;
+    "deadly-request" "One request crashes every process that runs it, and six workers share the load; only this request fails, once it has no attempt left." deadly;
+    "worker-panics" "Requests that make the model panic share batches with others; only they fail." panics;
 }
 
-/// Killed at once, what must be answered by the other.
+/// Time within which the other replica must take over.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Batches that take long enough to be struck in their middle.
+/// A worker whose batches take long enough to be interrupted.
 fn slow(name: &str) -> Start<'_> {
     Start::worker(name).flag("--run").flag("20ms")
 }
@@ -29,7 +29,7 @@ fn slow(name: &str) -> Start<'_> {
 async fn killed() -> anyhow::Result<Verdict> {
     let rig = Rig::new()?;
     let (mut first, _second) = (rig.start(&slow("w1"))?, rig.start(&slow("w2"))?);
-    let _doors = rig.start(&Start::ingress())?;
+    let _ingress = rig.start(&Start::ingress())?;
     let tally = under(&Load::at(&rig.nats.url()), async || {
         first.kill();
         Ok(Instant::now())
@@ -41,12 +41,12 @@ async fn killed() -> anyhow::Result<Verdict> {
 async fn stopped() -> anyhow::Result<Verdict> {
     let rig = Rig::new()?;
     let (first, _second) = (rig.start(&slow("w1"))?, rig.start(&slow("w2"))?);
-    let _doors = rig.start(&Start::ingress())?;
+    let _ingress = rig.start(&Start::ingress())?;
     let tally = under(&Load::at(&rig.nats.url()), async || {
-        first.stop()?;
+        first.pause();
         let stopped = Instant::now();
         tokio::time::sleep(Duration::from_millis(1_500)).await;
-        first.go_on()?;
+        first.resume();
         Ok(stopped)
     })
     .await?;
@@ -58,18 +58,18 @@ async fn stopped() -> anyhow::Result<Verdict> {
 async fn drained() -> anyhow::Result<Verdict> {
     let rig = Rig::new()?;
     let (mut first, _second) = (rig.start(&slow("w1"))?, rig.start(&slow("w2"))?);
-    let _doors = rig.start(&Start::ingress())?;
+    let _ingress = rig.start(&Start::ingress())?;
     let mut well = false;
     let tally = under(&Load::at(&rig.nats.url()), async || {
         let begun = Instant::now();
-        first.terminate()?;
-        well = first.end().await?.success();
+        first.terminate();
+        well = ended(&mut first).await?.success();
         Ok(begun)
     })
     .await?;
     Ok(Verdict::of(&tally)
         .without_faults()
-        .demand(well, "a drained process ends well"))
+        .demand(well, "a drained process exits with success"))
 }
 
 async fn last_killed() -> anyhow::Result<Verdict> {
@@ -78,7 +78,7 @@ async fn last_killed() -> anyhow::Result<Verdict> {
         &plan(&[("w1", &["small", "large"])]),
     )?;
     let mut only = rig.start(&Start::worker("w1"))?;
-    let _doors = rig.start(&Start::ingress())?;
+    let _ingress = rig.start(&Start::ingress())?;
     let mut again: Option<Process> = None;
     let tally = under(&Load::at(&rig.nats.url()), async || {
         only.kill();
@@ -86,12 +86,12 @@ async fn last_killed() -> anyhow::Result<Verdict> {
         Ok(Instant::now())
     })
     .await?;
-    let told = slowest_fault(&tally);
+    let slowest = slowest_fault(&tally);
     Ok(Verdict::of(&tally)
         .only(&tally, &["KSK0007", "KSK0020"])
         .recovers_within(SOON)
-        .demand(told < SOON, "whoever cannot be served is told so at once")
-        .note(format!("the slowest error took {} ms", told.as_millis())))
+        .demand(slowest < SOON, "requests that cannot be served fail at once")
+        .note(format!("the slowest error took {} ms", slowest.as_millis())))
 }
 
 fn slowest_fault(tally: &Tally) -> Duration {
@@ -103,10 +103,10 @@ fn slowest_fault(tally: &Tally) -> Duration {
 async fn last_stage() -> anyhow::Result<Verdict> {
     let plan = plan(&[("w1", &["small"]), ("w2", &["small"]), ("w3", &["large"])]);
     let rig = Rig::with(kaskade_testkit::NatsOptions::jetstream(), &plan)?;
-    let (_doors, _first, _second) = rig.start_all()?;
+    let (_ingress, _first, _second) = rig.start_all()?;
     let mut large = rig.start(&Start::worker("w3"))?;
     let load = Load {
-        // Every fourth is not sure enough for the small model.
+        // Every fourth answer of the small model is below the threshold.
         asks: |number| inputs(1.0, if number % 4 == 0 { 0.1 } else { 9.0 }),
         ..Load::at(&rig.nats.url())
     };
@@ -118,7 +118,7 @@ async fn last_stage() -> anyhow::Result<Verdict> {
     let degraded = tally.degraded();
     Ok(Verdict::of(&tally)
         .without_faults()
-        .demand(degraded > 50, "doubtful answers are flagged")
+        .demand(degraded > 50, "answers below the threshold are flagged")
         .note(format!("{degraded} answers flagged as degraded")))
 }
 
@@ -129,7 +129,7 @@ async fn deadly() -> anyhow::Result<Verdict> {
     let both: &[&str] = &["small", "large"];
     let plan = plan(&WORKERS.map(|name| (name, both)));
     let rig = Rig::with(kaskade_testkit::NatsOptions::jetstream(), &plan)?;
-    let doors = rig.start(&Start::ingress())?;
+    let ingress = rig.start(&Start::ingress())?;
     let mut workers = WORKERS
         .iter()
         .map(|name| Ok((*name, rig.start(&Start::worker(name))?)))
@@ -140,11 +140,11 @@ async fn deadly() -> anyhow::Result<Verdict> {
     };
     let mut deaths = 0;
     let tally = under(&load, async || {
-        // What a supervisor does, for as long as the request may live.
+        // Restarts workers as a supervisor does, while the request may still have attempts.
         let struck = Instant::now();
         while struck.elapsed() < Duration::from_millis(1_500) {
             for (name, worker) in &mut workers {
-                if worker.ended().is_some() {
+                if worker.exited().is_some() {
                     deaths += 1;
                     *worker = rig.start(&Start::worker(name))?;
                 }
@@ -154,13 +154,13 @@ async fn deadly() -> anyhow::Result<Verdict> {
         Ok(struck)
     })
     .await?;
-    drop(doors);
+    drop(ingress);
     let fault = tally.fault_of(DEADLY);
     let others = tally.faults().values().sum::<usize>() - usize::from(fault.is_some());
     Ok(Verdict::of(&tally)
         .demand(fault.is_some(), "the deadly request ends with a typed error")
-        .demand(others == 0, "nobody else fails")
-        .note(format!("{deaths} workers died of it")))
+        .demand(others == 0, "no other request fails")
+        .note(format!("{deaths} workers crashed")))
 }
 
 async fn panics() -> anyhow::Result<Verdict> {
@@ -176,5 +176,5 @@ async fn panics() -> anyhow::Result<Verdict> {
     let faults = tally.faults().values().sum::<usize>();
     Ok(Verdict::of(&tally)
         .only(&tally, &["KSK0008"])
-        .demand(faults == 100, "what panics fails, and nobody beside it"))
+        .demand(faults == 100, "only requests that panic fail"))
 }

@@ -1,4 +1,4 @@
-//! Clocks, disks, files, and who may do what.
+//! Faults of clocks, permissions and files.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ use crate::faults::verdict::Verdict;
 use crate::node::APP;
 
 scenarios! {
-    "clock-jump" "The wall clock of the doors and of a worker jumps an hour ahead and then two back; budgets are relative, and nobody notices." clock_jump;
-    "unauthorised" "A client that may only ask tries to answer requests, write plans, shift gears, and beat for others." unauthorised;
-    "corrupt-weights" "A process is started on weights that are cut short and on weights with other bytes; it says which file, and who serves goes on." corrupt;
+    "clock-jump" "The wall clock of the ingress and of a worker jumps an hour ahead and then two back; budgets are relative, and no request fails." clock_jump;
+    "unauthorised" "A client with the permissions of a client tries to answer requests, write plans, shift gears, and send heartbeats of workers." unauthorised;
+    "corrupt-weights" "A process is started on truncated weights and on weights with changed bytes; it names the file and exits, and the running processes serve on." corrupt;
 }
 
-/// Moves the wall clock by as many seconds as a file says, in whatever it is loaded into.
+/// A library that shifts the wall clock of the process that loads it, by the seconds in a file.
 const SHIM: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -52,10 +52,10 @@ async fn clock_jump() -> anyhow::Result<Verdict> {
         .args([&library, &source])
         .arg("-ldl")
         .status()
-        .context("the clock is moved by a library, and that needs a C compiler")?;
+        .context("shifting the clock needs a C compiler")?;
     ensure!(
         compiled.success(),
-        "the library that moves the clock was not compiled"
+        "the library that shifts the clock was not compiled"
     );
     let moved = |start: Start<'static>| {
         start
@@ -64,7 +64,7 @@ async fn clock_jump() -> anyhow::Result<Verdict> {
     };
     let _first = rig.start(&moved(Start::worker("w1")))?;
     let _second = rig.start(&Start::worker("w2"))?;
-    let _doors = rig.start(&moved(Start::ingress().flag("--durable")))?;
+    let _ingress = rig.start(&moved(Start::ingress().flag("--durable")))?;
     let seen = || -> anyhow::Result<String> {
         let date = Command::new("date")
             .arg("+%s")
@@ -86,10 +86,10 @@ async fn clock_jump() -> anyhow::Result<Verdict> {
     .await?;
     Ok(Verdict::of(&tally)
         .without_faults()
-        .demand((3_590..3_700).contains(&jumped), "the clock does jump"))
+        .demand((3_590..3_700).contains(&jumped), "the clock jumps"))
 }
 
-/// A server with two users by password: whoever runs the app, and a client.
+/// A server with two users by password: one for the app's processes, and a client.
 fn guarded(app: &App) -> anyhow::Result<NatsOptions> {
     let users = [("app", Role::All), ("client", Role::Client)]
         .iter()
@@ -109,7 +109,7 @@ fn guarded(app: &App) -> anyhow::Result<NatsOptions> {
 }
 
 fn quoted(may: &Permissions, which: impl Fn(&Permissions) -> &Vec<String>) -> anyhow::Result<String> {
-    // Users by password have inboxes of the ordinary kind.
+    // Users by password use the default inbox prefix.
     let mut subjects = which(may).clone();
     subjects.push("_INBOX.>".to_owned());
     Ok(serde_json::to_string(&subjects)?)
@@ -125,7 +125,7 @@ async fn unauthorised() -> anyhow::Result<Verdict> {
     };
     let _first = rig.start(&Start::worker("w1").through(address("app")))?;
     let _second = rig.start(&Start::worker("w2").through(address("app")))?;
-    let _doors = rig.start(&Start::ingress().through(address("app")))?;
+    let _ingress = rig.start(&Start::ingress().through(address("app")))?;
     let intruder = connect(&address("client")).await?;
     let subjects = [
         "stage.small",
@@ -168,7 +168,7 @@ async fn unauthorised() -> anyhow::Result<Verdict> {
     let violations = violations.count();
     Ok(Verdict::of(&tally)
         .without_faults()
-        .demand(violations == subjects.len(), "the server refuses each")
+        .demand(violations == subjects.len(), "the server refuses every subject")
         .note(format!("{violations} of {} subjects refused", subjects.len())))
 }
 
@@ -221,10 +221,11 @@ async fn corrupt() -> anyhow::Result<Verdict> {
     .await?;
     let named = said
         .iter()
-        .all(|(well, error)| !well && error.contains("model.safetensors"));
-    Ok(Verdict::of(&tally)
-        .without_faults()
-        .demand(named, &format!("it does not start, and names the file: {said:?}")))
+        .all(|(started, error)| !started && error.contains("model.safetensors"));
+    Ok(Verdict::of(&tally).without_faults().demand(
+        named,
+        &format!("the process does not start, and names the file: {said:?}"),
+    ))
 }
 
 type Spoil = fn(Vec<u8>) -> Vec<u8>;
@@ -234,7 +235,7 @@ fn cut(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Another header: what is flipped in the numbers themselves nobody can see, short of a NaN.
+/// Changes the header: a changed weight cannot be detected unless it becomes NaN.
 fn flip(mut bytes: Vec<u8>) -> Vec<u8> {
     for byte in bytes.iter_mut().take(64) {
         *byte ^= 0x55;

@@ -1,0 +1,169 @@
+//! Scripted models and small plans.
+
+pub(crate) mod gears;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use kaskade_actors::{Service, service::SOLE_WORKER};
+use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
+use kaskade_policy::{
+    confidence::{Calibration, Estimator},
+    plan::{
+        Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
+        Sharing, Stage, Target, Wiring,
+    },
+};
+
+pub(crate) const BUDGET: Duration = Duration::from_secs(5);
+
+/// A model that reads its behaviour from the request, `x` = [label, margin]: it returns logits in which `label` leads by
+/// `margin` times `strength`. Special labels make it misbehave.
+pub(crate) struct Scripted {
+    pub(crate) strength: f32,
+    pub(crate) run: Duration,
+}
+
+pub(crate) const NAN: f32 = -1.0;
+pub(crate) const PANIC: f32 = -2.0;
+pub(crate) const FAIL: f32 = -3.0;
+pub(crate) const EMPTY: f32 = -4.0;
+
+impl Model for Scripted {
+    fn signature(&self) -> Signature {
+        Signature {
+            inputs: vec![InputSpec::required("x", Datatype::F32, vec![Extent::Exactly(2)])],
+        }
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        // The run time of the model, not a wait for another thread.
+        std::thread::sleep(self.run);
+        batch.iter().map(|inputs| self.one(inputs)).collect()
+    }
+}
+
+impl Scripted {
+    fn one(&self, inputs: &Inputs) -> Result<Outputs, ModelError> {
+        let x = inputs[0].to_f32()?;
+        let mut logits = vec![0.0; 4];
+        match x[0] {
+            NAN => logits[0] = f32::NAN,
+            PANIC => panic!("scripted to panic"),
+            FAIL => {
+                return Err(ModelError::Failed {
+                    reason: "scripted to fail".into(),
+                });
+            }
+            EMPTY => return Ok(Vec::new()),
+            label => logits[label as usize] = x[1] * self.strength,
+        }
+        Ok(vec![Tensor::from_f32("logits", &[4], &logits)?])
+    }
+}
+
+pub(crate) fn ask(label: f32, margin: f32) -> Vec<Tensor> {
+    vec![Tensor::from_f32("x", &[2], &[label, margin]).unwrap()]
+}
+
+pub(crate) fn label(outputs: &[Tensor]) -> usize {
+    let logits = outputs[0].to_f32().unwrap();
+    (0..logits.len())
+        .max_by(|a, b| logits[*a].total_cmp(&logits[*b]))
+        .unwrap()
+}
+
+/// A cascade of stages `small`, `medium`, `large`: the first escalates below 0.5, and skips the second below 0.2.
+pub(crate) fn cascade(app: &str) -> Plan {
+    let calibration = Some(Calibration {
+        estimator: Estimator::MaxSquared,
+        temperature: 1.0,
+    });
+    let band = |from: f64, to: Option<&str>| Band {
+        from,
+        to: to.map_or(Target::Reply, |stage| Target::Stage(Edge::to(stage))),
+    };
+    let stage = |name: &str, exit: Exit| Stage {
+        name: name.into(),
+        task: None,
+        variant: name.into(),
+        partition: None,
+        budget_us: None,
+        profiled: None,
+        exit,
+        batching: Batching {
+            min_queue: 1,
+            max_batch: 8,
+            max_wait_us: 1_000,
+        },
+    };
+    let names = ["small", "medium", "large"];
+    Plan {
+        version: PLAN_VERSION,
+        app: app.into(),
+        made_by: "test".into(),
+        variants: names
+            .iter()
+            .map(|name| PlannedVariant {
+                name: (*name).into(),
+                calibration,
+            })
+            .collect(),
+        placement: names
+            .iter()
+            .map(|name| Replica {
+                id: format!("{name}-0"),
+                variant: (*name).into(),
+                worker: SOLE_WORKER.into(),
+                device: "cpu".into(),
+                partition: None,
+            })
+            .collect(),
+        sharing: Sharing::default(),
+        dropping: Dropping::None,
+        slo: None,
+        gears: vec![Gear {
+            name: "only".into(),
+            load: LoadRange::ALL,
+            expected: None,
+            wiring: Wiring {
+                entry: Edge::to("small"),
+                ensemble: Vec::new(),
+                stages: vec![
+                    stage(
+                        "small",
+                        Exit::Bands {
+                            bands: vec![
+                                band(0.0, Some("large")),
+                                band(0.2, Some("medium")),
+                                band(0.5, None),
+                            ],
+                        },
+                    ),
+                    stage(
+                        "medium",
+                        Exit::Bands {
+                            bands: vec![band(0.0, Some("large")), band(0.5, None)],
+                        },
+                    ),
+                    stage("large", Exit::Reply),
+                ],
+            },
+        }],
+    }
+}
+
+/// A service of three scripted models of growing strength.
+pub(crate) fn service(app: &str) -> Service {
+    let strengths = BTreeMap::from([("small", 1.0), ("medium", 2.0), ("large", 4.0)]);
+    strengths.into_iter().fold(
+        Service::new(app).plan(cascade(app)),
+        |service, (name, strength)| {
+            service.model(name, move || {
+                Ok::<_, String>(Scripted {
+                    strength,
+                    run: Duration::ZERO,
+                })
+            })
+        },
+    )
+}

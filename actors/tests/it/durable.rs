@@ -1,0 +1,347 @@
+//! Durable requests over a real nats-server: an accepted request is answered once, also after crashes.
+
+use std::time::Duration;
+
+use crate::common::{PANIC, ask, label, service};
+use async_nats::HeaderMap;
+use futures::StreamExt;
+use kaskade_actors::bus::{Bus, BusConfig};
+use kaskade_actors::durable::DurableConfig;
+use kaskade_actors::ingress::IngressConfig;
+use kaskade_actors::wire::{InferRequest, Message as _};
+use kaskade_actors::{App, Client, Code, Node, NodeConfig, Service, headers};
+use kaskade_policy::redelivery::RedeliveryConfig;
+use kaskade_testkit::{NatsOptions, NatsServer, eventually};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const APP: &str = "lasting";
+
+/// Short backoffs, so that the tests are quick.
+fn quick() -> DurableConfig {
+    DurableConfig {
+        redelivery: RedeliveryConfig {
+            max_deliver: 3,
+            backoff_us: 10_000,
+            max_backoff_us: 50_000,
+            ..RedeliveryConfig::default()
+        },
+        silence: Duration::from_secs(1),
+        ..DurableConfig::default()
+    }
+}
+
+fn ingress(durable: Option<DurableConfig>) -> IngressConfig {
+    IngressConfig {
+        durable,
+        ..IngressConfig::default()
+    }
+}
+
+fn served(server: &NatsServer, durable: Option<DurableConfig>) -> Service {
+    let bus = BusConfig::new(APP).url(server.url());
+    service(APP).bus(bus).ingress(ingress(durable))
+}
+
+/// An ingress whose plan places every replica on a missing worker.
+fn ingress_alone(server: &NatsServer, default_budget: Duration) -> Node {
+    Node::start(NodeConfig {
+        app: APP.to_owned(),
+        bus: BusConfig::new(APP).url(server.url()),
+        ingress: Some(IngressConfig {
+            default_budget,
+            ..ingress(Some(quick()))
+        }),
+        worker: None,
+        plan: Some(crate::common::cascade(APP)),
+        planner: None,
+        power: None,
+        grace: Duration::ZERO,
+    })
+    .unwrap()
+}
+
+struct Asking {
+    bus: Bus,
+    client: Client,
+}
+
+impl Asking {
+    async fn at(server: &NatsServer) -> Self {
+        let bus = Bus::connect(BusConfig::new(APP).url(server.url())).await.unwrap();
+        Self {
+            client: Client::new(&bus, App::new(APP).unwrap()),
+            bus,
+        }
+    }
+
+    async fn submit(&self, id: &str, of: f32) -> Result<bool, Code> {
+        let accepted = self.client.submit(&request(of), named(id)).await;
+        accepted
+            .map(|accepted| accepted.duplicate)
+            .map_err(|fault| fault.code)
+    }
+
+    /// The label that the request of that id was answered with.
+    async fn answer(&self, id: &str) -> Result<usize, Code> {
+        let reply = self.client.wait_for(id, PATIENCE).await;
+        reply
+            .map(|reply| label(&reply.outputs))
+            .map_err(|fault| fault.code)
+    }
+}
+
+fn request(of: f32) -> InferRequest {
+    InferRequest {
+        inputs: ask(of, 9.0),
+        ..InferRequest::default()
+    }
+}
+
+fn named(id: &str) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers::put_request_id(&mut headers, id).unwrap();
+    headers
+}
+
+fn kept(node: &Node) -> u64 {
+    node.metrics().read().kept
+}
+
+#[tokio::test]
+async fn a_request_submitted_repeatedly_is_answered_once() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let node = served(&server, Some(quick())).start().unwrap();
+    let asking = Asking::at(&server).await;
+    assert_eq!(asking.client.result("a.b/1").await.unwrap(), None);
+    assert_eq!(asking.submit("a.b/1", 2.0).await, Ok(false));
+    assert_eq!(asking.submit("a.b/1", 2.0).await, Ok(true), "the stream knows it");
+    assert_eq!(asking.answer("a.b/1").await, Ok(2));
+    assert_eq!(asking.answer("a.b/1").await, Ok(2), "the result is kept");
+
+    // A client that sends no `Nats-Msg-Id` makes the request run again; its first result stays.
+    let subject = App::new(APP).unwrap().submit();
+    let body = request(3.0).encode().unwrap();
+    let nats = asking.bus.client();
+    nats.publish_with_headers(subject, named("a.b/1"), body)
+        .await
+        .unwrap();
+    assert_eq!(asking.submit("later", 1.0).await, Ok(false));
+    assert_eq!(asking.answer("later").await, Ok(1));
+    eventually("both are settled", PATIENCE, async || waiting(&asking).await == 0).await;
+    assert_eq!(asking.answer("a.b/1").await, Ok(2));
+    assert_eq!(kept(&node), 2);
+    node.stop();
+}
+
+/// Requests that their stream still holds.
+async fn waiting(asking: &Asking) -> u64 {
+    let jetstream = async_nats::jetstream::new(asking.bus.client().clone());
+    let stream = jetstream
+        .get_stream(format!("kaskade-{APP}-submit"))
+        .await
+        .unwrap();
+    stream.get_info().await.unwrap().state.messages
+}
+
+#[tokio::test]
+async fn a_result_is_pushed_on_request() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let node = served(&server, Some(quick())).start().unwrap();
+    let asking = Asking::at(&server).await;
+    let reply = asking
+        .client
+        .submit_and_wait(&request(3.0), HeaderMap::new(), PATIENCE)
+        .await
+        .unwrap();
+    assert_eq!(label(&reply.outputs), 3);
+    node.stop();
+}
+
+#[tokio::test]
+async fn a_poison_request_becomes_a_dead_letter_and_its_batch_is_answered() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let asking = Asking::at(&server).await;
+    let mut dead = asking
+        .bus
+        .subscribe(App::new(APP).unwrap().dead_letters(), None)
+        .await
+        .unwrap();
+    // All requests wait before the node starts, so that they share batches.
+    let node = served(&server, Some(quick())).start().unwrap();
+    node.stop();
+    for number in 0..16_u8 {
+        let of = if number == 5 { PANIC } else { 1.0 };
+        asking.submit(&format!("r{number}"), of).await.unwrap();
+    }
+    let body = bytes::Bytes::from_static(b"no message");
+    let subject = App::new(APP).unwrap().submit();
+    asking
+        .bus
+        .client()
+        .publish_with_headers(subject, named("garbage"), body.clone())
+        .await
+        .unwrap();
+    let node = served(&server, Some(quick())).start().unwrap();
+    for number in 0..16_u8 {
+        let expected = if number == 5 {
+            Err(Code::ModelFailed)
+        } else {
+            Ok(1)
+        };
+        assert_eq!(asking.answer(&format!("r{number}")).await, expected, "{number}");
+    }
+    assert_eq!(asking.answer("garbage").await, Err(Code::Malformed));
+
+    let mut letters = Vec::new();
+    for _ in 0..2 {
+        let letter = tokio::time::timeout(PATIENCE, dead.next())
+            .await
+            .unwrap()
+            .unwrap();
+        let headers = letter.headers.clone().unwrap();
+        let deliveries = headers.get("Kaskade-Deliveries").unwrap().as_str().to_owned();
+        let id = headers::request_id(&headers).unwrap().unwrap().to_owned();
+        letters.push((id, headers::fault(Some(&headers)).unwrap().code, deliveries));
+        if letter.payload == body {
+            assert!(letter.subject.ends_with(".dead.garbage"));
+        } else {
+            assert_eq!(
+                InferRequest::decode(&letter.payload).unwrap().inputs,
+                ask(PANIC, 9.0)
+            );
+        }
+    }
+    letters.sort_by(|one, other| one.0.cmp(&other.0));
+    let expected = [
+        ("garbage".to_owned(), Code::Malformed, "1".to_owned()),
+        ("r5".to_owned(), Code::ModelFailed, "3".to_owned()),
+    ];
+    assert_eq!(letters, expected);
+    assert_eq!(node.metrics().read().dead, 2);
+    eventually("all are settled", PATIENCE, async || waiting(&asking).await == 0).await;
+    node.stop();
+}
+
+#[tokio::test]
+async fn requests_survive_a_restart_of_the_server_and_all_nodes() {
+    let mut server = NatsServer::start(NatsOptions {
+        jetstream_config: "sync_interval: always".to_owned(),
+        ..NatsOptions::jetstream()
+    });
+    let first = served(&server, Some(quick())).start().unwrap();
+    let asking = Asking::at(&server).await;
+    for number in 0..200_u8 {
+        asking.submit(&format!("r{number}"), 1.0).await.unwrap();
+    }
+    // Dropped without a grace period: its requests are handed back or redelivered.
+    drop(first);
+    server.kill();
+    server.restart();
+    let second = served(&server, Some(quick())).start().unwrap();
+    let asking = Asking::at(&server).await;
+    for number in 0..200_u8 {
+        assert_eq!(asking.answer(&format!("r{number}")).await, Ok(1), "{number}");
+    }
+    eventually("all are settled", PATIENCE, async || waiting(&asking).await == 0).await;
+    second.stop();
+}
+
+#[tokio::test]
+async fn an_outage_of_all_workers_loses_no_request() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let ingress_alone = ingress_alone(&server, Duration::from_millis(200));
+    let asking = Asking::at(&server).await;
+    assert_eq!(asking.submit("patient", 2.0).await, Ok(false));
+    let tried =
+        async || ingress_alone.metrics().read().redelivered > u64::from(quick().redelivery.max_deliver);
+    eventually("it was tried more often than `max_deliver`", PATIENCE, tried).await;
+    let worker = served(&server, None).ingress(None).start().unwrap();
+    assert_eq!(asking.answer("patient").await, Ok(2));
+    worker.stop();
+    ingress_alone.stop();
+}
+
+#[tokio::test]
+async fn a_full_stream_refuses_requests_as_overloaded() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let small = DurableConfig {
+        max_bytes: 6_000,
+        ..quick()
+    };
+    // Creates the stream; then no node serves it.
+    served(&server, Some(small)).start().unwrap().stop();
+    let asking = Asking::at(&server).await;
+    let mut accepted = 0;
+    let refusal = loop {
+        let filled = InferRequest {
+            parameters: [("filler".to_owned(), "x".repeat(1_000))].into(),
+            ..request(1.0)
+        };
+        match asking
+            .client
+            .submit(&filled, named(&format!("r{accepted}")))
+            .await
+        {
+            Ok(_) => accepted += 1,
+            Err(fault) => break fault.code,
+        }
+        assert!(accepted < 10);
+    };
+    assert_eq!((refusal, accepted > 1), (Code::Overloaded, true));
+    let node = served(&server, Some(quick())).start().unwrap();
+    for number in 0..accepted {
+        assert_eq!(
+            asking.answer(&format!("r{number}")).await,
+            Ok(1),
+            "accepted requests are answered"
+        );
+    }
+    node.stop();
+}
+
+#[tokio::test]
+async fn an_app_without_durable_requests_refuses_them_by_code() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let node = served(&server, None).start().unwrap();
+    let asking = Asking::at(&server).await;
+    assert_eq!(asking.submit("r", 1.0).await, Err(Code::NotDurable));
+    assert_eq!(asking.answer("r").await, Err(Code::NotDurable));
+    node.stop();
+
+    let core = NatsServer::start(NatsOptions::default());
+    let bus = BusConfig {
+        plans: kaskade_actors::bus::PlanKeeping::Memory,
+        ..BusConfig::new(APP).url(core.url())
+    };
+    let refused = service(APP).bus(bus).ingress(ingress(Some(quick()))).start();
+    let error = refused.err().unwrap().to_string();
+    assert!(
+        error.contains("need JetStream") && error.contains("nats-server -js"),
+        "{error}"
+    );
+
+    let alone = service("lasting-alone")
+        .ingress(ingress(Some(quick())))
+        .start()
+        .unwrap();
+    let client = Client::new(alone.bus(), App::new("lasting-alone").unwrap());
+    let fault = client.submit(&request(1.0), HeaderMap::new()).await.unwrap_err();
+    assert_eq!(fault.code, Code::NeedsJetStream);
+    alone.stop();
+}
+
+#[tokio::test]
+async fn a_cancelled_request_ends_without_a_dead_letter() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let ingress_alone = ingress_alone(&server, IngressConfig::default().default_budget);
+    let asking = Asking::at(&server).await;
+    asking.submit("unwanted", 2.0).await.unwrap();
+    let cancelled = async || {
+        asking.client.cancel("unwanted").await.unwrap();
+        asking.client.result("unwanted").await.unwrap().is_some()
+    };
+    eventually("it is cancelled", PATIENCE, cancelled).await;
+    assert_eq!(asking.answer("unwanted").await, Err(Code::Cancelled));
+    assert_eq!(ingress_alone.metrics().read().dead, 0);
+    ingress_alone.stop();
+}

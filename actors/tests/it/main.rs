@@ -1,0 +1,21 @@
+//! Integration tests of the actors over the embedded broker and a real nats-server: one binary, because each one links
+//! everything again. All tests share the embedded broker of the process, so each uses an app name of its own.
+//!
+//! `codec_memory` is apart: it counts the allocations of its process.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unreachable,
+    clippy::indexing_slicing,
+    reason = "tests fail by panicking"
+)]
+
+mod common;
+mod durable;
+mod ensembles;
+mod gears;
+mod pipelines;
+mod planners;
+mod serving;
+mod vitals;

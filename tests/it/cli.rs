@@ -1,0 +1,332 @@
+//! The command line: exit codes, messages, and JSON output.
+
+use std::path::Path;
+use std::process::Output;
+
+use kaskade_testkit::{ROOT, command, kaskade, text};
+
+fn here() -> &'static Path {
+    Path::new(ROOT)
+}
+
+/// The message of a run that refused its input: exit code 1, nothing on standard output, one line on standard error.
+fn refusal(output: &Output) -> String {
+    let message = kaskade_testkit::refusal(output);
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(message.starts_with("kaskade: "), "{message}");
+    message
+}
+
+#[test]
+fn a_wrong_command_line_is_a_usage_error() {
+    for args in [
+        &["serve-everything"][..],
+        &["profile"],
+        &["profile", "--app", "a.toml", "--stretch", "soon"],
+        &["profile", "--app", "a.toml", "--batches", "0"],
+        &["schema", "poem"],
+        &["validate"],
+        &["explain", "--colour"],
+    ] {
+        let output = kaskade(here(), args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output.stderr).contains("--help"), "{args:?}");
+    }
+}
+
+#[test]
+fn a_missing_file_is_named_with_a_remedy() {
+    let message = refusal(&kaskade(here(), &["profile", "--app", "no/such.toml"]));
+    assert!(message.contains("no/such.toml: cannot be read"), "{message}");
+    assert!(message.contains("name an app's TOML file"), "{message}");
+}
+
+#[test]
+fn a_malformed_app_is_refused_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = "name = \"digits\"\nslo = \"soon\"\n[[variants]]\nname = \"tiny\"\ndir = \"tiny\"\n";
+    std::fs::write(folder.path().join("app.toml"), app).unwrap();
+    let message = refusal(&kaskade(folder.path(), &["profile", "--app", "app.toml"]));
+    assert!(
+        message.contains("app.toml:2: `soon` is not a length of time"),
+        "{message}"
+    );
+}
+
+#[test]
+fn validate_lists_every_problem_of_every_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write(
+        "app.toml",
+        "name = \"digits\"\n[[variants]]\nname = \"tiny\"\ndir = \"tiny\"\n[[variants]]\nname = \"tiny\"\ndir = \"b\"\n",
+    );
+    write("plan.json", r#"{"version": 1, "gears": []}"#);
+    write("poem.json", r#"{"roses": "red"}"#);
+    write("half.json", "{");
+    let files = ["app.toml", "plan.json", "poem.json", "half.json", "absent.json"];
+    let output = kaskade(folder.path(), &[&["validate", "--json"], &files[..]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let problems = |file: usize| findings[file]["problems"].as_array().unwrap().clone();
+    assert_eq!(problems(0).len(), 3, "{findings}");
+    assert!(problems(0)[0].as_str().unwrap().starts_with("variants[1].name"));
+    assert!(problems(1)[0].as_str().unwrap().contains("missing field"));
+    assert!(problems(2)[0].as_str().unwrap().contains("neither a plan"));
+    assert!(problems(3)[0].as_str().unwrap().contains("line 1"));
+    assert!(problems(4)[0].as_str().unwrap().contains("cannot be read"));
+    assert!(text(&output.stderr).contains("5 of 5 files cannot be used"));
+}
+
+#[test]
+fn explain_knows_every_code_and_refuses_others() {
+    let output = kaskade(here(), &["explain", "ksk0007"]);
+    assert!(output.status.success());
+    assert!(text(&output.stdout).starts_with("KSK0007 "));
+    let all = kaskade(here(), &["explain", "--json"]);
+    let all: serde_json::Value = serde_json::from_slice(&all.stdout).unwrap();
+    assert_eq!(all.as_array().unwrap().len(), kaskade::actors::Code::ALL.len());
+    let message = refusal(&kaskade(here(), &["explain", "KSK9999"]));
+    assert!(message.contains("`kaskade explain` lists them all"), "{message}");
+}
+
+#[test]
+fn schemas_are_the_committed_ones() {
+    for format in ["app", "plan", "profile", "pipeline", "channels"] {
+        let output = kaskade(here(), &["schema", format]);
+        assert!(output.status.success());
+        let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let committed = here().join(format!("docs/{format}.schema.json"));
+        let committed: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(committed).unwrap()).unwrap();
+        assert_eq!(
+            printed, committed,
+            "run `kaskade schema {format} > docs/{format}.schema.json`"
+        );
+    }
+}
+
+#[test]
+fn the_processor_passes_its_quick_self_test() {
+    let folder = tempfile::tempdir().unwrap();
+    let quick = [
+        "selftest",
+        "--extent",
+        "quick",
+        "--budget",
+        "20ms",
+        "--no-torch",
+        "--quiet",
+        "--json",
+    ];
+    let output = kaskade(folder.path(), &[&quick[..], &["--out", "report.json"]].concat());
+    let message = text(&output.stderr);
+    assert!(output.status.success(), "{message}");
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(printed["passed"], true);
+    let written = std::fs::read(folder.path().join("report.json")).unwrap();
+    assert_eq!(
+        serde_json::from_slice::<serde_json::Value>(&written).unwrap(),
+        printed
+    );
+    let absent = kaskade(folder.path(), &[&quick[..], &["--device", "cuda:999"]].concat());
+    assert_eq!(absent.status.code(), Some(1));
+    let printed: serde_json::Value = serde_json::from_slice(&absent.stdout).unwrap();
+    assert_eq!(printed["passed"], false);
+    assert!(text(&absent.stderr).contains("`cuda:999` does not pass"));
+    let wrong = kaskade(folder.path(), &["selftest", "--device", "tpu"]);
+    assert_eq!(wrong.status.code(), Some(2));
+}
+
+const SENTIMENT: &str = "examples/sentiment/app.toml";
+
+#[test]
+fn a_text_family_answers_without_its_samples() {
+    let question = ["infer", "--app", SENTIMENT, "--json", "--text"];
+    for (sentence, class) in [
+        ("a warm, funny and moving film", 1),
+        ("a dull and lifeless mess", 0),
+    ] {
+        let output = kaskade(here(), &[&question[..], &[sentence]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let reply: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(reply["variant"], "sentiment-mini");
+        let logits: Vec<f64> = serde_json::from_value(reply["outputs"][0]["data"].clone()).unwrap();
+        assert!(logits[class] > logits[1 - class], "{sentence}: {reply}");
+    }
+    assert!(kaskade(here(), &["validate", SENTIMENT]).status.success());
+}
+
+#[test]
+fn a_missing_samples_variable_is_named() {
+    for args in [
+        &["profile", "--app", SENTIMENT, "--quiet"][..],
+        &["infer", "--app", SENTIMENT, "--index", "0"],
+    ] {
+        let message = refusal(&kaskade(here(), args));
+        assert!(message.contains("the environment variable `SST2`"), "{message}");
+    }
+}
+
+#[test]
+fn samples_are_read_and_a_malformed_line_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("dev.tsv", "a warm film\t1\na dull film\n");
+    write("test.tsv", "a warm film\t1\na dull film\t0\n");
+    let with_samples = |args: &[&str]| {
+        let mut command = command(here(), args);
+        command.env("SST2", folder.path()).output().unwrap()
+    };
+    let output = with_samples(&["infer", "--app", SENTIMENT, "--index", "1"]);
+    assert!(
+        text(&output.stdout).starts_with("class 0, which is right"),
+        "{output:?}"
+    );
+    let message = refusal(&with_samples(&["profile", "--app", SENTIMENT, "--quiet"]));
+    assert!(
+        message.contains("dev.tsv cannot be used: line 2: has 1 columns"),
+        "{message}"
+    );
+    std::fs::remove_file(folder.path().join("test.tsv")).unwrap();
+    let message = refusal(&with_samples(&[
+        "infer",
+        "--app",
+        SENTIMENT,
+        "--text",
+        "a warm film",
+    ]));
+    assert!(message.contains("data.test.tsv.file: `"), "{message}");
+}
+
+#[test]
+fn a_model_that_is_not_worth_its_cost_is_left_out_of_the_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("plan.json");
+    let profile = "examples/sentiment/profile.json";
+    for objective in ["ap", "eo"] {
+        let args = [
+            "plan",
+            "cascade",
+            "--app",
+            SENTIMENT,
+            "--profile",
+            profile,
+            "--out",
+        ];
+        let objective = [plan.to_str().unwrap(), "--objective", objective];
+        let output = kaskade(here(), &[&args[..], &objective[..]].concat());
+        assert!(
+            text(&output.stdout).contains("dropped sentiment-mini"),
+            "{output:?}"
+        );
+        let plan = std::fs::read_to_string(&plan).unwrap();
+        assert!(
+            plan.contains("sentiment-tiny") && !plan.contains("sentiment-mini"),
+            "{plan}"
+        );
+    }
+}
+
+#[test]
+fn channels_are_measured_by_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = [
+        "channels",
+        "--rounds",
+        "9",
+        "--largest",
+        "64KiB",
+        "--out",
+        "c.json",
+        "--json",
+    ];
+    let done = kaskade(folder.path(), &args);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(
+        text(&done.stderr).contains("--network"),
+        "channels that are not measured are named"
+    );
+    let written = std::fs::read_to_string(folder.path().join("c.json")).unwrap();
+    let measured: serde_json::Value = serde_json::from_str(&written).unwrap();
+    assert_eq!(
+        measured,
+        serde_json::from_slice::<serde_json::Value>(&done.stdout).unwrap()
+    );
+    for channel in ["same_device", "same_host"] {
+        let samples = measured[channel]["measured"]["samples"].as_array().unwrap();
+        assert_eq!(samples.len(), 9, "256 bytes to 64 KiB");
+        assert!(
+            samples
+                .iter()
+                .all(|sample| sample["seconds"].as_f64().unwrap() > 0.0)
+        );
+    }
+    let of_64_kib = |channel: &str| {
+        measured[channel]["measured"]["samples"][8]["seconds"]
+            .as_f64()
+            .unwrap()
+    };
+    assert!(of_64_kib("same_device") < of_64_kib("same_host"), "{measured}");
+}
+
+#[test]
+fn memory_is_measured_for_whole_models_and_partitions() {
+    let app = here().join("examples/sentiment/app.toml");
+    let app = app.to_str().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let weigh = |partitions: &str| {
+        let args = [
+            "weigh",
+            "--app",
+            app,
+            "--variant",
+            "sentiment-mini",
+            "--batches",
+            "1,32",
+        ];
+        let done = kaskade(
+            folder.path(),
+            &[&args[..], &["--partitions", partitions, "--json"]].concat(),
+        );
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let weighed: Vec<serde_json::Value> = serde_json::from_slice(&done.stdout).unwrap();
+        weighed
+    };
+    let bytes = |weighed: &serde_json::Value, field: &str| weighed[field].as_f64().unwrap();
+    let whole = &weigh("1")[0];
+    assert!(bytes(whole, "loaded_bytes") >= 4.0 * bytes(whole, "parameters"));
+    assert!(bytes(&whole["batches"][1], "bytes") >= bytes(&whole["batches"][0], "bytes"));
+    let slices = weigh("4");
+    assert_eq!(slices.len(), 4);
+    let parameters: f64 = slices.iter().map(|slice| bytes(slice, "parameters")).sum();
+    assert!((parameters - bytes(whole, "parameters")).abs() < 1.0);
+    // The last three hold one block each; the first also holds the embeddings.
+    for slice in &slices[1..] {
+        assert!(
+            bytes(slice, "loaded_bytes") < 0.75 * bytes(whole, "loaded_bytes"),
+            "{slices:?}"
+        );
+    }
+    let args = ["weigh", "--app", app, "--variant", "no-such"];
+    assert!(refusal(&kaskade(folder.path(), &args)).contains("sentiment-mini"));
+}
+
+/// A build in a container sees what .dockerignore lets through, and cargo needs every member of the workspace.
+#[test]
+fn the_container_build_contains_every_workspace_member() {
+    let read = |name: &str| std::fs::read_to_string(here().join(name)).unwrap();
+    let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
+    let (members, ignored) = (&manifest["workspace"]["members"], read(".dockerignore"));
+    let kept: Vec<&str> = ignored
+        .lines()
+        .filter_map(|line| line.strip_prefix('!'))
+        .collect();
+    for member in members.as_array().unwrap() {
+        let member = member.as_str().unwrap();
+        assert!(
+            kept.iter().any(|kept| Path::new(member).starts_with(kept)),
+            "`{member}` is not in .dockerignore"
+        );
+    }
+}

@@ -1,0 +1,143 @@
+//! The examples run and print the expected results.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use kaskade::actors::{Node, NodeConfig, bus::BusConfig, ingress::IngressConfig, service};
+use kaskade_policy::confidence::{Calibration, Estimator};
+use kaskade_policy::plan::{Band, Batching, Edge, Exit, Plan, Replica, Stage, Target};
+use kaskade_testkit::{Process, ROOT, built};
+
+fn python(script: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(kaskade_testkit::python());
+    command
+        .arg(Path::new(ROOT).join("examples/python_client").join(script))
+        .args(arguments);
+    command
+}
+
+fn printed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_custom_model_and_a_custom_actor_form_a_cascade() {
+    let printed = printed(&mut Command::new(built("examples/custom_actor")));
+    assert!(printed.contains("4 is even (answered by `guess`"), "{printed}");
+    assert!(printed.contains("7 is odd (answered by `guess`"), "{printed}");
+    assert!(
+        printed.contains("7.4 is odd (answered by `round`, passed [\"guess\"]"),
+        "{printed}"
+    );
+}
+
+/// A plan of two stages that Python processes serve: the first escalates below a confidence of `bar`.
+fn doubling(app: &str, bar: f64) -> Plan {
+    let mut plan = service::single(
+        app,
+        "doubler",
+        "python",
+        std::num::NonZeroU32::MIN,
+        Batching::default(),
+    );
+    let variant = plan.variants.first_mut().unwrap();
+    variant.calibration = Some(Calibration {
+        estimator: Estimator::Given,
+        temperature: 1.0,
+    });
+    plan.placement = vec![Replica {
+        id: "doubler-0".into(),
+        variant: "doubler".into(),
+        worker: "python".into(),
+        device: "cpu".into(),
+        partition: None,
+    }];
+    let wiring = &mut plan.gears.first_mut().unwrap().wiring;
+    let stage = |name: &str, exit: Exit| Stage {
+        name: name.into(),
+        task: None,
+        variant: "doubler".into(),
+        partition: None,
+        budget_us: None,
+        profiled: None,
+        exit,
+        batching: Batching::default(),
+    };
+    wiring.entry = Edge::to("first");
+    let bands = vec![
+        Band {
+            from: 0.0,
+            to: Target::Stage(Edge::to("second")),
+        },
+        Band {
+            from: bar,
+            to: Target::Reply,
+        },
+    ];
+    wiring.stages = vec![
+        stage("first", Exit::Bands { bands }),
+        stage("second", Exit::Reply),
+    ];
+    plan
+}
+
+fn ingress(plan: Plan) -> Node {
+    let app = plan.app.clone();
+    Node::start(NodeConfig {
+        bus: BusConfig::new(&app),
+        app,
+        ingress: Some(IngressConfig::default()),
+        worker: None,
+        plan: Some(plan),
+        planner: None,
+        power: None,
+        grace: std::time::Duration::from_secs(1),
+    })
+    .unwrap()
+}
+
+fn stage(url: &str, app: &str, name: &str) -> Process {
+    let mut process = Process::start(python("stage.py", &[url, app, name]).stdout(Stdio::piped()));
+    let mut line = String::new();
+    BufReader::new(process.child().stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line.trim(), "ready");
+    process
+}
+
+#[test]
+fn python_stages_and_a_python_client_work() {
+    for (app, bar, answered_by) in [("lenient", 0.5, "first"), ("strict", 0.95, "second")] {
+        let node = ingress(doubling(app, bar));
+        let url = node.bus().url();
+        let _stages = [stage(url, app, "first"), stage(url, app, "second")];
+        let printed = printed(&mut python("client.py", &[url, app, "x", "1.5", "4"]));
+        assert_eq!(
+            printed.trim(),
+            format!("stage={answered_by} outputs={{'doubled': [3.0, 8.0]}}")
+        );
+        node.stop();
+    }
+}
+
+#[test]
+fn the_python_client_gets_a_typed_error_from_a_stage_without_replicas() {
+    let node = ingress(doubling("deserted", 0.5));
+    let output = python("client.py", &[node.bus().url(), "deserted", "x", "1"])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("KSK0007"), "{said}");
+    node.stop();
+}

@@ -1,0 +1,147 @@
+//! `kaskade plan gears`, `simulate` and `reproduce cascadeserve`.
+
+use kaskade_testkit::{digits_profile as profile, json, kaskade, refusal};
+
+#[test]
+fn gears_are_planned_checked_and_simulated() {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = profile();
+    let plan = [
+        "plan",
+        "gears",
+        "--profile",
+        &profile,
+        "--qps",
+        "60000",
+        "--slo-p95",
+        "30ms",
+        "--svg",
+        "gears.svg",
+        "--json",
+    ];
+    let planned = json(&kaskade(folder.path(), &plan));
+    let gears = planned["plan"]["gears"].as_array().unwrap();
+    assert!(gears.len() > 1, "one gear for every load: {planned}");
+    assert_eq!(planned["plan"]["sharing"], "exclusive");
+    assert!(
+        std::fs::read_to_string(folder.path().join("gears.svg"))
+            .unwrap()
+            .contains("</svg>")
+    );
+    assert!(
+        kaskade(folder.path(), &["validate", "plan.json"])
+            .status
+            .success()
+    );
+
+    std::fs::write(folder.path().join("trace.txt"), "1000 1000 40000 40000 1000 1000").unwrap();
+    let simulate = [
+        "simulate",
+        "--plan",
+        "plan.json",
+        "--profile",
+        &profile,
+        "--trace",
+        "trace.txt",
+        "--svg",
+        "course.svg",
+        "--queue-capacity",
+        "100000",
+        "--json",
+    ];
+    let found = json(&kaskade(folder.path(), &simulate));
+    assert_eq!(found["answered"], found["requests"], "{found}");
+    assert!(found["shifts"].as_u64().unwrap() >= 1, "{found}");
+    assert!(found["accuracy"].as_f64().unwrap() > 0.9);
+    assert_eq!(found["course"].as_array().unwrap().len(), 6);
+    assert!(folder.path().join("course.svg").exists());
+    let again = json(&kaskade(folder.path(), &simulate));
+    assert_eq!(
+        again["latency"], found["latency"],
+        "the same seed gives the same report"
+    );
+}
+
+#[test]
+fn every_policy_makes_a_valid_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = profile();
+    for policy in ["gears", "no-switching", "no-cascade", "dynba", "ms-plus"] {
+        let plan = [
+            "plan",
+            "gears",
+            "--profile",
+            &profile,
+            "--qps",
+            "2000",
+            "--slo-p95",
+            "100ms",
+            "--devices",
+            "2",
+            "--policy",
+            policy,
+            "--json",
+        ];
+        let planned = json(&kaskade(folder.path(), &plan));
+        assert!(
+            !planned["plan"]["placement"].as_array().unwrap().is_empty(),
+            "{policy}"
+        );
+        assert!(
+            kaskade(folder.path(), &["validate", "plan.json"])
+                .status
+                .success(),
+            "{policy}"
+        );
+    }
+}
+
+#[test]
+fn an_infeasible_plan_names_the_model_and_a_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = profile();
+    let plan = |more: &[&str]| {
+        let args = [&["plan", "gears", "--profile", &profile][..], more].concat();
+        refusal(&kaskade(folder.path(), &args))
+    };
+    let message = plan(&["--qps", "100", "--slo-p95", "1us"]);
+    assert!(
+        message.contains("requests/s, at model `") && message.contains("looser objective"),
+        "{message}"
+    );
+    let message = plan(&["--qps", "1000000000", "--slo-p95", "50ms"]);
+    assert!(message.contains("more devices"), "{message}");
+    let message = plan(&["--slo-p95", "50ms"]);
+    assert!(message.contains("--qps"), "{message}");
+    let message = plan(&["--qps", "10"]);
+    assert!(message.contains("--slo-p95"), "{message}");
+    assert!(
+        !folder.path().join("plan.json").exists(),
+        "an infeasible plan is not written"
+    );
+}
+
+#[test]
+fn a_malformed_trace_is_refused_with_its_file_and_field() {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = profile();
+    for (text, message) in [
+        ("10 20 many", "many"),
+        ("0.5\n0.25\n", "line 2"),
+        ("", "trace.txt"),
+    ] {
+        std::fs::write(folder.path().join("trace.txt"), text).unwrap();
+        let plan = [
+            "plan",
+            "gears",
+            "--profile",
+            &profile,
+            "--slo-p95",
+            "50ms",
+            "--trace",
+            "trace.txt",
+        ];
+        let said = refusal(&kaskade(folder.path(), &plan));
+        assert!(said.contains("trace.txt") && said.contains(message), "{said}");
+    }
+}

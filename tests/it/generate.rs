@@ -1,0 +1,113 @@
+//! `kaskade generate`: tokens do not depend on device memory, and refusals name a remedy.
+
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+
+use kaskade_testkit::ROOT;
+use serde_json::Value;
+
+const PROMPT: &str = "the inner thing, a tour";
+
+fn command(args: &[&str]) -> Command {
+    let generate = ["generate", "--model", "models/fixtures/gpt2"];
+    kaskade_testkit::command(ROOT, &[&generate, args].concat())
+}
+
+fn generate(args: &[&str]) -> Output {
+    command(args).output().unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    kaskade_testkit::json(&generate(&[args, &["--json"]].concat()))
+}
+
+fn refusal(args: &[&str]) -> String {
+    let message = kaskade_testkit::refusal(&generate(args));
+    assert_eq!(message.trim_end().lines().count(), 1, "{message}");
+    message
+}
+
+#[test]
+fn tokens_do_not_depend_on_the_cache_mode() {
+    let prompts = [
+        "--prompt",
+        PROMPT,
+        "--prompt",
+        "on the one hand",
+        "--max-tokens",
+        "24",
+    ];
+    let resident = json(&prompts);
+    assert_eq!(resident["tokens"], 48);
+    assert_eq!(resident["loaded_bytes"], 0);
+    for cache in ["hybrid", "kv", "act", "tokens"] {
+        let bounded = ["--device-memory", "4MB", "--link", "200MB", "--cache", cache];
+        let offloaded = json(&[&prompts[..], &bounded].concat());
+        for (one, other) in [0, 1].map(|place| (&resident["answers"][place], &offloaded["answers"][place])) {
+            assert_eq!(
+                (&one["tokens"], &one["text"]),
+                (&other["tokens"], &other["text"]),
+                "{cache}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_answer_is_streamed_and_its_figures_are_printed_afterwards() {
+    let whole = json(&["--prompt", PROMPT, "--max-tokens", "16"]);
+    let shown = generate(&["--prompt", PROMPT, "--max-tokens", "16"]);
+    let text = whole["answers"][0]["text"].as_str().unwrap();
+    assert_eq!(
+        String::from_utf8(shown.stdout).unwrap().trim_end(),
+        text.trim_end()
+    );
+    let said = String::from_utf8(shown.stderr).unwrap();
+    assert!(said.contains("16 tokens") && said.contains("a token"), "{said}");
+    let mut piped = command(&["--prompt", "-", "--max-tokens", "16", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    piped.stdin.take().unwrap().write_all(PROMPT.as_bytes()).unwrap();
+    let read: Value = serde_json::from_slice(&piped.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!(read["answers"][0]["text"], text);
+}
+
+#[test]
+fn sampling_follows_the_seed_and_stop_texts_end_answers() {
+    let drawn = |seed: &str| {
+        let args = [
+            "--prompt",
+            PROMPT,
+            "--temperature",
+            "1.5",
+            "--top-k",
+            "40",
+            "--seed",
+            seed,
+        ];
+        json(&args)["answers"][0]["tokens"].clone()
+    };
+    assert_eq!(drawn("3"), drawn("3"));
+    assert_ne!(drawn("3"), drawn("4"));
+    let greedy = json(&["--prompt", PROMPT, "--max-tokens", "32"]);
+    let text = greedy["answers"][0]["text"].as_str().unwrap();
+    let stop: String = text.chars().skip(4).take(3).collect();
+    let stopped = json(&["--prompt", PROMPT, "--max-tokens", "32", "--stop", &stop]);
+    assert_eq!(stopped["answers"][0]["end"], "a stop text came");
+    assert!(!stopped["answers"][0]["text"].as_str().unwrap().contains(&stop));
+}
+
+#[test]
+fn invalid_options_are_refused_with_a_remedy() {
+    let long = "word ".repeat(4_000);
+    assert!(refusal(&["--prompt", &long]).contains("prompt 1"));
+    assert!(refusal(&["--prompt", ""]).contains("empty"));
+    assert!(refusal(&["--prompt", "a", "--temperature", "-1"]).contains("temperature"));
+    assert!(refusal(&["--prompt", "a", "--cache", "act"]).contains("--device-memory"));
+    assert!(refusal(&["--prompt", "a", "--device-memory", "1kB"]).contains("bytes"));
+    let nowhere = ["generate", "--model", "no-such-folder", "--prompt", "a"];
+    let message = kaskade_testkit::refusal(&kaskade_testkit::kaskade(ROOT, &nowhere));
+    assert!(message.contains("no-such-folder"), "{message}");
+}

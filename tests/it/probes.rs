@@ -1,0 +1,128 @@
+//! Probes and metrics of a served app over HTTP.
+
+use std::collections::BTreeSet;
+
+use kaskade::actors::metrics::{Gauges, Metrics};
+use kaskade_testkit::{
+    DIGITS, NatsOptions, NatsServer, PATIENCE, ROOT, Served, free_port, http_get as get, is_ready, kaskade,
+    said, wait_until,
+};
+
+fn probe(address: &str, what: &str) -> (Option<i32>, String) {
+    said(&["probe", "--http", address, what])
+}
+
+#[test]
+fn a_served_app_is_live_and_ready_and_has_metrics() {
+    let mut served = Served::start(&["--app", DIGITS, "--http", "127.0.0.1:0"]);
+    let address = served.probes();
+    // The listener answers before the models are loaded; the app is ready afterwards.
+    wait_until("it is ready", PATIENCE, || {
+        let (head, body) = get(&address, "/ready").unwrap();
+        match head.split(' ').nth(1) {
+            Some("200") => true,
+            Some("503") => {
+                assert!(body.starts_with("starting"), "{body}");
+                false
+            }
+            _ => panic!("{head}"),
+        }
+    });
+    let url = served.line("serving `digits` on ");
+    let url = url.split(',').next().unwrap();
+    assert!(get(&address, "/live").unwrap().0.starts_with("HTTP/1.1 200"));
+    assert!(get(&address, "/other").unwrap().0.starts_with("HTTP/1.1 404"));
+    let asked = kaskade(ROOT, &["infer", "--app", DIGITS, "--nats", url, "--index", "3"]);
+    assert!(asked.status.success());
+    let (head, page) = get(&address, "/metrics").unwrap();
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    for line in [
+        "kaskade_ready_processes{app=\"digits\"} 1",
+        "kaskade_answered_requests_total{app=\"digits\"} 1",
+        "kaskade_variant_requests_total{app=\"digits\",variant=\"digits-large\"} 1",
+    ] {
+        assert!(
+            page.lines().any(|found| found == line),
+            "{line}\nis not in\n{page}"
+        );
+    }
+    assert_eq!(probe(&address, "ready"), (Some(0), "ready\n".to_owned()));
+    assert_eq!(probe(&address, "live"), (Some(0), "live\n".to_owned()));
+    served.end();
+    assert_eq!(get(&address, "/live"), None, "the listener ends with the process");
+    let (code, said) = probe(&address, "live");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("is `kaskade serve --http"), "{said}");
+}
+
+#[test]
+fn an_ingress_without_a_plan_is_live_and_not_ready() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let (url, listen) = (server.url(), format!("127.0.0.1:{}", free_port()));
+    let ingress = [
+        "--app",
+        DIGITS,
+        "--nats",
+        &url,
+        "--role",
+        "ingress",
+        "--stored-plan",
+        "--http",
+        &listen,
+    ];
+    let _ingress = Served::start(&ingress);
+    wait_until("the ingress reports that it has no plan", PATIENCE, || {
+        get(&listen, "/ready").is_some_and(|(_, body)| body.starts_with("no plan yet"))
+    });
+    assert!(get(&listen, "/live").unwrap().0.starts_with("HTTP/1.1 200"));
+    let (code, said) = probe(&listen, "ready");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("start a planner"), "{said}");
+    // A worker stores the plan, and both become ready.
+    let mut worker = Served::start(&[
+        "--app",
+        DIGITS,
+        "--nats",
+        &url,
+        "--role",
+        "worker",
+        "--http",
+        "127.0.0.1:0",
+    ]);
+    let there = worker.probes();
+    wait_until("both are ready", PATIENCE, || {
+        is_ready(&listen) && is_ready(&there)
+    });
+}
+
+#[test]
+fn an_invalid_or_used_address_is_refused() {
+    let refused = |address: &str| said(&["serve", "--app", DIGITS, "--http", address]);
+    let (code, said) = refused("here");
+    assert_eq!(code, Some(2));
+    assert!(said.contains("write number and port"), "{said}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (code, said) = refused(&taken.local_addr().unwrap().to_string());
+    assert_eq!(code, Some(1));
+    assert!(said.contains("give another address"), "{said}");
+}
+
+#[test]
+fn the_dashboard_shows_exactly_the_metrics_that_exist() {
+    let page = Metrics::default().text("digits", &Gauges::default());
+    let names = |text: &str| -> BTreeSet<String> {
+        let word = |character: char| character.is_ascii_alphanumeric() || character == '_';
+        let words = text.split(|character| !word(character));
+        let named = words.filter(|word| word.starts_with("kaskade_"));
+        named.map(str::to_owned).collect()
+    };
+    let shown = names(include_str!("../../docker/grafana/dashboards/kaskade.json"));
+    let there = names(&page);
+    assert_eq!(
+        shown.difference(&there).collect::<Vec<_>>(),
+        Vec::<&String>::new()
+    );
+    // The dashboard computes joules per request over all processes, from two counters.
+    let rest: Vec<&String> = there.difference(&shown).collect();
+    assert_eq!(rest, ["kaskade_energy_per_request_joules"]);
+}

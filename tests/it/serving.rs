@@ -1,0 +1,347 @@
+//! `kaskade serve`, `infer`, `bench`, `replan` and `top` over a broker.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use kaskade_testkit::{
+    NatsOptions, NatsServer, Process, ROOT, Served, command, digits_app, digits_profile, json, kaskade,
+    refusal, text,
+};
+use serde_json::Value;
+
+/// The digits app with its smallest model alone.
+fn quick_app(folder: &Path) -> String {
+    digits_app(folder, "")
+}
+
+/// Serves an app on an embedded broker; returns the URL of the broker too.
+fn serve(app: &str) -> (Served, String) {
+    let mut served = Served::start(&["--app", app]);
+    let url = served.url();
+    (served, url)
+}
+
+#[test]
+fn one_request_is_answered_in_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let reply = json(&kaskade(
+        ROOT,
+        &["infer", "--app", &app, "--index", "0", "--json"],
+    ));
+    assert_eq!(reply["variant"], "digits-tiny");
+    assert_eq!(reply["hops"].as_array().unwrap().len(), 1);
+    assert_eq!(reply["outputs"][0]["shape"], serde_json::json!([10]));
+    assert!(reply["label"].is_u64());
+}
+
+#[test]
+fn tensors_are_answered_and_wrong_shapes_are_refused_by_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let ask = |shape: &str, count: usize| {
+        let data = vec!["0.5"; count].join(",");
+        let path = folder.path().join("tensors.json");
+        let body = format!(
+            r#"{{"inputs": [{{"name": "image", "shape": {shape}, "datatype": "FP32", "data": [{data}]}}]}}"#
+        );
+        std::fs::write(&path, body).unwrap();
+        kaskade(
+            ROOT,
+            &[
+                "infer",
+                "--app",
+                &app,
+                "--tensors",
+                path.to_str().unwrap(),
+                "--json",
+            ],
+        )
+    };
+    assert_eq!(json(&ask("[1, 8, 8]", 64))["variant"], "digits-tiny");
+    let refused = ask("[1, 9, 9]", 81);
+    let message = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{message}");
+    assert!(message.contains("KSK0003"), "{message}");
+}
+
+#[test]
+fn a_served_app_answers_clients_and_drains_on_sigterm() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let (served, url) = serve(&app);
+    let reply = json(&kaskade(
+        ROOT,
+        &["infer", "--app", &app, "--nats", &url, "--index", "1", "--json"],
+    ));
+    assert_eq!(reply["variant"], "digits-tiny");
+    let figures = json(&kaskade(
+        ROOT,
+        &[
+            "bench",
+            "--app",
+            &app,
+            "--nats",
+            &url,
+            "--concurrency",
+            "4",
+            "--duration",
+            "300ms",
+            "--warm-up",
+            "50ms",
+            "--json",
+        ],
+    ));
+    assert!(figures["replies"].as_u64().unwrap() > 0);
+    assert_eq!(figures["requests"], figures["replies"]);
+    assert!(
+        figures["joules_per_request"].is_null(),
+        "another process's energy is unknown"
+    );
+    let rest = served.end();
+    assert!(rest.contains("draining") && rest.contains("stopped"), "{rest}");
+}
+
+/// The digits app, served by the plan of a policy for 200 requests/s, with a planner of the same policy.
+fn planning_app(folder: &Path, policy: &str, more: &str) -> String {
+    let app = quick_app(folder);
+    let profile = digits_profile();
+    let gears = folder.join("gears.json").display().to_string();
+    let made = kaskade(
+        ROOT,
+        &[
+            "plan",
+            "gears",
+            "--app",
+            &app,
+            "--profile",
+            &profile,
+            "--qps",
+            "200",
+            "--policy",
+            policy,
+            "--out",
+            &gears,
+            "--json",
+        ],
+    );
+    assert!(json(&made).get("plan").is_some());
+    let text = std::fs::read_to_string(&app).unwrap();
+    let table = format!("[planner]\nprofile = \"{profile}\"\npolicy = \"{policy}\"\n{more}\n");
+    let text = text.replace("{ single = \"digits-tiny\" }", "{ file = \"gears.json\" }");
+    std::fs::write(&app, format!("{text}\n{table}")).unwrap();
+    app
+}
+
+#[test]
+fn a_served_app_replans_on_request_and_keeps_its_plan_on_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = planning_app(folder.path(), "gears", "");
+    let (_served, url) = serve(&app);
+    let replan = |qps: &str| {
+        kaskade(
+            ROOT,
+            &["replan", "--app", &app, "--nats", &url, "--qps", qps, "--json"],
+        )
+    };
+    let report = json(&replan("2000"));
+    assert_eq!(report, serde_json::json!({"outcome": "adopted", "epoch": 2}));
+    let report = json(&replan("2000"));
+    assert_eq!(report, serde_json::json!({"outcome": "unchanged", "epoch": 2}));
+    let refused = replan("1000000000");
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    let report: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert_eq!(report["outcome"], "refused");
+    assert!(
+        report["reason"].as_str().unwrap().contains("more devices"),
+        "{report}"
+    );
+    let asked = ["infer", "--app", &app, "--nats", &url, "--index", "3", "--json"];
+    assert!(
+        json(&kaskade(ROOT, &asked))["label"].is_u64(),
+        "the running plan keeps serving"
+    );
+}
+
+#[test]
+fn a_restarted_planner_keeps_the_stored_plan() {
+    let nats = NatsServer::start(NatsOptions::jetstream());
+    let (folder, url) = (tempfile::tempdir().unwrap(), nats.url().clone());
+    let app = planning_app(folder.path(), "gears", "");
+    let start = |role| {
+        let mut served = Served::start(&["--app", &app, "--nats", &url, "--role", role]);
+        served.line("serving");
+        served
+    };
+    let _others = [start("worker"), start("ingress")];
+    let replan = || {
+        let asked = ["replan", "--app", &app, "--nats", &url, "--qps", "2000", "--json"];
+        json(&kaskade(ROOT, &asked))
+    };
+    let planner = start("planner");
+    let adopted = replan();
+    assert_eq!(adopted.get("outcome"), Some(&Value::from("adopted")), "{adopted}");
+    drop(planner);
+    let _again = start("planner");
+    let unchanged = serde_json::json!({"outcome": "unchanged", "epoch": adopted.get("epoch")});
+    assert_eq!(replan(), unchanged);
+}
+
+#[test]
+fn an_ensemble_is_served_and_scaled() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = planning_app(folder.path(), "cocktail", "every = \"300ms\"");
+    let (_served, url) = serve(&app);
+    let asked = ["infer", "--app", &app, "--nats", &url, "--index", "3", "--json"];
+    let hops = json(&kaskade(ROOT, &asked))["hops"].as_array().unwrap().len();
+    assert!(hops > 1, "an ensemble has several members");
+    let idle = std::fs::read_to_string(&app)
+        .unwrap()
+        .replace("every = ", "# every = ");
+    std::fs::write(&app, idle).unwrap();
+    let message = text(&kaskade(ROOT, &["serve", "--app", &app]).stderr);
+    assert!(message.contains("planner.every"), "{message}");
+}
+
+#[test]
+fn a_missing_planner_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let (_served, url) = serve(&app);
+    let refusal = |args: &[&str]| refusal(&kaskade(ROOT, args));
+    let message = refusal(&["replan", "--app", &app, "--nats", &url]);
+    assert!(
+        message.contains("kaskade.digits.replan") && message.contains("[planner]"),
+        "{message}"
+    );
+    let message = refusal(&["replan", "--app", &app]);
+    assert!(message.contains("--nats"), "{message}");
+    let message = refusal(&["serve", "--app", &app, "--role", "planner", "--nats", &url]);
+    assert!(message.contains("[planner]"), "{message}");
+}
+
+#[test]
+fn an_open_loop_keeps_its_rate_and_reports_accuracy() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let figures = json(&kaskade(
+        ROOT,
+        &[
+            "bench",
+            "--app",
+            &app,
+            "--rate",
+            "200",
+            "--spacing",
+            "constant",
+            "--duration",
+            "1s",
+            "--warm-up",
+            "100ms",
+            "--json",
+        ],
+    ));
+    // 200 per second; the one due at the end may not be sent.
+    let requests = figures["requests"].as_u64().unwrap();
+    assert!((198..=201).contains(&requests), "{figures}");
+    assert_eq!(figures["errors"], serde_json::json!({}));
+    assert!(figures["accuracy"].as_f64().unwrap() > 0.85, "{figures}");
+    assert!(figures["joules_per_request"].as_f64().unwrap() > 0.0, "{figures}");
+}
+
+#[test]
+fn an_unreachable_broker_and_an_unserved_app_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let absent = kaskade(
+        ROOT,
+        &[
+            "infer",
+            "--app",
+            &app,
+            "--index",
+            "0",
+            "--nats",
+            "nats://127.0.0.1:1",
+        ],
+    );
+    let message = text(&absent.stderr);
+    assert_eq!(absent.status.code(), Some(1), "{message}");
+    assert!(message.contains("127.0.0.1:1"), "{message}");
+    let alone = kaskade(ROOT, &["serve", "--app", &app, "--role", "worker"]);
+    let message = text(&alone.stderr);
+    assert_eq!(alone.status.code(), Some(1), "{message}");
+    assert!(message.contains("--nats"), "{message}");
+    let (_served, url) = serve(&app);
+    let other = std::fs::read_to_string(&app)
+        .unwrap()
+        .replace("name = \"digits\"", "name = \"other\"");
+    let path = folder.path().join("other.toml");
+    std::fs::write(&path, other).unwrap();
+    let unserved = [
+        "infer",
+        "--app",
+        path.to_str().unwrap(),
+        "--index",
+        "0",
+        "--nats",
+        &url,
+    ];
+    let message = text(&kaskade(ROOT, &unserved).stderr);
+    assert!(
+        message.contains("KSK0004") && message.contains("`other`"),
+        "{message}"
+    );
+}
+
+#[test]
+fn top_shows_rates_and_energy_by_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let (_served, url) = serve(&app);
+    let load = Process::start(
+        command(
+            ROOT,
+            &[
+                "bench",
+                "--app",
+                &app,
+                "--nats",
+                &url,
+                "--concurrency",
+                "2",
+                "--duration",
+                "1m",
+            ],
+        )
+        .stdout(Stdio::null())
+        .stderr(Stdio::null()),
+    );
+    let seen = kaskade(
+        ROOT,
+        &["top", "--app", &app, "--nats", &url, "--looks", "2", "--json"],
+    );
+    drop(load);
+    let lines = text(&seen.stdout);
+    let looks: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(looks.len(), 2, "{lines}");
+    let look = &looks[1];
+    assert!(look["doors"]["answered_per_s"].as_f64().unwrap() > 1.0, "{look}");
+    assert!(look["joules_per_request"].as_f64().unwrap() > 0.0, "{look}");
+    let model = &look["models"][0];
+    assert_eq!(
+        (&model["variant"], &model["replicas"]),
+        (&"digits-tiny".into(), &1.into())
+    );
+    assert!(model["requests_per_s"].as_f64().unwrap() > 1.0, "{look}");
+    // The process has one model, which uses all of its power.
+    let (model, node) = (
+        model["watts"].as_f64().unwrap(),
+        look["nodes"][0]["watts"].as_f64().unwrap(),
+    );
+    assert!((model - node).abs() <= 1e-6 * node, "{look}");
+}
