@@ -9,8 +9,8 @@ if ! cmp -s docs/requirements.txt "$venv/requirements.txt"; then
   "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement docs/requirements.txt
   cp docs/requirements.txt "$venv/requirements.txt"
 fi
-export NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true
+export NO_MKDOCS_2_WARNING=1
 "$venv/bin/python" docs/check.py
 if [ "${1:-}" = serve ]; then exec "$venv/bin/mkdocs" serve; fi
-"$venv/bin/mkdocs" build --strict --quiet
+"$venv/bin/mkdocs" build --strict
 echo "the site is in target/site"

@@ -27,6 +27,6 @@ def on_page_markdown(markdown, page, config, files):
             return match[0]
         if not (root / path).exists():
             LOG.warning("%s links to %s, which the repository does not have", page.file.src_uri, path)
-        return f"[{match['text']}]({config.repo_url}/{REVISION}/{path}{match['anchor'] or ''})"
+        return f"[{match['text']}]({config.extra['repository']}/{REVISION}/{path}{match['anchor'] or ''})"
 
     return FENCE.sub("```sh", LINK.sub(replace, markdown))
