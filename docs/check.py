@@ -3,6 +3,7 @@
     python docs/check.py        # from anywhere; needs the `markdown` package of docs/requirements.txt
 """
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -26,6 +27,8 @@ WORDS = [
 ]
 # Flags and commands of former versions, in code too.
 FORMER = [r"--qps", r"--looks", r"--prompt(?!-)\b", r"--stretch", r"kaskade (weigh|channels|replan|reproduce)\b", r"auth init --app"]
+# Fields of app.toml whose new names the reference has already.
+RENAMED = {"give_up", "silence", "results", "dead"}
 LONGEST_LINE = 500
 
 
@@ -75,6 +78,26 @@ def metrics():
         yield f"`{name}` is on the page and not in the code"
 
 
+def fields(schema, page, skip=frozenset()):
+    """The page names every field of the schema."""
+    text = (ROOT / page).read_text()
+    found = set()
+
+    def walk(node):
+        if isinstance(node, dict):
+            found.update(node.get("properties", {}))
+            for value in node.values():
+                walk(value)
+        elif isinstance(node, list):
+            for value in node:
+                walk(value)
+
+    walk(json.loads((ROOT / schema).read_text()))
+    for name in sorted(found - skip):
+        if not re.search(rf"(?<![\w]){name}(?![\w])", text):
+            yield f"{page}: `{name}` of {schema} is missing"
+
+
 def main():
     problems = []
     for path in pages():
@@ -85,6 +108,9 @@ def main():
         if name not in GENERATED:
             problems += [f"{name}: {problem}" for problem in words(text)]
     problems += [f"docs/reference/metrics.md: {problem}" for problem in metrics()]
+    problems += fields("docs/app.schema.json", "docs/reference/app-toml.md", skip=RENAMED)
+    problems += fields("docs/plan.schema.json", "docs/reference/plan.md")
+    problems += fields("docs/profile.schema.json", "docs/reference/profile.md")
     print("\n".join(problems) or "links, words and lists are sound")
     return 1 if problems else 0
 
