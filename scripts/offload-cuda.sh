@@ -9,7 +9,7 @@
 #   LAYERS           only so many layers, for a host whose memory does not hold all: each takes 12 * width^2 * 4 bytes twice
 #   REQUESTS, PROMPT the batch (default 32 requests of 512 tokens)
 #
-# docs/how-to/gpu.md says what a machine needs. What is printed is a table of medians per step; where there is `nvidia-smi`, its utilisation beside.
+# docs/gpu.md says what a machine needs. What is printed is a table of medians per step; where there is `nvidia-smi`, its utilisation beside.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 shapes=("${@:-opt-6.7b}")

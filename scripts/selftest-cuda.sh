@@ -7,7 +7,7 @@
 #   KASKADE_BIN     a binary built elsewhere with --features cuda; nothing is built then
 #   CUDA_PATH       the CUDA toolkit, or the folder of its PyPI packages; looked for if unset
 #
-# Ends with 0 if the self-test passed. docs/how-to/gpu.md says what a machine needs.
+# Ends with 0 if the self-test passed. docs/gpu.md says what a machine needs.
 set -euo pipefail
 report=$(realpath -m "${1:-selftest-cuda.json}")
 cd "$(dirname "$0")/.."
@@ -23,7 +23,7 @@ PYTHON
     export CUDA_PATH
     if [[ -z $CUDA_PATH ]]; then
         unset CUDA_PATH
-        echo "no CUDA toolkit and no CUDA packages found; docs/how-to/gpu.md says which ones are needed" >&2
+        echo "no CUDA toolkit and no CUDA packages found; docs/gpu.md says which ones are needed" >&2
     fi
 fi
 # NVRTC is loaded by name, and neither a toolkit nor the packages put it where the loader looks.

@@ -8,7 +8,7 @@
     clippy::indexing_slicing,
     reason = "tests fail by panicking"
 )]
-#![allow(clippy::print_stdout, reason = "the figures belong into docs/evidence/results/")]
+#![allow(clippy::print_stdout, reason = "the figures belong into docs/benchmarks.md")]
 
 use std::{
     cell::RefCell,

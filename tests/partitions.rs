@@ -5,7 +5,7 @@
     clippy::indexing_slicing,
     reason = "the helpers of a test may fail it"
 )]
-#![allow(clippy::print_stdout, reason = "the figures belong into docs/evidence/results/")]
+#![allow(clippy::print_stdout, reason = "the figures belong into docs/benchmarks.md")]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};

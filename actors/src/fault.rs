@@ -53,7 +53,7 @@ codes! {
     Malformed "KSK0001" 400 false "The message cannot be read."
         "The body is not the MessagePack or JSON that its subject takes, a header has no value of its kind, or a claimed \
 length, depth or count goes beyond what is accepted. The message names the field or the byte.\n\
-Send MessagePack maps with field names (or JSON with `content-type: application/json`) as docs/reference/wire.md gives them."
+Send MessagePack maps with field names (or JSON with `content-type: application/json`) as docs/wire.md gives them."
     TooLarge "KSK0002" 413 false "The message is larger than may travel or be decoded."
         "Either the NATS server's `max_payload` (1 MiB unless configured; headers count) or the codec's own cap is \
 exceeded. Both sizes are in the message.\n\
@@ -232,7 +232,7 @@ impl From<ModelError> for Fault {
     }
 }
 
-/// The page of all codes, as `docs/reference/errors.md` holds it.
+/// The page of all codes, as `docs/errors.md` holds it.
 pub fn errors_page() -> String {
     let entries = Code::ALL.iter().map(|code| {
         let retry = if code.retryable() { "yes" } else { "no" };
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn the_documentation_is_current() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/errors.md");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/errors.md");
         if std::env::var_os("KASKADE_BLESS").is_some() {
             std::fs::write(&path, errors_page()).unwrap();
         }
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(
             written,
             errors_page(),
-            "docs/reference/errors.md is stale: KASKADE_BLESS=1 cargo test -p kaskade-actors documentation"
+            "docs/errors.md is stale: KASKADE_BLESS=1 cargo test -p kaskade-actors documentation"
         );
     }
 }

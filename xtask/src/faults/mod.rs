@@ -8,7 +8,7 @@
 //! | `oracle` | sends requests, and demands one terminal reply each within its budget |
 //! | `verdict` | what is demanded of a run, and what it showed |
 //! | `scenarios` | the faults |
-//! | `report` | the table, and docs/contributing/reliability.md |
+//! | `report` | the table, and docs/reliability.md |
 
 mod monitor;
 mod oracle;
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Name them, and run none.
     #[arg(long)]
     list: bool,
-    /// Write what was seen into docs/contributing/reliability.md.
+    /// Write what was seen into docs/reliability.md.
     #[arg(long)]
     write: bool,
     /// How often a fault may be run until its promises hold. Some are about time, and a machine that others share can stand still
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     ensure!(
         !args.write || args.names.is_empty(),
-        "docs/contributing/reliability.md holds all faults; leave the names out"
+        "docs/reliability.md holds all faults; leave the names out"
     );
     let mut rows = Vec::new();
     for one in chosen {

@@ -1,4 +1,4 @@
-//! The table, and docs/contributing/reliability.md.
+//! The table, and docs/reliability.md.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn millis(time: Duration) -> String {
 
 /// Writes the table into the document.
 pub(super) fn write(rows: &[(Scenario, Verdict)]) -> anyhow::Result<()> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/contributing/reliability.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reliability.md");
     let text = std::fs::read_to_string(&path)?;
     let [from, to] = MARKS;
     let parts = text.split_once(from).and_then(|(before, rest)| {
