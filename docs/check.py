@@ -78,6 +78,18 @@ def metrics():
         yield f"`{name}` is on the page and not in the code"
 
 
+def architectures():
+    """The architectures page names every architecture of the registries, which name them as `config.json` does."""
+    page = (ROOT / "docs/reference/architectures.md").read_text()
+    supported = page.partition("## Popular checkpoints")[0]
+    sources = [path.read_text() for path in ROOT.glob("models/src/**/*.rs") if "test" not in path.name]
+    name = re.compile(r'"([A-Z]\w+(?:For[A-Z]\w+|LMHeadModel))"|MODEL_TYPE: &str = "([a-z-]+)"')
+    known = {first or second for source in sources for first, second in name.findall(source.partition("#[cfg(test)]\nmod ")[0])}
+    for architecture in sorted(known):
+        if f"`{architecture}`" not in supported:
+            yield f"`{architecture}` is in the code and not on the page"
+
+
 def fields(schema, page, skip=frozenset()):
     """The page names every field of the schema."""
     text = (ROOT / page).read_text()
@@ -108,6 +120,7 @@ def main():
         if name not in GENERATED:
             problems += [f"{name}: {problem}" for problem in words(text)]
     problems += [f"docs/reference/metrics.md: {problem}" for problem in metrics()]
+    problems += [f"docs/reference/architectures.md: {problem}" for problem in architectures()]
     problems += fields("docs/app.schema.json", "docs/reference/app-toml.md", skip=RENAMED)
     problems += fields("docs/plan.schema.json", "docs/reference/plan.md")
     problems += fields("docs/profile.schema.json", "docs/reference/profile.md")
