@@ -707,7 +707,7 @@ fn a_failed_decode_gives_the_buffer_back() {
 
 #[test]
 fn the_documented_request_is_read() {
-    let page = include_str!("../../../docs/wire.md");
+    let page = include_str!("../../../docs/reference/wire.md");
     let (_, rest) = page.split_once("```json\n").unwrap();
     let (body, _) = rest.split_once("```").unwrap();
     let request = decode_infer(ContentType::Json, &Bytes::copy_from_slice(body.as_bytes())).unwrap();

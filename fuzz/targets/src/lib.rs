@@ -1,7 +1,7 @@
 //! The bodies of the fuzz targets: each takes any bytes and panics only where a promise is broken.
 //!
 //! They are compiled, linted and run over their corpus on stable (`tests/smoke`); `fuzz/fuzz_targets` hands the same functions
-//! to `libFuzzer`. `docs/fuzzing.md` says what each promises.
+//! to `libFuzzer`. `docs/contributing/fuzzing.md` says what each promises.
 //!
 //! | module | holds |
 //! |---|---|

@@ -1,5 +1,5 @@
 //! The protocol under a seeded scheduler: the state machines of this crate, wired as the actors wire them, over a network that
-//! loses, delays, doubles and reorders, between processes that die, stop and come back. See docs/simulation-testing.md.
+//! loses, delays, doubles and reorders, between processes that die, stop and come back. See docs/contributing/simulation-testing.md.
 //!
 //! ```text
 //! cargo test --release -p kaskade-policy --test protocol                                    # some thousands of seeds

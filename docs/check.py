@@ -1,0 +1,132 @@
+"""Checks what MkDocs does not see: links of the Markdown files outside docs/, words, and lists that must follow the code.
+
+    python docs/check.py        # from anywhere; needs the `markdown` package of docs/requirements.txt
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from markdown.extensions.toc import slugify
+
+ROOT = Path(__file__).resolve().parent.parent
+LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)")
+IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+\s+(.*?)\s*$", re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```\s*$", re.MULTILINE | re.DOTALL)
+
+# Written by tests from the code, or quoted from it.
+GENERATED = {"docs/reference/cli.md", "docs/reference/errors.md", "CHANGELOG.md"}
+
+# Words of a former private dialect; the glossary has the terms.
+WORDS = [
+    r"doors?\b", r"desks?\b", r"giants?\b", r"foretell\w*", r"foretold", r"whoever", r"nobody", r"everybody", r"somebody",
+    r"where absent", r"of one's own", r"one's own", r"without end", r"turned away", r"is seen\b", r"mended", r"reckon\w*",
+    r"ever after", r"for ever\b", r"who(se)? (asks|sends|serves|listens|watches)\b",
+]
+# Flags and commands of former versions, in code too.
+FORMER = [r"--qps", r"--looks", r"--prompt(?!-)\b", r"--stretch", r"kaskade (weigh|channels|replan|reproduce)\b", r"auth init --app"]
+# Fields of app.toml whose new names the reference has already.
+RENAMED = {"give_up", "silence", "results", "dead"}
+LONGEST_LINE = 500
+
+
+def pages():
+    for pattern in ("*.md", "docs/**/*.md", "examples/*/*.md", "docker/*.md"):
+        yield from sorted(ROOT.glob(pattern))
+
+
+def anchors(path):
+    text = FENCED.sub("", path.read_text())
+    plain = (re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in HEADING.findall(text))
+    return {slugify(heading, "-") for heading in plain}
+
+
+def links(path, text):
+    for target in LINK.findall(text) + IMAGE.findall(text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        found = (path.parent / file).resolve() if file else path
+        if not found.exists():
+            yield f"link to {target}, which does not exist"
+        elif anchor and found.suffix == ".md" and anchor not in anchors(found):
+            yield f"link to {target}, which has no such heading"
+
+
+def words(text):
+    for number, line in enumerate(text.splitlines(), 1):
+        prose = re.sub(r"`[^`]*`", "", line)
+        for word, where in [(word, prose) for word in WORDS] + [(word, line) for word in FORMER]:
+            match = re.search(r"(?<![\w/_])" + word, where, re.IGNORECASE)
+            if match:
+                yield f"line {number}: `{match[0]}` is none of the glossary's words"
+        if len(line) > LONGEST_LINE:
+            yield f"line {number}: {len(line)} characters; at most {LONGEST_LINE}"
+
+
+def metrics():
+    """The metrics page names the metrics of the code, all of them and no other."""
+    page = ROOT / "docs/reference/metrics.md"
+    named = set(re.findall(r"`(kaskade_[a-z_]+)", page.read_text()))
+    sources = ROOT.glob("actors/src/**/*.rs")
+    counted = set(re.findall(r'^pub const \w+: &str = "(kaskade_[a-z_]+)"', "\n".join(path.read_text() for path in sources), re.MULTILINE))
+    for name in sorted(counted - named):
+        yield f"`{name}` is in the code and not on the page"
+    for name in sorted(named - counted):
+        yield f"`{name}` is on the page and not in the code"
+
+
+def architectures():
+    """The architectures page names every architecture of the registries, which name them as `config.json` does."""
+    page = (ROOT / "docs/reference/architectures.md").read_text()
+    supported = page.partition("## Popular checkpoints")[0]
+    sources = [path.read_text() for path in ROOT.glob("models/src/**/*.rs") if "test" not in path.name]
+    name = re.compile(r'"([A-Z]\w+(?:For[A-Z]\w+|LMHeadModel))"|MODEL_TYPE: &str = "([a-z-]+)"')
+    known = {first or second for source in sources for first, second in name.findall(source.partition("#[cfg(test)]\nmod ")[0])}
+    for architecture in sorted(known):
+        if f"`{architecture}`" not in supported:
+            yield f"`{architecture}` is in the code and not on the page"
+
+
+def fields(schema, page, skip=frozenset()):
+    """The page names every field of the schema."""
+    text = (ROOT / page).read_text()
+    found = set()
+
+    def walk(node):
+        if isinstance(node, dict):
+            found.update(node.get("properties", {}))
+            for value in node.values():
+                walk(value)
+        elif isinstance(node, list):
+            for value in node:
+                walk(value)
+
+    walk(json.loads((ROOT / schema).read_text()))
+    for name in sorted(found - skip):
+        if not re.search(rf"(?<![\w]){name}(?![\w])", text):
+            yield f"{page}: `{name}` of {schema} is missing"
+
+
+def main():
+    problems = []
+    for path in pages():
+        name = path.relative_to(ROOT).as_posix()
+        text = path.read_text()
+        plain = FENCED.sub(lambda block: "\n" * block[0].count("\n"), text)
+        problems += [f"{name}: {problem}" for problem in links(path, plain)]
+        if name not in GENERATED:
+            problems += [f"{name}: {problem}" for problem in words(text)]
+    problems += [f"docs/reference/metrics.md: {problem}" for problem in metrics()]
+    problems += [f"docs/reference/architectures.md: {problem}" for problem in architectures()]
+    problems += fields("docs/app.schema.json", "docs/reference/app-toml.md", skip=RENAMED)
+    problems += fields("docs/plan.schema.json", "docs/reference/plan.md")
+    problems += fields("docs/profile.schema.json", "docs/reference/profile.md")
+    print("\n".join(problems) or "links, words and lists are sound")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
