@@ -17,7 +17,7 @@ use futures::future::join_all;
 use kaskade::actors::bus::Bus;
 use kaskade::actors::wire::{InferReply, InferRequest};
 use kaskade::actors::{App, Client, Code, Fault, Service, bus::BusConfig};
-use kaskade::models::engine::{Host, Sampling};
+use kaskade::models::generation::{Host, Sampling};
 use kaskade::models::language::LanguageModel;
 use kaskade::models::{
     Checkpoint, Continuous, Generation, Inputs, Model, ModelError, Outputs, Progress, Tensor,

@@ -6,8 +6,8 @@
 use std::error::Error;
 use std::io::BufRead;
 
-use kaskade_models::engine::math::{Activation, Heads};
-use kaskade_models::engine::{Decoder, Engine, EngineConfig, Host, Sampling, Spec};
+use kaskade_models::generation::{Decoder, Engine, EngineConfig, Host, Sampling, Spec};
+use kaskade_models::ops::{Activation, Heads};
 use serde::Deserialize;
 
 #[derive(Deserialize)]

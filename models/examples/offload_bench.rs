@@ -14,12 +14,12 @@ use std::error::Error;
 
 use clap::Parser;
 use kaskade_models::DeviceChoice;
-use kaskade_models::engine::burned::Burn;
-use kaskade_models::engine::config::{block_bytes, split_for};
-use kaskade_models::engine::math::{Activation, Heads, Math};
-use kaskade_models::engine::{
+use kaskade_models::generation::config::{block_bytes, split_for};
+use kaskade_models::generation::{
     Caching, Decoder, Engine, EngineConfig, Host, Load, Measured, Report, Sampling, Spec,
 };
+use kaskade_models::ops::burn::Burn;
+use kaskade_models::ops::{Activation, Heads, Math};
 use kaskade_plans::hybrid_cache::{Costs, Kind, Memory, Mix, Planned, Shares, split_by};
 
 #[derive(Parser)]

@@ -18,35 +18,32 @@
 //! | [`pace`] | models that take no more than a share of a core |
 //! | [`slice`](mod@slice) | models cut by layers |
 
+pub mod architectures;
 pub mod checkpoint;
-pub mod continuous;
+mod data;
+mod decoder;
 pub mod device;
-pub mod engine;
-pub mod executor;
-pub mod families;
-pub mod fixtures;
-pub mod idx;
+pub mod generation;
 pub mod language;
-pub mod manifest;
-pub mod memory;
-pub mod model;
-pub mod pace;
+pub mod ops;
 pub mod power;
+mod runtime;
 pub mod selftest;
-pub mod slice;
-pub mod tensor;
 
+pub use architectures::registry::{LoadOptions, load, load_checkpoint};
 /// Where a model's tensors live and compute: burn's device, chosen at run time.
 pub use burn::tensor::Device;
 pub use checkpoint::{Checkpoint, LoadError};
-pub use continuous::{Continuous, Progress};
-pub use device::{DeviceChoice, DeviceError, DeviceInfo};
-pub use executor::{BatchResult, Executor, RunError, SpawnError, Stepped};
-pub use families::{LoadOptions, Loaded, ModelInfo, Task, load, load_checkpoint};
+pub use data::{idx, manifest};
+pub use device::{DeviceChoice, DeviceError, DeviceInfo, memory};
 pub use language::Generation;
-pub use model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, check_outputs};
-pub use pace::{CoreShare, Paced};
 pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
-pub use selftest::{SelftestExtent, SelftestOptions, SelftestReport, selftest};
-pub use slice::Slice;
-pub use tensor::{Datatype, Tensor, TensorError};
+pub use runtime::executor::{BatchResult, Executor, RunError, SpawnError, Stepped};
+pub use runtime::loaded::{Loaded, ModelInfo, Task};
+pub use runtime::model::{
+    Continuous, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Signature, check_outputs,
+};
+pub use runtime::pace::{CoreShare, Paced};
+pub use runtime::slice::Slice;
+pub use runtime::tensor::{Datatype, Tensor, TensorError};
+pub use selftest::{SelftestExtent, SelftestOptions, SelftestReport, fixtures, selftest};

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use kaskade_models::Generation;
-use kaskade_models::engine::Sampling;
+use kaskade_models::generation::Sampling;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

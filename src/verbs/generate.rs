@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 use kaskade::config::scalar::Size;
 use kaskade::models::Checkpoint;
 use kaskade::models::device::DeviceChoice;
-use kaskade::models::engine::{
+use kaskade::models::generation::{
     Bounds, Caching, Decoder, End, Engine, EngineConfig, Host, Report, Sampling, families, text,
 };
 use kaskade::models::power::PowerConfig;

@@ -9,15 +9,17 @@ use tokenizers::Tokenizer;
 
 use super::{Answer, bad, prompt_of, text_inputs};
 use crate::checkpoint::{Checkpoint, LoadError, Tally};
-use crate::engine::burned::Burn;
-use crate::engine::math::{Math, MathError};
-use crate::engine::slice::DecoderSlice;
-use crate::engine::{End, Host, families, sampling, text};
-use crate::families::host::is_host;
-use crate::families::{Answers, answer_batch, states};
-use crate::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
-use crate::slice::Slice;
-use crate::tensor::Tensor;
+use crate::decoder::registry as families;
+use crate::device::is_host;
+use crate::generation::slice::DecoderSlice;
+use crate::generation::{End, Host, detokenizer as text, sampling};
+use crate::ops::burn::Burn;
+use crate::ops::{Math, MathError};
+use crate::runtime::batch::{Answers, answer_batch};
+use crate::runtime::hidden_states as states;
+use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
+use crate::runtime::slice::Slice;
+use crate::runtime::tensor::Tensor;
 
 /// Some consecutive layers of a language model. The first slice takes `text` or `input_ids` and the others `hidden_states` FP32
 /// `[tokens, width]`; the last one gives what a [`LanguageModel`](super::LanguageModel) gives that makes one token, and the others

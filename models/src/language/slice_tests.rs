@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::families::{LoadOptions, load as load_model};
+use crate::architectures::registry::{LoadOptions, load as load_model};
 
 /// A part of a small random model that transformers saved.
 fn model(name: &str, index: usize, of: usize) -> Result<Box<dyn Model>, LoadError> {

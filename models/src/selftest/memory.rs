@@ -5,8 +5,8 @@ use std::fs;
 use serde::Serialize;
 
 use crate::device::DeviceInfo;
+use crate::device::memory::{ProcessMemory, of_process};
 use crate::device::nvml::{Gpu, GpuMemory};
-use crate::memory::{ProcessMemory, of_process};
 
 /// Memory readings.
 #[derive(Debug, Clone, PartialEq, Serialize)]

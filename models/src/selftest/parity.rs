@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::shapes::{BERT_SMALL, Shape, VIT_TINY};
 use super::{Section, guarded};
 use crate::device::DeviceChoice;
-use crate::fixtures;
-use crate::model::{Inputs, Model, Outputs};
+use crate::runtime::model::{Inputs, Model, Outputs};
+use crate::selftest::fixtures;
 
 /// What a logit may differ by on a processor.
 const PROCESSOR_BOUND: f64 = 1e-4;
@@ -201,11 +201,11 @@ mod tests {
     /// A family that is added without a comparison here would go untested on a GPU.
     #[test]
     fn every_family_is_compared() {
-        let mut known = crate::families::known();
+        let mut known = crate::architectures::registry::known();
         // A detector computes with the networks of two others; what it makes of their classes is no arithmetic.
-        known.retain(|family| *family != crate::families::grid::MODEL_TYPE);
+        known.retain(|family| *family != crate::architectures::grid::MODEL_TYPE);
         // Language models compute by the engine's own arithmetic, whose devices are compared where it is tested.
-        let generating = crate::engine::families::known();
+        let generating = crate::decoder::registry::known();
         known.retain(|family| !generating.contains(family));
         assert_eq!(
             known.len(),

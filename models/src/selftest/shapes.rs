@@ -7,10 +7,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::random::{Filled, Uniform, safetensors};
+use crate::architectures::registry::{LoadOptions, load_checkpoint};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::families::{LoadOptions, load_checkpoint};
-use crate::model::{Inputs, Model};
-use crate::tensor::{Tensor, TensorError};
+use crate::runtime::model::{Inputs, Model};
+use crate::runtime::tensor::{Tensor, TensorError};
 
 const SEED: u64 = 2026;
 const VOCABULARY: usize = 30_522;

@@ -11,9 +11,9 @@ use super::shapes::{BERT_BASE, BERT_SMALL, BERT_TINY, Shape, VIT_BASE, VIT_TINY}
 use super::torch::{Torch, TorchFigure, TorchPoint, TorchReport};
 use super::{Section, SelftestExtent, SelftestOptions, guarded};
 use crate::device::DeviceChoice;
-use crate::memory::{of_process, reset_peak};
-use crate::model::{Inputs, Model, Outputs};
+use crate::device::memory::{of_process, reset_peak};
 use crate::power::PowerMeter;
+use crate::runtime::model::{Inputs, Model, Outputs};
 
 /// A run that would take longer than this many budgets is left out.
 const PATIENCE: u32 = 10;

@@ -1,0 +1,376 @@
+//! BERT (Devlin et al. 2019): `BertForSequenceClassification` and `BertForQuestionAnswering`.
+//!
+//! A request brings `input_ids` INT64 `[sequence]`, optionally with `attention_mask` and `token_type_ids` of the same
+//! shape; or, where the checkpoint has a `tokenizer.json`, `text` BYTES `[1]` and optionally `text_pair`. Text beyond
+//! the context (`max_position_embeddings` tokens) is cut off: of a pair, the longer text's; of a question and its
+//! context, the context's.
+//!
+//! - Classification gives `logits` FP32 `[labels]`.
+//! - Question answering gives `start_logits` and `end_logits` FP32 `[sequence]`, raw; and where a question and a
+//!   context came as texts, `answer` BYTES `[1]` and `answer_span` INT64 `[2]`, its first byte in the context and the
+//!   one after its last: the span with the largest product of start and end probability among those of at most
+//!   [`LONGEST_ANSWER`] tokens within the context, widened to whole words.
+//!
+//! Cut into slices, all but the last give `hidden_states` FP32 `[sequence, width]` and `attention_mask` INT64 `[sequence]`, which all but
+//! the first take. The last one has no text to read an answer from: it gives logits alone.
+
+use burn::nn::{Embedding, LayerNorm, Linear};
+use burn::tensor::activation::tanh;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+use super::encoder::{Block, BlockNames, EncoderConfig, padding_mask};
+use super::layers::{embedding, layer_norm, linear};
+use super::text::{SecondText, TextReader, Texts, TokenLimits, Tokens};
+use crate::checkpoint::{Checkpoint, LoadError, Weights};
+use crate::runtime::batch::{Answers, answer_batch_in_parts, logits_per_row, rows};
+use crate::runtime::hidden_states as states;
+use crate::runtime::loaded::{Built, Task};
+use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
+use crate::runtime::slice::Slice;
+use crate::runtime::tensor;
+
+/// The longest answer that is read out of a context, tokens: what transformers' question answering has as its default.
+pub const LONGEST_ANSWER: usize = 15;
+
+const BLOCK_NAMES: BlockNames = BlockNames {
+    projections: "attention.self",
+    attention_norm: "attention.output.LayerNorm",
+    feed_forward_norm: "output.LayerNorm",
+};
+
+/// Builds a `BertForSequenceClassification`, or a slice of it.
+///
+/// # Errors
+/// [`LoadError`], naming the key or tensor.
+pub(crate) fn sequence_classification(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+    slice: Slice,
+) -> Result<Built, LoadError> {
+    let labels = checkpoint.config.labels()?;
+    let mut bert = Bert::take(checkpoint, device, slice, Texts::OneOrTwo)?;
+    if slice.is_last() {
+        let (weights, width) = (&mut checkpoint.weights, bert.config.width);
+        bert.head = Some(Head::Classes {
+            pooler: linear(weights, "bert.pooler.dense", width, width, device)?,
+            output: linear(weights, "classifier", width, labels.len(), device)?,
+        });
+    }
+    Ok(Built {
+        model: Box::new(bert),
+        task: Task::Classification,
+        labels,
+    })
+}
+
+/// Builds a `BertForQuestionAnswering`, or a slice of it.
+///
+/// # Errors
+/// [`LoadError`], naming the key or tensor.
+pub(crate) fn question_answering(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+    slice: Slice,
+) -> Result<Built, LoadError> {
+    if checkpoint.config.labels()?.len() != 2 {
+        return Err(checkpoint
+            .config
+            .refuse("id2label", "a span has two labels, its start and its end"));
+    }
+    let mut bert = Bert::take(checkpoint, device, slice, Texts::QuestionAndContext)?;
+    if slice.is_last() {
+        let width = bert.config.width;
+        bert.head = Some(Head::Span(linear(
+            &mut checkpoint.weights,
+            "qa_outputs",
+            width,
+            2,
+            device,
+        )?));
+    }
+    Ok(Built {
+        model: Box::new(bert),
+        task: Task::QuestionAnswering,
+        labels: Vec::new(),
+    })
+}
+
+/// A whole BERT, or a slice of one.
+struct Bert {
+    config: EncoderConfig,
+    limits: TokenLimits,
+    /// In the first slice.
+    front: Option<Front>,
+    blocks: Vec<Block>,
+    /// In the last slice.
+    head: Option<Head>,
+    device: Device,
+}
+
+/// From a request to states.
+struct Front {
+    reader: TextReader,
+    words: Embedding,
+    positions: Tensor<2>,
+    types: Embedding,
+    norm: LayerNorm,
+}
+
+/// From states to an answer.
+enum Head {
+    Classes { pooler: Linear, output: Linear },
+    Span(Linear),
+}
+
+/// What a slice was asked.
+enum Asked {
+    /// The first one: tokens.
+    Tokens(Box<Tokens>),
+    /// Another one: the states that the one before gave, and which of them are seen.
+    States { values: Vec<f32>, seen: Vec<bool> },
+}
+
+impl Asked {
+    fn seen(&self) -> &[bool] {
+        match self {
+            Self::Tokens(tokens) => &tokens.seen,
+            Self::States { seen, .. } => seen,
+        }
+    }
+
+    fn second(&self) -> Option<&SecondText> {
+        match self {
+            Self::Tokens(tokens) => tokens.second.as_ref(),
+            Self::States { .. } => None,
+        }
+    }
+}
+
+impl Model for Bert {
+    fn signature(&self) -> Signature {
+        match &self.front {
+            Some(front) => front.reader.signature(),
+            None => states::signature(Extent::UpTo(self.limits.context), self.config.width, true),
+        }
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let signature = self.signature();
+        answer_batch_in_parts(
+            &self.device,
+            batch,
+            |inputs| self.read(inputs, &signature),
+            |asked| asked.seen().len(),
+            |asked| self.answer(asked),
+        )
+    }
+}
+
+impl Bert {
+    fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Asked, ModelError> {
+        if let Some(front) = &self.front {
+            return Ok(Asked::Tokens(Box::new(front.reader.read(inputs)?)));
+        }
+        signature.check(inputs)?;
+        let values = states::values(inputs)?;
+        let mask = inputs.iter().find(|input| input.name == states::MASK);
+        let mask = mask.map(tensor::Tensor::to_i64).transpose()?.unwrap_or_default();
+        let seen: Vec<bool> = mask.into_iter().map(|seen| seen != 0).collect();
+        let bad = |reason: &str| ModelError::BadInput {
+            name: states::MASK.into(),
+            reason: reason.into(),
+        };
+        if values.len() != seen.len() * self.config.width {
+            return Err(bad("it is not as long as the sequence of hidden states"));
+        }
+        if !seen.contains(&true) {
+            return Err(bad("no token is seen"));
+        }
+        Ok(Asked::States { values, seen })
+    }
+
+    fn answer(&self, asked: &[Asked]) -> Result<Answers, ModelError> {
+        let states = self.forward(asked);
+        match &self.head {
+            None => {
+                let seen: Vec<&[bool]> = asked.iter().map(Asked::seen).collect();
+                let lengths: Vec<usize> = seen.iter().map(|seen| seen.len()).collect();
+                states::outputs(states, &lengths, Some(&seen))
+            }
+            Some(Head::Classes { pooler, output }) => {
+                let [batch, _, width] = states.dims();
+                let first = states.slice_dim(1, 0..1).reshape([batch, width]);
+                logits_per_row(output.forward(tanh(pooler.forward(first))))
+            }
+            Some(Head::Span(output)) => {
+                let logits = output.forward(states);
+                let [batch, sequence, _] = logits.dims();
+                let starts_and_ends = rows(logits.swap_dims(1, 2).reshape([batch * 2, sequence]))?;
+                let (pairs, _) = starts_and_ends.as_chunks::<2>();
+                let outputs = asked.iter().zip(pairs);
+                Ok(outputs
+                    .map(|(asked, [start, end])| span_outputs(asked, start, end))
+                    .collect::<Answers>())
+            }
+        }
+    }
+}
+
+/// The outputs of one question, whose logits are still padded.
+fn span_outputs(asked: &Asked, start: &[f32], end: &[f32]) -> Result<Outputs, ModelError> {
+    let length = asked.seen().len();
+    let (start, end) = (
+        start.get(..length).unwrap_or(start),
+        end.get(..length).unwrap_or(end),
+    );
+    let mut outputs = vec![
+        tensor::Tensor::from_f32("start_logits", &[length], start)?,
+        tensor::Tensor::from_f32("end_logits", &[length], end)?,
+    ];
+    if let Some(context) = asked.second() {
+        let (answer, span) = best_answer(context, start, end).ok_or_else(|| ModelError::BadInput {
+            name: "text_pair".into(),
+            reason: "the question leaves no room for it in this model's context, or it has no words".into(),
+        })?;
+        outputs.push(tensor::Tensor::from_texts("answer", &[answer])?);
+        outputs.push(tensor::Tensor::from_i64("answer_span", &[2], &span)?);
+    }
+    Ok(outputs)
+}
+
+/// The text of the best span and its byte range in the context; nothing if the context has no token.
+///
+/// The product of the two probabilities is largest where the sum of the two logits is.
+fn best_answer<'a>(context: &'a SecondText, start: &[f32], end: &[f32]) -> Option<(&'a str, [i64; 2])> {
+    let tokens = context.tokens();
+    let starts = start.iter().enumerate().take(tokens.end).skip(tokens.start);
+    let spans = starts.flat_map(|(first, start)| {
+        let ends = end
+            .iter()
+            .enumerate()
+            .take(tokens.end)
+            .skip(first)
+            .take(LONGEST_ANSWER);
+        ends.map(move |(last, end)| (first, last, start + end))
+    });
+    let (first, last, _) = spans.max_by(|(.., a), (.., b)| a.total_cmp(b))?;
+    let bytes = context.bytes(first, last)?;
+    let span = [i64::try_from(bytes.start).ok()?, i64::try_from(bytes.end).ok()?];
+    Some((context.text.get(bytes)?, span))
+}
+
+impl Bert {
+    /// Everything but the head.
+    fn take(
+        checkpoint: &mut Checkpoint,
+        device: &Device,
+        slice: Slice,
+        texts: Texts,
+    ) -> Result<Self, LoadError> {
+        let keys = &checkpoint.config;
+        let positions = keys.optional::<String>("position_embedding_type")?;
+        if positions.is_some_and(|kind| kind != "absolute") {
+            return Err(keys.refuse("position_embedding_type", "only absolute positions are served"));
+        }
+        if keys.optional::<bool>("is_decoder")?.unwrap_or(false) {
+            return Err(keys.refuse("is_decoder", "only encoders are served"));
+        }
+        let config = EncoderConfig::read(keys)?;
+        let limits = TokenLimits {
+            vocabulary: keys.size("vocab_size")?,
+            types: keys.size("type_vocab_size")?,
+            context: keys.size("max_position_embeddings")?,
+        };
+        let front = if slice.is_first() {
+            Some(Front::take(checkpoint, config, limits, texts, device)?)
+        } else {
+            None
+        };
+        let weights = &mut checkpoint.weights;
+        Ok(Self {
+            config,
+            limits,
+            front,
+            blocks: config.take_blocks(weights, "bert.encoder.layer", &BLOCK_NAMES, device, slice)?,
+            head: None,
+            device: device.clone(),
+        })
+    }
+
+    /// The hidden states after the blocks, `[batch, longest sequence, width]`; shorter sequences are padded at their end.
+    fn forward(&self, asked: &[Asked]) -> Tensor<3> {
+        let longest = asked
+            .iter()
+            .map(|asked| asked.seen().len())
+            .max()
+            .unwrap_or_default();
+        let seen = asked
+            .iter()
+            .map(|asked| padded(asked.seen(), longest))
+            .collect::<Vec<_>>();
+        let hidden = padding_mask(&seen, self.config.heads, &self.device);
+        let (mut tokens, mut sequences) = (Vec::<&Tokens>::new(), Vec::new());
+        for asked in asked {
+            match asked {
+                Asked::Tokens(asked) => tokens.push(asked),
+                Asked::States { values, .. } => sequences.push(values.as_slice()),
+            }
+        }
+        let embedded = match &self.front {
+            Some(front) => front.embedded(&tokens, longest, &self.device),
+            None => states::stacked(&sequences, longest, self.config.width, &self.device),
+        };
+        self.blocks
+            .iter()
+            .fold(embedded, |x, block| block.post_norm(x, hidden.as_ref()))
+    }
+}
+
+impl Front {
+    fn take(
+        checkpoint: &mut Checkpoint,
+        config: EncoderConfig,
+        limits: TokenLimits,
+        texts: Texts,
+        device: &Device,
+    ) -> Result<Self, LoadError> {
+        let weights: &mut Weights = &mut checkpoint.weights;
+        let width = config.width;
+        let mut table =
+            |name: &str, rows| embedding(weights, &format!("bert.embeddings.{name}"), rows, width, device);
+        Ok(Self {
+            words: table("word_embeddings", limits.vocabulary)?,
+            positions: table("position_embeddings", limits.context)?.weight.val(),
+            types: table("token_type_embeddings", limits.types)?,
+            norm: layer_norm(
+                weights,
+                "bert.embeddings.LayerNorm",
+                width,
+                config.epsilon,
+                device,
+            )?,
+            reader: TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts)?,
+        })
+    }
+
+    fn embedded(&self, batch: &[&Tokens], longest: usize, device: &Device) -> Tensor<3> {
+        let ids = |column: fn(&Tokens) -> &[i64]| {
+            let values = batch
+                .iter()
+                .flat_map(|tokens| padded(column(tokens), longest))
+                .collect::<Vec<_>>();
+            Tensor::<2, Int>::from_data(TensorData::new(values, [batch.len(), longest]), device)
+        };
+        let words = self.words.forward(ids(|tokens| &tokens.ids));
+        let types = self.types.forward(ids(|tokens| &tokens.types));
+        let positions = self.positions.clone().slice_dim(0, 0..longest).unsqueeze::<3>();
+        self.norm.forward(words + types + positions)
+    }
+}
+
+/// A row filled up with token 0, type 0 or unseen.
+fn padded<T: Copy + Default>(row: &[T], length: usize) -> Vec<T> {
+    let mut padded = row.to_vec();
+    padded.resize(length, T::default());
+    padded
+}

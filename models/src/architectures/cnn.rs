@@ -1,0 +1,213 @@
+//! A small convolutional network for images: stages of residual blocks, all convolutions 3x3, no normalisation.
+//!
+//! A stage enters with one convolution, which sets the channels and may halve the image, and goes on with residual
+//! blocks `x + conv2(relu(conv1(x)))`; a rectifier follows the entry and every block. A linear classifier over the
+//! flattened last stage ends it. There is no normalisation because at these depths training does without it, and
+//! every element-wise pass saved counts on a processor.
+//!
+//! `config.json`:
+//!
+//! | key | holds |
+//! |---|---|
+//! | `model_type` | `kaskade-cnn` |
+//! | `input_shape` | `[channels, height, width]` of the input `image` |
+//! | `stages` | a list of `{"channels", "stride", "blocks"}`, at least one |
+//! | `id2label` or `num_labels` | the classes |
+//!
+//! Tensors, as torch lays them out: `stages.{i}.entry`, `stages.{i}.blocks.{j}.conv1`, `stages.{i}.blocks.{j}.conv2`,
+//! `classifier`, each with `.weight` and `.bias`.
+
+use burn::module::Module;
+use burn::nn::Linear;
+use burn::nn::conv::Conv2d;
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::image::{Classifier, Fresh, Layers, Network, Stored, extents};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::runtime::loaded::{Built, Task};
+
+/// Its `model_type`.
+pub const MODEL_TYPE: &str = "kaskade-cnn";
+
+/// Size of a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CnnConfig {
+    /// Channels, height and width of an image.
+    pub input: [usize; 3],
+    /// Its stages, first to last.
+    pub stages: Vec<StageConfig>,
+    /// Number of classes.
+    pub labels: usize,
+}
+
+/// Size of a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StageConfig {
+    /// Channels of its convolutions.
+    pub channels: usize,
+    /// Step of its first convolution, pixels: 2 halves both sides, rounding up.
+    pub stride: usize,
+    /// Residual blocks after the first convolution.
+    pub blocks: usize,
+}
+
+/// The network's layers.
+#[derive(Module, Debug)]
+pub struct Cnn {
+    stages: Vec<Stage>,
+    classifier: Linear,
+    #[module(skip)]
+    input: [usize; 3],
+}
+
+#[derive(Module, Debug)]
+struct Stage {
+    entry: Conv2d,
+    blocks: Vec<Block>,
+}
+
+#[derive(Module, Debug)]
+struct Block {
+    conv1: Conv2d,
+    conv2: Conv2d,
+}
+
+impl CnnConfig {
+    /// The network with random weights, to be trained.
+    pub fn init(&self, device: &Device) -> Cnn {
+        let Ok(cnn) = self.build(&mut Fresh(device));
+        cnn
+    }
+
+    /// Values per image that reach the classifier; `None` where the count overflows.
+    fn features(&self) -> Option<usize> {
+        let [channels, height, width] = self.input;
+        let out = |size: usize, stride: usize| (size - 1) / stride + 1;
+        let (channels, height, width) =
+            self.stages
+                .iter()
+                .fold((channels, height, width), |(_, height, width), stage| {
+                    (
+                        stage.channels,
+                        out(height, stage.stride),
+                        out(width, stage.stride),
+                    )
+                });
+        channels.checked_mul(height)?.checked_mul(width)
+    }
+
+    fn build<L: Layers>(&self, source: &mut L) -> Result<Cnn, L::Error> {
+        let [mut channels, ..] = self.input;
+        let mut stages = Vec::with_capacity(self.stages.len());
+        for (index, stage) in self.stages.iter().enumerate() {
+            stages.push(stage.build(source, &format!("stages.{index}"), channels)?);
+            channels = stage.channels;
+        }
+        let features = self.features().unwrap_or(usize::MAX);
+        Ok(Cnn {
+            stages,
+            classifier: source.linear("classifier", features, self.labels)?,
+            input: self.input,
+        })
+    }
+}
+
+impl StageConfig {
+    fn build<L: Layers>(&self, source: &mut L, name: &str, inputs: usize) -> Result<Stage, L::Error> {
+        let channels = self.channels;
+        Ok(Stage {
+            entry: source.conv3x3(&format!("{name}.entry"), inputs, channels, self.stride)?,
+            blocks: (0..self.blocks)
+                .map(|index| {
+                    let mut conv = |which| {
+                        source.conv3x3(&format!("{name}.blocks.{index}.{which}"), channels, channels, 1)
+                    };
+                    Ok(Block {
+                        conv1: conv("conv1")?,
+                        conv2: conv("conv2")?,
+                    })
+                })
+                .collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl Cnn {
+    /// Logits `[batch, labels]` of images `[batch, channels * height * width]`.
+    pub fn forward(&self, images: Tensor<2>) -> Tensor<2> {
+        let [batch, _] = images.dims();
+        let [channels, height, width] = self.input;
+        let features = self.stages.iter().fold(
+            images.reshape([batch, channels, height, width]),
+            |values, stage| stage.forward(values),
+        );
+        self.classifier.forward(features.flatten(1, 3))
+    }
+}
+
+impl Stage {
+    fn forward(&self, images: Tensor<4>) -> Tensor<4> {
+        self.blocks
+            .iter()
+            .fold(relu(self.entry.forward(images)), |values, block| {
+                let change = block.conv2.forward(relu(block.conv1.forward(values.clone())));
+                relu(values + change)
+            })
+    }
+}
+
+impl Network for Cnn {
+    fn logits(&self, images: Tensor<2>) -> Tensor<2> {
+        self.forward(images)
+    }
+}
+
+pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
+    let labels = checkpoint.config.labels()?;
+    let (input_shape, pixels) = extents(&checkpoint.config, "input_shape")?;
+    Ok(Built {
+        model: Box::new(Classifier {
+            network: network(checkpoint, device, labels.len())?,
+            input_shape,
+            pixels,
+            device: device.clone(),
+        }),
+        task: Task::Classification,
+        labels,
+    })
+}
+
+/// The network that a checkpoint describes, with so many classes.
+pub(super) fn network(checkpoint: &mut Checkpoint, device: &Device, labels: usize) -> Result<Cnn, LoadError> {
+    let config = &checkpoint.config;
+    let (input_shape, _) = extents(config, "input_shape")?;
+    let size = CnnConfig {
+        input: input_shape
+            .as_slice()
+            .try_into()
+            .map_err(|_| config.refuse("input_shape", "it must be [channels, height, width]"))?,
+        stages: stages(config)?,
+        labels,
+    };
+    if size.features().is_none() {
+        return Err(config.refuse("stages", "the last stage has more values than can be counted"));
+    }
+    size.build(&mut Stored(&mut checkpoint.weights, device))
+}
+
+fn stages(config: &Config) -> Result<Vec<StageConfig>, LoadError> {
+    let stages = config.required::<Vec<StageConfig>>("stages")?;
+    if stages.is_empty() {
+        return Err(config.refuse("stages", "there must be at least one"));
+    }
+    if stages
+        .iter()
+        .any(|stage| stage.channels == 0 || stage.stride == 0)
+    {
+        return Err(config.refuse("stages", "channels and stride must be at least 1"));
+    }
+    Ok(stages)
+}

@@ -1,0 +1,144 @@
+//! What the small image networks share: how their layers are made, and how a batch of requests passes through them.
+//!
+//! A request brings `image` FP32 of the configured shape, intensities from 0 to 1; it gets `logits` FP32 `[labels]`.
+
+use std::convert::Infallible;
+
+use burn::module::Param;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::layers;
+use crate::checkpoint::{Config, LoadError, Weights};
+use crate::runtime::batch::{answer_batch, logits_per_row};
+use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
+use crate::runtime::tensor::{self, Datatype};
+
+/// Where the layers of a network come from.
+pub(super) trait Layers {
+    /// Why a layer cannot be had.
+    type Error;
+    /// A linear layer of that name.
+    fn linear(&mut self, name: &str, inputs: usize, outputs: usize) -> Result<Linear, Self::Error>;
+    /// A 3x3 convolution of that name, padded by 1, and so halving both sides (rounding up) at stride 2.
+    fn conv3x3(
+        &mut self,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        stride: usize,
+    ) -> Result<Conv2d, Self::Error>;
+}
+
+/// Layers with random weights, to be trained.
+pub(super) struct Fresh<'a>(pub(super) &'a Device);
+
+/// Layers out of a checkpoint.
+pub(super) struct Stored<'a>(pub(super) &'a mut Weights, pub(super) &'a Device);
+
+impl Layers for Fresh<'_> {
+    type Error = Infallible;
+
+    fn linear(&mut self, _: &str, inputs: usize, outputs: usize) -> Result<Linear, Infallible> {
+        Ok(LinearConfig::new(inputs, outputs).init(self.0))
+    }
+
+    fn conv3x3(
+        &mut self,
+        _: &str,
+        inputs: usize,
+        outputs: usize,
+        stride: usize,
+    ) -> Result<Conv2d, Infallible> {
+        Ok(Conv2dConfig::new([inputs, outputs], [3, 3])
+            .with_stride([stride, stride])
+            .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+            .init(self.0))
+    }
+}
+
+impl Layers for Stored<'_> {
+    type Error = LoadError;
+
+    fn linear(&mut self, name: &str, inputs: usize, outputs: usize) -> Result<Linear, LoadError> {
+        layers::linear(self.0, name, inputs, outputs, self.1)
+    }
+
+    fn conv3x3(
+        &mut self,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        stride: usize,
+    ) -> Result<Conv2d, LoadError> {
+        let Self(weights, device) = self;
+        let weight = weights.tensor(&format!("{name}.weight"), [outputs, inputs, 3, 3], device)?;
+        let bias = weights.tensor(&format!("{name}.bias"), [outputs], device)?;
+        Ok(Conv2d {
+            weight: Param::from_tensor(weight),
+            bias: Some(Param::from_tensor(bias)),
+            stride: [stride, stride],
+            kernel_size: [3, 3],
+            dilation: [1, 1],
+            groups: 1,
+            padding: PaddingConfig2d::Explicit(1, 1, 1, 1),
+        })
+    }
+}
+
+/// The positive extents under `key`, and their product.
+pub(super) fn extents(config: &Config, key: &str) -> Result<(Vec<usize>, usize), LoadError> {
+    let shape = config.required::<Vec<usize>>(key)?;
+    let product = shape
+        .iter()
+        .try_fold(1_usize, |product, extent| product.checked_mul(*extent));
+    match product {
+        Some(product @ 1..) if !shape.is_empty() => Ok((shape, product)),
+        _ => Err(config.refuse(
+            key,
+            "it must be a list of extents, each at least 1, whose product fits",
+        )),
+    }
+}
+
+/// A network from flattened images to logits.
+pub(super) trait Network: Send {
+    /// `[batch, pixels]` to `[batch, labels]`.
+    fn logits(&self, images: Tensor<2>) -> Tensor<2>;
+}
+
+/// A network that answers requests.
+pub(super) struct Classifier<N> {
+    pub(super) network: N,
+    /// Shape of one image.
+    pub(super) input_shape: Vec<usize>,
+    /// Product of the shape.
+    pub(super) pixels: usize,
+    pub(super) device: Device,
+}
+
+impl<N: Network> Model for Classifier<N> {
+    fn signature(&self) -> Signature {
+        let shape = self.input_shape.iter().copied().map(Extent::Exactly).collect();
+        Signature {
+            inputs: vec![InputSpec::required("image", Datatype::F32, shape)],
+        }
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let signature = self.signature();
+        answer_batch(
+            batch,
+            |inputs| {
+                signature.check(inputs)?;
+                let image = inputs.first().map(tensor::Tensor::to_f32).transpose()?;
+                Ok(image.unwrap_or_default())
+            },
+            |images| {
+                let data = TensorData::new(images.concat(), [images.len(), self.pixels]);
+                logits_per_row(self.network.logits(Tensor::from_data(data, &self.device)))
+            },
+        )
+    }
+}

@@ -1,0 +1,169 @@
+//! The families of models that burn runs, and the registry that finds a checkpoint's.
+//!
+//! A family is added with one file and one line in `FAMILIES`.
+
+use std::path::Path;
+
+use burn::tensor::Device;
+
+use super::{bert, cnn, grid, mlp, vit};
+use crate::checkpoint::{Checkpoint, LoadError, Tally};
+use crate::decoder::registry as decoders;
+use crate::language::{self, Generation};
+use crate::runtime::loaded::{Built, Loaded, ModelInfo, Task};
+use crate::runtime::slice::Slice;
+
+/// One architecture that can be served.
+struct Family {
+    /// `architectures[0]` or `model_type` of its `config.json`.
+    architecture: &'static str,
+    /// Takes its weights out of a checkpoint.
+    build: Build,
+    /// Beginnings of the names of tensors that its checkpoints carry and that it never computes with.
+    unused: &'static [&'static str],
+}
+
+/// How a family builds a model.
+enum Build {
+    /// As a whole only.
+    Whole(fn(&mut Checkpoint, &Device) -> Result<Built, LoadError>),
+    /// A slice of its layers, or the whole.
+    Sliced(fn(&mut Checkpoint, &Device, Slice) -> Result<Built, LoadError>),
+}
+
+const FAMILIES: &[Family] = &[
+    Family {
+        architecture: "BertForSequenceClassification",
+        build: Build::Sliced(bert::sequence_classification),
+        unused: &[],
+    },
+    Family {
+        architecture: "BertForQuestionAnswering",
+        build: Build::Sliced(bert::question_answering),
+        // Saved by old versions of transformers; the answer is read from the tokens and not from the pooled state.
+        unused: &["bert.pooler."],
+    },
+    Family {
+        architecture: "ViTForImageClassification",
+        build: Build::Sliced(vit::image_classification),
+        unused: &["vit.pooler."],
+    },
+    Family {
+        architecture: cnn::MODEL_TYPE,
+        build: Build::Whole(cnn::build),
+        unused: &[],
+    },
+    Family {
+        architecture: grid::MODEL_TYPE,
+        build: Build::Whole(grid::build),
+        unused: &[],
+    },
+    Family {
+        architecture: mlp::MODEL_TYPE,
+        build: Build::Whole(mlp::build),
+        unused: &[],
+    },
+];
+
+/// How to load a checkpoint.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LoadOptions {
+    /// What to call the model; the directory's name if absent.
+    pub name: Option<String>,
+    /// Which part of its layers.
+    pub slice: Slice,
+    /// How it is served if it is a language model.
+    pub generation: Generation,
+}
+
+/// Loads a Hugging Face directory onto a device.
+///
+/// # Errors
+/// [`LoadError`], naming the file and within it the key or tensor.
+pub fn load(dir: &Path, device: &Device, options: &LoadOptions) -> Result<Loaded, LoadError> {
+    load_checkpoint(Checkpoint::open(dir)?, device, options)
+}
+
+/// Loads an opened checkpoint onto a device.
+///
+/// # Errors
+/// [`LoadError`], naming the file and within it the key or tensor.
+pub fn load_checkpoint(
+    mut checkpoint: Checkpoint,
+    device: &Device,
+    options: &LoadOptions,
+) -> Result<Loaded, LoadError> {
+    let name = options.name.clone().unwrap_or_else(|| checkpoint.name.clone());
+    if let Some(architecture) = decoders::architecture(&checkpoint.config)? {
+        let (model, tally) = language::load(checkpoint, device, options.slice, &options.generation)?;
+        let built = Built {
+            model,
+            task: Task::Generation,
+            labels: Vec::new(),
+        };
+        return Ok(describe(built, name, architecture, tally));
+    }
+    let whole = options.slice == Slice::WHOLE;
+    let family = find(&checkpoint)?;
+    let built = match family.build {
+        Build::Whole(build) if whole => build(&mut checkpoint, device)?,
+        Build::Sliced(build) => build(&mut checkpoint, device, options.slice)?,
+        Build::Whole(_) => {
+            return Err(LoadError::NotSliced {
+                architecture: family.architecture,
+                of: options.slice.of(),
+            });
+        }
+    };
+    let tally = if whole {
+        checkpoint.weights.finish(family.unused)?
+    } else {
+        // The other partitions use the remaining tensors.
+        checkpoint.weights.taken()
+    };
+    Ok(describe(built, name, family.architecture, tally))
+}
+
+fn describe(built: Built, name: String, architecture: &str, tally: Tally) -> Loaded {
+    Loaded {
+        model: built.model,
+        info: ModelInfo {
+            name,
+            architecture: architecture.to_owned(),
+            parameters: tally.parameters,
+            weight_bytes: tally.bytes,
+            task: built.task,
+            labels: built.labels,
+        },
+    }
+}
+
+/// The architectures that can be served.
+pub fn known() -> Vec<&'static str> {
+    let families = FAMILIES.iter().map(|family| family.architecture);
+    families.chain(decoders::known()).collect()
+}
+
+/// The family that `architectures[0]` names, else the one that `model_type` names.
+fn find(checkpoint: &Checkpoint) -> Result<&'static Family, LoadError> {
+    let config = &checkpoint.config;
+    let named = config
+        .optional::<Vec<String>>("architectures")?
+        .unwrap_or_default()
+        .into_iter()
+        .next();
+    let model_type = config.optional::<String>("model_type")?;
+    named
+        .iter()
+        .chain(&model_type)
+        .find_map(|name| FAMILIES.iter().find(|family| family.architecture == name))
+        .ok_or_else(|| LoadError::UnknownArchitecture {
+            file: config.file().to_owned(),
+            found: match (named, model_type) {
+                (Some(name), _) => format!("`{name}`"),
+                (None, Some(name)) => format!("`{name}` (by model_type)"),
+                (None, None) => "in neither `architectures` nor `model_type`".into(),
+            },
+            known: known(),
+        })
+}

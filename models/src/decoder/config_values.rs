@@ -1,0 +1,85 @@
+//! Values of `config.json` that several decoders share.
+
+use crate::checkpoint::{Config, LoadError};
+use crate::ops::{Activation, Heads};
+use crate::runtime::slice::Slice;
+
+/// The layers of a slice, of as many as `key` says.
+pub(super) fn layers(config: &Config, key: &str, slice: Slice) -> Result<std::ops::Range<usize>, LoadError> {
+    let all = config.size(key)?;
+    if slice.of() > all {
+        return Err(LoadError::TooManySlices {
+            file: config.file().to_owned(),
+            blocks: all,
+            of: slice.of(),
+        });
+    }
+    Ok(slice.blocks(all))
+}
+
+/// `eos_token_id`: one, several or none.
+pub(super) fn ends(config: &Config) -> Result<Vec<u32>, LoadError> {
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Ends {
+        One(u32),
+        Several(Vec<u32>),
+    }
+    Ok(match config.optional("eos_token_id")? {
+        None => Vec::new(),
+        Some(Ends::One(end)) => vec![end],
+        Some(Ends::Several(ends)) => ends,
+    })
+}
+
+/// Heads that `width` is divided into evenly, each with its own keys.
+pub(super) fn even_heads(config: &Config, key: &str, width: usize) -> Result<Heads, LoadError> {
+    let count = config.size(key)?;
+    if !width.is_multiple_of(count) {
+        return Err(config.refuse(key, format!("it must divide the width of {width}")));
+    }
+    let extent = width / count;
+    Ok(Heads {
+        queries: count,
+        keys: count,
+        extent,
+        scale: 1.0 / (extent as f32).sqrt(),
+    })
+}
+
+/// A small positive number.
+pub(super) fn epsilon(config: &Config, key: &str, absent: f64) -> Result<f32, LoadError> {
+    let epsilon = config.optional::<f64>(key)?.unwrap_or(absent);
+    if epsilon > 0.0 && epsilon < 1.0 {
+        Ok(epsilon as f32)
+    } else {
+        Err(config.refuse(key, "it must lie between 0 and 1"))
+    }
+}
+
+/// An activation by the name that transformers has for it.
+pub(super) fn activation(config: &Config, key: &str, absent: &str) -> Result<Activation, LoadError> {
+    let name = config
+        .optional::<String>(key)?
+        .unwrap_or_else(|| absent.to_owned());
+    activation_of(&name)
+        .ok_or_else(|| config.refuse(key, "relu, gelu, gelu_new, gelu_pytorch_tanh and silu are served"))
+}
+
+pub(super) fn activation_of(name: &str) -> Option<Activation> {
+    match name {
+        "relu" => Some(Activation::Relu),
+        "gelu" => Some(Activation::Gelu),
+        "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Some(Activation::GeluTanh),
+        "silu" | "swish" => Some(Activation::Silu),
+        _ => None,
+    }
+}
+
+/// Refuses a key that is set to something else than what is served.
+pub(super) fn must_be(config: &Config, key: &str, value: bool, reason: &str) -> Result<(), LoadError> {
+    match config.optional::<bool>(key)? {
+        Some(other) if other != value => Err(config.refuse(key, reason)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,65 @@
+//! GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward layer side by side, rotary positions over part of a head.
+
+use super::config_values::{activation, ends, epsilon, even_heads, layers};
+use super::weights::{Decoder, Dense, LayerWeights, Scale, Spec};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::ops::Rotary;
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
+    let width = config.size("n_embd")?;
+    let heads = even_heads(config, "n_head", width)?;
+    let turned = config.optional::<usize>("rotary_dim")?.unwrap_or(heads.extent);
+    if turned > heads.extent || !turned.is_multiple_of(2) {
+        let reason = format!("it must be even and at most a head's extent of {}", heads.extent);
+        return Err(config.refuse("rotary_dim", reason));
+    }
+    let angle = |pair: usize| 1.0 / 10_000_f64.powf(2.0 * pair as f64 / turned as f64);
+    let spec = Spec {
+        width,
+        heads,
+        inner: config.optional_size("n_inner")?.unwrap_or(4 * width),
+        vocabulary: config.size("vocab_size")?,
+        context: config.size("n_positions")?,
+        epsilon: epsilon(config, "layer_norm_epsilon", 1e-5)?,
+        activation: activation(config, "activation_function", "gelu_new")?,
+        gated: false,
+        parallel: true,
+        rotary: Some(Rotary {
+            frequencies: (0..turned / 2).map(|pair| angle(pair) as f32).collect(),
+            neighbours: true,
+        }),
+        relative: None,
+        ends: ends(config)?,
+    };
+    let embedding = weights.take("transformer.wte.weight", &[spec.vocabulary, width])?;
+    let mut blocks = Vec::new();
+    for index in layers(config, "n_layer", slice)? {
+        let at = |name: &str| format!("transformer.h.{index}.{name}");
+        let mut square = |name: &str| Dense::take(weights, &at(name), width, width, false);
+        let query = square("attn.q_proj")?;
+        let key = square("attn.k_proj")?;
+        let value = square("attn.v_proj")?;
+        let output = square("attn.out_proj")?;
+        blocks.push(LayerWeights {
+            attention_norm: Scale::take(weights, &at("ln_1"), width)?,
+            query,
+            key_value: key.beside(&value),
+            output,
+            feed_forward_norm: None,
+            up: Dense::take(weights, &at("mlp.fc_in"), width, spec.inner, true)?,
+            down: Dense::take(weights, &at("mlp.fc_out"), spec.inner, width, true)?,
+            cross: None,
+        });
+    }
+    Ok(Decoder {
+        encoder: None,
+        final_norm: Scale::take(weights, "transformer.ln_f", width)?,
+        head: Dense::take(weights, "lm_head", width, spec.vocabulary, true)?,
+        positions: None,
+        embedding,
+        layers: blocks,
+        spec,
+    })
+}

@@ -1,0 +1,165 @@
+//! Llama 2 and 3 (Touvron et al. 2023; Grattafiori et al. 2024): norms of root mean squares, a gated feed-forward layer, heads that
+//! share keys, and rotary positions, scaled for contexts longer than those of the training.
+
+use serde::Deserialize;
+
+use super::config_values::{activation, ends, epsilon, layers};
+use super::weights::{Decoder, Dense, LayerWeights, Scale, Spec};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::ops::{Heads, Rotary};
+use crate::runtime::slice::Slice;
+
+/// `rope_scaling`, or `rope_parameters` as newer versions of transformers write it.
+#[derive(Debug, Clone, Default, Deserialize)]
+struct Scaling {
+    #[serde(alias = "type")]
+    rope_type: Option<String>,
+    rope_theta: Option<f64>,
+    factor: Option<f64>,
+    low_freq_factor: Option<f64>,
+    high_freq_factor: Option<f64>,
+    original_max_position_embeddings: Option<f64>,
+}
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
+    let width = config.size("hidden_size")?;
+    let heads = heads(config, width)?;
+    let spec = Spec {
+        width,
+        heads,
+        inner: config.size("intermediate_size")?,
+        vocabulary: config.size("vocab_size")?,
+        context: config.size("max_position_embeddings")?,
+        epsilon: epsilon(config, "rms_norm_eps", 1e-6)?,
+        activation: activation(config, "hidden_act", "silu")?,
+        gated: true,
+        parallel: false,
+        rotary: Some(rotary(config, heads.extent)?),
+        relative: None,
+        ends: ends(config)?,
+    };
+    let attention_bias = config.optional("attention_bias")?.unwrap_or(false);
+    let bias = config.optional("mlp_bias")?.unwrap_or(false);
+    let embedding = weights.take("model.embed_tokens.weight", &[spec.vocabulary, width])?;
+    let mut blocks = Vec::new();
+    for index in layers(config, "num_hidden_layers", slice)? {
+        let at = |name: &str| format!("model.layers.{index}.{name}");
+        let (query, key) = (heads.query_width(), heads.key_width());
+        let mut from = |name: &str, inputs: usize, outputs: usize, bias: bool| {
+            Dense::take(weights, &at(name), inputs, outputs, bias)
+        };
+        let keys = from("self_attn.k_proj", width, key, attention_bias)?;
+        let values = from("self_attn.v_proj", width, key, attention_bias)?;
+        let query_weights = from("self_attn.q_proj", width, query, attention_bias)?;
+        let output = from("self_attn.o_proj", query, width, attention_bias)?;
+        let gate = from("mlp.gate_proj", width, spec.inner, bias)?;
+        let up = from("mlp.up_proj", width, spec.inner, bias)?;
+        let down = from("mlp.down_proj", spec.inner, width, bias)?;
+        blocks.push(LayerWeights {
+            attention_norm: Scale::take_rms(weights, &at("input_layernorm"), width)?,
+            query: query_weights,
+            key_value: keys.beside(&values),
+            output,
+            feed_forward_norm: Some(Scale::take_rms(weights, &at("post_attention_layernorm"), width)?),
+            up: gate.beside(&up),
+            down,
+            cross: None,
+        });
+    }
+    let head = if config.optional("tie_word_embeddings")?.unwrap_or(false) {
+        weights.drop_ending(&["lm_head.weight"]);
+        Dense::tied(&embedding, width)
+    } else {
+        Dense::take(weights, "lm_head", width, spec.vocabulary, false)?
+    };
+    Ok(Decoder {
+        encoder: None,
+        final_norm: Scale::take_rms(weights, "model.norm", width)?,
+        head,
+        positions: None,
+        embedding,
+        layers: blocks,
+        spec,
+    })
+}
+
+fn heads(config: &Config, width: usize) -> Result<Heads, LoadError> {
+    let queries = config.size("num_attention_heads")?;
+    let keys = config.optional_size("num_key_value_heads")?.unwrap_or(queries);
+    if !queries.is_multiple_of(keys) {
+        return Err(config.refuse(
+            "num_key_value_heads",
+            format!("it must divide num_attention_heads = {queries}"),
+        ));
+    }
+    let extent = match config.optional_size("head_dim")? {
+        Some(extent) => extent,
+        None if width.is_multiple_of(queries) => width / queries,
+        None => {
+            let reason = format!("it must divide hidden_size = {width} where there is no head_dim");
+            return Err(config.refuse("num_attention_heads", reason));
+        }
+    };
+    if !extent.is_multiple_of(2) {
+        return Err(config.refuse("head_dim", "it must be even, for pairs of elements turn together"));
+    }
+    Ok(Heads {
+        queries,
+        keys,
+        extent,
+        scale: 1.0 / (extent as f32).sqrt(),
+    })
+}
+
+/// Angles as transformers computes them for the types `default`, `linear` and `llama3`.
+fn rotary(config: &Config, extent: usize) -> Result<Rotary, LoadError> {
+    let (key, scaling) = match config.optional::<Scaling>("rope_parameters")? {
+        Some(scaling) => ("rope_parameters", scaling),
+        None => (
+            "rope_scaling",
+            config.optional("rope_scaling")?.unwrap_or_default(),
+        ),
+    };
+    let base = match scaling.rope_theta {
+        Some(base) => base,
+        None => config.optional("rope_theta")?.unwrap_or(10_000.0),
+    };
+    let needed = |value: Option<f64>, name: &str| {
+        value
+            .filter(|value| *value > 0.0)
+            .ok_or_else(|| config.refuse(key, format!("`{name}` must be there and positive")))
+    };
+    let plain = (0..extent / 2).map(|pair| 1.0 / base.powf(2.0 * pair as f64 / extent as f64));
+    let frequencies: Vec<f64> = match scaling.rope_type.as_deref().unwrap_or("default") {
+        "default" => plain.collect(),
+        "linear" => {
+            let factor = needed(scaling.factor, "factor")?;
+            plain.map(|frequency| frequency / factor).collect()
+        }
+        "llama3" => {
+            let factor = needed(scaling.factor, "factor")?;
+            let low = needed(scaling.low_freq_factor, "low_freq_factor")?;
+            let high = needed(scaling.high_freq_factor, "high_freq_factor")?;
+            let trained = needed(
+                scaling.original_max_position_embeddings,
+                "original_max_position_embeddings",
+            )?;
+            let scaled = |frequency: f64| {
+                // How often it turns within the training's context decides: often stays, seldom is stretched, between is mixed.
+                let turns = trained * frequency / std::f64::consts::TAU;
+                let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                frequency * (kept + (1.0 - kept) / factor)
+            };
+            plain.map(scaled).collect()
+        }
+        _ => return Err(config.refuse(key, "the types default, linear and llama3 are served")),
+    };
+    Ok(Rotary {
+        frequencies: frequencies
+            .into_iter()
+            .map(|frequency| frequency as f32)
+            .collect(),
+        neighbours: false,
+    })
+}

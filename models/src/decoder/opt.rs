@@ -1,0 +1,92 @@
+//! OPT (Zhang et al. 2022), the sizes that norm before their layers: all but 350M.
+
+use super::config_values::{activation, ends, even_heads, layers, must_be};
+use super::weights::{Decoder, Dense, LayerWeights, Scale, Spec};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+/// The table of positions begins with two rows that no token gets.
+const OFFSET: usize = 2;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
+    let after = "models that norm after their layers (OPT-350M) are not served; take another size";
+    must_be(config, "do_layer_norm_before", true, after)?;
+    must_be(
+        config,
+        "_remove_final_layer_norm",
+        false,
+        "a decoder without its last norm is not served",
+    )?;
+    must_be(
+        config,
+        "enable_bias",
+        true,
+        "layers without biases are not served",
+    )?;
+    must_be(
+        config,
+        "layer_norm_elementwise_affine",
+        true,
+        "norms without weights are not served",
+    )?;
+    let width = config.size("hidden_size")?;
+    if config.optional("word_embed_proj_dim")?.unwrap_or(width) != width {
+        return Err(config.refuse(
+            "word_embed_proj_dim",
+            "only embeddings of the model's own width are served",
+        ));
+    }
+    let spec = Spec {
+        width,
+        heads: even_heads(config, "num_attention_heads", width)?,
+        inner: config.size("ffn_dim")?,
+        vocabulary: config.size("vocab_size")?,
+        context: config.size("max_position_embeddings")?,
+        epsilon: 1e-5,
+        activation: activation(config, "activation_function", "relu")?,
+        gated: false,
+        parallel: false,
+        rotary: None,
+        relative: None,
+        ends: ends(config)?,
+    };
+    let prefix = if weights.contains("decoder.embed_tokens.weight") {
+        ""
+    } else {
+        "model."
+    };
+    let at = |name: &str| format!("{prefix}decoder.{name}");
+    let embedding = weights.take(&at("embed_tokens.weight"), &[spec.vocabulary, width])?;
+    let mut positions = weights.take(&at("embed_positions.weight"), &[spec.context + OFFSET, width])?;
+    positions.drain(..OFFSET * width);
+    let mut blocks = Vec::new();
+    for index in layers(config, "num_hidden_layers", slice)? {
+        let at = |name: &str| at(&format!("layers.{index}.{name}"));
+        let mut square = |name: &str| Dense::take(weights, &at(name), width, width, true);
+        let query = square("self_attn.q_proj")?;
+        let key = square("self_attn.k_proj")?;
+        let value = square("self_attn.v_proj")?;
+        let output = square("self_attn.out_proj")?;
+        blocks.push(LayerWeights {
+            attention_norm: Scale::take(weights, &at("self_attn_layer_norm"), width)?,
+            query,
+            key_value: key.beside(&value),
+            output,
+            feed_forward_norm: Some(Scale::take(weights, &at("final_layer_norm"), width)?),
+            up: Dense::take(weights, &at("fc1"), width, spec.inner, true)?,
+            down: Dense::take(weights, &at("fc2"), spec.inner, width, true)?,
+            cross: None,
+        });
+    }
+    weights.drop_ending(&["lm_head.weight"]);
+    Ok(Decoder {
+        encoder: None,
+        final_norm: Scale::take(weights, &at("final_layer_norm"), width)?,
+        head: Dense::tied(&embedding, width),
+        positions: Some(positions),
+        embedding,
+        layers: blocks,
+        spec,
+    })
+}

@@ -1,0 +1,294 @@
+//! T5 (Raffel et al. 2020): an encoder that reads the prompt and a decoder that answers, positions relative to each other, norms of root
+//! mean squares, scores that are not scaled. The original has rectifiers and a head that shares the embedding; version 1.1 and FLAN have
+//! a gated feed-forward layer and a head of their own.
+
+use super::config_values::{activation_of, ends, epsilon};
+use super::weights::{CrossWeights, Decoder, Dense, Encoder, LayerWeights, Scale, Spec};
+use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
+use crate::ops::{Activation, Heads, Relative};
+
+/// Tokens of a prompt where the configuration bounds them by no `n_positions`: what T5 was trained with (section 3.1.2).
+const CONTEXT: usize = 512;
+/// Distances further than this are no positions that any model tells apart, but a table that would not fit.
+const FURTHEST: usize = 1 << 16;
+
+pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
+    let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
+    let mut spec = spec(config)?;
+    let width = spec.width;
+    let encoder_layers = config.size("num_layers")?;
+    let layers = config.optional("num_decoder_layers")?.unwrap_or(encoder_layers);
+    let embedding = weights.take("shared.weight", &[spec.vocabulary, width])?;
+    let relative = buckets(config, &spec, weights, "encoder", true)?;
+    spec.relative = Some(buckets(config, &spec, weights, "decoder", false)?);
+    let encoder = Encoder {
+        context: config.optional("n_positions")?.unwrap_or(CONTEXT),
+        start: start(config, spec.vocabulary)?,
+        relative,
+        layers: (0..encoder_layers)
+            .map(|index| layer(weights, &spec, &format!("encoder.block.{index}"), false))
+            .collect::<Result<_, _>>()?,
+        final_norm: Scale::take_rms(weights, "encoder.final_layer_norm", width)?,
+    };
+    let layers = (0..layers)
+        .map(|index| layer(weights, &spec, &format!("decoder.block.{index}"), true))
+        .collect::<Result<_, _>>()?;
+    // Old versions of transformers saved the shared embedding once more, and a bias that nothing reads.
+    weights.drop_ending(&[
+        "encoder.embed_tokens.weight",
+        "decoder.embed_tokens.weight",
+        "EncDecAttention.relative_attention_bias.weight",
+    ]);
+    Ok(Decoder {
+        final_norm: Scale::take_rms(weights, "decoder.final_layer_norm", width)?,
+        head: head(config, weights, &embedding, &spec)?,
+        encoder: Some(encoder),
+        positions: None,
+        embedding,
+        layers,
+        spec,
+    })
+}
+
+/// All but the relative positions.
+fn spec(config: &Config) -> Result<Spec, LoadError> {
+    let (activation, gated) = feed_forward(config)?;
+    let heads = config.size("num_heads")?;
+    Ok(Spec {
+        width: config.size("d_model")?,
+        heads: Heads {
+            queries: heads,
+            keys: heads,
+            extent: config.size("d_kv")?,
+            scale: 1.0,
+        },
+        inner: config.size("d_ff")?,
+        vocabulary: config.size("vocab_size")?,
+        context: usize::MAX,
+        epsilon: epsilon(config, "layer_norm_epsilon", 1e-6)?,
+        activation,
+        gated,
+        parallel: false,
+        rotary: None,
+        relative: None,
+        ends: ends(config)?,
+    })
+}
+
+/// `feed_forward_proj`: an activation, with `gated-` before it where it gates. GELU stands for its approximation where it is gated, as
+/// version 1.1 was trained.
+fn feed_forward(config: &Config) -> Result<(Activation, bool), LoadError> {
+    let key = "feed_forward_proj";
+    let name = config.optional::<String>(key)?.unwrap_or_else(|| "relu".into());
+    if name == "gated-gelu" {
+        return Ok((Activation::GeluTanh, true));
+    }
+    let (gated, name) = match name.strip_prefix("gated-") {
+        Some(name) => (true, name),
+        None => (false, name.as_str()),
+    };
+    match activation_of(name) {
+        Some(activation) => Ok((activation, gated)),
+        None => Err(config.refuse(
+            key,
+            "relu, gelu, gelu_new and silu are served, and gated- before them",
+        )),
+    }
+}
+
+/// `decoder_start_token_id`; where there is none, answers begin with the padding, as T5 was trained.
+fn start(config: &Config, vocabulary: usize) -> Result<u32, LoadError> {
+    let key = "decoder_start_token_id";
+    let start = match config.optional(key)? {
+        Some(start) => start,
+        None => config.required("pad_token_id")?,
+    };
+    if (start as usize) < vocabulary {
+        Ok(start)
+    } else {
+        Err(config.refuse(
+            key,
+            format!("it must be a token, of which there are {vocabulary}"),
+        ))
+    }
+}
+
+/// What scores gain by distance, out of the buckets that the first block holds for all.
+fn buckets(
+    config: &Config,
+    spec: &Spec,
+    weights: &mut Weights,
+    side: &str,
+    both_ways: bool,
+) -> Result<Relative, LoadError> {
+    let (count_key, far_key) = (
+        "relative_attention_num_buckets",
+        "relative_attention_max_distance",
+    );
+    let count = config.optional(count_key)?.unwrap_or(32);
+    let far = config.optional(far_key)?.unwrap_or(128);
+    if count < 4 || count % 2 == 1 {
+        return Err(config.refuse(count_key, "it must be even and at least 4"));
+    }
+    if far <= count / 2 || far > FURTHEST {
+        let reason = format!(
+            "it must be over {} (half of the buckets) and at most {FURTHEST}",
+            count / 2
+        );
+        return Err(config.refuse(far_key, reason));
+    }
+    let name = format!("{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
+    let table = weights.take(&name, &[count, spec.heads.queries])?;
+    let gain = |head: usize, place: usize| {
+        let distance = place.abs_diff(far);
+        let bucket = match (both_ways, place > far) {
+            (true, behind) => bucket(distance, count / 2, far) + if behind { count / 2 } else { 0 },
+            // No token of a decoder sees one behind it.
+            (false, true) => 0,
+            (false, false) => bucket(distance, count, far),
+        };
+        let gain = table.get(bucket * spec.heads.queries + head);
+        gain.copied().unwrap_or_default()
+    };
+    let places = 2 * far + 1;
+    let heads = 0..spec.heads.queries;
+    let gains = heads.flat_map(|head| (0..places).map(move |place| (head, place)));
+    Ok(Relative {
+        far,
+        gains: gains.map(|(head, place)| gain(head, place)).collect(),
+    })
+}
+
+/// Which of `count` buckets a distance falls into: one each for the nearer half, and for the others one whose size grows with the
+/// logarithm, up to `far`. In the precision and order in which transformers computes it, for a boundary is a matter of the last bit.
+fn bucket(distance: usize, count: usize, far: usize) -> usize {
+    let exact = count / 2;
+    if distance < exact {
+        return distance;
+    }
+    let octaves = (far as f64 / exact as f64).ln() as f32;
+    let share = (distance as f32 / exact as f32).ln() / octaves;
+    (exact + (share * (count - exact) as f32) as usize).min(count - 1)
+}
+
+/// A layer of either side; cross-attention lies between the decoder's attention and feed-forward layer.
+fn layer(weights: &mut Weights, spec: &Spec, name: &str, crosses: bool) -> Result<LayerWeights, LoadError> {
+    let (width, inner) = (spec.width, spec.heads.query_width());
+    let mut attention = |name: String| -> Result<_, LoadError> {
+        let mut take = |part: &str, inputs, outputs| {
+            Dense::take(weights, &format!("{name}.{part}"), inputs, outputs, false)
+        };
+        let query = take("q", width, inner)?;
+        let key_value = take("k", width, inner)?.beside(&take("v", width, inner)?);
+        Ok((query, key_value, take("o", inner, width)?))
+    };
+    let (query, key_value, output) = attention(format!("{name}.layer.0.SelfAttention"))?;
+    let cross = crosses.then(|| attention(format!("{name}.layer.1.EncDecAttention")));
+    let cross = match cross.transpose()? {
+        Some((query, key_value, output)) => Some(CrossWeights {
+            norm: Scale::take_rms(weights, &format!("{name}.layer.1.layer_norm"), width)?,
+            query,
+            key_value,
+            output,
+        }),
+        None => None,
+    };
+    let last = format!("{name}.layer.{}", if crosses { 2 } else { 1 });
+    let mut dense = |part: &str, inputs, outputs| {
+        Dense::take(
+            weights,
+            &format!("{last}.DenseReluDense.{part}"),
+            inputs,
+            outputs,
+            false,
+        )
+    };
+    let up = if spec.gated {
+        dense("wi_0", width, spec.inner)?.beside(&dense("wi_1", width, spec.inner)?)
+    } else {
+        dense("wi", width, spec.inner)?
+    };
+    let down = dense("wo", spec.inner, width)?;
+    Ok(LayerWeights {
+        attention_norm: Scale::take_rms(weights, &format!("{name}.layer.0.layer_norm"), width)?,
+        query,
+        key_value,
+        output,
+        feed_forward_norm: Some(Scale::take_rms(weights, &format!("{last}.layer_norm"), width)?),
+        up,
+        down,
+        cross,
+    })
+}
+
+/// The head: its own, or that of the embedding. The original scales what goes into it; the scale is part of the weight here.
+///
+/// Whether it does is said by `scale_decoder_outputs` in what newer versions of transformers write, and by `tie_word_embeddings` in
+/// published checkpoints. Whether there is a head of its own is said by the weights.
+fn head(config: &Config, weights: &mut Weights, embedding: &[f32], spec: &Spec) -> Result<Dense, LoadError> {
+    let tied = config.optional("tie_word_embeddings")?.unwrap_or(true);
+    let written = config.optional("scale_decoder_outputs")?;
+    let mut head = if weights.contains("lm_head.weight") || (!tied && written.is_none()) {
+        Dense::take(weights, "lm_head", spec.width, spec.vocabulary, false)?
+    } else {
+        Dense::tied(embedding, spec.width)
+    };
+    if written.unwrap_or(tied) {
+        let scale = 1.0 / (spec.width as f32).sqrt();
+        head.weight.iter_mut().for_each(|weight| *weight *= scale);
+    }
+    Ok(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both sides of every boundary that the buckets of published models have, as transformers 5.23 has them.
+    #[test]
+    fn buckets_are_those_of_transformers() {
+        let both_ways = [
+            (7, 7),
+            (8, 8),
+            (11, 8),
+            (12, 9),
+            (15, 9),
+            (16, 10),
+            (22, 10),
+            (23, 11),
+            (31, 11),
+            (32, 12),
+            (45, 12),
+            (46, 13),
+            (63, 13),
+            (64, 14),
+            (90, 14),
+            (91, 15),
+            (127, 15),
+            (128, 15),
+            (500, 15),
+        ];
+        for (distance, expected) in both_ways {
+            assert_eq!(bucket(distance, 16, 128), expected, "{distance}");
+        }
+        let one_way = [
+            (15, 15),
+            (16, 16),
+            (18, 16),
+            (19, 17),
+            (20, 17),
+            (21, 18),
+            (32, 21),
+            (46, 24),
+            (64, 26),
+            (90, 29),
+            (112, 30),
+            (113, 31),
+            (128, 31),
+            (500, 31),
+        ];
+        for (distance, expected) in one_way {
+            assert_eq!(bucket(distance, 32, 128), expected, "{distance}");
+        }
+    }
+}

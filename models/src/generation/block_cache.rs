@@ -1,0 +1,310 @@
+//! Where the cache's blocks lie: pools in the host's memory, which the copying thread reads, and pools on the device.
+//!
+//! A physical block has the same number in every layer. The host's pools are locked layer by layer: the thread that computes
+//! writes a layer's new tokens while the other one reads what older tokens left there, never the same rows.
+
+use std::ops::Range;
+use std::sync::{PoisonError, RwLock};
+
+use kaskade_plans::hybrid_cache::{Block, Capacity, Kind, Place};
+
+use crate::decoder::weights::Spec;
+use crate::ops::{Math, MathError, Span};
+
+/// Which of a request's tokens. Its table begins with the source, if it has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// A prompt that an encoder reads and the decoder's cross-attention attends to.
+    Source,
+    /// What the decoder itself reads and writes.
+    Own,
+}
+
+/// Tokens of one part in one block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) block: Block,
+    pub(super) part: Part,
+    /// The first of them within the block.
+    pub(super) from: usize,
+    pub(super) tokens: usize,
+    /// Position of the first within its part.
+    pub(super) position: usize,
+}
+
+/// The pieces that the first `tokens` tokens of a table lie in, `source` of them, if there are as many, those of the source.
+pub(super) fn pieces(table: &[Block], block_tokens: usize, source: usize, tokens: usize) -> Vec<Piece> {
+    let source = source.min(tokens);
+    let mut pieces = cut(table, block_tokens, 0..source, Part::Source);
+    pieces.extend(cut(table, block_tokens, source..tokens, Part::Own));
+    pieces
+}
+
+fn cut(table: &[Block], block_tokens: usize, tokens: Range<usize>, part: Part) -> Vec<Piece> {
+    let blocks = (0..).step_by(block_tokens.max(1)).zip(table);
+    let overlaps = blocks.map(|(begins, block)| Piece {
+        block: *block,
+        part,
+        from: tokens.start.saturating_sub(begins),
+        tokens: (begins + block_tokens)
+            .min(tokens.end)
+            .saturating_sub(tokens.start.max(begins)),
+        position: begins.saturating_sub(tokens.start),
+    });
+    overlaps.filter(|piece| piece.tokens > 0).collect()
+}
+
+/// A layer's blocks in the host's memory.
+#[derive(Debug, Default)]
+struct HostBlocks {
+    act: Vec<f32>,
+    kv: Vec<f32>,
+}
+
+/// The host's pools.
+#[derive(Debug)]
+pub(super) struct HostCache {
+    layers: Vec<RwLock<HostBlocks>>,
+    widths: Widths,
+}
+
+/// A layer's blocks on the device, made when they are first written.
+struct DeviceBlocks<M: Math> {
+    act: Vec<Option<M::Matrix>>,
+    kv: Vec<Option<M::Matrix>>,
+}
+
+/// The device's pools.
+pub(super) struct DeviceCache<M: Math> {
+    layers: Vec<DeviceBlocks<M>>,
+    widths: Widths,
+}
+
+/// Extents of an entry, and tokens of a block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Widths {
+    act: usize,
+    kv: usize,
+    block_tokens: usize,
+}
+
+impl Widths {
+    pub(super) fn new(spec: &Spec, block_tokens: usize) -> Self {
+        Self {
+            act: spec.act_width(),
+            kv: spec.kv_width(),
+            block_tokens,
+        }
+    }
+
+    /// Elements per token.
+    pub(super) fn of(self, kind: Kind) -> usize {
+        match kind {
+            Kind::Act => self.act,
+            Kind::Kv => self.kv,
+        }
+    }
+
+    /// Bytes of a block in one layer.
+    pub(super) fn block_bytes(self, kind: Kind) -> u64 {
+        (self.of(kind) * self.block_tokens * size_of::<f32>()) as u64
+    }
+
+    fn elements(self, kind: Kind, number: usize, tokens: Range<usize>) -> Range<usize> {
+        let (width, first) = (self.of(kind), number * self.block_tokens);
+        (first + tokens.start) * width..(first + tokens.end) * width
+    }
+}
+
+impl HostCache {
+    pub(super) fn new(layers: usize, capacity: Capacity, widths: Widths) -> Self {
+        let zeros = |kind, blocks: usize| vec![0.0; blocks * widths.of(kind) * widths.block_tokens];
+        let blocks = || HostBlocks {
+            act: zeros(Kind::Act, capacity.host.act),
+            kv: zeros(Kind::Kv, capacity.host.kv),
+        };
+        Self {
+            layers: (0..layers).map(|_| RwLock::new(blocks())).collect(),
+            widths,
+        }
+    }
+
+    pub(super) fn widths(&self) -> Widths {
+        self.widths
+    }
+
+    /// Bytes of a piece in one layer.
+    pub(super) fn piece_bytes(&self, piece: &Piece) -> u64 {
+        (self.widths.of(piece.block.kind) * piece.tokens * size_of::<f32>()) as u64
+    }
+
+    /// A copy of a layer's pieces of one kind, under each other, in the memory of `copy`.
+    pub(super) fn copy(&self, layer: usize, kind: Kind, pieces: &[Piece], mut copy: Vec<f32>) -> Vec<f32> {
+        let wanted = pieces.iter().filter(|piece| piece.block.kind == kind);
+        copy.clear();
+        let Some(layer) = self.layers.get(layer) else {
+            return copy;
+        };
+        let blocks = layer.read().unwrap_or_else(PoisonError::into_inner);
+        let pool = match kind {
+            Kind::Act => &blocks.act,
+            Kind::Kv => &blocks.kv,
+        };
+        for piece in wanted {
+            let tokens = piece.from..piece.from + piece.tokens;
+            let range = self.widths.elements(kind, piece.block.number, tokens);
+            copy.extend_from_slice(pool.get(range).unwrap_or_default());
+        }
+        copy
+    }
+
+    /// Writes entries into a block from the token `at` on.
+    fn write(&self, layer: usize, block: Block, at: usize, values: &[f32]) {
+        let Some(layer) = self.layers.get(layer) else {
+            return;
+        };
+        let tokens = values.len() / self.widths.of(block.kind).max(1);
+        let range = self.widths.elements(block.kind, block.number, at..at + tokens);
+        let mut blocks = layer.write().unwrap_or_else(PoisonError::into_inner);
+        let pool = match block.kind {
+            Kind::Act => &mut blocks.act,
+            Kind::Kv => &mut blocks.kv,
+        };
+        if let Some(slots) = pool.get_mut(range) {
+            slots.copy_from_slice(values);
+        }
+    }
+}
+
+impl<M: Math> DeviceCache<M> {
+    pub(super) fn new(layers: usize, capacity: Capacity, widths: Widths) -> Self {
+        let empty = |count: usize| std::iter::repeat_with(|| None).take(count).collect();
+        let blocks = || DeviceBlocks {
+            act: empty(capacity.device.act),
+            kv: empty(capacity.device.kv),
+        };
+        Self {
+            layers: (0..layers).map(|_| blocks()).collect(),
+            widths,
+        }
+    }
+
+    /// A block's matrix, `None` if nothing was ever written to it.
+    pub(super) fn block(&self, layer: usize, block: Block) -> Option<&M::Matrix> {
+        let blocks = self.layers.get(layer)?;
+        let pool = match block.kind {
+            Kind::Act => &blocks.act,
+            Kind::Kv => &blocks.kv,
+        };
+        pool.get(block.number)?.as_ref()
+    }
+
+    fn write(&mut self, math: &M, layer: usize, block: Block, at: usize, source: Span<'_, M::Matrix>) {
+        let width = self.widths.of(block.kind);
+        let tokens = self.widths.block_tokens;
+        let slot = self.layers.get_mut(layer).and_then(|blocks| {
+            let pool = match block.kind {
+                Kind::Act => &mut blocks.act,
+                Kind::Kv => &mut blocks.kv,
+            };
+            pool.get_mut(block.number)
+        });
+        if let Some(slot) = slot {
+            let matrix = slot.get_or_insert_with(|| math.upload(vec![0.0; tokens * width], width));
+            math.write(matrix, at, source);
+        }
+    }
+}
+
+/// Writes what new tokens leave in the cache: rows `from..` of `act` and `kv` are those of the tokens `positions` of a request's
+/// table. Gives the bytes that went to the host.
+///
+/// # Errors
+/// [`MathError`] from the device.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the two ends of a transfer, and what it carries"
+)]
+pub(super) fn store<M: Math>(
+    math: &M,
+    host: &HostCache,
+    device: &mut DeviceCache<M>,
+    layer: usize,
+    table: &[Block],
+    positions: Range<usize>,
+    from: usize,
+    [act, kv]: [&M::Matrix; 2],
+) -> Result<u64, MathError> {
+    let block_tokens = host.widths.block_tokens;
+    let mut bytes = 0;
+    let mut next = positions.start;
+    while next < positions.end {
+        let Some(block) = table.get(next / block_tokens).copied() else {
+            break; // Nothing is cached at all.
+        };
+        let at = next % block_tokens;
+        let count = (block_tokens - at).min(positions.end - next);
+        let matrix = match block.kind {
+            Kind::Act => act,
+            Kind::Kv => kv,
+        };
+        let source = Span {
+            matrix,
+            from: from + next - positions.start,
+            count,
+        };
+        match block.place {
+            Place::Device => device.write(math, layer, block, at, source),
+            Place::Host => {
+                let width = host.widths.of(block.kind);
+                let values = math.values(matrix)?;
+                let rows = source.from * width..(source.from + count) * width;
+                host.write(layer, block, at, values.get(rows).unwrap_or_default());
+                bytes += (count * width * size_of::<f32>()) as u64;
+            }
+        }
+        next += count;
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_a_prompt_and_an_answer_share_is_cut() {
+        let block = |number| Block {
+            kind: Kind::Kv,
+            place: Place::Host,
+            number,
+        };
+        let table = [block(7), block(3), block(5)];
+        let of = |source, tokens| -> Vec<(usize, Part, usize, usize, usize)> {
+            let pieces = pieces(&table, 4, source, tokens);
+            let figures = |piece: &Piece| {
+                let Piece {
+                    block,
+                    part,
+                    from,
+                    tokens,
+                    position,
+                } = *piece;
+                (block.number, part, from, tokens, position)
+            };
+            pieces.iter().map(figures).collect()
+        };
+        assert_eq!(of(0, 5), [(7, Part::Own, 0, 4, 0), (3, Part::Own, 0, 1, 4)]);
+        assert_eq!(
+            of(5, 9),
+            [
+                (7, Part::Source, 0, 4, 0),
+                (3, Part::Source, 0, 1, 4),
+                (3, Part::Own, 1, 3, 0),
+                (5, Part::Own, 0, 1, 3)
+            ]
+        );
+        assert_eq!(of(4, 5), [(7, Part::Source, 0, 4, 0), (3, Part::Own, 0, 1, 0)]);
+        assert_eq!(of(4, 0), []);
+    }
+}

@@ -1,0 +1,270 @@
+//! What a layer costs on this device and over this link: sampled once, for the policy to reckon with (§4.3, Figure 11).
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kaskade_plans::hybrid_cache::{Costs, Kind, Sample, Split, fit};
+
+use super::engine::{Engine, Home};
+use super::error::EngineError;
+use super::layer::Layer;
+use super::link::Link;
+use super::sampling::greedy;
+use crate::ops::{Attended, Math, Span};
+
+/// Each size is measured at least so often, and oftener as long as that is short; the median counts.
+const ROUNDS: std::ops::Range<usize> = 3..25;
+/// How long one size is measured, beyond the least number of times: whoever shares the processor comes and goes in less.
+const WINDOW: Duration = Duration::from_millis(500);
+/// Copies of what is loaded that are measured in turn: what was loaded lies in memory, and not in the processor's caches.
+const COPIES: usize = 3;
+/// Elements that the sampling thread carries at a time.
+const PARCEL: usize = 1 << 18;
+/// Parcels that it carries in turn: more than the processor's caches hold, as in a step.
+const PARCELS: usize = 64;
+
+/// The load that costs are measured for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// Requests that decode together.
+    pub requests: usize,
+    /// Of them, those of a mini-batch.
+    pub mini_batch: usize,
+    /// Tokens that a request comes to on average.
+    pub tokens: usize,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    /// A step's costs, layer by layer.
+    pub costs: Costs,
+    /// Mini-batches of the load.
+    pub mini_batches: usize,
+}
+
+impl Measured {
+    /// What a decoding step takes by a split, seconds.
+    pub fn step_s(&self, split: &Split, layers: usize) -> f64 {
+        split.step_s(&self.costs, layers, self.mini_batches)
+    }
+}
+
+impl<M: Math> Engine<M> {
+    /// Samples what a layer costs under a load: `T_kv_gen`, `T_load_kv` and the rest as lines over blocks.
+    ///
+    /// # Errors
+    /// [`EngineError::Costs`] where the samples make no line.
+    pub fn measure(&self, load: &Load) -> Result<Measured, EngineError> {
+        let block_tokens = self.space.block_tokens();
+        let mini_batch = load.mini_batch.clamp(1, load.requests.max(1));
+        let mini_batches = load.requests.div_ceil(mini_batch).max(1);
+        let held;
+        let layer = match self.homes.get(self.homes.len() - self.layers()) {
+            Some(Home::Resident(layer)) => layer,
+            Some(Home::Streamed(stored)) => {
+                held = stored.resident(&self.math);
+                &held
+            }
+            None => return Err(EngineError::CopyingEnded),
+        };
+        let [link, _] = &self.links;
+        let most = (mini_batch * load.tokens).div_ceil(block_tokens).max(8);
+        let sizes = [most / 8, most / 4, most / 2, most].map(|size| size.max(1));
+        let loading = |kind: Kind| {
+            let bytes = self.host.widths().block_bytes(kind);
+            let samples = sizes.map(|blocks| Sample {
+                blocks: blocks as f64,
+                seconds: load_s(link, bytes * blocks as u64),
+            });
+            fit(&samples)
+        };
+        // The link is sampled by itself, the device while the link is at work, as it will be in a step.
+        let (load_kv, load_act) = (loading(Kind::Kv)?, loading(Kind::Act)?);
+        let load_weights_s = self.weights_s(link);
+        let busy = Busy::new(link);
+        let kv_gen = sizes.map(|blocks| Sample {
+            blocks: blocks as f64,
+            seconds: self.generate_s(layer, blocks),
+        });
+        let mut forward = Vec::new();
+        for part in [1, 2, 4] {
+            let tokens = (load.tokens * part / 4).max(1);
+            let blocks = mini_batches * (mini_batch * tokens).div_ceil(block_tokens);
+            forward.push(Sample {
+                blocks: blocks as f64,
+                seconds: mini_batches as f64 * self.forward_s(layer, mini_batch, tokens),
+            });
+        }
+        // What the cache adds may be too little to be seen; then the line is level.
+        let forward = fit(&forward).or_else(|_| fit(&level(&forward)))?;
+        let head_s = self.head_s(load.requests)?;
+        drop(busy);
+        Ok(Measured {
+            costs: Costs {
+                load_weights_s,
+                kv_gen: fit(&kv_gen)?,
+                load_kv,
+                load_act,
+                forward,
+                head_s,
+            },
+            mini_batches,
+        })
+    }
+
+    /// KV Gen of so many blocks that lie apart: gathered and projected, as in a step.
+    fn generate_s(&self, layer: &Layer<M>, blocks: usize) -> f64 {
+        let means = self.means();
+        let (math, spec) = (means.math, means.spec);
+        let (count, width) = (self.space.block_tokens(), spec.act_width());
+        let rows = blocks * count;
+        let loaded = [(); COPIES].map(|()| math.upload(vec![0.1; rows * width], width));
+        let mut turn = loaded.iter().cycle();
+        let positions: Vec<usize> = (0..rows).map(|row| row % spec.context.max(1)).collect();
+        typical(|| {
+            let matrix = turn.next();
+            let spans = (0..blocks).filter_map(|block| {
+                let from = block * count;
+                matrix.map(|matrix| Span { matrix, from, count })
+            });
+            let acts = math.gather(&spans.collect::<Vec<_>>(), width);
+            drop(layer.generate(means, &acts, &positions));
+        })
+    }
+
+    /// A layer for so many requests with so many tokens in the cache each, KV Gen left out.
+    fn forward_s(&self, layer: &Layer<M>, requests: usize, tokens: usize) -> f64 {
+        let means = self.means();
+        let (math, spec) = (means.math, means.spec);
+        let mut x = math.upload(vec![0.1; requests * spec.width], spec.width);
+        let width = spec.kv_width();
+        let kvs = [(); COPIES].map(|()| math.upload(vec![0.1; requests * tokens * width], width));
+        let mut turn = kvs.iter().cycle();
+        let positions = vec![tokens.min(spec.context.saturating_sub(1)); requests];
+        // With cross-attention, half of the tokens count as the prompt: whoever attends to it, the keys are as many.
+        let prompt = layer.cross.as_ref().map_or(0, |_| tokens / 2);
+        typical(|| {
+            let fresh = layer.project(means, &x, &positions);
+            let kv = turn.next();
+            let own = (0..requests).map(|request| {
+                let new = Span {
+                    matrix: &fresh.kv,
+                    from: request,
+                    count: 1,
+                };
+                attended(kv, request * tokens + prompt, tokens - prompt, Some(new))
+            });
+            let own: Vec<Attended<'_, M::Matrix>> = own.collect();
+            let prompts = (0..requests).map(|request| attended(kv, request * tokens, prompt, None));
+            let prompts: Vec<Attended<'_, M::Matrix>> = prompts.collect();
+            layer.forward(means, &mut x, &positions, &fresh.act, &own, &prompts);
+        })
+    }
+
+    /// A layer's weights over the link, resident layers counted as nothing.
+    fn weights_s(&self, link: &Link) -> f64 {
+        let layers = self.layers().max(1) as f64;
+        match self.streamed_bytes() {
+            0 => 0.0,
+            bytes => load_s(link, (bytes as f64 / layers) as u64),
+        }
+    }
+
+    fn head_s(&self, requests: usize) -> Result<f64, EngineError> {
+        let width = self.decoder.spec.width;
+        let x = self.math.upload(vec![0.1; requests * width], width);
+        let mut failed = None;
+        let seconds = typical(|| match self.logits(&x) {
+            Ok(rows) => rows.iter().for_each(|logits| _ = black_box(greedy(logits))),
+            Err(error) => failed = Some(error),
+        });
+        failed.map_or(Ok(seconds), |error| Err(error.into()))
+    }
+}
+
+/// What one query attends to: rows of a matrix, and a new one.
+fn attended<'a, X>(
+    kv: Option<&'a X>,
+    from: usize,
+    count: usize,
+    fresh: Option<Span<'a, X>>,
+) -> Attended<'a, X> {
+    let cached = kv.map(|matrix| Span { matrix, from, count });
+    Attended {
+        queries: 1,
+        cached: cached.into_iter().collect(),
+        fresh,
+    }
+}
+
+/// A thread that keeps a link at work as long as this lives.
+struct Busy {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Busy {
+    fn new(link: &Arc<Link>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::Builder::new().name("sampling".into()).spawn({
+            let (link, stop) = (Arc::clone(link), Arc::clone(&stop));
+            let (from, mut to) = (vec![0.5_f32; PARCELS * PARCEL], vec![0.0_f32; PARCELS * PARCEL]);
+            move || {
+                while !stop.load(Ordering::Relaxed) {
+                    for (from, to) in from.chunks(PARCEL).zip(to.chunks_mut(PARCEL)) {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        link.carry(size_of_val(from) as u64, || to.copy_from_slice(from));
+                    }
+                }
+            }
+        });
+        Self {
+            stop,
+            thread: thread.ok(),
+        }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// How long the link takes for so many bytes.
+fn load_s(link: &Link, bytes: u64) -> f64 {
+    let source = vec![0.5_f32; bytes as usize / size_of::<f32>()];
+    let mut target = source.clone();
+    link.drain();
+    typical(|| link.carry(bytes, || target.copy_from_slice(&source)))
+}
+
+fn typical(mut run: impl FnMut()) -> f64 {
+    let (window, mut seconds) = (Instant::now(), Vec::with_capacity(ROUNDS.end));
+    while seconds.len() < ROUNDS.start || (seconds.len() < ROUNDS.end && window.elapsed() < WINDOW) {
+        let began = Instant::now();
+        run();
+        seconds.push(began.elapsed().as_secs_f64());
+    }
+    seconds.sort_by(f64::total_cmp);
+    seconds.get(seconds.len() / 2).copied().unwrap_or_default()
+}
+
+/// The same samples, each with the mean time.
+fn level(samples: &[Sample]) -> Vec<Sample> {
+    let mean = samples.iter().map(|sample| sample.seconds).sum::<f64>() / samples.len().max(1) as f64;
+    let at_mean = |sample: &Sample| Sample {
+        seconds: mean,
+        ..*sample
+    };
+    samples.iter().map(at_mean).collect()
+}

@@ -1,0 +1,164 @@
+//! Tokens as text, bit by bit, and texts that end an answer.
+
+use std::path::Path;
+
+use tokenizers::Tokenizer;
+
+use crate::checkpoint::{Checkpoint, LoadError, TokenizerFile};
+
+/// Takes a checkpoint's tokenizer out of it, to generate with.
+///
+/// # Errors
+/// [`LoadError::MissingFile`] where there is none, and as [`tokenizer`].
+pub fn tokenizer_of(checkpoint: &mut Checkpoint) -> Result<Tokenizer, LoadError> {
+    match checkpoint.tokenizer.take() {
+        Some(file) => tokenizer(&file),
+        None => Err(LoadError::MissingFile {
+            path: Path::new(checkpoint.config.file()).with_file_name("tokenizer.json"),
+            hint: ", and for texts tokenizer.json, which transformers writes: \
+                   AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY)",
+        }),
+    }
+}
+
+/// A checkpoint's tokenizer for generating: nothing is cut or padded.
+///
+/// # Errors
+/// [`LoadError::BadTokenizer`].
+pub fn tokenizer(file: &TokenizerFile) -> Result<Tokenizer, LoadError> {
+    let bad = |error: tokenizers::Error| LoadError::BadTokenizer {
+        file: file.file.clone(),
+        reason: error.to_string(),
+    };
+    let mut tokenizer = Tokenizer::from_bytes(&file.json).map_err(bad)?;
+    tokenizer.with_truncation(None).map_err(bad)?;
+    tokenizer.with_padding(None);
+    Ok(tokenizer)
+}
+
+/// The text of an answer as it grows. What may be the beginning of a stop text, or half a character, is held back until it is
+/// known.
+#[derive(Debug, Clone, Default)]
+pub struct Answer {
+    tokens: Vec<u32>,
+    /// Tokens from here on are decoded together with the next: a token's text depends on its neighbours.
+    from: usize,
+    /// Bytes of their text that are in `text` already.
+    known: usize,
+    text: String,
+    /// Bytes of `text` that were given out.
+    given: usize,
+}
+
+impl Answer {
+    /// The text so far, without what is held back.
+    pub fn text(&self) -> &str {
+        self.text.get(..self.given).unwrap_or_default()
+    }
+
+    /// Takes another token: what can be given out now, and whether a stop text ended the answer.
+    pub fn push(&mut self, token: u32, tokenizer: &Tokenizer, stop: &[String]) -> (String, bool) {
+        self.tokens.push(token);
+        let window = self.tokens.get(self.from..).unwrap_or_default();
+        let decoded = tokenizer.decode(window, true).unwrap_or_default();
+        // Half a character is decoded as a replacement; the next token completes it.
+        if decoded.ends_with('\u{fffd}') {
+            return (String::new(), false);
+        }
+        if let Some(new) = decoded.get(self.known..) {
+            self.text.push_str(new);
+        }
+        self.from = self.tokens.len() - 1;
+        let last = self.tokens.get(self.from..).unwrap_or_default();
+        self.known = tokenizer.decode(last, true).unwrap_or_default().len();
+        if let Some(end) = stop.iter().filter_map(|stop| self.text.find(stop.as_str())).min() {
+            self.text.truncate(end);
+            return (self.give(end), true);
+        }
+        let held = stop
+            .iter()
+            .map(|stop| overlap(&self.text, stop))
+            .max()
+            .unwrap_or_default();
+        (self.give(self.text.len() - held), false)
+    }
+
+    /// The rest, when the answer has ended.
+    pub fn finish(&mut self) -> String {
+        self.give(self.text.len())
+    }
+
+    fn give(&mut self, until: usize) -> String {
+        let given = self.text.get(self.given..until).unwrap_or_default().to_owned();
+        self.given = self.given.max(until.min(self.text.len()));
+        given
+    }
+}
+
+/// Bytes at the end of a text that may be the beginning of `stop`.
+fn overlap(text: &str, stop: &str) -> usize {
+    let ends = stop
+        .char_indices()
+        .map(|(end, _)| end)
+        .filter(|end| *end > 0)
+        .rev();
+    let mut ends = ends.filter(|end| stop.get(..*end).is_some_and(|start| text.ends_with(start)));
+    ends.next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generation::fixtures;
+
+    fn gpt2() -> Tokenizer {
+        tokenizer(&fixtures::checkpoint("gpt2").tokenizer.unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_directory_without_a_tokenizer_is_refused_with_what_to_do() {
+        let mut checkpoint = fixtures::checkpoint("t5");
+        assert!(tokenizer_of(&mut checkpoint).is_ok());
+        checkpoint.tokenizer = None;
+        let error = tokenizer_of(&mut checkpoint).unwrap_err().to_string();
+        assert!(error.contains("t5/tokenizer.json` does not exist"), "{error}");
+        assert!(error.contains(".save_pretrained("), "{error}");
+    }
+
+    fn streamed(text: &str, stop: &[&str]) -> (Vec<String>, bool) {
+        let tokenizer = gpt2();
+        let tokens = tokenizer.encode(text, false).unwrap().get_ids().to_vec();
+        let stop: Vec<String> = stop.iter().map(ToString::to_string).collect();
+        let (mut answer, mut given) = (Answer::default(), Vec::new());
+        for token in tokens {
+            let (text, ended) = answer.push(token, &tokenizer, &stop);
+            given.push(text);
+            if ended {
+                assert_eq!(given.concat(), answer.text());
+                return (given, true);
+            }
+        }
+        given.push(answer.finish());
+        assert_eq!(given.concat(), answer.text());
+        (given, false)
+    }
+
+    #[test]
+    fn texts_come_bit_by_bit() {
+        let (given, ended) = streamed("the inner thing, a tour", &[]);
+        assert!(given.len() > 5 && !ended);
+        assert_eq!(given.concat(), "the inner thing, a tour");
+    }
+
+    #[test]
+    fn stop_texts_end_answers_and_never_show() {
+        let (given, ended) = streamed("one two END three", &[" END"]);
+        assert!(ended);
+        assert_eq!(given.concat(), "one two");
+        let (given, ended) = streamed("one ENx two EN", &["END", "tax"]);
+        assert!(!ended);
+        assert_eq!(given.concat(), "one ENx two EN");
+        assert_eq!(overlap("ab EN", "END"), 2);
+        assert_eq!(overlap("ab", "END"), 0);
+    }
+}

@@ -1,0 +1,216 @@
+//! From what a device has to how an engine runs on it.
+
+use kaskade_plans::hybrid_cache::{Capacity, CostError, Kind, Memory, Mix, Planned, Shares};
+
+use super::config::{Caching, EngineConfig};
+use super::config::{block_bytes, split_for};
+use super::cost_sampling::Load;
+use super::engine::Engine;
+use super::error::EngineError;
+use crate::decoder::weights::{Decoder, Encoder};
+use crate::ops::Math;
+
+/// What an engine has to make do with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bounds {
+    /// What it caches.
+    pub caching: Caching,
+    /// What the model may take on its device, bytes; absent: all of it stays there.
+    pub device_bytes: Option<u64>,
+    /// Bandwidth of each direction of the link, bytes per second; absent: that of memory.
+    pub link: Option<f64>,
+    /// Requests that run together.
+    pub requests: usize,
+    /// Tokens that they come to, prompts and answers.
+    pub tokens: usize,
+}
+
+/// How an engine is to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fitted {
+    /// As this.
+    pub config: EngineConfig,
+    /// Why the mixture is not one by measured costs, where a model is too small for anything to be measured.
+    pub unmeasured: Option<CostError>,
+}
+
+impl EngineConfig {
+    /// Everything on the device where it has no bound; with one, as many layers as fit beside the buffers, and the cache in the host's
+    /// memory by what the link and the device are measured to take (§4.3). `math` is only measured on.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfMemory`] where the device does not hold the head and the buffers; what measuring comes to.
+    pub fn within<M: Math>(math: M, decoder: &Decoder, bounds: &Bounds) -> Result<Fitted, EngineError> {
+        let whole = Self {
+            requests: bounds.requests.max(1),
+            ..Self::resident(decoder, bounds.tokens)
+        };
+        let Some(budget) = bounds.device_bytes else {
+            return Ok(Fitted {
+                config: whole,
+                unmeasured: None,
+            });
+        };
+        let blocks = bounds.tokens.div_ceil(whole.block_tokens);
+        let either = Mix {
+            act: blocks,
+            kv: blocks,
+        };
+        let mut config = Self {
+            caching: bounds.caching,
+            resident_layers: 0,
+            buffer: either,
+            device_bytes: Some(budget),
+            capacity: Capacity::default(),
+            link: bounds.link,
+            ..whole
+        };
+        // What resident layers may take is what is left beside the buffers, which an engine with every layer streamed has.
+        let probe = Engine::new(math, first_layer(decoder), None, config.clone())?;
+        let left = budget.saturating_sub(probe.arena().total());
+        let resident = usize::try_from(left / probe.streamed_bytes().max(1)).unwrap_or(usize::MAX);
+        // An encoder's layers are no larger than those of its decoder.
+        config.resident_layers = resident.min(decoder.depth());
+        // The host's memory is there for any mixture; the mixture is what is decided.
+        config.capacity.host = either;
+        let (act, unmeasured) = match bounds.caching {
+            Caching::Hybrid => mixture(&mut config, &probe, decoder.layers.len(), bounds)?,
+            Caching::Act => (1.0, None),
+            Caching::Kv | Caching::Tokens => (0.0, None),
+        };
+        config.shares = Shares::device_first(act);
+        Ok(Fitted { config, unmeasured })
+    }
+}
+
+/// As much of a model as is measured: layers are alike, and a copy of all would take the host's memory twice.
+fn first_layer(decoder: &Decoder) -> Decoder {
+    Decoder {
+        spec: decoder.spec.clone(),
+        embedding: Vec::new(),
+        positions: None,
+        layers: decoder.layers.iter().take(1).cloned().collect(),
+        final_norm: decoder.final_norm.clone(),
+        head: decoder.head.clone(),
+        encoder: decoder.encoder.as_ref().map(|encoder| Encoder {
+            layers: Vec::new(),
+            relative: encoder.relative.clone(),
+            final_norm: encoder.final_norm.clone(),
+            ..*encoder
+        }),
+    }
+}
+
+/// Share of the blocks that hold activations, by what the link and the device are measured to take; half of them where a model is so
+/// small that nothing can be measured.
+fn mixture<M: Math>(
+    config: &mut EngineConfig,
+    probe: &Engine<M>,
+    layers: usize,
+    bounds: &Bounds,
+) -> Result<(f64, Option<CostError>), EngineError> {
+    let load = Load {
+        requests: config.requests,
+        mini_batch: config.requests,
+        tokens: bounds.tokens / config.requests,
+    };
+    let costs = match probe.measure(&load) {
+        Ok(measured) => measured.costs,
+        Err(EngineError::Costs(error)) => return Ok((0.5, Some(error))),
+        Err(error) => return Err(error),
+    };
+    let bytes = |kind| block_bytes(probe.spec(), layers, config.block_tokens, kind);
+    let memory = Memory {
+        host_bytes: u64::MAX / 2,
+        weight_bytes: 0,
+        device_bytes: 0,
+        kv_block_bytes: bytes(Kind::Kv),
+        act_block_bytes: bytes(Kind::Act),
+    };
+    let blocks = bounds.tokens.div_ceil(config.block_tokens);
+    config.planned = Some(Planned {
+        memory,
+        blocks,
+        costs,
+    });
+    // There is a split: nothing bounds the host's memory here.
+    let act = split_for(Caching::Hybrid, blocks, &memory, &costs).map_or(0.5, |split| split.shares().act);
+    Ok((act, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decoder::registry as families;
+    use crate::generation::{Host, OutOfMemory, Sampling, fixtures};
+
+    fn decoder() -> Decoder {
+        families::read(fixtures::checkpoint("gpt2")).unwrap()
+    }
+
+    fn bounds(device_bytes: Option<u64>) -> Bounds {
+        Bounds {
+            caching: Caching::Hybrid,
+            device_bytes,
+            link: Some(1e9),
+            requests: 2,
+            tokens: 96,
+        }
+    }
+
+    fn generated(config: EngineConfig) -> Vec<u32> {
+        let mut engine = Engine::new(Host, decoder(), None, config).unwrap();
+        let sampling = Sampling {
+            max_tokens: 24,
+            ..Sampling::default()
+        };
+        engine.submit(1, vec![3, 1, 4, 1, 5], sampling).unwrap();
+        let mut tokens = Vec::new();
+        while !engine.is_idle() {
+            let choices = engine.step().unwrap().events.into_iter();
+            tokens.extend(
+                choices
+                    .filter_map(|event| event.choice)
+                    .map(|choice| choice.token),
+            );
+        }
+        tokens
+    }
+
+    #[test]
+    fn what_fits_is_resident_and_what_does_not_is_streamed_with_the_same_answers() {
+        let decoder = decoder();
+        let fit = |bytes| {
+            EngineConfig::within(Host, &decoder, &bounds(bytes))
+                .unwrap()
+                .config
+        };
+        let free = fit(None);
+        assert_eq!(free.resident_layers, decoder.layers.len());
+        let ample = fit(Some(1 << 30));
+        assert_eq!(ample.resident_layers, decoder.layers.len());
+        let streamed = EngineConfig {
+            resident_layers: 0,
+            ..ample.clone()
+        };
+        let least = Engine::new(Host, decoder.clone(), None, streamed)
+            .unwrap()
+            .arena()
+            .total();
+        let tight = fit(Some(least));
+        assert_eq!(tight.resident_layers, 0);
+        let expected = generated(free);
+        assert_eq!(expected.len(), 24);
+        assert_eq!(generated(ample), expected);
+        assert_eq!(generated(tight), expected);
+    }
+
+    #[test]
+    fn a_device_without_room_for_the_buffers_is_refused_with_the_figures() {
+        let refused = EngineConfig::within(Host, &decoder(), &bounds(Some(10))).unwrap_err();
+        assert!(
+            matches!(refused, EngineError::OutOfMemory(OutOfMemory { budget: 10, wanted, .. }) if wanted > 10),
+            "{refused}"
+        );
+    }
+}

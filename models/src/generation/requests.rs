@@ -1,0 +1,82 @@
+//! Requests as they come and go.
+
+use kaskade_plans::hybrid_cache::Refused;
+
+use super::detokenizer::Answer;
+use super::engine::Engine;
+use super::error::EngineError;
+use super::sampling::{Sampler, Sampling};
+use super::sequence::Sequence;
+use crate::ops::Math;
+
+impl<M: Math> Engine<M> {
+    /// Takes a request.
+    ///
+    /// # Errors
+    /// [`EngineError`] for a request that could never run: too long, too large for the cache, of foreign tokens, with a sampling that
+    /// cannot be, or under a number that is taken.
+    pub fn submit(&mut self, request: u64, prompt: Vec<u32>, sampling: Sampling) -> Result<(), EngineError> {
+        sampling.check()?;
+        if !sampling.stop.is_empty() && self.tokenizer.is_none() {
+            return Err(EngineError::NoTokenizer);
+        }
+        self.check_tokens(&prompt)?;
+        if self.sequences.contains_key(&request) {
+            return Err(Refused::Twice { request }.into());
+        }
+        let (tokens, source) = self.begun(prompt)?;
+        // The token that begins an answer takes the place of its last, which nothing is computed with.
+        let answer = sampling.max_tokens - usize::from(source > 0);
+        self.scheduler
+            .submit(request, tokens.len(), answer, &self.space)?;
+        let sequence = Sequence {
+            prompt: tokens.len(),
+            tokens,
+            source,
+            sampler: Sampler::new(sampling.seed),
+            sampling,
+            answer: Answer::default(),
+        };
+        self.sequences.insert(request, sequence);
+        Ok(())
+    }
+
+    /// Ends a request at the next step, which tells of it. Whether it is here.
+    pub fn cancel(&mut self, request: u64) -> bool {
+        let here = self.sequences.contains_key(&request);
+        if here {
+            self.cancelled.insert(request);
+        }
+        here
+    }
+
+    /// The tokens that a request for this prompt begins with, and how many of them an encoder reads.
+    pub(super) fn begun(&self, mut prompt: Vec<u32>) -> Result<(Vec<u32>, usize), EngineError> {
+        let Some(reader) = &self.reader else {
+            return Ok((prompt, 0));
+        };
+        let (source, most) = (prompt.len(), reader.context);
+        if source == 0 {
+            return Err(Refused::Empty.into());
+        }
+        if source > most {
+            return Err(EngineError::Prompt { tokens: source, most });
+        }
+        prompt.push(reader.start);
+        Ok((prompt, source))
+    }
+
+    pub(super) fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        let last = self.decoder.spec.vocabulary.saturating_sub(1);
+        match tokens.iter().find(|token| **token as usize > last) {
+            Some(token) => Err(EngineError::Token { token: *token, last }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn end(&mut self, request: u64) {
+        self.scheduler.end(request, &mut self.space);
+        self.sequences.remove(&request);
+        self.cancelled.remove(&request);
+    }
+}

@@ -1,0 +1,359 @@
+//! One step: who runs, layer by layer and mini-batch by mini-batch, and what they get.
+
+use std::time::Instant;
+
+use kaskade_plans::fit::LinearFit;
+use kaskade_plans::hybrid_cache::{
+    Block, Capacity, Costs, Demand, Place, Prediction, Refused, Sides, in_order, pack,
+};
+
+use super::block_cache::pieces;
+use super::cached_context::Run;
+use super::config::Caching;
+use super::engine::{End, Engine, Event, Report};
+use super::error::EngineError;
+use super::forward_pass::{Ground, MiniBatch};
+use super::sampling::Choice;
+use super::transfer::Traffic;
+use crate::ops::{Math, MathError, Span};
+
+impl<M: Math> Engine<M> {
+    /// Runs one step: nothing, if there is nothing to do.
+    ///
+    /// # Errors
+    /// [`EngineError`] if the device fails or the copying thread ends; requests stay, and the step can be tried again.
+    pub fn step(&mut self) -> Result<Report, EngineError> {
+        let began = Instant::now();
+        let mut report = Report::default();
+        for request in std::mem::take(&mut self.cancelled) {
+            self.end(request);
+            report.events.push(Event {
+                request,
+                choice: None,
+                text: String::new(),
+                end: Some(End::Cancelled),
+            });
+        }
+        let step = self.scheduler.step(&mut self.space);
+        report.prefilled = step.prefill.len();
+        report.preempted = step.preempted.len();
+        let prefill = !step.prefill.is_empty();
+        let requests = if prefill { step.prefill } else { step.decode };
+        let runs = requests
+            .into_iter()
+            .filter_map(|request| self.run_of(request, prefill))
+            .collect();
+        let mut batches = self.mini_batches(runs);
+        report.mini_batches = batches.len();
+        if !batches.is_empty() {
+            let prediction = self.predict(&batches);
+            report.predicted_s = prediction.map(|prediction| prediction.step_s);
+            let [to_device, _] = &self.links;
+            let carried_s = to_device.carrying_s();
+            let waited = self.run_layers(&mut batches, &mut report.traffic)?;
+            let answers = self.answer(&batches)?;
+            report.events.extend(answers);
+            let [to_device, back] = &self.links;
+            let drained = Instant::now();
+            back.drain();
+            report.wall_s = began.elapsed().as_secs_f64();
+            report.compute_s = report.wall_s - waited - drained.elapsed().as_secs_f64();
+            report.load_s = to_device.carrying_s() - carried_s;
+            if let Some(prediction) = prediction {
+                self.learn(&prediction, &report);
+            }
+        }
+        Ok(report)
+    }
+
+    /// What the policy says of a step that decodes; nothing of one that prefills.
+    fn predict(&self, batches: &[MiniBatch<M>]) -> Option<Prediction> {
+        let policy = self.policy.as_ref()?;
+        let runs = || batches.iter().flat_map(|batch| &batch.runs);
+        if runs().any(|run| run.cached == 0) {
+            return None;
+        }
+        let blocks = Capacity::of(runs().flat_map(blocks));
+        Some(policy.predict(blocks, self.layers(), batches.len()))
+    }
+
+    /// Lets the policy learn from a step, and keeps to the mixture that comes of it. Without mini-batches requests were admitted by the
+    /// mixture that was planned, so that one stays.
+    fn learn(&mut self, prediction: &Prediction, report: &Report) {
+        let took = Sides {
+            compute_s: report.compute_s,
+            load_s: report.load_s,
+        };
+        let shares = self
+            .policy
+            .as_mut()
+            .and_then(|policy| policy.learn(prediction, took));
+        if let Some(shares) =
+            shares.filter(|_| self.config.caching == Caching::Hybrid && self.config.mini_batches)
+        {
+            self.config.shares = shares;
+            self.space.keep(shares);
+        }
+    }
+
+    /// The logits of every token of a text, each a row of as many as the vocabulary has. Nothing is cached, and nobody's
+    /// request is touched. An encoder-decoder reads texts and does not continue them: it has one row, that of its answer's first
+    /// token.
+    ///
+    /// # Errors
+    /// [`EngineError`] for tokens that the model does not have, for more than its context, or if the device fails.
+    pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, EngineError> {
+        if self.reader.is_some() {
+            return self.score_answer(tokens, &[]);
+        }
+        self.check_tokens(tokens)?;
+        self.rows(tokens, 0)
+    }
+
+    /// The logits of every token of a given answer to a prompt, and behind them those of the token that would come next.
+    ///
+    /// # Errors
+    /// As [`Engine::score`], and [`Refused::Empty`] for a prompt without tokens.
+    pub fn score_answer(&mut self, prompt: &[u32], answer: &[u32]) -> Result<Vec<Vec<f32>>, EngineError> {
+        self.check_tokens(prompt)?;
+        self.check_tokens(answer)?;
+        let (mut tokens, source) = self.begun(prompt.to_vec())?;
+        // The row of a token is what the one before it gives.
+        let first = (tokens.len() - source).checked_sub(1).ok_or(Refused::Empty)?;
+        tokens.extend(answer);
+        Ok(self.rows(&tokens, source)?.split_off(first))
+    }
+
+    /// A row of logits per token that the decoder reads.
+    fn rows(&mut self, tokens: &[u32], source: usize) -> Result<Vec<Vec<f32>>, EngineError> {
+        let (new, context) = (tokens.len() - source, self.decoder.spec.context);
+        if new > context {
+            return Err(Refused::Context {
+                prompt: new,
+                answer: 0,
+                context,
+            }
+            .into());
+        }
+        let run = Run {
+            request: u64::MAX,
+            source,
+            cached: 0,
+            new,
+            pieces: Vec::new(),
+        };
+        let mut batches = [self.mini_batch(vec![run], |_| tokens)];
+        self.run_layers(&mut batches, &mut Traffic::default())?;
+        let mut rows = Vec::new();
+        for batch in &batches {
+            rows.extend(self.logits(&batch.x)?);
+        }
+        Ok(rows)
+    }
+
+    fn run_of(&self, request: u64, prefill: bool) -> Option<Run> {
+        let sequence = self.sequences.get(&request)?;
+        let (tokens, source) = (sequence.tokens.len(), sequence.source);
+        let cached = if prefill || self.config.caching == Caching::Tokens {
+            0
+        } else {
+            tokens.saturating_sub(1)
+        };
+        Some(Run {
+            request,
+            source,
+            cached,
+            new: tokens - cached.max(source),
+            pieces: pieces(
+                self.space.table(request),
+                self.space.block_tokens(),
+                source,
+                cached,
+            ),
+        })
+    }
+
+    fn mini_batches(&self, runs: Vec<Run>) -> Vec<MiniBatch<M>> {
+        let groups = if !self.config.mini_batches {
+            vec![(0..runs.len()).collect()]
+        } else if runs.iter().any(|run| run.cached > 0) {
+            let demands: Vec<Demand> = runs.iter().map(demand).collect();
+            let costs = self.costs().unwrap_or_else(even);
+            pack(
+                &demands,
+                self.config.buffer,
+                self.config.mini_batch_requests,
+                &costs,
+            )
+        } else {
+            let tokens: Vec<usize> = runs.iter().map(|run| run.encoded() + run.new).collect();
+            in_order(
+                &tokens,
+                self.config.mini_batch_tokens,
+                self.config.mini_batch_requests,
+            )
+        };
+        let mut runs: Vec<Option<Run>> = runs.into_iter().map(Some).collect();
+        let mut taken = |index: usize| runs.get_mut(index).and_then(Option::take);
+        let groups: Vec<Vec<Run>> = groups
+            .into_iter()
+            .map(|group: Vec<usize>| group.into_iter().filter_map(&mut taken).collect())
+            .collect();
+        let groups = groups.into_iter().filter(|group| !group.is_empty());
+        let text = |request: u64| {
+            let sequence = self.sequences.get(&request);
+            sequence.map_or(&[][..], |sequence| &sequence.tokens)
+        };
+        groups.map(|runs| self.mini_batch(runs, text)).collect()
+    }
+
+    /// Runs, with the vectors of what they compute by the texts of their requests.
+    fn mini_batch<'a>(&self, runs: Vec<Run>, text: impl Fn(u64) -> &'a [u32]) -> MiniBatch<M> {
+        let (mut vectors, mut positions, mut source) = (Vec::new(), Vec::new(), Vec::new());
+        for run in &runs {
+            let (tokens, places) = (text(run.request), run.places());
+            let first = places.start - run.source;
+            let new = tokens.get(places).unwrap_or_default();
+            vectors.extend(self.decoder.embed(new, first));
+            positions.extend(first..first + new.len());
+            let prompt = tokens.get(..run.encoded()).unwrap_or_default();
+            source.extend(self.decoder.embed(prompt, 0));
+        }
+        let loaded = runs.iter().flat_map(|run| &run.pieces);
+        let upload = |vectors| self.math.upload(vectors, self.decoder.spec.width);
+        MiniBatch {
+            x: upload(vectors),
+            positions,
+            source: (!source.is_empty()).then(|| upload(source)),
+            loaded: loaded
+                .filter(|piece| piece.block.place == Place::Host)
+                .copied()
+                .collect(),
+            runs,
+        }
+    }
+
+    /// Runs all layers; how long it waited for the link, seconds.
+    fn run_layers(
+        &mut self,
+        batches: &mut [MiniBatch<M>],
+        traffic: &mut Traffic,
+    ) -> Result<f64, EngineError> {
+        let ground = Ground {
+            math: &self.math,
+            spec: &self.decoder.spec,
+            homes: &self.homes,
+            reader: self.reader.as_ref(),
+            gains: self.gains.as_ref(),
+            host: &self.host,
+            space: &self.space,
+            links: &self.links,
+        };
+        let passed = ground.run(&mut self.device, self.ahead.take(), batches, &mut self.buffers)?;
+        self.ahead = passed.ahead;
+        *traffic = passed.traffic;
+        Ok(passed.waited_s)
+    }
+
+    /// The logits of some rows.
+    pub(super) fn logits(&self, x: &M::Matrix) -> Result<Vec<Vec<f32>>, MathError> {
+        let logits = self
+            .math
+            .multiply(&self.math.normalise(x, &self.final_norm), &self.head);
+        let values = self.math.values(&logits)?;
+        let rows = values.chunks(self.decoder.spec.vocabulary.max(1));
+        Ok(rows.map(<[f32]>::to_vec).collect())
+    }
+
+    /// A token for every request of a step, by the last of its rows.
+    fn answer(&mut self, batches: &[MiniBatch<M>]) -> Result<Vec<Event>, EngineError> {
+        let (mut requests, mut ends) = (Vec::new(), Vec::new());
+        for batch in batches {
+            let mut next = 0;
+            for run in &batch.runs {
+                next += run.new;
+                requests.push(run.request);
+                ends.push(Span {
+                    matrix: &batch.x,
+                    from: next.saturating_sub(1),
+                    count: 1,
+                });
+            }
+        }
+        let rows = self.logits(&self.math.gather(&ends, self.decoder.spec.width))?;
+        let answers = requests.into_iter().zip(rows);
+        Ok(answers
+            .filter_map(|(request, logits)| self.extend(request, &logits))
+            .collect())
+    }
+
+    fn extend(&mut self, request: u64, logits: &[f32]) -> Option<Event> {
+        let sequence = self.sequences.get_mut(&request)?;
+        let choice = sequence.sampler.choose(logits, &sequence.sampling);
+        let (mut text, mut end) = (String::new(), None);
+        match choice {
+            None => end = Some(End::NotFinite),
+            Some(Choice { token, .. }) => {
+                let ends = !sequence.sampling.ignore_end && self.decoder.spec.ends.contains(&token);
+                sequence.tokens.push(token);
+                if ends {
+                    end = Some(End::Token);
+                } else if let Some(tokenizer) = &self.tokenizer {
+                    let (certain, stopped) = sequence.answer.push(token, tokenizer, &sequence.sampling.stop);
+                    text = certain;
+                    end = stopped.then_some(End::Stop);
+                }
+                let length = sequence.tokens.len() - sequence.prompt;
+                if end.is_none() && length >= sequence.sampling.max_tokens {
+                    end = Some(End::Length);
+                }
+            }
+        }
+        if end.is_some_and(|end| end != End::Stop) {
+            text.push_str(&sequence.answer.finish());
+        }
+        match end {
+            Some(_) => self.end(request),
+            None => self.scheduler.extend(request),
+        }
+        Some(Event {
+            request,
+            choice,
+            text,
+            end,
+        })
+    }
+}
+
+/// A request's blocks that are to be read.
+fn blocks(run: &Run) -> impl Iterator<Item = Block> {
+    // A block that prompt and answer share has two pieces, one of which begins it.
+    let begins = run.pieces.iter().filter(|piece| piece.from == 0);
+    begins.map(|piece| piece.block)
+}
+
+/// What packing needs to know of a request.
+fn demand(run: &Run) -> Demand {
+    let blocks = Capacity::of(blocks(run));
+    Demand {
+        loaded: blocks.host,
+        on_device: blocks.device.act,
+    }
+}
+
+/// Costs to pack by as long as none are measured: both kinds of work as long.
+fn even() -> Costs {
+    let line = LinearFit {
+        intercept: 0.0,
+        slope: 1.0,
+        r2: 1.0,
+    };
+    Costs {
+        load_weights_s: 0.0,
+        kv_gen: line,
+        load_kv: line,
+        load_act: LinearFit { slope: 0.5, ..line },
+        forward: LinearFit { slope: 0.0, ..line },
+        head_s: 0.0,
+    }
+}

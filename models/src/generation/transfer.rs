@@ -1,0 +1,182 @@
+//! The copying thread: weights and blocks of the next layer come while this one is computed.
+//!
+//! Its jobs are known when a step begins, in the order in which the step needs them. Two buffers there are for blocks and two for
+//! a layer's weights (§4.2.1: double buffering): a job begins when a buffer of its kind is free. The next layer's weights are
+//! cut into as many parts as there are mini-batches, so that the link's work lies evenly between them and a long layer does not
+//! hold up the blocks behind it.
+
+use std::sync::mpsc::{Receiver, Sender};
+
+use kaskade_plans::hybrid_cache::Kind;
+
+use super::block_cache::HostCache;
+use super::block_cache::Piece;
+use super::layer::{Layer, Stored};
+use super::link::Link;
+use crate::ops::Math;
+
+/// What is to be copied next.
+#[derive(Debug, Clone)]
+pub(super) enum Job<'a> {
+    /// Part `part` of `of` of a layer's weights; the last one completes it.
+    Weights {
+        layer: usize,
+        stored: &'a Stored,
+        part: usize,
+        of: usize,
+    },
+    /// A mini-batch's blocks in a layer.
+    Blocks { layer: usize, pieces: &'a [Piece] },
+}
+
+/// What was copied.
+pub(super) enum Loaded<M: Math> {
+    Weights(usize, Layer<M>),
+    Blocks(Staged<M>),
+}
+
+/// A mini-batch's blocks of a layer, pieces of one kind under each other in the order of the requests.
+pub(super) struct Staged<M: Math> {
+    pub(super) act: M::Matrix,
+    pub(super) kv: M::Matrix,
+}
+
+/// What the link carried, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Weights to the device.
+    pub weights: u64,
+    /// KV blocks to the device.
+    pub kv: u64,
+    /// ACT blocks to the device.
+    pub act: u64,
+    /// Entries of new tokens back to the host.
+    pub stored: u64,
+}
+
+impl Traffic {
+    /// Everything that went to the device.
+    pub fn loaded(&self) -> u64 {
+        self.weights + self.kv + self.act
+    }
+}
+
+/// Free buffers: a message is one.
+pub(super) struct Buffers {
+    pub(super) weights: Receiver<()>,
+    pub(super) blocks: Receiver<Buffer>,
+}
+
+/// Memory for a mini-batch's blocks, used again and again: fresh memory costs the operating system as much as the copy.
+#[derive(Debug, Default)]
+pub(super) struct Buffer {
+    act: Vec<f32>,
+    kv: Vec<f32>,
+}
+
+impl<M: Math> Staged<M> {
+    /// The buffer when the blocks have been used.
+    pub(super) fn free(self, math: &M) -> Buffer {
+        Buffer {
+            act: math.recycle(self.act),
+            kv: math.recycle(self.kv),
+        }
+    }
+}
+
+/// Copies one job after the other until they are done, or nobody listens any more. Gives what it carried.
+pub(super) fn copy<M: Math>(
+    math: &M,
+    link: &Link,
+    host: &HostCache,
+    jobs: &[Job<'_>],
+    buffers: &Buffers,
+    done: &Sender<Loaded<M>>,
+) -> Traffic {
+    let mut traffic = Traffic::default();
+    let mut parts: Vec<Vec<f32>> = Vec::new();
+    for job in jobs {
+        let loaded = match job {
+            Job::Weights {
+                layer,
+                stored,
+                part,
+                of,
+            } => {
+                if *part == 0 {
+                    if buffers.weights.recv().is_err() {
+                        break;
+                    }
+                    parts = Vec::new();
+                }
+                let (from, to) = (
+                    stored.bytes() * *part as u64 / *of as u64,
+                    stored.bytes() * (*part as u64 + 1) / *of as u64,
+                );
+                link.carry(to - from, || copy_weights(stored, &mut parts, to));
+                traffic.weights += to - from;
+                if part + 1 < *of {
+                    continue;
+                }
+                Loaded::Weights(*layer, stored.layer(math, std::mem::take(&mut parts)))
+            }
+            Job::Blocks { layer, pieces } => {
+                let Ok(buffer) = buffers.blocks.recv() else {
+                    break;
+                };
+                Loaded::Blocks(stage(math, link, host, *layer, pieces, buffer, &mut traffic))
+            }
+        };
+        if done.send(loaded).is_err() {
+            break;
+        }
+    }
+    traffic
+}
+
+/// Copies a layer's tensors up to its first `until` bytes.
+fn copy_weights(stored: &Stored, parts: &mut Vec<Vec<f32>>, until: u64) {
+    let until = until as usize / size_of::<f32>();
+    let mut before = 0;
+    for (index, tensor) in stored.tensors().iter().enumerate() {
+        if parts.len() == index {
+            parts.push(Vec::with_capacity(tensor.len()));
+        }
+        if let Some(part) = parts.get_mut(index) {
+            let to = until.saturating_sub(before).min(tensor.len());
+            part.extend_from_slice(tensor.get(part.len()..to).unwrap_or_default());
+        }
+        before += tensor.len();
+        if before > until {
+            break;
+        }
+    }
+}
+
+/// Brings a mini-batch's blocks of one layer to the device.
+pub(super) fn stage<M: Math>(
+    math: &M,
+    link: &Link,
+    host: &HostCache,
+    layer: usize,
+    pieces: &[Piece],
+    buffer: Buffer,
+    traffic: &mut Traffic,
+) -> Staged<M> {
+    let mut bring = |kind: Kind, memory: Vec<f32>| {
+        let wanted = pieces.iter().filter(|piece| piece.block.kind == kind);
+        let bytes: u64 = wanted.map(|piece| host.piece_bytes(piece)).sum();
+        match kind {
+            Kind::Act => traffic.act += bytes,
+            Kind::Kv => traffic.kv += bytes,
+        }
+        link.carry(bytes, || {
+            math.upload(host.copy(layer, kind, pieces, memory), host.widths().of(kind))
+        })
+    };
+    // Activations first: computing with them can begin at once, while keys and values only wait.
+    Staged {
+        act: bring(Kind::Act, buffer.act),
+        kv: bring(Kind::Kv, buffer.kv),
+    }
+}

@@ -1,0 +1,429 @@
+//! Language models as models like others: texts in, texts out, with a confidence, and continuously batched.
+
+mod slice;
+
+use std::collections::BTreeMap;
+
+use burn::tensor::Device;
+use tokenizers::Tokenizer;
+
+use crate::checkpoint::{Checkpoint, LoadError, Tally};
+use crate::decoder::registry as families;
+use crate::device::is_host;
+use crate::generation::{
+    Bounds, Caching, Choice, Decoder, End, Engine, EngineConfig, EngineError, Event, Host, Sampling,
+    detokenizer as text,
+};
+use crate::ops::Math;
+use crate::ops::burn::Burn;
+use crate::runtime::model::{Continuous, Progress};
+use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
+use crate::runtime::slice::Slice;
+use crate::runtime::tensor::{Datatype, Tensor};
+
+/// Stop texts of one request.
+const MAX_STOPS: usize = 16;
+
+/// Longest request that memory is set aside for, tokens.
+const LONGEST: usize = 1 << 20;
+
+/// Longest text of a request, bytes.
+const MAX_TEXT: usize = 1 << 20;
+
+/// How a language model is served.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Generation {
+    /// What holds for requests that do not say otherwise.
+    pub sampling: Sampling,
+    /// Requests that run at a time; the others wait.
+    pub requests: usize,
+    /// What the cache may take, bytes; it always holds one request as long as the context.
+    pub cache_bytes: u64,
+    /// What the model may take on its device, bytes; absent: all of it stays there. What does not fit is streamed, and then the cache
+    /// is in the host's memory.
+    pub device_bytes: Option<u64>,
+}
+
+impl Default for Generation {
+    fn default() -> Self {
+        Self {
+            sampling: Sampling::default(),
+            requests: 32,
+            cache_bytes: 256 << 20,
+            device_bytes: None,
+        }
+    }
+}
+
+/// A language model that answers.
+///
+/// It takes `text` (BYTES `[1]`) or `input_ids` (INT64 `[tokens]`), and, where a request is to differ from the app's own way,
+/// `max_tokens`, `top_k`, `seed` (INT64 `[1]`), `temperature`, `top_p` (FP32 `[1]`) and `stop` (BYTES `[texts]`). It gives `text`
+/// (BYTES `[1]`, with a tokenizer), `tokens` (INT64 `[tokens]`), `probabilities` (FP32 `[tokens]`), `confidence` (FP32 `[1]`: the
+/// least of the tokens' ([`Choice::confidence`](crate::generation::Choice::confidence)), HybridServe §IV-A) and `end` (BYTES `[1]`: why
+/// the answer ended).
+pub struct LanguageModel<M: Math> {
+    engine: Engine<M>,
+    sampling: Sampling,
+    answers: BTreeMap<u64, Answer>,
+}
+
+/// An answer under way.
+#[derive(Debug, Clone, Default)]
+struct Answer {
+    text: String,
+    tokens: Vec<i64>,
+    probabilities: Vec<f32>,
+    confidence: f32,
+}
+
+/// Loads a language model, or a slice of its layers, onto a device. Also returns how many weights it has.
+///
+/// # Errors
+/// [`LoadError`], naming the file and within it the key or tensor; [`LoadError::NotServed`] if the device has too little memory.
+pub(crate) fn load(
+    checkpoint: Checkpoint,
+    device: &Device,
+    part: Slice,
+    generation: &Generation,
+) -> Result<(Box<dyn Model>, Tally), LoadError> {
+    if part != Slice::WHOLE {
+        return slice::load(checkpoint, device, part);
+    }
+    if is_host(device) {
+        let (model, tally) = LanguageModel::new(Host, checkpoint, generation)?;
+        return Ok((Box::new(model), tally));
+    }
+    let device = device.clone();
+    let (model, tally) = LanguageModel::new(Burn { device }, checkpoint, generation)?;
+    Ok((Box::new(model), tally))
+}
+
+impl<M: Math + Clone> LanguageModel<M> {
+    /// Takes a language model out of a checkpoint; how many weights it has.
+    ///
+    /// # Errors
+    /// [`LoadError`], naming the file and within it the key or tensor; [`LoadError::NotServed`] where the device has too little memory.
+    pub fn new(
+        math: M,
+        mut checkpoint: Checkpoint,
+        generation: &Generation,
+    ) -> Result<(Self, Tally), LoadError> {
+        let name = checkpoint.name.clone();
+        let tokenizer = checkpoint.tokenizer.take();
+        let tokenizer = tokenizer.as_ref().map(text::tokenizer).transpose()?;
+        let (decoder, tally) = families::read_counted(checkpoint)?;
+        let refused = |error: EngineError| LoadError::NotServed {
+            name: name.clone(),
+            reason: error.to_string(),
+        };
+        let config = configure(math.clone(), &decoder, generation).map_err(refused)?;
+        let engine = Engine::new(math, decoder, tokenizer, config).map_err(|error| refused(error.into()))?;
+        let model = Self {
+            engine,
+            sampling: generation.sampling.clone(),
+            answers: BTreeMap::new(),
+        };
+        Ok((model, tally))
+    }
+}
+
+impl<M: Math> LanguageModel<M> {
+    /// The app's own way, with what the request says otherwise.
+    fn sampling(&self, inputs: &Inputs) -> Result<Sampling, ModelError> {
+        let mut sampling = self.sampling.clone();
+        for input in inputs {
+            match input.name.as_str() {
+                "max_tokens" => sampling.max_tokens = count(input)?,
+                "top_k" => sampling.top_k = count(input)?,
+                "seed" => sampling.seed = one(input, &input.to_i64()?)? as u64,
+                "temperature" => sampling.temperature = one(input, &input.to_f32()?)?,
+                "top_p" => sampling.top_p = one(input, &input.to_f32()?)?,
+                "stop" => sampling.stop = input.to_texts()?.into_iter().map(ToOwned::to_owned).collect(),
+                _ => {}
+            }
+        }
+        Ok(sampling)
+    }
+
+    fn take(&mut self, event: &Event) -> Option<Progress> {
+        let answer = self.answers.get_mut(&event.request)?;
+        answer.add(&event.text, event.choice.as_ref());
+        let mut part = Outputs::new();
+        if let Some(choice) = event.choice {
+            part.extend(Tensor::from_texts("text", &[&event.text]).ok());
+            part.extend(Tensor::from_i64("tokens", &[1], &[i64::from(choice.token)]).ok());
+        }
+        let pieces = u32::try_from(answer.tokens.len()).unwrap_or(u32::MAX);
+        let end = event.end.map(|end| {
+            let answer = self.answers.remove(&event.request).unwrap_or_default();
+            answer.outputs(end, self.engine.tokenizer().is_some())
+        });
+        Some(Progress {
+            number: event.request,
+            pieces,
+            part,
+            end,
+        })
+    }
+
+    /// The device failed: nobody's answer goes on.
+    fn fail_all(&mut self, error: &EngineError) -> Vec<Progress> {
+        let failed = std::mem::take(&mut self.answers)
+            .into_iter()
+            .map(|(number, answer)| {
+                self.engine.cancel(number);
+                Progress {
+                    number,
+                    pieces: u32::try_from(answer.tokens.len()).unwrap_or(u32::MAX),
+                    part: Outputs::new(),
+                    end: Some(Err(failed(error))),
+                }
+            });
+        failed.collect()
+    }
+}
+
+impl Answer {
+    /// Takes in what is new: text that is certain now, and a token.
+    fn add(&mut self, text: &str, choice: Option<&Choice>) {
+        self.text.push_str(text);
+        let Some(choice) = choice else { return };
+        self.confidence = if self.tokens.is_empty() {
+            choice.confidence
+        } else {
+            self.confidence.min(choice.confidence)
+        };
+        self.tokens.push(i64::from(choice.token));
+        self.probabilities.push(choice.probability);
+    }
+
+    fn outputs(self, end: End, texts: bool) -> Result<Outputs, ModelError> {
+        let why = match end {
+            End::Token => "token",
+            End::Stop => "stop",
+            End::Length => "length",
+            End::Cancelled => {
+                return Err(ModelError::Failed {
+                    reason: "the request was cancelled".into(),
+                });
+            }
+            End::NotFinite => {
+                return Err(ModelError::BadOutput {
+                    reason: "logits are not finite, so there is no next token".into(),
+                });
+            }
+        };
+        let count = [self.tokens.len()];
+        let mut outputs = Vec::new();
+        if texts {
+            outputs.push(Tensor::from_texts("text", &[&self.text])?);
+        }
+        outputs.push(Tensor::from_i64("tokens", &count, &self.tokens)?);
+        outputs.push(Tensor::from_f32("probabilities", &count, &self.probabilities)?);
+        outputs.push(Tensor::from_f32("confidence", &[1], &[self.confidence])?);
+        outputs.push(Tensor::from_texts("end", &[why])?);
+        Ok(outputs)
+    }
+}
+
+impl<M: Math> Continuous for LanguageModel<M> {
+    fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
+        self.signature().check(inputs)?;
+        let prompt = prompt_of(inputs, self.engine.tokenizer())?;
+        let sampling = self.sampling(inputs)?;
+        self.engine
+            .submit(number, prompt, sampling)
+            .map_err(|error| match error {
+                EngineError::Refused(_) | EngineError::Prompt { .. } | EngineError::Token { .. } => bad(
+                    inputs.first().map_or("text", |input| input.name.as_str()),
+                    error.to_string(),
+                ),
+                EngineError::Sampling(_) => bad("max_tokens", error.to_string()),
+                EngineError::NoTokenizer => bad("stop", error.to_string()),
+                other => failed(&other),
+            })?;
+        self.answers.insert(number, Answer::default());
+        Ok(())
+    }
+
+    fn cancel(&mut self, number: u64) {
+        self.answers.remove(&number);
+        self.engine.cancel(number);
+    }
+
+    fn step(&mut self) -> Vec<Progress> {
+        match self.engine.step() {
+            Ok(report) => report
+                .events
+                .into_iter()
+                .filter_map(|event| self.take(&event))
+                .collect(),
+            Err(error) => self.fail_all(&error),
+        }
+    }
+}
+
+impl<M: Math> Model for LanguageModel<M> {
+    fn signature(&self) -> Signature {
+        let texts = self.engine.tokenizer().is_some();
+        let one = |name, datatype| InputSpec::optional(name, datatype, vec![Extent::Exactly(1)]);
+        let mut inputs = text_inputs(self.engine.longest_prompt(), texts);
+        inputs.extend([
+            one("max_tokens", Datatype::I64),
+            one("temperature", Datatype::F32),
+            one("top_k", Datatype::I64),
+            one("top_p", Datatype::F32),
+            one("seed", Datatype::I64),
+        ]);
+        if texts {
+            let stop = vec![Extent::UpTo(MAX_STOPS)];
+            inputs.push(InputSpec::optional("stop", Datatype::Bytes, stop));
+        }
+        Signature { inputs }
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let mut results: Vec<Option<Result<Outputs, ModelError>>> = Vec::with_capacity(batch.len());
+        for (number, inputs) in (0..).zip(batch) {
+            results.push(self.submit(number, inputs).err().map(Err));
+        }
+        while !self.answers.is_empty() {
+            for Progress { number, end, .. } in self.step() {
+                if let Some(place) = usize::try_from(number)
+                    .ok()
+                    .and_then(|number| results.get_mut(number))
+                {
+                    *place = end.or(place.take());
+                }
+            }
+        }
+        let missing = || {
+            Err(ModelError::Failed {
+                reason: "the engine let go of the request without an answer".into(),
+            })
+        };
+        results
+            .into_iter()
+            .map(|result| result.unwrap_or_else(missing))
+            .collect()
+    }
+
+    fn continuous(&mut self) -> Option<&mut dyn Continuous> {
+        Some(self)
+    }
+}
+
+/// As many tokens as the cache's memory holds, and at least one request as long as the context.
+fn configure<M: Math>(
+    math: M,
+    decoder: &Decoder,
+    generation: &Generation,
+) -> Result<EngineConfig, EngineError> {
+    let resident = EngineConfig::resident(decoder, 0);
+    let block = resident.block_tokens;
+    let block_bytes = crate::generation::config::block_bytes(
+        &decoder.spec,
+        decoder.layers.len(),
+        block,
+        kaskade_plans::hybrid_cache::Kind::Kv,
+    );
+    let blocks = usize::try_from(generation.cache_bytes / block_bytes.max(1)).unwrap_or(usize::MAX);
+    let requests = generation.requests.max(1);
+    // What an encoder reads and what is answered are in the cache one after the other.
+    let answer = decoder
+        .encoder
+        .as_ref()
+        .map_or(0, |_| generation.sampling.max_tokens);
+    let context = decoder
+        .longest_prompt()
+        .saturating_add(answer)
+        .min(LONGEST)
+        .next_multiple_of(block);
+    let tokens = blocks
+        .saturating_mul(block)
+        .min(requests.saturating_mul(context))
+        .max(context);
+    let bounds = Bounds {
+        caching: Caching::Hybrid,
+        device_bytes: generation.device_bytes,
+        link: None,
+        requests,
+        tokens,
+    };
+    Ok(EngineConfig::within(math, decoder, &bounds)?.config)
+}
+
+/// The tokens of a request's `text` or `input_ids`.
+fn prompt_of(inputs: &Inputs, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, ModelError> {
+    let input = |name: &str| inputs.iter().find(|input| input.name == name);
+    match (input("text"), input("input_ids")) {
+        (Some(text), None) => tokens_of(text, tokenizer),
+        (None, Some(ids)) => ids
+            .to_i64()?
+            .into_iter()
+            .map(|id| u32::try_from(id).map_err(|_| bad("input_ids", format!("{id} is no token"))))
+            .collect(),
+        (Some(_), Some(_)) => Err(bad("input_ids", "it comes beside `text`; send one of the two")),
+        (None, None) => Err(bad(
+            "text",
+            "it is absent, and so is `input_ids`; send one of the two",
+        )),
+    }
+}
+
+/// The inputs that a prompt may come as: `text` where there is a tokenizer, and `input_ids`.
+fn text_inputs(context: usize, texts: bool) -> Vec<InputSpec> {
+    let ids = vec![Extent::UpTo(context)];
+    if texts {
+        let text = InputSpec::optional("text", Datatype::Bytes, vec![Extent::Exactly(1)]);
+        vec![text, InputSpec::optional("input_ids", Datatype::I64, ids)]
+    } else {
+        vec![InputSpec::required("input_ids", Datatype::I64, ids)]
+    }
+}
+
+fn tokens_of(text: &Tensor, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, ModelError> {
+    if text.data.len() > MAX_TEXT {
+        return Err(bad(&text.name, format!("it is longer than {MAX_TEXT} bytes")));
+    }
+    let Some(tokenizer) = tokenizer else {
+        return Err(bad(&text.name, "this checkpoint has no tokenizer.json"));
+    };
+    let only = text.to_texts()?.into_iter().next().unwrap_or_default();
+    let encoding = tokenizer
+        .encode(only, true)
+        .map_err(|error| bad(&text.name, format!("the tokenizer refuses it: {error}")))?;
+    if encoding.get_ids().is_empty() {
+        return Err(bad(&text.name, "it holds no token; send at least a word"));
+    }
+    Ok(encoding.get_ids().to_vec())
+}
+
+fn one<T: Copy>(input: &Tensor, values: &[T]) -> Result<T, ModelError> {
+    values
+        .first()
+        .copied()
+        .ok_or_else(|| bad(&input.name, "it is empty"))
+}
+
+fn count(input: &Tensor) -> Result<usize, ModelError> {
+    let value = one(input, &input.to_i64()?)?;
+    usize::try_from(value).map_err(|_| bad(&input.name, format!("{value} is below 0")))
+}
+
+fn bad(name: &str, reason: impl Into<String>) -> ModelError {
+    ModelError::BadInput {
+        name: name.to_owned(),
+        reason: reason.into(),
+    }
+}
+
+fn failed(error: &EngineError) -> ModelError {
+    ModelError::Failed {
+        reason: error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

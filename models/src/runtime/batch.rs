@@ -1,0 +1,146 @@
+//! Batches of requests: requests that are malformed fail alone, the others are computed together.
+
+use burn::tensor::{Device, Tensor};
+use rayon::prelude::*;
+
+use super::model::{Inputs, ModelError, Outputs};
+use super::tensor;
+use crate::device::is_host;
+
+/// One result per request, in the order of the batch.
+pub(crate) type Answers = Vec<Result<Outputs, ModelError>>;
+
+/// Answers a batch: requests that `read` refuses fail alone, the others are answered together by `forward`, which
+/// gives as many results as it is given requests.
+pub(crate) fn answer_batch<T>(
+    batch: &[Inputs],
+    read: impl Fn(&Inputs) -> Result<T, ModelError>,
+    forward: impl FnOnce(&[T]) -> Result<Answers, ModelError>,
+) -> Answers {
+    answer_read(batch, read, |requests| one_each(&requests, forward))
+}
+
+/// The same on all cores of the CPU, as [`in_parts`] shares a batch out by the `size` of its requests.
+pub(crate) fn answer_batch_in_parts<T: Send + Sync>(
+    device: &Device,
+    batch: &[Inputs],
+    read: impl Fn(&Inputs) -> Result<T, ModelError>,
+    size: impl Fn(&T) -> usize,
+    forward: impl Fn(&[T]) -> Result<Answers, ModelError> + Sync,
+) -> Answers {
+    answer_read(batch, read, |requests| {
+        in_parts(device, requests, size, |part| one_each(part, &forward))
+    })
+}
+
+fn answer_read<T>(
+    batch: &[Inputs],
+    read: impl Fn(&Inputs) -> Result<T, ModelError>,
+    answer: impl FnOnce(Vec<T>) -> Answers,
+) -> Answers {
+    let (mut requests, mut refusals) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+    for inputs in batch {
+        match read(inputs) {
+            Ok(request) => {
+                requests.push(request);
+                refusals.push(None);
+            }
+            Err(error) => refusals.push(Some(error)),
+        }
+    }
+    let mut answers = if requests.is_empty() {
+        Vec::new()
+    } else {
+        answer(requests)
+    }
+    .into_iter();
+    refusals
+        .into_iter()
+        .filter_map(|refusal| refusal.map_or_else(|| answers.next(), |error| Some(Err(error))))
+        .collect()
+}
+
+/// One result per request, whatever `forward` gives.
+fn one_each<T>(requests: &[T], forward: impl FnOnce(&[T]) -> Result<Answers, ModelError>) -> Answers {
+    let failed = |error: ModelError| vec![Err(error); requests.len()];
+    match forward(requests) {
+        Ok(answers) if answers.len() == requests.len() => answers,
+        Ok(answers) => failed(ModelError::Failed {
+            reason: format!("it gave {} answers to {} requests", answers.len(), requests.len()),
+        }),
+        Err(error) => failed(error),
+    }
+}
+
+/// The rows of a matrix, read back from its device.
+///
+/// # Errors
+/// [`ModelError::Failed`] with what the device says went wrong.
+pub(crate) fn rows(matrix: Tensor<2>) -> Result<Vec<Vec<f32>>, ModelError> {
+    let [_, columns] = matrix.dims();
+    let values = matrix
+        .try_into_vec_as::<f32>()
+        .map_err(|error| ModelError::Failed {
+            reason: format!("its device: {error}"),
+        })?;
+    Ok(values.chunks(columns.max(1)).map(<[f32]>::to_vec).collect())
+}
+
+/// One output `logits` FP32 `[columns]` per row of a matrix.
+///
+/// # Errors
+/// As [`rows`].
+pub(crate) fn logits_per_row(matrix: Tensor<2>) -> Result<Answers, ModelError> {
+    let outputs = |row: Vec<f32>| Ok(vec![tensor::Tensor::from_f32("logits", &[row.len()], &row)?]);
+    Ok(rows(matrix)?.into_iter().map(outputs).collect())
+}
+
+/// Answers the items of a batch in one part per core on the CPU, each part on a core of its own, elsewhere in one part.
+///
+/// Items are ordered by `size` before they are shared out, so that a part pads its items to its own largest and no
+/// further. `answer` gives as many results as it is given items; the results come in the order of the items.
+fn in_parts<T: Send + Sync, R: Send>(
+    device: &Device,
+    items: Vec<T>,
+    size: impl Fn(&T) -> usize,
+    answer: impl Fn(&[T]) -> Vec<R> + Sync,
+) -> Vec<R> {
+    let parts = if is_host(device) {
+        rayon::current_num_threads().min(items.len())
+    } else {
+        1
+    };
+    if parts <= 1 {
+        return answer(&items);
+    }
+    let mut ordered: Vec<(usize, T)> = items.into_iter().enumerate().collect();
+    ordered.sort_by_key(|(_, item)| size(item));
+    let (order, ordered): (Vec<usize>, Vec<T>) = ordered.into_iter().unzip();
+    let part = ordered.len().div_ceil(parts);
+    let results: Vec<R> = ordered.par_chunks(part).flat_map_iter(&answer).collect();
+    let mut results: Vec<(usize, R)> = order.into_iter().zip(results).collect();
+    results.sort_by_key(|(position, _)| *position);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_come_back_in_order() {
+        for count in 0..9 {
+            let items: Vec<usize> = (0..count).map(|item| (item * 7) % 5).collect();
+            let doubled = in_parts(
+                &Device::flex(),
+                items.clone(),
+                |item| *item,
+                |part| {
+                    assert!(part.is_sorted() || part.len() == items.len());
+                    part.iter().map(|item| item * 2).collect()
+                },
+            );
+            assert_eq!(doubled, items.iter().map(|item| item * 2).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Models that take no more than a share of a core.
+//!
+//! Several replicas on one processor disturb each other: a batch takes longer while others compute. A model that is held to a share
+//! rests after every batch until it has used no more than that share of the time, so that replicas whose shares sum up to less than
+//! the cores behave like devices of their own: slower, but each as slow as it was profiled. It is what a container's CPU limit does,
+//! batch by batch instead of over a period of the scheduler.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::runtime::model::{Continuous, Progress};
+use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
+
+/// The part of one core that a model may use, above 0 and up to 1.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct CoreShare(f64);
+
+/// A number that is no share of a core.
+#[derive(Debug, Clone, Copy, PartialEq, Error)]
+#[error("{0} is no share of a core; give a number above 0 and up to 1, such as 0.25")]
+pub struct NoCoreShare(f64);
+
+impl CoreShare {
+    /// A whole core, which no model rests for.
+    pub const WHOLE: Self = Self(1.0);
+
+    /// The share, in (0, 1].
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+
+    /// How long to rest after a batch that took `cpu` on the processor and `wall` on the clock.
+    fn rest(self, cpu: Duration, wall: Duration) -> Duration {
+        cpu.div_f64(self.0).saturating_sub(wall)
+    }
+}
+
+impl TryFrom<f64> for CoreShare {
+    type Error = NoCoreShare;
+
+    fn try_from(share: f64) -> Result<Self, NoCoreShare> {
+        // A thousandth of a core is already slower than any objective.
+        if (0.001..=1.0).contains(&share) {
+            Ok(Self(share))
+        } else {
+            Err(NoCoreShare(share))
+        }
+    }
+}
+
+impl From<CoreShare> for f64 {
+    fn from(share: CoreShare) -> Self {
+        share.0
+    }
+}
+
+/// A model held to a share of a core. The results of a batch leave when it has rested.
+///
+/// It computes on its own thread alone: what burn would share out to other cores stays here, so that the thread's clock
+/// sees all of it.
+pub struct Paced {
+    model: Box<dyn Model>,
+    share: CoreShare,
+    /// A pool of the model's own thread, made on that thread; absent until the first batch.
+    alone: Option<ThreadPool>,
+}
+
+impl Paced {
+    /// Holds a model to a share.
+    pub fn new(model: Box<dyn Model>, share: CoreShare) -> Self {
+        Self {
+            model,
+            share,
+            alone: None,
+        }
+    }
+
+    fn stay_alone(&mut self) {
+        if self.alone.is_none() {
+            // It fails only on a thread of another pool, where the work stays within that pool.
+            let pool = ThreadPoolBuilder::new().num_threads(1).use_current_thread();
+            self.alone = pool.build().ok();
+        }
+    }
+}
+
+impl Paced {
+    /// Computes, and rests as the share demands.
+    fn rested<T>(&mut self, compute: impl FnOnce(&mut dyn Model) -> T) -> T {
+        self.stay_alone();
+        let (started, used) = (Instant::now(), thread_time());
+        let computed = compute(self.model.as_mut());
+        let used = thread_time().saturating_sub(used);
+        thread::sleep(self.share.rest(used, started.elapsed()));
+        computed
+    }
+}
+
+impl Model for Paced {
+    fn signature(&self) -> Signature {
+        self.model.signature()
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        self.rested(|model| model.run(batch))
+    }
+
+    fn continuous(&mut self) -> Option<&mut dyn Continuous> {
+        self.model.continuous().is_some().then_some(self)
+    }
+}
+
+impl Continuous for Paced {
+    fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
+        match self.model.continuous() {
+            Some(model) => model.submit(number, inputs),
+            None => Err(ModelError::Failed {
+                reason: "it takes whole batches only".into(),
+            }),
+        }
+    }
+
+    fn cancel(&mut self, number: u64) {
+        if let Some(model) = self.model.continuous() {
+            model.cancel(number);
+        }
+    }
+
+    fn step(&mut self) -> Vec<Progress> {
+        self.rested(|model| model.continuous().map(Continuous::step))
+            .unwrap_or_default()
+    }
+}
+
+/// CPU time of this thread so far.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let whole = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or_default());
+    whole + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::tensor::Tensor;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_batch_takes_its_processor_time_over_the_share() {
+        let quarter = CoreShare::try_from(0.25).unwrap();
+        assert_eq!(quarter.rest(2 * MS, 2 * MS), 6 * MS);
+        assert_eq!(
+            quarter.rest(2 * MS, 5 * MS),
+            3 * MS,
+            "others had the core for a while"
+        );
+        assert_eq!(quarter.rest(2 * MS, 9 * MS), Duration::ZERO);
+        assert_eq!(CoreShare::WHOLE.rest(2 * MS, 2 * MS), Duration::ZERO);
+    }
+
+    #[test]
+    fn shares_are_above_nothing_and_at_most_a_core() {
+        for share in [0.0, -0.5, 1.01, f64::NAN, f64::INFINITY, 1e-9] {
+            let error = CoreShare::try_from(share).unwrap_err();
+            assert!(error.to_string().contains("up to 1"), "{error}");
+        }
+        let read: CoreShare = serde_json::from_str("0.1").unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), "0.1");
+    }
+
+    /// Says on how many threads it may compute, and uses the processor for a while.
+    struct Busy(Duration);
+
+    impl Model for Busy {
+        fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            let begun = thread_time();
+            while thread_time().saturating_sub(begun) < self.0 {
+                std::hint::spin_loop();
+            }
+            let threads = rayon::current_num_threads() as f32;
+            batch
+                .iter()
+                .map(|_| Ok(vec![Tensor::from_f32("threads", &[1], &[threads])?]))
+                .collect()
+        }
+    }
+
+    #[test]
+    fn it_computes_on_its_own_thread_and_rests() {
+        let run = || {
+            let mut paced = Paced::new(Box::new(Busy(4 * MS)), CoreShare::try_from(0.5).unwrap());
+            let started = Instant::now();
+            let outputs = paced.run(&[Vec::new()]);
+            (
+                started.elapsed(),
+                outputs[0].as_ref().unwrap()[0].to_f32().unwrap(),
+            )
+        };
+        let (took, threads) = thread::spawn(run).join().unwrap();
+        assert!(took >= 8 * MS, "{took:?}");
+        assert_eq!(threads, [1.0]);
+    }
+}

@@ -1,0 +1,373 @@
+//! The suite that tells whether a device computes what it should, and how fast: `kaskade selftest`.
+//!
+//! Everything it needs is in the binary: checkpoints with known answers, networks with random weights, a Python program
+//! that measures torch where there is one. Each section fails alone: a panic or an error in one is reported and the
+//! others still run.
+//!
+//! | section | holds |
+//! |---|---|
+//! | `device` | which device, driver, memory |
+//! | `parity` | every family against known answers |
+//! | `throughput` | BERT and ViT by batch size, beside torch |
+//! | `transfers` | host to device and back, by size |
+//! | `memory` | the device's and this process's |
+//! | `energy` | the meter over the whole run |
+
+pub mod fixtures;
+mod memory;
+mod parity;
+mod random;
+mod shapes;
+mod throughput;
+mod torch;
+mod transfers;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use burn::tensor::Device;
+use serde::Serialize;
+
+use crate::device::{self, DeviceChoice, DeviceInfo, panic_message};
+use crate::power::{EnergySample, PowerConfig, PowerMeter};
+
+pub use self::memory::MemoryReport;
+pub use crate::device::memory::ProcessMemory;
+pub use parity::{Agreement, ParityReport, ParityRow};
+pub use shapes::{Network, Shape};
+pub use throughput::{Measured, Point, ThroughputReport};
+pub use torch::{TorchFigure, TorchReport};
+pub use transfers::{Direction, Transfer};
+
+/// Version of the report's format.
+pub const SELFTEST_VERSION: u32 = 1;
+
+/// What to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SelftestOptions {
+    /// The device.
+    pub device: DeviceChoice,
+    /// How much of it.
+    pub extent: SelftestExtent,
+    /// Time to spend on each shape and batch size, besides loading and warming up.
+    pub budget: Duration,
+    /// Time for all shapes together; those that are not reached by then are left out and say so. Nothing is no limit.
+    pub limit: Option<Duration>,
+    /// The Python to measure torch with; nothing leaves torch out.
+    pub python: Option<PathBuf>,
+    /// Where energy may be read.
+    pub power: PowerConfig,
+}
+
+/// How much of the suite runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SelftestExtent {
+    /// Seconds on a processor: parity, the smallest network at two batch sizes, small transfers.
+    Quick,
+    /// Every network and every batch size on a GPU; on a processor the batch sizes 1, 8 and 32.
+    Standard,
+    /// Every network and every batch size, wherever.
+    Full,
+}
+
+impl Default for SelftestOptions {
+    /// The standard suite on the processor, a second per shape, beside the `python3` of the PATH.
+    fn default() -> Self {
+        Self {
+            device: DeviceChoice::Cpu,
+            extent: SelftestExtent::Standard,
+            budget: Duration::from_secs(1),
+            limit: None,
+            python: Some("python3".into()),
+            power: PowerConfig::default(),
+        }
+    }
+}
+
+/// What the suite found.
+#[derive(Debug, Clone, Serialize)]
+pub struct SelftestReport {
+    /// Format version, [`SELFTEST_VERSION`].
+    pub version: u32,
+    /// Version of this program.
+    pub program: &'static str,
+    /// True when no section failed and every family answers as it should.
+    pub passed: bool,
+    /// How long it took, seconds.
+    pub seconds: f64,
+    /// Processes that wanted the processor, averaged over the minute before and the last one of the run. Far above the
+    /// number of cores, times are those of a machine that did something else.
+    pub load: [Option<f64>; 2],
+    /// The device.
+    pub device: Section<DeviceReport>,
+    /// Whether it computes what it should.
+    pub parity: Section<ParityReport>,
+    /// How fast.
+    pub throughput: Section<ThroughputReport>,
+    /// How fast data reaches it.
+    pub transfers: Section<Vec<Transfer>>,
+    /// Memory, after everything ran.
+    pub memory: Section<MemoryReport>,
+    /// Energy of the whole run.
+    pub energy: Section<EnergyReport>,
+}
+
+/// A part of the report.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Section<T> {
+    /// It ran.
+    Done(T),
+    /// It ended with an error or a panic, which is this.
+    Failed(String),
+    /// It does not apply, and why.
+    Skipped(String),
+}
+
+impl<T> Section<T> {
+    /// Whether it ended with an error or a panic.
+    pub fn failed(&self) -> bool {
+        matches!(self, Self::Failed(_))
+    }
+
+    /// The result, if it ran.
+    pub fn done(&self) -> Option<&T> {
+        match self {
+            Self::Done(result) => Some(result),
+            Self::Failed(_) | Self::Skipped(_) => None,
+        }
+    }
+}
+
+/// The device that was tested.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeviceReport {
+    /// Its description, as in profiles.
+    pub description: String,
+    /// What is known of it.
+    #[serde(flatten)]
+    pub info: DeviceInfo,
+    /// The GPU driver's version.
+    pub driver: Option<String>,
+    /// Whether this program has the CUDA back end.
+    pub built_with_cuda: bool,
+}
+
+/// Energy of the whole run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EnergyReport {
+    /// The last reading; its totals count from the start of the suite.
+    #[serde(flatten)]
+    pub total: EnergySample,
+    /// Mean power over the run, watts.
+    pub mean_watts: Option<f64>,
+    /// Why better sources were not used.
+    pub passed_over: Vec<String>,
+}
+
+/// Runs the suite. `progress` gets a line of text before each step that takes time.
+///
+/// It always gives a report: what cannot be run says why in its place.
+pub fn selftest(options: &SelftestOptions, progress: &mut dyn FnMut(&str)) -> SelftestReport {
+    let started = Instant::now();
+    let load = memory::load();
+    progress(&format!("opening {}", options.device));
+    let mut report = match guarded(|| device::open(options.device).map_err(|error| error.to_string())) {
+        Section::Done(device) => on_device(options, &device, progress),
+        Section::Failed(reason) | Section::Skipped(reason) => SelftestReport::without_device(reason),
+    };
+    report.seconds = started.elapsed().as_secs_f64();
+    report.load = [load, memory::load()];
+    report
+}
+
+fn on_device(options: &SelftestOptions, device: &Device, progress: &mut dyn FnMut(&str)) -> SelftestReport {
+    let info = device::describe(options.device, device);
+    let mut meter = PowerMeter::detect(&options.power, &info).map_err(|error| error.to_string());
+    let device_report = guarded(|| Ok(describe(&info)));
+    let parity = guarded(|| Ok(parity::compare_all(options.device, device, progress)));
+    let throughput = guarded(|| {
+        Ok(throughput::measure_all(
+            options,
+            device,
+            meter.as_mut().ok(),
+            progress,
+        ))
+    });
+    let transfers = match options.device {
+        DeviceChoice::Cpu => {
+            Section::Skipped("the processor computes in host memory: nothing is transferred".into())
+        }
+        DeviceChoice::Cuda(_) => guarded(|| transfers::measure(device, transfers::SIZES, progress)),
+    };
+    let memory = guarded(|| Ok(memory::read(&info)));
+    let energy = guarded(|| meter.map(|mut meter| energy(&mut meter)));
+    let correct = parity.done().is_some_and(ParityReport::passed);
+    let failed = [
+        device_report.failed(),
+        parity.failed(),
+        throughput.failed(),
+        transfers.failed(),
+        memory.failed(),
+        energy.failed(),
+    ];
+    let answered = throughput.done().is_none_or(ThroughputReport::answered);
+    SelftestReport {
+        passed: correct && answered && !failed.contains(&true),
+        device: device_report,
+        parity,
+        throughput,
+        transfers,
+        memory,
+        energy,
+        ..SelftestReport::without_device(String::new())
+    }
+}
+
+impl SelftestReport {
+    fn without_device(reason: String) -> Self {
+        let skipped = "the device could not be opened";
+        Self {
+            version: SELFTEST_VERSION,
+            program: env!("CARGO_PKG_VERSION"),
+            passed: false,
+            seconds: 0.0,
+            load: [None, None],
+            device: Section::Failed(reason),
+            parity: Section::Skipped(skipped.into()),
+            throughput: Section::Skipped(skipped.into()),
+            transfers: Section::Skipped(skipped.into()),
+            memory: Section::Skipped(skipped.into()),
+            energy: Section::Skipped(skipped.into()),
+        }
+    }
+}
+
+fn describe(info: &DeviceInfo) -> DeviceReport {
+    let gpu = device::nvml::Gpu::open(info).ok();
+    DeviceReport {
+        description: info.to_string(),
+        driver: gpu.and_then(|gpu| gpu.driver_version().ok()),
+        built_with_cuda: cfg!(feature = "cuda"),
+        info: info.clone(),
+    }
+}
+
+fn energy(meter: &mut PowerMeter) -> EnergyReport {
+    let total = meter.sample();
+    EnergyReport {
+        total,
+        mean_watts: total
+            .joules_total
+            .filter(|_| total.wall_s > 0.0)
+            .map(|joules| joules / total.wall_s),
+        passed_over: meter.passed_over().to_vec(),
+    }
+}
+
+/// Runs a section: an error and a panic both become its failure.
+fn guarded<T>(section: impl FnOnce() -> Result<T, String>) -> Section<T> {
+    // Whatever a panic leaves half done is the back end's, which reports it at the next call; nothing of ours is shared.
+    match catch_unwind(AssertUnwindSafe(section)) {
+        Ok(Ok(result)) => Section::Done(result),
+        Ok(Err(reason)) => Section::Failed(reason),
+        Err(payload) => Section::Failed(format!("it panicked: {}", panic_message(payload.as_ref()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quick() -> SelftestOptions {
+        SelftestOptions {
+            extent: SelftestExtent::Quick,
+            budget: Duration::from_millis(50),
+            python: None,
+            ..SelftestOptions::default()
+        }
+    }
+
+    #[test]
+    fn the_quick_suite_passes_on_the_processor() {
+        let mut lines = Vec::new();
+        let report = selftest(&quick(), &mut |line| lines.push(line.to_owned()));
+        assert!(report.passed, "{report:#?}");
+        assert!(!lines.is_empty());
+
+        let parity = report.parity.done().unwrap();
+        assert!(parity.rows.iter().all(|row| row.passed && row.cases > 0));
+        let points = &report.throughput.done().unwrap().points;
+        assert!(!points.is_empty());
+        for point in points {
+            let measured = point.measured.done().unwrap();
+            assert!(measured.median_s > 0.0 && measured.items_per_s > 0.0, "{point:?}");
+            assert!(
+                measured.joules_per_item.is_some_and(|joules| joules > 0.0),
+                "{point:?}"
+            );
+            assert!(measured.finite);
+        }
+        let energy = report.energy.done().unwrap();
+        assert!(energy.total.joules_total.is_some_and(|joules| joules > 0.0));
+
+        let json: serde_json::Value = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
+        assert_eq!(json["version"], 1);
+        assert!(
+            json["device"]["done"]["description"]
+                .as_str()
+                .unwrap()
+                .starts_with("cpu (")
+        );
+        assert!(json["transfers"]["skipped"].is_string());
+        assert!(json["energy"]["done"]["source"].is_string());
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_a_report_not_a_panic() {
+        let options = SelftestOptions {
+            device: DeviceChoice::Cuda(999),
+            ..quick()
+        };
+        let report = selftest(&options, &mut |_| ());
+        assert!(!report.passed);
+        let Section::Failed(reason) = &report.device else {
+            panic!("{:?}", report.device)
+        };
+        assert!(reason.contains("cuda:999"), "{reason}");
+        assert!(matches!(report.parity, Section::Skipped(_)));
+    }
+
+    #[test]
+    fn a_section_that_panics_fails_alone() {
+        let panicked: Section<()> = guarded(|| panic!("a kernel went astray"));
+        assert_eq!(
+            panicked,
+            Section::Failed("it panicked: a kernel went astray".into())
+        );
+        assert_eq!(guarded(|| Ok(3)), Section::Done(3));
+        assert!(guarded(|| Err::<(), _>("no".into())).failed());
+    }
+
+    #[test]
+    fn an_energy_that_is_unknown_stays_unknown_in_the_report() {
+        let options = SelftestOptions {
+            power: PowerConfig {
+                sources: Vec::new(),
+                ..PowerConfig::default()
+            },
+            ..quick()
+        };
+        let report = selftest(&options, &mut |_| ());
+        let json = serde_json::to_value(&report).unwrap();
+        assert!(json["energy"]["done"]["joules_total"].is_null(), "{json:#}");
+        assert_eq!(json["energy"]["done"]["source"], "unknown");
+        let points = &report.throughput.done().unwrap().points;
+        assert!(
+            points
+                .iter()
+                .all(|point| point.measured.done().is_some_and(|m| m.joules_per_item.is_none()))
+        );
+    }
+}
