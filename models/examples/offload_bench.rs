@@ -16,10 +16,10 @@ use clap::Parser;
 use kaskade_models::DeviceChoice;
 use kaskade_models::generation::config::{block_bytes, split_for};
 use kaskade_models::generation::{
-    Caching, Decoder, Engine, EngineConfig, Host, Load, Measured, Report, Sampling, Spec,
+    Caching, Cpu, Decoder, Engine, EngineConfig, MeasuredCosts, ModelConfig, Sampling, StepReport, Workload,
 };
 use kaskade_models::ops::burn::Burn;
-use kaskade_models::ops::{Activation, Heads, Math};
+use kaskade_models::ops::{Activation, Heads, Ops};
 use kaskade_plans::hybrid_cache::{Costs, Kind, Memory, Mix, Planned, Shares, split_by};
 
 #[derive(Parser)]
@@ -100,25 +100,25 @@ fn main() -> Result<(), Box<dyn Error>> {
         arguments.layers = Some(arguments.layers.unwrap_or(layers).min(layers));
     }
     match arguments.device {
-        DeviceChoice::Cpu => Bench::new(Host, arguments).run(),
-        choice @ DeviceChoice::Cuda(_) => {
-            let device = kaskade_models::device::open(choice)?;
+        DeviceChoice::Cpu => Bench::new(Cpu, arguments).run(),
+        sampled @ DeviceChoice::Cuda(_) => {
+            let device = kaskade_models::device::open(sampled)?;
             Bench::new(Burn { device }, arguments).run()
         }
     }
 }
 
-fn spec(arguments: &Arguments) -> Spec {
+fn model_config(arguments: &Arguments) -> ModelConfig {
     let heads = arguments.width / arguments.head;
-    Spec {
+    ModelConfig {
         width: arguments.width,
         heads: Heads {
             queries: heads,
             keys: heads,
-            extent: arguments.head,
+            head_dim: arguments.head,
             scale: 1.0 / (arguments.head as f32).sqrt(),
         },
-        inner: 4 * arguments.width,
+        intermediate_size: 4 * arguments.width,
         vocabulary: 8192,
         context: 2048,
         epsilon: 1e-5,
@@ -126,13 +126,13 @@ fn spec(arguments: &Arguments) -> Spec {
         gated: false,
         parallel: false,
         rotary: None,
-        relative: None,
-        ends: Vec::new(),
+        relative_bias: None,
+        eos_token_ids: Vec::new(),
     }
 }
 
 struct Bench<M> {
-    math: M,
+    ops: M,
     arguments: Arguments,
     layers: usize,
     decoder: Decoder,
@@ -158,10 +158,10 @@ const TEACHING: usize = 4;
 
 const KINDS: [Caching; 3] = [Caching::Hybrid, Caching::Kv, Caching::Act];
 
-impl<M: Math + Clone> Bench<M> {
-    fn new(math: M, arguments: Arguments) -> Self {
-        let (spec, layers) = (spec(&arguments), arguments.layers.unwrap_or(4));
-        let bytes = |kind| block_bytes(&spec, layers, BLOCK, kind);
+impl<M: Ops + Clone> Bench<M> {
+    fn new(ops: M, arguments: Arguments) -> Self {
+        let (model_config, layers) = (model_config(&arguments), arguments.layers.unwrap_or(4));
+        let bytes = |kind| block_bytes(&model_config, layers, BLOCK, kind);
         let blocks = arguments.requests * (arguments.prompt + arguments.rounds + 2).div_ceil(BLOCK);
         let memory = Memory {
             host_bytes: u64::MAX / 2,
@@ -171,8 +171,8 @@ impl<M: Math + Clone> Bench<M> {
             act_block_bytes: bytes(Kind::Act),
         };
         Self {
-            math,
-            decoder: Decoder::random(spec, layers, 1),
+            ops,
+            decoder: Decoder::random(model_config, layers, 1),
             arguments,
             layers,
             memory,
@@ -186,7 +186,7 @@ impl<M: Math + Clone> Bench<M> {
             return Ok(());
         };
         let budget = (gigabytes * 1e9) as u64;
-        let taken = self.engine(Caching::Kv, None)?.arena().total();
+        let taken = self.engine(Caching::Kv, None)?.device_memory().total();
         self.memory.device_bytes = budget.checked_sub(taken).ok_or_else(|| {
             format!("weights and buffers alone take {taken} bytes of the device's {budget}")
         })?;
@@ -196,7 +196,7 @@ impl<M: Math + Clone> Bench<M> {
     fn run(mut self) -> Result<(), Box<dyn Error>> {
         self.bound()?;
         let idle = self.engine(Caching::Kv, None)?;
-        let load = Load {
+        let load = Workload {
             requests: self.arguments.requests,
             mini_batch: self.arguments.mini_batch,
             tokens: self.arguments.prompt,
@@ -234,15 +234,18 @@ impl<M: Math + Clone> Bench<M> {
         self.blocks as f64 * self.memory.kv_block_bytes as f64 / self.layers as f64
     }
 
-    fn compare(&self, speed: Option<f64>, measured: &Measured) -> Result<(), Box<dyn Error>> {
+    fn compare(&self, speed: Option<f64>, measured: &MeasuredCosts) -> Result<(), Box<dyn Error>> {
         let costs = self.taught(speed, &measured.costs)?;
         let mut engines = KINDS
             .iter()
             .map(|caching| self.filled(*caching, speed, &costs))
             .collect::<Result<Vec<_>, _>>()?;
         // What their blocks were laid by; learning may change it for blocks to come.
-        let shares: Vec<Shares> = engines.iter().map(|engine| engine.config().kept()).collect();
-        let mut steps: [Vec<Report>; 3] = Default::default();
+        let shares: Vec<Shares> = engines
+            .iter()
+            .map(|engine| engine.config().effective_shares())
+            .collect();
+        let mut steps: [Vec<StepReport>; 3] = Default::default();
         // The first step loads the first layer's weights without anything to hide it behind.
         for round in 0..=self.arguments.rounds {
             // Who begins changes, so that nobody always finds what the same one left in the processor's caches.
@@ -309,10 +312,10 @@ impl<M: Math + Clone> Bench<M> {
         &self,
         engine: &Engine<M>,
         shares: &Shares,
-        measured: &Measured,
-        steps: &[Report],
+        measured: &MeasuredCosts,
+        steps: &[StepReport],
     ) -> Option<Figures> {
-        let median = |of: &dyn Fn(&Report) -> f64| {
+        let median = |of: &dyn Fn(&StepReport) -> f64| {
             let mut values: Vec<f64> = steps.iter().map(of).collect();
             values.sort_by(f64::total_cmp);
             values.get(values.len() / 2).copied()
@@ -366,14 +369,9 @@ impl<M: Math + Clone> Bench<M> {
         };
         if let Some(costs) = costs {
             let split = split_for(caching, self.blocks, &self.memory, costs).ok_or("no mixture fits")?;
-            config.adopt(&split, self.blocks);
+            config.apply_split(&split, self.blocks);
         }
-        Ok(Engine::new(
-            self.math.clone(),
-            self.decoder.clone(),
-            None,
-            config,
-        )?)
+        Ok(Engine::new(self.ops.clone(), self.decoder.clone(), None, config)?)
     }
 
     /// An engine over a link of this speed whose requests have their prompts behind them.

@@ -64,7 +64,7 @@ impl From<&GenerationRule> for Generation {
                 top_p: rule.top_p.get() as f32,
                 seed: rule.seed,
                 stop: rule.stop.clone(),
-                ignore_end: false,
+                ignore_eos: false,
             },
             requests: size(rule.requests.get()),
             cache_bytes: rule.cache.bytes(),

@@ -141,7 +141,7 @@ fn describe(built: Built, name: String, architecture: &str, tally: Tally) -> Loa
 /// The architectures that can be served.
 pub fn known() -> Vec<&'static str> {
     let families = FAMILIES.iter().map(|family| family.architecture);
-    families.chain(decoders::known()).collect()
+    families.chain(decoders::supported()).collect()
 }
 
 /// The family that `architectures[0]` names, else the one that `model_type` names.

@@ -18,7 +18,7 @@ pub(super) fn layers(config: &Config, key: &str, slice: Slice) -> Result<std::op
 }
 
 /// `eos_token_id`: one, several or none.
-pub(super) fn ends(config: &Config) -> Result<Vec<u32>, LoadError> {
+pub(super) fn eos_token_ids(config: &Config) -> Result<Vec<u32>, LoadError> {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]
     enum Ends {
@@ -28,22 +28,22 @@ pub(super) fn ends(config: &Config) -> Result<Vec<u32>, LoadError> {
     Ok(match config.optional("eos_token_id")? {
         None => Vec::new(),
         Some(Ends::One(end)) => vec![end],
-        Some(Ends::Several(ends)) => ends,
+        Some(Ends::Several(eos_token_ids)) => eos_token_ids,
     })
 }
 
 /// Heads that `width` is divided into evenly, each with its own keys.
-pub(super) fn even_heads(config: &Config, key: &str, width: usize) -> Result<Heads, LoadError> {
+pub(super) fn attention_heads(config: &Config, key: &str, width: usize) -> Result<Heads, LoadError> {
     let count = config.size(key)?;
     if !width.is_multiple_of(count) {
         return Err(config.refuse(key, format!("it must divide the width of {width}")));
     }
-    let extent = width / count;
+    let head_dim = width / count;
     Ok(Heads {
         queries: count,
         keys: count,
-        extent,
-        scale: 1.0 / (extent as f32).sqrt(),
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
     })
 }
 
@@ -62,11 +62,11 @@ pub(super) fn activation(config: &Config, key: &str, absent: &str) -> Result<Act
     let name = config
         .optional::<String>(key)?
         .unwrap_or_else(|| absent.to_owned());
-    activation_of(&name)
+    parse_activation(&name)
         .ok_or_else(|| config.refuse(key, "relu, gelu, gelu_new, gelu_pytorch_tanh and silu are served"))
 }
 
-pub(super) fn activation_of(name: &str) -> Option<Activation> {
+pub(super) fn parse_activation(name: &str) -> Option<Activation> {
     match name {
         "relu" => Some(Activation::Relu),
         "gelu" => Some(Activation::Gelu),
@@ -77,7 +77,7 @@ pub(super) fn activation_of(name: &str) -> Option<Activation> {
 }
 
 /// Refuses a key that is set to something else than what is served.
-pub(super) fn must_be(config: &Config, key: &str, value: bool, reason: &str) -> Result<(), LoadError> {
+pub(super) fn require(config: &Config, key: &str, value: bool, reason: &str) -> Result<(), LoadError> {
     match config.optional::<bool>(key)? {
         Some(other) if other != value => Err(config.refuse(key, reason)),
         _ => Ok(()),

@@ -1,31 +1,31 @@
 //! GPT-2 (Radford et al. 2019).
 
-use super::config_values::{activation, ends, epsilon, even_heads, layers, must_be};
-use super::weights::{Decoder, Dense, LayerWeights, Scale, Spec};
+use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, layers, require};
+use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
-    must_be(
+    require(
         config,
         "scale_attn_weights",
         true,
         "attention without scaling is not served",
     )?;
     let by_layer = "scores scaled by layer are not served";
-    must_be(config, "scale_attn_by_inverse_layer_idx", false, by_layer)?;
-    must_be(
+    require(config, "scale_attn_by_inverse_layer_idx", false, by_layer)?;
+    require(
         config,
         "tie_word_embeddings",
         true,
         "only a head that shares the embedding is served",
     )?;
     let width = config.size("n_embd")?;
-    let spec = Spec {
+    let model_config = ModelConfig {
         width,
-        heads: even_heads(config, "n_head", width)?,
-        inner: config.optional_size("n_inner")?.unwrap_or(4 * width),
+        heads: attention_heads(config, "n_head", width)?,
+        intermediate_size: config.optional_size("n_inner")?.unwrap_or(4 * width),
         vocabulary: config.size("vocab_size")?,
         context: config.size("n_positions")?,
         epsilon: epsilon(config, "layer_norm_epsilon", 1e-5)?,
@@ -33,8 +33,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         gated: false,
         parallel: false,
         rotary: None,
-        relative: None,
-        ends: ends(config)?,
+        relative_bias: None,
+        eos_token_ids: eos_token_ids(config)?,
     };
     // The published checkpoints leave the prefix out.
     let prefix = if weights.contains("wte.weight") {
@@ -42,32 +42,42 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     } else {
         "transformer."
     };
-    let embedding = weights.take(&format!("{prefix}wte.weight"), &[spec.vocabulary, width])?;
-    let positions = weights.take(&format!("{prefix}wpe.weight"), &[spec.context, width])?;
+    let embedding = weights.take(&format!("{prefix}wte.weight"), &[model_config.vocabulary, width])?;
+    let positions = weights.take(&format!("{prefix}wpe.weight"), &[model_config.context, width])?;
     let mut blocks = Vec::new();
     for index in layers(config, "n_layer", slice)? {
         let at = |name: &str| format!("{prefix}h.{index}.{name}");
-        let projections = Dense::take_straight(weights, &at("attn.c_attn"), width, 3 * width)?;
+        let projections = LinearWeights::take_input_major(weights, &at("attn.c_attn"), width, 3 * width)?;
         let (query, key_value) = projections.split(width);
         blocks.push(LayerWeights {
-            attention_norm: Scale::take(weights, &at("ln_1"), width)?,
+            attention_norm: NormWeights::take(weights, &at("ln_1"), width)?,
             query,
             key_value,
-            output: Dense::take_straight(weights, &at("attn.c_proj"), width, width)?,
-            feed_forward_norm: Some(Scale::take(weights, &at("ln_2"), width)?),
-            up: Dense::take_straight(weights, &at("mlp.c_fc"), width, spec.inner)?,
-            down: Dense::take_straight(weights, &at("mlp.c_proj"), spec.inner, width)?,
+            output: LinearWeights::take_input_major(weights, &at("attn.c_proj"), width, width)?,
+            feed_forward_norm: Some(NormWeights::take(weights, &at("ln_2"), width)?),
+            up: LinearWeights::take_input_major(
+                weights,
+                &at("mlp.c_fc"),
+                width,
+                model_config.intermediate_size,
+            )?,
+            down: LinearWeights::take_input_major(
+                weights,
+                &at("mlp.c_proj"),
+                model_config.intermediate_size,
+                width,
+            )?,
             cross: None,
         });
     }
     weights.drop_ending(&["lm_head.weight"]);
     Ok(Decoder {
         encoder: None,
-        final_norm: Scale::take(weights, &format!("{prefix}ln_f"), width)?,
-        head: Dense::tied(&embedding, width),
+        final_norm: NormWeights::take(weights, &format!("{prefix}ln_f"), width)?,
+        head: LinearWeights::tied(&embedding, width),
         positions: Some(positions),
         embedding,
         layers: blocks,
-        spec,
+        model_config,
     })
 }

@@ -1,7 +1,7 @@
 //! GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward layer side by side, rotary positions over part of a head.
 
-use super::config_values::{activation, ends, epsilon, even_heads, layers};
-use super::weights::{Decoder, Dense, LayerWeights, Scale, Spec};
+use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, layers};
+use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::ops::Rotary;
 use crate::runtime::slice::Slice;
@@ -9,17 +9,20 @@ use crate::runtime::slice::Slice;
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let width = config.size("n_embd")?;
-    let heads = even_heads(config, "n_head", width)?;
-    let turned = config.optional::<usize>("rotary_dim")?.unwrap_or(heads.extent);
-    if turned > heads.extent || !turned.is_multiple_of(2) {
-        let reason = format!("it must be even and at most a head's extent of {}", heads.extent);
+    let heads = attention_heads(config, "n_head", width)?;
+    let turned = config.optional::<usize>("rotary_dim")?.unwrap_or(heads.head_dim);
+    if turned > heads.head_dim || !turned.is_multiple_of(2) {
+        let reason = format!(
+            "it must be even and at most a head's extent of {}",
+            heads.head_dim
+        );
         return Err(config.refuse("rotary_dim", reason));
     }
     let angle = |pair: usize| 1.0 / 10_000_f64.powf(2.0 * pair as f64 / turned as f64);
-    let spec = Spec {
+    let model_config = ModelConfig {
         width,
         heads,
-        inner: config.optional_size("n_inner")?.unwrap_or(4 * width),
+        intermediate_size: config.optional_size("n_inner")?.unwrap_or(4 * width),
         vocabulary: config.size("vocab_size")?,
         context: config.size("n_positions")?,
         epsilon: epsilon(config, "layer_norm_epsilon", 1e-5)?,
@@ -30,36 +33,48 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
             frequencies: (0..turned / 2).map(|pair| angle(pair) as f32).collect(),
             neighbours: true,
         }),
-        relative: None,
-        ends: ends(config)?,
+        relative_bias: None,
+        eos_token_ids: eos_token_ids(config)?,
     };
-    let embedding = weights.take("transformer.wte.weight", &[spec.vocabulary, width])?;
+    let embedding = weights.take("transformer.wte.weight", &[model_config.vocabulary, width])?;
     let mut blocks = Vec::new();
     for index in layers(config, "n_layer", slice)? {
         let at = |name: &str| format!("transformer.h.{index}.{name}");
-        let mut square = |name: &str| Dense::take(weights, &at(name), width, width, false);
+        let mut square = |name: &str| LinearWeights::take(weights, &at(name), width, width, false);
         let query = square("attn.q_proj")?;
         let key = square("attn.k_proj")?;
         let value = square("attn.v_proj")?;
         let output = square("attn.out_proj")?;
         blocks.push(LayerWeights {
-            attention_norm: Scale::take(weights, &at("ln_1"), width)?,
+            attention_norm: NormWeights::take(weights, &at("ln_1"), width)?,
             query,
-            key_value: key.beside(&value),
+            key_value: key.concat_outputs(&value),
             output,
             feed_forward_norm: None,
-            up: Dense::take(weights, &at("mlp.fc_in"), width, spec.inner, true)?,
-            down: Dense::take(weights, &at("mlp.fc_out"), spec.inner, width, true)?,
+            up: LinearWeights::take(
+                weights,
+                &at("mlp.fc_in"),
+                width,
+                model_config.intermediate_size,
+                true,
+            )?,
+            down: LinearWeights::take(
+                weights,
+                &at("mlp.fc_out"),
+                model_config.intermediate_size,
+                width,
+                true,
+            )?,
             cross: None,
         });
     }
     Ok(Decoder {
         encoder: None,
-        final_norm: Scale::take(weights, "transformer.ln_f", width)?,
-        head: Dense::take(weights, "lm_head", width, spec.vocabulary, true)?,
+        final_norm: NormWeights::take(weights, "transformer.ln_f", width)?,
+        head: LinearWeights::take(weights, "lm_head", width, model_config.vocabulary, true)?,
         positions: None,
         embedding,
         layers: blocks,
-        spec,
+        model_config,
     })
 }

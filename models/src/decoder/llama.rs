@@ -3,8 +3,8 @@
 
 use serde::Deserialize;
 
-use super::config_values::{activation, ends, epsilon, layers};
-use super::weights::{Decoder, Dense, LayerWeights, Scale, Spec};
+use super::config_values::{activation, eos_token_ids, epsilon, layers};
+use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::{Heads, Rotary};
 use crate::runtime::slice::Slice;
@@ -25,62 +25,66 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let width = config.size("hidden_size")?;
     let heads = heads(config, width)?;
-    let spec = Spec {
+    let model_config = ModelConfig {
         width,
         heads,
-        inner: config.size("intermediate_size")?,
+        intermediate_size: config.size("intermediate_size")?,
         vocabulary: config.size("vocab_size")?,
         context: config.size("max_position_embeddings")?,
         epsilon: epsilon(config, "rms_norm_eps", 1e-6)?,
         activation: activation(config, "hidden_act", "silu")?,
         gated: true,
         parallel: false,
-        rotary: Some(rotary(config, heads.extent)?),
-        relative: None,
-        ends: ends(config)?,
+        rotary: Some(rotary(config, heads.head_dim)?),
+        relative_bias: None,
+        eos_token_ids: eos_token_ids(config)?,
     };
     let attention_bias = config.optional("attention_bias")?.unwrap_or(false);
     let bias = config.optional("mlp_bias")?.unwrap_or(false);
-    let embedding = weights.take("model.embed_tokens.weight", &[spec.vocabulary, width])?;
+    let embedding = weights.take("model.embed_tokens.weight", &[model_config.vocabulary, width])?;
     let mut blocks = Vec::new();
     for index in layers(config, "num_hidden_layers", slice)? {
         let at = |name: &str| format!("model.layers.{index}.{name}");
         let (query, key) = (heads.query_width(), heads.key_width());
         let mut from = |name: &str, inputs: usize, outputs: usize, bias: bool| {
-            Dense::take(weights, &at(name), inputs, outputs, bias)
+            LinearWeights::take(weights, &at(name), inputs, outputs, bias)
         };
         let keys = from("self_attn.k_proj", width, key, attention_bias)?;
         let values = from("self_attn.v_proj", width, key, attention_bias)?;
         let query_weights = from("self_attn.q_proj", width, query, attention_bias)?;
         let output = from("self_attn.o_proj", query, width, attention_bias)?;
-        let gate = from("mlp.gate_proj", width, spec.inner, bias)?;
-        let up = from("mlp.up_proj", width, spec.inner, bias)?;
-        let down = from("mlp.down_proj", spec.inner, width, bias)?;
+        let gate = from("mlp.gate_proj", width, model_config.intermediate_size, bias)?;
+        let up = from("mlp.up_proj", width, model_config.intermediate_size, bias)?;
+        let down = from("mlp.down_proj", model_config.intermediate_size, width, bias)?;
         blocks.push(LayerWeights {
-            attention_norm: Scale::take_rms(weights, &at("input_layernorm"), width)?,
+            attention_norm: NormWeights::take_rms(weights, &at("input_layernorm"), width)?,
             query: query_weights,
-            key_value: keys.beside(&values),
+            key_value: keys.concat_outputs(&values),
             output,
-            feed_forward_norm: Some(Scale::take_rms(weights, &at("post_attention_layernorm"), width)?),
-            up: gate.beside(&up),
+            feed_forward_norm: Some(NormWeights::take_rms(
+                weights,
+                &at("post_attention_layernorm"),
+                width,
+            )?),
+            up: gate.concat_outputs(&up),
             down,
             cross: None,
         });
     }
     let head = if config.optional("tie_word_embeddings")?.unwrap_or(false) {
         weights.drop_ending(&["lm_head.weight"]);
-        Dense::tied(&embedding, width)
+        LinearWeights::tied(&embedding, width)
     } else {
-        Dense::take(weights, "lm_head", width, spec.vocabulary, false)?
+        LinearWeights::take(weights, "lm_head", width, model_config.vocabulary, false)?
     };
     Ok(Decoder {
         encoder: None,
-        final_norm: Scale::take_rms(weights, "model.norm", width)?,
+        final_norm: NormWeights::take_rms(weights, "model.norm", width)?,
         head,
         positions: None,
         embedding,
         layers: blocks,
-        spec,
+        model_config,
     })
 }
 
@@ -93,27 +97,27 @@ fn heads(config: &Config, width: usize) -> Result<Heads, LoadError> {
             format!("it must divide num_attention_heads = {queries}"),
         ));
     }
-    let extent = match config.optional_size("head_dim")? {
-        Some(extent) => extent,
+    let head_dim = match config.optional_size("head_dim")? {
+        Some(head_dim) => head_dim,
         None if width.is_multiple_of(queries) => width / queries,
         None => {
             let reason = format!("it must divide hidden_size = {width} where there is no head_dim");
             return Err(config.refuse("num_attention_heads", reason));
         }
     };
-    if !extent.is_multiple_of(2) {
+    if !head_dim.is_multiple_of(2) {
         return Err(config.refuse("head_dim", "it must be even, for pairs of elements turn together"));
     }
     Ok(Heads {
         queries,
         keys,
-        extent,
-        scale: 1.0 / (extent as f32).sqrt(),
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
     })
 }
 
 /// Angles as transformers computes them for the types `default`, `linear` and `llama3`.
-fn rotary(config: &Config, extent: usize) -> Result<Rotary, LoadError> {
+fn rotary(config: &Config, head_dim: usize) -> Result<Rotary, LoadError> {
     let (key, scaling) = match config.optional::<Scaling>("rope_parameters")? {
         Some(scaling) => ("rope_parameters", scaling),
         None => (
@@ -130,7 +134,7 @@ fn rotary(config: &Config, extent: usize) -> Result<Rotary, LoadError> {
             .filter(|value| *value > 0.0)
             .ok_or_else(|| config.refuse(key, format!("`{name}` must be there and positive")))
     };
-    let plain = (0..extent / 2).map(|pair| 1.0 / base.powf(2.0 * pair as f64 / extent as f64));
+    let plain = (0..head_dim / 2).map(|pair| 1.0 / base.powf(2.0 * pair as f64 / head_dim as f64));
     let frequencies: Vec<f64> = match scaling.rope_type.as_deref().unwrap_or("default") {
         "default" => plain.collect(),
         "linear" => {

@@ -1,7 +1,7 @@
 //! OPT (Zhang et al. 2022), the sizes that norm before their layers: all but 350M.
 
-use super::config_values::{activation, ends, even_heads, layers, must_be};
-use super::weights::{Decoder, Dense, LayerWeights, Scale, Spec};
+use super::config_values::{activation, attention_heads, eos_token_ids, layers, require};
+use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
 
@@ -11,20 +11,20 @@ const OFFSET: usize = 2;
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let after = "models that norm after their layers (OPT-350M) are not served; take another size";
-    must_be(config, "do_layer_norm_before", true, after)?;
-    must_be(
+    require(config, "do_layer_norm_before", true, after)?;
+    require(
         config,
         "_remove_final_layer_norm",
         false,
         "a decoder without its last norm is not served",
     )?;
-    must_be(
+    require(
         config,
         "enable_bias",
         true,
         "layers without biases are not served",
     )?;
-    must_be(
+    require(
         config,
         "layer_norm_elementwise_affine",
         true,
@@ -37,10 +37,10 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
             "only embeddings of the model's own width are served",
         ));
     }
-    let spec = Spec {
+    let model_config = ModelConfig {
         width,
-        heads: even_heads(config, "num_attention_heads", width)?,
-        inner: config.size("ffn_dim")?,
+        heads: attention_heads(config, "num_attention_heads", width)?,
+        intermediate_size: config.size("ffn_dim")?,
         vocabulary: config.size("vocab_size")?,
         context: config.size("max_position_embeddings")?,
         epsilon: 1e-5,
@@ -48,8 +48,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         gated: false,
         parallel: false,
         rotary: None,
-        relative: None,
-        ends: ends(config)?,
+        relative_bias: None,
+        eos_token_ids: eos_token_ids(config)?,
     };
     let prefix = if weights.contains("decoder.embed_tokens.weight") {
         ""
@@ -57,36 +57,39 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         "model."
     };
     let at = |name: &str| format!("{prefix}decoder.{name}");
-    let embedding = weights.take(&at("embed_tokens.weight"), &[spec.vocabulary, width])?;
-    let mut positions = weights.take(&at("embed_positions.weight"), &[spec.context + OFFSET, width])?;
+    let embedding = weights.take(&at("embed_tokens.weight"), &[model_config.vocabulary, width])?;
+    let mut positions = weights.take(
+        &at("embed_positions.weight"),
+        &[model_config.context + OFFSET, width],
+    )?;
     positions.drain(..OFFSET * width);
     let mut blocks = Vec::new();
     for index in layers(config, "num_hidden_layers", slice)? {
         let at = |name: &str| at(&format!("layers.{index}.{name}"));
-        let mut square = |name: &str| Dense::take(weights, &at(name), width, width, true);
+        let mut square = |name: &str| LinearWeights::take(weights, &at(name), width, width, true);
         let query = square("self_attn.q_proj")?;
         let key = square("self_attn.k_proj")?;
         let value = square("self_attn.v_proj")?;
         let output = square("self_attn.out_proj")?;
         blocks.push(LayerWeights {
-            attention_norm: Scale::take(weights, &at("self_attn_layer_norm"), width)?,
+            attention_norm: NormWeights::take(weights, &at("self_attn_layer_norm"), width)?,
             query,
-            key_value: key.beside(&value),
+            key_value: key.concat_outputs(&value),
             output,
-            feed_forward_norm: Some(Scale::take(weights, &at("final_layer_norm"), width)?),
-            up: Dense::take(weights, &at("fc1"), width, spec.inner, true)?,
-            down: Dense::take(weights, &at("fc2"), spec.inner, width, true)?,
+            feed_forward_norm: Some(NormWeights::take(weights, &at("final_layer_norm"), width)?),
+            up: LinearWeights::take(weights, &at("fc1"), width, model_config.intermediate_size, true)?,
+            down: LinearWeights::take(weights, &at("fc2"), model_config.intermediate_size, width, true)?,
             cross: None,
         });
     }
     weights.drop_ending(&["lm_head.weight"]);
     Ok(Decoder {
         encoder: None,
-        final_norm: Scale::take(weights, &at("final_layer_norm"), width)?,
-        head: Dense::tied(&embedding, width),
+        final_norm: NormWeights::take(weights, &at("final_layer_norm"), width)?,
+        head: LinearWeights::tied(&embedding, width),
         positions: Some(positions),
         embedding,
         layers: blocks,
-        spec,
+        model_config,
     })
 }

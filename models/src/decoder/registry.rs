@@ -1,46 +1,46 @@
 //! The families of language models, by the architecture that `config.json` names.
 //!
-//! A family is added with one file and one line in `FAMILIES`.
+//! A family is added with one file and one line in `ARCHITECTURES`.
 
-use super::weights::{Decoder, Dense};
+use super::weights::{Decoder, LinearWeights};
 use super::{gpt2, gptj, llama, opt, t5};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Tally};
 use crate::runtime::slice::Slice;
 
-struct Family {
+struct Architecture {
     /// `architectures[0]` or `model_type` of its `config.json`.
     names: [&'static str; 2],
-    read: Read,
+    read: ReadFn,
 }
 
 /// How a family reads a model.
-enum Read {
+enum ReadFn {
     /// As a whole only.
     Whole(fn(&mut Checkpoint) -> Result<Decoder, LoadError>),
     /// With the layers of a slice only, or the whole.
     Sliced(fn(&mut Checkpoint, Slice) -> Result<Decoder, LoadError>),
 }
 
-const FAMILIES: &[Family] = &[
-    Family {
+const ARCHITECTURES: &[Architecture] = &[
+    Architecture {
         names: ["GPT2LMHeadModel", "gpt2"],
-        read: Read::Sliced(gpt2::read),
+        read: ReadFn::Sliced(gpt2::read),
     },
-    Family {
+    Architecture {
         names: ["OPTForCausalLM", "opt"],
-        read: Read::Sliced(opt::read),
+        read: ReadFn::Sliced(opt::read),
     },
-    Family {
+    Architecture {
         names: ["LlamaForCausalLM", "llama"],
-        read: Read::Sliced(llama::read),
+        read: ReadFn::Sliced(llama::read),
     },
-    Family {
+    Architecture {
         names: ["GPTJForCausalLM", "gptj"],
-        read: Read::Sliced(gptj::read),
+        read: ReadFn::Sliced(gptj::read),
     },
-    Family {
+    Architecture {
         names: ["T5ForConditionalGeneration", "t5"],
-        read: Read::Whole(t5::read),
+        read: ReadFn::Whole(t5::read),
     },
 ];
 
@@ -53,27 +53,27 @@ const BUFFERS: [&str; 4] = [
 ];
 
 /// The architectures that can be generated with.
-pub fn known() -> Vec<&'static str> {
-    let name = |family: &Family| {
-        let [architecture, _] = family.names;
+pub fn supported() -> Vec<&'static str> {
+    let name = |entry: &Architecture| {
+        let [architecture, _] = entry.names;
         architecture
     };
-    FAMILIES.iter().map(name).collect()
+    ARCHITECTURES.iter().map(name).collect()
 }
 
 /// Takes a language model out of a checkpoint, whole: every tensor it needs, and none left over.
 ///
 /// # Errors
 /// [`LoadError`], naming the file and within it the key or tensor.
-pub fn read(checkpoint: Checkpoint) -> Result<Decoder, LoadError> {
-    Ok(read_counted(checkpoint)?.0)
+pub fn read_decoder(checkpoint: Checkpoint) -> Result<Decoder, LoadError> {
+    Ok(read_with_totals(checkpoint)?.0)
 }
 
 /// The same, with how many weights there are.
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_counted(mut checkpoint: Checkpoint) -> Result<(Decoder, Tally), LoadError> {
+pub fn read_with_totals(mut checkpoint: Checkpoint) -> Result<(Decoder, Tally), LoadError> {
     let decoder = read_layers(&mut checkpoint, Slice::WHOLE)?;
     checkpoint.weights.drop_ending(&BUFFERS);
     let tally = checkpoint.weights.finish(&[])?;
@@ -91,18 +91,18 @@ pub fn read_slice(mut checkpoint: Checkpoint, slice: Slice) -> Result<(Decoder, 
         decoder.positions = None;
     }
     if !slice.is_last() {
-        decoder.head = Dense::default();
+        decoder.head = LinearWeights::default();
     }
     Ok((decoder, checkpoint.weights.taken()))
 }
 
 fn read_layers(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
-    let family = find(&checkpoint.config)?.ok_or_else(|| unknown(&checkpoint.config))?;
-    match family.read {
-        Read::Sliced(read) => read(checkpoint, slice),
-        Read::Whole(read) if slice == Slice::WHOLE => read(checkpoint),
-        Read::Whole(_) => {
-            let [architecture, _] = family.names;
+    let entry = find(&checkpoint.config)?.ok_or_else(|| unknown(&checkpoint.config))?;
+    match entry.read {
+        ReadFn::Sliced(read) => read(checkpoint, slice),
+        ReadFn::Whole(read) if slice == Slice::WHOLE => read(checkpoint),
+        ReadFn::Whole(_) => {
+            let [architecture, _] = entry.names;
             Err(LoadError::NotSliced {
                 architecture,
                 of: slice.of(),
@@ -116,9 +116,9 @@ fn read_layers(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, Loa
 /// # Errors
 /// [`LoadError::BadKey`] where `config.json` names it in no way.
 pub fn architecture(config: &Config) -> Result<Option<&'static str>, LoadError> {
-    let family = find(config)?;
-    Ok(family.map(|family| {
-        let [architecture, _] = family.names;
+    let entry = find(config)?;
+    Ok(entry.map(|entry| {
+        let [architecture, _] = entry.names;
         architecture
     }))
 }
@@ -131,11 +131,11 @@ fn names(config: &Config) -> Result<impl Iterator<Item = String> + use<>, LoadEr
     Ok(named.into_iter().take(1).chain(model_type))
 }
 
-fn find(config: &Config) -> Result<Option<&'static Family>, LoadError> {
+fn find(config: &Config) -> Result<Option<&'static Architecture>, LoadError> {
     let mut names = names(config)?;
     Ok(names.find_map(|name| {
-        let mut families = FAMILIES.iter();
-        families.find(|family| family.names.contains(&name.as_str()))
+        let mut entries = ARCHITECTURES.iter();
+        entries.find(|entry| entry.names.contains(&name.as_str()))
     }))
 }
 
@@ -147,6 +147,6 @@ fn unknown(config: &Config) -> LoadError {
             || "in neither `architectures` nor `model_type`".into(),
             |name| format!("`{name}`"),
         ),
-        known: known(),
+        known: supported(),
     }
 }

@@ -2,10 +2,10 @@
 //! mean squares, scores that are not scaled. The original has rectifiers and a head that shares the embedding; version 1.1 and FLAN have
 //! a gated feed-forward layer and a head of their own.
 
-use super::config_values::{activation_of, ends, epsilon};
-use super::weights::{CrossWeights, Decoder, Dense, Encoder, LayerWeights, Scale, Spec};
+use super::config_values::{eos_token_ids, epsilon, parse_activation};
+use super::weights::{CrossWeights, Decoder, Encoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
-use crate::ops::{Activation, Heads, Relative};
+use crate::ops::{Activation, Heads, RelativeBias};
 
 /// Tokens of a prompt where the configuration bounds them by no `n_positions`: what T5 was trained with (section 3.1.2).
 const CONTEXT: usize = 512;
@@ -14,24 +14,24 @@ const FURTHEST: usize = 1 << 16;
 
 pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
-    let mut spec = spec(config)?;
-    let width = spec.width;
+    let mut model_config = model_config(config)?;
+    let width = model_config.width;
     let encoder_layers = config.size("num_layers")?;
     let layers = config.optional("num_decoder_layers")?.unwrap_or(encoder_layers);
-    let embedding = weights.take("shared.weight", &[spec.vocabulary, width])?;
-    let relative = buckets(config, &spec, weights, "encoder", true)?;
-    spec.relative = Some(buckets(config, &spec, weights, "decoder", false)?);
+    let embedding = weights.take("shared.weight", &[model_config.vocabulary, width])?;
+    let relative_bias = buckets(config, &model_config, weights, "encoder", true)?;
+    model_config.relative_bias = Some(buckets(config, &model_config, weights, "decoder", false)?);
     let encoder = Encoder {
         context: config.optional("n_positions")?.unwrap_or(CONTEXT),
-        start: start(config, spec.vocabulary)?,
-        relative,
+        start: start(config, model_config.vocabulary)?,
+        relative_bias,
         layers: (0..encoder_layers)
-            .map(|index| layer(weights, &spec, &format!("encoder.block.{index}"), false))
+            .map(|index| layer(weights, &model_config, &format!("encoder.block.{index}"), false))
             .collect::<Result<_, _>>()?,
-        final_norm: Scale::take_rms(weights, "encoder.final_layer_norm", width)?,
+        final_norm: NormWeights::take_rms(weights, "encoder.final_layer_norm", width)?,
     };
     let layers = (0..layers)
-        .map(|index| layer(weights, &spec, &format!("decoder.block.{index}"), true))
+        .map(|index| layer(weights, &model_config, &format!("decoder.block.{index}"), true))
         .collect::<Result<_, _>>()?;
     // Old versions of transformers saved the shared embedding once more, and a bias that nothing reads.
     weights.drop_ending(&[
@@ -40,29 +40,29 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         "EncDecAttention.relative_attention_bias.weight",
     ]);
     Ok(Decoder {
-        final_norm: Scale::take_rms(weights, "decoder.final_layer_norm", width)?,
-        head: head(config, weights, &embedding, &spec)?,
+        final_norm: NormWeights::take_rms(weights, "decoder.final_layer_norm", width)?,
+        head: head(config, weights, &embedding, &model_config)?,
         encoder: Some(encoder),
         positions: None,
         embedding,
         layers,
-        spec,
+        model_config,
     })
 }
 
 /// All but the relative positions.
-fn spec(config: &Config) -> Result<Spec, LoadError> {
+fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
     let (activation, gated) = feed_forward(config)?;
     let heads = config.size("num_heads")?;
-    Ok(Spec {
+    Ok(ModelConfig {
         width: config.size("d_model")?,
         heads: Heads {
             queries: heads,
             keys: heads,
-            extent: config.size("d_kv")?,
+            head_dim: config.size("d_kv")?,
             scale: 1.0,
         },
-        inner: config.size("d_ff")?,
+        intermediate_size: config.size("d_ff")?,
         vocabulary: config.size("vocab_size")?,
         context: usize::MAX,
         epsilon: epsilon(config, "layer_norm_epsilon", 1e-6)?,
@@ -70,8 +70,8 @@ fn spec(config: &Config) -> Result<Spec, LoadError> {
         gated,
         parallel: false,
         rotary: None,
-        relative: None,
-        ends: ends(config)?,
+        relative_bias: None,
+        eos_token_ids: eos_token_ids(config)?,
     })
 }
 
@@ -87,7 +87,7 @@ fn feed_forward(config: &Config) -> Result<(Activation, bool), LoadError> {
         Some(name) => (true, name),
         None => (false, name.as_str()),
     };
-    match activation_of(name) {
+    match parse_activation(name) {
         Some(activation) => Ok((activation, gated)),
         None => Err(config.refuse(
             key,
@@ -116,21 +116,21 @@ fn start(config: &Config, vocabulary: usize) -> Result<u32, LoadError> {
 /// What scores gain by distance, out of the buckets that the first block holds for all.
 fn buckets(
     config: &Config,
-    spec: &Spec,
+    model_config: &ModelConfig,
     weights: &mut Weights,
     side: &str,
     both_ways: bool,
-) -> Result<Relative, LoadError> {
+) -> Result<RelativeBias, LoadError> {
     let (count_key, far_key) = (
         "relative_attention_num_buckets",
         "relative_attention_max_distance",
     );
     let count = config.optional(count_key)?.unwrap_or(32);
-    let far = config.optional(far_key)?.unwrap_or(128);
+    let max_distance = config.optional(far_key)?.unwrap_or(128);
     if count < 4 || count % 2 == 1 {
         return Err(config.refuse(count_key, "it must be even and at least 4"));
     }
-    if far <= count / 2 || far > FURTHEST {
+    if max_distance <= count / 2 || max_distance > FURTHEST {
         let reason = format!(
             "it must be over {} (half of the buckets) and at most {FURTHEST}",
             count / 2
@@ -138,55 +138,61 @@ fn buckets(
         return Err(config.refuse(far_key, reason));
     }
     let name = format!("{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
-    let table = weights.take(&name, &[count, spec.heads.queries])?;
-    let gain = |head: usize, place: usize| {
-        let distance = place.abs_diff(far);
-        let bucket = match (both_ways, place > far) {
-            (true, behind) => bucket(distance, count / 2, far) + if behind { count / 2 } else { 0 },
+    let table = weights.take(&name, &[count, model_config.heads.queries])?;
+    let bias = |head: usize, place: usize| {
+        let distance = place.abs_diff(max_distance);
+        let bucket = match (both_ways, place > max_distance) {
+            (true, behind) => bucket(distance, count / 2, max_distance) + if behind { count / 2 } else { 0 },
             // No token of a decoder sees one behind it.
             (false, true) => 0,
-            (false, false) => bucket(distance, count, far),
+            (false, false) => bucket(distance, count, max_distance),
         };
-        let gain = table.get(bucket * spec.heads.queries + head);
-        gain.copied().unwrap_or_default()
+        let value = table.get(bucket * model_config.heads.queries + head);
+        value.copied().unwrap_or_default()
     };
-    let places = 2 * far + 1;
-    let heads = 0..spec.heads.queries;
-    let gains = heads.flat_map(|head| (0..places).map(move |place| (head, place)));
-    Ok(Relative {
-        far,
-        gains: gains.map(|(head, place)| gain(head, place)).collect(),
+    let width = 2 * max_distance + 1;
+    let heads = 0..model_config.heads.queries;
+    let places = heads.flat_map(|head| (0..width).map(move |place| (head, place)));
+    Ok(RelativeBias {
+        max_distance,
+        values: places.map(|(head, place)| bias(head, place)).collect(),
     })
 }
 
 /// Which of `count` buckets a distance falls into: one each for the nearer half, and for the others one whose size grows with the
-/// logarithm, up to `far`. In the precision and order in which transformers computes it, for a boundary is a matter of the last bit.
-fn bucket(distance: usize, count: usize, far: usize) -> usize {
+/// logarithm, up to `max_distance`. In the precision and order in which transformers computes it, for a boundary is a matter of the last bit.
+fn bucket(distance: usize, count: usize, max_distance: usize) -> usize {
     let exact = count / 2;
     if distance < exact {
         return distance;
     }
-    let octaves = (far as f64 / exact as f64).ln() as f32;
+    let octaves = (max_distance as f64 / exact as f64).ln() as f32;
     let share = (distance as f32 / exact as f32).ln() / octaves;
     (exact + (share * (count - exact) as f32) as usize).min(count - 1)
 }
 
 /// A layer of either side; cross-attention lies between the decoder's attention and feed-forward layer.
-fn layer(weights: &mut Weights, spec: &Spec, name: &str, crosses: bool) -> Result<LayerWeights, LoadError> {
-    let (width, inner) = (spec.width, spec.heads.query_width());
+fn layer(
+    weights: &mut Weights,
+    model_config: &ModelConfig,
+    name: &str,
+    crosses: bool,
+) -> Result<LayerWeights, LoadError> {
+    let (width, attention_width) = (model_config.width, model_config.heads.query_width());
     let mut attention = |name: String| -> Result<_, LoadError> {
         let mut take = |part: &str, inputs, outputs| {
-            Dense::take(weights, &format!("{name}.{part}"), inputs, outputs, false)
+            LinearWeights::take(weights, &format!("{name}.{part}"), inputs, outputs, false)
         };
-        let query = take("q", width, inner)?;
-        let key_value = take("k", width, inner)?.beside(&take("v", width, inner)?);
-        Ok((query, key_value, take("o", inner, width)?))
+        let query = take("q", width, attention_width)?;
+        let key_value =
+            take("k", width, attention_width)?.concat_outputs(&take("v", width, attention_width)?);
+        Ok((query, key_value, take("o", attention_width, width)?))
     };
     let (query, key_value, output) = attention(format!("{name}.layer.0.SelfAttention"))?;
     let cross = crosses.then(|| attention(format!("{name}.layer.1.EncDecAttention")));
     let cross = match cross.transpose()? {
         Some((query, key_value, output)) => Some(CrossWeights {
-            norm: Scale::take_rms(weights, &format!("{name}.layer.1.layer_norm"), width)?,
+            norm: NormWeights::take_rms(weights, &format!("{name}.layer.1.layer_norm"), width)?,
             query,
             key_value,
             output,
@@ -195,7 +201,7 @@ fn layer(weights: &mut Weights, spec: &Spec, name: &str, crosses: bool) -> Resul
     };
     let last = format!("{name}.layer.{}", if crosses { 2 } else { 1 });
     let mut dense = |part: &str, inputs, outputs| {
-        Dense::take(
+        LinearWeights::take(
             weights,
             &format!("{last}.DenseReluDense.{part}"),
             inputs,
@@ -203,18 +209,26 @@ fn layer(weights: &mut Weights, spec: &Spec, name: &str, crosses: bool) -> Resul
             false,
         )
     };
-    let up = if spec.gated {
-        dense("wi_0", width, spec.inner)?.beside(&dense("wi_1", width, spec.inner)?)
+    let up = if model_config.gated {
+        dense("wi_0", width, model_config.intermediate_size)?.concat_outputs(&dense(
+            "wi_1",
+            width,
+            model_config.intermediate_size,
+        )?)
     } else {
-        dense("wi", width, spec.inner)?
+        dense("wi", width, model_config.intermediate_size)?
     };
-    let down = dense("wo", spec.inner, width)?;
+    let down = dense("wo", model_config.intermediate_size, width)?;
     Ok(LayerWeights {
-        attention_norm: Scale::take_rms(weights, &format!("{name}.layer.0.layer_norm"), width)?,
+        attention_norm: NormWeights::take_rms(weights, &format!("{name}.layer.0.layer_norm"), width)?,
         query,
         key_value,
         output,
-        feed_forward_norm: Some(Scale::take_rms(weights, &format!("{last}.layer_norm"), width)?),
+        feed_forward_norm: Some(NormWeights::take_rms(
+            weights,
+            &format!("{last}.layer_norm"),
+            width,
+        )?),
         up,
         down,
         cross,
@@ -225,16 +239,27 @@ fn layer(weights: &mut Weights, spec: &Spec, name: &str, crosses: bool) -> Resul
 ///
 /// Whether it does is said by `scale_decoder_outputs` in what newer versions of transformers write, and by `tie_word_embeddings` in
 /// published checkpoints. Whether there is a head of its own is said by the weights.
-fn head(config: &Config, weights: &mut Weights, embedding: &[f32], spec: &Spec) -> Result<Dense, LoadError> {
+fn head(
+    config: &Config,
+    weights: &mut Weights,
+    embedding: &[f32],
+    model_config: &ModelConfig,
+) -> Result<LinearWeights, LoadError> {
     let tied = config.optional("tie_word_embeddings")?.unwrap_or(true);
     let written = config.optional("scale_decoder_outputs")?;
     let mut head = if weights.contains("lm_head.weight") || (!tied && written.is_none()) {
-        Dense::take(weights, "lm_head", spec.width, spec.vocabulary, false)?
+        LinearWeights::take(
+            weights,
+            "lm_head",
+            model_config.width,
+            model_config.vocabulary,
+            false,
+        )?
     } else {
-        Dense::tied(embedding, spec.width)
+        LinearWeights::tied(embedding, model_config.width)
     };
     if written.unwrap_or(tied) {
-        let scale = 1.0 / (spec.width as f32).sqrt();
+        let scale = 1.0 / (model_config.width as f32).sqrt();
         head.weight.iter_mut().for_each(|weight| *weight *= scale);
     }
     Ok(head)

@@ -4,17 +4,17 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::checkpoint::{LoadError, Weights};
-use crate::ops::{Activation, Heads, Relative, Rotary};
+use crate::ops::{Activation, Heads, RelativeBias, Rotary};
 
 /// The extents of a decoder, and what its layers do.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Spec {
+pub struct ModelConfig {
     /// Extent of a token's vector.
     pub width: usize,
     /// Its heads.
     pub heads: Heads,
     /// Extent of the feed-forward layer.
-    pub inner: usize,
+    pub intermediate_size: usize,
     /// Tokens it knows.
     pub vocabulary: usize,
     /// Most tokens of a request, of an encoder-decoder those of its answer; `usize::MAX` where positions are relative, for then only the
@@ -31,14 +31,14 @@ pub struct Spec {
     /// Rotary positions; absent: positions are learned or relative.
     pub rotary: Option<Rotary>,
     /// Positions relative to each other, by what scores gain.
-    pub relative: Option<Relative>,
+    pub relative_bias: Option<RelativeBias>,
     /// Tokens that end an answer.
-    pub ends: Vec<u32>,
+    pub eos_token_ids: Vec<u32>,
 }
 
 /// The weight `[inputs, outputs]` of a linear layer, row-major, and its bias, empty if it has none.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Dense {
+pub struct LinearWeights {
     /// The weight.
     pub weight: Vec<f32>,
     /// The bias.
@@ -51,7 +51,7 @@ pub struct Dense {
 
 /// The weights of a norm; without `beta` it is one of root mean squares.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Scale {
+pub struct NormWeights {
     /// What it multiplies by.
     pub gamma: Vec<f32>,
     /// What it adds.
@@ -62,19 +62,19 @@ pub struct Scale {
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerWeights {
     /// The norm before the attention. What it gives is what ACT blocks hold.
-    pub attention_norm: Scale,
+    pub attention_norm: NormWeights,
     /// To the queries.
-    pub query: Dense,
+    pub query: LinearWeights,
     /// To keys and values, side by side.
-    pub key_value: Dense,
+    pub key_value: LinearWeights,
     /// From the heads back.
-    pub output: Dense,
+    pub output: LinearWeights,
     /// The norm before the feed-forward layer; absent where it is parallel.
-    pub feed_forward_norm: Option<Scale>,
+    pub feed_forward_norm: Option<NormWeights>,
     /// Into the feed-forward layer; where gated, the gate and then the values.
-    pub up: Dense,
+    pub up: LinearWeights,
     /// Out of it.
-    pub down: Dense,
+    pub down: LinearWeights,
     /// Between attention and feed-forward layer, the attention to what an encoder made of the prompt.
     pub cross: Option<CrossWeights>,
 }
@@ -83,13 +83,13 @@ pub struct LayerWeights {
 #[derive(Debug, Clone, PartialEq)]
 pub struct CrossWeights {
     /// The norm before it.
-    pub norm: Scale,
+    pub norm: NormWeights,
     /// To the queries.
-    pub query: Dense,
+    pub query: LinearWeights,
     /// From the encoder's output to keys and values, side by side; as wide as those of the layer's own attention.
-    pub key_value: Dense,
+    pub key_value: LinearWeights,
     /// From the heads back.
-    pub output: Dense,
+    pub output: LinearWeights,
 }
 
 /// An encoder: it reads a prompt as a whole. Its extents, activation and embedding are those of its decoder.
@@ -100,18 +100,18 @@ pub struct Encoder {
     /// The token that every answer begins with.
     pub start: u32,
     /// Its relative positions, in both directions.
-    pub relative: Relative,
+    pub relative_bias: RelativeBias,
     /// Its layers, without cross-attention.
     pub layers: Vec<LayerWeights>,
     /// The norm of its output.
-    pub final_norm: Scale,
+    pub final_norm: NormWeights,
 }
 
 /// A model and its weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoder {
     /// Its extents.
-    pub spec: Spec,
+    pub model_config: ModelConfig,
     /// A vector per token.
     pub embedding: Vec<f32>,
     /// A vector per position, where positions are learned; the first is that of the first token.
@@ -119,14 +119,14 @@ pub struct Decoder {
     /// Its layers.
     pub layers: Vec<LayerWeights>,
     /// The last norm.
-    pub final_norm: Scale,
+    pub final_norm: NormWeights,
     /// To a logit per token.
-    pub head: Dense,
+    pub head: LinearWeights,
     /// What reads the prompt, where the decoder does not.
     pub encoder: Option<Encoder>,
 }
 
-impl Spec {
+impl ModelConfig {
     /// Elements that an ACT entry takes per token and layer.
     pub fn act_width(&self) -> usize {
         self.width
@@ -138,27 +138,32 @@ impl Spec {
     }
 
     fn has_learned_positions(&self) -> bool {
-        self.rotary.is_none() && self.relative.is_none()
+        self.rotary.is_none() && self.relative_bias.is_none()
     }
 }
 
 impl LayerWeights {
-    fn random(rng: &mut ChaCha8Rng, spec: &Spec) -> Self {
-        let (width, learned) = (spec.width, spec.has_learned_positions());
+    fn random(rng: &mut ChaCha8Rng, model_config: &ModelConfig) -> Self {
+        let (width, learned) = (model_config.width, model_config.has_learned_positions());
         Self {
-            attention_norm: Scale::random(rng, width, !learned),
-            query: Dense::random(rng, width, spec.heads.query_width(), learned),
-            key_value: Dense::random(rng, width, spec.kv_width(), learned),
-            output: Dense::random(rng, spec.heads.query_width(), width, learned),
-            feed_forward_norm: (!spec.parallel).then(|| Scale::random(rng, width, !learned)),
-            up: Dense::random(rng, width, spec.inner * if spec.gated { 2 } else { 1 }, learned),
-            down: Dense::random(rng, spec.inner, width, learned),
+            attention_norm: NormWeights::random(rng, width, !learned),
+            query: LinearWeights::random(rng, width, model_config.heads.query_width(), learned),
+            key_value: LinearWeights::random(rng, width, model_config.kv_width(), learned),
+            output: LinearWeights::random(rng, model_config.heads.query_width(), width, learned),
+            feed_forward_norm: (!model_config.parallel).then(|| NormWeights::random(rng, width, !learned)),
+            up: LinearWeights::random(
+                rng,
+                width,
+                model_config.intermediate_size * if model_config.gated { 2 } else { 1 },
+                learned,
+            ),
+            down: LinearWeights::random(rng, model_config.intermediate_size, width, learned),
             cross: None,
         }
     }
 }
 
-impl Dense {
+impl LinearWeights {
     /// The linear layer `{name}.weight` as torch stores it, `[outputs, inputs]`, with `{name}.bias` if `bias`.
     ///
     /// # Errors
@@ -182,7 +187,7 @@ impl Dense {
     ///
     /// # Errors
     /// As [`Weights::take`].
-    pub fn take_straight(
+    pub fn take_input_major(
         weights: &mut Weights,
         name: &str,
         inputs: usize,
@@ -208,7 +213,7 @@ impl Dense {
 
     /// Two over the same inputs as one.
     #[must_use]
-    pub fn beside(self, other: &Self) -> Self {
+    pub fn concat_outputs(self, other: &Self) -> Self {
         let (left, right) = (self.outputs.max(1), other.outputs.max(1));
         let rows = self.weight.chunks(left).zip(other.weight.chunks(right));
         Self {
@@ -261,7 +266,7 @@ fn bias_of(weights: &mut Weights, name: &str, outputs: usize, bias: bool) -> Res
     }
 }
 
-impl Scale {
+impl NormWeights {
     /// The layer norm `{name}.weight` and `{name}.bias`.
     ///
     /// # Errors
@@ -296,18 +301,20 @@ impl Scale {
 impl Decoder {
     /// A decoder of these extents with weights drawn at random: for measurements, and for tests of what no checkpoint is
     /// needed for. Its norms shift where positions are learned, and its layers have biases there.
-    pub fn random(spec: Spec, layers: usize, seed: u64) -> Self {
+    pub fn random(model_config: ModelConfig, layers: usize, seed: u64) -> Self {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
-        let (width, learned) = (spec.width, spec.has_learned_positions());
-        let layers = (0..layers).map(|_| LayerWeights::random(rng, &spec)).collect();
+        let (width, learned) = (model_config.width, model_config.has_learned_positions());
+        let layers = (0..layers)
+            .map(|_| LayerWeights::random(rng, &model_config))
+            .collect();
         Self {
-            embedding: Dense::random(rng, width, spec.vocabulary, false).weight,
-            positions: learned.then(|| Dense::random(rng, width, spec.context, false).weight),
+            embedding: LinearWeights::random(rng, width, model_config.vocabulary, false).weight,
+            positions: learned.then(|| LinearWeights::random(rng, width, model_config.context, false).weight),
             layers,
-            final_norm: Scale::random(rng, width, !learned),
-            head: Dense::random(rng, width, spec.vocabulary, false),
+            final_norm: NormWeights::random(rng, width, !learned),
+            head: LinearWeights::random(rng, width, model_config.vocabulary, false),
             encoder: None,
-            spec,
+            model_config,
         }
     }
 
@@ -316,25 +323,28 @@ impl Decoder {
     #[must_use]
     pub fn with_random_encoder(mut self, layers: usize, context: usize, seed: u64) -> Self {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
-        let (spec, far) = (&self.spec, 8);
-        let (width, rms) = (spec.width, !spec.has_learned_positions());
+        let (model_config, max_distance) = (&self.model_config, 8);
+        let (width, rms) = (model_config.width, !model_config.has_learned_positions());
         for layer in &mut self.layers {
             layer.cross = Some(CrossWeights {
-                norm: Scale::random(rng, width, rms),
-                query: Dense::random(rng, width, spec.heads.query_width(), !rms),
-                key_value: Dense::random(rng, width, spec.kv_width(), !rms),
-                output: Dense::random(rng, spec.heads.query_width(), width, !rms),
+                norm: NormWeights::random(rng, width, rms),
+                query: LinearWeights::random(rng, width, model_config.heads.query_width(), !rms),
+                key_value: LinearWeights::random(rng, width, model_config.kv_width(), !rms),
+                output: LinearWeights::random(rng, model_config.heads.query_width(), width, !rms),
             });
         }
         self.encoder = Some(Encoder {
             context,
             start: 0,
-            relative: Relative {
-                far,
-                gains: Dense::random(rng, 2 * far + 1, spec.heads.queries, false).weight,
+            relative_bias: RelativeBias {
+                max_distance,
+                values: LinearWeights::random(rng, 2 * max_distance + 1, model_config.heads.queries, false)
+                    .weight,
             },
-            layers: (0..layers).map(|_| LayerWeights::random(rng, spec)).collect(),
-            final_norm: Scale::random(rng, width, rms),
+            layers: (0..layers)
+                .map(|_| LayerWeights::random(rng, model_config))
+                .collect(),
+            final_norm: NormWeights::random(rng, width, rms),
         });
         self
     }
@@ -343,7 +353,7 @@ impl Decoder {
     pub fn longest_prompt(&self) -> usize {
         self.encoder
             .as_ref()
-            .map_or(self.spec.context, |encoder| encoder.context)
+            .map_or(self.model_config.context, |encoder| encoder.context)
     }
 
     /// All layers, those of the encoder among them.
@@ -354,7 +364,7 @@ impl Decoder {
     /// The vectors of tokens, the first of which has position `first`, under each other. Tokens beyond the vocabulary and
     /// positions beyond the context are the caller's to refuse; here they are zeros.
     pub(crate) fn embed(&self, tokens: &[u32], first: usize) -> Vec<f32> {
-        let width = self.spec.width;
+        let width = self.model_config.width;
         let row = |table: &[f32], index: usize| -> Vec<f32> {
             table
                 .get(index * width..(index + 1) * width)

@@ -8,23 +8,23 @@ use std::sync::{PoisonError, RwLock};
 
 use kaskade_plans::hybrid_cache::{Block, Capacity, Kind, Place};
 
-use crate::decoder::weights::Spec;
-use crate::ops::{Math, MathError, Span};
+use crate::decoder::weights::ModelConfig;
+use crate::ops::{Ops, OpsError, Span};
 
 /// Which of a request's tokens. Its table begins with the source, if it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum Segment {
     /// A prompt that an encoder reads and the decoder's cross-attention attends to.
     Source,
     /// What the decoder itself reads and writes.
-    Own,
+    Target,
 }
 
 /// Tokens of one part in one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct BlockSlice {
     pub(super) block: Block,
-    pub(super) part: Part,
+    pub(super) part: Segment,
     /// The first of them within the block.
     pub(super) from: usize,
     pub(super) tokens: usize,
@@ -33,16 +33,16 @@ pub(super) struct Piece {
 }
 
 /// The pieces that the first `tokens` tokens of a table lie in, `source` of them, if there are as many, those of the source.
-pub(super) fn pieces(table: &[Block], block_tokens: usize, source: usize, tokens: usize) -> Vec<Piece> {
+pub(super) fn slices(table: &[Block], block_tokens: usize, source: usize, tokens: usize) -> Vec<BlockSlice> {
     let source = source.min(tokens);
-    let mut pieces = cut(table, block_tokens, 0..source, Part::Source);
-    pieces.extend(cut(table, block_tokens, source..tokens, Part::Own));
-    pieces
+    let mut slices = cut(table, block_tokens, 0..source, Segment::Source);
+    slices.extend(cut(table, block_tokens, source..tokens, Segment::Target));
+    slices
 }
 
-fn cut(table: &[Block], block_tokens: usize, tokens: Range<usize>, part: Part) -> Vec<Piece> {
+fn cut(table: &[Block], block_tokens: usize, tokens: Range<usize>, part: Segment) -> Vec<BlockSlice> {
     let blocks = (0..).step_by(block_tokens.max(1)).zip(table);
-    let overlaps = blocks.map(|(begins, block)| Piece {
+    let overlaps = blocks.map(|(begins, block)| BlockSlice {
         block: *block,
         part,
         from: tokens.start.saturating_sub(begins),
@@ -51,7 +51,7 @@ fn cut(table: &[Block], block_tokens: usize, tokens: Range<usize>, part: Part) -
             .saturating_sub(tokens.start.max(begins)),
         position: begins.saturating_sub(tokens.start),
     });
-    overlaps.filter(|piece| piece.tokens > 0).collect()
+    overlaps.filter(|slice| slice.tokens > 0).collect()
 }
 
 /// A layer's blocks in the host's memory.
@@ -65,34 +65,34 @@ struct HostBlocks {
 #[derive(Debug)]
 pub(super) struct HostCache {
     layers: Vec<RwLock<HostBlocks>>,
-    widths: Widths,
+    widths: EntryWidths,
 }
 
 /// A layer's blocks on the device, made when they are first written.
-struct DeviceBlocks<M: Math> {
+struct DeviceBlocks<M: Ops> {
     act: Vec<Option<M::Matrix>>,
     kv: Vec<Option<M::Matrix>>,
 }
 
 /// The device's pools.
-pub(super) struct DeviceCache<M: Math> {
+pub(super) struct DeviceCache<M: Ops> {
     layers: Vec<DeviceBlocks<M>>,
-    widths: Widths,
+    widths: EntryWidths,
 }
 
 /// Extents of an entry, and tokens of a block.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Widths {
+pub(super) struct EntryWidths {
     act: usize,
     kv: usize,
     block_tokens: usize,
 }
 
-impl Widths {
-    pub(super) fn new(spec: &Spec, block_tokens: usize) -> Self {
+impl EntryWidths {
+    pub(super) fn new(model_config: &ModelConfig, block_tokens: usize) -> Self {
         Self {
-            act: spec.act_width(),
-            kv: spec.kv_width(),
+            act: model_config.act_width(),
+            kv: model_config.kv_width(),
             block_tokens,
         }
     }
@@ -117,7 +117,7 @@ impl Widths {
 }
 
 impl HostCache {
-    pub(super) fn new(layers: usize, capacity: Capacity, widths: Widths) -> Self {
+    pub(super) fn new(layers: usize, capacity: Capacity, widths: EntryWidths) -> Self {
         let zeros = |kind, blocks: usize| vec![0.0; blocks * widths.of(kind) * widths.block_tokens];
         let blocks = || HostBlocks {
             act: zeros(Kind::Act, capacity.host.act),
@@ -129,18 +129,24 @@ impl HostCache {
         }
     }
 
-    pub(super) fn widths(&self) -> Widths {
+    pub(super) fn widths(&self) -> EntryWidths {
         self.widths
     }
 
     /// Bytes of a piece in one layer.
-    pub(super) fn piece_bytes(&self, piece: &Piece) -> u64 {
-        (self.widths.of(piece.block.kind) * piece.tokens * size_of::<f32>()) as u64
+    pub(super) fn slice_bytes(&self, slice: &BlockSlice) -> u64 {
+        (self.widths.of(slice.block.kind) * slice.tokens * size_of::<f32>()) as u64
     }
 
     /// A copy of a layer's pieces of one kind, under each other, in the memory of `copy`.
-    pub(super) fn copy(&self, layer: usize, kind: Kind, pieces: &[Piece], mut copy: Vec<f32>) -> Vec<f32> {
-        let wanted = pieces.iter().filter(|piece| piece.block.kind == kind);
+    pub(super) fn copy(
+        &self,
+        layer: usize,
+        kind: Kind,
+        slices: &[BlockSlice],
+        mut copy: Vec<f32>,
+    ) -> Vec<f32> {
+        let wanted = slices.iter().filter(|slice| slice.block.kind == kind);
         copy.clear();
         let Some(layer) = self.layers.get(layer) else {
             return copy;
@@ -150,9 +156,9 @@ impl HostCache {
             Kind::Act => &blocks.act,
             Kind::Kv => &blocks.kv,
         };
-        for piece in wanted {
-            let tokens = piece.from..piece.from + piece.tokens;
-            let range = self.widths.elements(kind, piece.block.number, tokens);
+        for slice in wanted {
+            let tokens = slice.from..slice.from + slice.tokens;
+            let range = self.widths.elements(kind, slice.block.number, tokens);
             copy.extend_from_slice(pool.get(range).unwrap_or_default());
         }
         copy
@@ -176,8 +182,8 @@ impl HostCache {
     }
 }
 
-impl<M: Math> DeviceCache<M> {
-    pub(super) fn new(layers: usize, capacity: Capacity, widths: Widths) -> Self {
+impl<M: Ops> DeviceCache<M> {
+    pub(super) fn new(layers: usize, capacity: Capacity, widths: EntryWidths) -> Self {
         let empty = |count: usize| std::iter::repeat_with(|| None).take(count).collect();
         let blocks = || DeviceBlocks {
             act: empty(capacity.device.act),
@@ -199,7 +205,7 @@ impl<M: Math> DeviceCache<M> {
         pool.get(block.number)?.as_ref()
     }
 
-    fn write(&mut self, math: &M, layer: usize, block: Block, at: usize, source: Span<'_, M::Matrix>) {
+    fn write(&mut self, ops: &M, layer: usize, block: Block, at: usize, source: Span<'_, M::Matrix>) {
         let width = self.widths.of(block.kind);
         let tokens = self.widths.block_tokens;
         let slot = self.layers.get_mut(layer).and_then(|blocks| {
@@ -210,8 +216,8 @@ impl<M: Math> DeviceCache<M> {
             pool.get_mut(block.number)
         });
         if let Some(slot) = slot {
-            let matrix = slot.get_or_insert_with(|| math.upload(vec![0.0; tokens * width], width));
-            math.write(matrix, at, source);
+            let matrix = slot.get_or_insert_with(|| ops.upload(vec![0.0; tokens * width], width));
+            ops.write(matrix, at, source);
         }
     }
 }
@@ -220,13 +226,13 @@ impl<M: Math> DeviceCache<M> {
 /// table. Gives the bytes that went to the host.
 ///
 /// # Errors
-/// [`MathError`] from the device.
+/// [`OpsError`] from the device.
 #[expect(
     clippy::too_many_arguments,
     reason = "the two ends of a transfer, and what it carries"
 )]
-pub(super) fn store<M: Math>(
-    math: &M,
+pub(super) fn store<M: Ops>(
+    ops: &M,
     host: &HostCache,
     device: &mut DeviceCache<M>,
     layer: usize,
@@ -234,7 +240,7 @@ pub(super) fn store<M: Math>(
     positions: Range<usize>,
     from: usize,
     [act, kv]: [&M::Matrix; 2],
-) -> Result<u64, MathError> {
+) -> Result<u64, OpsError> {
     let block_tokens = host.widths.block_tokens;
     let mut bytes = 0;
     let mut next = positions.start;
@@ -254,10 +260,10 @@ pub(super) fn store<M: Math>(
             count,
         };
         match block.place {
-            Place::Device => device.write(math, layer, block, at, source),
+            Place::Device => device.write(ops, layer, block, at, source),
             Place::Host => {
                 let width = host.widths.of(block.kind);
-                let values = math.values(matrix)?;
+                let values = ops.values(matrix)?;
                 let rows = source.from * width..(source.from + count) * width;
                 host.write(layer, block, at, values.get(rows).unwrap_or_default());
                 bytes += (count * width * size_of::<f32>()) as u64;
@@ -280,31 +286,37 @@ mod tests {
             number,
         };
         let table = [block(7), block(3), block(5)];
-        let of = |source, tokens| -> Vec<(usize, Part, usize, usize, usize)> {
-            let pieces = pieces(&table, 4, source, tokens);
-            let figures = |piece: &Piece| {
-                let Piece {
+        let of = |source, tokens| -> Vec<(usize, Segment, usize, usize, usize)> {
+            let slices = slices(&table, 4, source, tokens);
+            let figures = |slice: &BlockSlice| {
+                let BlockSlice {
                     block,
                     part,
                     from,
                     tokens,
                     position,
-                } = *piece;
+                } = *slice;
                 (block.number, part, from, tokens, position)
             };
-            pieces.iter().map(figures).collect()
+            slices.iter().map(figures).collect()
         };
-        assert_eq!(of(0, 5), [(7, Part::Own, 0, 4, 0), (3, Part::Own, 0, 1, 4)]);
+        assert_eq!(
+            of(0, 5),
+            [(7, Segment::Target, 0, 4, 0), (3, Segment::Target, 0, 1, 4)]
+        );
         assert_eq!(
             of(5, 9),
             [
-                (7, Part::Source, 0, 4, 0),
-                (3, Part::Source, 0, 1, 4),
-                (3, Part::Own, 1, 3, 0),
-                (5, Part::Own, 0, 1, 3)
+                (7, Segment::Source, 0, 4, 0),
+                (3, Segment::Source, 0, 1, 4),
+                (3, Segment::Target, 1, 3, 0),
+                (5, Segment::Target, 0, 1, 3)
             ]
         );
-        assert_eq!(of(4, 5), [(7, Part::Source, 0, 4, 0), (3, Part::Own, 0, 1, 0)]);
+        assert_eq!(
+            of(4, 5),
+            [(7, Segment::Source, 0, 4, 0), (3, Segment::Target, 0, 1, 0)]
+        );
         assert_eq!(of(4, 0), []);
     }
 }

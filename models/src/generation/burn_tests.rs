@@ -10,12 +10,12 @@ use crate::ops::burn::Burn;
 #[test]
 fn logits_and_tokens_are_those_of_transformers_by_burn_too() {
     for name in fixtures::DECODERS {
-        let decoder = registry::read(fixtures::checkpoint(name)).unwrap();
+        let decoder = registry::read_decoder(fixtures::checkpoint(name)).unwrap();
         let config = EngineConfig::resident(&decoder, 512);
-        let math = Burn {
+        let ops = Burn {
             device: Device::flex(),
         };
-        let mut engine = Engine::new(math, decoder, None, config).unwrap();
+        let mut engine = Engine::new(ops, decoder, None, config).unwrap();
         for case in fixtures::cases(name) {
             let logits = fixtures::score(&mut engine, &case);
             let last = logits.last().unwrap().iter().zip(&case.last_logits);
@@ -25,7 +25,7 @@ fn logits_and_tokens_are_those_of_transformers_by_burn_too() {
             assert!(largest < 1e-4, "{name}: logits differ by {largest}");
             let sampling = Sampling {
                 max_tokens: 64,
-                ignore_end: true,
+                ignore_eos: true,
                 ..Sampling::default()
             };
             engine.submit(0, case.prompt, sampling).unwrap();
@@ -35,7 +35,7 @@ fn logits_and_tokens_are_those_of_transformers_by_burn_too() {
                 answer.extend(
                     events
                         .iter()
-                        .filter_map(|event| event.choice.map(|choice| choice.token)),
+                        .filter_map(|event| event.sampled.map(|sampled| sampled.token)),
                 );
             }
             assert_eq!(answer, case.tokens, "{name}");

@@ -5,8 +5,8 @@ use kaskade_plans::hybrid_cache::{
 };
 use thiserror::Error;
 
-use super::block_cache::Widths;
-use crate::decoder::weights::{Decoder, Spec};
+use super::block_cache::EntryWidths;
+use crate::decoder::weights::{Decoder, ModelConfig};
 
 /// What an engine keeps of the tokens it has computed. All but the first are baselines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,7 +60,7 @@ pub struct EngineConfig {
 
 /// What an engine takes on the device, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arena {
+pub struct DeviceMemory {
     /// Weights that stay: layers, the last norm, the head.
     pub resident: u64,
     /// Two buffers for the weights of streamed layers.
@@ -71,7 +71,7 @@ pub struct Arena {
     pub cache: u64,
 }
 
-impl Arena {
+impl DeviceMemory {
     /// All of it.
     pub fn total(&self) -> u64 {
         self.resident + self.weights + self.blocks + self.cache
@@ -82,7 +82,7 @@ impl Arena {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "the device's {budget} bytes do not hold {wanted}: resident weights {}, buffers for weights {}, buffers for blocks {}, cache {}; \
-     stream more layers, or give it smaller buffers or fewer blocks", .arena.resident, .arena.weights, .arena.blocks, .arena.cache
+     stream more layers, or give it smaller buffers or fewer blocks", .device_memory.resident, .device_memory.weights, .device_memory.blocks, .device_memory.cache
 )]
 pub struct OutOfMemory {
     /// Bytes wanted.
@@ -90,7 +90,7 @@ pub struct OutOfMemory {
     /// Bytes there are.
     pub budget: u64,
     /// What for.
-    pub arena: Arena,
+    pub device_memory: DeviceMemory,
 }
 
 impl EngineConfig {
@@ -120,7 +120,7 @@ impl EngineConfig {
     }
 
     /// The shares that the caching comes to.
-    pub fn kept(&self) -> Shares {
+    pub fn effective_shares(&self) -> Shares {
         let act = match self.caching {
             Caching::Hybrid => self.shares.act,
             Caching::Act => 1.0,
@@ -131,7 +131,7 @@ impl EngineConfig {
 
     /// Gives it the blocks of a split, and the share that goes with them. Blocks of either kind that are few are not the
     /// end of a request: `spare` blocks of host memory more are there for ratios that do not come out even.
-    pub fn adopt(&mut self, split: &Split, spare: usize) {
+    pub fn apply_split(&mut self, split: &Split, spare: usize) {
         let extra = |count: usize, kind_used: bool| if kind_used { count + spare } else { count };
         self.capacity = Capacity {
             device: split.device,
@@ -155,6 +155,6 @@ pub fn split_for(caching: Caching, blocks: usize, memory: &Memory, costs: &Costs
 }
 
 /// Bytes of a block of a kind in all `layers` layers.
-pub fn block_bytes(spec: &Spec, layers: usize, block_tokens: usize, kind: Kind) -> u64 {
-    Widths::new(spec, block_tokens).block_bytes(kind) * layers as u64
+pub fn block_bytes(model_config: &ModelConfig, layers: usize, block_tokens: usize, kind: Kind) -> u64 {
+    EntryWidths::new(model_config, block_tokens).block_bytes(kind) * layers as u64
 }

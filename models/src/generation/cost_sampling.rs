@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use kaskade_plans::hybrid_cache::{Costs, Kind, Sample, Split, fit};
 
-use super::engine::{Engine, Home};
+use super::engine::{Engine, LayerPlacement};
 use super::error::EngineError;
 use super::layer::Layer;
 use super::link::Link;
 use super::sampling::greedy;
-use crate::ops::{Attended, Math, Span};
+use crate::ops::{AttentionSpans, Ops, Span};
 
 /// Each size is measured at least so often, and oftener as long as that is short; the median counts.
 const ROUNDS: std::ops::Range<usize> = 3..25;
@@ -28,7 +28,7 @@ const PARCELS: usize = 64;
 
 /// The load that costs are measured for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Load {
+pub struct Workload {
     /// Requests that decode together.
     pub requests: usize,
     /// Of them, those of a mini-batch.
@@ -39,34 +39,34 @@ pub struct Load {
 
 /// What was measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Measured {
+pub struct MeasuredCosts {
     /// A step's costs, layer by layer.
     pub costs: Costs,
     /// Mini-batches of the load.
     pub mini_batches: usize,
 }
 
-impl Measured {
+impl MeasuredCosts {
     /// What a decoding step takes by a split, seconds.
     pub fn step_s(&self, split: &Split, layers: usize) -> f64 {
         split.step_s(&self.costs, layers, self.mini_batches)
     }
 }
 
-impl<M: Math> Engine<M> {
+impl<M: Ops> Engine<M> {
     /// Samples what a layer costs under a load: `T_kv_gen`, `T_load_kv` and the rest as lines over blocks.
     ///
     /// # Errors
     /// [`EngineError::Costs`] where the samples make no line.
-    pub fn measure(&self, load: &Load) -> Result<Measured, EngineError> {
+    pub fn measure(&self, load: &Workload) -> Result<MeasuredCosts, EngineError> {
         let block_tokens = self.space.block_tokens();
         let mini_batch = load.mini_batch.clamp(1, load.requests.max(1));
         let mini_batches = load.requests.div_ceil(mini_batch).max(1);
         let held;
-        let layer = match self.homes.get(self.homes.len() - self.layers()) {
-            Some(Home::Resident(layer)) => layer,
-            Some(Home::Streamed(stored)) => {
-                held = stored.resident(&self.math);
+        let layer = match self.placements.get(self.placements.len() - self.layers()) {
+            Some(LayerPlacement::Resident(layer)) => layer,
+            Some(LayerPlacement::Streamed(stored)) => {
+                held = stored.resident(&self.ops);
                 &held
             }
             None => return Err(EngineError::CopyingEnded),
@@ -85,7 +85,7 @@ impl<M: Math> Engine<M> {
         // The link is sampled by itself, the device while the link is at work, as it will be in a step.
         let (load_kv, load_act) = (loading(Kind::Kv)?, loading(Kind::Act)?);
         let load_weights_s = self.weights_s(link);
-        let busy = Busy::new(link);
+        let busy = LinkLoad::new(link);
         let kv_gen = sizes.map(|blocks| Sample {
             blocks: blocks as f64,
             seconds: self.generate_s(layer, blocks),
@@ -103,7 +103,7 @@ impl<M: Math> Engine<M> {
         let forward = fit(&forward).or_else(|_| fit(&level(&forward)))?;
         let head_s = self.head_s(load.requests)?;
         drop(busy);
-        Ok(Measured {
+        Ok(MeasuredCosts {
             costs: Costs {
                 load_weights_s,
                 kv_gen: fit(&kv_gen)?,
@@ -118,50 +118,50 @@ impl<M: Math> Engine<M> {
 
     /// KV Gen of so many blocks that lie apart: gathered and projected, as in a step.
     fn generate_s(&self, layer: &Layer<M>, blocks: usize) -> f64 {
-        let means = self.means();
-        let (math, spec) = (means.math, means.spec);
-        let (count, width) = (self.space.block_tokens(), spec.act_width());
+        let ctx = self.ctx();
+        let (ops, model_config) = (ctx.ops, ctx.model_config);
+        let (count, width) = (self.space.block_tokens(), model_config.act_width());
         let rows = blocks * count;
-        let loaded = [(); COPIES].map(|()| math.upload(vec![0.1; rows * width], width));
+        let loaded = [(); COPIES].map(|()| ops.upload(vec![0.1; rows * width], width));
         let mut turn = loaded.iter().cycle();
-        let positions: Vec<usize> = (0..rows).map(|row| row % spec.context.max(1)).collect();
-        typical(|| {
+        let positions: Vec<usize> = (0..rows).map(|row| row % model_config.context.max(1)).collect();
+        median_s(|| {
             let matrix = turn.next();
             let spans = (0..blocks).filter_map(|block| {
                 let from = block * count;
                 matrix.map(|matrix| Span { matrix, from, count })
             });
-            let acts = math.gather(&spans.collect::<Vec<_>>(), width);
-            drop(layer.generate(means, &acts, &positions));
+            let acts = ops.gather(&spans.collect::<Vec<_>>(), width);
+            drop(layer.generate(ctx, &acts, &positions));
         })
     }
 
     /// A layer for so many requests with so many tokens in the cache each, KV Gen left out.
     fn forward_s(&self, layer: &Layer<M>, requests: usize, tokens: usize) -> f64 {
-        let means = self.means();
-        let (math, spec) = (means.math, means.spec);
-        let mut x = math.upload(vec![0.1; requests * spec.width], spec.width);
-        let width = spec.kv_width();
-        let kvs = [(); COPIES].map(|()| math.upload(vec![0.1; requests * tokens * width], width));
+        let ctx = self.ctx();
+        let (ops, model_config) = (ctx.ops, ctx.model_config);
+        let mut x = ops.upload(vec![0.1; requests * model_config.width], model_config.width);
+        let width = model_config.kv_width();
+        let kvs = [(); COPIES].map(|()| ops.upload(vec![0.1; requests * tokens * width], width));
         let mut turn = kvs.iter().cycle();
-        let positions = vec![tokens.min(spec.context.saturating_sub(1)); requests];
+        let positions = vec![tokens.min(model_config.context.saturating_sub(1)); requests];
         // With cross-attention, half of the tokens count as the prompt: whoever attends to it, the keys are as many.
         let prompt = layer.cross.as_ref().map_or(0, |_| tokens / 2);
-        typical(|| {
-            let fresh = layer.project(means, &x, &positions);
+        median_s(|| {
+            let new_kv = layer.project(ctx, &x, &positions);
             let kv = turn.next();
-            let own = (0..requests).map(|request| {
+            let self_spans = (0..requests).map(|request| {
                 let new = Span {
-                    matrix: &fresh.kv,
+                    matrix: &new_kv.kv,
                     from: request,
                     count: 1,
                 };
                 attended(kv, request * tokens + prompt, tokens - prompt, Some(new))
             });
-            let own: Vec<Attended<'_, M::Matrix>> = own.collect();
+            let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();
             let prompts = (0..requests).map(|request| attended(kv, request * tokens, prompt, None));
-            let prompts: Vec<Attended<'_, M::Matrix>> = prompts.collect();
-            layer.forward(means, &mut x, &positions, &fresh.act, &own, &prompts);
+            let prompts: Vec<AttentionSpans<'_, M::Matrix>> = prompts.collect();
+            layer.forward(ctx, &mut x, &positions, &new_kv.act, &self_spans, &prompts);
         })
     }
 
@@ -175,10 +175,10 @@ impl<M: Math> Engine<M> {
     }
 
     fn head_s(&self, requests: usize) -> Result<f64, EngineError> {
-        let width = self.decoder.spec.width;
-        let x = self.math.upload(vec![0.1; requests * width], width);
+        let width = self.decoder.model_config.width;
+        let x = self.ops.upload(vec![0.1; requests * width], width);
         let mut failed = None;
-        let seconds = typical(|| match self.logits(&x) {
+        let seconds = median_s(|| match self.logits(&x) {
             Ok(rows) => rows.iter().for_each(|logits| _ = black_box(greedy(logits))),
             Err(error) => failed = Some(error),
         });
@@ -191,23 +191,23 @@ fn attended<'a, X>(
     kv: Option<&'a X>,
     from: usize,
     count: usize,
-    fresh: Option<Span<'a, X>>,
-) -> Attended<'a, X> {
+    new_kv: Option<Span<'a, X>>,
+) -> AttentionSpans<'a, X> {
     let cached = kv.map(|matrix| Span { matrix, from, count });
-    Attended {
+    AttentionSpans {
         queries: 1,
         cached: cached.into_iter().collect(),
-        fresh,
+        new_kv,
     }
 }
 
 /// A thread that keeps a link at work as long as this lives.
-struct Busy {
+struct LinkLoad {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Busy {
+impl LinkLoad {
     fn new(link: &Arc<Link>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new().name("sampling".into()).spawn({
@@ -219,7 +219,7 @@ impl Busy {
                         if stop.load(Ordering::Relaxed) {
                             break;
                         }
-                        link.carry(size_of_val(from) as u64, || to.copy_from_slice(from));
+                        link.transfer(size_of_val(from) as u64, || to.copy_from_slice(from));
                     }
                 }
             }
@@ -231,7 +231,7 @@ impl Busy {
     }
 }
 
-impl Drop for Busy {
+impl Drop for LinkLoad {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -245,14 +245,14 @@ fn load_s(link: &Link, bytes: u64) -> f64 {
     let source = vec![0.5_f32; bytes as usize / size_of::<f32>()];
     let mut target = source.clone();
     link.drain();
-    typical(|| link.carry(bytes, || target.copy_from_slice(&source)))
+    median_s(|| link.transfer(bytes, || target.copy_from_slice(&source)))
 }
 
-fn typical(mut run: impl FnMut()) -> f64 {
+fn median_s(mut work: impl FnMut()) -> f64 {
     let (window, mut seconds) = (Instant::now(), Vec::with_capacity(ROUNDS.end));
     while seconds.len() < ROUNDS.start || (seconds.len() < ROUNDS.end && window.elapsed() < WINDOW) {
         let began = Instant::now();
-        run();
+        work();
         seconds.push(began.elapsed().as_secs_f64());
     }
     seconds.sort_by(f64::total_cmp);

@@ -6,29 +6,29 @@
 //! too, and every mode treats them as it treats answers. The price is that ACT blocks repeat the output in every layer, which is
 //! still half of what keys and values would take there. Where nothing is cached the encoder reads the prompt again in every step.
 
-use crate::decoder::weights::Spec;
-use crate::ops::{Attended, Math};
+use crate::decoder::weights::ModelConfig;
+use crate::ops::{AttentionSpans, Ops};
 
 /// A layer's cross-attention on the device.
-pub(super) struct Cross<M: Math> {
+pub(super) struct CrossAttention<M: Ops> {
     pub(super) norm: M::Norm,
     pub(super) query: M::Linear,
     pub(super) key_value: M::Linear,
     pub(super) output: M::Linear,
 }
 
-impl<M: Math> Cross<M> {
+impl<M: Ops> CrossAttention<M> {
     /// Adds to the vectors `x` of the decoder's new tokens what they get from their prompts.
     pub(super) fn forward(
         &self,
-        math: &M,
-        spec: &Spec,
+        ops: &M,
+        model_config: &ModelConfig,
         x: &mut M::Matrix,
-        prompts: &[Attended<'_, M::Matrix>],
+        prompts: &[AttentionSpans<'_, M::Matrix>],
     ) {
-        let query = math.multiply(&math.normalise(x, &self.norm), &self.query);
+        let query = ops.multiply(&ops.normalise(x, &self.norm), &self.query);
         // Distances between the texts mean nothing, so scores gain nothing by them.
-        let attended = math.attend(&query, prompts, &spec.heads, None);
-        math.add(x, &math.multiply(&attended, &self.output));
+        let attended = ops.attend(&query, prompts, &model_config.heads, None);
+        ops.add(x, &ops.multiply(&attended, &self.output));
     }
 }

@@ -39,7 +39,7 @@ pub fn tokenizer(file: &TokenizerFile) -> Result<Tokenizer, LoadError> {
 /// The text of an answer as it grows. What may be the beginning of a stop text, or half a character, is held back until it is
 /// known.
 #[derive(Debug, Clone, Default)]
-pub struct Answer {
+pub struct Detokenizer {
     tokens: Vec<u32>,
     /// Tokens from here on are decoded together with the next: a token's text depends on its neighbours.
     from: usize,
@@ -50,7 +50,7 @@ pub struct Answer {
     given: usize,
 }
 
-impl Answer {
+impl Detokenizer {
     /// The text so far, without what is held back.
     pub fn text(&self) -> &str {
         self.text.get(..self.given).unwrap_or_default()
@@ -97,13 +97,14 @@ impl Answer {
 
 /// Bytes at the end of a text that may be the beginning of `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
-    let ends = stop
+    let eos_token_ids = stop
         .char_indices()
         .map(|(end, _)| end)
         .filter(|end| *end > 0)
         .rev();
-    let mut ends = ends.filter(|end| stop.get(..*end).is_some_and(|start| text.ends_with(start)));
-    ends.next().unwrap_or_default()
+    let mut eos_token_ids =
+        eos_token_ids.filter(|end| stop.get(..*end).is_some_and(|start| text.ends_with(start)));
+    eos_token_ids.next().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -129,7 +130,7 @@ mod tests {
         let tokenizer = gpt2();
         let tokens = tokenizer.encode(text, false).unwrap().get_ids().to_vec();
         let stop: Vec<String> = stop.iter().map(ToString::to_string).collect();
-        let (mut answer, mut given) = (Answer::default(), Vec::new());
+        let (mut answer, mut given) = (Detokenizer::default(), Vec::new());
         for token in tokens {
             let (text, ended) = answer.push(token, &tokenizer, &stop);
             given.push(text);

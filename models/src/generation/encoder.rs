@@ -3,12 +3,12 @@
 //! Its layers come before the decoder's in the list of layers: a pass that prefills goes through all of them, any other through the
 //! decoder's alone. They are resident or streamed by the same rule and through the same two buffers.
 
-use super::layer::{Layer, Means};
-use crate::decoder::weights::{Encoder, Spec};
-use crate::ops::{Attended, Math, Span};
+use super::layer::{Layer, LayerContext};
+use crate::decoder::weights::{Encoder, ModelConfig};
+use crate::ops::{AttentionSpans, Ops, Span};
 
 /// What an encoder has on the device beside its layers, and its bounds.
-pub(super) struct Reader<M: Math> {
+pub(super) struct DeviceEncoder<M: Ops> {
     /// Its layers, the first of all.
     pub(super) layers: usize,
     /// Most tokens of a prompt.
@@ -16,21 +16,21 @@ pub(super) struct Reader<M: Math> {
     /// The token that every answer begins with.
     pub(super) start: u32,
     norm: M::Norm,
-    gains: M::Matrix,
+    position_bias: M::Matrix,
     bytes: u64,
 }
 
-impl<M: Math> Reader<M> {
+impl<M: Ops> DeviceEncoder<M> {
     /// Of an encoder whose `layers` layers have homes of their own.
-    pub(super) fn new(math: &M, encoder: Encoder, layers: usize, epsilon: f32) -> Self {
-        let (gains, norm) = (encoder.relative, encoder.final_norm);
+    pub(super) fn new(ops: &M, encoder: Encoder, layers: usize, epsilon: f32) -> Self {
+        let (position_bias, norm) = (encoder.relative_bias, encoder.final_norm);
         Self {
             layers,
             context: encoder.context,
             start: encoder.start,
-            bytes: size_of_val(gains.gains.as_slice()) as u64,
-            gains: math.upload(gains.gains.clone(), gains.width()),
-            norm: math.norm(norm.gamma, norm.beta, epsilon),
+            bytes: size_of_val(position_bias.values.as_slice()) as u64,
+            position_bias: ops.upload(position_bias.values.clone(), position_bias.width()),
+            norm: ops.norm(norm.gamma, norm.beta, epsilon),
         }
     }
 
@@ -42,36 +42,36 @@ impl<M: Math> Reader<M> {
     /// Takes prompts of so many tokens each, under each other, through the layer `index`; behind the last one they are normed.
     pub(super) fn read(
         &self,
-        (math, spec): (&M, &Spec),
+        (ops, model_config): (&M, &ModelConfig),
         (index, layer): (usize, &Layer<M>),
         x: &mut M::Matrix,
         counts: &[usize],
     ) {
-        let means = Means {
-            math,
-            spec,
-            gains: Some(&self.gains),
+        let ctx = LayerContext {
+            ops,
+            model_config,
+            position_bias: Some(&self.position_bias),
         };
         let positions: Vec<usize> = counts.iter().flat_map(|count| 0..*count).collect();
-        let fresh = layer.project(means, x, &positions);
+        let new_kv = layer.project(ctx, x, &positions);
         let mut next = 0;
-        let own = counts.iter().map(|count| {
+        let self_spans = counts.iter().map(|count| {
             next += count;
             let whole = Span {
-                matrix: &fresh.kv,
+                matrix: &new_kv.kv,
                 from: next - count,
                 count: *count,
             };
-            Attended {
+            AttentionSpans {
                 queries: *count,
                 cached: vec![whole],
-                fresh: None,
+                new_kv: None,
             }
         });
-        let own: Vec<Attended<'_, M::Matrix>> = own.collect();
-        layer.forward(means, x, &positions, &fresh.act, &own, &[]);
+        let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();
+        layer.forward(ctx, x, &positions, &new_kv.act, &self_spans, &[]);
         if index + 1 == self.layers {
-            *x = math.normalise(x, &self.norm);
+            *x = ops.normalise(x, &self.norm);
         }
     }
 }

@@ -6,14 +6,14 @@ use kaskade_plans::hybrid_cache::{Capacity, Mix, Refused, Shares};
 
 use super::tests::{copied, family, generate, greedy, replace, resident, run};
 use super::*;
-use crate::decoder::registry as families;
+use crate::decoder::registry;
 
 const RELU: usize = 4;
 
 #[test]
 fn prompts_that_cannot_be_served_are_refused_with_the_figures() {
     let decoder = family(RELU, 2, 1);
-    let mut engine = Engine::new(Host, decoder.clone(), None, EngineConfig::resident(&decoder, 32)).unwrap();
+    let mut engine = Engine::new(Cpu, decoder.clone(), None, EngineConfig::resident(&decoder, 32)).unwrap();
     let mut refused = |prompt: Vec<u32>, answer| engine.submit(1, prompt, greedy(answer)).unwrap_err();
     assert_eq!(
         refused(vec![1; 25], 1).to_string(),
@@ -64,13 +64,13 @@ fn the_encoder_is_read_with_the_prompt_and_not_again() {
         buffer: Mix { act: 0, kv: 100 },
         ..EngineConfig::resident(&decoder, 0)
     };
-    let mut engine = Engine::new(Host, decoder.clone(), None, streamed(3)).unwrap();
+    let mut engine = Engine::new(Cpu, decoder.clone(), None, streamed(3)).unwrap();
     assert_eq!(
         engine.streamed_bytes(),
         0,
         "the decoder's layers are the last ones"
     );
-    let steps = |engine: &mut Engine<Host>| {
+    let steps = |engine: &mut Engine<Cpu>| {
         engine.submit(0, vec![1; 9], greedy(3)).unwrap();
         [(); 3].map(|()| engine.step().unwrap().traffic)
     };
@@ -78,14 +78,14 @@ fn the_encoder_is_read_with_the_prompt_and_not_again() {
     let encoder = first.weights;
     assert!(encoder > 0);
     assert_eq!((second.weights, third.weights), (0, 0));
-    let mut engine = Engine::new(Host, decoder.clone(), None, streamed(0)).unwrap();
+    let mut engine = Engine::new(Cpu, decoder.clone(), None, streamed(0)).unwrap();
     let [first, second, third] = steps(&mut engine);
     let decoder_bytes = engine.streamed_bytes();
     // The last layer of a pass is followed by the decoder's first, for the next.
     assert_eq!(first.weights, encoder + decoder_bytes + decoder_bytes / 3);
     assert_eq!((second.weights, third.weights), (decoder_bytes, decoder_bytes));
     // The prompt's entries go to the host once, and come back for every step as those of the answer do.
-    let token = engine.spec().kv_width() as u64 * 4 * 3;
+    let token = engine.model_config().kv_width() as u64 * 4 * 3;
     assert_eq!(
         [first.stored, second.stored, third.stored],
         [10 * token, token, token]
@@ -107,7 +107,7 @@ fn a_prompt_that_is_preempted_is_read_again() {
             },
             ..EngineConfig::resident(&decoder, 0)
         };
-        let mut engine = Engine::new(Host, decoder.clone(), None, config).unwrap();
+        let mut engine = Engine::new(Cpu, decoder.clone(), None, config).unwrap();
         let prompts: Vec<Vec<u32>> = (1..6).map(|token| vec![token; 5]).collect();
         for (request, prompt) in (0..).zip(&prompts) {
             engine.submit(request, prompt.clone(), greedy(12)).unwrap();
@@ -118,7 +118,7 @@ fn a_prompt_that_is_preempted_is_read_again() {
             preempted += report.preempted;
             for event in report.events {
                 let answer = answers.entry(event.request).or_default();
-                answer.extend(event.choice.map(|choice| choice.token));
+                answer.extend(event.sampled.map(|sampled| sampled.token));
             }
         }
         assert!(preempted > 0);
@@ -138,10 +138,10 @@ fn weights_of_both_sides_count_in_the_arena() {
     for layer in &mut uncrossed.layers {
         layer.cross = None;
     }
-    let build = |decoder: &Decoder, config| Engine::new(Host, decoder.clone(), None, config);
+    let build = |decoder: &Decoder, config| Engine::new(Cpu, decoder.clone(), None, config);
     let total = |decoder: &Decoder| {
         let config = EngineConfig::resident(decoder, 32);
-        build(decoder, config).unwrap().arena().total()
+        build(decoder, config).unwrap().device_memory().total()
     };
     let whole = total(&decoder);
     assert!(whole > total(&plain) && total(&plain) > total(&uncrossed));
@@ -154,7 +154,7 @@ fn weights_of_both_sides_count_in_the_arena() {
     let refused = build(&decoder, bounded(5, whole - 1)).err().unwrap();
     assert_eq!((refused.wanted, refused.budget), (whole, whole - 1));
     let fewer = build(&decoder, bounded(1, whole - 1)).unwrap();
-    assert!(fewer.arena().total() < whole);
+    assert!(fewer.device_memory().total() < whole);
     assert_eq!((fewer.layers(), decoder.depth()), (3, 5));
 }
 
@@ -184,12 +184,12 @@ fn heads_are_scaled_as_either_version_of_the_configuration_says() {
     let read = |name: &str, from: &str, to: &str| {
         let dir = copied(name);
         replace(&dir, "config.json", from, to);
-        families::read(crate::Checkpoint::open(dir.path()).unwrap()).unwrap()
+        registry::read_decoder(crate::Checkpoint::open(dir.path()).unwrap()).unwrap()
     };
-    let published = families::read(fixtures::checkpoint("t5-v1_1")).unwrap();
+    let published = registry::read_decoder(fixtures::checkpoint("t5-v1_1")).unwrap();
     let newer = "\"scale_decoder_outputs\": false, \"tie_word_embeddings\": true";
     assert!(read("t5-v1_1", "\"tie_word_embeddings\": false", newer) == published);
-    let original = families::read(fixtures::checkpoint("t5")).unwrap();
+    let original = registry::read_decoder(fixtures::checkpoint("t5")).unwrap();
     assert!(read("t5", "\"scale_decoder_outputs\": true,", "") == original);
     let unscaled = read(
         "t5",
@@ -209,8 +209,8 @@ fn costs_of_layers_with_cross_attention_can_be_measured() {
         link: Some(5e6),
         ..EngineConfig::resident(&decoder, 64)
     };
-    let engine = Engine::new(Host, decoder, None, config).unwrap();
-    let load = Load {
+    let engine = Engine::new(Cpu, decoder, None, config).unwrap();
+    let load = Workload {
         requests: 4,
         mini_batch: 2,
         tokens: 256,

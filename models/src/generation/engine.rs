@@ -6,16 +6,16 @@ use std::sync::Arc;
 use kaskade_plans::hybrid_cache::{BlockSpace, Costs, Limits, Policy, Scheduler};
 use tokenizers::Tokenizer;
 
-use super::block_cache::{DeviceCache, HostCache, Widths};
-use super::config::{Arena, Caching, EngineConfig, OutOfMemory};
-use super::encoder::Reader;
-use super::layer::{Layer, Means, Stored};
+use super::block_cache::{DeviceCache, EntryWidths, HostCache};
+use super::config::{Caching, DeviceMemory, EngineConfig, OutOfMemory};
+use super::encoder::DeviceEncoder;
+use super::layer::{HostLayer, Layer, LayerContext};
 use super::link::Link;
-use super::sampling::Choice;
+use super::sampling::SampledToken;
 use super::sequence::Sequence;
 use super::transfer::{Buffer, Traffic};
-use crate::decoder::weights::{Decoder, Spec};
-use crate::ops::{Math, Relative};
+use crate::decoder::weights::{Decoder, ModelConfig};
+use crate::ops::{Ops, RelativeBias};
 
 /// What became of a request in a step.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,16 +23,16 @@ pub struct Event {
     /// The request.
     pub request: u64,
     /// Its new token; absent for one that was cancelled or failed.
-    pub choice: Option<Choice>,
+    pub sampled: Option<SampledToken>,
     /// Text that is certain now; empty without a tokenizer.
     pub text: String,
     /// Why it ended, if it did.
-    pub end: Option<End>,
+    pub finish_reason: Option<FinishReason>,
 }
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum FinishReason {
     /// The model ended it.
     Token,
     /// A stop text came.
@@ -47,7 +47,7 @@ pub enum End {
 
 /// What a step did.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Report {
+pub struct StepReport {
     /// What became of whom.
     pub events: Vec<Event>,
     /// Requests whose whole context was computed.
@@ -69,21 +69,21 @@ pub struct Report {
 }
 
 /// A layer's home.
-pub(super) enum Home<M: Math> {
+pub(super) enum LayerPlacement<M: Ops> {
     Resident(Layer<M>),
-    Streamed(Stored),
+    Streamed(HostLayer),
 }
 
 /// An engine: a model, its cache, and the requests in hand.
-pub struct Engine<M: Math> {
-    pub(super) math: M,
+pub struct Engine<M: Ops> {
+    pub(super) ops: M,
     /// Embeddings; its layers and its head are taken out.
     pub(super) decoder: Decoder,
     /// Of the encoder's layers, and then the decoder's.
-    pub(super) homes: Vec<Home<M>>,
-    pub(super) reader: Option<Reader<M>>,
+    pub(super) placements: Vec<LayerPlacement<M>>,
+    pub(super) encoder: Option<DeviceEncoder<M>>,
     /// What the decoder's scores gain by distance, where positions are relative.
-    pub(super) gains: Option<M::Matrix>,
+    pub(super) position_bias: Option<M::Matrix>,
     /// The decoder's first layer, where it is streamed and came at the end of the step before.
     pub(super) ahead: Option<Layer<M>>,
     pub(super) final_norm: M::Norm,
@@ -91,7 +91,7 @@ pub struct Engine<M: Math> {
     pub(super) head_bytes: u64,
     pub(super) tokenizer: Option<Tokenizer>,
     pub(super) config: EngineConfig,
-    pub(super) arena: Arena,
+    pub(super) device_memory: DeviceMemory,
     pub(super) scheduler: Scheduler,
     /// What steps have taught of costs, where some were sampled.
     pub(super) policy: Option<Policy>,
@@ -106,18 +106,18 @@ pub struct Engine<M: Math> {
     pub(super) cancelled: BTreeSet<u64>,
 }
 
-impl<M: Math> Engine<M> {
+impl<M: Ops> Engine<M> {
     /// An engine for a model. The tokenizer, if there is one, makes texts of answers.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the device's budget does not hold what the configuration keeps on it.
     pub fn new(
-        math: M,
+        ops: M,
         mut decoder: Decoder,
         tokenizer: Option<Tokenizer>,
         config: EngineConfig,
     ) -> Result<Self, OutOfMemory> {
-        let epsilon = decoder.spec.epsilon;
+        let epsilon = decoder.model_config.epsilon;
         let layers = std::mem::take(&mut decoder.layers);
         let count = layers.len();
         let mut encoder = decoder.encoder.take();
@@ -125,43 +125,46 @@ impl<M: Math> Engine<M> {
             .as_mut()
             .map(|encoder| std::mem::take(&mut encoder.layers));
         let read = read.unwrap_or_default();
-        let reader = encoder.map(|encoder| Reader::new(&math, encoder, read.len(), epsilon));
+        let encoder = encoder.map(|encoder| DeviceEncoder::new(&ops, encoder, read.len(), epsilon));
         let streamed = (read.len() + count).saturating_sub(config.resident_layers);
-        let stored = |weights| Stored::new(&math, weights, epsilon);
-        let mut arena = Arena::of(&decoder.spec, count, &config);
+        let stored = |weights| HostLayer::new(&ops, weights, epsilon);
+        let mut device_memory = DeviceMemory::of(&decoder.model_config, count, &config);
         let layers = read.into_iter().chain(layers);
-        let homes = layers.map(stored).enumerate().map(|(index, stored)| {
+        let placements = layers.map(stored).enumerate().map(|(index, stored)| {
             if index < streamed {
-                arena.weights = arena.weights.max(2 * stored.bytes());
-                Home::Streamed(stored)
+                device_memory.weights = device_memory.weights.max(2 * stored.bytes());
+                LayerPlacement::Streamed(stored)
             } else {
-                arena.resident += stored.bytes();
-                Home::Resident(stored.resident(&math))
+                device_memory.resident += stored.bytes();
+                LayerPlacement::Resident(stored.resident(&ops))
             }
         });
-        let homes: Vec<Home<M>> = homes.collect();
+        let placements: Vec<LayerPlacement<M>> = placements.collect();
         let head = std::mem::take(&mut decoder.head);
-        let prepared = math.prepare(head.weight, head.inputs, head.outputs);
+        let prepared = ops.prepare(head.weight, head.inputs, head.outputs);
         let head_bytes = (size_of_val(prepared.as_slice()) + size_of_val(head.bias.as_slice())) as u64;
-        let gains = decoder.spec.relative.as_ref();
-        let gains_bytes = gains.map_or(0, |gains| size_of_val(gains.gains.as_slice()) as u64);
-        arena.resident += head_bytes + gains_bytes + reader.as_ref().map_or(0, Reader::bytes);
-        arena.check(config.device_bytes)?;
+        let position_bias = decoder.model_config.relative_bias.as_ref();
+        let gains_bytes = position_bias.map_or(0, |position_bias| {
+            size_of_val(position_bias.values.as_slice()) as u64
+        });
+        device_memory.resident += head_bytes + gains_bytes + encoder.as_ref().map_or(0, DeviceEncoder::bytes);
+        device_memory.check(config.device_bytes)?;
         let norm = decoder.final_norm.clone();
-        let widths = Widths::new(&decoder.spec, config.block_tokens.max(1));
+        let widths = EntryWidths::new(&decoder.model_config, config.block_tokens.max(1));
         let link = || Arc::new(Link::new(config.link));
-        let upload = |gains: &Relative| math.upload(gains.gains.clone(), gains.width());
+        let upload =
+            |position_bias: &RelativeBias| ops.upload(position_bias.values.clone(), position_bias.width());
         Ok(Self {
-            gains: gains.map(upload),
-            reader,
-            final_norm: math.norm(norm.gamma, norm.beta, epsilon),
-            head: math.linear(prepared, head.bias, head.inputs, head.outputs),
+            position_bias: position_bias.map(upload),
+            encoder,
+            final_norm: ops.norm(norm.gamma, norm.beta, epsilon),
+            head: ops.linear(prepared, head.bias, head.inputs, head.outputs),
             head_bytes,
             ahead: None,
-            homes,
+            placements,
             tokenizer,
-            arena,
-            scheduler: Scheduler::new(limits(&decoder.spec, &config)),
+            device_memory,
+            scheduler: Scheduler::new(limits(&decoder.model_config, &config)),
             policy: config.planned.map(Policy::new),
             space: space(&config),
             host: HostCache::new(count, config.capacity, widths),
@@ -172,33 +175,33 @@ impl<M: Math> Engine<M> {
             cancelled: BTreeSet::new(),
             decoder,
             config,
-            math,
+            ops,
         })
     }
 
     /// The model's extents.
-    pub fn spec(&self) -> &Spec {
-        &self.decoder.spec
+    pub fn model_config(&self) -> &ModelConfig {
+        &self.decoder.model_config
     }
 
     /// Number of the decoder's layers, which are those that the cache has.
     pub fn layers(&self) -> usize {
-        self.homes.len() - self.reader.as_ref().map_or(0, |reader| reader.layers)
+        self.placements.len() - self.encoder.as_ref().map_or(0, |encoder| encoder.layers)
     }
 
-    pub(super) fn means(&self) -> Means<'_, M> {
-        Means {
-            math: &self.math,
-            spec: &self.decoder.spec,
-            gains: self.gains.as_ref(),
+    pub(super) fn ctx(&self) -> LayerContext<'_, M> {
+        LayerContext {
+            ops: &self.ops,
+            model_config: &self.decoder.model_config,
+            position_bias: self.position_bias.as_ref(),
         }
     }
 
     /// Most tokens of a prompt; a decoder's answer counts towards them too.
     pub fn longest_prompt(&self) -> usize {
-        self.reader
+        self.encoder
             .as_ref()
-            .map_or(self.spec().context, |reader| reader.context)
+            .map_or(self.model_config().context, |encoder| encoder.context)
     }
 
     /// How it runs.
@@ -212,17 +215,17 @@ impl<M: Math> Engine<M> {
     }
 
     /// What it takes on the device.
-    pub fn arena(&self) -> Arena {
-        self.arena
+    pub fn device_memory(&self) -> DeviceMemory {
+        self.device_memory
     }
 
     /// Weights that are streamed per step, bytes. Those of an encoder come on top in steps that prefill.
     pub fn streamed_bytes(&self) -> u64 {
-        let decoder = self.homes.iter().rev().take(self.layers());
+        let decoder = self.placements.iter().rev().take(self.layers());
         decoder
-            .map(|home| match home {
-                Home::Streamed(stored) => stored.bytes(),
-                Home::Resident(_) => 0,
+            .map(|placement| match placement {
+                LayerPlacement::Streamed(stored) => stored.bytes(),
+                LayerPlacement::Resident(_) => 0,
             })
             .sum()
     }
@@ -260,11 +263,11 @@ impl<M: Math> Engine<M> {
     }
 }
 
-impl Arena {
+impl DeviceMemory {
     /// Buffers and blocks; weights are added as they are placed.
-    fn of(spec: &Spec, layers: usize, config: &EngineConfig) -> Self {
+    fn of(model_config: &ModelConfig, layers: usize, config: &EngineConfig) -> Self {
         use kaskade_plans::hybrid_cache::{Kind, Mix};
-        let widths = Widths::new(spec, config.block_tokens.max(1));
+        let widths = EntryWidths::new(model_config, config.block_tokens.max(1));
         let bytes = |mix: Mix| {
             mix.act as u64 * widths.block_bytes(Kind::Act) + mix.kv as u64 * widths.block_bytes(Kind::Kv)
         };
@@ -281,7 +284,7 @@ impl Arena {
             Some(budget) if self.total() > budget => Err(OutOfMemory {
                 wanted: self.total(),
                 budget,
-                arena: *self,
+                device_memory: *self,
             }),
             _ => Ok(()),
         }
@@ -291,12 +294,12 @@ impl Arena {
 fn space(config: &EngineConfig) -> BlockSpace {
     match config.caching {
         Caching::Tokens => BlockSpace::without_cache(),
-        _ => BlockSpace::new(config.block_tokens, config.capacity, config.kept()),
+        _ => BlockSpace::new(config.block_tokens, config.capacity, config.effective_shares()),
     }
 }
 
-fn limits(spec: &Spec, config: &EngineConfig) -> Limits {
-    let share = config.kept().act;
+fn limits(model_config: &ModelConfig, config: &EngineConfig) -> Limits {
+    let share = config.effective_shares().act;
     // A request of any ratio fits as many blocks as either kind's buffer allows for its share.
     let fits = |blocks: usize, share: f64| {
         if share > 0.0 {
@@ -307,7 +310,7 @@ fn limits(spec: &Spec, config: &EngineConfig) -> Limits {
     };
     let at_once = fits(config.buffer.act, share).min(fits(config.buffer.kv, 1.0 - share));
     Limits {
-        context: spec.context,
+        context: model_config.context,
         requests: config.requests,
         prefill_tokens: config.prefill_tokens,
         blocks_at_once: (!config.mini_batches).then_some(at_once),

@@ -4,8 +4,8 @@ use kaskade_plans::hybrid_cache::{CostError, Refused};
 use thiserror::Error;
 
 use super::config::OutOfMemory;
-use super::sampling::BadSampling;
-use crate::ops::MathError;
+use super::sampling::SamplingError;
+use crate::ops::OpsError;
 
 /// Why an engine refuses or fails.
 #[derive(Debug, Error)]
@@ -19,7 +19,7 @@ pub enum EngineError {
     Refused(#[from] Refused),
     /// An answer cannot be made so.
     #[error(transparent)]
-    Sampling(#[from] BadSampling),
+    Sampling(#[from] SamplingError),
     /// A token is none of the model's.
     #[error("token {token} is none of this model's, which has 0..={last}")]
     Token {
@@ -41,7 +41,7 @@ pub enum EngineError {
     NoTokenizer,
     /// The device failed; nothing of the step counts.
     #[error(transparent)]
-    Math(#[from] MathError),
+    Ops(#[from] OpsError),
     /// Measuring gave no line.
     #[error("what a layer costs could not be measured: {0}")]
     Costs(#[from] CostError),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::Engine;
 use crate::checkpoint::Checkpoint;
-use crate::ops::Math;
+use crate::ops::Ops;
 
 /// Those of all families.
 pub(super) const DECODERS: [&str; 7] = ["gpt2", "opt", "llama", "llama2", "gptj", "t5", "t5-v1_1"];
@@ -41,7 +41,7 @@ pub(super) fn checkpoint(name: &str) -> Checkpoint {
 }
 
 /// The logits of a case by an engine: of an encoder-decoder those of the answer and of the token behind it.
-pub(super) fn score<M: Math>(engine: &mut Engine<M>, case: &Case) -> Vec<Vec<f32>> {
+pub(super) fn score<M: Ops>(engine: &mut Engine<M>, case: &Case) -> Vec<Vec<f32>> {
     match &case.answer {
         Some(answer) => engine.score_answer(&case.prompt, answer).unwrap(),
         None => engine.score(&case.prompt).unwrap(),

@@ -7,24 +7,24 @@ use std::time::Instant;
 
 use kaskade_plans::hybrid_cache::BlockSpace;
 
+use super::block_cache::{BlockSlice, Segment};
 use super::block_cache::{DeviceCache, HostCache, store};
-use super::block_cache::{Part, Piece};
-use super::cached_context::{Reach, Run};
-use super::encoder::Reader;
-use super::engine::Home;
+use super::cached_context::{BatchEntry, CachedContext};
+use super::encoder::DeviceEncoder;
+use super::engine::LayerPlacement;
 use super::error::EngineError;
-use super::layer::{Fresh, Layer, Means};
+use super::layer::{Layer, LayerContext, NewKv};
 use super::link::Link;
-use super::transfer::{Buffer, Buffers, Job, Loaded, Staged, Traffic, copy};
-use crate::decoder::weights::Spec;
-use crate::ops::{Attended, Math, Span};
+use super::transfer::{Buffer, Buffers, StagedBlocks, Traffic, TransferJob, Transferred, copy};
+use crate::decoder::weights::ModelConfig;
+use crate::ops::{AttentionSpans, Ops, Span};
 
 /// Buffers of each kind.
 const BUFFERS: usize = 2;
 
 /// Requests that go through a layer together.
-pub(super) struct MiniBatch<M: Math> {
-    pub(super) runs: Vec<Run>,
+pub(super) struct MiniBatch<M: Ops> {
+    pub(super) entries: Vec<BatchEntry>,
     /// The new tokens' vectors.
     pub(super) x: M::Matrix,
     /// Their positions.
@@ -32,11 +32,11 @@ pub(super) struct MiniBatch<M: Math> {
     /// Vectors of the prompts that the encoder is to read, and has read when the decoder's turn comes; absent where all are cached.
     pub(super) source: Option<M::Matrix>,
     /// Pieces that the link brings.
-    pub(super) loaded: Vec<Piece>,
+    pub(super) loaded: Vec<BlockSlice>,
 }
 
 /// What a pass leaves behind.
-pub(super) struct Passed<M: Math> {
+pub(super) struct PassResult<M: Ops> {
     /// The decoder's first layer for the next pass, where it is streamed.
     pub(super) ahead: Option<Layer<M>>,
     pub(super) traffic: Traffic,
@@ -45,14 +45,14 @@ pub(super) struct Passed<M: Math> {
 }
 
 /// What a pass goes over.
-pub(super) struct Ground<'a, M: Math> {
-    pub(super) math: &'a M,
-    pub(super) spec: &'a Spec,
+pub(super) struct ForwardPass<'a, M: Ops> {
+    pub(super) ops: &'a M,
+    pub(super) model_config: &'a ModelConfig,
     /// Of the encoder's layers, and then the decoder's.
-    pub(super) homes: &'a [Home<M>],
-    pub(super) reader: Option<&'a Reader<M>>,
+    pub(super) placements: &'a [LayerPlacement<M>],
+    pub(super) encoder: Option<&'a DeviceEncoder<M>>,
     /// What the decoder's scores gain by distance.
-    pub(super) gains: Option<&'a M::Matrix>,
+    pub(super) position_bias: Option<&'a M::Matrix>,
     pub(super) host: &'a HostCache,
     pub(super) space: &'a BlockSpace,
     /// To the device, and back.
@@ -60,8 +60,8 @@ pub(super) struct Ground<'a, M: Math> {
 }
 
 /// The near end of the copying thread.
-struct Arrivals<M: Math> {
-    loaded: Receiver<Loaded<M>>,
+struct TransferReceiver<M: Ops> {
+    loaded: Receiver<Transferred<M>>,
     free_weights: Sender<()>,
     free_blocks: Sender<Buffer>,
     /// Weights that came before they were wanted.
@@ -72,16 +72,16 @@ struct Arrivals<M: Math> {
 }
 
 /// What a mini-batch leaves in the cache.
-struct Brought<M: Math> {
-    fresh: Fresh<M>,
+struct LayerOutput<M: Ops> {
+    new_kv: NewKv<M>,
     /// Keys and values of prompts that the encoder has read.
     source: Option<M::Matrix>,
 }
 
-impl<M: Math> Ground<'_, M> {
+impl<M: Ops> ForwardPass<'_, M> {
     /// The decoder's first layer.
     fn decoder(&self) -> usize {
-        self.reader.map_or(0, |reader| reader.layers)
+        self.encoder.map_or(0, |encoder| encoder.layers)
     }
 
     /// Takes mini-batches through all layers, those of the encoder only where there is something to read; their vectors `x` are then
@@ -92,8 +92,8 @@ impl<M: Math> Ground<'_, M> {
         ahead: Option<Layer<M>>,
         batches: &mut [MiniBatch<M>],
         kept: &mut Vec<Buffer>,
-    ) -> Result<Passed<M>, EngineError> {
-        let loaded: Vec<Vec<Piece>> = batches
+    ) -> Result<PassResult<M>, EngineError> {
+        let loaded: Vec<Vec<BlockSlice>> = batches
             .iter_mut()
             .map(|batch| std::mem::take(&mut batch.loaded))
             .collect();
@@ -110,7 +110,7 @@ impl<M: Math> Ground<'_, M> {
         for _ in usize::from(ahead.is_some())..BUFFERS {
             let _ = free_weights.send(());
         }
-        let arrivals = Arrivals {
+        let arrivals = TransferReceiver {
             loaded: arrived,
             free_weights,
             free_blocks,
@@ -126,7 +126,7 @@ impl<M: Math> Ground<'_, M> {
         }
         std::thread::scope(|scope| {
             let copier = scope.spawn(move || {
-                let traffic = copy(self.math, to_device, self.host, &jobs, &buffers, &done);
+                let traffic = copy(self.ops, to_device, self.host, &jobs, &buffers, &done);
                 drop(done);
                 (traffic, buffers.blocks)
             });
@@ -144,10 +144,10 @@ impl<M: Math> Ground<'_, M> {
 
     /// What the copying thread does, in the order in which it is wanted: blocks of a mini-batch, and behind them its share of the
     /// next layer's weights, behind the last layer those of the decoder's first for the next pass.
-    fn jobs<'a>(&'a self, first: usize, loaded: &'a [Vec<Piece>], ahead: bool) -> Vec<Job<'a>> {
+    fn jobs<'a>(&'a self, first: usize, loaded: &'a [Vec<BlockSlice>], ahead: bool) -> Vec<TransferJob<'a>> {
         let mut jobs = Vec::new();
-        let weights = |layer: usize, part: usize, of: usize| match self.homes.get(layer) {
-            Some(Home::Streamed(stored)) => Some(Job::Weights {
+        let weights = |layer: usize, part: usize, of: usize| match self.placements.get(layer) {
+            Some(LayerPlacement::Streamed(stored)) => Some(TransferJob::Weights {
                 layer,
                 stored,
                 part,
@@ -158,12 +158,12 @@ impl<M: Math> Ground<'_, M> {
         if !ahead {
             jobs.extend(weights(first, 0, 1));
         }
-        let (decoder, layers) = (self.decoder(), self.homes.len());
+        let (decoder, layers) = (self.decoder(), self.placements.len());
         for layer in first..layers {
             let next = if layer + 1 == layers { decoder } else { layer + 1 };
-            for (part, pieces) in loaded.iter().enumerate() {
-                if let Some(layer) = layer.checked_sub(decoder).filter(|_| !pieces.is_empty()) {
-                    jobs.push(Job::Blocks { layer, pieces });
+            for (part, slices) in loaded.iter().enumerate() {
+                if let Some(layer) = layer.checked_sub(decoder).filter(|_| !slices.is_empty()) {
+                    jobs.push(TransferJob::Blocks { layer, slices });
                 }
                 jobs.extend(weights(next, part, loaded.len()));
             }
@@ -175,16 +175,16 @@ impl<M: Math> Ground<'_, M> {
         &self,
         device: &mut DeviceCache<M>,
         first: usize,
-        mut arrivals: Arrivals<M>,
+        mut arrivals: TransferReceiver<M>,
         batches: &mut [MiniBatch<M>],
-        loaded: &[Vec<Piece>],
-    ) -> Result<Passed<M>, EngineError> {
+        loaded: &[Vec<BlockSlice>],
+    ) -> Result<PassResult<M>, EngineError> {
         let mut stored = 0;
-        for (index, home) in self.homes.iter().enumerate().skip(first) {
+        for (index, placement) in self.placements.iter().enumerate().skip(first) {
             let streamed;
-            let layer = match home {
-                Home::Resident(layer) => layer,
-                Home::Streamed(_) => {
+            let layer = match placement {
+                LayerPlacement::Resident(layer) => layer,
+                LayerPlacement::Streamed(_) => {
                     streamed = arrivals.weights(index)?;
                     &streamed
                 }
@@ -199,19 +199,19 @@ impl<M: Math> Ground<'_, M> {
                 } else {
                     Some(arrivals.blocks()?)
                 };
-                let brought = self.layer(device, index, layer, batch, staged.as_ref());
+                let output = self.layer(device, index, layer, batch, staged.as_ref());
                 if let Some(staged) = staged {
-                    let _ = arrivals.free_blocks.send(staged.free(self.math));
+                    let _ = arrivals.free_blocks.send(staged.free(self.ops));
                 }
-                stored += self.store(device, index, batch, &brought)?;
+                stored += self.store(device, index, batch, &output)?;
             }
-            if matches!(home, Home::Streamed(_)) {
+            if matches!(placement, LayerPlacement::Streamed(_)) {
                 let _ = arrivals.free_weights.send(());
             }
         }
         let ahead = arrivals.rest();
         let waited_s = arrivals.waited_s;
-        Ok(Passed {
+        Ok(PassResult {
             ahead,
             traffic: Traffic {
                 stored,
@@ -223,9 +223,9 @@ impl<M: Math> Ground<'_, M> {
 
     /// Takes a mini-batch's prompts through a layer of the encoder.
     fn read(&self, layer: (usize, &Layer<M>), batch: &mut MiniBatch<M>) {
-        if let (Some(reader), Some(source)) = (self.reader, &mut batch.source) {
-            let counts: Vec<usize> = batch.runs.iter().map(Run::encoded).collect();
-            reader.read((self.math, self.spec), layer, source, &counts);
+        if let (Some(encoder), Some(source)) = (self.encoder, &mut batch.source) {
+            let counts: Vec<usize> = batch.entries.iter().map(BatchEntry::encoded).collect();
+            encoder.read((self.ops, self.model_config), layer, source, &counts);
         }
     }
 
@@ -236,38 +236,48 @@ impl<M: Math> Ground<'_, M> {
         index: usize,
         layer: &Layer<M>,
         batch: &mut MiniBatch<M>,
-        staged: Option<&Staged<M>>,
-    ) -> Brought<M> {
+        staged: Option<&StagedBlocks<M>>,
+    ) -> LayerOutput<M> {
         let MiniBatch {
-            runs, x, positions, ..
+            entries,
+            x,
+            positions,
+            ..
         } = batch;
-        let (math, spec) = (self.math, self.spec);
-        let means = Means {
-            math,
-            spec,
-            gains: self.gains,
+        let (ops, model_config) = (self.ops, self.model_config);
+        let ctx = LayerContext {
+            ops,
+            model_config,
+            position_bias: self.position_bias,
         };
-        let reach = Reach {
-            runs,
+        let context = CachedContext {
+            entries,
             staged,
             device,
             layer: index,
         };
-        let fresh = layer.project(means, x, positions);
-        let generated = reach.generate(math, spec.act_width(), Part::Own, |acts, positions| {
-            layer.generate(means, acts, positions)
-        });
-        let own = attended(runs, reach.spans(Part::Own, generated.as_ref()), &fresh.kv);
+        let new_kv = layer.project(ctx, x, positions);
+        let generated = context.generate(
+            ops,
+            model_config.act_width(),
+            Segment::Target,
+            |acts, positions| layer.generate(ctx, acts, positions),
+        );
+        let self_spans = attended(
+            entries,
+            context.spans(Segment::Target, generated.as_ref()),
+            &new_kv.kv,
+        );
         let encoded = batch.source.as_ref();
-        let (mut source, mut seen) = (None, Vec::new());
+        let (mut source, mut cross_spans) = (None, Vec::new());
         if let Some(cross) = &layer.cross {
-            source = reach.prompt_kv(math, spec, cross, encoded);
-            seen = reach.prompts(source.as_ref(), encoded.is_some());
+            source = context.prompt_kv(ops, model_config, cross, encoded);
+            cross_spans = context.prompts(source.as_ref(), encoded.is_some());
         }
-        layer.forward(means, x, positions, &fresh.act, &own, &seen);
-        drop((own, seen));
-        Brought {
-            fresh,
+        layer.forward(ctx, x, positions, &new_kv.act, &self_spans, &cross_spans);
+        drop((self_spans, cross_spans));
+        LayerOutput {
+            new_kv,
             source: source.filter(|_| encoded.is_some()),
         }
     }
@@ -278,56 +288,61 @@ impl<M: Math> Ground<'_, M> {
         device: &mut DeviceCache<M>,
         index: usize,
         batch: &MiniBatch<M>,
-        brought: &Brought<M>,
+        output: &LayerOutput<M>,
     ) -> Result<u64, EngineError> {
         let began = Instant::now();
         let mut bytes = 0;
-        let mut put = |run: &Run, places: Range<usize>, from: &mut usize, rows| {
-            let (table, count) = (self.space.table(run.request), places.len());
-            bytes += store(self.math, self.host, device, index, table, places, *from, rows)?;
+        let mut put = |entry: &BatchEntry, places: Range<usize>, from: &mut usize, rows| {
+            let (table, count) = (self.space.table(entry.request), places.len());
+            bytes += store(self.ops, self.host, device, index, table, places, *from, rows)?;
             *from += count;
             Ok::<(), EngineError>(())
         };
         let (mut from, mut from_source) = (0, 0);
-        for run in &batch.runs {
+        for entry in &batch.entries {
             put(
-                run,
-                run.places(),
+                entry,
+                entry.places(),
                 &mut from,
-                [&brought.fresh.act, &brought.fresh.kv],
+                [&output.new_kv.act, &output.new_kv.kv],
             )?;
-            if let (Some(encoded), Some(kv)) = (&batch.source, &brought.source) {
-                put(run, 0..run.encoded(), &mut from_source, [encoded, kv])?;
+            if let (Some(encoded), Some(kv)) = (&batch.source, &output.source) {
+                put(entry, 0..entry.encoded(), &mut from_source, [encoded, kv])?;
             }
         }
         let [_, back] = self.links;
-        back.charge(began, bytes);
+        back.record_transfer(began, bytes);
         Ok(bytes)
     }
 }
 
 /// What each request's new tokens attend to of its own: where its cached ones are, and behind them the keys and values of the new.
-fn attended<'b, X>(runs: &[Run], cached: Vec<Vec<Span<'b, X>>>, fresh: &'b X) -> Vec<Attended<'b, X>> {
+fn attended<'b, X>(
+    entries: &[BatchEntry],
+    cached: Vec<Vec<Span<'b, X>>>,
+    new_kv: &'b X,
+) -> Vec<AttentionSpans<'b, X>> {
     let mut next = 0;
-    let runs = runs.iter().zip(cached);
-    runs.map(|(run, cached)| {
-        next += run.new;
-        let fresh = Span {
-            matrix: fresh,
-            from: next - run.new,
-            count: run.new,
-        };
-        Attended {
-            queries: run.new,
-            cached,
-            fresh: Some(fresh),
-        }
-    })
-    .collect()
+    let entries = entries.iter().zip(cached);
+    entries
+        .map(|(entry, cached)| {
+            next += entry.new;
+            let new_kv = Span {
+                matrix: new_kv,
+                from: next - entry.new,
+                count: entry.new,
+            };
+            AttentionSpans {
+                queries: entry.new,
+                cached,
+                new_kv: Some(new_kv),
+            }
+        })
+        .collect()
 }
 
-impl<M: Math> Arrivals<M> {
-    fn next(&mut self) -> Result<Loaded<M>, EngineError> {
+impl<M: Ops> TransferReceiver<M> {
+    fn next(&mut self) -> Result<Transferred<M>, EngineError> {
         let began = Instant::now();
         let loaded = self.loaded.recv().map_err(|_| EngineError::CopyingEnded);
         self.waited_s += began.elapsed().as_secs_f64();
@@ -340,16 +355,16 @@ impl<M: Math> Arrivals<M> {
             other => self.weights = other,
         }
         match self.next()? {
-            Loaded::Weights(index, weights) if index == layer => Ok(weights),
-            Loaded::Weights(..) | Loaded::Blocks(_) => Err(EngineError::CopyingEnded),
+            Transferred::Weights(index, weights) if index == layer => Ok(weights),
+            Transferred::Weights(..) | Transferred::Blocks(_) => Err(EngineError::CopyingEnded),
         }
     }
 
-    fn blocks(&mut self) -> Result<Staged<M>, EngineError> {
+    fn blocks(&mut self) -> Result<StagedBlocks<M>, EngineError> {
         loop {
             match self.next()? {
-                Loaded::Blocks(staged) => return Ok(staged),
-                Loaded::Weights(index, weights) => self.weights = Some((index, weights)),
+                Transferred::Blocks(staged) => return Ok(staged),
+                Transferred::Weights(index, weights) => self.weights = Some((index, weights)),
             }
         }
     }
@@ -357,7 +372,7 @@ impl<M: Math> Arrivals<M> {
     /// Waits for what is still on its way: the decoder's first layer, for the next pass.
     fn rest(&mut self) -> Option<Layer<M>> {
         while let Ok(loaded) = self.next() {
-            if let Loaded::Weights(index, weights) = loaded {
+            if let Transferred::Weights(index, weights) = loaded {
                 self.weights = Some((index, weights));
             }
         }

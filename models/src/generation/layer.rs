@@ -2,28 +2,28 @@
 
 use std::sync::Arc;
 
-use super::cross_attention::Cross;
-use crate::decoder::weights::{CrossWeights, Dense, LayerWeights, Scale, Spec};
-use crate::ops::{Attended, Math};
+use super::cross_attention::CrossAttention;
+use crate::decoder::weights::{CrossWeights, LayerWeights, LinearWeights, ModelConfig, NormWeights};
+use crate::ops::{AttentionSpans, Ops};
 
 /// What a layer is computed with.
-pub(super) struct Means<'a, M: Math> {
-    pub(super) math: &'a M,
-    pub(super) spec: &'a Spec,
+pub(super) struct LayerContext<'a, M: Ops> {
+    pub(super) ops: &'a M,
+    pub(super) model_config: &'a ModelConfig,
     /// What scores gain by distance, where positions are relative.
-    pub(super) gains: Option<&'a M::Matrix>,
+    pub(super) position_bias: Option<&'a M::Matrix>,
 }
 
-impl<M: Math> Clone for Means<'_, M> {
+impl<M: Ops> Clone for LayerContext<'_, M> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<M: Math> Copy for Means<'_, M> {}
+impl<M: Ops> Copy for LayerContext<'_, M> {}
 
 /// A layer on the device.
-pub(super) struct Layer<M: Math> {
+pub(super) struct Layer<M: Ops> {
     attention_norm: M::Norm,
     query: M::Linear,
     key_value: M::Linear,
@@ -31,13 +31,13 @@ pub(super) struct Layer<M: Math> {
     feed_forward_norm: Option<M::Norm>,
     up: M::Linear,
     down: M::Linear,
-    pub(super) cross: Option<Cross<M>>,
+    pub(super) cross: Option<CrossAttention<M>>,
 }
 
 /// A layer's weights as they lie in the host's memory: prepared for the device, one vector per tensor in the order in which
-/// [`Stored::layer`] takes them.
+/// [`HostLayer::layer`] takes them.
 #[derive(Debug)]
-pub(super) struct Stored {
+pub(super) struct HostLayer {
     tensors: Vec<Arc<[f32]>>,
     shape: Arc<Shape>,
 }
@@ -53,8 +53,8 @@ struct Shape {
     epsilon: f32,
 }
 
-impl Stored {
-    pub(super) fn new<M: Math>(math: &M, weights: LayerWeights, epsilon: f32) -> Self {
+impl HostLayer {
+    pub(super) fn new<M: Ops>(ops: &M, weights: LayerWeights, epsilon: f32) -> Self {
         let mut tensors: Vec<Arc<[f32]>> = Vec::new();
         let shifts = weights.attention_norm.beta.is_some();
         let feed_forward_norm = weights.feed_forward_norm.is_some();
@@ -64,7 +64,7 @@ impl Stored {
             weights.feed_forward_norm,
             cross_norm,
         ];
-        for Scale { gamma, beta } in norms.into_iter().flatten() {
+        for NormWeights { gamma, beta } in norms.into_iter().flatten() {
             tensors.push(gamma.into());
             tensors.extend(beta.map(Arc::from));
         }
@@ -76,13 +76,13 @@ impl Stored {
             weights.down,
         ];
         let mut store = |dense| {
-            let Dense {
+            let LinearWeights {
                 weight,
                 bias,
                 inputs,
                 outputs,
             } = dense;
-            tensors.push(math.prepare(weight, inputs, outputs).into());
+            tensors.push(ops.prepare(weight, inputs, outputs).into());
             tensors.push(bias.into());
             (inputs, outputs)
         };
@@ -114,7 +114,7 @@ impl Stored {
     }
 
     /// The layer on the device, of a copy of its tensors.
-    pub(super) fn layer<M: Math>(&self, math: &M, tensors: Vec<Vec<f32>>) -> Layer<M> {
+    pub(super) fn layer<M: Ops>(&self, ops: &M, tensors: Vec<Vec<f32>>) -> Layer<M> {
         let mut tensors = tensors.into_iter();
         let mut next = || tensors.next().unwrap_or_default();
         let Shape {
@@ -127,19 +127,19 @@ impl Stored {
         let mut norm = || {
             let gamma = next();
             let beta = shifts.then(&mut next);
-            math.norm(gamma, beta, epsilon)
+            ops.norm(gamma, beta, epsilon)
         };
         let attention_norm = norm();
         let feed_forward_norm = feed_forward_norm.then(&mut norm);
         let cross = cross.map(|linears| (norm(), linears));
         let mut linear = |(inputs, outputs)| {
             let weight = next();
-            math.linear(weight, next(), inputs, outputs)
+            ops.linear(weight, next(), inputs, outputs)
         };
         let [query, key_value, output, up, down] = linears.map(&mut linear);
         let cross = cross.map(|(norm, linears)| {
             let [query, key_value, output] = linears.map(&mut linear);
-            Cross {
+            CrossAttention {
                 norm,
                 query,
                 key_value,
@@ -159,77 +159,91 @@ impl Stored {
     }
 
     /// The layer on the device, to stay there.
-    pub(super) fn resident<M: Math>(&self, math: &M) -> Layer<M> {
-        self.layer(math, self.tensors.iter().map(|tensor| tensor.to_vec()).collect())
+    pub(super) fn resident<M: Ops>(&self, ops: &M) -> Layer<M> {
+        self.layer(ops, self.tensors.iter().map(|tensor| tensor.to_vec()).collect())
     }
 }
 
 /// The norm of a cross-attention, and its linear layers.
-fn parts(cross: CrossWeights) -> (Scale, [Dense; 3]) {
+fn parts(cross: CrossWeights) -> (NormWeights, [LinearWeights; 3]) {
     (cross.norm, [cross.query, cross.key_value, cross.output])
 }
 
 /// What the new tokens leave in the cache.
-pub(super) struct Fresh<M: Math> {
+pub(super) struct NewKv<M: Ops> {
     /// Inputs of the projections: what ACT blocks hold.
     pub(super) act: M::Matrix,
     /// Keys, turned by their positions, and values.
     pub(super) kv: M::Matrix,
 }
 
-impl<M: Math> Layer<M> {
+impl<M: Ops> Layer<M> {
     /// KV Gen (equation 7): keys and values out of activations, by the projection alone.
-    pub(super) fn generate(&self, means: Means<'_, M>, acts: &M::Matrix, positions: &[usize]) -> M::Matrix {
-        let Means { math, spec, .. } = means;
-        let mut kv = math.multiply(acts, &self.key_value);
-        if let Some(rotary) = &spec.rotary {
-            math.rotate(&mut kv, spec.heads.keys, spec.heads.extent, rotary, positions);
+    pub(super) fn generate(
+        &self,
+        ctx: LayerContext<'_, M>,
+        acts: &M::Matrix,
+        positions: &[usize],
+    ) -> M::Matrix {
+        let LayerContext {
+            ops, model_config, ..
+        } = ctx;
+        let mut kv = ops.multiply(acts, &self.key_value);
+        if let Some(rotary) = &model_config.rotary {
+            ops.rotate(
+                &mut kv,
+                model_config.heads.keys,
+                model_config.heads.head_dim,
+                rotary,
+                positions,
+            );
         }
         kv
     }
 
     /// What the new tokens of a mini-batch bring: their activations, keys and values.
-    pub(super) fn project(&self, means: Means<'_, M>, x: &M::Matrix, positions: &[usize]) -> Fresh<M> {
-        let act = means.math.normalise(x, &self.attention_norm);
-        let kv = self.generate(means, &act, positions);
-        Fresh { act, kv }
+    pub(super) fn project(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, positions: &[usize]) -> NewKv<M> {
+        let act = ctx.ops.normalise(x, &self.attention_norm);
+        let kv = self.generate(ctx, &act, positions);
+        NewKv { act, kv }
     }
 
     /// The rest of the layer (equations 2 to 6) over the vectors `x` of the new tokens, in place. `act` is what [`Layer::project`] made
-    /// of them, `own` what they attend to, request by request, and `prompts` what their cross-attention does; without prompts there
+    /// of them, `self_spans` what they attend to, request by request, and `prompts` what their cross-attention does; without prompts there
     /// is none.
     pub(super) fn forward(
         &self,
-        means: Means<'_, M>,
+        ctx: LayerContext<'_, M>,
         x: &mut M::Matrix,
         positions: &[usize],
         act: &M::Matrix,
-        own: &[Attended<'_, M::Matrix>],
-        prompts: &[Attended<'_, M::Matrix>],
+        self_spans: &[AttentionSpans<'_, M::Matrix>],
+        prompts: &[AttentionSpans<'_, M::Matrix>],
     ) {
-        let Means { math, spec, gains } = means;
-        let mut query = math.multiply(act, &self.query);
-        if let Some(rotary) = &spec.rotary {
-            math.rotate(
+        let LayerContext {
+            ops,
+            model_config,
+            position_bias,
+        } = ctx;
+        let mut query = ops.multiply(act, &self.query);
+        if let Some(rotary) = &model_config.rotary {
+            ops.rotate(
                 &mut query,
-                spec.heads.queries,
-                spec.heads.extent,
+                model_config.heads.queries,
+                model_config.heads.head_dim,
                 rotary,
                 positions,
             );
         }
-        let attended = math.attend(&query, own, &spec.heads, gains);
-        math.add(x, &math.multiply(&attended, &self.output));
+        let attended = ops.attend(&query, self_spans, &model_config.heads, position_bias);
+        ops.add(x, &ops.multiply(&attended, &self.output));
         if let Some(cross) = self.cross.as_ref().filter(|_| !prompts.is_empty()) {
-            cross.forward(math, spec, x, prompts);
+            cross.forward(ops, model_config, x, prompts);
         }
-        let normed = self
-            .feed_forward_norm
-            .as_ref()
-            .map(|norm| math.normalise(x, norm));
+        let normed = self.feed_forward_norm.as_ref().map(|norm| ops.normalise(x, norm));
         // Where the feed-forward layer is parallel it reads what the attention read.
-        let inner = math.multiply(normed.as_ref().unwrap_or(act), &self.up);
-        let inner = math.activate(inner, spec.activation, spec.gated);
-        math.add(x, &math.multiply(&inner, &self.down));
+        let hidden = ops.multiply(normed.as_ref().unwrap_or(act), &self.up);
+        let hidden = ops.activate(hidden, model_config.activation, model_config.gated);
+        ops.add(x, &ops.multiply(&hidden, &self.down));
     }
 }

@@ -3,7 +3,7 @@
 use kaskade_plans::fit::LinearFit;
 use kaskade_plans::hybrid_cache::{Capacity, Costs, Memory, Mix, Planned, Shares};
 
-use super::tests::{greedy, spec};
+use super::tests::{greedy, model_config};
 use super::*;
 
 /// A plan for so many blocks by costs that were sampled as so many seconds per block computed and loaded.
@@ -35,8 +35,8 @@ pub(super) fn planned(blocks: usize, compute: f64, load: f64) -> Planned {
 }
 
 /// Four requests of 40 tokens over a link of a megabyte per second, keys and values only to begin with.
-fn engine(caching: Caching, mini_batches: bool) -> Engine<Host> {
-    let decoder = Decoder::random(spec(false, false, 4), 2, 3);
+fn engine(caching: Caching, mini_batches: bool) -> Engine<Cpu> {
+    let decoder = Decoder::random(model_config(false, false, 4), 2, 3);
     let plenty = Mix { act: 100, kv: 100 };
     let config = EngineConfig {
         caching,
@@ -53,7 +53,7 @@ fn engine(caching: Caching, mini_batches: bool) -> Engine<Host> {
         planned: Some(planned(40, 1.0, 1e-3)),
         ..EngineConfig::resident(&decoder, 0)
     };
-    let mut engine = Engine::new(Host, decoder, None, config).unwrap();
+    let mut engine = Engine::new(Cpu, decoder, None, config).unwrap();
     for request in 0..4 {
         engine.submit(request, vec![7; 40], greedy(20)).unwrap();
     }
@@ -71,7 +71,7 @@ fn a_link_slower_than_was_sampled_gives_blocks_to_come_to_activations() {
     let mut last = first;
     while engine.counts().1 == 4 {
         let report = engine.step().unwrap();
-        if report.events.iter().all(|event| event.end.is_none()) {
+        if report.events.iter().all(|event| event.finish_reason.is_none()) {
             last = report;
         }
     }

@@ -18,7 +18,7 @@ pub struct Link {
     /// When it has carried everything it was given.
     free_at: Mutex<Instant>,
     /// Time that its transfers have taken, nanoseconds.
-    carrying_ns: AtomicU64,
+    busy_ns: AtomicU64,
 }
 
 impl Link {
@@ -27,7 +27,7 @@ impl Link {
         let link = Self {
             bandwidth: AtomicU64::new(0),
             free_at: Mutex::new(Instant::now()),
-            carrying_ns: AtomicU64::new(0),
+            busy_ns: AtomicU64::new(0),
         };
         link.throttle(bandwidth);
         link
@@ -46,7 +46,7 @@ impl Link {
     }
 
     /// Notes a transfer of so many bytes that began at `began`: when it is over.
-    pub fn charge(&self, began: Instant, bytes: u64) -> Instant {
+    pub fn record_transfer(&self, began: Instant, bytes: u64) -> Instant {
         if self.bandwidth().is_none() {
             return began;
         }
@@ -56,32 +56,32 @@ impl Link {
         } else {
             began
         };
-        *free_at = from + self.throttled(bytes);
+        *free_at = from + self.throttled_duration(bytes);
         *free_at
     }
 
     /// Carries so many bytes by `copy`, and returns when it is done and the link has had its time.
-    pub fn carry<T>(&self, bytes: u64, copy: impl FnOnce() -> T) -> T {
+    pub fn transfer<T>(&self, bytes: u64, copy: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let copied = copy();
         // A transfer that began late is over when it would have been, and a sleeper wakes late: neither changes what the link took.
-        let took = began.elapsed().max(self.throttled(bytes));
-        wait_until(self.charge(began, bytes));
+        let took = began.elapsed().max(self.throttled_duration(bytes));
+        wait_until(self.record_transfer(began, bytes));
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.carrying_ns.fetch_add(took, Ordering::Relaxed);
+        self.busy_ns.fetch_add(took, Ordering::Relaxed);
         copied
     }
 
     /// What the throttle makes of so many bytes.
-    fn throttled(&self, bytes: u64) -> Duration {
+    fn throttled_duration(&self, bytes: u64) -> Duration {
         let seconds = self.bandwidth().map_or(0.0, |bandwidth| bytes as f64 / bandwidth);
         Duration::from_secs_f64(seconds)
     }
 
-    /// Time that what [`Link::carry`] carried has taken since the link was made, seconds: that of the copies, or the throttle's where that is
+    /// Time that what [`Link::transfer`] carried has taken since the link was made, seconds: that of the copies, or the throttle's where that is
     /// longer.
-    pub fn carrying_s(&self) -> f64 {
-        Duration::from_nanos(self.carrying_ns.load(Ordering::Relaxed)).as_secs_f64()
+    pub fn busy_s(&self) -> f64 {
+        Duration::from_nanos(self.busy_ns.load(Ordering::Relaxed)).as_secs_f64()
     }
 
     /// Waits until everything it was given is carried.
@@ -106,31 +106,31 @@ mod tests {
     fn transfers_follow_each_other() {
         let link = Link::new(Some(1e6));
         let began = Instant::now() + Duration::from_secs(1);
-        let first = link.charge(began, 1_000_000);
+        let first = link.record_transfer(began, 1_000_000);
         assert_eq!(first, began + Duration::from_secs(1));
         // Handed over a little late, or early: the link was never idle.
-        let second = link.charge(first + Duration::from_micros(300), 500_000);
+        let second = link.record_transfer(first + Duration::from_micros(300), 500_000);
         assert_eq!(second, first + Duration::from_millis(500));
         let late = second + Duration::from_secs(3);
-        assert_eq!(link.charge(late, 1_000), late + Duration::from_millis(1));
+        assert_eq!(link.record_transfer(late, 1_000), late + Duration::from_millis(1));
     }
 
     #[test]
     fn what_is_carried_takes_what_the_throttle_says_however_late_it_begins() {
         let link = Link::new(Some(1e6));
         for _ in 0..4 {
-            link.carry(1_000, || ());
+            link.transfer(1_000, || ());
         }
-        assert!(link.carrying_s() >= 0.004 - 1e-9, "{}", link.carrying_s());
+        assert!(link.busy_s() >= 0.004 - 1e-9, "{}", link.busy_s());
     }
 
     #[test]
     fn without_a_throttle_nothing_takes_time() {
         let link = Link::new(None);
         let now = Instant::now();
-        assert_eq!(link.charge(now, u64::MAX), now);
-        assert_eq!(link.carry(1 << 40, || 7), 7);
-        assert!(link.carrying_s() < now.elapsed().as_secs_f64());
+        assert_eq!(link.record_transfer(now, u64::MAX), now);
+        assert_eq!(link.transfer(1 << 40, || 7), 7);
+        assert!(link.busy_s() < now.elapsed().as_secs_f64());
         link.throttle(Some(f64::NAN));
         assert_eq!(link.bandwidth(), None);
     }

@@ -4,15 +4,15 @@ use kaskade_plans::hybrid_cache::{Capacity, CostError, Kind, Memory, Mix, Planne
 
 use super::config::{Caching, EngineConfig};
 use super::config::{block_bytes, split_for};
-use super::cost_sampling::Load;
+use super::cost_sampling::Workload;
 use super::engine::Engine;
 use super::error::EngineError;
 use crate::decoder::weights::{Decoder, Encoder};
-use crate::ops::Math;
+use crate::ops::Ops;
 
 /// What an engine has to make do with.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Bounds {
+pub struct MemoryLimits {
     /// What it caches.
     pub caching: Caching,
     /// What the model may take on its device, bytes; absent: all of it stays there.
@@ -27,7 +27,7 @@ pub struct Bounds {
 
 /// How an engine is to run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fitted {
+pub struct MemoryPlan {
     /// As this.
     pub config: EngineConfig,
     /// Why the mixture is not one by measured costs, where a model is too small for anything to be measured.
@@ -36,57 +36,61 @@ pub struct Fitted {
 
 impl EngineConfig {
     /// Everything on the device where it has no bound; with one, as many layers as fit beside the buffers, and the cache in the host's
-    /// memory by what the link and the device are measured to take (§4.3). `math` is only measured on.
+    /// memory by what the link and the device are measured to take (§4.3). `ops` is only measured on.
     ///
     /// # Errors
     /// [`EngineError::OutOfMemory`] where the device does not hold the head and the buffers; what measuring comes to.
-    pub fn within<M: Math>(math: M, decoder: &Decoder, bounds: &Bounds) -> Result<Fitted, EngineError> {
+    pub fn plan<M: Ops>(
+        ops: M,
+        decoder: &Decoder,
+        memory_limits: &MemoryLimits,
+    ) -> Result<MemoryPlan, EngineError> {
         let whole = Self {
-            requests: bounds.requests.max(1),
-            ..Self::resident(decoder, bounds.tokens)
+            requests: memory_limits.requests.max(1),
+            ..Self::resident(decoder, memory_limits.tokens)
         };
-        let Some(budget) = bounds.device_bytes else {
-            return Ok(Fitted {
+        let Some(budget) = memory_limits.device_bytes else {
+            return Ok(MemoryPlan {
                 config: whole,
                 unmeasured: None,
             });
         };
-        let blocks = bounds.tokens.div_ceil(whole.block_tokens);
+        let blocks = memory_limits.tokens.div_ceil(whole.block_tokens);
         let either = Mix {
             act: blocks,
             kv: blocks,
         };
         let mut config = Self {
-            caching: bounds.caching,
+            caching: memory_limits.caching,
             resident_layers: 0,
             buffer: either,
             device_bytes: Some(budget),
             capacity: Capacity::default(),
-            link: bounds.link,
+            link: memory_limits.link,
             ..whole
         };
         // What resident layers may take is what is left beside the buffers, which an engine with every layer streamed has.
-        let probe = Engine::new(math, first_layer(decoder), None, config.clone())?;
-        let left = budget.saturating_sub(probe.arena().total());
+        let probe = Engine::new(ops, first_layer(decoder), None, config.clone())?;
+        let left = budget.saturating_sub(probe.device_memory().total());
         let resident = usize::try_from(left / probe.streamed_bytes().max(1)).unwrap_or(usize::MAX);
         // An encoder's layers are no larger than those of its decoder.
         config.resident_layers = resident.min(decoder.depth());
         // The host's memory is there for any mixture; the mixture is what is decided.
         config.capacity.host = either;
-        let (act, unmeasured) = match bounds.caching {
-            Caching::Hybrid => mixture(&mut config, &probe, decoder.layers.len(), bounds)?,
+        let (act, unmeasured) = match memory_limits.caching {
+            Caching::Hybrid => mixture(&mut config, &probe, decoder.layers.len(), memory_limits)?,
             Caching::Act => (1.0, None),
             Caching::Kv | Caching::Tokens => (0.0, None),
         };
         config.shares = Shares::device_first(act);
-        Ok(Fitted { config, unmeasured })
+        Ok(MemoryPlan { config, unmeasured })
     }
 }
 
 /// As much of a model as is measured: layers are alike, and a copy of all would take the host's memory twice.
 fn first_layer(decoder: &Decoder) -> Decoder {
     Decoder {
-        spec: decoder.spec.clone(),
+        model_config: decoder.model_config.clone(),
         embedding: Vec::new(),
         positions: None,
         layers: decoder.layers.iter().take(1).cloned().collect(),
@@ -94,7 +98,7 @@ fn first_layer(decoder: &Decoder) -> Decoder {
         head: decoder.head.clone(),
         encoder: decoder.encoder.as_ref().map(|encoder| Encoder {
             layers: Vec::new(),
-            relative: encoder.relative.clone(),
+            relative_bias: encoder.relative_bias.clone(),
             final_norm: encoder.final_norm.clone(),
             ..*encoder
         }),
@@ -103,23 +107,23 @@ fn first_layer(decoder: &Decoder) -> Decoder {
 
 /// Share of the blocks that hold activations, by what the link and the device are measured to take; half of them where a model is so
 /// small that nothing can be measured.
-fn mixture<M: Math>(
+fn mixture<M: Ops>(
     config: &mut EngineConfig,
     probe: &Engine<M>,
     layers: usize,
-    bounds: &Bounds,
+    memory_limits: &MemoryLimits,
 ) -> Result<(f64, Option<CostError>), EngineError> {
-    let load = Load {
+    let load = Workload {
         requests: config.requests,
         mini_batch: config.requests,
-        tokens: bounds.tokens / config.requests,
+        tokens: memory_limits.tokens / config.requests,
     };
     let costs = match probe.measure(&load) {
         Ok(measured) => measured.costs,
         Err(EngineError::Costs(error)) => return Ok((0.5, Some(error))),
         Err(error) => return Err(error),
     };
-    let bytes = |kind| block_bytes(probe.spec(), layers, config.block_tokens, kind);
+    let bytes = |kind| block_bytes(probe.model_config(), layers, config.block_tokens, kind);
     let memory = Memory {
         host_bytes: u64::MAX / 2,
         weight_bytes: 0,
@@ -127,7 +131,7 @@ fn mixture<M: Math>(
         kv_block_bytes: bytes(Kind::Kv),
         act_block_bytes: bytes(Kind::Act),
     };
-    let blocks = bounds.tokens.div_ceil(config.block_tokens);
+    let blocks = memory_limits.tokens.div_ceil(config.block_tokens);
     config.planned = Some(Planned {
         memory,
         blocks,
@@ -141,15 +145,15 @@ fn mixture<M: Math>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decoder::registry as families;
-    use crate::generation::{Host, OutOfMemory, Sampling, fixtures};
+    use crate::decoder::registry;
+    use crate::generation::{Cpu, OutOfMemory, Sampling, fixtures};
 
     fn decoder() -> Decoder {
-        families::read(fixtures::checkpoint("gpt2")).unwrap()
+        registry::read_decoder(fixtures::checkpoint("gpt2")).unwrap()
     }
 
-    fn bounds(device_bytes: Option<u64>) -> Bounds {
-        Bounds {
+    fn memory_limits(device_bytes: Option<u64>) -> MemoryLimits {
+        MemoryLimits {
             caching: Caching::Hybrid,
             device_bytes,
             link: Some(1e9),
@@ -159,7 +163,7 @@ mod tests {
     }
 
     fn generated(config: EngineConfig) -> Vec<u32> {
-        let mut engine = Engine::new(Host, decoder(), None, config).unwrap();
+        let mut engine = Engine::new(Cpu, decoder(), None, config).unwrap();
         let sampling = Sampling {
             max_tokens: 24,
             ..Sampling::default()
@@ -170,8 +174,8 @@ mod tests {
             let choices = engine.step().unwrap().events.into_iter();
             tokens.extend(
                 choices
-                    .filter_map(|event| event.choice)
-                    .map(|choice| choice.token),
+                    .filter_map(|event| event.sampled)
+                    .map(|sampled| sampled.token),
             );
         }
         tokens
@@ -181,7 +185,7 @@ mod tests {
     fn what_fits_is_resident_and_what_does_not_is_streamed_with_the_same_answers() {
         let decoder = decoder();
         let fit = |bytes| {
-            EngineConfig::within(Host, &decoder, &bounds(bytes))
+            EngineConfig::plan(Cpu, &decoder, &memory_limits(bytes))
                 .unwrap()
                 .config
         };
@@ -193,9 +197,9 @@ mod tests {
             resident_layers: 0,
             ..ample.clone()
         };
-        let least = Engine::new(Host, decoder.clone(), None, streamed)
+        let least = Engine::new(Cpu, decoder.clone(), None, streamed)
             .unwrap()
-            .arena()
+            .device_memory()
             .total();
         let tight = fit(Some(least));
         assert_eq!(tight.resident_layers, 0);
@@ -207,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_device_without_room_for_the_buffers_is_refused_with_the_figures() {
-        let refused = EngineConfig::within(Host, &decoder(), &bounds(Some(10))).unwrap_err();
+        let refused = EngineConfig::plan(Cpu, &decoder(), &memory_limits(Some(10))).unwrap_err();
         assert!(
             matches!(refused, EngineError::OutOfMemory(OutOfMemory { budget: 10, wanted, .. }) if wanted > 10),
             "{refused}"

@@ -8,7 +8,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`math`] | what a device computes, behind a trait |
+//! | [`ops`] | what a device computes, behind a trait |
 //! | [`host`] | the processor: products whose bits do not depend on the batch |
 //! | [`burned`] | any device of burn's |
 //! | [`model`] | a model's extents and weights |
@@ -41,14 +41,16 @@ pub(crate) mod slice;
 mod step;
 mod transfer;
 
-pub use crate::decoder::weights::{Decoder, Spec};
-pub use crate::ops::cpu::Host;
-pub use config::{Arena, Caching, EngineConfig, OutOfMemory};
-pub use cost_sampling::{Load, Measured};
-pub use engine::{End, Engine, Event, Report};
+pub use crate::decoder::registry::read_decoder;
+pub use crate::decoder::weights::{Decoder, ModelConfig};
+pub use crate::ops::cpu::Cpu;
+pub use config::{Caching, DeviceMemory, EngineConfig, OutOfMemory};
+pub use cost_sampling::{MeasuredCosts, Workload};
+pub use detokenizer::tokenizer_of;
+pub use engine::{Engine, Event, FinishReason, StepReport};
 pub use error::EngineError;
-pub use memory_plan::{Bounds, Fitted};
-pub use sampling::{BadSampling, Choice, Sampling};
+pub use memory_plan::{MemoryLimits, MemoryPlan};
+pub use sampling::{SampledToken, Sampling, SamplingError};
 pub use transfer::Traffic;
 
 #[cfg(test)]

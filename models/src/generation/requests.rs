@@ -2,14 +2,14 @@
 
 use kaskade_plans::hybrid_cache::Refused;
 
-use super::detokenizer::Answer;
+use super::detokenizer::Detokenizer;
 use super::engine::Engine;
 use super::error::EngineError;
 use super::sampling::{Sampler, Sampling};
 use super::sequence::Sequence;
-use crate::ops::Math;
+use crate::ops::Ops;
 
-impl<M: Math> Engine<M> {
+impl<M: Ops> Engine<M> {
     /// Takes a request.
     ///
     /// # Errors
@@ -24,7 +24,7 @@ impl<M: Math> Engine<M> {
         if self.sequences.contains_key(&request) {
             return Err(Refused::Twice { request }.into());
         }
-        let (tokens, source) = self.begun(prompt)?;
+        let (tokens, source) = self.initial_tokens(prompt)?;
         // The token that begins an answer takes the place of its last, which nothing is computed with.
         let answer = sampling.max_tokens - usize::from(source > 0);
         self.scheduler
@@ -35,7 +35,7 @@ impl<M: Math> Engine<M> {
             source,
             sampler: Sampler::new(sampling.seed),
             sampling,
-            answer: Answer::default(),
+            answer: Detokenizer::default(),
         };
         self.sequences.insert(request, sequence);
         Ok(())
@@ -51,23 +51,23 @@ impl<M: Math> Engine<M> {
     }
 
     /// The tokens that a request for this prompt begins with, and how many of them an encoder reads.
-    pub(super) fn begun(&self, mut prompt: Vec<u32>) -> Result<(Vec<u32>, usize), EngineError> {
-        let Some(reader) = &self.reader else {
+    pub(super) fn initial_tokens(&self, mut prompt: Vec<u32>) -> Result<(Vec<u32>, usize), EngineError> {
+        let Some(encoder) = &self.encoder else {
             return Ok((prompt, 0));
         };
-        let (source, most) = (prompt.len(), reader.context);
+        let (source, most) = (prompt.len(), encoder.context);
         if source == 0 {
             return Err(Refused::Empty.into());
         }
         if source > most {
             return Err(EngineError::Prompt { tokens: source, most });
         }
-        prompt.push(reader.start);
+        prompt.push(encoder.start);
         Ok((prompt, source))
     }
 
     pub(super) fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
-        let last = self.decoder.spec.vocabulary.saturating_sub(1);
+        let last = self.decoder.model_config.vocabulary.saturating_sub(1);
         match tokens.iter().find(|token| **token as usize > last) {
             Some(token) => Err(EngineError::Token { token: *token, last }),
             None => Ok(()),

@@ -21,7 +21,7 @@ pub struct Sampling {
     /// Texts that end the answer; they are not part of it.
     pub stop: Vec<String>,
     /// Whether the model's own end is only a token like others.
-    pub ignore_end: bool,
+    pub ignore_eos: bool,
 }
 
 impl Default for Sampling {
@@ -33,14 +33,14 @@ impl Default for Sampling {
             top_p: 1.0,
             seed: 0,
             stop: Vec::new(),
-            ignore_end: false,
+            ignore_eos: false,
         }
     }
 }
 
 /// Why an answer cannot be made so.
 #[derive(Debug, Clone, PartialEq, Error)]
-pub enum BadSampling {
+pub enum SamplingError {
     /// Nothing is wanted.
     #[error("max_tokens is 0; ask for at least one token")]
     NoTokens,
@@ -57,46 +57,46 @@ pub enum BadSampling {
 
 /// A token and how sure the model was of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Choice {
+pub struct SampledToken {
     /// The token.
     pub token: u32,
     /// Its probability among all tokens, at temperature 1.
     pub probability: f32,
     /// By how much it is more probable than the best other token; negative where another one was.
     pub margin: f32,
-    /// How sure the model is of the most probable token: the square of its probability among the [`STRONGEST`] most probable ones
+    /// How sure the model is of the most probable token: the square of its probability among the [`CONFIDENCE_TOP_K`] most probable ones
     /// (HybridServe Edinburgh §IV-A). Over a whole vocabulary it would drown in weak ones.
     pub confidence: f32,
 }
 
 /// Tokens that a token's confidence is judged among.
-pub const STRONGEST: u32 = 10;
+pub const CONFIDENCE_TOP_K: u32 = 10;
 
 impl Sampling {
     /// Says what cannot be.
     ///
     /// # Errors
-    /// [`BadSampling`].
-    pub fn check(&self) -> Result<(), BadSampling> {
+    /// [`SamplingError`].
+    pub fn check(&self) -> Result<(), SamplingError> {
         if self.max_tokens == 0 {
-            return Err(BadSampling::NoTokens);
+            return Err(SamplingError::NoTokens);
         }
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
-            return Err(BadSampling::Temperature(self.temperature));
+            return Err(SamplingError::Temperature(self.temperature));
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return Err(BadSampling::TopP(self.top_p));
+            return Err(SamplingError::TopP(self.top_p));
         }
         if self.stop.iter().any(String::is_empty) {
-            return Err(BadSampling::EmptyStop);
+            return Err(SamplingError::EmptyStop);
         }
         Ok(())
     }
 }
 
 /// The most probable token, the first of equals; `None` if a logit is not finite, or there are none.
-pub fn greedy(logits: &[f32]) -> Option<Choice> {
-    Sampler::new(0).choose(logits, &Sampling::default())
+pub fn greedy(logits: &[f32]) -> Option<SampledToken> {
+    Sampler::new(0).sample(logits, &Sampling::default())
 }
 
 /// Draws for one answer.
@@ -113,7 +113,7 @@ impl Sampler {
     }
 
     /// The next token by its logits; `None` if one is not finite, or there are none.
-    pub(super) fn choose(&mut self, logits: &[f32], sampling: &Sampling) -> Option<Choice> {
+    pub(super) fn sample(&mut self, logits: &[f32], sampling: &Sampling) -> Option<SampledToken> {
         if logits.iter().any(|logit| !logit.is_finite()) {
             return None;
         }
@@ -128,7 +128,7 @@ impl Sampler {
         let others = logits.iter().enumerate().filter(|(index, _)| *index != token);
         let other = others.map(|(_, logit)| *logit).fold(f32::NEG_INFINITY, f32::max);
         let probability = |logit: f32| (logit - most).exp() / total;
-        Some(Choice {
+        Some(SampledToken {
             token: u32::try_from(token).ok()?,
             probability: probability(chosen),
             margin: probability(chosen) - probability(other),
@@ -170,7 +170,7 @@ impl Sampler {
 /// Of logits that are finite; a vocabulary of one token leaves nothing to be unsure of.
 fn confidence(logits: &[f32]) -> f32 {
     let calibration = Calibration {
-        estimator: Estimator::TopK { k: STRONGEST },
+        estimator: Estimator::TopK { k: CONFIDENCE_TOP_K },
         temperature: 1.0,
     };
     calibration
@@ -197,27 +197,30 @@ mod tests {
         let mut sampler = Sampler::new(sampling.seed);
         let mut counts = vec![0; logits.len()];
         for _ in 0..count {
-            counts[sampler.choose(logits, sampling).unwrap().token as usize] += 1;
+            counts[sampler.sample(logits, sampling).unwrap().token as usize] += 1;
         }
         counts
     }
 
     #[test]
     fn greedy_takes_the_first_of_the_best() {
-        let choice = Sampler::new(0)
-            .choose(&[1.0, 3.0, 3.0, 0.0], &Sampling::default())
+        let sampled = Sampler::new(0)
+            .sample(&[1.0, 3.0, 3.0, 0.0], &Sampling::default())
             .unwrap();
-        assert_eq!(choice.token, 1);
-        assert!(choice.margin.abs() < 1e-6 && (choice.probability - 0.4576).abs() < 1e-3);
-        assert!((choice.confidence - choice.probability.powi(2)).abs() < 1e-6);
+        assert_eq!(sampled.token, 1);
+        assert!(sampled.margin.abs() < 1e-6 && (sampled.probability - 0.4576).abs() < 1e-3);
+        assert!((sampled.confidence - sampled.probability.powi(2)).abs() < 1e-6);
     }
 
     #[test]
     fn weak_tokens_do_not_drown_the_strong() {
         let mut logits = vec![0.0; 10_000];
         logits[7] = 9.0;
-        let choice = Sampler::new(0).choose(&logits, &Sampling::default()).unwrap();
-        assert!(choice.probability < 0.5 && choice.confidence > 0.99, "{choice:?}");
+        let sampled = Sampler::new(0).sample(&logits, &Sampling::default()).unwrap();
+        assert!(
+            sampled.probability < 0.5 && sampled.confidence > 0.99,
+            "{sampled:?}"
+        );
     }
 
     #[test]
@@ -269,9 +272,9 @@ mod tests {
     #[test]
     fn what_is_not_finite_is_no_choice() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            assert_eq!(Sampler::new(0).choose(&[0.0, bad], &Sampling::default()), None);
+            assert_eq!(Sampler::new(0).sample(&[0.0, bad], &Sampling::default()), None);
         }
-        assert_eq!(Sampler::new(0).choose(&[], &Sampling::default()), None);
+        assert_eq!(Sampler::new(0).sample(&[], &Sampling::default()), None);
     }
 
     #[test]
@@ -281,9 +284,9 @@ mod tests {
             change(&mut sampling);
             sampling.check().unwrap_err()
         };
-        assert_eq!(of(|s| s.max_tokens = 0), BadSampling::NoTokens);
-        assert_eq!(of(|s| s.temperature = -1.0), BadSampling::Temperature(-1.0));
-        assert!(matches!(of(|s| s.top_p = f32::NAN), BadSampling::TopP(_)));
-        assert_eq!(of(|s| s.stop.push(String::new())), BadSampling::EmptyStop);
+        assert_eq!(of(|s| s.max_tokens = 0), SamplingError::NoTokens);
+        assert_eq!(of(|s| s.temperature = -1.0), SamplingError::Temperature(-1.0));
+        assert!(matches!(of(|s| s.top_p = f32::NAN), SamplingError::TopP(_)));
+        assert_eq!(of(|s| s.stop.push(String::new())), SamplingError::EmptyStop);
     }
 }

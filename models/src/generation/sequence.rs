@@ -1,6 +1,6 @@
 //! A request that waits or runs.
 
-use super::detokenizer::Answer;
+use super::detokenizer::Detokenizer;
 use super::sampling::{Sampler, Sampling};
 
 /// A request while it is here.
@@ -13,5 +13,5 @@ pub(super) struct Sequence {
     pub(super) prompt: usize,
     pub(super) sampling: Sampling,
     pub(super) sampler: Sampler,
-    pub(super) answer: Answer,
+    pub(super) answer: Detokenizer,
 }

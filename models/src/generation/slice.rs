@@ -3,55 +3,56 @@
 //! It computes whole texts and keeps nothing of them: what goes from slice to slice are hidden states, and out of the last one come the
 //! logits of each text's next token.
 
-use super::layer::{Layer, Means, Stored};
-use crate::decoder::weights::{Decoder, Spec};
-use crate::ops::{Attended, Math, MathError, Span};
+use super::layer::{HostLayer, Layer, LayerContext};
+use crate::decoder::weights::{Decoder, ModelConfig};
+use crate::ops::{AttentionSpans, Ops, OpsError, Span};
 
 /// Some consecutive layers of a decoder, and its head if they are the last.
-pub struct DecoderSlice<M: Math> {
-    math: M,
+pub struct DecoderSlice<M: Ops> {
+    ops: M,
     /// Embeddings; its layers and its head are taken out.
     decoder: Decoder,
     layers: Vec<Layer<M>>,
-    gains: Option<M::Matrix>,
-    end: Option<End<M>>,
+    position_bias: Option<M::Matrix>,
+    output_head: Option<OutputHead<M>>,
 }
 
 /// What makes logits of hidden states.
-struct End<M: Math> {
+struct OutputHead<M: Ops> {
     norm: M::Norm,
     head: M::Linear,
 }
 
-impl<M: Math> DecoderSlice<M> {
+impl<M: Ops> DecoderSlice<M> {
     /// The layers that `decoder` has, with its norm and head if they are the `last`.
-    pub fn new(math: M, mut decoder: Decoder, last: bool) -> Self {
-        let epsilon = decoder.spec.epsilon;
+    pub fn new(ops: M, mut decoder: Decoder, last: bool) -> Self {
+        let epsilon = decoder.model_config.epsilon;
         let layers = std::mem::take(&mut decoder.layers).into_iter();
-        let layers = layers.map(|weights| Stored::new(&math, weights, epsilon).resident(&math));
+        let layers = layers.map(|weights| HostLayer::new(&ops, weights, epsilon).resident(&ops));
         let layers = layers.collect();
         let head = std::mem::take(&mut decoder.head);
-        let end = last.then(|| {
+        let output_head = last.then(|| {
             let norm = decoder.final_norm.clone();
-            let weight = math.prepare(head.weight, head.inputs, head.outputs);
-            End {
-                norm: math.norm(norm.gamma, norm.beta, epsilon),
-                head: math.linear(weight, head.bias, head.inputs, head.outputs),
+            let weight = ops.prepare(head.weight, head.inputs, head.outputs);
+            OutputHead {
+                norm: ops.norm(norm.gamma, norm.beta, epsilon),
+                head: ops.linear(weight, head.bias, head.inputs, head.outputs),
             }
         });
-        let gains = decoder.spec.relative.as_ref();
+        let position_bias = decoder.model_config.relative_bias.as_ref();
         Self {
-            gains: gains.map(|gains| math.upload(gains.gains.clone(), gains.width())),
+            position_bias: position_bias
+                .map(|position_bias| ops.upload(position_bias.values.clone(), position_bias.width())),
             layers,
-            end,
+            output_head,
             decoder,
-            math,
+            ops,
         }
     }
 
     /// The whole model's extents.
-    pub fn spec(&self) -> &Spec {
-        &self.decoder.spec
+    pub fn model_config(&self) -> &ModelConfig {
+        &self.decoder.model_config
     }
 
     /// The vectors of a text's tokens, `[tokens, width]`. Tokens are below the vocabulary.
@@ -63,49 +64,49 @@ impl<M: Math> DecoderSlice<M> {
     /// tokens each has.
     ///
     /// # Errors
-    /// [`MathError`]: the device failed.
-    pub fn forward(&self, states: Vec<f32>, lengths: &[usize]) -> Result<Vec<f32>, MathError> {
-        let means = Means {
-            math: &self.math,
-            spec: &self.decoder.spec,
-            gains: self.gains.as_ref(),
+    /// [`OpsError`]: the device failed.
+    pub fn forward(&self, states: Vec<f32>, lengths: &[usize]) -> Result<Vec<f32>, OpsError> {
+        let ctx = LayerContext {
+            ops: &self.ops,
+            model_config: &self.decoder.model_config,
+            position_bias: self.position_bias.as_ref(),
         };
         let positions: Vec<usize> = lengths.iter().flat_map(|length| 0..*length).collect();
-        let mut x = self.math.upload(states, self.decoder.spec.width);
+        let mut x = self.ops.upload(states, self.decoder.model_config.width);
         for layer in &self.layers {
-            let fresh = layer.project(means, &x, &positions);
+            let new_kv = layer.project(ctx, &x, &positions);
             let mut next = 0;
-            let own = lengths.iter().map(|count| {
+            let self_spans = lengths.iter().map(|count| {
                 let from = next;
                 next += count;
-                Attended {
+                AttentionSpans {
                     queries: *count,
                     cached: Vec::new(),
-                    fresh: Some(Span {
-                        matrix: &fresh.kv,
+                    new_kv: Some(Span {
+                        matrix: &new_kv.kv,
                         from,
                         count: *count,
                     }),
                 }
             });
-            let own: Vec<Attended<'_, M::Matrix>> = own.collect();
-            layer.forward(means, &mut x, &positions, &fresh.act, &own, &[]);
+            let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();
+            layer.forward(ctx, &mut x, &positions, &new_kv.act, &self_spans, &[]);
         }
-        Ok(self.math.values(&x)?.into_owned())
+        Ok(self.ops.values(&x)?.into_owned())
     }
 
     /// The logits that come out of hidden states `[rows, width]`, a row each; none of a slice that is not the last.
     ///
     /// # Errors
-    /// [`MathError`]: the device failed.
-    pub fn logits(&self, states: Vec<f32>) -> Result<Vec<Vec<f32>>, MathError> {
-        let Some(End { norm, head }) = &self.end else {
+    /// [`OpsError`]: the device failed.
+    pub fn logits(&self, states: Vec<f32>) -> Result<Vec<Vec<f32>>, OpsError> {
+        let Some(OutputHead { norm, head }) = &self.output_head else {
             return Ok(Vec::new());
         };
-        let x = self.math.upload(states, self.decoder.spec.width);
-        let logits = self.math.multiply(&self.math.normalise(&x, norm), head);
-        let values = self.math.values(&logits)?;
-        let rows = values.chunks(self.decoder.spec.vocabulary.max(1));
+        let x = self.ops.upload(states, self.decoder.model_config.width);
+        let logits = self.ops.multiply(&self.ops.normalise(&x, norm), head);
+        let values = self.ops.values(&logits)?;
+        let rows = values.chunks(self.decoder.model_config.vocabulary.max(1));
         Ok(rows.map(<[f32]>::to_vec).collect())
     }
 }

@@ -7,31 +7,31 @@ use kaskade_plans::hybrid_cache::{
     Block, Capacity, Costs, Demand, Place, Prediction, Refused, Sides, in_order, pack,
 };
 
-use super::block_cache::pieces;
-use super::cached_context::Run;
+use super::block_cache::slices;
+use super::cached_context::BatchEntry;
 use super::config::Caching;
-use super::engine::{End, Engine, Event, Report};
+use super::engine::{Engine, Event, FinishReason, StepReport};
 use super::error::EngineError;
-use super::forward_pass::{Ground, MiniBatch};
-use super::sampling::Choice;
+use super::forward_pass::{ForwardPass, MiniBatch};
+use super::sampling::SampledToken;
 use super::transfer::Traffic;
-use crate::ops::{Math, MathError, Span};
+use crate::ops::{Ops, OpsError, Span};
 
-impl<M: Math> Engine<M> {
+impl<M: Ops> Engine<M> {
     /// Runs one step: nothing, if there is nothing to do.
     ///
     /// # Errors
     /// [`EngineError`] if the device fails or the copying thread ends; requests stay, and the step can be tried again.
-    pub fn step(&mut self) -> Result<Report, EngineError> {
+    pub fn step(&mut self) -> Result<StepReport, EngineError> {
         let began = Instant::now();
-        let mut report = Report::default();
+        let mut report = StepReport::default();
         for request in std::mem::take(&mut self.cancelled) {
             self.end(request);
             report.events.push(Event {
                 request,
-                choice: None,
+                sampled: None,
                 text: String::new(),
-                end: Some(End::Cancelled),
+                finish_reason: Some(FinishReason::Cancelled),
             });
         }
         let step = self.scheduler.step(&mut self.space);
@@ -39,17 +39,17 @@ impl<M: Math> Engine<M> {
         report.preempted = step.preempted.len();
         let prefill = !step.prefill.is_empty();
         let requests = if prefill { step.prefill } else { step.decode };
-        let runs = requests
+        let entries = requests
             .into_iter()
-            .filter_map(|request| self.run_of(request, prefill))
+            .filter_map(|request| self.entry_of(request, prefill))
             .collect();
-        let mut batches = self.mini_batches(runs);
+        let mut batches = self.mini_batches(entries);
         report.mini_batches = batches.len();
         if !batches.is_empty() {
             let prediction = self.predict(&batches);
             report.predicted_s = prediction.map(|prediction| prediction.step_s);
             let [to_device, _] = &self.links;
-            let carried_s = to_device.carrying_s();
+            let carried_s = to_device.busy_s();
             let waited = self.run_layers(&mut batches, &mut report.traffic)?;
             let answers = self.answer(&batches)?;
             report.events.extend(answers);
@@ -58,7 +58,7 @@ impl<M: Math> Engine<M> {
             back.drain();
             report.wall_s = began.elapsed().as_secs_f64();
             report.compute_s = report.wall_s - waited - drained.elapsed().as_secs_f64();
-            report.load_s = to_device.carrying_s() - carried_s;
+            report.load_s = to_device.busy_s() - carried_s;
             if let Some(prediction) = prediction {
                 self.learn(&prediction, &report);
             }
@@ -69,17 +69,17 @@ impl<M: Math> Engine<M> {
     /// What the policy says of a step that decodes; nothing of one that prefills.
     fn predict(&self, batches: &[MiniBatch<M>]) -> Option<Prediction> {
         let policy = self.policy.as_ref()?;
-        let runs = || batches.iter().flat_map(|batch| &batch.runs);
-        if runs().any(|run| run.cached == 0) {
+        let entries = || batches.iter().flat_map(|batch| &batch.entries);
+        if entries().any(|entry| entry.cached == 0) {
             return None;
         }
-        let blocks = Capacity::of(runs().flat_map(blocks));
+        let blocks = Capacity::of(entries().flat_map(blocks));
         Some(policy.predict(blocks, self.layers(), batches.len()))
     }
 
     /// Lets the policy learn from a step, and keeps to the mixture that comes of it. Without mini-batches requests were admitted by the
     /// mixture that was planned, so that one stays.
-    fn learn(&mut self, prediction: &Prediction, report: &Report) {
+    fn learn(&mut self, prediction: &Prediction, report: &StepReport) {
         let took = Sides {
             compute_s: report.compute_s,
             load_s: report.load_s,
@@ -103,7 +103,7 @@ impl<M: Math> Engine<M> {
     /// # Errors
     /// [`EngineError`] for tokens that the model does not have, for more than its context, or if the device fails.
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, EngineError> {
-        if self.reader.is_some() {
+        if self.encoder.is_some() {
             return self.score_answer(tokens, &[]);
         }
         self.check_tokens(tokens)?;
@@ -117,7 +117,7 @@ impl<M: Math> Engine<M> {
     pub fn score_answer(&mut self, prompt: &[u32], answer: &[u32]) -> Result<Vec<Vec<f32>>, EngineError> {
         self.check_tokens(prompt)?;
         self.check_tokens(answer)?;
-        let (mut tokens, source) = self.begun(prompt.to_vec())?;
+        let (mut tokens, source) = self.initial_tokens(prompt.to_vec())?;
         // The row of a token is what the one before it gives.
         let first = (tokens.len() - source).checked_sub(1).ok_or(Refused::Empty)?;
         tokens.extend(answer);
@@ -126,7 +126,7 @@ impl<M: Math> Engine<M> {
 
     /// A row of logits per token that the decoder reads.
     fn rows(&mut self, tokens: &[u32], source: usize) -> Result<Vec<Vec<f32>>, EngineError> {
-        let (new, context) = (tokens.len() - source, self.decoder.spec.context);
+        let (new, context) = (tokens.len() - source, self.decoder.model_config.context);
         if new > context {
             return Err(Refused::Context {
                 prompt: new,
@@ -135,14 +135,14 @@ impl<M: Math> Engine<M> {
             }
             .into());
         }
-        let run = Run {
+        let entry = BatchEntry {
             request: u64::MAX,
             source,
             cached: 0,
             new,
-            pieces: Vec::new(),
+            slices: Vec::new(),
         };
-        let mut batches = [self.mini_batch(vec![run], |_| tokens)];
+        let mut batches = [self.mini_batch(vec![entry], |_| tokens)];
         self.run_layers(&mut batches, &mut Traffic::default())?;
         let mut rows = Vec::new();
         for batch in &batches {
@@ -151,7 +151,7 @@ impl<M: Math> Engine<M> {
         Ok(rows)
     }
 
-    fn run_of(&self, request: u64, prefill: bool) -> Option<Run> {
+    fn entry_of(&self, request: u64, prefill: bool) -> Option<BatchEntry> {
         let sequence = self.sequences.get(&request)?;
         let (tokens, source) = (sequence.tokens.len(), sequence.source);
         let cached = if prefill || self.config.caching == Caching::Tokens {
@@ -159,12 +159,12 @@ impl<M: Math> Engine<M> {
         } else {
             tokens.saturating_sub(1)
         };
-        Some(Run {
+        Some(BatchEntry {
             request,
             source,
             cached,
             new: tokens - cached.max(source),
-            pieces: pieces(
+            slices: slices(
                 self.space.table(request),
                 self.space.block_tokens(),
                 source,
@@ -173,11 +173,11 @@ impl<M: Math> Engine<M> {
         })
     }
 
-    fn mini_batches(&self, runs: Vec<Run>) -> Vec<MiniBatch<M>> {
+    fn mini_batches(&self, entries: Vec<BatchEntry>) -> Vec<MiniBatch<M>> {
         let groups = if !self.config.mini_batches {
-            vec![(0..runs.len()).collect()]
-        } else if runs.iter().any(|run| run.cached > 0) {
-            let demands: Vec<Demand> = runs.iter().map(demand).collect();
+            vec![(0..entries.len()).collect()]
+        } else if entries.iter().any(|entry| entry.cached > 0) {
+            let demands: Vec<Demand> = entries.iter().map(demand).collect();
             let costs = self.costs().unwrap_or_else(even);
             pack(
                 &demands,
@@ -186,16 +186,16 @@ impl<M: Math> Engine<M> {
                 &costs,
             )
         } else {
-            let tokens: Vec<usize> = runs.iter().map(|run| run.encoded() + run.new).collect();
+            let tokens: Vec<usize> = entries.iter().map(|entry| entry.encoded() + entry.new).collect();
             in_order(
                 &tokens,
                 self.config.mini_batch_tokens,
                 self.config.mini_batch_requests,
             )
         };
-        let mut runs: Vec<Option<Run>> = runs.into_iter().map(Some).collect();
-        let mut taken = |index: usize| runs.get_mut(index).and_then(Option::take);
-        let groups: Vec<Vec<Run>> = groups
+        let mut entries: Vec<Option<BatchEntry>> = entries.into_iter().map(Some).collect();
+        let mut taken = |index: usize| entries.get_mut(index).and_then(Option::take);
+        let groups: Vec<Vec<BatchEntry>> = groups
             .into_iter()
             .map(|group: Vec<usize>| group.into_iter().filter_map(&mut taken).collect())
             .collect();
@@ -204,32 +204,32 @@ impl<M: Math> Engine<M> {
             let sequence = self.sequences.get(&request);
             sequence.map_or(&[][..], |sequence| &sequence.tokens)
         };
-        groups.map(|runs| self.mini_batch(runs, text)).collect()
+        groups.map(|entries| self.mini_batch(entries, text)).collect()
     }
 
     /// Runs, with the vectors of what they compute by the texts of their requests.
-    fn mini_batch<'a>(&self, runs: Vec<Run>, text: impl Fn(u64) -> &'a [u32]) -> MiniBatch<M> {
+    fn mini_batch<'a>(&self, entries: Vec<BatchEntry>, text: impl Fn(u64) -> &'a [u32]) -> MiniBatch<M> {
         let (mut vectors, mut positions, mut source) = (Vec::new(), Vec::new(), Vec::new());
-        for run in &runs {
-            let (tokens, places) = (text(run.request), run.places());
-            let first = places.start - run.source;
+        for entry in &entries {
+            let (tokens, places) = (text(entry.request), entry.places());
+            let first = places.start - entry.source;
             let new = tokens.get(places).unwrap_or_default();
             vectors.extend(self.decoder.embed(new, first));
             positions.extend(first..first + new.len());
-            let prompt = tokens.get(..run.encoded()).unwrap_or_default();
+            let prompt = tokens.get(..entry.encoded()).unwrap_or_default();
             source.extend(self.decoder.embed(prompt, 0));
         }
-        let loaded = runs.iter().flat_map(|run| &run.pieces);
-        let upload = |vectors| self.math.upload(vectors, self.decoder.spec.width);
+        let loaded = entries.iter().flat_map(|entry| &entry.slices);
+        let upload = |vectors| self.ops.upload(vectors, self.decoder.model_config.width);
         MiniBatch {
             x: upload(vectors),
             positions,
             source: (!source.is_empty()).then(|| upload(source)),
             loaded: loaded
-                .filter(|piece| piece.block.place == Place::Host)
+                .filter(|slice| slice.block.place == Place::Host)
                 .copied()
                 .collect(),
-            runs,
+            entries,
         }
     }
 
@@ -239,48 +239,48 @@ impl<M: Math> Engine<M> {
         batches: &mut [MiniBatch<M>],
         traffic: &mut Traffic,
     ) -> Result<f64, EngineError> {
-        let ground = Ground {
-            math: &self.math,
-            spec: &self.decoder.spec,
-            homes: &self.homes,
-            reader: self.reader.as_ref(),
-            gains: self.gains.as_ref(),
+        let pass = ForwardPass {
+            ops: &self.ops,
+            model_config: &self.decoder.model_config,
+            placements: &self.placements,
+            encoder: self.encoder.as_ref(),
+            position_bias: self.position_bias.as_ref(),
             host: &self.host,
             space: &self.space,
             links: &self.links,
         };
-        let passed = ground.run(&mut self.device, self.ahead.take(), batches, &mut self.buffers)?;
+        let passed = pass.run(&mut self.device, self.ahead.take(), batches, &mut self.buffers)?;
         self.ahead = passed.ahead;
         *traffic = passed.traffic;
         Ok(passed.waited_s)
     }
 
     /// The logits of some rows.
-    pub(super) fn logits(&self, x: &M::Matrix) -> Result<Vec<Vec<f32>>, MathError> {
+    pub(super) fn logits(&self, x: &M::Matrix) -> Result<Vec<Vec<f32>>, OpsError> {
         let logits = self
-            .math
-            .multiply(&self.math.normalise(x, &self.final_norm), &self.head);
-        let values = self.math.values(&logits)?;
-        let rows = values.chunks(self.decoder.spec.vocabulary.max(1));
+            .ops
+            .multiply(&self.ops.normalise(x, &self.final_norm), &self.head);
+        let values = self.ops.values(&logits)?;
+        let rows = values.chunks(self.decoder.model_config.vocabulary.max(1));
         Ok(rows.map(<[f32]>::to_vec).collect())
     }
 
     /// A token for every request of a step, by the last of its rows.
     fn answer(&mut self, batches: &[MiniBatch<M>]) -> Result<Vec<Event>, EngineError> {
-        let (mut requests, mut ends) = (Vec::new(), Vec::new());
+        let (mut requests, mut last_rows) = (Vec::new(), Vec::new());
         for batch in batches {
             let mut next = 0;
-            for run in &batch.runs {
-                next += run.new;
-                requests.push(run.request);
-                ends.push(Span {
+            for entry in &batch.entries {
+                next += entry.new;
+                requests.push(entry.request);
+                last_rows.push(Span {
                     matrix: &batch.x,
                     from: next.saturating_sub(1),
                     count: 1,
                 });
             }
         }
-        let rows = self.logits(&self.math.gather(&ends, self.decoder.spec.width))?;
+        let rows = self.logits(&self.ops.gather(&last_rows, self.decoder.model_config.width))?;
         let answers = requests.into_iter().zip(rows);
         Ok(answers
             .filter_map(|(request, logits)| self.extend(request, &logits))
@@ -289,52 +289,53 @@ impl<M: Math> Engine<M> {
 
     fn extend(&mut self, request: u64, logits: &[f32]) -> Option<Event> {
         let sequence = self.sequences.get_mut(&request)?;
-        let choice = sequence.sampler.choose(logits, &sequence.sampling);
-        let (mut text, mut end) = (String::new(), None);
-        match choice {
-            None => end = Some(End::NotFinite),
-            Some(Choice { token, .. }) => {
-                let ends = !sequence.sampling.ignore_end && self.decoder.spec.ends.contains(&token);
+        let sampled = sequence.sampler.sample(logits, &sequence.sampling);
+        let (mut text, mut finish_reason) = (String::new(), None);
+        match sampled {
+            None => finish_reason = Some(FinishReason::NotFinite),
+            Some(SampledToken { token, .. }) => {
+                let is_eos =
+                    !sequence.sampling.ignore_eos && self.decoder.model_config.eos_token_ids.contains(&token);
                 sequence.tokens.push(token);
-                if ends {
-                    end = Some(End::Token);
+                if is_eos {
+                    finish_reason = Some(FinishReason::Token);
                 } else if let Some(tokenizer) = &self.tokenizer {
                     let (certain, stopped) = sequence.answer.push(token, tokenizer, &sequence.sampling.stop);
                     text = certain;
-                    end = stopped.then_some(End::Stop);
+                    finish_reason = stopped.then_some(FinishReason::Stop);
                 }
                 let length = sequence.tokens.len() - sequence.prompt;
-                if end.is_none() && length >= sequence.sampling.max_tokens {
-                    end = Some(End::Length);
+                if finish_reason.is_none() && length >= sequence.sampling.max_tokens {
+                    finish_reason = Some(FinishReason::Length);
                 }
             }
         }
-        if end.is_some_and(|end| end != End::Stop) {
+        if finish_reason.is_some_and(|finish_reason| finish_reason != FinishReason::Stop) {
             text.push_str(&sequence.answer.finish());
         }
-        match end {
+        match finish_reason {
             Some(_) => self.end(request),
             None => self.scheduler.extend(request),
         }
         Some(Event {
             request,
-            choice,
+            sampled,
             text,
-            end,
+            finish_reason,
         })
     }
 }
 
 /// A request's blocks that are to be read.
-fn blocks(run: &Run) -> impl Iterator<Item = Block> {
+fn blocks(entry: &BatchEntry) -> impl Iterator<Item = Block> {
     // A block that prompt and answer share has two pieces, one of which begins it.
-    let begins = run.pieces.iter().filter(|piece| piece.from == 0);
-    begins.map(|piece| piece.block)
+    let begins = entry.slices.iter().filter(|slice| slice.from == 0);
+    begins.map(|slice| slice.block)
 }
 
 /// What packing needs to know of a request.
-fn demand(run: &Run) -> Demand {
-    let blocks = Capacity::of(blocks(run));
+fn demand(entry: &BatchEntry) -> Demand {
+    let blocks = Capacity::of(blocks(entry));
     Demand {
         loaded: blocks.host,
         on_device: blocks.device.act,

@@ -5,72 +5,72 @@ use std::collections::{BTreeMap, BTreeSet};
 use kaskade_plans::hybrid_cache::{Capacity, Mix, Refused, Shares};
 use proptest::prelude::*;
 
-use super::detokenizer as text;
+use super::detokenizer;
 use super::learning_tests::planned;
 use super::*;
-use crate::decoder::registry as families;
-use crate::ops::Math;
-use crate::ops::{Activation, Heads, Relative, Rotary};
+use crate::decoder::registry;
+use crate::ops::Ops;
+use crate::ops::{Activation, Heads, RelativeBias, Rotary};
 
-pub(super) fn spec(rotary: bool, gated: bool, keys: usize) -> Spec {
+pub(super) fn model_config(rotary: bool, gated: bool, keys: usize) -> ModelConfig {
     let heads = Heads {
         queries: 4,
         keys,
-        extent: 6,
+        head_dim: 6,
         scale: 0.4,
     };
-    Spec {
+    ModelConfig {
         width: 20,
         heads,
-        inner: 36,
+        intermediate_size: 36,
         vocabulary: 50,
         context: 64,
         epsilon: 1e-5,
         activation: if gated { Activation::Silu } else { Activation::Relu },
         gated,
         parallel: rotary && !gated,
-        relative: None,
+        relative_bias: None,
         rotary: rotary.then(|| Rotary {
             frequencies: vec![1.0, 0.1],
             neighbours: !gated,
         }),
-        ends: vec![0],
+        eos_token_ids: vec![0],
     }
 }
 
 /// A family by number: four of decoders, and two that have an encoder beside.
 pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
     let [rotary, gated] = [!number.is_multiple_of(4), matches!(number, 1 | 3 | 5)];
-    let mut spec = spec(rotary, gated, [4, 2, 4, 1, 4, 4][number]);
+    let mut model_config = model_config(rotary, gated, [4, 2, 4, 1, 4, 4][number]);
     if number < 4 {
-        return Decoder::random(spec, layers, seed);
+        return Decoder::random(model_config, layers, seed);
     }
-    spec.rotary = None;
-    spec.parallel = false;
+    model_config.rotary = None;
+    model_config.parallel = false;
     // Nearer than the answers are long, so that both the table and its ends are used.
-    spec.relative = Some(Relative {
-        far: 5,
-        gains: (0..4 * 11).map(|place| (place * 7 % 13) as f32 / 5.0).collect(),
+    model_config.relative_bias = Some(RelativeBias {
+        max_distance: 5,
+        values: (0..4 * 11).map(|place| (place * 7 % 13) as f32 / 5.0).collect(),
     });
-    Decoder::random(spec, layers, seed).with_random_encoder(2, 24, seed + 1)
+    Decoder::random(model_config, layers, seed).with_random_encoder(2, 24, seed + 1)
 }
 
 pub(super) fn greedy(max_tokens: usize) -> Sampling {
     Sampling {
         max_tokens,
-        ignore_end: true,
+        ignore_eos: true,
         ..Sampling::default()
     }
 }
 
 /// Runs until all are answered; the answers by request.
-pub(super) fn run<M: Math>(engine: &mut Engine<M>) -> BTreeMap<u64, Vec<u32>> {
+pub(super) fn run<M: Ops>(engine: &mut Engine<M>) -> BTreeMap<u64, Vec<u32>> {
     let mut answers: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
     let mut steps = 0;
     while !engine.is_idle() {
         for event in engine.step().unwrap().events {
             let answer = answers.entry(event.request).or_default();
-            answer.extend(event.choice.map(|choice| choice.token));
+            answer.extend(event.sampled.map(|sampled| sampled.token));
         }
         steps += 1;
         assert!(steps < 5_000, "requests never end");
@@ -80,7 +80,7 @@ pub(super) fn run<M: Math>(engine: &mut Engine<M>) -> BTreeMap<u64, Vec<u32>> {
     answers
 }
 
-pub(super) fn generate<M: Math>(
+pub(super) fn generate<M: Ops>(
     engine: &mut Engine<M>,
     prompts: &[Vec<u32>],
     max_tokens: usize,
@@ -93,14 +93,14 @@ pub(super) fn generate<M: Math>(
     run(engine).into_values().collect()
 }
 
-pub(super) fn resident(decoder: &Decoder) -> Engine<Host> {
-    Engine::new(Host, decoder.clone(), None, EngineConfig::resident(decoder, 1024)).unwrap()
+pub(super) fn resident(decoder: &Decoder) -> Engine<Cpu> {
+    Engine::new(Cpu, decoder.clone(), None, EngineConfig::resident(decoder, 1024)).unwrap()
 }
 
 #[test]
 fn logits_and_tokens_are_those_of_transformers() {
     for name in fixtures::DECODERS {
-        let decoder = families::read(fixtures::checkpoint(name)).unwrap();
+        let decoder = registry::read_decoder(fixtures::checkpoint(name)).unwrap();
         let mut engine = resident(&decoder);
         let cases = fixtures::cases(name);
         let mut largest: f32 = 0.0;
@@ -195,7 +195,7 @@ fn ways() -> impl Strategy<Value = Way> {
     )
 }
 
-fn engine_of(decoder: &Decoder, way: &Way) -> Engine<Host> {
+fn engine_of(decoder: &Decoder, way: &Way) -> Engine<Cpu> {
     // As few blocks as any one request needs, so that others are driven out, or plenty.
     let blocks = 40_usize.div_ceil(way.block_tokens) + if way.roomy { 200 } else { 2 };
     let config = EngineConfig {
@@ -223,7 +223,7 @@ fn engine_of(decoder: &Decoder, way: &Way) -> Engine<Host> {
         planned: way.learns.then(|| planned(4, 1e-3, 1e-3)),
         ..EngineConfig::resident(decoder, 0)
     };
-    Engine::new(Host, decoder.clone(), None, config).unwrap()
+    Engine::new(Cpu, decoder.clone(), None, config).unwrap()
 }
 
 proptest! {
@@ -266,8 +266,8 @@ proptest! {
             let here: BTreeSet<u64> = due.into_iter().filter(|request| engine.cancel(*request)).collect();
             for event in engine.step().unwrap().events {
                 prop_assert!(!ended.contains(&event.request), "an event behind the last");
-                prop_assert_eq!(here.contains(&event.request), event.end == Some(End::Cancelled));
-                if event.end.is_some() { ended.insert(event.request); }
+                prop_assert_eq!(here.contains(&event.request), event.finish_reason == Some(FinishReason::Cancelled));
+                if event.finish_reason.is_some() { ended.insert(event.request); }
             }
             prop_assert!(here.is_subset(&ended));
         }
@@ -279,8 +279,8 @@ proptest! {
 
 #[test]
 fn what_cannot_be_served_is_refused_and_leaves_nothing() {
-    let decoder = Decoder::random(spec(false, false, 4), 2, 1);
-    let mut engine = Engine::new(Host, decoder.clone(), None, EngineConfig::resident(&decoder, 32)).unwrap();
+    let decoder = Decoder::random(model_config(false, false, 4), 2, 1);
+    let mut engine = Engine::new(Cpu, decoder.clone(), None, EngineConfig::resident(&decoder, 32)).unwrap();
     let mut refused = |prompt: Vec<u32>, sampling: Sampling| engine.submit(1, prompt, sampling).unwrap_err();
     assert!(matches!(
         refused(vec![1; 60], greedy(10)),
@@ -309,20 +309,20 @@ fn what_cannot_be_served_is_refused_and_leaves_nothing() {
     };
     assert!(matches!(refused(vec![1], stopping), EngineError::NoTokenizer));
     assert!(engine.is_idle() && !engine.cancel(1));
-    assert_eq!(engine.step().unwrap(), Report::default());
+    assert_eq!(engine.step().unwrap(), StepReport::default());
     assert!(engine.score(&[1; 65]).is_err());
 }
 
 #[test]
 fn an_arena_that_is_too_small_is_refused_with_the_figures() {
-    let decoder = Decoder::random(spec(false, false, 4), 4, 1);
+    let decoder = Decoder::random(model_config(false, false, 4), 4, 1);
     let config = |resident_layers, device_bytes| EngineConfig {
         resident_layers,
         device_bytes: Some(device_bytes),
         ..EngineConfig::resident(&decoder, 32)
     };
-    let build = |config| Engine::new(Host, decoder.clone(), None, config);
-    let whole = build(config(4, u64::MAX)).unwrap().arena();
+    let build = |config| Engine::new(Cpu, decoder.clone(), None, config);
+    let whole = build(config(4, u64::MAX)).unwrap().device_memory();
     assert!(build(config(4, whole.total())).is_ok());
     let refused = build(config(4, whole.total() - 1)).err().unwrap();
     assert_eq!(
@@ -330,12 +330,12 @@ fn an_arena_that_is_too_small_is_refused_with_the_figures() {
         (whole.total(), whole.total() - 1)
     );
     let streamed = build(config(0, whole.total() - 1)).unwrap();
-    assert!(streamed.arena().total() < whole.total() && streamed.streamed_bytes() > 0);
+    assert!(streamed.device_memory().total() < whole.total() && streamed.streamed_bytes() > 0);
 }
 
 #[test]
 fn weights_are_loaded_once_per_step_whatever_the_mini_batches() {
-    let decoder = Decoder::random(spec(false, false, 4), 3, 2);
+    let decoder = Decoder::random(model_config(false, false, 4), 3, 2);
     let config = EngineConfig {
         caching: Caching::Kv,
         capacity: Capacity {
@@ -347,13 +347,13 @@ fn weights_are_loaded_once_per_step_whatever_the_mini_batches() {
         buffer: Mix { act: 0, kv: 6 },
         ..EngineConfig::resident(&decoder, 0)
     };
-    let mut engine = Engine::new(Host, decoder, None, config).unwrap();
+    let mut engine = Engine::new(Cpu, decoder, None, config).unwrap();
     for request in 0..4 {
         engine.submit(request, vec![1; 9], greedy(5)).unwrap();
     }
     let first = engine.step().unwrap();
     assert_eq!((first.prefilled, first.traffic.kv), (4, 0));
-    let token = engine.spec().kv_width() as u64 * 4;
+    let token = engine.model_config().kv_width() as u64 * 4;
     assert_eq!(first.traffic.stored, 3 * 4 * 9 * token);
     let second = engine.step().unwrap();
     assert_eq!((second.prefilled, second.mini_batches), (0, 2));
@@ -365,25 +365,25 @@ fn weights_are_loaded_once_per_step_whatever_the_mini_batches() {
 #[test]
 fn answers_end_by_token_stop_text_and_length() {
     let checkpoint = fixtures::checkpoint("gpt2");
-    let tokenizer = text::tokenizer(checkpoint.tokenizer.as_ref().unwrap()).unwrap();
-    let decoder = families::read(checkpoint).unwrap();
+    let tokenizer = detokenizer::tokenizer(checkpoint.tokenizer.as_ref().unwrap()).unwrap();
+    let decoder = registry::read_decoder(checkpoint).unwrap();
     let case = fixtures::cases("gpt2").remove(0);
     let answer = tokenizer.decode(&case.tokens, true).unwrap();
     let config = EngineConfig::resident(&decoder, 256);
     let ended = |decoder: &Decoder, sampling: Sampling| {
-        let mut engine = Engine::new(Host, decoder.clone(), Some(tokenizer.clone()), config.clone()).unwrap();
+        let mut engine = Engine::new(Cpu, decoder.clone(), Some(tokenizer.clone()), config.clone()).unwrap();
         engine.submit(7, case.prompt.clone(), sampling).unwrap();
         let (mut text, mut end, mut count) = (String::new(), None, 0);
         while !engine.is_idle() {
             for event in engine.step().unwrap().events {
                 text += &event.text;
-                end = event.end;
+                end = event.finish_reason;
                 count += 1;
             }
         }
         (text, end.unwrap(), count)
     };
-    assert_eq!(ended(&decoder, greedy(40)).1, End::Length);
+    assert_eq!(ended(&decoder, greedy(40)).1, FinishReason::Length);
     let stop = answer.get(4..6).unwrap().to_owned();
     let (text, end, _) = ended(
         &decoder,
@@ -392,26 +392,26 @@ fn answers_end_by_token_stop_text_and_length() {
             ..greedy(60)
         },
     );
-    assert_eq!(end, End::Stop);
+    assert_eq!(end, FinishReason::Stop);
     assert_eq!(text, answer.split(&stop).next().unwrap());
     let mut ending = decoder.clone();
-    ending.spec.ends = vec![case.tokens[5]];
+    ending.model_config.eos_token_ids = vec![case.tokens[5]];
     let first = case
         .tokens
         .iter()
         .position(|token| *token == case.tokens[5])
         .unwrap();
     let sampling = Sampling {
-        ignore_end: false,
+        ignore_eos: false,
         ..greedy(60)
     };
     let (_, end, count) = ended(&ending, sampling);
-    assert_eq!((end, count), (End::Token, first + 1));
+    assert_eq!((end, count), (FinishReason::Token, first + 1));
 }
 
 #[test]
 fn drawn_answers_depend_on_their_seed_alone() {
-    let decoder = Decoder::random(spec(true, true, 2), 2, 9);
+    let decoder = Decoder::random(model_config(true, true, 2), 2, 9);
     let warm = |seed| Sampling {
         temperature: 3.0,
         seed,
@@ -535,7 +535,7 @@ pub(super) fn copied(name: &str) -> tempfile::TempDir {
 
 fn refusal(dir: &tempfile::TempDir) -> crate::LoadError {
     crate::Checkpoint::open(dir.path())
-        .and_then(families::read)
+        .and_then(registry::read_decoder)
         .unwrap_err()
 }
 
@@ -573,14 +573,14 @@ fn shards_that_are_cut_or_missing_are_named() {
 
 #[test]
 fn scores_and_steps_leave_streamed_weights_in_order() {
-    let decoder = Decoder::random(spec(false, false, 4), 3, 4);
+    let decoder = Decoder::random(model_config(false, false, 4), 3, 4);
     let expected = resident(&decoder).score(&[1, 2, 3]).unwrap();
     for resident_layers in 0..4 {
         let config = EngineConfig {
             resident_layers,
             ..EngineConfig::resident(&decoder, 64)
         };
-        let mut engine = Engine::new(Host, decoder.clone(), None, config).unwrap();
+        let mut engine = Engine::new(Cpu, decoder.clone(), None, config).unwrap();
         for _ in 0..3 {
             assert_eq!(engine.score(&[1, 2, 3]).unwrap(), expected);
         }
@@ -589,21 +589,21 @@ fn scores_and_steps_leave_streamed_weights_in_order() {
 
 #[test]
 fn a_layers_costs_can_be_measured() {
-    let decoder = Decoder::random(spec(false, false, 4), 2, 3);
+    let decoder = Decoder::random(model_config(false, false, 4), 2, 3);
     let config = EngineConfig {
         resident_layers: 0,
         link: Some(5e6),
         ..EngineConfig::resident(&decoder, 64)
     };
-    let engine = Engine::new(Host, decoder, None, config).unwrap();
-    let load = Load {
+    let engine = Engine::new(Cpu, decoder, None, config).unwrap();
+    let load = Workload {
         requests: 4,
         mini_batch: 2,
         tokens: 256,
     };
     // Who shares the processor may spoil a sampling, which is said by a typed error; not every time.
     let measured = (0..50).find_map(|_| engine.measure(&load).ok()).unwrap();
-    let block = 16.0 * engine.spec().kv_width() as f64 * 4.0;
+    let block = 16.0 * engine.model_config().kv_width() as f64 * 4.0;
     // A throttled link takes at least what it is throttled to.
     assert!(measured.costs.load_kv.slope * 5e6 >= 0.9 * block && measured.costs.load_kv.r2 > 0.9);
     assert!(measured.costs.load_weights_s >= engine.streamed_bytes() as f64 / 2.0 / 5e6 * 0.99);

@@ -9,34 +9,34 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use kaskade_plans::hybrid_cache::Kind;
 
+use super::block_cache::BlockSlice;
 use super::block_cache::HostCache;
-use super::block_cache::Piece;
-use super::layer::{Layer, Stored};
+use super::layer::{HostLayer, Layer};
 use super::link::Link;
-use crate::ops::Math;
+use crate::ops::Ops;
 
 /// What is to be copied next.
 #[derive(Debug, Clone)]
-pub(super) enum Job<'a> {
+pub(super) enum TransferJob<'a> {
     /// Part `part` of `of` of a layer's weights; the last one completes it.
     Weights {
         layer: usize,
-        stored: &'a Stored,
+        stored: &'a HostLayer,
         part: usize,
         of: usize,
     },
     /// A mini-batch's blocks in a layer.
-    Blocks { layer: usize, pieces: &'a [Piece] },
+    Blocks { layer: usize, slices: &'a [BlockSlice] },
 }
 
 /// What was copied.
-pub(super) enum Loaded<M: Math> {
+pub(super) enum Transferred<M: Ops> {
     Weights(usize, Layer<M>),
-    Blocks(Staged<M>),
+    Blocks(StagedBlocks<M>),
 }
 
 /// A mini-batch's blocks of a layer, pieces of one kind under each other in the order of the requests.
-pub(super) struct Staged<M: Math> {
+pub(super) struct StagedBlocks<M: Ops> {
     pub(super) act: M::Matrix,
     pub(super) kv: M::Matrix,
 }
@@ -74,30 +74,30 @@ pub(super) struct Buffer {
     kv: Vec<f32>,
 }
 
-impl<M: Math> Staged<M> {
+impl<M: Ops> StagedBlocks<M> {
     /// The buffer when the blocks have been used.
-    pub(super) fn free(self, math: &M) -> Buffer {
+    pub(super) fn free(self, ops: &M) -> Buffer {
         Buffer {
-            act: math.recycle(self.act),
-            kv: math.recycle(self.kv),
+            act: ops.recycle(self.act),
+            kv: ops.recycle(self.kv),
         }
     }
 }
 
 /// Copies one job after the other until they are done, or nobody listens any more. Gives what it carried.
-pub(super) fn copy<M: Math>(
-    math: &M,
+pub(super) fn copy<M: Ops>(
+    ops: &M,
     link: &Link,
     host: &HostCache,
-    jobs: &[Job<'_>],
+    jobs: &[TransferJob<'_>],
     buffers: &Buffers,
-    done: &Sender<Loaded<M>>,
+    done: &Sender<Transferred<M>>,
 ) -> Traffic {
     let mut traffic = Traffic::default();
     let mut parts: Vec<Vec<f32>> = Vec::new();
     for job in jobs {
         let loaded = match job {
-            Job::Weights {
+            TransferJob::Weights {
                 layer,
                 stored,
                 part,
@@ -113,18 +113,18 @@ pub(super) fn copy<M: Math>(
                     stored.bytes() * *part as u64 / *of as u64,
                     stored.bytes() * (*part as u64 + 1) / *of as u64,
                 );
-                link.carry(to - from, || copy_weights(stored, &mut parts, to));
+                link.transfer(to - from, || copy_weights(stored, &mut parts, to));
                 traffic.weights += to - from;
                 if part + 1 < *of {
                     continue;
                 }
-                Loaded::Weights(*layer, stored.layer(math, std::mem::take(&mut parts)))
+                Transferred::Weights(*layer, stored.layer(ops, std::mem::take(&mut parts)))
             }
-            Job::Blocks { layer, pieces } => {
+            TransferJob::Blocks { layer, slices } => {
                 let Ok(buffer) = buffers.blocks.recv() else {
                     break;
                 };
-                Loaded::Blocks(stage(math, link, host, *layer, pieces, buffer, &mut traffic))
+                Transferred::Blocks(stage(ops, link, host, *layer, slices, buffer, &mut traffic))
             }
         };
         if done.send(loaded).is_err() {
@@ -135,7 +135,7 @@ pub(super) fn copy<M: Math>(
 }
 
 /// Copies a layer's tensors up to its first `until` bytes.
-fn copy_weights(stored: &Stored, parts: &mut Vec<Vec<f32>>, until: u64) {
+fn copy_weights(stored: &HostLayer, parts: &mut Vec<Vec<f32>>, until: u64) {
     let until = until as usize / size_of::<f32>();
     let mut before = 0;
     for (index, tensor) in stored.tensors().iter().enumerate() {
@@ -154,28 +154,28 @@ fn copy_weights(stored: &Stored, parts: &mut Vec<Vec<f32>>, until: u64) {
 }
 
 /// Brings a mini-batch's blocks of one layer to the device.
-pub(super) fn stage<M: Math>(
-    math: &M,
+pub(super) fn stage<M: Ops>(
+    ops: &M,
     link: &Link,
     host: &HostCache,
     layer: usize,
-    pieces: &[Piece],
+    slices: &[BlockSlice],
     buffer: Buffer,
     traffic: &mut Traffic,
-) -> Staged<M> {
+) -> StagedBlocks<M> {
     let mut bring = |kind: Kind, memory: Vec<f32>| {
-        let wanted = pieces.iter().filter(|piece| piece.block.kind == kind);
-        let bytes: u64 = wanted.map(|piece| host.piece_bytes(piece)).sum();
+        let wanted = slices.iter().filter(|slice| slice.block.kind == kind);
+        let bytes: u64 = wanted.map(|slice| host.slice_bytes(slice)).sum();
         match kind {
             Kind::Act => traffic.act += bytes,
             Kind::Kv => traffic.kv += bytes,
         }
-        link.carry(bytes, || {
-            math.upload(host.copy(layer, kind, pieces, memory), host.widths().of(kind))
+        link.transfer(bytes, || {
+            ops.upload(host.copy(layer, kind, slices, memory), host.widths().of(kind))
         })
     };
     // Activations first: computing with them can begin at once, while keys and values only wait.
-    Staged {
+    StagedBlocks {
         act: bring(Kind::Act, buffer.act),
         kv: bring(Kind::Kv, buffer.kv),
     }

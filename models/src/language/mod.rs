@@ -8,13 +8,13 @@ use burn::tensor::Device;
 use tokenizers::Tokenizer;
 
 use crate::checkpoint::{Checkpoint, LoadError, Tally};
-use crate::decoder::registry as families;
+use crate::decoder::registry;
 use crate::device::is_host;
 use crate::generation::{
-    Bounds, Caching, Choice, Decoder, End, Engine, EngineConfig, EngineError, Event, Host, Sampling,
-    detokenizer as text,
+    Caching, Cpu, Decoder, Engine, EngineConfig, EngineError, Event, FinishReason, MemoryLimits,
+    SampledToken, Sampling, detokenizer,
 };
-use crate::ops::Math;
+use crate::ops::Ops;
 use crate::ops::burn::Burn;
 use crate::runtime::model::{Continuous, Progress};
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
@@ -22,13 +22,13 @@ use crate::runtime::slice::Slice;
 use crate::runtime::tensor::{Datatype, Tensor};
 
 /// Stop texts of one request.
-const MAX_STOPS: usize = 16;
+const MAX_STOP_TEXTS: usize = 16;
 
 /// Longest request that memory is set aside for, tokens.
-const LONGEST: usize = 1 << 20;
+const MAX_CONTEXT_TOKENS: usize = 1 << 20;
 
 /// Longest text of a request, bytes.
-const MAX_TEXT: usize = 1 << 20;
+const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// How a language model is served.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,17 +60,17 @@ impl Default for Generation {
 /// It takes `text` (BYTES `[1]`) or `input_ids` (INT64 `[tokens]`), and, where a request is to differ from the app's own way,
 /// `max_tokens`, `top_k`, `seed` (INT64 `[1]`), `temperature`, `top_p` (FP32 `[1]`) and `stop` (BYTES `[texts]`). It gives `text`
 /// (BYTES `[1]`, with a tokenizer), `tokens` (INT64 `[tokens]`), `probabilities` (FP32 `[tokens]`), `confidence` (FP32 `[1]`: the
-/// least of the tokens' ([`Choice::confidence`](crate::generation::Choice::confidence)), HybridServe §IV-A) and `end` (BYTES `[1]`: why
+/// least of the tokens' ([`SampledToken::confidence`](crate::generation::SampledToken::confidence)), HybridServe §IV-A) and `end` (BYTES `[1]`: why
 /// the answer ended).
-pub struct LanguageModel<M: Math> {
+pub struct LanguageModel<M: Ops> {
     engine: Engine<M>,
     sampling: Sampling,
-    answers: BTreeMap<u64, Answer>,
+    answers: BTreeMap<u64, PartialAnswer>,
 }
 
 /// An answer under way.
 #[derive(Debug, Clone, Default)]
-struct Answer {
+struct PartialAnswer {
     text: String,
     tokens: Vec<i64>,
     probabilities: Vec<f32>,
@@ -91,7 +91,7 @@ pub(crate) fn load(
         return slice::load(checkpoint, device, part);
     }
     if is_host(device) {
-        let (model, tally) = LanguageModel::new(Host, checkpoint, generation)?;
+        let (model, tally) = LanguageModel::new(Cpu, checkpoint, generation)?;
         return Ok((Box::new(model), tally));
     }
     let device = device.clone();
@@ -99,26 +99,26 @@ pub(crate) fn load(
     Ok((Box::new(model), tally))
 }
 
-impl<M: Math + Clone> LanguageModel<M> {
+impl<M: Ops + Clone> LanguageModel<M> {
     /// Takes a language model out of a checkpoint; how many weights it has.
     ///
     /// # Errors
     /// [`LoadError`], naming the file and within it the key or tensor; [`LoadError::NotServed`] where the device has too little memory.
     pub fn new(
-        math: M,
+        ops: M,
         mut checkpoint: Checkpoint,
         generation: &Generation,
     ) -> Result<(Self, Tally), LoadError> {
         let name = checkpoint.name.clone();
         let tokenizer = checkpoint.tokenizer.take();
-        let tokenizer = tokenizer.as_ref().map(text::tokenizer).transpose()?;
-        let (decoder, tally) = families::read_counted(checkpoint)?;
+        let tokenizer = tokenizer.as_ref().map(detokenizer::tokenizer).transpose()?;
+        let (decoder, tally) = registry::read_with_totals(checkpoint)?;
         let refused = |error: EngineError| LoadError::NotServed {
             name: name.clone(),
             reason: error.to_string(),
         };
-        let config = configure(math.clone(), &decoder, generation).map_err(refused)?;
-        let engine = Engine::new(math, decoder, tokenizer, config).map_err(|error| refused(error.into()))?;
+        let config = configure(ops.clone(), &decoder, generation).map_err(refused)?;
+        let engine = Engine::new(ops, decoder, tokenizer, config).map_err(|error| refused(error.into()))?;
         let model = Self {
             engine,
             sampling: generation.sampling.clone(),
@@ -128,17 +128,17 @@ impl<M: Math + Clone> LanguageModel<M> {
     }
 }
 
-impl<M: Math> LanguageModel<M> {
+impl<M: Ops> LanguageModel<M> {
     /// The app's own way, with what the request says otherwise.
     fn sampling(&self, inputs: &Inputs) -> Result<Sampling, ModelError> {
         let mut sampling = self.sampling.clone();
         for input in inputs {
             match input.name.as_str() {
-                "max_tokens" => sampling.max_tokens = count(input)?,
-                "top_k" => sampling.top_k = count(input)?,
-                "seed" => sampling.seed = one(input, &input.to_i64()?)? as u64,
-                "temperature" => sampling.temperature = one(input, &input.to_f32()?)?,
-                "top_p" => sampling.top_p = one(input, &input.to_f32()?)?,
+                "max_tokens" => sampling.max_tokens = non_negative(input)?,
+                "top_k" => sampling.top_k = non_negative(input)?,
+                "seed" => sampling.seed = scalar(input, &input.to_i64()?)? as u64,
+                "temperature" => sampling.temperature = scalar(input, &input.to_f32()?)?,
+                "top_p" => sampling.top_p = scalar(input, &input.to_f32()?)?,
                 "stop" => sampling.stop = input.to_texts()?.into_iter().map(ToOwned::to_owned).collect(),
                 _ => {}
             }
@@ -148,14 +148,14 @@ impl<M: Math> LanguageModel<M> {
 
     fn take(&mut self, event: &Event) -> Option<Progress> {
         let answer = self.answers.get_mut(&event.request)?;
-        answer.add(&event.text, event.choice.as_ref());
+        answer.add(&event.text, event.sampled.as_ref());
         let mut part = Outputs::new();
-        if let Some(choice) = event.choice {
+        if let Some(sampled) = event.sampled {
             part.extend(Tensor::from_texts("text", &[&event.text]).ok());
-            part.extend(Tensor::from_i64("tokens", &[1], &[i64::from(choice.token)]).ok());
+            part.extend(Tensor::from_i64("tokens", &[1], &[i64::from(sampled.token)]).ok());
         }
         let pieces = u32::try_from(answer.tokens.len()).unwrap_or(u32::MAX);
-        let end = event.end.map(|end| {
+        let end = event.finish_reason.map(|end| {
             let answer = self.answers.remove(&event.request).unwrap_or_default();
             answer.outputs(end, self.engine.tokenizer().is_some())
         });
@@ -184,31 +184,31 @@ impl<M: Math> LanguageModel<M> {
     }
 }
 
-impl Answer {
+impl PartialAnswer {
     /// Takes in what is new: text that is certain now, and a token.
-    fn add(&mut self, text: &str, choice: Option<&Choice>) {
+    fn add(&mut self, text: &str, sampled: Option<&SampledToken>) {
         self.text.push_str(text);
-        let Some(choice) = choice else { return };
+        let Some(sampled) = sampled else { return };
         self.confidence = if self.tokens.is_empty() {
-            choice.confidence
+            sampled.confidence
         } else {
-            self.confidence.min(choice.confidence)
+            self.confidence.min(sampled.confidence)
         };
-        self.tokens.push(i64::from(choice.token));
-        self.probabilities.push(choice.probability);
+        self.tokens.push(i64::from(sampled.token));
+        self.probabilities.push(sampled.probability);
     }
 
-    fn outputs(self, end: End, texts: bool) -> Result<Outputs, ModelError> {
+    fn outputs(self, end: FinishReason, texts: bool) -> Result<Outputs, ModelError> {
         let why = match end {
-            End::Token => "token",
-            End::Stop => "stop",
-            End::Length => "length",
-            End::Cancelled => {
+            FinishReason::Token => "token",
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Cancelled => {
                 return Err(ModelError::Failed {
                     reason: "the request was cancelled".into(),
                 });
             }
-            End::NotFinite => {
+            FinishReason::NotFinite => {
                 return Err(ModelError::BadOutput {
                     reason: "logits are not finite, so there is no next token".into(),
                 });
@@ -227,23 +227,25 @@ impl Answer {
     }
 }
 
-impl<M: Math> Continuous for LanguageModel<M> {
+impl<M: Ops> Continuous for LanguageModel<M> {
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
         self.signature().check(inputs)?;
-        let prompt = prompt_of(inputs, self.engine.tokenizer())?;
+        let prompt = prompt_tokens(inputs, self.engine.tokenizer())?;
         let sampling = self.sampling(inputs)?;
         self.engine
             .submit(number, prompt, sampling)
             .map_err(|error| match error {
-                EngineError::Refused(_) | EngineError::Prompt { .. } | EngineError::Token { .. } => bad(
-                    inputs.first().map_or("text", |input| input.name.as_str()),
-                    error.to_string(),
-                ),
-                EngineError::Sampling(_) => bad("max_tokens", error.to_string()),
-                EngineError::NoTokenizer => bad("stop", error.to_string()),
+                EngineError::Refused(_) | EngineError::Prompt { .. } | EngineError::Token { .. } => {
+                    bad_input(
+                        inputs.first().map_or("text", |input| input.name.as_str()),
+                        error.to_string(),
+                    )
+                }
+                EngineError::Sampling(_) => bad_input("max_tokens", error.to_string()),
+                EngineError::NoTokenizer => bad_input("stop", error.to_string()),
                 other => failed(&other),
             })?;
-        self.answers.insert(number, Answer::default());
+        self.answers.insert(number, PartialAnswer::default());
         Ok(())
     }
 
@@ -264,7 +266,7 @@ impl<M: Math> Continuous for LanguageModel<M> {
     }
 }
 
-impl<M: Math> Model for LanguageModel<M> {
+impl<M: Ops> Model for LanguageModel<M> {
     fn signature(&self) -> Signature {
         let texts = self.engine.tokenizer().is_some();
         let one = |name, datatype| InputSpec::optional(name, datatype, vec![Extent::Exactly(1)]);
@@ -277,7 +279,7 @@ impl<M: Math> Model for LanguageModel<M> {
             one("seed", Datatype::I64),
         ]);
         if texts {
-            let stop = vec![Extent::UpTo(MAX_STOPS)];
+            let stop = vec![Extent::UpTo(MAX_STOP_TEXTS)];
             inputs.push(InputSpec::optional("stop", Datatype::Bytes, stop));
         }
         Signature { inputs }
@@ -315,15 +317,15 @@ impl<M: Math> Model for LanguageModel<M> {
 }
 
 /// As many tokens as the cache's memory holds, and at least one request as long as the context.
-fn configure<M: Math>(
-    math: M,
+fn configure<M: Ops>(
+    ops: M,
     decoder: &Decoder,
     generation: &Generation,
 ) -> Result<EngineConfig, EngineError> {
     let resident = EngineConfig::resident(decoder, 0);
     let block = resident.block_tokens;
     let block_bytes = crate::generation::config::block_bytes(
-        &decoder.spec,
+        &decoder.model_config,
         decoder.layers.len(),
         block,
         kaskade_plans::hybrid_cache::Kind::Kv,
@@ -338,34 +340,37 @@ fn configure<M: Math>(
     let context = decoder
         .longest_prompt()
         .saturating_add(answer)
-        .min(LONGEST)
+        .min(MAX_CONTEXT_TOKENS)
         .next_multiple_of(block);
     let tokens = blocks
         .saturating_mul(block)
         .min(requests.saturating_mul(context))
         .max(context);
-    let bounds = Bounds {
+    let memory_limits = MemoryLimits {
         caching: Caching::Hybrid,
         device_bytes: generation.device_bytes,
         link: None,
         requests,
         tokens,
     };
-    Ok(EngineConfig::within(math, decoder, &bounds)?.config)
+    Ok(EngineConfig::plan(ops, decoder, &memory_limits)?.config)
 }
 
 /// The tokens of a request's `text` or `input_ids`.
-fn prompt_of(inputs: &Inputs, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, ModelError> {
+fn prompt_tokens(inputs: &Inputs, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, ModelError> {
     let input = |name: &str| inputs.iter().find(|input| input.name == name);
     match (input("text"), input("input_ids")) {
-        (Some(text), None) => tokens_of(text, tokenizer),
+        (Some(text), None) => tokenize(text, tokenizer),
         (None, Some(ids)) => ids
             .to_i64()?
             .into_iter()
-            .map(|id| u32::try_from(id).map_err(|_| bad("input_ids", format!("{id} is no token"))))
+            .map(|id| u32::try_from(id).map_err(|_| bad_input("input_ids", format!("{id} is no token"))))
             .collect(),
-        (Some(_), Some(_)) => Err(bad("input_ids", "it comes beside `text`; send one of the two")),
-        (None, None) => Err(bad(
+        (Some(_), Some(_)) => Err(bad_input(
+            "input_ids",
+            "it comes beside `text`; send one of the two",
+        )),
+        (None, None) => Err(bad_input(
             "text",
             "it is absent, and so is `input_ids`; send one of the two",
         )),
@@ -383,36 +388,39 @@ fn text_inputs(context: usize, texts: bool) -> Vec<InputSpec> {
     }
 }
 
-fn tokens_of(text: &Tensor, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, ModelError> {
-    if text.data.len() > MAX_TEXT {
-        return Err(bad(&text.name, format!("it is longer than {MAX_TEXT} bytes")));
+fn tokenize(text: &Tensor, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, ModelError> {
+    if text.data.len() > MAX_TEXT_BYTES {
+        return Err(bad_input(
+            &text.name,
+            format!("it is longer than {MAX_TEXT_BYTES} bytes"),
+        ));
     }
     let Some(tokenizer) = tokenizer else {
-        return Err(bad(&text.name, "this checkpoint has no tokenizer.json"));
+        return Err(bad_input(&text.name, "this checkpoint has no tokenizer.json"));
     };
     let only = text.to_texts()?.into_iter().next().unwrap_or_default();
     let encoding = tokenizer
         .encode(only, true)
-        .map_err(|error| bad(&text.name, format!("the tokenizer refuses it: {error}")))?;
+        .map_err(|error| bad_input(&text.name, format!("the tokenizer refuses it: {error}")))?;
     if encoding.get_ids().is_empty() {
-        return Err(bad(&text.name, "it holds no token; send at least a word"));
+        return Err(bad_input(&text.name, "it holds no token; send at least a word"));
     }
     Ok(encoding.get_ids().to_vec())
 }
 
-fn one<T: Copy>(input: &Tensor, values: &[T]) -> Result<T, ModelError> {
+fn scalar<T: Copy>(input: &Tensor, values: &[T]) -> Result<T, ModelError> {
     values
         .first()
         .copied()
-        .ok_or_else(|| bad(&input.name, "it is empty"))
+        .ok_or_else(|| bad_input(&input.name, "it is empty"))
 }
 
-fn count(input: &Tensor) -> Result<usize, ModelError> {
-    let value = one(input, &input.to_i64()?)?;
-    usize::try_from(value).map_err(|_| bad(&input.name, format!("{value} is below 0")))
+fn non_negative(input: &Tensor) -> Result<usize, ModelError> {
+    let value = scalar(input, &input.to_i64()?)?;
+    usize::try_from(value).map_err(|_| bad_input(&input.name, format!("{value} is below 0")))
 }
 
-fn bad(name: &str, reason: impl Into<String>) -> ModelError {
+fn bad_input(name: &str, reason: impl Into<String>) -> ModelError {
     ModelError::BadInput {
         name: name.to_owned(),
         reason: reason.into(),

@@ -7,14 +7,14 @@
 use burn::tensor::Device;
 use tokenizers::Tokenizer;
 
-use super::{Answer, bad, prompt_of, text_inputs};
+use super::{PartialAnswer, bad_input, prompt_tokens, text_inputs};
 use crate::checkpoint::{Checkpoint, LoadError, Tally};
-use crate::decoder::registry as families;
+use crate::decoder::registry;
 use crate::device::is_host;
 use crate::generation::slice::DecoderSlice;
-use crate::generation::{End, Host, detokenizer as text, sampling};
+use crate::generation::{Cpu, FinishReason, detokenizer, sampling};
 use crate::ops::burn::Burn;
-use crate::ops::{Math, MathError};
+use crate::ops::{Ops, OpsError};
 use crate::runtime::batch::{Answers, answer_batch};
 use crate::runtime::hidden_states as states;
 use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
@@ -24,7 +24,7 @@ use crate::runtime::tensor::Tensor;
 /// Some consecutive layers of a language model. The first slice takes `text` or `input_ids` and the others `hidden_states` FP32
 /// `[tokens, width]`; the last one gives what a [`LanguageModel`](super::LanguageModel) gives that makes one token, and the others
 /// `hidden_states`.
-struct LanguageSlice<M: Math> {
+struct LanguageSlice<M: Ops> {
     layers: DecoderSlice<M>,
     slice: Slice,
     tokenizer: Option<Tokenizer>,
@@ -40,11 +40,11 @@ pub(super) fn load(
     slice: Slice,
 ) -> Result<(Box<dyn Model>, Tally), LoadError> {
     let tokenizer = checkpoint.tokenizer.take();
-    let tokenizer = tokenizer.as_ref().map(text::tokenizer).transpose()?;
-    let (decoder, tally) = families::read_slice(checkpoint, slice)?;
+    let tokenizer = tokenizer.as_ref().map(detokenizer::tokenizer).transpose()?;
+    let (decoder, tally) = registry::read_slice(checkpoint, slice)?;
     let last = slice.is_last();
     let model: Box<dyn Model> = if is_host(device) {
-        let layers = DecoderSlice::new(Host, decoder, last);
+        let layers = DecoderSlice::new(Cpu, decoder, last);
         Box::new(LanguageSlice {
             layers,
             slice,
@@ -62,30 +62,33 @@ pub(super) fn load(
     Ok((model, tally))
 }
 
-impl<M: Math> LanguageSlice<M> {
+impl<M: Ops> LanguageSlice<M> {
     /// The hidden states that a request brings, `[tokens, width]`.
     fn read(&self, inputs: &Inputs) -> Result<Vec<f32>, ModelError> {
         self.signature().check(inputs)?;
         if !self.slice.is_first() {
             return states::values(inputs);
         }
-        let tokens = prompt_of(inputs, self.tokenizer.as_ref())?;
-        let spec = self.layers.spec();
+        let tokens = prompt_tokens(inputs, self.tokenizer.as_ref())?;
+        let model_config = self.layers.model_config();
         let name = inputs.first().map_or("text", |input| input.name.as_str());
-        if tokens.len() > spec.context {
+        if tokens.len() > model_config.context {
             let reason = format!(
                 "it is {} tokens long, this model takes {}",
                 tokens.len(),
-                spec.context
+                model_config.context
             );
-            return Err(bad(name, reason));
+            return Err(bad_input(name, reason));
         }
-        match tokens.iter().find(|token| **token as usize >= spec.vocabulary) {
-            Some(token) => Err(bad(
+        match tokens
+            .iter()
+            .find(|token| **token as usize >= model_config.vocabulary)
+        {
+            Some(token) => Err(bad_input(
                 name,
                 format!(
                     "token {token} is none of this model's, which has {}",
-                    spec.vocabulary
+                    model_config.vocabulary
                 ),
             )),
             None => Ok(self.layers.embed(&tokens)),
@@ -93,9 +96,9 @@ impl<M: Math> LanguageSlice<M> {
     }
 
     fn forward(&self, requests: &[Vec<f32>]) -> Result<Answers, ModelError> {
-        let width = self.layers.spec().width.max(1);
+        let width = self.layers.model_config().width.max(1);
         let lengths: Vec<usize> = requests.iter().map(|states| states.len() / width).collect();
-        let failed = |error: MathError| ModelError::Failed {
+        let failed = |error: OpsError| ModelError::Failed {
             reason: error.to_string(),
         };
         let all = self.layers.forward(requests.concat(), &lengths).map_err(failed)?;
@@ -121,33 +124,37 @@ impl<M: Math> LanguageSlice<M> {
 
     /// The most probable next token, as an answer.
     fn answer(&self, logits: &[f32]) -> Result<Outputs, ModelError> {
-        let mut answer = Answer::default();
-        let Some(choice) = sampling::greedy(logits) else {
-            return answer.outputs(End::NotFinite, false);
+        let mut answer = PartialAnswer::default();
+        let Some(sampled) = sampling::greedy(logits) else {
+            return answer.outputs(FinishReason::NotFinite, false);
         };
-        let ends = self.layers.spec().ends.contains(&choice.token);
+        let is_eos = self.layers.model_config().eos_token_ids.contains(&sampled.token);
         let mut said = String::new();
-        if let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| !ends) {
-            let mut growing = text::Answer::default();
-            said = growing.push(choice.token, tokenizer, &[]).0 + &growing.finish();
+        if let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| !is_eos) {
+            let mut growing = detokenizer::Detokenizer::default();
+            said = growing.push(sampled.token, tokenizer, &[]).0 + &growing.finish();
         }
-        answer.add(&said, Some(&choice));
+        answer.add(&said, Some(&sampled));
         answer.outputs(
-            if ends { End::Token } else { End::Length },
+            if is_eos {
+                FinishReason::Token
+            } else {
+                FinishReason::Length
+            },
             self.tokenizer.is_some(),
         )
     }
 }
 
-impl<M: Math> Model for LanguageSlice<M> {
+impl<M: Ops> Model for LanguageSlice<M> {
     fn signature(&self) -> Signature {
-        let spec = self.layers.spec();
+        let model_config = self.layers.model_config();
         if self.slice.is_first() {
             return Signature {
-                inputs: text_inputs(spec.context, self.tokenizer.is_some()),
+                inputs: text_inputs(model_config.context, self.tokenizer.is_some()),
             };
         }
-        states::signature(Extent::UpTo(spec.context), spec.width, false)
+        states::signature(Extent::UpTo(model_config.context), model_config.width, false)
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {

@@ -1,14 +1,14 @@
 use std::path::Path;
 
 use super::*;
-use crate::generation::Host;
+use crate::generation::Cpu;
 
 /// A small random GPT-2 that transformers saved.
 fn checkpoint() -> Checkpoint {
     Checkpoint::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gpt2")).unwrap()
 }
 
-fn model(change: impl FnOnce(&mut Generation)) -> LanguageModel<Host> {
+fn model(change: impl FnOnce(&mut Generation)) -> LanguageModel<Cpu> {
     let mut generation = Generation {
         sampling: Sampling {
             max_tokens: 24,
@@ -17,7 +17,7 @@ fn model(change: impl FnOnce(&mut Generation)) -> LanguageModel<Host> {
         ..Generation::default()
     };
     change(&mut generation);
-    LanguageModel::new(Host, checkpoint(), &generation).unwrap().0
+    LanguageModel::new(Cpu, checkpoint(), &generation).unwrap().0
 }
 
 fn text(text: &str) -> Tensor {
@@ -56,7 +56,7 @@ fn a_batch_is_answered_as_each_alone() {
 #[test]
 fn an_encoder_decoder_answers_too() {
     let checkpoint = Checkpoint::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/t5")).unwrap();
-    let (mut model, tally) = LanguageModel::new(Host, checkpoint, &Generation::default()).unwrap();
+    let (mut model, tally) = LanguageModel::new(Cpu, checkpoint, &Generation::default()).unwrap();
     assert!(tally.parameters > 0);
     let ids = |values: &[i64]| Tensor::from_i64("input_ids", &[values.len()], values).unwrap();
     let few = [ids(&[5, 6, 7]), number("max_tokens", 5)].to_vec();
@@ -116,7 +116,7 @@ fn a_request_says_how_it_wants_its_answer() {
 #[test]
 fn what_cannot_be_asked_is_refused_and_nobody_elses_answer_suffers() {
     let mut model = model(|_| ());
-    let context = i64::try_from(model.engine.spec().context).unwrap();
+    let context = i64::try_from(model.engine.model_config().context).unwrap();
     let long = Tensor::from_i64("input_ids", &[2], &[1, 2]).unwrap();
     let refused = [
         vec![],
@@ -166,7 +166,7 @@ fn a_small_cache_makes_requests_wait_and_a_device_too_small_is_refused() {
         device_bytes: Some(1000),
         ..Generation::default()
     };
-    let refused = LanguageModel::new(Host, checkpoint(), &generation).err();
+    let refused = LanguageModel::new(Cpu, checkpoint(), &generation).err();
     assert!(
         matches!(refused, Some(LoadError::NotServed { .. })),
         "{refused:?}"

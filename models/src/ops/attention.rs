@@ -7,18 +7,18 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::rows::Rows;
-use super::{Attended, Heads};
+use super::{AttentionSpans, Heads};
 use crate::ops::elementwise::exp_of_negative;
 
 pub(super) fn attend(
     queries: &Rows,
-    requests: &[Attended<'_, Rows>],
+    requests: &[AttentionSpans<'_, Rows>],
     heads: &Heads,
-    gains: Option<&Rows>,
+    position_bias: Option<&Rows>,
 ) -> Rows {
     let width = heads.query_width();
     let mut out = vec![0.0; queries.values.len()];
-    let rows: Vec<(&Attended<'_, Rows>, usize)> = requests
+    let rows: Vec<(&AttentionSpans<'_, Rows>, usize)> = requests
         .iter()
         .flat_map(|request| (0..request.queries).map(move |row| (request, row)))
         .collect();
@@ -26,7 +26,7 @@ pub(super) fn attend(
     let parts = rayon::current_num_threads().div_ceil(rows.len().max(1));
     let groups = heads.keys.div_ceil(heads.keys.div_ceil(parts).max(1)).max(1);
     let keys = heads.keys.div_ceil(groups);
-    let share = keys * (heads.queries / heads.keys.max(1)) * heads.extent;
+    let share = keys * (heads.queries / heads.keys.max(1)) * heads.head_dim;
     let arch = Arch::new();
     out.par_chunks_mut(width.max(1))
         .zip(queries.values.par_chunks(width.max(1)))
@@ -42,7 +42,7 @@ pub(super) fn attend(
                         row,
                         first_key: group * keys,
                         heads,
-                        gains,
+                        position_bias,
                         out,
                     });
                 });
@@ -53,28 +53,28 @@ pub(super) fn attend(
 /// One query, some of its heads.
 struct Attend<'a> {
     query: &'a [f32],
-    request: &'a Attended<'a, Rows>,
+    request: &'a AttentionSpans<'a, Rows>,
     /// Its place among those of the request.
     row: usize,
     /// The first of the key heads that its heads share.
     first_key: usize,
     heads: &'a Heads,
-    gains: Option<&'a Rows>,
+    position_bias: Option<&'a Rows>,
     out: &'a mut [f32],
 }
 
 impl<'a> Attend<'a> {
     /// The keys and values that it sees, and its place among them.
-    fn seen(&self) -> (Vec<&'a [f32]>, usize) {
-        let Attended { cached, fresh, .. } = self.request;
+    fn visible(&self) -> (Vec<&'a [f32]>, usize) {
+        let AttentionSpans { cached, new_kv, .. } = self.request;
         let mut pieces: Vec<&[f32]> = cached
             .iter()
             .map(|span| span.matrix.span(span.from, span.count))
             .collect();
-        let Some(fresh) = fresh else {
+        let Some(new_kv) = new_kv else {
             return (pieces, self.row);
         };
-        pieces.push(fresh.matrix.span(fresh.from, self.row + 1));
+        pieces.push(new_kv.matrix.span(new_kv.from, self.row + 1));
         let before: usize = cached.iter().map(|span| span.count).sum();
         (pieces, before + self.row)
     }
@@ -92,14 +92,14 @@ impl WithSimd for Attend<'_> {
         let Heads {
             queries,
             keys,
-            extent,
+            head_dim,
             scale,
         } = *self.heads;
         let (shared, width) = (queries / keys.max(1), self.heads.key_width());
-        let (pieces, position) = self.seen();
+        let (pieces, position) = self.visible();
         let tokens = pieces.iter().map(|piece| piece.len()).sum::<usize>() / (2 * width).max(1);
-        let mut scores = vec![0.0; self.out.len() / extent.max(1) * tokens];
-        let first = self.first_key * extent;
+        let mut scores = vec![0.0; self.out.len() / head_dim.max(1) * tokens];
+        let first = self.first_key * head_dim;
         // Token by token and not head by head: a token's keys lie together.
         let lines = pieces
             .iter()
@@ -109,28 +109,28 @@ impl WithSimd for Attend<'_> {
             let targets = scores.iter_mut().skip(token).step_by(tokens);
             let heads = self
                 .query
-                .chunks_exact(extent)
-                .zip(repeated(columns, extent, shared));
+                .chunks_exact(head_dim)
+                .zip(repeated(columns, head_dim, shared));
             for (score, (query, key)) in targets.zip(heads) {
                 *score = dot(query, key) * scale;
             }
         }
-        if let Some(gains) = self.gains {
+        if let Some(position_bias) = self.position_bias {
             let first = self.first_key * shared;
             for (head, scores) in (first..).zip(scores.chunks_exact_mut(tokens.max(1))) {
-                gain(scores, position, gains.span(head, 1));
+                add_position_bias(scores, position, position_bias.span(head, 1));
             }
         }
         for scores in scores.chunks_exact_mut(tokens.max(1)) {
-            soften(scores);
+            softmax(scores);
         }
         for (token, line) in lines.enumerate() {
             let columns = line.get(width + first..).unwrap_or_default();
             let weights = scores.iter().skip(token).step_by(tokens);
             let heads = self
                 .out
-                .chunks_exact_mut(extent)
-                .zip(repeated(columns, extent, shared));
+                .chunks_exact_mut(head_dim)
+                .zip(repeated(columns, head_dim, shared));
             for (weight, (out, value)) in weights.zip(heads) {
                 for (out, value) in out.iter_mut().zip(value) {
                     *out += weight * value;
@@ -146,9 +146,9 @@ impl WithSimd for Attend<'_> {
     reason = "only what is inlined into `with_simd` becomes vectors"
 )]
 #[inline(always)]
-fn repeated(columns: &[f32], extent: usize, shared: usize) -> impl Iterator<Item = &[f32]> {
+fn repeated(columns: &[f32], head_dim: usize, shared: usize) -> impl Iterator<Item = &[f32]> {
     columns
-        .chunks_exact(extent)
+        .chunks_exact(head_dim)
         .flat_map(move |head| std::iter::repeat_n(head, shared))
 }
 
@@ -170,11 +170,11 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 
 /// Adds to the scores of a query at `position` what they gain by distance.
-fn gain(scores: &mut [f32], position: usize, gains: &[f32]) {
-    let (far, last) = (gains.len() / 2, gains.len().saturating_sub(1));
+fn add_position_bias(scores: &mut [f32], position: usize, position_bias: &[f32]) {
+    let (max_distance, last) = (position_bias.len() / 2, position_bias.len().saturating_sub(1));
     for (key, score) in scores.iter_mut().enumerate() {
-        let place = (key + far).saturating_sub(position).min(last);
-        *score += gains.get(place).copied().unwrap_or_default();
+        let place = (key + max_distance).saturating_sub(position).min(last);
+        *score += position_bias.get(place).copied().unwrap_or_default();
     }
 }
 
@@ -184,7 +184,7 @@ fn gain(scores: &mut [f32], position: usize, gains: &[f32]) {
     reason = "only what is inlined into `with_simd` becomes vectors"
 )]
 #[inline(always)]
-fn soften(scores: &mut [f32]) {
+fn softmax(scores: &mut [f32]) {
     let largest = scores
         .iter()
         .fold(f32::NEG_INFINITY, |most, score| most.max(*score));
@@ -199,8 +199,8 @@ fn soften(scores: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cpu::Host;
-    use super::super::{Math, Span};
+    use super::super::cpu::Cpu;
+    use super::super::{Ops, Span};
     use super::*;
 
     fn numbers(count: usize, seed: u64) -> Vec<f32> {
@@ -210,21 +210,21 @@ mod tests {
     }
 
     fn plain(query: &[f32], lines: &[f32], heads: &Heads) -> Vec<f64> {
-        let (width, extent) = (heads.key_width(), heads.extent);
+        let (width, head_dim) = (heads.key_width(), heads.head_dim);
         let mut out = Vec::new();
         for head in 0..heads.queries {
-            let key = head / (heads.queries / heads.keys) * extent;
+            let key = head / (heads.queries / heads.keys) * head_dim;
             let scores: Vec<f64> = lines
                 .chunks(2 * width)
                 .map(|line| {
-                    (0..extent)
-                        .map(|i| f64::from(query[head * extent + i]) * f64::from(line[key + i]))
+                    (0..head_dim)
+                        .map(|i| f64::from(query[head * head_dim + i]) * f64::from(line[key + i]))
                         .sum::<f64>()
                 })
                 .map(|score| (score * f64::from(heads.scale)).exp())
                 .collect();
             let sum: f64 = scores.iter().sum();
-            for i in 0..extent {
+            for i in 0..head_dim {
                 let values = lines
                     .chunks(2 * width)
                     .map(|line| f64::from(line[width + key + i]));
@@ -241,28 +241,28 @@ mod tests {
 
     #[test]
     fn attention_is_what_it_should_be_however_the_cache_is_cut() {
-        for (queries, keys, extent) in [(4, 4, 5), (6, 2, 16), (3, 1, 20)] {
+        for (queries, keys, head_dim) in [(4, 4, 5), (6, 2, 16), (3, 1, 20)] {
             let heads = Heads {
                 queries,
                 keys,
-                extent,
+                head_dim,
                 scale: 0.3,
             };
             let line = 2 * heads.key_width();
-            let cached = Host.upload(numbers(11 * line, 1), line);
-            let fresh = Host.upload(numbers(3 * line, 2), line);
-            let query = Host.upload(numbers(3 * heads.query_width(), 3), heads.query_width());
+            let cached = Cpu.upload(numbers(11 * line, 1), line);
+            let new_kv = Cpu.upload(numbers(3 * line, 2), line);
+            let query = Cpu.upload(numbers(3 * heads.query_width(), 3), heads.query_width());
             let answer = |cuts: &[(usize, usize)]| {
                 let cached = cuts.iter().map(|(from, count)| Span {
                     matrix: &cached,
                     from: *from,
                     count: *count,
                 });
-                let request = Attended {
+                let request = AttentionSpans {
                     queries: 3,
                     cached: cached.collect(),
-                    fresh: Some(Span {
-                        matrix: &fresh,
+                    new_kv: Some(Span {
+                        matrix: &new_kv,
                         from: 0,
                         count: 3,
                     }),
@@ -272,7 +272,7 @@ mod tests {
             let whole = answer(&[(0, 11)]);
             assert_eq!(whole, answer(&[(0, 4), (4, 1), (5, 6)]), "cuts change no bit");
             for row in 0..3 {
-                let seen = [&cached.values[..], &fresh.values[..(row + 1) * line]].concat();
+                let seen = [&cached.values[..], &new_kv.values[..(row + 1) * line]].concat();
                 let expected = plain(&query.values[row * heads.query_width()..], &seen, &heads);
                 for (actual, expected) in whole[row * heads.query_width()..].iter().zip(expected) {
                     assert!((f64::from(*actual) - expected).abs() < 1e-5);
@@ -286,33 +286,33 @@ mod tests {
         let heads = Heads {
             queries: 2,
             keys: 2,
-            extent: 1,
+            head_dim: 1,
             scale: 1.0,
         };
         // Keys are zero, so scores are the gains and nothing else.
         let lines: Vec<f32> = (0..5).flat_map(|key| [0.0, 0.0, key as f32, 1.0]).collect();
-        let lines = Host.upload(lines, 4);
-        let gains = Host.upload(vec![1.0, 2.0, 3.0, 0.0, 0.0, 5.0], 3);
+        let lines = Cpu.upload(lines, 4);
+        let position_bias = Cpu.upload(vec![1.0, 2.0, 3.0, 0.0, 0.0, 5.0], 3);
         let span = |from, count| Span {
             matrix: &lines,
             from,
             count,
         };
-        let query = Host.upload(vec![0.5; 6], 2);
-        let whole = Attended {
+        let query = Cpu.upload(vec![0.5; 6], 2);
+        let whole = AttentionSpans {
             queries: 3,
             cached: vec![span(0, 2), span(2, 3)],
-            fresh: None,
+            new_kv: None,
         };
-        let causal = Attended {
+        let causal = AttentionSpans {
             queries: 3,
             cached: vec![span(0, 2)],
-            fresh: Some(span(2, 3)),
+            new_kv: Some(span(2, 3)),
         };
-        let of = |request| attend(&query, &[request], &heads, Some(&gains)).values;
-        let mean = |gains: &[f32]| {
-            let sum: f32 = gains.iter().map(|gain| gain.exp()).sum();
-            let values = gains.iter().enumerate();
+        let of = |request| attend(&query, &[request], &heads, Some(&position_bias)).values;
+        let mean = |position_bias: &[f32]| {
+            let sum: f32 = position_bias.iter().map(|gain| gain.exp()).sum();
+            let values = position_bias.iter().enumerate();
             values
                 .map(|(key, gain)| key as f32 * gain.exp() / sum)
                 .sum::<f32>()
@@ -325,7 +325,7 @@ mod tests {
                     [1.0, 2.0, 3.0, 3.0, 3.0],
                     [1.0, 1.0, 2.0, 3.0, 3.0],
                 ]
-                .map(|gains| mean(&gains)),
+                .map(|position_bias| mean(&position_bias)),
             ),
             (
                 of(causal),

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use burn::tensor::activation::{gelu, gelu_approximate, relu, silu, softmax};
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
-use super::{Activation, Attended, Heads, Math, MathError, Rotary, Span};
+use super::{Activation, AttentionSpans, Heads, Ops, OpsError, Rotary, Span};
 
 /// A device of burn's.
 #[derive(Debug, Clone)]
@@ -50,51 +50,54 @@ impl Burn {
     }
 
     /// What the scores of `new` queries from the position `first` on gain: `[heads, new * tokens]`, out of the table
-    /// `[heads, 2 * far + 1]`. Distances are counted on the device, so that nothing of this size crosses the link.
-    fn gains(&self, table: &Tensor<2>, first: usize, new: usize, tokens: usize) -> Tensor<2> {
+    /// `[heads, 2 * max_distance + 1]`. Distances are counted on the device, so that nothing of this size crosses the link.
+    fn position_bias(&self, table: &Tensor<2>, first: usize, new: usize, tokens: usize) -> Tensor<2> {
         let [_, width] = table.dims();
-        let far = signed(width / 2);
+        let max_distance = signed(width / 2);
         let range = |from: usize, count: usize| -> Tensor<1, Int> {
             Tensor::arange(signed(from)..signed(from + count), &self.device)
         };
         let keys: Tensor<2, Int> = range(0, tokens).reshape([1, tokens]);
         let queries: Tensor<2, Int> = range(first, new).reshape([new, 1]);
         let distances = keys.expand([new, tokens]) - queries.expand([new, tokens]);
-        let places: Tensor<1, Int> = (distances.clamp(-far, far) + far).reshape([new * tokens]);
+        let places: Tensor<1, Int> =
+            (distances.clamp(-max_distance, max_distance) + max_distance).reshape([new * tokens]);
         table.clone().select(1, places)
     }
 
     fn attend_one(
         &self,
         queries: Tensor<2>,
-        request: &Attended<'_, Tensor<2>>,
+        request: &AttentionSpans<'_, Tensor<2>>,
         heads: &Heads,
-        gains: Option<&Tensor<2>>,
+        position_bias: Option<&Tensor<2>>,
     ) -> Tensor<2> {
         let Heads {
             queries: count,
             keys,
-            extent,
+            head_dim,
             scale,
         } = *heads;
         let new = request.queries;
-        let spans: Vec<Tensor<2>> = request.cached.iter().chain(&request.fresh).map(rows).collect();
+        let spans: Vec<Tensor<2>> = request.cached.iter().chain(&request.new_kv).map(rows).collect();
         let lines = Tensor::cat(spans, 0);
         let [tokens, width] = lines.dims();
         let half = |from: usize| -> Tensor<4> {
             let columns = lines.clone().slice([0..tokens, from..from + width / 2]);
-            columns.reshape([tokens, keys, 1, extent]).permute([1, 2, 0, 3])
+            columns.reshape([tokens, keys, 1, head_dim]).permute([1, 2, 0, 3])
         };
         // Query heads that share keys lie beside each other, so the product repeats the keys by itself.
         let shared = count / keys.max(1);
-        let queries = queries.reshape([new, keys, shared, extent]).permute([1, 2, 0, 3]);
+        let queries = queries
+            .reshape([new, keys, shared, head_dim])
+            .permute([1, 2, 0, 3]);
         let mut scores = queries.matmul(half(0).swap_dims(2, 3)) * scale;
-        if let Some(table) = gains {
-            let first = request.fresh.map_or(0, |_| tokens - new);
-            let gained = self.gains(table, first, new, tokens);
+        if let Some(table) = position_bias {
+            let first = request.new_kv.map_or(0, |_| tokens - new);
+            let gained = self.position_bias(table, first, new, tokens);
             scores = scores + gained.reshape([keys, shared, new, tokens]);
         }
-        if request.fresh.is_some() && new > 1 {
+        if request.new_kv.is_some() && new > 1 {
             let hidden: Vec<bool> = (0..new)
                 .flat_map(|row| (0..tokens).map(move |token| token > tokens - new + row))
                 .collect();
@@ -103,7 +106,7 @@ impl Burn {
             scores = scores.mask_fill(hidden.expand([keys, shared, new, tokens]), f32::NEG_INFINITY);
         }
         let attended = softmax(scores, 3).matmul(half(width / 2));
-        attended.permute([2, 0, 1, 3]).reshape([new, count * extent])
+        attended.permute([2, 0, 1, 3]).reshape([new, count * head_dim])
     }
 }
 
@@ -118,7 +121,7 @@ fn rows(span: &Span<'_, Tensor<2>>) -> Tensor<2> {
         .slice([span.from..span.from + span.count, 0..width])
 }
 
-impl Math for Burn {
+impl Ops for Burn {
     type Matrix = Tensor<2>;
     type Linear = BurnLinear;
     type Norm = BurnNorm;
@@ -127,9 +130,9 @@ impl Math for Burn {
         self.tensor(values, width)
     }
 
-    fn values<'a>(&self, matrix: &'a Tensor<2>) -> Result<Cow<'a, [f32]>, MathError> {
+    fn values<'a>(&self, matrix: &'a Tensor<2>) -> Result<Cow<'a, [f32]>, OpsError> {
         let values = matrix.clone().try_into_vec_as::<f32>();
-        values.map(Cow::Owned).map_err(|error| MathError {
+        values.map(Cow::Owned).map_err(|error| OpsError {
             reason: error.to_string(),
         })
     }
@@ -211,12 +214,12 @@ impl Math for Burn {
         &self,
         rows: &mut Tensor<2>,
         heads: usize,
-        extent: usize,
+        head_dim: usize,
         rotary: &Rotary,
         positions: &[usize],
     ) {
         let [count, width] = rows.dims();
-        let (pairs, turned) = (rotary.frequencies.len(), heads * extent);
+        let (pairs, turned) = (rotary.frequencies.len(), heads * head_dim);
         if count == 0 || pairs == 0 {
             return;
         }
@@ -224,7 +227,7 @@ impl Math for Burn {
         let x: Tensor<3> = rows
             .clone()
             .slice([0..count, 0..turned])
-            .reshape([count, heads, extent]);
+            .reshape([count, heads, head_dim]);
         // The two elements of every pair, `[rows, heads, pairs]` each.
         let element = |second: usize| -> Tensor<3> {
             let part = x.clone().slice([0..count, 0..heads, 0..2 * pairs]);
@@ -240,13 +243,13 @@ impl Math for Burn {
         let first = a.clone() * cosines.clone() - b.clone() * sines.clone();
         let second = b * cosines + a * sines;
         let both: Tensor<3> = if rotary.neighbours {
-            let beside: Tensor<4> = Tensor::stack(vec![first, second], 3);
-            beside.reshape([count, heads, 2 * pairs])
+            let concat_outputs: Tensor<4> = Tensor::stack(vec![first, second], 3);
+            concat_outputs.reshape([count, heads, 2 * pairs])
         } else {
             Tensor::cat(vec![first, second], 2)
         };
-        let rest = x.slice([0..count, 0..heads, 2 * pairs..extent]);
-        let whole = if 2 * pairs < extent {
+        let rest = x.slice([0..count, 0..heads, 2 * pairs..head_dim]);
+        let whole = if 2 * pairs < head_dim {
             Tensor::cat(vec![both, rest], 2)
         } else {
             both
@@ -259,9 +262,9 @@ impl Math for Burn {
     fn attend(
         &self,
         queries: &Tensor<2>,
-        requests: &[Attended<'_, Tensor<2>>],
+        requests: &[AttentionSpans<'_, Tensor<2>>],
         heads: &Heads,
-        gains: Option<&Tensor<2>>,
+        position_bias: Option<&Tensor<2>>,
     ) -> Tensor<2> {
         let mut from = 0;
         let answers = requests.iter().map(|request| {
@@ -270,7 +273,7 @@ impl Math for Burn {
             let queries = queries
                 .clone()
                 .slice([from - count..from, 0..heads.query_width()]);
-            self.attend_one(queries, request, heads, gains)
+            self.attend_one(queries, request, heads, position_bias)
         });
         let answers: Vec<Tensor<2>> = answers.collect();
         Tensor::cat(answers, 0)
@@ -279,15 +282,15 @@ impl Math for Burn {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cpu::Host;
+    use super::super::cpu::Cpu;
     use super::*;
 
     #[test]
     fn a_gather_of_nothing_is_empty() {
-        let math = Burn {
+        let ops = Burn {
             device: Device::flex(),
         };
-        assert_eq!(math.gather(&[], 3).dims(), [0, 3]);
-        assert!(Host.gather(&[], 3).values.is_empty());
+        assert_eq!(ops.gather(&[], 3).dims(), [0, 3]);
+        assert!(Cpu.gather(&[], 3).values.is_empty());
     }
 }

@@ -6,9 +6,9 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::attention;
-use super::gemm::{pack, product};
+use super::gemm::{gemm, pack};
 use super::rows::Rows;
-use super::{Activation, Attended, Heads, Math, MathError, Rotary, Span};
+use super::{Activation, AttentionSpans, Heads, Ops, OpsError, Rotary, Span};
 use crate::ops::elementwise::{exp_of_negative, gelu_of};
 
 /// Elements that one task takes.
@@ -16,11 +16,11 @@ const CHUNK: usize = 1 << 14;
 
 /// The processor.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Host;
+pub struct Cpu;
 
 /// A packed linear layer.
 #[derive(Debug)]
-pub struct Packed {
+pub struct PackedLinear {
     weight: Vec<f32>,
     bias: Vec<f32>,
     inputs: usize,
@@ -29,16 +29,16 @@ pub struct Packed {
 
 /// A norm's weights.
 #[derive(Debug)]
-pub struct HostNorm {
+pub struct CpuNorm {
     gamma: Vec<f32>,
     beta: Option<Vec<f32>>,
     epsilon: f32,
 }
 
-impl Math for Host {
+impl Ops for Cpu {
     type Matrix = Rows;
-    type Linear = Packed;
-    type Norm = HostNorm;
+    type Linear = PackedLinear;
+    type Norm = CpuNorm;
 
     fn upload(&self, values: Vec<f32>, width: usize) -> Rows {
         Rows { values, width }
@@ -48,7 +48,7 @@ impl Math for Host {
         matrix.values
     }
 
-    fn values<'a>(&self, matrix: &'a Rows) -> Result<Cow<'a, [f32]>, MathError> {
+    fn values<'a>(&self, matrix: &'a Rows) -> Result<Cow<'a, [f32]>, OpsError> {
         Ok(Cow::Borrowed(&matrix.values))
     }
 
@@ -73,8 +73,8 @@ impl Math for Host {
         pack(&weight, inputs, outputs)
     }
 
-    fn linear(&self, prepared: Vec<f32>, bias: Vec<f32>, inputs: usize, outputs: usize) -> Packed {
-        Packed {
+    fn linear(&self, prepared: Vec<f32>, bias: Vec<f32>, inputs: usize, outputs: usize) -> PackedLinear {
+        PackedLinear {
             weight: prepared,
             bias,
             inputs,
@@ -82,11 +82,11 @@ impl Math for Host {
         }
     }
 
-    fn norm(&self, gamma: Vec<f32>, beta: Option<Vec<f32>>, epsilon: f32) -> HostNorm {
-        HostNorm { gamma, beta, epsilon }
+    fn norm(&self, gamma: Vec<f32>, beta: Option<Vec<f32>>, epsilon: f32) -> CpuNorm {
+        CpuNorm { gamma, beta, epsilon }
     }
 
-    fn normalise(&self, rows: &Rows, norm: &HostNorm) -> Rows {
+    fn normalise(&self, rows: &Rows, norm: &CpuNorm) -> Rows {
         let mut out = rows.clone();
         let arch = Arch::new();
         let many = (CHUNK / rows.width.max(1)).max(1) * rows.width.max(1);
@@ -96,15 +96,15 @@ impl Math for Host {
         out
     }
 
-    fn multiply(&self, rows: &Rows, linear: &Packed) -> Rows {
-        let Packed {
+    fn multiply(&self, rows: &Rows, linear: &PackedLinear) -> Rows {
+        let PackedLinear {
             weight,
             bias,
             inputs,
             outputs,
         } = linear;
         Rows {
-            values: product(&rows.values, *inputs, weight, bias, *outputs),
+            values: gemm(&rows.values, *inputs, weight, bias, *outputs),
             width: *outputs,
         }
     }
@@ -141,7 +141,7 @@ impl Math for Host {
         Rows { values: out, width }
     }
 
-    fn rotate(&self, rows: &mut Rows, heads: usize, extent: usize, rotary: &Rotary, positions: &[usize]) {
+    fn rotate(&self, rows: &mut Rows, heads: usize, head_dim: usize, rotary: &Rotary, positions: &[usize]) {
         let width = rows.width.max(1);
         rows.values
             .par_chunks_mut(width)
@@ -152,8 +152,8 @@ impl Math for Host {
                     .iter()
                     .map(|frequency| (*position as f32 * frequency).sin_cos())
                     .collect();
-                for head in row.chunks_mut(extent.max(1)).take(heads) {
-                    turn(head, rotary, &turns);
+                for head in row.chunks_mut(head_dim.max(1)).take(heads) {
+                    rotate_pair(head, rotary, &turns);
                 }
             });
     }
@@ -161,15 +161,15 @@ impl Math for Host {
     fn attend(
         &self,
         queries: &Rows,
-        requests: &[Attended<'_, Rows>],
+        requests: &[AttentionSpans<'_, Rows>],
         heads: &Heads,
-        gains: Option<&Rows>,
+        position_bias: Option<&Rows>,
     ) -> Rows {
-        attention::attend(queries, requests, heads, gains)
+        attention::attend(queries, requests, heads, position_bias)
     }
 }
 
-fn turn(head: &mut [f32], rotary: &Rotary, turns: &[(f32, f32)]) {
+fn rotate_pair(head: &mut [f32], rotary: &Rotary, turns: &[(f32, f32)]) {
     for (index, (sin, cos)) in turns.iter().enumerate() {
         let (first, second) = rotary.pair(index);
         if let (Some(a), Some(b)) = (head.get(first).copied(), head.get(second).copied()) {
@@ -184,7 +184,7 @@ fn turn(head: &mut [f32], rotary: &Rotary, turns: &[(f32, f32)]) {
 
 struct Normalise<'a> {
     rows: &'a mut [f32],
-    norm: &'a HostNorm,
+    norm: &'a CpuNorm,
 }
 
 impl WithSimd for Normalise<'_> {
@@ -196,7 +196,7 @@ impl WithSimd for Normalise<'_> {
     )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let HostNorm { gamma, beta, epsilon } = self.norm;
+        let CpuNorm { gamma, beta, epsilon } = self.norm;
         let width = gamma.len().max(1);
         for row in self.rows.chunks_mut(width) {
             let mean = match beta {
@@ -284,8 +284,7 @@ mod tests {
 
     fn activated(values: Vec<f32>, activation: Activation, gated: bool) -> Vec<f32> {
         let width = values.len();
-        Host.activate(Host.upload(values, width), activation, gated)
-            .values
+        Cpu.activate(Cpu.upload(values, width), activation, gated).values
     }
 
     #[test]
@@ -310,36 +309,31 @@ mod tests {
 
     #[test]
     fn norms_centre_or_only_scale() {
-        let rows = Host.upload(vec![1.0, 3.0, 5.0, 7.0], 4);
-        let layer = Host.norm(vec![1.0; 4], Some(vec![0.0; 4]), 0.0);
+        let rows = Cpu.upload(vec![1.0, 3.0, 5.0, 7.0], 4);
+        let layer = Cpu.norm(vec![1.0; 4], Some(vec![0.0; 4]), 0.0);
         let expected = [-1.341_640_8, -0.447_213_6, 0.447_213_6, 1.341_640_8];
-        for (actual, expected) in Host.normalise(&rows, &layer).values.iter().zip(expected) {
+        for (actual, expected) in Cpu.normalise(&rows, &layer).values.iter().zip(expected) {
             assert!((actual - expected).abs() < 1e-6);
         }
-        let rms = Host.norm(vec![2.0; 4], None, 0.0);
+        let rms = Cpu.norm(vec![2.0; 4], None, 0.0);
         let scale = 2.0 / 21.0_f32.sqrt();
-        for (actual, x) in Host
-            .normalise(&rows, &rms)
-            .values
-            .iter()
-            .zip([1.0, 3.0, 5.0, 7.0])
-        {
+        for (actual, x) in Cpu.normalise(&rows, &rms).values.iter().zip([1.0, 3.0, 5.0, 7.0]) {
             assert!((actual - x * scale).abs() < 1e-6);
         }
     }
 
     #[test]
     fn spans_are_gathered_and_written() {
-        let source = Host.upload((0..12).map(|value| value as f32).collect(), 3);
+        let source = Cpu.upload((0..12).map(|value| value as f32).collect(), 3);
         let span = |from, count| Span {
             matrix: &source,
             from,
             count,
         };
-        let gathered = Host.gather(&[span(2, 2), span(0, 1)], 3);
+        let gathered = Cpu.gather(&[span(2, 2), span(0, 1)], 3);
         assert_eq!(gathered.values, [6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 0.0, 1.0, 2.0]);
-        let mut target = Host.upload(vec![0.0; 9], 3);
-        Host.write(&mut target, 1, span(1, 1));
+        let mut target = Cpu.upload(vec![0.0; 9], 3);
+        Cpu.write(&mut target, 1, span(1, 1));
         assert_eq!(target.values, [0.0, 0.0, 0.0, 3.0, 4.0, 5.0, 0.0, 0.0, 0.0]);
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn pack(weight: &[f32], inputs: usize, outputs: usize) -> Vec<f32> {
 }
 
 /// `rows * matrix + bias`, row-major: `rows` `[m, inputs]`, `packed` as [`pack`] makes it, `bias` `[outputs]` or empty.
-pub(crate) fn product(rows: &[f32], inputs: usize, packed: &[f32], bias: &[f32], outputs: usize) -> Vec<f32> {
+pub(crate) fn gemm(rows: &[f32], inputs: usize, packed: &[f32], bias: &[f32], outputs: usize) -> Vec<f32> {
     let count = rows.len().checked_div(inputs).unwrap_or_default();
     let mut out = vec![0.0; count * outputs];
     if out.is_empty() {
@@ -42,7 +42,7 @@ pub(crate) fn product(rows: &[f32], inputs: usize, packed: &[f32], bias: &[f32],
     }
     let arch = Arch::new();
     let share = |rows: &[f32], panels: std::ops::Range<usize>, out: &mut [f32], stride: usize| {
-        arch.dispatch(Product {
+        arch.dispatch(Gemm {
             rows,
             inputs,
             packed: packed.get(panels.start * PANEL * inputs..).unwrap_or_default(),
@@ -85,7 +85,7 @@ pub(crate) fn product(rows: &[f32], inputs: usize, packed: &[f32], bias: &[f32],
 }
 
 /// Some rows by the panels that `packed` begins with, as many as `out` has columns for.
-struct Product<'a> {
+struct Gemm<'a> {
     rows: &'a [f32],
     inputs: usize,
     packed: &'a [f32],
@@ -94,7 +94,7 @@ struct Product<'a> {
     stride: usize,
 }
 
-impl WithSimd for Product<'_> {
+impl WithSimd for Gemm<'_> {
     type Output = ();
 
     #[expect(
@@ -118,7 +118,7 @@ impl WithSimd for Product<'_> {
     clippy::inline_always,
     reason = "only what is inlined into `with_simd` becomes vectors"
 )]
-impl Product<'_> {
+impl Gemm<'_> {
     /// Rows in groups of at most `MOST`, by parts of a panel that are `VECTORS` vectors wide: what the registers hold. The more rows, the
     /// less often a panel is read.
     #[inline(always)]
@@ -255,7 +255,7 @@ mod tests {
                 numbers(inputs * outputs, 2),
                 numbers(outputs, 3),
             );
-            let out = product(&x, inputs, &pack(&w, inputs, outputs), &b, outputs);
+            let out = gemm(&x, inputs, &pack(&w, inputs, outputs), &b, outputs);
             for row in 0..rows {
                 for column in 0..outputs {
                     let expected: f64 = (0..inputs)
@@ -298,11 +298,11 @@ mod tests {
         let (inputs, outputs) = (96, 70);
         let packed = pack(&numbers(inputs * outputs, 2), inputs, outputs);
         let x = numbers(61 * inputs, 1);
-        let all = product(&x, inputs, &packed, &[], outputs);
+        let all = gemm(&x, inputs, &packed, &[], outputs);
         for (from, to) in [(0, 1), (3, 5), (7, 20), (20, 60), (60, 61)] {
-            let some = product(&x[from * inputs..to * inputs], inputs, &packed, &[], outputs);
+            let some = gemm(&x[from * inputs..to * inputs], inputs, &packed, &[], outputs);
             assert_eq!(some, all[from * outputs..to * outputs]);
         }
-        assert!(product(&[], inputs, &packed, &[], outputs).is_empty());
+        assert!(gemm(&[], inputs, &packed, &[], outputs).is_empty());
     }
 }

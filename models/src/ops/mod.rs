@@ -1,6 +1,6 @@
 //! The arithmetic that a decoder needs, behind a trait: what the engine asks of a device.
 //!
-//! Two implement it. [`Host`](cpu::Host) is the processor, with products whose bits do not depend on the batch and weights
+//! Two implement it. [`Cpu`](cpu::Cpu) is the processor, with products whose bits do not depend on the batch and weights
 //! packed once; [`Burn`](burn::Burn) is any device of burn's, a GPU among them. burn's tensors alone would do on the
 //! processor too, but its products pack the weights again on every call, which at the batch sizes of decoding costs more than the
 //! product.
@@ -19,7 +19,7 @@ use thiserror::Error;
 /// The device failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the device failed: {reason}")]
-pub struct MathError {
+pub struct OpsError {
     /// What it said.
     pub reason: String,
 }
@@ -45,7 +45,7 @@ pub struct Heads {
     /// Heads of keys and values, each shared by as many query heads as it takes; divides `queries`.
     pub keys: usize,
     /// Extent of a head.
-    pub extent: usize,
+    pub head_dim: usize,
     /// What scores are multiplied by.
     pub scale: f32,
 }
@@ -53,12 +53,12 @@ pub struct Heads {
 impl Heads {
     /// Extent of a query.
     pub fn query_width(&self) -> usize {
-        self.queries * self.extent
+        self.queries * self.head_dim
     }
 
     /// Extent of a key and of a value each.
     pub fn key_width(&self) -> usize {
-        self.keys * self.extent
+        self.keys * self.head_dim
     }
 }
 
@@ -73,7 +73,7 @@ pub struct Rotary {
 
 impl Rotary {
     /// Elements of a head that turn.
-    pub fn extent(&self) -> usize {
+    pub fn rotary_dim(&self) -> usize {
         2 * self.frequencies.len()
     }
 
@@ -89,17 +89,17 @@ impl Rotary {
 
 /// Relative positions (Raffel et al. 2020, "T5", section 2.1): what a score gains by how far its key is from its query.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Relative {
+pub struct RelativeBias {
     /// Distances that have a gain of their own, on either side; what is further away has that of the furthest.
-    pub far: usize,
-    /// `[heads, 2 * far + 1]`, from a key `far` tokens before its query to one as far behind it.
-    pub gains: Vec<f32>,
+    pub max_distance: usize,
+    /// `[heads, 2 * max_distance + 1]`, from a key `max_distance` tokens before its query to one as far behind it.
+    pub values: Vec<f32>,
 }
 
-impl Relative {
+impl RelativeBias {
     /// Distances with a gain of their own on both sides, and that of the query itself: the width of the table.
     pub fn width(&self) -> usize {
-        2 * self.far + 1
+        2 * self.max_distance + 1
     }
 }
 
@@ -123,18 +123,18 @@ impl<X> Clone for Span<'_, X> {
 impl<X> Copy for Span<'_, X> {}
 
 /// What a request's queries attend to.
-pub struct Attended<'a, X> {
+pub struct AttentionSpans<'a, X> {
     /// How many queries it has.
     pub queries: usize,
     /// Keys and values that all of them see, in order; rows `[keys | values]`. Those of tokens in the cache, or all there are.
     pub cached: Vec<Span<'a, X>>,
     /// Keys and values of the queries' own tokens, each of which sees itself and the ones before. Absent where every query sees the
     /// same: in an encoder, whose first query is then that of the first key, and in cross-attention.
-    pub fresh: Option<Span<'a, X>>,
+    pub new_kv: Option<Span<'a, X>>,
 }
 
 /// What a device computes. Matrices are `[rows, width]`, f32.
-pub trait Math: Send + Sync + 'static {
+pub trait Ops: Send + Sync + 'static {
     /// A matrix on the device.
     type Matrix: Send + Sync;
     /// A linear layer on the device.
@@ -145,7 +145,7 @@ pub trait Math: Send + Sync + 'static {
     /// Row-major values as a matrix on the device. `values` is a whole number of rows.
     fn upload(&self, values: Vec<f32>, width: usize) -> Self::Matrix;
 
-    /// A matrix that is not needed any more, as memory for [`Math::upload`] to be filled again; empty where that saves nothing.
+    /// A matrix that is not needed any more, as memory for [`Ops::upload`] to be filled again; empty where that saves nothing.
     fn recycle(&self, matrix: Self::Matrix) -> Vec<f32> {
         drop(matrix);
         Vec::new()
@@ -154,8 +154,8 @@ pub trait Math: Send + Sync + 'static {
     /// A matrix's values, row-major.
     ///
     /// # Errors
-    /// [`MathError`] with what the device says went wrong.
-    fn values<'a>(&self, matrix: &'a Self::Matrix) -> Result<Cow<'a, [f32]>, MathError>;
+    /// [`OpsError`] with what the device says went wrong.
+    fn values<'a>(&self, matrix: &'a Self::Matrix) -> Result<Cow<'a, [f32]>, OpsError>;
 
     /// A copy of several spans under each other, all `width` wide.
     fn gather(&self, spans: &[Span<'_, Self::Matrix>], width: usize) -> Self::Matrix;
@@ -184,23 +184,23 @@ pub trait Math: Send + Sync + 'static {
     /// The activation of every element; where `gated`, that of the first half of each row times the second half.
     fn activate(&self, rows: Self::Matrix, activation: Activation, gated: bool) -> Self::Matrix;
 
-    /// Turns the first `heads` heads of extent `extent` of every row by its position.
+    /// Turns the first `heads` heads of extent `head_dim` of every row by its position.
     fn rotate(
         &self,
         rows: &mut Self::Matrix,
         heads: usize,
-        extent: usize,
+        head_dim: usize,
         rotary: &Rotary,
         positions: &[usize],
     );
 
-    /// Attention: the rows of `queries` are those of the first request, the second, and so on. Scores gain what the table `gains`
-    /// of [`Relative`] says, if there is one.
+    /// Attention: the rows of `queries` are those of the first request, the second, and so on. Scores gain what the table `position_bias`
+    /// of [`RelativeBias`] says, if there is one.
     fn attend(
         &self,
         queries: &Self::Matrix,
-        requests: &[Attended<'_, Self::Matrix>],
+        requests: &[AttentionSpans<'_, Self::Matrix>],
         heads: &Heads,
-        gains: Option<&Self::Matrix>,
+        position_bias: Option<&Self::Matrix>,
     ) -> Self::Matrix;
 }

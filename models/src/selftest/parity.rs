@@ -205,7 +205,7 @@ mod tests {
         // A detector computes with the networks of two others; what it makes of their classes is no arithmetic.
         known.retain(|family| *family != crate::architectures::grid::MODEL_TYPE);
         // Language models compute by the engine's own arithmetic, whose devices are compared where it is tested.
-        let generating = crate::decoder::registry::known();
+        let generating = crate::decoder::registry::supported();
         known.retain(|family| !generating.contains(family));
         assert_eq!(
             known.len(),
