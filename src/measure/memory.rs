@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
-use kaskade::models::memory::Gauge;
+use kaskade::models::memory::MemoryReader;
 use kaskade::models::{Datatype, Extent, InputSpec, Inputs, Model, Signature, Slice, Tensor, device};
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +49,7 @@ pub(crate) struct BatchMemory {
 /// When the device cannot be read, or the model not be loaded or run.
 pub(crate) fn here(member: &Member, slice: Slice, batches: &[u32]) -> anyhow::Result<Weighed> {
     let opened = device::open(member.device)?;
-    let gauge = Gauge::of(&device::describe(member.device, &opened)).map_err(anyhow::Error::msg)?;
+    let gauge = MemoryReader::of(&device::describe(member.device, &opened)).map_err(anyhow::Error::msg)?;
     let now = || {
         gauge
             .now()

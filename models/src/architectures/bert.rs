@@ -22,7 +22,7 @@ use super::encoder::{Block, BlockNames, EncoderConfig, padding_mask};
 use super::layers::{embedding, layer_norm, linear};
 use super::text::{SecondText, TextReader, Texts, TokenLimits, Tokens};
 use crate::checkpoint::{Checkpoint, LoadError, Weights};
-use crate::runtime::batch::{Answers, answer_batch_in_parts, logits_per_row, rows};
+use crate::runtime::batch::{BatchResults, logits_per_row, rows, run_batch_in_parallel};
 use crate::runtime::hidden_states as states;
 use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
@@ -30,7 +30,7 @@ use crate::runtime::slice::Slice;
 use crate::runtime::tensor;
 
 /// The longest answer that is read out of a context, tokens: what transformers' question answering has as its default.
-pub const LONGEST_ANSWER: usize = 15;
+pub(super) const LONGEST_ANSWER: usize = 15;
 
 const BLOCK_NAMES: BlockNames = BlockNames {
     projections: "attention.self",
@@ -75,7 +75,7 @@ pub(crate) fn question_answering(
     if checkpoint.config.labels()?.len() != 2 {
         return Err(checkpoint
             .config
-            .refuse("id2label", "a span has two labels, its start and its end"));
+            .invalid_value("id2label", "a span has two labels, its start and its end"));
     }
     let mut bert = Bert::take(checkpoint, device, slice, Texts::QuestionAndContext)?;
     if slice.is_last() {
@@ -100,7 +100,7 @@ struct Bert {
     config: EncoderConfig,
     limits: TokenLimits,
     /// In the first slice.
-    front: Option<Front>,
+    input_stage: Option<InputStage>,
     blocks: Vec<Block>,
     /// In the last slice.
     head: Option<Head>,
@@ -108,7 +108,7 @@ struct Bert {
 }
 
 /// From a request to states.
-struct Front {
+struct InputStage {
     reader: TextReader,
     words: Embedding,
     positions: Tensor<2>,
@@ -123,18 +123,18 @@ enum Head {
 }
 
 /// What a slice was asked.
-enum Asked {
+enum Request {
     /// The first one: tokens.
     Tokens(Box<Tokens>),
     /// Another one: the states that the one before gave, and which of them are seen.
-    States { values: Vec<f32>, seen: Vec<bool> },
+    States { values: Vec<f32>, mask: Vec<bool> },
 }
 
-impl Asked {
-    fn seen(&self) -> &[bool] {
+impl Request {
+    fn mask(&self) -> &[bool] {
         match self {
-            Self::Tokens(tokens) => &tokens.seen,
-            Self::States { seen, .. } => seen,
+            Self::Tokens(tokens) => &tokens.mask,
+            Self::States { mask, .. } => mask,
         }
     }
 
@@ -148,54 +148,54 @@ impl Asked {
 
 impl Model for Bert {
     fn signature(&self) -> Signature {
-        match &self.front {
-            Some(front) => front.reader.signature(),
+        match &self.input_stage {
+            Some(input_stage) => input_stage.reader.signature(),
             None => states::signature(Extent::UpTo(self.limits.context), self.config.width, true),
         }
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let signature = self.signature();
-        answer_batch_in_parts(
+        run_batch_in_parallel(
             &self.device,
             batch,
             |inputs| self.read(inputs, &signature),
-            |asked| asked.seen().len(),
-            |asked| self.answer(asked),
+            |request| request.mask().len(),
+            |requests| self.answer(requests),
         )
     }
 }
 
 impl Bert {
-    fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Asked, ModelError> {
-        if let Some(front) = &self.front {
-            return Ok(Asked::Tokens(Box::new(front.reader.read(inputs)?)));
+    fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Request, ModelError> {
+        if let Some(input_stage) = &self.input_stage {
+            return Ok(Request::Tokens(Box::new(input_stage.reader.read(inputs)?)));
         }
         signature.check(inputs)?;
         let values = states::values(inputs)?;
-        let mask = inputs.iter().find(|input| input.name == states::MASK);
+        let mask = inputs.iter().find(|input| input.name == states::ATTENTION_MASK);
         let mask = mask.map(tensor::Tensor::to_i64).transpose()?.unwrap_or_default();
-        let seen: Vec<bool> = mask.into_iter().map(|seen| seen != 0).collect();
+        let mask: Vec<bool> = mask.into_iter().map(|mask| mask != 0).collect();
         let bad = |reason: &str| ModelError::BadInput {
-            name: states::MASK.into(),
+            name: states::ATTENTION_MASK.into(),
             reason: reason.into(),
         };
-        if values.len() != seen.len() * self.config.width {
+        if values.len() != mask.len() * self.config.width {
             return Err(bad("it is not as long as the sequence of hidden states"));
         }
-        if !seen.contains(&true) {
+        if !mask.contains(&true) {
             return Err(bad("no token is seen"));
         }
-        Ok(Asked::States { values, seen })
+        Ok(Request::States { values, mask })
     }
 
-    fn answer(&self, asked: &[Asked]) -> Result<Answers, ModelError> {
-        let states = self.forward(asked);
+    fn answer(&self, requests: &[Request]) -> Result<BatchResults, ModelError> {
+        let states = self.forward(requests);
         match &self.head {
             None => {
-                let seen: Vec<&[bool]> = asked.iter().map(Asked::seen).collect();
-                let lengths: Vec<usize> = seen.iter().map(|seen| seen.len()).collect();
-                states::outputs(states, &lengths, Some(&seen))
+                let mask: Vec<&[bool]> = requests.iter().map(Request::mask).collect();
+                let lengths: Vec<usize> = mask.iter().map(|mask| mask.len()).collect();
+                states::outputs(states, &lengths, Some(&mask))
             }
             Some(Head::Classes { pooler, output }) => {
                 let [batch, _, width] = states.dims();
@@ -207,18 +207,18 @@ impl Bert {
                 let [batch, sequence, _] = logits.dims();
                 let starts_and_ends = rows(logits.swap_dims(1, 2).reshape([batch * 2, sequence]))?;
                 let (pairs, _) = starts_and_ends.as_chunks::<2>();
-                let outputs = asked.iter().zip(pairs);
+                let outputs = requests.iter().zip(pairs);
                 Ok(outputs
-                    .map(|(asked, [start, end])| span_outputs(asked, start, end))
-                    .collect::<Answers>())
+                    .map(|(request, [start, end])| span_outputs(request, start, end))
+                    .collect::<BatchResults>())
             }
         }
     }
 }
 
 /// The outputs of one question, whose logits are still padded.
-fn span_outputs(asked: &Asked, start: &[f32], end: &[f32]) -> Result<Outputs, ModelError> {
-    let length = asked.seen().len();
+fn span_outputs(request: &Request, start: &[f32], end: &[f32]) -> Result<Outputs, ModelError> {
+    let length = request.mask().len();
     let (start, end) = (
         start.get(..length).unwrap_or(start),
         end.get(..length).unwrap_or(end),
@@ -227,7 +227,7 @@ fn span_outputs(asked: &Asked, start: &[f32], end: &[f32]) -> Result<Outputs, Mo
         tensor::Tensor::from_f32("start_logits", &[length], start)?,
         tensor::Tensor::from_f32("end_logits", &[length], end)?,
     ];
-    if let Some(context) = asked.second() {
+    if let Some(context) = request.second() {
         let (answer, span) = best_answer(context, start, end).ok_or_else(|| ModelError::BadInput {
             name: "text_pair".into(),
             reason: "the question leaves no room for it in this model's context, or it has no words".into(),
@@ -270,10 +270,10 @@ impl Bert {
         let keys = &checkpoint.config;
         let positions = keys.optional::<String>("position_embedding_type")?;
         if positions.is_some_and(|kind| kind != "absolute") {
-            return Err(keys.refuse("position_embedding_type", "only absolute positions are served"));
+            return Err(keys.invalid_value("position_embedding_type", "only absolute positions are served"));
         }
         if keys.optional::<bool>("is_decoder")?.unwrap_or(false) {
-            return Err(keys.refuse("is_decoder", "only encoders are served"));
+            return Err(keys.invalid_value("is_decoder", "only encoders are served"));
         }
         let config = EncoderConfig::read(keys)?;
         let limits = TokenLimits {
@@ -281,8 +281,8 @@ impl Bert {
             types: keys.size("type_vocab_size")?,
             context: keys.size("max_position_embeddings")?,
         };
-        let front = if slice.is_first() {
-            Some(Front::take(checkpoint, config, limits, texts, device)?)
+        let input_stage = if slice.is_first() {
+            Some(InputStage::take(checkpoint, config, limits, texts, device)?)
         } else {
             None
         };
@@ -290,7 +290,7 @@ impl Bert {
         Ok(Self {
             config,
             limits,
-            front,
+            input_stage,
             blocks: config.take_blocks(weights, "bert.encoder.layer", &BLOCK_NAMES, device, slice)?,
             head: None,
             device: device.clone(),
@@ -298,35 +298,35 @@ impl Bert {
     }
 
     /// The hidden states after the blocks, `[batch, longest sequence, width]`; shorter sequences are padded at their end.
-    fn forward(&self, asked: &[Asked]) -> Tensor<3> {
-        let longest = asked
+    fn forward(&self, requests: &[Request]) -> Tensor<3> {
+        let longest = requests
             .iter()
-            .map(|asked| asked.seen().len())
+            .map(|request| request.mask().len())
             .max()
             .unwrap_or_default();
-        let seen = asked
+        let mask = requests
             .iter()
-            .map(|asked| padded(asked.seen(), longest))
+            .map(|requests| padded(requests.mask(), longest))
             .collect::<Vec<_>>();
-        let hidden = padding_mask(&seen, self.config.heads, &self.device);
+        let padding = padding_mask(&mask, self.config.heads, &self.device);
         let (mut tokens, mut sequences) = (Vec::<&Tokens>::new(), Vec::new());
-        for asked in asked {
-            match asked {
-                Asked::Tokens(asked) => tokens.push(asked),
-                Asked::States { values, .. } => sequences.push(values.as_slice()),
+        for requests in requests {
+            match requests {
+                Request::Tokens(requests) => tokens.push(requests),
+                Request::States { values, .. } => sequences.push(values.as_slice()),
             }
         }
-        let embedded = match &self.front {
-            Some(front) => front.embedded(&tokens, longest, &self.device),
-            None => states::stacked(&sequences, longest, self.config.width, &self.device),
+        let embedded = match &self.input_stage {
+            Some(input_stage) => input_stage.embedded(&tokens, longest, &self.device),
+            None => states::pad_and_stack(&sequences, longest, self.config.width, &self.device),
         };
         self.blocks
             .iter()
-            .fold(embedded, |x, block| block.post_norm(x, hidden.as_ref()))
+            .fold(embedded, |x, block| block.post_norm(x, padding.as_ref()))
     }
 }
 
-impl Front {
+impl InputStage {
     fn take(
         checkpoint: &mut Checkpoint,
         config: EncoderConfig,

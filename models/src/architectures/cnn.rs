@@ -24,7 +24,7 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::image::{Classifier, Fresh, Layers, Network, Stored, extents};
+use super::image::{Classifier, FromCheckpoint, LayerSource, Network, RandomInit, shape_of};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::runtime::loaded::{Built, Task};
 
@@ -78,7 +78,7 @@ struct Block {
 impl CnnConfig {
     /// The network with random weights, to be trained.
     pub fn init(&self, device: &Device) -> Cnn {
-        let Ok(cnn) = self.build(&mut Fresh(device));
+        let Ok(cnn) = self.build(&mut RandomInit(device));
         cnn
     }
 
@@ -99,7 +99,7 @@ impl CnnConfig {
         channels.checked_mul(height)?.checked_mul(width)
     }
 
-    fn build<L: Layers>(&self, source: &mut L) -> Result<Cnn, L::Error> {
+    fn build<L: LayerSource>(&self, source: &mut L) -> Result<Cnn, L::Error> {
         let [mut channels, ..] = self.input;
         let mut stages = Vec::with_capacity(self.stages.len());
         for (index, stage) in self.stages.iter().enumerate() {
@@ -116,7 +116,7 @@ impl CnnConfig {
 }
 
 impl StageConfig {
-    fn build<L: Layers>(&self, source: &mut L, name: &str, inputs: usize) -> Result<Stage, L::Error> {
+    fn build<L: LayerSource>(&self, source: &mut L, name: &str, inputs: usize) -> Result<Stage, L::Error> {
         let channels = self.channels;
         Ok(Stage {
             entry: source.conv3x3(&format!("{name}.entry"), inputs, channels, self.stride)?,
@@ -167,7 +167,7 @@ impl Network for Cnn {
 
 pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
     let labels = checkpoint.config.labels()?;
-    let (input_shape, pixels) = extents(&checkpoint.config, "input_shape")?;
+    let (input_shape, pixels) = shape_of(&checkpoint.config, "input_shape")?;
     Ok(Built {
         model: Box::new(Classifier {
             network: network(checkpoint, device, labels.len())?,
@@ -183,31 +183,31 @@ pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Buil
 /// The network that a checkpoint describes, with so many classes.
 pub(super) fn network(checkpoint: &mut Checkpoint, device: &Device, labels: usize) -> Result<Cnn, LoadError> {
     let config = &checkpoint.config;
-    let (input_shape, _) = extents(config, "input_shape")?;
+    let (input_shape, _) = shape_of(config, "input_shape")?;
     let size = CnnConfig {
         input: input_shape
             .as_slice()
             .try_into()
-            .map_err(|_| config.refuse("input_shape", "it must be [channels, height, width]"))?,
+            .map_err(|_| config.invalid_value("input_shape", "it must be [channels, height, width]"))?,
         stages: stages(config)?,
         labels,
     };
     if size.features().is_none() {
-        return Err(config.refuse("stages", "the last stage has more values than can be counted"));
+        return Err(config.invalid_value("stages", "the last stage has more values than can be counted"));
     }
-    size.build(&mut Stored(&mut checkpoint.weights, device))
+    size.build(&mut FromCheckpoint(&mut checkpoint.weights, device))
 }
 
 fn stages(config: &Config) -> Result<Vec<StageConfig>, LoadError> {
     let stages = config.required::<Vec<StageConfig>>("stages")?;
     if stages.is_empty() {
-        return Err(config.refuse("stages", "there must be at least one"));
+        return Err(config.invalid_value("stages", "there must be at least one"));
     }
     if stages
         .iter()
         .any(|stage| stage.channels == 0 || stage.stride == 0)
     {
-        return Err(config.refuse("stages", "channels and stride must be at least 1"));
+        return Err(config.invalid_value("stages", "channels and stride must be at least 1"));
     }
     Ok(stages)
 }

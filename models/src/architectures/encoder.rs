@@ -6,7 +6,7 @@ use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 
-use super::layers::{layer_norm, linear, linear_without_bias, side_by_side};
+use super::layers::{concat_outputs, layer_norm, linear, linear_without_bias};
 use crate::checkpoint::{Config, LoadError, Weights};
 use crate::device::is_host;
 use crate::ops::elementwise::gelu;
@@ -14,7 +14,7 @@ use crate::runtime::slice::Slice;
 
 /// The extents of an encoder, by the keys that BERT and ViT configurations share.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct EncoderConfig {
+pub(super) struct EncoderConfig {
     /// `hidden_size`: extent of a token's vector.
     pub width: usize,
     /// `num_hidden_layers`.
@@ -22,7 +22,7 @@ pub struct EncoderConfig {
     /// `num_attention_heads`; divides the width.
     pub heads: usize,
     /// `intermediate_size`: extent of the feed-forward layer.
-    pub inner: usize,
+    pub intermediate_size: usize,
     /// `hidden_act`.
     pub activation: Activation,
     /// `layer_norm_eps`.
@@ -33,7 +33,7 @@ pub struct EncoderConfig {
 
 /// The feed-forward layer's activation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
+pub(super) enum Activation {
     /// GELU by the error function.
     Gelu,
     /// GELU by its tanh approximation.
@@ -43,7 +43,7 @@ pub enum Activation {
 }
 
 /// Where an architecture keeps what in a block, below the block's prefix.
-pub struct BlockNames {
+pub(super) struct BlockNames {
     /// Of the `query`, `key` and `value` projections.
     pub projections: &'static str,
     /// The norm around the attention.
@@ -53,7 +53,7 @@ pub struct BlockNames {
 }
 
 /// One block: attention, then a feed-forward layer, each with a norm and a residual connection.
-pub struct Block {
+pub(super) struct Block {
     attention: Attention,
     attention_norm: LayerNorm,
     up: Linear,
@@ -74,23 +74,23 @@ impl EncoderConfig {
     ///
     /// # Errors
     /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] for a value that cannot be.
-    pub fn read(config: &Config) -> Result<Self, LoadError> {
+    pub(super) fn read(config: &Config) -> Result<Self, LoadError> {
         let (width, heads) = (config.size("hidden_size")?, config.size("num_attention_heads")?);
         if !width.is_multiple_of(heads) {
-            return Err(config.refuse(
+            return Err(config.invalid_value(
                 "num_attention_heads",
                 format!("it must divide hidden_size = {width}"),
             ));
         }
         let epsilon = config.required::<f64>("layer_norm_eps")?;
         if !(epsilon > 0.0 && epsilon < 1.0) {
-            return Err(config.refuse("layer_norm_eps", "it must lie between 0 and 1"));
+            return Err(config.invalid_value("layer_norm_eps", "it must lie between 0 and 1"));
         }
         Ok(Self {
             width,
             blocks: config.size("num_hidden_layers")?,
             heads,
-            inner: config.size("intermediate_size")?,
+            intermediate_size: config.size("intermediate_size")?,
             activation: Activation::read(config)?,
             epsilon,
             projection_bias: config.optional("qkv_bias")?.unwrap_or(true),
@@ -101,7 +101,7 @@ impl EncoderConfig {
     ///
     /// # Errors
     /// As [`Weights::take`], and [`LoadError::TooManySlices`].
-    pub fn take_blocks(
+    pub(super) fn take_blocks(
         &self,
         weights: &mut Weights,
         prefix: &str,
@@ -129,7 +129,7 @@ impl EncoderConfig {
         names: &BlockNames,
         device: &Device,
     ) -> Result<Block, LoadError> {
-        let (width, inner) = (self.width, self.inner);
+        let (width, intermediate_size) = (self.width, self.intermediate_size);
         let take_linear = if self.projection_bias {
             linear
         } else {
@@ -145,14 +145,20 @@ impl EncoderConfig {
         let at = |name: &str| format!("{prefix}.{name}");
         Ok(Block {
             attention: Attention {
-                projections: side_by_side(&projections),
+                projections: concat_outputs(&projections),
                 output: linear(weights, &at("attention.output.dense"), width, width, device)?,
                 heads: self.heads,
             },
             attention_norm: layer_norm(weights, &at(names.attention_norm), width, self.epsilon, device)?,
-            up: linear(weights, &at("intermediate.dense"), width, inner, device)?,
+            up: linear(
+                weights,
+                &at("intermediate.dense"),
+                width,
+                intermediate_size,
+                device,
+            )?,
             activation: self.activation,
-            down: linear(weights, &at("output.dense"), inner, width, device)?,
+            down: linear(weights, &at("output.dense"), intermediate_size, width, device)?,
             feed_forward_norm: layer_norm(
                 weights,
                 &at(names.feed_forward_norm),
@@ -170,7 +176,7 @@ impl Activation {
             "gelu" | "gelu_python" => Ok(Self::Gelu),
             "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Self::GeluTanh),
             "relu" => Ok(Self::Relu),
-            _ => Err(config.refuse(
+            _ => Err(config.invalid_value(
                 "hidden_act",
                 "gelu, gelu_new, gelu_pytorch_tanh and relu are served",
             )),
@@ -189,16 +195,16 @@ impl Activation {
 impl Block {
     /// Norms after the residual sums, as the original transformer and BERT have them.
     ///
-    /// `x` is `[batch, sequence, width]`, `hidden` as [`padding_mask`] makes it.
-    pub fn post_norm(&self, x: Tensor<3>, hidden: Option<&Tensor<4, Bool>>) -> Tensor<3> {
-        let attended = self.attention.forward(x.clone(), hidden);
+    /// `x` is `[batch, sequence, width]`, `padding` as [`padding_mask`] makes it.
+    pub(super) fn post_norm(&self, x: Tensor<3>, padding: Option<&Tensor<4, Bool>>) -> Tensor<3> {
+        let attended = self.attention.forward(x.clone(), padding);
         let x = self.attention_norm.forward(attended + x);
         let fed = self.feed_forward(x.clone());
         self.feed_forward_norm.forward(fed + x)
     }
 
     /// Norms before each layer, as ViT has them. `x` is `[batch, sequence, width]`.
-    pub fn pre_norm(&self, x: Tensor<3>) -> Tensor<3> {
+    pub(super) fn pre_norm(&self, x: Tensor<3>) -> Tensor<3> {
         let x = self
             .attention
             .forward(self.attention_norm.forward(x.clone()), None)
@@ -212,7 +218,7 @@ impl Block {
 }
 
 impl Attention {
-    fn forward(&self, x: Tensor<3>, hidden: Option<&Tensor<4, Bool>>) -> Tensor<3> {
+    fn forward(&self, x: Tensor<3>, padding: Option<&Tensor<4, Bool>>) -> Tensor<3> {
         let [batch, sequence, width] = x.dims();
         // [3, batch, heads, sequence, width / heads]: the layout that attention computes in, so that each of the three
         // is copied once and not once more by the attention.
@@ -223,25 +229,25 @@ impl Attention {
             .permute([2, 0, 3, 1, 4]);
         let part = |index: usize| parts.clone().slice_dim(0, index..index + 1).squeeze_dim::<4>(0);
         let options = AttentionModuleOptions::default();
-        let attended = attention(part(0), part(1), part(2), hidden.cloned(), None, options);
+        let attended = attention(part(0), part(1), part(2), padding.cloned(), None, options);
         self.output
             .forward(attended.swap_dims(1, 2).reshape([batch, sequence, width]))
     }
 }
 
 /// The mask that hides padding from attention: true where a key must not be seen, or nothing where all are.
-/// `seen` holds one row of equal length per sequence.
-pub fn padding_mask(seen: &[Vec<bool>], heads: usize, device: &Device) -> Option<Tensor<4, Bool>> {
-    if seen.iter().flatten().all(|seen| *seen) {
+/// `mask` holds one row of equal length per sequence.
+pub(super) fn padding_mask(mask: &[Vec<bool>], heads: usize, device: &Device) -> Option<Tensor<4, Bool>> {
+    if mask.iter().flatten().all(|mask| *mask) {
         return None;
     }
-    let (batch, sequence) = (seen.len(), seen.first().map_or(0, Vec::len));
-    let hidden = seen
+    let (batch, sequence) = (mask.len(), mask.first().map_or(0, Vec::len));
+    let padding = mask
         .iter()
         .flat_map(|row| row.iter().cycle().take(sequence * sequence))
-        .map(|seen| !seen)
+        .map(|mask| !mask)
         .collect::<Vec<bool>>();
-    let mask = Tensor::from_data(TensorData::new(hidden, [batch, 1, sequence, sequence]), device);
+    let mask = Tensor::from_data(TensorData::new(padding, [batch, 1, sequence, sequence]), device);
     // On the CPU the heads share one mask without a copy; elsewhere the kernels are promised the whole shape.
     if is_host(device) {
         Some(mask)

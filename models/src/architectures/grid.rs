@@ -16,7 +16,7 @@
 //! | `threshold` | how sure it must be of an object, above 0 and below 1 |
 //! | `stages` or `hidden_sizes` | the network, as [`cnn`] or [`mlp`] has it |
 //!
-//! Tensors are those of the network; its classifier has `1 + kinds * places` outputs, where an object fits at
+//! Tensors are those of the network; its classifier has `1 + kinds * positions` outputs, where an object fits at
 //! `(height - crop + 1) * (width - crop + 1)` places: nothing first, then kind by kind, and place by place, row-major.
 //!
 //! Outputs: `count` FP32 `[kinds]`; and where something was found, `boxes` FP32 `[found, 4]` (kind, top, left, probability; cell
@@ -24,10 +24,10 @@
 
 use burn::tensor::{Device, Tensor, TensorData, activation::softmax};
 
-use super::image::{Network, extents};
+use super::image::{Network, shape_of};
 use super::{cnn, mlp};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::batch::{Answers, answer_batch, rows};
+use crate::runtime::batch::{BatchResults, rows, run_batch};
 use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::tensor::{self, Datatype};
@@ -52,7 +52,7 @@ pub struct Grid {
 
 /// An object that was found.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Found {
+struct Detection {
     kind: usize,
     top: usize,
     left: usize,
@@ -61,21 +61,21 @@ struct Found {
 
 impl Grid {
     /// Places down and across at which an object fits into a cell.
-    fn places(&self) -> [usize; 2] {
+    fn positions(&self) -> [usize; 2] {
         let [_, height, width] = self.cell;
         [height, width].map(|side| (side + 1).saturating_sub(self.crop))
     }
 
     /// Number of classes of a cell; `None` where it overflows.
     pub fn classes(&self) -> Option<usize> {
-        let [down, across] = self.places();
+        let [down, across] = self.positions();
         let objects = self.kinds.len().checked_mul(down)?.checked_mul(across)?;
         objects.checked_add(1)
     }
 
     /// The class of an object of that kind at that place of a cell.
     pub fn class(&self, kind: usize, [down, across]: [usize; 2]) -> usize {
-        let [places_down, places_across] = self.places();
+        let [places_down, places_across] = self.positions();
         1 + (kind * places_down + down) * places_across + across
     }
 
@@ -86,34 +86,37 @@ impl Grid {
     }
 
     /// A part of an image `[channels, height, width]`, row-major.
-    fn part(&self, image: &[f32], [top, left]: [usize; 2], [height, width]: [usize; 2]) -> Vec<f32> {
+    fn crop_of(&self, image: &[f32], [top, left]: [usize; 2], [height, width]: [usize; 2]) -> Vec<f32> {
         let ([image_height, image_width], [channels, ..]) = (self.size(), self.cell);
-        let mut part = Vec::with_capacity(channels * height * width);
+        let mut crop_of = Vec::with_capacity(channels * height * width);
         for channel in 0..channels {
             for row in top..top + height {
                 let start = (channel * image_height + row) * image_width + left;
-                part.extend_from_slice(image.get(start..start + width).unwrap_or_default());
+                crop_of.extend_from_slice(image.get(start..start + width).unwrap_or_default());
             }
         }
-        part
+        crop_of
     }
 
     /// Where the cells begin, row-major.
-    fn corners(&self) -> impl Iterator<Item = [usize; 2]> {
+    fn cell_origins(&self) -> impl Iterator<Item = [usize; 2]> {
         let ([_, height, width], [rows, columns]) = (self.cell, self.grid);
         (0..rows).flat_map(move |row| (0..columns).map(move |column| [row * height, column * width]))
     }
 
     /// What a cell's probabilities say, if they say that something is there.
-    fn judge(&self, probabilities: &[f32], [top, left]: [usize; 2]) -> Option<Found> {
-        let [down, across] = self.places();
+    fn detection(&self, probabilities: &[f32], [top, left]: [usize; 2]) -> Option<Detection> {
+        let [down, across] = self.positions();
         let (_, objects) = probabilities.split_first()?;
         let kinds = objects.chunks_exact(down * across).enumerate();
-        let sum = |places: &[f32]| places.iter().sum::<f32>();
-        let (kind, places) = kinds.max_by(|one, other| sum(one.1).total_cmp(&sum(other.1)))?;
-        let probability = sum(places);
-        let place = (0..).zip(places).max_by(|one, other| one.1.total_cmp(other.1))?.0;
-        (probability >= self.threshold).then_some(Found {
+        let sum = |positions: &[f32]| positions.iter().sum::<f32>();
+        let (kind, positions) = kinds.max_by(|one, other| sum(one.1).total_cmp(&sum(other.1)))?;
+        let probability = sum(positions);
+        let place = (0..)
+            .zip(positions)
+            .max_by(|one, other| one.1.total_cmp(other.1))?
+            .0;
+        (probability >= self.threshold).then_some(Detection {
             kind,
             top: top + place / across,
             left: left + place % across,
@@ -121,7 +124,7 @@ impl Grid {
         })
     }
 
-    fn outputs(&self, image: &[f32], found: &[Found]) -> Result<Outputs, ModelError> {
+    fn outputs(&self, image: &[f32], found: &[Detection]) -> Result<Outputs, ModelError> {
         let of_kind = |kind: usize| found.iter().filter(move |found| found.kind == kind);
         let counts: Vec<f32> = (0..self.kinds.len())
             .map(|kind| of_kind(kind).count() as f32)
@@ -139,7 +142,7 @@ impl Grid {
         for (kind, name) in self.kinds.iter().enumerate() {
             let side = self.crop;
             let crops: Vec<Vec<f32>> = of_kind(kind)
-                .map(|found| self.part(image, [found.top, found.left], [side, side]))
+                .map(|found| self.crop_of(image, [found.top, found.left], [side, side]))
                 .collect();
             if !crops.is_empty() {
                 let shape = [crops.len(), self.cell[0], side, side];
@@ -159,13 +162,13 @@ struct Detector {
 }
 
 impl Detector {
-    fn answer(&self, images: &[Vec<f32>]) -> Result<Answers, ModelError> {
+    fn answer(&self, images: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
         let [channels, height, width] = self.grid.cell;
         let cells: Vec<f32> = images
             .iter()
             .flat_map(|image| {
-                let cell = move |corner| self.grid.part(image, corner, [height, width]);
-                self.grid.corners().flat_map(cell)
+                let cell = move |corner| self.grid.crop_of(image, corner, [height, width]);
+                self.grid.cell_origins().flat_map(cell)
             })
             .collect();
         let pixels = channels * height * width;
@@ -178,9 +181,9 @@ impl Detector {
         let answers = images.iter().zip(probabilities.chunks(rows * columns));
         Ok(answers
             .map(|(image, cells)| {
-                let cells = self.grid.corners().zip(cells);
-                let found: Vec<Found> = cells
-                    .filter_map(|(corner, probabilities)| self.grid.judge(probabilities, corner))
+                let cells = self.grid.cell_origins().zip(cells);
+                let found: Vec<Detection> = cells
+                    .filter_map(|(corner, probabilities)| self.grid.detection(probabilities, corner))
                     .collect();
                 self.grid.outputs(image, &found)
             })
@@ -199,7 +202,7 @@ impl Model for Detector {
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let signature = self.signature();
-        answer_batch(
+        run_batch(
             batch,
             |inputs| {
                 signature.check(inputs)?;
@@ -235,40 +238,40 @@ pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Buil
 }
 
 fn grid(config: &Config) -> Result<Grid, LoadError> {
-    let (cell, _) = extents(config, "input_shape")?;
+    let (cell, _) = shape_of(config, "input_shape")?;
     let cell: [usize; 3] = cell
         .as_slice()
         .try_into()
-        .map_err(|_| config.refuse("input_shape", "it must be [channels, height, width] of a cell"))?;
-    let (grid, cells) = extents(config, "grid")?;
+        .map_err(|_| config.invalid_value("input_shape", "it must be [channels, height, width] of a cell"))?;
+    let (grid, cells) = shape_of(config, "grid")?;
     let grid: [usize; 2] = grid
         .as_slice()
         .try_into()
-        .map_err(|_| config.refuse("grid", "it must be [rows, columns]"))?;
+        .map_err(|_| config.invalid_value("grid", "it must be [rows, columns]"))?;
     if cells
         .checked_mul(cell.iter().product())
         .is_none_or(|pixels| pixels > MAX_PIXELS)
     {
-        return Err(config.refuse(
+        return Err(config.invalid_value(
             "grid",
             format!("the image would have more than {MAX_PIXELS} values"),
         ));
     }
     let crop = config.size("crop")?;
     if crop > cell[1].min(cell[2]) {
-        return Err(config.refuse("crop", "an object must fit into a cell"));
+        return Err(config.invalid_value("crop", "an object must fit into a cell"));
     }
     let kinds: Vec<String> = config.required("kinds")?;
     let unusable = |kind: &String| kind.is_empty() || kind.contains('/');
     if kinds.is_empty() || kinds.iter().any(unusable) {
-        return Err(config.refuse(
+        return Err(config.invalid_value(
             "kinds",
             "it must name at least one kind, and no name may be empty or hold `/`",
         ));
     }
     let threshold: f32 = config.required("threshold")?;
     if !(threshold > 0.0 && threshold < 1.0) {
-        return Err(config.refuse("threshold", "it must be above 0 and below 1"));
+        return Err(config.invalid_value("threshold", "it must be above 0 and below 1"));
     }
     Ok(Grid {
         cell,
@@ -386,13 +389,13 @@ mod tests {
             threshold: 0.5,
         };
         assert_eq!(grid.classes(), Some(13));
-        let places = (0..2)
+        let positions = (0..2)
             .flat_map(|kind| (0..3).flat_map(move |down| (0..2).map(move |across| (kind, [down, across]))));
-        let classes: Vec<usize> = places.map(|(kind, place)| grid.class(kind, place)).collect();
+        let classes: Vec<usize> = positions.map(|(kind, place)| grid.class(kind, place)).collect();
         assert_eq!(classes, (1..13).collect::<Vec<_>>());
         let mut probabilities = vec![0.0; 13];
         probabilities[grid.class(1, [2, 0])] = 0.6;
-        let found = grid.judge(&probabilities, [20, 9]).unwrap();
+        let found = grid.detection(&probabilities, [20, 9]).unwrap();
         assert_eq!((found.kind, found.top, found.left), (1, 22, 9));
     }
 

@@ -11,12 +11,12 @@ use burn::tensor::{Device, Tensor, TensorData};
 
 use super::layers;
 use crate::checkpoint::{Config, LoadError, Weights};
-use crate::runtime::batch::{answer_batch, logits_per_row};
+use crate::runtime::batch::{logits_per_row, run_batch};
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::tensor::{self, Datatype};
 
 /// Where the layers of a network come from.
-pub(super) trait Layers {
+pub(super) trait LayerSource {
     /// Why a layer cannot be had.
     type Error;
     /// A linear layer of that name.
@@ -32,12 +32,12 @@ pub(super) trait Layers {
 }
 
 /// Layers with random weights, to be trained.
-pub(super) struct Fresh<'a>(pub(super) &'a Device);
+pub(super) struct RandomInit<'a>(pub(super) &'a Device);
 
 /// Layers out of a checkpoint.
-pub(super) struct Stored<'a>(pub(super) &'a mut Weights, pub(super) &'a Device);
+pub(super) struct FromCheckpoint<'a>(pub(super) &'a mut Weights, pub(super) &'a Device);
 
-impl Layers for Fresh<'_> {
+impl LayerSource for RandomInit<'_> {
     type Error = Infallible;
 
     fn linear(&mut self, _: &str, inputs: usize, outputs: usize) -> Result<Linear, Infallible> {
@@ -58,7 +58,7 @@ impl Layers for Fresh<'_> {
     }
 }
 
-impl Layers for Stored<'_> {
+impl LayerSource for FromCheckpoint<'_> {
     type Error = LoadError;
 
     fn linear(&mut self, name: &str, inputs: usize, outputs: usize) -> Result<Linear, LoadError> {
@@ -88,14 +88,14 @@ impl Layers for Stored<'_> {
 }
 
 /// The positive extents under `key`, and their product.
-pub(super) fn extents(config: &Config, key: &str) -> Result<(Vec<usize>, usize), LoadError> {
+pub(super) fn shape_of(config: &Config, key: &str) -> Result<(Vec<usize>, usize), LoadError> {
     let shape = config.required::<Vec<usize>>(key)?;
     let product = shape
         .iter()
         .try_fold(1_usize, |product, extent| product.checked_mul(*extent));
     match product {
         Some(product @ 1..) if !shape.is_empty() => Ok((shape, product)),
-        _ => Err(config.refuse(
+        _ => Err(config.invalid_value(
             key,
             "it must be a list of extents, each at least 1, whose product fits",
         )),
@@ -128,7 +128,7 @@ impl<N: Network> Model for Classifier<N> {
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let signature = self.signature();
-        answer_batch(
+        run_batch(
             batch,
             |inputs| {
                 signature.check(inputs)?;

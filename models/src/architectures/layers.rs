@@ -10,7 +10,7 @@ use crate::checkpoint::{LoadError, Weights};
 ///
 /// # Errors
 /// As [`Weights::take`].
-pub fn linear(
+pub(super) fn linear(
     weights: &mut Weights,
     prefix: &str,
     inputs: usize,
@@ -28,7 +28,7 @@ pub fn linear(
 ///
 /// # Errors
 /// As [`Weights::take`].
-pub fn linear_without_bias(
+pub(super) fn linear_without_bias(
     weights: &mut Weights,
     prefix: &str,
     inputs: usize,
@@ -44,7 +44,7 @@ pub fn linear_without_bias(
 
 /// Several linear layers over the same input as one, their outputs side by side: one matrix product, and one reading
 /// of the input, instead of several.
-pub fn side_by_side(parts: &[Linear]) -> Linear {
+pub(super) fn concat_outputs(parts: &[Linear]) -> Linear {
     let biases = parts
         .iter()
         .filter_map(|part| part.bias.as_ref())
@@ -62,7 +62,7 @@ pub fn side_by_side(parts: &[Linear]) -> Linear {
 ///
 /// # Errors
 /// As [`Weights::take`].
-pub fn layer_norm(
+pub(super) fn layer_norm(
     weights: &mut Weights,
     prefix: &str,
     width: usize,
@@ -83,7 +83,7 @@ pub fn layer_norm(
 ///
 /// # Errors
 /// As [`Weights::take`].
-pub fn embedding(
+pub(super) fn embedding(
     weights: &mut Weights,
     prefix: &str,
     rows: usize,

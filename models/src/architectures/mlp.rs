@@ -16,7 +16,7 @@ use burn::nn::Linear;
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 
-use super::image::{Classifier, Fresh, Layers, Network, Stored, extents};
+use super::image::{Classifier, FromCheckpoint, LayerSource, Network, RandomInit, shape_of};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::runtime::loaded::{Built, Task};
 
@@ -43,11 +43,11 @@ pub struct Mlp {
 impl MlpConfig {
     /// The perceptron with random weights, to be trained.
     pub fn init(&self, device: &Device) -> Mlp {
-        let Ok(mlp) = self.build(&mut Fresh(device));
+        let Ok(mlp) = self.build(&mut RandomInit(device));
         mlp
     }
 
-    fn build<L: Layers>(&self, source: &mut L) -> Result<Mlp, L::Error> {
+    fn build<L: LayerSource>(&self, source: &mut L) -> Result<Mlp, L::Error> {
         let widths = self.hidden_sizes.iter().chain([&self.labels]);
         let layers = [&self.inputs]
             .into_iter()
@@ -82,7 +82,7 @@ impl Network for Mlp {
 
 pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
     let labels = checkpoint.config.labels()?;
-    let (input_shape, pixels) = extents(&checkpoint.config, "input_shape")?;
+    let (input_shape, pixels) = shape_of(&checkpoint.config, "input_shape")?;
     Ok(Built {
         model: Box::new(Classifier {
             network: network(checkpoint, device, labels.len())?,
@@ -98,19 +98,19 @@ pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Buil
 /// The perceptron that a checkpoint describes, with so many classes.
 pub(super) fn network(checkpoint: &mut Checkpoint, device: &Device, labels: usize) -> Result<Mlp, LoadError> {
     let config = &checkpoint.config;
-    let (_, inputs) = extents(config, "input_shape")?;
+    let (_, inputs) = shape_of(config, "input_shape")?;
     let size = MlpConfig {
         inputs,
         hidden_sizes: hidden_sizes(config)?,
         labels,
     };
-    size.build(&mut Stored(&mut checkpoint.weights, device))
+    size.build(&mut FromCheckpoint(&mut checkpoint.weights, device))
 }
 
 fn hidden_sizes(config: &Config) -> Result<Vec<usize>, LoadError> {
     let sizes = config.required::<Vec<usize>>("hidden_sizes")?;
     if sizes.contains(&0) {
-        return Err(config.refuse("hidden_sizes", "each must be at least 1"));
+        return Err(config.invalid_value("hidden_sizes", "each must be at least 1"));
     }
     Ok(sizes)
 }

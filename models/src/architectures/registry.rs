@@ -1,22 +1,22 @@
 //! The families of models that burn runs, and the registry that finds a checkpoint's.
 //!
-//! A family is added with one file and one line in `FAMILIES`.
+//! A family is added with one file and one line in `ARCHITECTURES`.
 
 use std::path::Path;
 
 use burn::tensor::Device;
 
 use super::{bert, cnn, grid, mlp, vit};
-use crate::checkpoint::{Checkpoint, LoadError, Tally};
+use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
 use crate::decoder::registry as decoders;
 use crate::language::{self, Generation};
 use crate::runtime::loaded::{Built, Loaded, ModelInfo, Task};
 use crate::runtime::slice::Slice;
 
 /// One architecture that can be served.
-struct Family {
+struct Architecture {
     /// `architectures[0]` or `model_type` of its `config.json`.
-    architecture: &'static str,
+    name: &'static str,
     /// Takes its weights out of a checkpoint.
     build: Build,
     /// Beginnings of the names of tensors that its checkpoints carry and that it never computes with.
@@ -31,35 +31,35 @@ enum Build {
     Sliced(fn(&mut Checkpoint, &Device, Slice) -> Result<Built, LoadError>),
 }
 
-const FAMILIES: &[Family] = &[
-    Family {
-        architecture: "BertForSequenceClassification",
+const ARCHITECTURES: &[Architecture] = &[
+    Architecture {
+        name: "BertForSequenceClassification",
         build: Build::Sliced(bert::sequence_classification),
         unused: &[],
     },
-    Family {
-        architecture: "BertForQuestionAnswering",
+    Architecture {
+        name: "BertForQuestionAnswering",
         build: Build::Sliced(bert::question_answering),
         // Saved by old versions of transformers; the answer is read from the tokens and not from the pooled state.
         unused: &["bert.pooler."],
     },
-    Family {
-        architecture: "ViTForImageClassification",
+    Architecture {
+        name: "ViTForImageClassification",
         build: Build::Sliced(vit::image_classification),
         unused: &["vit.pooler."],
     },
-    Family {
-        architecture: cnn::MODEL_TYPE,
+    Architecture {
+        name: cnn::MODEL_TYPE,
         build: Build::Whole(cnn::build),
         unused: &[],
     },
-    Family {
-        architecture: grid::MODEL_TYPE,
+    Architecture {
+        name: grid::MODEL_TYPE,
         build: Build::Whole(grid::build),
         unused: &[],
     },
-    Family {
-        architecture: mlp::MODEL_TYPE,
+    Architecture {
+        name: mlp::MODEL_TYPE,
         build: Build::Whole(mlp::build),
         unused: &[],
     },
@@ -95,43 +95,43 @@ pub fn load_checkpoint(
 ) -> Result<Loaded, LoadError> {
     let name = options.name.clone().unwrap_or_else(|| checkpoint.name.clone());
     if let Some(architecture) = decoders::architecture(&checkpoint.config)? {
-        let (model, tally) = language::load(checkpoint, device, options.slice, &options.generation)?;
+        let (model, totals) = language::load(checkpoint, device, options.slice, &options.generation)?;
         let built = Built {
             model,
             task: Task::Generation,
             labels: Vec::new(),
         };
-        return Ok(describe(built, name, architecture, tally));
+        return Ok(describe(built, name, architecture, totals));
     }
     let whole = options.slice == Slice::WHOLE;
-    let family = find(&checkpoint)?;
-    let built = match family.build {
+    let entry = find(&checkpoint)?;
+    let built = match entry.build {
         Build::Whole(build) if whole => build(&mut checkpoint, device)?,
         Build::Sliced(build) => build(&mut checkpoint, device, options.slice)?,
         Build::Whole(_) => {
             return Err(LoadError::NotSliced {
-                architecture: family.architecture,
+                architecture: entry.name,
                 of: options.slice.of(),
             });
         }
     };
-    let tally = if whole {
-        checkpoint.weights.finish(family.unused)?
+    let totals = if whole {
+        checkpoint.weights.finish(entry.unused)?
     } else {
         // The other partitions use the remaining tensors.
-        checkpoint.weights.taken()
+        checkpoint.weights.totals()
     };
-    Ok(describe(built, name, family.architecture, tally))
+    Ok(describe(built, name, entry.name, totals))
 }
 
-fn describe(built: Built, name: String, architecture: &str, tally: Tally) -> Loaded {
+fn describe(built: Built, name: String, architecture: &str, totals: WeightTotals) -> Loaded {
     Loaded {
         model: built.model,
         info: ModelInfo {
             name,
             architecture: architecture.to_owned(),
-            parameters: tally.parameters,
-            weight_bytes: tally.bytes,
+            parameters: totals.parameters,
+            weight_bytes: totals.bytes,
             task: built.task,
             labels: built.labels,
         },
@@ -139,13 +139,13 @@ fn describe(built: Built, name: String, architecture: &str, tally: Tally) -> Loa
 }
 
 /// The architectures that can be served.
-pub fn known() -> Vec<&'static str> {
-    let families = FAMILIES.iter().map(|family| family.architecture);
-    families.chain(decoders::supported()).collect()
+pub(crate) fn supported() -> Vec<&'static str> {
+    let entries = ARCHITECTURES.iter().map(|entry| entry.name);
+    entries.chain(decoders::supported()).collect()
 }
 
 /// The family that `architectures[0]` names, else the one that `model_type` names.
-fn find(checkpoint: &Checkpoint) -> Result<&'static Family, LoadError> {
+fn find(checkpoint: &Checkpoint) -> Result<&'static Architecture, LoadError> {
     let config = &checkpoint.config;
     let named = config
         .optional::<Vec<String>>("architectures")?
@@ -156,7 +156,7 @@ fn find(checkpoint: &Checkpoint) -> Result<&'static Family, LoadError> {
     named
         .iter()
         .chain(&model_type)
-        .find_map(|name| FAMILIES.iter().find(|family| family.architecture == name))
+        .find_map(|name| ARCHITECTURES.iter().find(|entry| entry.name == name))
         .ok_or_else(|| LoadError::UnknownArchitecture {
             file: config.file().to_owned(),
             found: match (named, model_type) {
@@ -164,6 +164,6 @@ fn find(checkpoint: &Checkpoint) -> Result<&'static Family, LoadError> {
                 (None, Some(name)) => format!("`{name}` (by model_type)"),
                 (None, None) => "in neither `architectures` nor `model_type`".into(),
             },
-            known: known(),
+            known: supported(),
         })
 }

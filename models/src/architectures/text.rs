@@ -10,10 +10,10 @@ use crate::runtime::tensor::{Datatype, Tensor};
 
 /// The most text that is tokenised for one request, bytes: far more than any context holds, and little enough that
 /// one request cannot keep a replica busy for long.
-pub const MAX_TEXT: usize = 1 << 18;
+pub(super) const MAX_TEXT_BYTES: usize = 1 << 18;
 
 /// Turns requests into tokens.
-pub struct TextReader {
+pub(super) struct TextReader {
     tokenizer: Option<Tokenizer>,
     limits: TokenLimits,
     texts: Texts,
@@ -21,7 +21,7 @@ pub struct TextReader {
 
 /// Which texts a request brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Texts {
+pub(super) enum Texts {
     /// One, or a pair; of a pair the longer is truncated.
     OneOrTwo,
     /// A question and its context; only the context is truncated.
@@ -30,7 +30,7 @@ pub enum Texts {
 
 /// What token ids a model can take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TokenLimits {
+pub(super) struct TokenLimits {
     /// Number of token ids.
     pub vocabulary: usize,
     /// Number of token types.
@@ -41,20 +41,20 @@ pub struct TokenLimits {
 
 /// One request's tokens; the three columns have the same length, at least 1.
 #[derive(Debug)]
-pub struct Tokens {
+pub(super) struct Tokens {
     /// Token ids, below the vocabulary.
     pub ids: Vec<i64>,
     /// Token types, below their number.
     pub types: Vec<i64>,
     /// Whether attention may see the token; true for at least one.
-    pub seen: Vec<bool>,
+    pub mask: Vec<bool>,
     /// The second text, if the tokens come from a pair of texts.
     pub second: Option<SecondText>,
 }
 
 /// The second text of a pair and where its tokens lie in it.
 #[derive(Debug)]
-pub struct SecondText {
+pub(super) struct SecondText {
     /// The text.
     pub text: String,
     encoding: Encoding,
@@ -62,7 +62,7 @@ pub struct SecondText {
 
 impl SecondText {
     /// Positions of its tokens in the sequence.
-    pub fn tokens(&self) -> Range<usize> {
+    pub(super) fn tokens(&self) -> Range<usize> {
         let sequences = self.encoding.get_sequence_ids();
         let first = sequences.iter().position(|sequence| *sequence == Some(1));
         let last = sequences.iter().rposition(|sequence| *sequence == Some(1));
@@ -70,7 +70,7 @@ impl SecondText {
     }
 
     /// The bytes of the text that these tokens cover, widened to whole words.
-    pub fn bytes(&self, first: usize, last: usize) -> Option<Range<usize>> {
+    pub(super) fn bytes(&self, first: usize, last: usize) -> Option<Range<usize>> {
         let word = |token: usize| {
             let (_, word) = self.encoding.token_to_word(token)?;
             self.encoding.word_to_chars(word, 1)
@@ -85,7 +85,11 @@ impl TextReader {
     ///
     /// # Errors
     /// [`LoadError::BadTokenizer`] when the file is not a tokenizer, or leaves no room for text in the context.
-    pub fn new(file: Option<&TokenizerFile>, limits: TokenLimits, texts: Texts) -> Result<Self, LoadError> {
+    pub(super) fn new(
+        file: Option<&TokenizerFile>,
+        limits: TokenLimits,
+        texts: Texts,
+    ) -> Result<Self, LoadError> {
         let tokenizer = file.map(|file| load(file, limits.context, texts)).transpose()?;
         Ok(Self {
             tokenizer,
@@ -96,7 +100,7 @@ impl TextReader {
 
     /// `input_ids`, `attention_mask` and `token_type_ids`, each INT64 `[sequence]`; with a tokenizer, `text` and
     /// `text_pair` (BYTES `[1]`) instead.
-    pub fn signature(&self) -> Signature {
+    pub(super) fn signature(&self) -> Signature {
         let ids = |name| InputSpec::optional(name, Datatype::I64, vec![Extent::UpTo(self.limits.context)]);
         let text = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
         let mut inputs = vec![ids("input_ids"), ids("attention_mask"), ids("token_type_ids")];
@@ -112,7 +116,7 @@ impl TextReader {
     ///
     /// # Errors
     /// [`ModelError`], naming the input that cannot be used.
-    pub fn read(&self, inputs: &Inputs) -> Result<Tokens, ModelError> {
+    pub(super) fn read(&self, inputs: &Inputs) -> Result<Tokens, ModelError> {
         self.signature().check(inputs)?;
         let input = |name: &str| inputs.iter().find(|input| input.name == name);
         match (input("input_ids"), input("text")) {
@@ -128,7 +132,7 @@ impl TextReader {
                         ));
                     }
                 }
-                self.tokenise(text, input("text_pair"))
+                self.tokenize(text, input("text_pair"))
             }
             (Some(_), _) => Err(bad("input_ids", "it comes beside a text; send one of the two")),
             (None, None) => Err(bad(
@@ -142,29 +146,29 @@ impl TextReader {
         let length = ids.shape.first().copied().unwrap_or_default();
         let column = |tensor: Option<&Tensor>, absent: i64, limit: usize| match tensor {
             None => Ok(vec![absent; length]),
-            Some(tensor) if tensor.shape == ids.shape => bounded(tensor, limit),
+            Some(tensor) if tensor.shape == ids.shape => check_range(tensor, limit),
             Some(tensor) => Err(ModelError::WrongShape {
                 name: tensor.name.clone(),
                 expected: format!("{length}, as `input_ids`"),
                 actual: tensor.shape.clone(),
             }),
         };
-        let seen = column(mask, 1, 2)?
+        let mask = column(mask, 1, 2)?
             .into_iter()
-            .map(|seen| seen == 1)
+            .map(|mask| mask == 1)
             .collect::<Vec<_>>();
-        if !seen.contains(&true) {
+        if !mask.contains(&true) {
             return Err(bad("attention_mask", "it hides every token"));
         }
         Ok(Tokens {
-            ids: bounded(ids, self.limits.vocabulary)?,
+            ids: check_range(ids, self.limits.vocabulary)?,
             types: column(types, 0, self.limits.types)?,
-            seen,
+            mask,
             second: None,
         })
     }
 
-    fn tokenise(&self, text: &Tensor, pair: Option<&Tensor>) -> Result<Tokens, ModelError> {
+    fn tokenize(&self, text: &Tensor, pair: Option<&Tensor>) -> Result<Tokens, ModelError> {
         let Some(tokenizer) = &self.tokenizer else {
             return Err(bad("text", "this checkpoint has no tokenizer.json"));
         };
@@ -200,7 +204,7 @@ impl TextReader {
         }
         Ok(Tokens {
             types: column(encoding.get_type_ids(), self.limits.types)?,
-            seen: vec![true; ids.len()],
+            mask: vec![true; ids.len()],
             ids,
             second: second.map(|second| SecondText {
                 text: second.to_owned(),
@@ -243,13 +247,16 @@ fn load(file: &TokenizerFile, context: usize, texts: Texts) -> Result<Tokenizer,
 }
 
 fn only_text(tensor: &Tensor) -> Result<&str, ModelError> {
-    if tensor.data.len() > MAX_TEXT {
-        return Err(bad(&tensor.name, format!("it is longer than {MAX_TEXT} bytes")));
+    if tensor.data.len() > MAX_TEXT_BYTES {
+        return Err(bad(
+            &tensor.name,
+            format!("it is longer than {MAX_TEXT_BYTES} bytes"),
+        ));
     }
     Ok(tensor.to_texts()?.into_iter().next().unwrap_or_default())
 }
 
-fn bounded(tensor: &Tensor, limit: usize) -> Result<Vec<i64>, ModelError> {
+fn check_range(tensor: &Tensor, limit: usize) -> Result<Vec<i64>, ModelError> {
     let values = tensor.to_i64()?;
     let fits = |value: i64| usize::try_from(value).is_ok_and(|value| value < limit);
     match values.iter().enumerate().find(|(_, value)| !fits(**value)) {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::encoder::{Block, BlockNames, EncoderConfig};
 use super::layers::{layer_norm, linear};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
-use crate::runtime::batch::{Answers, answer_batch_in_parts, logits_per_row};
+use crate::runtime::batch::{BatchResults, logits_per_row, run_batch_in_parallel};
 use crate::runtime::hidden_states as states;
 use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
@@ -37,9 +37,9 @@ pub(crate) fn image_classification(
     let config = EncoderConfig::read(&checkpoint.config)?;
     let patches = Patches::read(&checkpoint.config)?;
     let (weights, width) = (&mut checkpoint.weights, config.width);
-    let front = if slice.is_first() {
+    let input_stage = if slice.is_first() {
         let (projection, offsets) = take_embeddings(weights, &patches, width, device)?;
-        Some(Front { projection, offsets })
+        Some(InputStage { projection, offsets })
     } else {
         None
     };
@@ -56,7 +56,7 @@ pub(crate) fn image_classification(
         model: Box::new(Vit {
             patches,
             width,
-            front,
+            input_stage,
             blocks,
             head,
             device: device.clone(),
@@ -71,7 +71,7 @@ struct Vit {
     patches: Patches,
     width: usize,
     /// In the first slice.
-    front: Option<Front>,
+    input_stage: Option<InputStage>,
     blocks: Vec<Block>,
     /// In the last slice.
     head: Option<Head>,
@@ -79,7 +79,7 @@ struct Vit {
 }
 
 /// From pixels to states.
-struct Front {
+struct InputStage {
     /// `[pixels of a patch, width]`.
     projection: Tensor<2>,
     /// What is added to the projected patches, `[1 + patches, width]`.
@@ -103,26 +103,26 @@ struct Patches {
 /// One extent for both directions, or height and width.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Extents {
+enum SideLengths {
     Square(usize),
     Rectangle([usize; 2]),
 }
 
 impl Patches {
     fn read(config: &Config) -> Result<Self, LoadError> {
-        let extents = |key: &str| {
-            let extents = match config.required(key)? {
-                Extents::Square(side) => [side, side],
-                Extents::Rectangle(sides) => sides,
+        let side_lengths = |key: &str| {
+            let side_lengths = match config.required(key)? {
+                SideLengths::Square(side) => [side, side],
+                SideLengths::Rectangle(sides) => sides,
             };
-            if extents.contains(&0) {
-                return Err(config.refuse(key, "it must be at least 1"));
+            if side_lengths.contains(&0) {
+                return Err(config.invalid_value(key, "it must be at least 1"));
             }
-            Ok(extents)
+            Ok(side_lengths)
         };
-        let (image, patch) = (extents("image_size")?, extents("patch_size")?);
+        let (image, patch) = (side_lengths("image_size")?, side_lengths("patch_size")?);
         if image.iter().zip(patch).any(|(image, patch)| patch > *image) {
-            return Err(config.refuse("patch_size", format!("it must fit image_size = {image:?}")));
+            return Err(config.invalid_value("patch_size", format!("it must fit image_size = {image:?}")));
         }
         Ok(Self {
             channels: config.size("num_channels")?,
@@ -195,7 +195,7 @@ fn take_embeddings(
 
 impl Model for Vit {
     fn signature(&self) -> Signature {
-        if self.front.is_none() {
+        if self.input_stage.is_none() {
             return states::signature(Extent::Exactly(self.tokens()), self.width, false);
         }
         let [height, width] = self.patches.image;
@@ -209,7 +209,7 @@ impl Model for Vit {
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let signature = self.signature();
-        answer_batch_in_parts(
+        run_batch_in_parallel(
             &self.device,
             batch,
             |inputs| {
@@ -228,12 +228,12 @@ impl Vit {
         self.patches.count() + 1
     }
 
-    fn answer(&self, requests: &[Vec<f32>]) -> Result<Answers, ModelError> {
-        let embedded = if let Some(front) = &self.front {
-            self.embedded(front, requests)
+    fn answer(&self, requests: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
+        let embedded = if let Some(input_stage) = &self.input_stage {
+            self.embedded(input_stage, requests)
         } else {
             let sequences: Vec<&[f32]> = requests.iter().map(Vec::as_slice).collect();
-            states::stacked(&sequences, self.tokens(), self.width, &self.device)
+            states::pad_and_stack(&sequences, self.tokens(), self.width, &self.device)
         };
         let states = self.blocks.iter().fold(embedded, |x, block| block.pre_norm(x));
         let Some(head) = &self.head else {
@@ -245,7 +245,7 @@ impl Vit {
         logits_per_row(head.output.forward(head.norm.forward(class)))
     }
 
-    fn embedded(&self, front: &Front, images: &[Vec<f32>]) -> Tensor<3> {
+    fn embedded(&self, input_stage: &InputStage, images: &[Vec<f32>]) -> Tensor<3> {
         let (pixels, tokens) = (self.patches.pixels(), self.tokens());
         let mut cut = Vec::with_capacity(images.len() * tokens * pixels);
         for image in images {
@@ -253,7 +253,7 @@ impl Vit {
             self.patches.cut(image, &mut cut);
         }
         let cut = Tensor::<3>::from_data(TensorData::new(cut, [images.len(), tokens, pixels]), &self.device);
-        let projected = burn::tensor::module::linear(cut, front.projection.clone(), None);
-        projected + front.offsets.clone().unsqueeze::<3>()
+        let projected = burn::tensor::module::linear(cut, input_stage.projection.clone(), None);
+        projected + input_stage.offsets.clone().unsqueeze::<3>()
     }
 }

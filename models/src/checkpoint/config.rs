@@ -65,7 +65,7 @@ impl Config {
         };
         match T::deserialize(value) {
             Ok(parsed) => Ok(Some(parsed)),
-            Err(error) => Err(self.refuse(key, error.to_string())),
+            Err(error) => Err(self.invalid_value(key, error.to_string())),
         }
     }
 
@@ -86,8 +86,10 @@ impl Config {
     /// [`LoadError::BadKey`] when it is not a positive integer, or larger than any model's.
     pub fn optional_size(&self, key: &str) -> Result<Option<usize>, LoadError> {
         match self.optional(key)? {
-            Some(0) => Err(self.refuse(key, "it must be at least 1")),
-            Some(size) if size > MAX_SIZE => Err(self.refuse(key, format!("it must be at most {MAX_SIZE}"))),
+            Some(0) => Err(self.invalid_value(key, "it must be at least 1")),
+            Some(size) if size > MAX_SIZE => {
+                Err(self.invalid_value(key, format!("it must be at most {MAX_SIZE}")))
+            }
             size => Ok(size),
         }
     }
@@ -101,20 +103,20 @@ impl Config {
         let Some(named) = self.optional::<std::collections::HashMap<String, String>>("id2label")? else {
             let count = self.optional::<u32>("num_labels")?.unwrap_or(2);
             if count > MAX_LABELS {
-                return Err(self.refuse("num_labels", format!("it must be at most {MAX_LABELS}")));
+                return Err(self.invalid_value("num_labels", format!("it must be at most {MAX_LABELS}")));
             }
             return Ok((0..count).map(|class| format!("LABEL_{class}")).collect());
         };
         let labels = (0..named.len())
             .map(|class| named.get(&class.to_string()).cloned())
             .collect::<Option<Vec<_>>>();
-        labels
-            .filter(|labels| !labels.is_empty())
-            .ok_or_else(|| self.refuse("id2label", "it must name the classes 0, 1, 2, ... without a gap"))
+        labels.filter(|labels| !labels.is_empty()).ok_or_else(|| {
+            self.invalid_value("id2label", "it must name the classes 0, 1, 2, ... without a gap")
+        })
     }
 
     /// The error that a key's value cannot be served, for `reason`.
-    pub fn refuse(&self, key: &str, reason: impl Into<String>) -> LoadError {
+    pub fn invalid_value(&self, key: &str, reason: impl Into<String>) -> LoadError {
         LoadError::BadKey {
             file: self.file.clone(),
             key: key.to_owned(),

@@ -131,7 +131,7 @@ pub enum LoadError {
     #[error(
         "`{file}` holds {} that the architecture has no place for: {}",
         count(names),
-        sample(names)
+        first_names(names)
     )]
     UnusedTensors {
         /// The file.
@@ -183,15 +183,15 @@ fn count(names: &[String]) -> String {
 }
 
 /// The first few names: an error about a whole encoder should still fit a screen.
-fn sample(names: &[String]) -> String {
-    const SHOWN: usize = 5;
+fn first_names(names: &[String]) -> String {
+    const MAX_NAMES: usize = 5;
     let shown = names
         .iter()
-        .take(SHOWN)
+        .take(MAX_NAMES)
         .map(String::as_str)
         .collect::<Vec<_>>()
         .join(", ");
-    if names.len() > SHOWN {
+    if names.len() > MAX_NAMES {
         format!("{shown}, ...")
     } else {
         shown

@@ -14,7 +14,7 @@ use bytes::Bytes;
 pub use config::Config;
 pub use error::LoadError;
 pub(crate) use weights::transposed;
-pub use weights::{HARMLESS, Tally, Weights};
+pub use weights::{IGNORED_BUFFERS, WeightTotals, Weights};
 
 /// A configuration has a few kilobytes; ten thousand label names still fit.
 const MAX_CONFIG: u64 = 4 << 20;
@@ -51,7 +51,7 @@ impl Checkpoint {
     /// # Errors
     /// [`LoadError`] for a file that is absent, unreadable, oversize or malformed.
     pub fn open(dir: &Path) -> Result<Self, LoadError> {
-        let shown = |path: &Path| path.display().to_string();
+        let display = |path: &Path| path.display().to_string();
         let config = dir.join("config.json");
         let weights = dir.join("model.safetensors");
         let tokenizer = dir.join("tokenizer.json");
@@ -60,12 +60,12 @@ impl Checkpoint {
                 .canonicalize()
                 .unwrap_or_else(|_| dir.to_owned())
                 .file_name()
-                .map_or_else(|| shown(dir), |name| name.to_string_lossy().into_owned()),
-            config: Config::parse(shown(&config), &read_capped(&config, MAX_CONFIG)?)?,
+                .map_or_else(|| display(dir), |name| name.to_string_lossy().into_owned()),
+            config: Config::parse(display(&config), &read_capped(&config, MAX_CONFIG)?)?,
             weights: whole_or_sharded(dir, &weights)?,
             tokenizer: if tokenizer.exists() {
                 Some(TokenizerFile {
-                    file: shown(&tokenizer),
+                    file: display(&tokenizer),
                     json: read_capped(&tokenizer, MAX_TOKENIZER)?.into(),
                 })
             } else {
@@ -98,18 +98,18 @@ impl Checkpoint {
 
 /// `model.safetensors`, or the files that `model.safetensors.index.json` names where there is no such file.
 fn whole_or_sharded(dir: &Path, whole: &Path) -> Result<Weights, LoadError> {
-    let shown = |path: &Path| path.display().to_string();
+    let display = |path: &Path| path.display().to_string();
     let index = dir.join("model.safetensors.index.json");
     if whole.exists() || !index.exists() {
-        return Weights::from_file(shown(whole), open_weights(dir, whole)?);
+        return Weights::from_file(display(whole), open_weights(dir, whole)?);
     }
     let names: BTreeMap<String, String> =
-        Config::parse(shown(&index), &read_capped(&index, MAX_INDEX)?)?.required("weight_map")?;
+        Config::parse(display(&index), &read_capped(&index, MAX_INDEX)?)?.required("weight_map")?;
     let files: BTreeSet<&String> = names.values().collect();
-    let places: BTreeMap<&String, usize> = files.iter().copied().zip(0..).collect();
-    let listed = names
+    let positions: BTreeMap<&String, usize> = files.iter().copied().zip(0..).collect();
+    let shard_of_tensor = names
         .iter()
-        .filter_map(|(name, file)| Some((name.clone(), *places.get(file)?)));
+        .filter_map(|(name, file)| Some((name.clone(), *positions.get(file)?)));
     let shards = files
         .into_iter()
         .map(|name| {
@@ -120,14 +120,14 @@ fn whole_or_sharded(dir: &Path, whole: &Path) -> Result<Weights, LoadError> {
             let path = dir.join(name);
             if !plain {
                 return Err(LoadError::BadWeights {
-                    file: shown(&index),
+                    file: display(&index),
                     reason: format!("it names `{name}`, which is no file of its directory"),
                 });
             }
-            Weights::from_file(shown(&path), open(&path)?)
+            Weights::from_file(display(&path), open(&path)?)
         })
         .collect::<Result<Vec<_>, _>>()?;
-    Weights::joined(shown(&index), shards, &listed.collect())
+    Weights::from_shards(display(&index), shards, &shard_of_tensor.collect())
 }
 
 fn open_weights(dir: &Path, path: &Path) -> Result<File, LoadError> {

@@ -28,31 +28,31 @@ const PREFIX: u64 = 8;
 
 /// Buffers that old versions of transformers saved beside the weights, by the end of their names. No model needs them:
 /// they hold 0, 1, 2, ... or a count of training steps.
-pub const HARMLESS: [&str; 3] = ["position_ids", "token_type_ids", "num_batches_tracked"];
+pub const IGNORED_BUFFERS: [&str; 3] = ["position_ids", "token_type_ids", "num_batches_tracked"];
 
 /// The tensors of a file, each to be taken once.
 #[derive(Debug)]
 pub struct Weights {
     /// What errors call the whole: the one file, or the index of several.
     file: String,
-    parts: Vec<Part>,
+    shards: Vec<Shard>,
     /// What is not taken yet, and the part that it is in.
-    left: BTreeMap<String, (usize, TensorInfo)>,
-    taken: Tally,
+    remaining: BTreeMap<String, (usize, TensorInfo)>,
+    taken: WeightTotals,
 }
 
 /// One file.
 #[derive(Debug)]
-struct Part {
+struct Shard {
     file: String,
     source: Source,
     /// Where the tensors begin, bytes from the start of the file.
-    start: u64,
+    data_start: u64,
 }
 
 /// What was taken out of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct WeightTotals {
     /// Number of weights.
     pub parameters: u64,
     /// What they take in memory once loaded as f32, bytes.
@@ -74,7 +74,7 @@ impl Weights {
         let file = file.into();
         let length = handle
             .metadata()
-            .map_err(|error| bad(&file, error.to_string()))?
+            .map_err(|error| bad_weights(&file, error.to_string()))?
             .len();
         Self::open(file, Source::File(handle), length)
     }
@@ -92,73 +92,80 @@ impl Weights {
         let mut read = |offset, bytes| {
             source
                 .read(offset, bytes)
-                .map_err(|reason| bad(&file, format!("its header cannot be read: {reason}")))
+                .map_err(|reason| bad_weights(&file, format!("its header cannot be read: {reason}")))
         };
         let prefix = read(0, PREFIX)?;
         let header = prefix.as_slice().try_into().map_or(0, u64::from_le_bytes);
         // Checked before the header is read, so that a forged length allocates nothing.
         if header > MAX_HEADER || header > length.saturating_sub(PREFIX) {
-            return Err(bad(
+            return Err(bad_weights(
                 &file,
                 format!("it announces a header of {header} bytes in a file of {length}"),
             ));
         }
         let metadata = serde_json::from_slice::<Metadata>(&read(PREFIX, header)?)
-            .map_err(|error| bad(&file, format!("its header is malformed: {error}")))?;
-        let start = PREFIX + header;
-        let (described, there) = (metadata.data_len() as u64, length - start);
+            .map_err(|error| bad_weights(&file, format!("its header is malformed: {error}")))?;
+        let data_start = PREFIX + header;
+        let (described, there) = (metadata.data_len() as u64, length - data_start);
         if described != there {
-            return Err(bad(
+            return Err(bad_weights(
                 &file,
                 format!("its header describes {described} bytes of tensors and {there} follow"),
             ));
         }
-        let left = metadata
+        let remaining = metadata
             .tensors()
             .into_iter()
             .map(|(name, info)| (name, (0, info.clone())))
             .collect();
         Ok(Self {
             file: file.clone(),
-            parts: vec![Part { file, source, start }],
-            left,
-            taken: Tally::default(),
+            shards: vec![Shard {
+                file,
+                source,
+                data_start,
+            }],
+            remaining,
+            taken: WeightTotals::default(),
         })
     }
 
-    /// Several files as one, as large checkpoints are saved; `index` is what errors call the whole, and `listed` says which
+    /// Several files as one, as large checkpoints are saved; `index` is what errors call the whole, and `index` says which
     /// file every tensor is in, by the files' positions.
     ///
     /// # Errors
     /// [`LoadError::BadWeights`] when a tensor is not where the index says, or in two places.
-    pub fn joined(
+    pub fn from_shards(
         index: impl Into<String>,
         files: Vec<Self>,
-        listed: &BTreeMap<String, usize>,
+        shard_of_tensor: &BTreeMap<String, usize>,
     ) -> Result<Self, LoadError> {
         let mut whole = Self {
             file: index.into(),
-            parts: Vec::new(),
-            left: BTreeMap::new(),
-            taken: Tally::default(),
+            shards: Vec::new(),
+            remaining: BTreeMap::new(),
+            taken: WeightTotals::default(),
         };
         for (place, file) in files.into_iter().enumerate() {
-            let first = whole.parts.len();
-            for (name, (part, info)) in file.left {
-                if listed.get(&name) != Some(&place) {
+            let first = whole.shards.len();
+            for (name, (shard, info)) in file.remaining {
+                if shard_of_tensor.get(&name) != Some(&place) {
                     let reason = format!(
                         "it holds the tensor `{name}`, which `{}` does not say",
                         whole.file
                     );
-                    return Err(bad(&file.file, reason));
+                    return Err(bad_weights(&file.file, reason));
                 }
-                whole.left.insert(name, (first + part, info));
+                whole.remaining.insert(name, (first + shard, info));
             }
-            whole.parts.extend(file.parts);
+            whole.shards.extend(file.shards);
         }
-        match listed.keys().find(|name| !whole.left.contains_key(*name)) {
+        match shard_of_tensor
+            .keys()
+            .find(|name| !whole.remaining.contains_key(*name))
+        {
             None => Ok(whole),
-            Some(name) => Err(bad(
+            Some(name) => Err(bad_weights(
                 &whole.file,
                 format!("it lists the tensor `{name}`, which is in none of its files"),
             )),
@@ -172,7 +179,7 @@ impl Weights {
 
     /// Whether a tensor of this name is there and not taken yet.
     pub fn contains(&self, name: &str) -> bool {
-        self.left.contains_key(name)
+        self.remaining.contains_key(name)
     }
 
     /// Takes a tensor's elements, row-major, as f32 (from F32, F16 or BF16).
@@ -189,15 +196,23 @@ impl Weights {
             .as_deref()
             .filter(|legacy| self.contains(legacy))
             .unwrap_or(name);
-        let Some((part, info)) = self.left.get(name) else {
+        let Some((shard, info)) = self.remaining.get(name) else {
             return Err(LoadError::MissingTensor {
                 file: self.file.clone(),
                 name: name.to_owned(),
                 expected: shape.to_vec(),
             });
         };
-        let Some(Part { file, source, start }) = self.parts.get_mut(*part) else {
-            return Err(bad(&self.file, format!("the file of tensor `{name}` is gone")));
+        let Some(Shard {
+            file,
+            source,
+            data_start,
+        }) = self.shards.get_mut(*shard)
+        else {
+            return Err(bad_weights(
+                &self.file,
+                format!("the file of tensor `{name}` is gone"),
+            ));
         };
         if info.shape != shape {
             return Err(LoadError::WrongShape {
@@ -209,8 +224,8 @@ impl Weights {
         }
         let (dtype, (from, to)) = (info.dtype, info.data_offsets);
         let bytes = source
-            .read(*start + from as u64, (to - from) as u64)
-            .map_err(|reason| bad(file, format!("tensor `{name}` cannot be read: {reason}")))?;
+            .read(*data_start + from as u64, (to - from) as u64)
+            .map_err(|reason| bad_weights(file, format!("tensor `{name}` cannot be read: {reason}")))?;
         let values = to_f32(dtype, &bytes).ok_or_else(|| LoadError::WrongDtype {
             file: file.clone(),
             name: name.to_owned(),
@@ -224,7 +239,7 @@ impl Weights {
                 value: value.to_string(),
             });
         }
-        self.left.remove(name);
+        self.remaining.remove(name);
         self.taken.parameters += values.len() as u64;
         self.taken.bytes += size_of_val(values.as_slice()) as u64;
         Ok(values)
@@ -243,10 +258,10 @@ impl Weights {
         Ok(transposed(&self.take(name, &[outputs, inputs])?, inputs))
     }
 
-    /// Leaves out what no model needs: tensors whose names end with one of `ends`.
-    pub fn drop_ending(&mut self, ends: &[&str]) {
-        self.left
-            .retain(|name, _| !ends.iter().any(|end| name.ends_with(end)));
+    /// Leaves out what no model needs: tensors whose names end with one of `suffixes`.
+    pub fn ignore_suffixes(&mut self, suffixes: &[&str]) {
+        self.remaining
+            .retain(|name, _| !suffixes.iter().any(|end| name.ends_with(end)));
     }
 
     /// Takes a tensor onto a device, as f32.
@@ -302,21 +317,21 @@ impl Weights {
     }
 
     /// What was taken, whatever is left.
-    pub fn taken(&self) -> Tally {
+    pub fn totals(&self) -> WeightTotals {
         self.taken
     }
 
-    /// What was taken, if nothing is left but [`HARMLESS`] buffers and tensors whose names begin with one of `unused`:
+    /// What was taken, if nothing is left but [`IGNORED_BUFFERS`] buffers and tensors whose names begin with one of `unused`:
     /// those an architecture saves without ever computing with them.
     ///
     /// # Errors
     /// [`LoadError::UnusedTensors`] with the names that are left.
-    pub fn finish(self, unused: &[&str]) -> Result<Tally, LoadError> {
+    pub fn finish(self, unused: &[&str]) -> Result<WeightTotals, LoadError> {
         let names: Vec<String> = self
-            .left
+            .remaining
             .into_keys()
-            .filter(|name| !HARMLESS.iter().any(|end| name.ends_with(end)))
-            .filter(|name| !unused.iter().any(|start| name.starts_with(start)))
+            .filter(|name| !IGNORED_BUFFERS.iter().any(|end| name.ends_with(end)))
+            .filter(|name| !unused.iter().any(|prefix| name.starts_with(prefix)))
             .collect();
         if names.is_empty() {
             return Ok(self.taken);
@@ -353,7 +368,7 @@ impl Source {
     }
 }
 
-fn bad(file: &str, reason: impl Into<String>) -> LoadError {
+fn bad_weights(file: &str, reason: impl Into<String>) -> LoadError {
     LoadError::BadWeights {
         file: file.to_owned(),
         reason: reason.into(),

@@ -36,7 +36,7 @@ pub(super) fn eos_token_ids(config: &Config) -> Result<Vec<u32>, LoadError> {
 pub(super) fn attention_heads(config: &Config, key: &str, width: usize) -> Result<Heads, LoadError> {
     let count = config.size(key)?;
     if !width.is_multiple_of(count) {
-        return Err(config.refuse(key, format!("it must divide the width of {width}")));
+        return Err(config.invalid_value(key, format!("it must divide the width of {width}")));
     }
     let head_dim = width / count;
     Ok(Heads {
@@ -53,7 +53,7 @@ pub(super) fn epsilon(config: &Config, key: &str, absent: f64) -> Result<f32, Lo
     if epsilon > 0.0 && epsilon < 1.0 {
         Ok(epsilon as f32)
     } else {
-        Err(config.refuse(key, "it must lie between 0 and 1"))
+        Err(config.invalid_value(key, "it must lie between 0 and 1"))
     }
 }
 
@@ -62,8 +62,9 @@ pub(super) fn activation(config: &Config, key: &str, absent: &str) -> Result<Act
     let name = config
         .optional::<String>(key)?
         .unwrap_or_else(|| absent.to_owned());
-    parse_activation(&name)
-        .ok_or_else(|| config.refuse(key, "relu, gelu, gelu_new, gelu_pytorch_tanh and silu are served"))
+    parse_activation(&name).ok_or_else(|| {
+        config.invalid_value(key, "relu, gelu, gelu_new, gelu_pytorch_tanh and silu are served")
+    })
 }
 
 pub(super) fn parse_activation(name: &str) -> Option<Activation> {
@@ -79,7 +80,7 @@ pub(super) fn parse_activation(name: &str) -> Option<Activation> {
 /// Refuses a key that is set to something else than what is served.
 pub(super) fn require(config: &Config, key: &str, value: bool, reason: &str) -> Result<(), LoadError> {
     match config.optional::<bool>(key)? {
-        Some(other) if other != value => Err(config.refuse(key, reason)),
+        Some(other) if other != value => Err(config.invalid_value(key, reason)),
         _ => Ok(()),
     }
 }

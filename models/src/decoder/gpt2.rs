@@ -70,7 +70,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
             cross: None,
         });
     }
-    weights.drop_ending(&["lm_head.weight"]);
+    weights.ignore_suffixes(&["lm_head.weight"]);
     Ok(Decoder {
         encoder: None,
         final_norm: NormWeights::take(weights, &format!("{prefix}ln_f"), width)?,

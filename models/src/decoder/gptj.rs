@@ -16,7 +16,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
             "it must be even and at most a head's extent of {}",
             heads.head_dim
         );
-        return Err(config.refuse("rotary_dim", reason));
+        return Err(config.invalid_value("rotary_dim", reason));
     }
     let angle = |pair: usize| 1.0 / 10_000_f64.powf(2.0 * pair as f64 / turned as f64);
     let model_config = ModelConfig {

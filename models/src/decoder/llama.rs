@@ -72,7 +72,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         });
     }
     let head = if config.optional("tie_word_embeddings")?.unwrap_or(false) {
-        weights.drop_ending(&["lm_head.weight"]);
+        weights.ignore_suffixes(&["lm_head.weight"]);
         LinearWeights::tied(&embedding, width)
     } else {
         LinearWeights::take(weights, "lm_head", width, model_config.vocabulary, false)?
@@ -92,7 +92,7 @@ fn heads(config: &Config, width: usize) -> Result<Heads, LoadError> {
     let queries = config.size("num_attention_heads")?;
     let keys = config.optional_size("num_key_value_heads")?.unwrap_or(queries);
     if !queries.is_multiple_of(keys) {
-        return Err(config.refuse(
+        return Err(config.invalid_value(
             "num_key_value_heads",
             format!("it must divide num_attention_heads = {queries}"),
         ));
@@ -102,11 +102,11 @@ fn heads(config: &Config, width: usize) -> Result<Heads, LoadError> {
         None if width.is_multiple_of(queries) => width / queries,
         None => {
             let reason = format!("it must divide hidden_size = {width} where there is no head_dim");
-            return Err(config.refuse("num_attention_heads", reason));
+            return Err(config.invalid_value("num_attention_heads", reason));
         }
     };
     if !head_dim.is_multiple_of(2) {
-        return Err(config.refuse("head_dim", "it must be even, for pairs of elements turn together"));
+        return Err(config.invalid_value("head_dim", "it must be even, for pairs of elements turn together"));
     }
     Ok(Heads {
         queries,
@@ -132,7 +132,7 @@ fn rotary(config: &Config, head_dim: usize) -> Result<Rotary, LoadError> {
     let needed = |value: Option<f64>, name: &str| {
         value
             .filter(|value| *value > 0.0)
-            .ok_or_else(|| config.refuse(key, format!("`{name}` must be there and positive")))
+            .ok_or_else(|| config.invalid_value(key, format!("`{name}` must be there and positive")))
     };
     let plain = (0..head_dim / 2).map(|pair| 1.0 / base.powf(2.0 * pair as f64 / head_dim as f64));
     let frequencies: Vec<f64> = match scaling.rope_type.as_deref().unwrap_or("default") {
@@ -157,7 +157,7 @@ fn rotary(config: &Config, head_dim: usize) -> Result<Rotary, LoadError> {
             };
             plain.map(scaled).collect()
         }
-        _ => return Err(config.refuse(key, "the types default, linear and llama3 are served")),
+        _ => return Err(config.invalid_value(key, "the types default, linear and llama3 are served")),
     };
     Ok(Rotary {
         frequencies: frequencies

@@ -5,6 +5,6 @@ mod gpt2;
 mod gptj;
 mod llama;
 mod opt;
-pub mod registry;
+pub(crate) mod registry;
 mod t5;
-pub mod weights;
+pub(crate) mod weights;

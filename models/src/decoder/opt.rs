@@ -32,7 +32,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     )?;
     let width = config.size("hidden_size")?;
     if config.optional("word_embed_proj_dim")?.unwrap_or(width) != width {
-        return Err(config.refuse(
+        return Err(config.invalid_value(
             "word_embed_proj_dim",
             "only embeddings of the model's own width are served",
         ));
@@ -82,7 +82,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
             cross: None,
         });
     }
-    weights.drop_ending(&["lm_head.weight"]);
+    weights.ignore_suffixes(&["lm_head.weight"]);
     Ok(Decoder {
         encoder: None,
         final_norm: NormWeights::take(weights, &at("final_layer_norm"), width)?,

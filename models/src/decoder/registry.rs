@@ -4,7 +4,7 @@
 
 use super::weights::{Decoder, LinearWeights};
 use super::{gpt2, gptj, llama, opt, t5};
-use crate::checkpoint::{Checkpoint, Config, LoadError, Tally};
+use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::runtime::slice::Slice;
 
 struct Architecture {
@@ -53,7 +53,7 @@ const BUFFERS: [&str; 4] = [
 ];
 
 /// The architectures that can be generated with.
-pub fn supported() -> Vec<&'static str> {
+pub(crate) fn supported() -> Vec<&'static str> {
     let name = |entry: &Architecture| {
         let [architecture, _] = entry.names;
         architecture
@@ -73,18 +73,21 @@ pub fn read_decoder(checkpoint: Checkpoint) -> Result<Decoder, LoadError> {
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_with_totals(mut checkpoint: Checkpoint) -> Result<(Decoder, Tally), LoadError> {
+pub(crate) fn read_with_totals(mut checkpoint: Checkpoint) -> Result<(Decoder, WeightTotals), LoadError> {
     let decoder = read_layers(&mut checkpoint, Slice::WHOLE)?;
-    checkpoint.weights.drop_ending(&BUFFERS);
-    let tally = checkpoint.weights.finish(&[])?;
-    Ok((decoder, tally))
+    checkpoint.weights.ignore_suffixes(&BUFFERS);
+    let totals = checkpoint.weights.finish(&[])?;
+    Ok((decoder, totals))
 }
 
 /// The same with the layers of a slice only: embeddings if it is the first, norm and head if it is the last.
 ///
 /// # Errors
 /// As [`read`]; [`LoadError::NotSliced`] and [`LoadError::TooManySlices`].
-pub fn read_slice(mut checkpoint: Checkpoint, slice: Slice) -> Result<(Decoder, Tally), LoadError> {
+pub(crate) fn read_slice(
+    mut checkpoint: Checkpoint,
+    slice: Slice,
+) -> Result<(Decoder, WeightTotals), LoadError> {
     let mut decoder = read_layers(&mut checkpoint, slice)?;
     if !slice.is_first() {
         decoder.embedding = Vec::new();
@@ -93,7 +96,7 @@ pub fn read_slice(mut checkpoint: Checkpoint, slice: Slice) -> Result<(Decoder, 
     if !slice.is_last() {
         decoder.head = LinearWeights::default();
     }
-    Ok((decoder, checkpoint.weights.taken()))
+    Ok((decoder, checkpoint.weights.totals()))
 }
 
 fn read_layers(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
@@ -115,7 +118,7 @@ fn read_layers(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, Loa
 ///
 /// # Errors
 /// [`LoadError::BadKey`] where `config.json` names it in no way.
-pub fn architecture(config: &Config) -> Result<Option<&'static str>, LoadError> {
+pub(crate) fn architecture(config: &Config) -> Result<Option<&'static str>, LoadError> {
     let entry = find(config)?;
     Ok(entry.map(|entry| {
         let [architecture, _] = entry.names;

@@ -34,7 +34,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         .map(|index| layer(weights, &model_config, &format!("decoder.block.{index}"), true))
         .collect::<Result<_, _>>()?;
     // Old versions of transformers saved the shared embedding once more, and a bias that nothing reads.
-    weights.drop_ending(&[
+    weights.ignore_suffixes(&[
         "encoder.embed_tokens.weight",
         "decoder.embed_tokens.weight",
         "EncDecAttention.relative_attention_bias.weight",
@@ -89,7 +89,7 @@ fn feed_forward(config: &Config) -> Result<(Activation, bool), LoadError> {
     };
     match parse_activation(name) {
         Some(activation) => Ok((activation, gated)),
-        None => Err(config.refuse(
+        None => Err(config.invalid_value(
             key,
             "relu, gelu, gelu_new and silu are served, and gated- before them",
         )),
@@ -106,7 +106,7 @@ fn start(config: &Config, vocabulary: usize) -> Result<u32, LoadError> {
     if (start as usize) < vocabulary {
         Ok(start)
     } else {
-        Err(config.refuse(
+        Err(config.invalid_value(
             key,
             format!("it must be a token, of which there are {vocabulary}"),
         ))
@@ -128,14 +128,14 @@ fn buckets(
     let count = config.optional(count_key)?.unwrap_or(32);
     let max_distance = config.optional(far_key)?.unwrap_or(128);
     if count < 4 || count % 2 == 1 {
-        return Err(config.refuse(count_key, "it must be even and at least 4"));
+        return Err(config.invalid_value(count_key, "it must be even and at least 4"));
     }
     if max_distance <= count / 2 || max_distance > FURTHEST {
         let reason = format!(
             "it must be over {} (half of the buckets) and at most {FURTHEST}",
             count / 2
         );
-        return Err(config.refuse(far_key, reason));
+        return Err(config.invalid_value(far_key, reason));
     }
     let name = format!("{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
     let table = weights.take(&name, &[count, model_config.heads.queries])?;

@@ -25,7 +25,7 @@ const HEADERS: [(&str, &[&str], &str); 3] = [
     ("cuda/barrier", &["include/cccl", "include"], "nvidia-cuda-cccl"),
 ];
 
-const WHERE_TO_GET_THEM: &str = "install the CUDA toolkit and set CUDA_PATH to it, or install the packages nvidia-cuda-nvrtc, \
+const INSTALL_HINT: &str = "install the CUDA toolkit and set CUDA_PATH to it, or install the packages nvidia-cuda-nvrtc, \
                                  nvidia-cuda-runtime, nvidia-cuda-crt and nvidia-cuda-cccl from PyPI, set CUDA_PATH to \
                                  site-packages/nvidia/cu13 and add its lib folder to LD_LIBRARY_PATH";
 
@@ -33,13 +33,13 @@ const WHERE_TO_GET_THEM: &str = "install the CUDA toolkit and set CUDA_PATH to i
 static COMPILER_WORKS: OnceLock<()> = OnceLock::new();
 
 pub(super) fn open(choice: DeviceChoice, index: u16) -> Result<Device, DeviceError> {
-    let devices = caught(|| Device::enumerate(DeviceType::Cuda).into_vec())
+    let devices = catch_panic(|| Device::enumerate(DeviceType::Cuda).into_vec())
         .map_err(|reason| DeviceError::Unusable { choice, reason })?;
     let count = devices.len();
     if count == 0 {
         return Err(DeviceError::NoneFound {
             choice,
-            found: what_is_there_instead(),
+            found: driver_state(),
         });
     }
     let Some(device) = devices.into_iter().nth(usize::from(index)) else {
@@ -47,7 +47,7 @@ pub(super) fn open(choice: DeviceChoice, index: u16) -> Result<Device, DeviceErr
     };
     check_compiler(toolkit_root().as_deref()).map_err(|reason| DeviceError::NoCompiler { choice, reason })?;
     let probe = device.clone();
-    caught(move || run_once(&probe))
+    catch_panic(move || run_once(&probe))
         .and_then(|outcome| outcome)
         .map_err(|reason| DeviceError::Unusable { choice, reason })?;
     Ok(device)
@@ -56,7 +56,7 @@ pub(super) fn open(choice: DeviceChoice, index: u16) -> Result<Device, DeviceErr
 /// The GPU's name and bus address, as the driver tells them.
 pub(super) fn identity(device: &Device) -> (Option<String>, Option<String>) {
     let device = device.clone();
-    let Ok(Some(identity)) = caught(move || device.identity()) else {
+    let Ok(Some(identity)) = catch_panic(move || device.identity()) else {
         return (None, None);
     };
     let address = identity
@@ -79,7 +79,7 @@ fn run_once(device: &Device) -> Result<(), String> {
 
 /// NVML comes with every driver and does not panic, so it tells a machine without a driver from a driver that hides its
 /// GPUs.
-fn what_is_there_instead() -> String {
+fn driver_state() -> String {
     let nvml = match Nvml::init() {
         Ok(nvml) => nvml,
         Err(error) => {
@@ -121,11 +121,11 @@ fn check_compiler(root: Option<&Path>) -> Result<(), String> {
     }
     let Some(root) = root else {
         return Err(format!(
-            "CUDA's headers were found neither by CUDA_PATH nor in /usr/local/cuda or /opt/cuda; {WHERE_TO_GET_THEM}"
+            "CUDA's headers were found neither by CUDA_PATH nor in /usr/local/cuda or /opt/cuda; {INSTALL_HINT}"
         ));
     };
     check_headers(root)?;
-    compile_probe(root).map_err(|reason| format!("{reason}; {WHERE_TO_GET_THEM}"))?;
+    compile_probe(root).map_err(|reason| format!("{reason}; {INSTALL_HINT}"))?;
     COMPILER_WORKS.get_or_init(|| ());
     Ok(())
 }
@@ -137,7 +137,7 @@ fn check_headers(root: &Path) -> Result<(), String> {
             .any(|folder| root.join(folder).join(header).is_file())
         {
             return Err(format!(
-                "the header {header} (PyPI: {package}) is not in {}; {WHERE_TO_GET_THEM}",
+                "the header {header} (PyPI: {package}) is not in {}; {INSTALL_HINT}",
                 root.join("include").display()
             ));
         }
@@ -151,7 +151,7 @@ fn compile_probe(root: &Path) -> Result<(), String> {
         arch: Some("compute_80"),
         ..CompileOptions::default()
     };
-    match caught(move || compile_ptx_with_opts(PROBE, options)) {
+    match catch_panic(move || compile_ptx_with_opts(PROBE, options)) {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(CompileError::CompileError { log, .. })) => {
             Err(format!("NVRTC says: {}", log.to_string_lossy().trim()))
@@ -161,7 +161,7 @@ fn compile_probe(root: &Path) -> Result<(), String> {
     }
 }
 
-fn caught<T>(call: impl FnOnce() -> T + std::panic::UnwindSafe) -> Result<T, String> {
+fn catch_panic<T>(call: impl FnOnce() -> T + std::panic::UnwindSafe) -> Result<T, String> {
     catch_unwind(call).map_err(|payload| panic_message(payload.as_ref()))
 }
 

@@ -28,9 +28,9 @@ pub fn reset_peak() -> bool {
 }
 
 /// Reads what models take of their device: of the host's memory what is this process's, of a GPU's what is in use by whomever.
-pub struct Gauge(Option<Gpu>);
+pub struct MemoryReader(Option<Gpu>);
 
-impl Gauge {
+impl MemoryReader {
     /// For models on this device.
     ///
     /// # Errors

@@ -22,9 +22,9 @@ const WINDOW: Duration = Duration::from_millis(500);
 /// Copies of what is loaded that are measured in turn: what was loaded lies in memory, and not in the processor's caches.
 const COPIES: usize = 3;
 /// Elements that the sampling thread carries at a time.
-const PARCEL: usize = 1 << 18;
+const CHUNK_ELEMENTS: usize = 1 << 18;
 /// Parcels that it carries in turn: more than the processor's caches hold, as in a step.
-const PARCELS: usize = 64;
+const CHUNKS: usize = 64;
 
 /// The load that costs are measured for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,10 +212,13 @@ impl LinkLoad {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new().name("sampling".into()).spawn({
             let (link, stop) = (Arc::clone(link), Arc::clone(&stop));
-            let (from, mut to) = (vec![0.5_f32; PARCELS * PARCEL], vec![0.0_f32; PARCELS * PARCEL]);
+            let (from, mut to) = (
+                vec![0.5_f32; CHUNKS * CHUNK_ELEMENTS],
+                vec![0.0_f32; CHUNKS * CHUNK_ELEMENTS],
+            );
             move || {
                 while !stop.load(Ordering::Relaxed) {
-                    for (from, to) in from.chunks(PARCEL).zip(to.chunks_mut(PARCEL)) {
+                    for (from, to) in from.chunks(CHUNK_ELEMENTS).zip(to.chunks_mut(CHUNK_ELEMENTS)) {
                         if stop.load(Ordering::Relaxed) {
                             break;
                         }

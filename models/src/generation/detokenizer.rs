@@ -25,7 +25,7 @@ pub fn tokenizer_of(checkpoint: &mut Checkpoint) -> Result<Tokenizer, LoadError>
 ///
 /// # Errors
 /// [`LoadError::BadTokenizer`].
-pub fn tokenizer(file: &TokenizerFile) -> Result<Tokenizer, LoadError> {
+pub(crate) fn tokenizer(file: &TokenizerFile) -> Result<Tokenizer, LoadError> {
     let bad = |error: tokenizers::Error| LoadError::BadTokenizer {
         file: file.file.clone(),
         reason: error.to_string(),
@@ -39,7 +39,7 @@ pub fn tokenizer(file: &TokenizerFile) -> Result<Tokenizer, LoadError> {
 /// The text of an answer as it grows. What may be the beginning of a stop text, or half a character, is held back until it is
 /// known.
 #[derive(Debug, Clone, Default)]
-pub struct Detokenizer {
+pub(crate) struct Detokenizer {
     tokens: Vec<u32>,
     /// Tokens from here on are decoded together with the next: a token's text depends on its neighbours.
     from: usize,
@@ -52,12 +52,12 @@ pub struct Detokenizer {
 
 impl Detokenizer {
     /// The text so far, without what is held back.
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         self.text.get(..self.given).unwrap_or_default()
     }
 
     /// Takes another token: what can be given out now, and whether a stop text ended the answer.
-    pub fn push(&mut self, token: u32, tokenizer: &Tokenizer, stop: &[String]) -> (String, bool) {
+    pub(crate) fn push(&mut self, token: u32, tokenizer: &Tokenizer, stop: &[String]) -> (String, bool) {
         self.tokens.push(token);
         let window = self.tokens.get(self.from..).unwrap_or_default();
         let decoded = tokenizer.decode(window, true).unwrap_or_default();
@@ -84,7 +84,7 @@ impl Detokenizer {
     }
 
     /// The rest, when the answer has ended.
-    pub fn finish(&mut self) -> String {
+    pub(crate) fn finish(&mut self) -> String {
         self.give(self.text.len())
     }
 

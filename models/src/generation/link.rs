@@ -12,7 +12,7 @@ const SLACK: Duration = Duration::from_millis(2);
 
 /// One direction of the link.
 #[derive(Debug)]
-pub struct Link {
+pub(super) struct Link {
     /// Bytes per second as the bits of an f64; 0 is unthrottled.
     bandwidth: AtomicU64,
     /// When it has carried everything it was given.
@@ -23,7 +23,7 @@ pub struct Link {
 
 impl Link {
     /// A link of so many bytes per second; as fast as memory if absent.
-    pub fn new(bandwidth: Option<f64>) -> Self {
+    pub(super) fn new(bandwidth: Option<f64>) -> Self {
         let link = Self {
             bandwidth: AtomicU64::new(0),
             free_at: Mutex::new(Instant::now()),
@@ -34,19 +34,19 @@ impl Link {
     }
 
     /// Changes its bandwidth, bytes per second. What is no positive number is no throttle.
-    pub fn throttle(&self, bandwidth: Option<f64>) {
+    pub(super) fn throttle(&self, bandwidth: Option<f64>) {
         let bandwidth = bandwidth.filter(|bandwidth| bandwidth.is_finite() && *bandwidth > 0.0);
         self.bandwidth
             .store(bandwidth.unwrap_or(0.0).to_bits(), Ordering::Relaxed);
     }
 
     /// Its bandwidth, bytes per second, where it is throttled.
-    pub fn bandwidth(&self) -> Option<f64> {
+    pub(super) fn bandwidth(&self) -> Option<f64> {
         Some(f64::from_bits(self.bandwidth.load(Ordering::Relaxed))).filter(|bandwidth| *bandwidth > 0.0)
     }
 
     /// Notes a transfer of so many bytes that began at `began`: when it is over.
-    pub fn record_transfer(&self, began: Instant, bytes: u64) -> Instant {
+    pub(super) fn record_transfer(&self, began: Instant, bytes: u64) -> Instant {
         if self.bandwidth().is_none() {
             return began;
         }
@@ -61,7 +61,7 @@ impl Link {
     }
 
     /// Carries so many bytes by `copy`, and returns when it is done and the link has had its time.
-    pub fn transfer<T>(&self, bytes: u64, copy: impl FnOnce() -> T) -> T {
+    pub(super) fn transfer<T>(&self, bytes: u64, copy: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let copied = copy();
         // A transfer that began late is over when it would have been, and a sleeper wakes late: neither changes what the link took.
@@ -80,12 +80,12 @@ impl Link {
 
     /// Time that what [`Link::transfer`] carried has taken since the link was made, seconds: that of the copies, or the throttle's where that is
     /// longer.
-    pub fn busy_s(&self) -> f64 {
+    pub(super) fn busy_s(&self) -> f64 {
         Duration::from_nanos(self.busy_ns.load(Ordering::Relaxed)).as_secs_f64()
     }
 
     /// Waits until everything it was given is carried.
-    pub fn drain(&self) {
+    pub(super) fn drain(&self) {
         let free_at = *self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
         wait_until(free_at);
     }

@@ -70,7 +70,7 @@ pub struct SampledToken {
 }
 
 /// Tokens that a token's confidence is judged among.
-pub const CONFIDENCE_TOP_K: u32 = 10;
+pub(crate) const CONFIDENCE_TOP_K: u32 = 10;
 
 impl Sampling {
     /// Says what cannot be.
@@ -95,7 +95,7 @@ impl Sampling {
 }
 
 /// The most probable token, the first of equals; `None` if a logit is not finite, or there are none.
-pub fn greedy(logits: &[f32]) -> Option<SampledToken> {
+pub(crate) fn greedy(logits: &[f32]) -> Option<SampledToken> {
     Sampler::new(0).sample(logits, &Sampling::default())
 }
 

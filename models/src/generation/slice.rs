@@ -8,7 +8,7 @@ use crate::decoder::weights::{Decoder, ModelConfig};
 use crate::ops::{AttentionSpans, Ops, OpsError, Span};
 
 /// Some consecutive layers of a decoder, and its head if they are the last.
-pub struct DecoderSlice<M: Ops> {
+pub(crate) struct DecoderSlice<M: Ops> {
     ops: M,
     /// Embeddings; its layers and its head are taken out.
     decoder: Decoder,
@@ -25,7 +25,7 @@ struct OutputHead<M: Ops> {
 
 impl<M: Ops> DecoderSlice<M> {
     /// The layers that `decoder` has, with its norm and head if they are the `last`.
-    pub fn new(ops: M, mut decoder: Decoder, last: bool) -> Self {
+    pub(crate) fn new(ops: M, mut decoder: Decoder, last: bool) -> Self {
         let epsilon = decoder.model_config.epsilon;
         let layers = std::mem::take(&mut decoder.layers).into_iter();
         let layers = layers.map(|weights| HostLayer::new(&ops, weights, epsilon).resident(&ops));
@@ -51,12 +51,12 @@ impl<M: Ops> DecoderSlice<M> {
     }
 
     /// The whole model's extents.
-    pub fn model_config(&self) -> &ModelConfig {
+    pub(crate) fn model_config(&self) -> &ModelConfig {
         &self.decoder.model_config
     }
 
     /// The vectors of a text's tokens, `[tokens, width]`. Tokens are below the vocabulary.
-    pub fn embed(&self, tokens: &[u32]) -> Vec<f32> {
+    pub(crate) fn embed(&self, tokens: &[u32]) -> Vec<f32> {
         self.decoder.embed(tokens, 0)
     }
 
@@ -65,7 +65,7 @@ impl<M: Ops> DecoderSlice<M> {
     ///
     /// # Errors
     /// [`OpsError`]: the device failed.
-    pub fn forward(&self, states: Vec<f32>, lengths: &[usize]) -> Result<Vec<f32>, OpsError> {
+    pub(crate) fn forward(&self, states: Vec<f32>, lengths: &[usize]) -> Result<Vec<f32>, OpsError> {
         let ctx = LayerContext {
             ops: &self.ops,
             model_config: &self.decoder.model_config,
@@ -99,7 +99,7 @@ impl<M: Ops> DecoderSlice<M> {
     ///
     /// # Errors
     /// [`OpsError`]: the device failed.
-    pub fn logits(&self, states: Vec<f32>) -> Result<Vec<Vec<f32>>, OpsError> {
+    pub(crate) fn logits(&self, states: Vec<f32>) -> Result<Vec<Vec<f32>>, OpsError> {
         let Some(OutputHead { norm, head }) = &self.output_head else {
             return Ok(Vec::new());
         };

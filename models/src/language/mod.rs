@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use burn::tensor::Device;
 use tokenizers::Tokenizer;
 
-use crate::checkpoint::{Checkpoint, LoadError, Tally};
+use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
 use crate::decoder::registry;
 use crate::device::is_host;
 use crate::generation::{
@@ -86,17 +86,17 @@ pub(crate) fn load(
     device: &Device,
     part: Slice,
     generation: &Generation,
-) -> Result<(Box<dyn Model>, Tally), LoadError> {
+) -> Result<(Box<dyn Model>, WeightTotals), LoadError> {
     if part != Slice::WHOLE {
         return slice::load(checkpoint, device, part);
     }
     if is_host(device) {
-        let (model, tally) = LanguageModel::new(Cpu, checkpoint, generation)?;
-        return Ok((Box::new(model), tally));
+        let (model, totals) = LanguageModel::new(Cpu, checkpoint, generation)?;
+        return Ok((Box::new(model), totals));
     }
     let device = device.clone();
-    let (model, tally) = LanguageModel::new(Burn { device }, checkpoint, generation)?;
-    Ok((Box::new(model), tally))
+    let (model, totals) = LanguageModel::new(Burn { device }, checkpoint, generation)?;
+    Ok((Box::new(model), totals))
 }
 
 impl<M: Ops + Clone> LanguageModel<M> {
@@ -108,11 +108,11 @@ impl<M: Ops + Clone> LanguageModel<M> {
         ops: M,
         mut checkpoint: Checkpoint,
         generation: &Generation,
-    ) -> Result<(Self, Tally), LoadError> {
+    ) -> Result<(Self, WeightTotals), LoadError> {
         let name = checkpoint.name.clone();
         let tokenizer = checkpoint.tokenizer.take();
         let tokenizer = tokenizer.as_ref().map(detokenizer::tokenizer).transpose()?;
-        let (decoder, tally) = registry::read_with_totals(checkpoint)?;
+        let (decoder, totals) = registry::read_with_totals(checkpoint)?;
         let refused = |error: EngineError| LoadError::NotServed {
             name: name.clone(),
             reason: error.to_string(),
@@ -124,7 +124,7 @@ impl<M: Ops + Clone> LanguageModel<M> {
             sampling: generation.sampling.clone(),
             answers: BTreeMap::new(),
         };
-        Ok((model, tally))
+        Ok((model, totals))
     }
 }
 

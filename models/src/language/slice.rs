@@ -8,14 +8,14 @@ use burn::tensor::Device;
 use tokenizers::Tokenizer;
 
 use super::{PartialAnswer, bad_input, prompt_tokens, text_inputs};
-use crate::checkpoint::{Checkpoint, LoadError, Tally};
+use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
 use crate::decoder::registry;
 use crate::device::is_host;
 use crate::generation::slice::DecoderSlice;
 use crate::generation::{Cpu, FinishReason, detokenizer, sampling};
 use crate::ops::burn::Burn;
 use crate::ops::{Ops, OpsError};
-use crate::runtime::batch::{Answers, answer_batch};
+use crate::runtime::batch::{BatchResults, run_batch};
 use crate::runtime::hidden_states as states;
 use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
@@ -38,10 +38,10 @@ pub(super) fn load(
     mut checkpoint: Checkpoint,
     device: &Device,
     slice: Slice,
-) -> Result<(Box<dyn Model>, Tally), LoadError> {
+) -> Result<(Box<dyn Model>, WeightTotals), LoadError> {
     let tokenizer = checkpoint.tokenizer.take();
     let tokenizer = tokenizer.as_ref().map(detokenizer::tokenizer).transpose()?;
-    let (decoder, tally) = registry::read_slice(checkpoint, slice)?;
+    let (decoder, totals) = registry::read_slice(checkpoint, slice)?;
     let last = slice.is_last();
     let model: Box<dyn Model> = if is_host(device) {
         let layers = DecoderSlice::new(Cpu, decoder, last);
@@ -59,7 +59,7 @@ pub(super) fn load(
             tokenizer,
         })
     };
-    Ok((model, tally))
+    Ok((model, totals))
 }
 
 impl<M: Ops> LanguageSlice<M> {
@@ -95,7 +95,7 @@ impl<M: Ops> LanguageSlice<M> {
         }
     }
 
-    fn forward(&self, requests: &[Vec<f32>]) -> Result<Answers, ModelError> {
+    fn forward(&self, requests: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
         let width = self.layers.model_config().width.max(1);
         let lengths: Vec<usize> = requests.iter().map(|states| states.len() / width).collect();
         let failed = |error: OpsError| ModelError::Failed {
@@ -111,7 +111,11 @@ impl<M: Ops> LanguageSlice<M> {
         }
         if !self.slice.is_last() {
             let outputs = |(states, length): (&&[f32], &usize)| {
-                Ok(vec![Tensor::from_f32(states::STATES, &[*length, width], states)?])
+                Ok(vec![Tensor::from_f32(
+                    states::HIDDEN_STATES,
+                    &[*length, width],
+                    states,
+                )?])
             };
             return Ok(own.iter().zip(&lengths).map(outputs).collect());
         }
@@ -158,7 +162,7 @@ impl<M: Ops> Model for LanguageSlice<M> {
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        answer_batch(
+        run_batch(
             batch,
             |inputs| self.read(inputs),
             |requests| self.forward(requests),

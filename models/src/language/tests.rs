@@ -56,8 +56,8 @@ fn a_batch_is_answered_as_each_alone() {
 #[test]
 fn an_encoder_decoder_answers_too() {
     let checkpoint = Checkpoint::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/t5")).unwrap();
-    let (mut model, tally) = LanguageModel::new(Cpu, checkpoint, &Generation::default()).unwrap();
-    assert!(tally.parameters > 0);
+    let (mut model, totals) = LanguageModel::new(Cpu, checkpoint, &Generation::default()).unwrap();
+    assert!(totals.parameters > 0);
     let ids = |values: &[i64]| Tensor::from_i64("input_ids", &[values.len()], values).unwrap();
     let few = [ids(&[5, 6, 7]), number("max_tokens", 5)].to_vec();
     let answered = model.run(&[few, vec![ids(&[9])]]);

@@ -8,36 +8,36 @@ use super::tensor;
 use crate::device::is_host;
 
 /// One result per request, in the order of the batch.
-pub(crate) type Answers = Vec<Result<Outputs, ModelError>>;
+pub(crate) type BatchResults = Vec<Result<Outputs, ModelError>>;
 
 /// Answers a batch: requests that `read` refuses fail alone, the others are answered together by `forward`, which
 /// gives as many results as it is given requests.
-pub(crate) fn answer_batch<T>(
+pub(crate) fn run_batch<T>(
     batch: &[Inputs],
     read: impl Fn(&Inputs) -> Result<T, ModelError>,
-    forward: impl FnOnce(&[T]) -> Result<Answers, ModelError>,
-) -> Answers {
-    answer_read(batch, read, |requests| one_each(&requests, forward))
+    forward: impl FnOnce(&[T]) -> Result<BatchResults, ModelError>,
+) -> BatchResults {
+    run_parsed(batch, read, |requests| exactly_one_each(&requests, forward))
 }
 
-/// The same on all cores of the CPU, as [`in_parts`] shares a batch out by the `size` of its requests.
-pub(crate) fn answer_batch_in_parts<T: Send + Sync>(
+/// The same on all cores of the CPU, as [`map_in_parallel`] shares a batch out by the `size` of its requests.
+pub(crate) fn run_batch_in_parallel<T: Send + Sync>(
     device: &Device,
     batch: &[Inputs],
     read: impl Fn(&Inputs) -> Result<T, ModelError>,
     size: impl Fn(&T) -> usize,
-    forward: impl Fn(&[T]) -> Result<Answers, ModelError> + Sync,
-) -> Answers {
-    answer_read(batch, read, |requests| {
-        in_parts(device, requests, size, |part| one_each(part, &forward))
+    forward: impl Fn(&[T]) -> Result<BatchResults, ModelError> + Sync,
+) -> BatchResults {
+    run_parsed(batch, read, |requests| {
+        map_in_parallel(device, requests, size, |part| exactly_one_each(part, &forward))
     })
 }
 
-fn answer_read<T>(
+fn run_parsed<T>(
     batch: &[Inputs],
     read: impl Fn(&Inputs) -> Result<T, ModelError>,
-    answer: impl FnOnce(Vec<T>) -> Answers,
-) -> Answers {
+    answer: impl FnOnce(Vec<T>) -> BatchResults,
+) -> BatchResults {
     let (mut requests, mut refusals) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
     for inputs in batch {
         match read(inputs) {
@@ -61,7 +61,10 @@ fn answer_read<T>(
 }
 
 /// One result per request, whatever `forward` gives.
-fn one_each<T>(requests: &[T], forward: impl FnOnce(&[T]) -> Result<Answers, ModelError>) -> Answers {
+fn exactly_one_each<T>(
+    requests: &[T],
+    forward: impl FnOnce(&[T]) -> Result<BatchResults, ModelError>,
+) -> BatchResults {
     let failed = |error: ModelError| vec![Err(error); requests.len()];
     match forward(requests) {
         Ok(answers) if answers.len() == requests.len() => answers,
@@ -90,7 +93,7 @@ pub(crate) fn rows(matrix: Tensor<2>) -> Result<Vec<Vec<f32>>, ModelError> {
 ///
 /// # Errors
 /// As [`rows`].
-pub(crate) fn logits_per_row(matrix: Tensor<2>) -> Result<Answers, ModelError> {
+pub(crate) fn logits_per_row(matrix: Tensor<2>) -> Result<BatchResults, ModelError> {
     let outputs = |row: Vec<f32>| Ok(vec![tensor::Tensor::from_f32("logits", &[row.len()], &row)?]);
     Ok(rows(matrix)?.into_iter().map(outputs).collect())
 }
@@ -99,7 +102,7 @@ pub(crate) fn logits_per_row(matrix: Tensor<2>) -> Result<Answers, ModelError> {
 ///
 /// Items are ordered by `size` before they are shared out, so that a part pads its items to its own largest and no
 /// further. `answer` gives as many results as it is given items; the results come in the order of the items.
-fn in_parts<T: Send + Sync, R: Send>(
+fn map_in_parallel<T: Send + Sync, R: Send>(
     device: &Device,
     items: Vec<T>,
     size: impl Fn(&T) -> usize,
@@ -131,7 +134,7 @@ mod tests {
     fn parts_come_back_in_order() {
         for count in 0..9 {
             let items: Vec<usize> = (0..count).map(|item| (item * 7) % 5).collect();
-            let doubled = in_parts(
+            let doubled = map_in_parallel(
                 &Device::flex(),
                 items.clone(),
                 |item| *item,

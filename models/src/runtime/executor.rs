@@ -24,9 +24,9 @@ use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature, check
 #[derive(Debug)]
 pub struct Executor {
     /// Absent only while it is being dropped.
-    jobs: Option<Sender<Job>>,
+    commands: Option<Sender<Command>>,
     thread: Option<JoinHandle<()>>,
-    occupied: Arc<AtomicBool>,
+    busy: Arc<AtomicBool>,
     signature: Signature,
     continuous: bool,
 }
@@ -86,7 +86,7 @@ pub enum SpawnError<E> {
 }
 
 /// What the model's thread is told.
-enum Job {
+enum Command {
     Batch {
         batch: Vec<Inputs>,
         done: Box<dyn FnOnce(BatchResult) + Send>,
@@ -100,7 +100,7 @@ enum Job {
 }
 
 /// What is known of a model once it is built.
-struct Known {
+struct Traits {
     signature: Signature,
     continuous: bool,
 }
@@ -114,39 +114,39 @@ impl Executor {
         name: &str,
         model: impl FnOnce() -> Result<Box<dyn Model>, E> + Send + 'static,
     ) -> Result<Self, SpawnError<E>> {
-        let (jobs, queue) = channel();
+        let (commands, queue) = channel();
         let (report, ready) = sync_channel(1);
-        let occupied = Arc::new(AtomicBool::new(false));
+        let busy = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
             .spawn({
-                let occupied = Arc::clone(&occupied);
+                let busy = Arc::clone(&busy);
                 move || match build(model) {
                     Err(error) => drop(report.send(Err(error))),
                     Ok(mut model) => {
-                        let known = Known {
+                        let traits = Traits {
                             signature: model.signature(),
                             continuous: model.continuous().is_some(),
                         };
                         // Nobody waits for the report if the process is going down.
-                        if report.send(Ok(known)).is_ok() {
-                            serve(model, &queue, &occupied);
+                        if report.send(Ok(traits)).is_ok() {
+                            serve(model, &queue, &busy);
                         }
                     }
                 }
             })
             .map_err(SpawnError::Thread)?;
-        let known = ready.recv().unwrap_or_else(|_| {
+        let traits = ready.recv().unwrap_or_else(|_| {
             Err(SpawnError::Panicked {
                 reason: "its thread ended without a word".into(),
             })
         })?;
         Ok(Self {
-            jobs: Some(jobs),
+            commands: Some(commands),
             thread: Some(thread),
-            occupied,
-            signature: known.signature,
-            continuous: known.continuous,
+            busy,
+            signature: traits.signature,
+            continuous: traits.continuous,
         })
     }
 
@@ -163,27 +163,29 @@ impl Executor {
     /// Has `listener` called after every step, on the model's thread, which waits for it to return: it should pass on what it hears and
     /// no more. It takes the place of the one before.
     pub fn listen(&self, listener: impl FnMut(Stepped) + Send + 'static) {
-        self.tell(Job::Listen(Box::new(listener)));
+        self.send(Command::Listen(Box::new(listener)));
     }
 
     /// Hands over a request under a number unlike every other under way; whoever listens hears what becomes of it, also if the
     /// model refuses it. Whether the model's thread is there to hear of it.
     pub fn submit(&self, number: u64, inputs: Inputs) -> bool {
-        self.tell(Job::Submit { number, inputs })
+        self.send(Command::Submit { number, inputs })
     }
 
     /// Ends a request before the model's next step; nobody hears of it any more.
     pub fn cancel(&self, number: u64) {
-        self.tell(Job::Cancel(number));
+        self.send(Command::Cancel(number));
     }
 
-    fn tell(&self, job: Job) -> bool {
-        self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
+    fn send(&self, command: Command) -> bool {
+        self.commands
+            .as_ref()
+            .is_some_and(|commands| commands.send(command).is_ok())
     }
 
     /// Whether a batch is in hand.
     pub fn is_busy(&self) -> bool {
-        self.occupied.load(Ordering::Acquire)
+        self.busy.load(Ordering::Acquire)
     }
 
     /// Hands over a batch and returns at once; `done` is called on the model's thread, which is free for the next
@@ -196,17 +198,17 @@ impl Executor {
         batch: Vec<Inputs>,
         done: impl FnOnce(BatchResult) + Send + 'static,
     ) -> Result<(), RunError> {
-        let Some(jobs) = &self.jobs else {
+        let Some(commands) = &self.commands else {
             return Err(RunError::Stopped(batch));
         };
-        if self.occupied.swap(true, Ordering::AcqRel) {
+        if self.busy.swap(true, Ordering::AcqRel) {
             return Err(RunError::Busy(batch));
         }
         let done = Box::new(done);
-        jobs.send(Job::Batch { batch, done }).map_err(|returned| {
-            self.occupied.store(false, Ordering::Release);
+        commands.send(Command::Batch { batch, done }).map_err(|returned| {
+            self.busy.store(false, Ordering::Release);
             match returned.0 {
-                Job::Batch { batch, .. } => RunError::Stopped(batch),
+                Command::Batch { batch, .. } => RunError::Stopped(batch),
                 _ => RunError::Stopped(Vec::new()),
             }
         })
@@ -215,7 +217,7 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.commands = None;
         // The last handle may go away inside `done`, on the very thread that would be waited for.
         let elsewhere = self
             .thread
@@ -236,26 +238,26 @@ fn build<E>(model: impl FnOnce() -> Result<Box<dyn Model>, E>) -> Result<Box<dyn
     }
 }
 
-fn serve(mut model: Box<dyn Model>, queue: &Receiver<Job>, occupied: &AtomicBool) {
-    let mut desk = Desk::default();
-    while let Some(job) = desk.next(queue) {
-        match job {
-            Some(Job::Batch { batch, done }) => {
+fn serve(mut model: Box<dyn Model>, queue: &Receiver<Command>, busy: &AtomicBool) {
+    let mut in_flight = InFlight::default();
+    while let Some(command) = in_flight.next(queue) {
+        match command {
+            Some(Command::Batch { batch, done }) => {
                 let result = run(model.as_mut(), &batch);
                 drop(batch);
-                occupied.store(false, Ordering::Release);
-                heard(|| done(result));
+                busy.store(false, Ordering::Release);
+                call_receiver(|| done(result));
             }
-            Some(Job::Listen(listener)) => desk.listener = Some(listener),
-            Some(Job::Submit { number, inputs }) => desk.submit(model.as_mut(), number, &inputs),
-            Some(Job::Cancel(number)) => desk.cancel(model.as_mut(), number),
-            None => desk.step(model.as_mut()),
+            Some(Command::Listen(listener)) => in_flight.listener = Some(listener),
+            Some(Command::Submit { number, inputs }) => in_flight.submit(model.as_mut(), number, &inputs),
+            Some(Command::Cancel(number)) => in_flight.cancel(model.as_mut(), number),
+            None => in_flight.step(model.as_mut()),
         }
     }
 }
 
 /// Calls whoever receives a result, who may panic as well.
-fn heard(receiver: impl FnOnce()) {
+fn call_receiver(receiver: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(receiver)) {
         tracing::error!(
             reason = panic_message(panic.as_ref()),
@@ -266,24 +268,24 @@ fn heard(receiver: impl FnOnce()) {
 
 /// The requests of a continuous model that are under way.
 #[derive(Default)]
-struct Desk {
+struct InFlight {
     /// By number, the pieces that each has.
-    under_way: BTreeMap<u64, u32>,
+    pieces: BTreeMap<u64, u32>,
     listener: Option<Listener>,
 }
 
-impl Desk {
+impl InFlight {
     /// The next thing to do: a job, or a step where there is none and something is under way. `None` when nobody is left to say more.
     #[expect(
         clippy::option_option,
         reason = "no job is a step, and no more jobs are the end"
     )]
-    fn next(&self, queue: &Receiver<Job>) -> Option<Option<Job>> {
-        if self.under_way.is_empty() {
+    fn next(&self, queue: &Receiver<Command>) -> Option<Option<Command>> {
+        if self.pieces.is_empty() {
             return queue.recv().ok().map(Some);
         }
         match queue.try_recv() {
-            Ok(job) => Some(Some(job)),
+            Ok(command) => Some(Some(command)),
             Err(TryRecvError::Empty) => Some(None),
             Err(TryRecvError::Disconnected) => None,
         }
@@ -296,15 +298,15 @@ impl Desk {
         }));
         match taken.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))) {
             Ok(()) => {
-                self.under_way.insert(number, 0);
+                self.pieces.insert(number, 0);
             }
-            Err(error) => self.tell(vec![ended(number, 0, error)], 0),
+            Err(error) => self.notify(vec![failed_progress(number, 0, error)], 0),
         }
     }
 
     fn cancel(&mut self, model: &mut dyn Model, number: u64) {
-        if self.under_way.remove(&number).is_some() {
-            forget(model, number);
+        if self.pieces.remove(&number).is_some() {
+            cancel_in_model(model, number);
         }
     }
 
@@ -315,47 +317,47 @@ impl Desk {
         }));
         let run_us = started.elapsed().as_micros() as u64;
         let progress = match stepped {
-            Ok(progress) => self.known(progress.unwrap_or_default()),
+            Ok(progress) => self.servable(progress.unwrap_or_default()),
             Err(panic) => {
-                let lost = std::mem::take(&mut self.under_way);
+                let lost = std::mem::take(&mut self.pieces);
                 let error = panicked(panic.as_ref());
                 lost.into_iter()
                     .map(|(number, pieces)| {
-                        forget(model, number);
-                        ended(number, pieces, error.clone())
+                        cancel_in_model(model, number);
+                        failed_progress(number, pieces, error.clone())
                     })
                     .collect()
             }
         };
-        self.tell(progress, run_us);
+        self.notify(progress, run_us);
     }
 
     /// What is news of requests that are under way, with ends that can be served.
-    fn known(&mut self, progress: Vec<Progress>) -> Vec<Progress> {
+    fn servable(&mut self, progress: Vec<Progress>) -> Vec<Progress> {
         let mut news = Vec::with_capacity(progress.len());
         for mut progress in progress {
-            let Some(pieces) = self.under_way.get_mut(&progress.number) else {
+            let Some(pieces) = self.pieces.get_mut(&progress.number) else {
                 continue;
             };
             *pieces = progress.pieces;
             progress.end = progress.end.map(|end| end.and_then(check_outputs));
             if progress.end.is_some() {
-                self.under_way.remove(&progress.number);
+                self.pieces.remove(&progress.number);
             }
             news.push(progress);
         }
         news
     }
 
-    fn tell(&mut self, progress: Vec<Progress>, run_us: u64) {
+    fn notify(&mut self, progress: Vec<Progress>, run_us: u64) {
         if let Some(listener) = &mut self.listener {
-            heard(|| listener(Stepped { progress, run_us }));
+            call_receiver(|| listener(Stepped { progress, run_us }));
         }
     }
 }
 
 /// Has a model let go of a request, whatever state it is in.
-fn forget(model: &mut dyn Model, number: u64) {
+fn cancel_in_model(model: &mut dyn Model, number: u64) {
     let forgotten = catch_unwind(AssertUnwindSafe(|| {
         if let Some(model) = model.continuous() {
             model.cancel(number);
@@ -369,7 +371,7 @@ fn forget(model: &mut dyn Model, number: u64) {
     }
 }
 
-fn ended(number: u64, pieces: u32, error: ModelError) -> Progress {
+fn failed_progress(number: u64, pieces: u32, error: ModelError) -> Progress {
     Progress {
         number,
         pieces,
@@ -387,7 +389,7 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> ModelError {
 /// further runs.
 fn run_halving(model: &mut dyn Model, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
     match catch_unwind(AssertUnwindSafe(|| model.run(batch))) {
-        Ok(outputs) => checked(outputs, batch.len()),
+        Ok(outputs) => check_results(outputs, batch.len()),
         Err(panic) if batch.len() < 2 => vec![Err(panicked(panic.as_ref()))],
         Err(_) => {
             let (front, back) = batch.split_at(batch.len() / 2);
@@ -419,7 +421,10 @@ fn run(model: &mut dyn Model, batch: &[Inputs]) -> BatchResult {
 
 /// Every request gets a result, and only results that can be served count as such. Results that are too many or too
 /// few cannot be told apart, so none of them is anybody's.
-fn checked(outputs: Vec<Result<Outputs, ModelError>>, requests: usize) -> Vec<Result<Outputs, ModelError>> {
+fn check_results(
+    outputs: Vec<Result<Outputs, ModelError>>,
+    requests: usize,
+) -> Vec<Result<Outputs, ModelError>> {
     let results = outputs.len();
     if results != requests {
         return vec![

@@ -24,7 +24,7 @@ pub struct CoreShare(f64);
 /// A number that is no share of a core.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 #[error("{0} is no share of a core; give a number above 0 and up to 1, such as 0.25")]
-pub struct NoCoreShare(f64);
+pub struct InvalidCoreShare(f64);
 
 impl CoreShare {
     /// A whole core, which no model rests for.
@@ -42,14 +42,14 @@ impl CoreShare {
 }
 
 impl TryFrom<f64> for CoreShare {
-    type Error = NoCoreShare;
+    type Error = InvalidCoreShare;
 
-    fn try_from(share: f64) -> Result<Self, NoCoreShare> {
+    fn try_from(share: f64) -> Result<Self, InvalidCoreShare> {
         // A thousandth of a core is already slower than any objective.
         if (0.001..=1.0).contains(&share) {
             Ok(Self(share))
         } else {
-            Err(NoCoreShare(share))
+            Err(InvalidCoreShare(share))
         }
     }
 }
@@ -68,7 +68,7 @@ pub struct Paced {
     model: Box<dyn Model>,
     share: CoreShare,
     /// A pool of the model's own thread, made on that thread; absent until the first batch.
-    alone: Option<ThreadPool>,
+    pool: Option<ThreadPool>,
 }
 
 impl Paced {
@@ -77,23 +77,23 @@ impl Paced {
         Self {
             model,
             share,
-            alone: None,
+            pool: None,
         }
     }
 
-    fn stay_alone(&mut self) {
-        if self.alone.is_none() {
+    fn ensure_single_thread(&mut self) {
+        if self.pool.is_none() {
             // It fails only on a thread of another pool, where the work stays within that pool.
             let pool = ThreadPoolBuilder::new().num_threads(1).use_current_thread();
-            self.alone = pool.build().ok();
+            self.pool = pool.build().ok();
         }
     }
 }
 
 impl Paced {
     /// Computes, and rests as the share demands.
-    fn rested<T>(&mut self, compute: impl FnOnce(&mut dyn Model) -> T) -> T {
-        self.stay_alone();
+    fn run_paced<T>(&mut self, compute: impl FnOnce(&mut dyn Model) -> T) -> T {
+        self.ensure_single_thread();
         let (started, used) = (Instant::now(), thread_time());
         let computed = compute(self.model.as_mut());
         let used = thread_time().saturating_sub(used);
@@ -108,7 +108,7 @@ impl Model for Paced {
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        self.rested(|model| model.run(batch))
+        self.run_paced(|model| model.run(batch))
     }
 
     fn continuous(&mut self) -> Option<&mut dyn Continuous> {
@@ -133,7 +133,7 @@ impl Continuous for Paced {
     }
 
     fn step(&mut self) -> Vec<Progress> {
-        self.rested(|model| model.continuous().map(Continuous::step))
+        self.run_paced(|model| model.continuous().map(Continuous::step))
             .unwrap_or_default()
     }
 }

@@ -18,7 +18,7 @@ pub struct Slice {
 /// No such part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("there is no slice {index} of {of}; slices are counted from 0")]
-pub struct NoSlice {
+pub struct InvalidSlice {
     index: usize,
     of: usize,
 }
@@ -30,12 +30,12 @@ impl Slice {
     /// The slice `index` of `of`.
     ///
     /// # Errors
-    /// [`NoSlice`] unless `index` is below `of`.
-    pub fn new(index: usize, of: usize) -> Result<Self, NoSlice> {
+    /// [`InvalidSlice`] unless `index` is below `of`.
+    pub fn new(index: usize, of: usize) -> Result<Self, InvalidSlice> {
         if index < of {
             Ok(Self { index, of })
         } else {
-            Err(NoSlice { index, of })
+            Err(InvalidSlice { index, of })
         }
     }
 

@@ -201,7 +201,7 @@ mod tests {
     /// A family that is added without a comparison here would go untested on a GPU.
     #[test]
     fn every_family_is_compared() {
-        let mut known = crate::architectures::registry::known();
+        let mut known = crate::architectures::registry::supported();
         // A detector computes with the networks of two others; what it makes of their classes is no arithmetic.
         known.retain(|family| *family != crate::architectures::grid::MODEL_TYPE);
         // Language models compute by the engine's own arithmetic, whose devices are compared where it is tested.

@@ -16,7 +16,7 @@ use crate::power::PowerMeter;
 use crate::runtime::model::{Inputs, Model, Outputs};
 
 /// A run that would take longer than this many budgets is left out.
-const PATIENCE: u32 = 10;
+const BUDGET_MULTIPLE: u32 = 10;
 const MOST_RUNS: usize = 10_000;
 /// How often the meter is read, so that power that is sampled is sampled often enough.
 const TICK: Duration = Duration::from_millis(100);
@@ -202,7 +202,7 @@ impl Bench<'_> {
     /// Why a batch is left out, judging by what a request of a smaller one took.
     fn too_slow(&self, per_item: Option<f64>, batch: usize) -> Option<String> {
         let expected = per_item? * batch as f64;
-        let limit = (self.budget * PATIENCE).as_secs_f64();
+        let limit = (self.budget * BUDGET_MULTIPLE).as_secs_f64();
         (expected > limit).then(|| {
             format!("one batch would take about {expected:.0} s, more than the {limit:.0} s given to it")
         })

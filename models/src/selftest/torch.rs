@@ -18,7 +18,7 @@ use crate::device::DeviceChoice;
 
 const PROGRAM: &str = include_str!("torch_baseline.py");
 /// Importing torch from a cold disk takes a minute.
-const PATIENCE: Duration = Duration::from_mins(3);
+const REPLY_TIMEOUT: Duration = Duration::from_mins(3);
 
 /// What torch measured with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -108,7 +108,7 @@ impl Torch {
         };
         let mut command = Command::new(python);
         command.args(["-c", PROGRAM]);
-        Self::open(command, PATIENCE, &opening)
+        Self::open(command, REPLY_TIMEOUT, &opening)
     }
 
     fn open(
@@ -224,7 +224,7 @@ mod tests {
         Torch::open(command, patience, &opening)
     }
 
-    fn patiently(script: &str) -> (Section<TorchReport>, Option<Torch>) {
+    fn open_script(script: &str) -> (Section<TorchReport>, Option<Torch>) {
         talk(script, Duration::from_secs(20))
     }
 
@@ -233,7 +233,7 @@ mod tests {
         let script = format!(
             "read opening; echo '{REPORT}'; read point; echo '{FIGURE}'; read point; echo '{{\"error\": \"out of memory\"}}'"
         );
-        let (report, torch) = patiently(&script);
+        let (report, torch) = open_script(&script);
         assert_eq!(report.done().unwrap().torch, "2");
         let mut torch = torch.unwrap();
         let figure = TorchFigure {
@@ -251,14 +251,14 @@ mod tests {
 
     #[test]
     fn no_torch_is_skipped_and_nonsense_is_a_failure() {
-        let (report, torch) = patiently("echo '{\"absent\": \"no torch\"}'");
+        let (report, torch) = open_script("echo '{\"absent\": \"no torch\"}'");
         assert_eq!(report, Section::Skipped("no torch".into()));
         assert!(torch.is_none());
         for nonsense in ["echo hello", "true", "echo '{\"report\": {}}'"] {
-            assert!(patiently(nonsense).0.failed(), "{nonsense}");
+            assert!(open_script(nonsense).0.failed(), "{nonsense}");
         }
-        assert!(patiently(&format!("echo '{FIGURE}'")).0.failed());
-        let (_, twice) = patiently(&format!("echo '{REPORT}'; echo '{REPORT}'"));
+        assert!(open_script(&format!("echo '{FIGURE}'")).0.failed());
+        let (_, twice) = open_script(&format!("echo '{REPORT}'; echo '{REPORT}'"));
         assert!(twice.unwrap().measure(&point()).is_err());
     }
 

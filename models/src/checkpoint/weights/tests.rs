@@ -41,10 +41,10 @@ fn a_tensor_is_taken_once_and_counted() {
         weights.take("a.weight", &[2, 3]),
         Err(LoadError::MissingTensor { .. })
     ));
-    let tally = weights.finish(&[]).unwrap();
+    let totals = weights.finish(&[]).unwrap();
     assert_eq!(
-        tally,
-        Tally {
+        totals,
+        WeightTotals {
             parameters: 6,
             bytes: 24
         }
