@@ -1,22 +1,18 @@
-//! What serves: tensors, the [`Model`] trait, and the families that burn runs.
+//! Models: checkpoints, architectures, the executor and the engine for language models.
 //!
-//! | module | holds |
+//! | folder | holds |
 //! |---|---|
-//! | [`tensor`] | tensors as they travel (Open Inference Protocol v2) |
-//! | [`idx`] | labelled images in IDX files |
-//! | [`power`] | energy readings of a device, their source always named |
-//! | [`manifest`] | which checkpoints make up a family |
-//! | [`memory`] | memory of a device and of this process |
-//! | [`model`] | the trait that everything servable implements, and what a request must bring |
-//! | [`mod@selftest`] | the suite that tells whether a device computes what it should, and how fast |
-//! | [`checkpoint`] | Hugging Face directories, read strictly |
-//! | [`executor`] | the thread that a model lives on |
-//! | [`engine`] | generating with language models: a hybrid cache, offloading, continuous batching |
-//! | [`fixtures`] | small checkpoints with known answers, to compare a device with transformers |
-//! | [`families`] | the models that burn runs, and the registry that finds a checkpoint's |
-//! | [`device`] | the device that models run on |
-//! | [`pace`] | models that take no more than a share of a core |
-//! | [`slice`](mod@slice) | models cut by layers |
+//! | `runtime/` | tensors (Open Inference Protocol v2), the [`Model`] trait, the executor thread, limits on processor time, slices of models |
+//! | [`checkpoint`] | Hugging Face directories: configuration, weights, tokenizer file |
+//! | `data/` | labelled images ([`idx`]) and the [`manifest`] of a family |
+//! | [`device`] | the device that models run on, and its memory |
+//! | [`power`] | energy readings of a device, with their source |
+//! | [`ops`] | tensor operations of language models: kernels for the processor, and burn |
+//! | `decoder/` | configuration and weights of language models, one file per architecture |
+//! | [`generation`] | the engine for language models: hybrid cache, offloading, continuous batching |
+//! | [`language`] | language models behind the [`Model`] trait |
+//! | [`architectures`] | classifiers, detectors and question answering, and the registry of all architectures |
+//! | [`mod@selftest`] | the suite that checks a device's results and measures its speed; [`fixtures`] hold known answers |
 
 pub mod architectures;
 pub mod checkpoint;
@@ -31,7 +27,7 @@ mod runtime;
 pub mod selftest;
 
 pub use architectures::registry::{LoadOptions, load, load_checkpoint};
-/// Where a model's tensors live and compute: burn's device, chosen at run time.
+/// The device that a model's tensors are stored and computed on; selected at run time.
 pub use burn::tensor::Device;
 pub use checkpoint::{Checkpoint, LoadError};
 pub use data::{idx, manifest};

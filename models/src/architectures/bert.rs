@@ -1,18 +1,18 @@
 //! BERT (Devlin et al. 2019): `BertForSequenceClassification` and `BertForQuestionAnswering`.
 //!
-//! A request brings `input_ids` INT64 `[sequence]`, optionally with `attention_mask` and `token_type_ids` of the same
-//! shape; or, where the checkpoint has a `tokenizer.json`, `text` BYTES `[1]` and optionally `text_pair`. Text beyond
-//! the context (`max_position_embeddings` tokens) is cut off: of a pair, the longer text's; of a question and its
-//! context, the context's.
+//! Inputs: `input_ids` INT64 `[sequence]`, optionally with `attention_mask` and `token_type_ids` of the same shape; or,
+//! if the checkpoint has a `tokenizer.json`, `text` BYTES `[1]` and optionally `text_pair`. Text beyond the context
+//! (`max_position_embeddings` tokens) is truncated: of a pair the longer text, of a question and its context the
+//! context.
 //!
-//! - Classification gives `logits` FP32 `[labels]`.
-//! - Question answering gives `start_logits` and `end_logits` FP32 `[sequence]`, raw; and where a question and a
-//!   context came as texts, `answer` BYTES `[1]` and `answer_span` INT64 `[2]`, its first byte in the context and the
-//!   one after its last: the span with the largest product of start and end probability among those of at most
-//!   [`LONGEST_ANSWER`] tokens within the context, widened to whole words.
+//! - Classification returns `logits` FP32 `[labels]`.
+//! - Question answering returns `start_logits` and `end_logits` FP32 `[sequence]`, raw; for a question and a context as
+//!   texts also `answer` BYTES `[1]` and `answer_span` INT64 `[2]`, the answer's first byte in the context and the one
+//!   after its last: the span with the largest product of start and end probability among those of at most
+//!   [`LONGEST_ANSWER`] tokens within the context, extended to whole words.
 //!
-//! Cut into slices, all but the last give `hidden_states` FP32 `[sequence, width]` and `attention_mask` INT64 `[sequence]`, which all but
-//! the first take. The last one has no text to read an answer from: it gives logits alone.
+//! As slices, all but the last return `hidden_states` FP32 `[sequence, width]` and `attention_mask` INT64 `[sequence]`,
+//! which all but the first take. The last one has no text for an answer and returns logits only.
 
 use burn::nn::{Embedding, LayerNorm, Linear};
 use burn::tensor::activation::tanh;
@@ -29,7 +29,7 @@ use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signatur
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor;
 
-/// The longest answer that is read out of a context, tokens: what transformers' question answering has as its default.
+/// Maximum length of an answer, tokens: the default of transformers' question answering.
 pub(super) const LONGEST_ANSWER: usize = 15;
 
 const BLOCK_NAMES: BlockNames = BlockNames {
@@ -75,7 +75,7 @@ pub(crate) fn question_answering(
     if checkpoint.config.labels()?.len() != 2 {
         return Err(checkpoint
             .config
-            .invalid_value("id2label", "a span has two labels, its start and its end"));
+            .invalid_value("id2label", "a span needs two labels, its start and its end"));
     }
     let mut bert = Bert::take(checkpoint, device, slice, Texts::QuestionAndContext)?;
     if slice.is_last() {
@@ -95,19 +95,19 @@ pub(crate) fn question_answering(
     })
 }
 
-/// A whole BERT, or a slice of one.
+/// A BERT model or a slice of one.
 struct Bert {
     config: EncoderConfig,
     limits: TokenLimits,
-    /// In the first slice.
+    /// Only in the first slice.
     input_stage: Option<InputStage>,
     blocks: Vec<Block>,
-    /// In the last slice.
+    /// Only in the last slice.
     head: Option<Head>,
     device: Device,
 }
 
-/// From a request to states.
+/// Computes hidden states from tokens.
 struct InputStage {
     reader: TextReader,
     words: Embedding,
@@ -116,17 +116,17 @@ struct InputStage {
     norm: LayerNorm,
 }
 
-/// From states to an answer.
+/// Computes the answer from hidden states.
 enum Head {
     Classes { pooler: Linear, output: Linear },
     Span(Linear),
 }
 
-/// What a slice was asked.
+/// Input of a slice for one request.
 enum Request {
-    /// The first one: tokens.
+    /// Tokens, for the first slice.
     Tokens(Box<Tokens>),
-    /// Another one: the states that the one before gave, and which of them are seen.
+    /// Hidden states of the previous slice with their attention mask.
     States { values: Vec<f32>, mask: Vec<bool> },
 }
 
@@ -181,10 +181,10 @@ impl Bert {
             reason: reason.into(),
         };
         if values.len() != mask.len() * self.config.width {
-            return Err(bad("it is not as long as the sequence of hidden states"));
+            return Err(bad("its length differs from that of the hidden states"));
         }
         if !mask.contains(&true) {
-            return Err(bad("no token is seen"));
+            return Err(bad("it masks every token"));
         }
         Ok(Request::States { values, mask })
     }
@@ -216,7 +216,7 @@ impl Bert {
     }
 }
 
-/// The outputs of one question, whose logits are still padded.
+/// Returns the outputs of one question; the logits are still padded.
 fn span_outputs(request: &Request, start: &[f32], end: &[f32]) -> Result<Outputs, ModelError> {
     let length = request.mask().len();
     let (start, end) = (
@@ -230,7 +230,7 @@ fn span_outputs(request: &Request, start: &[f32], end: &[f32]) -> Result<Outputs
     if let Some(context) = request.second() {
         let (answer, span) = best_answer(context, start, end).ok_or_else(|| ModelError::BadInput {
             name: "text_pair".into(),
-            reason: "the question leaves no room for it in this model's context, or it has no words".into(),
+            reason: "the question leaves no room for it in this model's context, or it has no tokens".into(),
         })?;
         outputs.push(tensor::Tensor::from_texts("answer", &[answer])?);
         outputs.push(tensor::Tensor::from_i64("answer_span", &[2], &span)?);
@@ -238,7 +238,7 @@ fn span_outputs(request: &Request, start: &[f32], end: &[f32]) -> Result<Outputs
     Ok(outputs)
 }
 
-/// The text of the best span and its byte range in the context; nothing if the context has no token.
+/// Returns the text of the best span and its byte range in the context; `None` if the context has no token.
 ///
 /// The product of the two probabilities is largest where the sum of the two logits is.
 fn best_answer<'a>(context: &'a SecondText, start: &[f32], end: &[f32]) -> Option<(&'a str, [i64; 2])> {
@@ -260,7 +260,7 @@ fn best_answer<'a>(context: &'a SecondText, start: &[f32], end: &[f32]) -> Optio
 }
 
 impl Bert {
-    /// Everything but the head.
+    /// Takes everything but the head from a checkpoint.
     fn take(
         checkpoint: &mut Checkpoint,
         device: &Device,
@@ -270,10 +270,12 @@ impl Bert {
         let keys = &checkpoint.config;
         let positions = keys.optional::<String>("position_embedding_type")?;
         if positions.is_some_and(|kind| kind != "absolute") {
-            return Err(keys.invalid_value("position_embedding_type", "only absolute positions are served"));
+            return Err(
+                keys.invalid_value("position_embedding_type", "only absolute positions are supported")
+            );
         }
         if keys.optional::<bool>("is_decoder")?.unwrap_or(false) {
-            return Err(keys.invalid_value("is_decoder", "only encoders are served"));
+            return Err(keys.invalid_value("is_decoder", "only encoders are supported"));
         }
         let config = EncoderConfig::read(keys)?;
         let limits = TokenLimits {
@@ -297,7 +299,8 @@ impl Bert {
         })
     }
 
-    /// The hidden states after the blocks, `[batch, longest sequence, width]`; shorter sequences are padded at their end.
+    /// Returns the hidden states after the blocks, `[batch, longest sequence, width]`; shorter sequences are padded at
+    /// their end.
     fn forward(&self, requests: &[Request]) -> Tensor<3> {
         let longest = requests
             .iter()
@@ -368,7 +371,7 @@ impl InputStage {
     }
 }
 
-/// A row filled up with token 0, type 0 or unseen.
+/// Pads a row with token 0, type 0 or `false`.
 fn padded<T: Copy + Default>(row: &[T], length: usize) -> Vec<T> {
     let mut padded = row.to_vec();
     padded.resize(length, T::default());

@@ -1,9 +1,9 @@
-//! A small convolutional network for images: stages of residual blocks, all convolutions 3x3, no normalisation.
+//! A small convolutional network for images: stages of residual blocks, 3x3 convolutions, no normalisation.
 //!
-//! A stage enters with one convolution, which sets the channels and may halve the image, and goes on with residual
-//! blocks `x + conv2(relu(conv1(x)))`; a rectifier follows the entry and every block. A linear classifier over the
-//! flattened last stage ends it. There is no normalisation because at these depths training does without it, and
-//! every element-wise pass saved counts on a processor.
+//! A stage begins with one convolution, which sets the channels and may halve the image, followed by residual blocks `x
+//! + conv2(relu(conv1(x)))`; a ReLU follows the first convolution and every block. A linear classifier reads the
+//! flattened last stage. Normalisation is omitted because training works without it at these depths, and every
+//! element-wise pass costs time on a CPU.
 //!
 //! `config.json`:
 //!
@@ -14,7 +14,7 @@
 //! | `stages` | a list of `{"channels", "stride", "blocks"}`, at least one |
 //! | `id2label` or `num_labels` | the classes |
 //!
-//! Tensors, as torch lays them out: `stages.{i}.entry`, `stages.{i}.blocks.{j}.conv1`, `stages.{i}.blocks.{j}.conv2`,
+//! Tensors in torch's layout: `stages.{i}.entry`, `stages.{i}.blocks.{j}.conv1`, `stages.{i}.blocks.{j}.conv2`,
 //! `classifier`, each with `.weight` and `.bias`.
 
 use burn::module::Module;
@@ -28,7 +28,7 @@ use super::image::{Classifier, FromCheckpoint, LayerSource, Network, RandomInit,
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::runtime::loaded::{Built, Task};
 
-/// Its `model_type`.
+/// The `model_type` of this architecture.
 pub const MODEL_TYPE: &str = "kaskade-cnn";
 
 /// Size of a network.
@@ -48,7 +48,7 @@ pub struct CnnConfig {
 pub struct StageConfig {
     /// Channels of its convolutions.
     pub channels: usize,
-    /// Step of its first convolution, pixels: 2 halves both sides, rounding up.
+    /// Stride of its first convolution, pixels: 2 halves both sides, rounding up.
     pub stride: usize,
     /// Residual blocks after the first convolution.
     pub blocks: usize,
@@ -76,13 +76,13 @@ struct Block {
 }
 
 impl CnnConfig {
-    /// The network with random weights, to be trained.
+    /// Builds the network with random weights, for training.
     pub fn init(&self, device: &Device) -> Cnn {
         let Ok(cnn) = self.build(&mut RandomInit(device));
         cnn
     }
 
-    /// Values per image that reach the classifier; `None` where the count overflows.
+    /// Values per image that reach the classifier; `None` on overflow.
     fn features(&self) -> Option<usize> {
         let [channels, height, width] = self.input;
         let out = |size: usize, stride: usize| (size - 1) / stride + 1;
@@ -136,7 +136,7 @@ impl StageConfig {
 }
 
 impl Cnn {
-    /// Logits `[batch, labels]` of images `[batch, channels * height * width]`.
+    /// Returns the logits `[batch, labels]` of images `[batch, channels * height * width]`.
     pub fn forward(&self, images: Tensor<2>) -> Tensor<2> {
         let [batch, _] = images.dims();
         let [channels, height, width] = self.input;
@@ -180,7 +180,7 @@ pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Buil
     })
 }
 
-/// The network that a checkpoint describes, with so many classes.
+/// Builds the network of a checkpoint with `labels` classes.
 pub(super) fn network(checkpoint: &mut Checkpoint, device: &Device, labels: usize) -> Result<Cnn, LoadError> {
     let config = &checkpoint.config;
     let (input_shape, _) = shape_of(config, "input_shape")?;
@@ -193,7 +193,7 @@ pub(super) fn network(checkpoint: &mut Checkpoint, device: &Device, labels: usiz
         labels,
     };
     if size.features().is_none() {
-        return Err(config.invalid_value("stages", "the last stage has more values than can be counted"));
+        return Err(config.invalid_value("stages", "the last stage has too many values"));
     }
     size.build(&mut FromCheckpoint(&mut checkpoint.weights, device))
 }

@@ -1,4 +1,4 @@
-//! The transformer encoder that BERT and ViT share (Vaswani et al. 2017, "Attention Is All You Need", section 3).
+//! The transformer encoder shared by BERT and ViT (Vaswani et al. 2017, "Attention Is All You Need", section 3).
 
 use burn::nn::{LayerNorm, Linear};
 use burn::tensor::activation::{gelu_approximate, relu};
@@ -12,47 +12,47 @@ use crate::device::is_host;
 use crate::ops::elementwise::gelu;
 use crate::runtime::slice::Slice;
 
-/// The extents of an encoder, by the keys that BERT and ViT configurations share.
+/// Sizes of an encoder, by the keys that BERT and ViT configurations share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct EncoderConfig {
-    /// `hidden_size`: extent of a token's vector.
+    /// `hidden_size`: size of a token's vector.
     pub width: usize,
     /// `num_hidden_layers`.
     pub blocks: usize,
     /// `num_attention_heads`; divides the width.
     pub heads: usize,
-    /// `intermediate_size`: extent of the feed-forward layer.
+    /// `intermediate_size`: size of the feed-forward layer.
     pub intermediate_size: usize,
     /// `hidden_act`.
     pub activation: Activation,
     /// `layer_norm_eps`.
     pub epsilon: f64,
-    /// `qkv_bias`, true if absent.
+    /// `qkv_bias`; true if missing.
     pub projection_bias: bool,
 }
 
-/// The feed-forward layer's activation.
+/// Activation of the feed-forward layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Activation {
     /// GELU by the error function.
     Gelu,
     /// GELU by its tanh approximation.
     GeluTanh,
-    /// The rectifier.
+    /// Rectified linear unit.
     Relu,
 }
 
-/// Where an architecture keeps what in a block, below the block's prefix.
+/// Names of a block's tensors, relative to the block's prefix.
 pub(super) struct BlockNames {
-    /// Of the `query`, `key` and `value` projections.
+    /// Prefix of the `query`, `key` and `value` projections.
     pub projections: &'static str,
-    /// The norm around the attention.
+    /// Norm of the attention.
     pub attention_norm: &'static str,
-    /// The norm around the feed-forward layer.
+    /// Norm of the feed-forward layer.
     pub feed_forward_norm: &'static str,
 }
 
-/// One block: attention, then a feed-forward layer, each with a norm and a residual connection.
+/// One block: attention and a feed-forward layer, each with a norm and a residual connection.
 pub(super) struct Block {
     attention: Attention,
     attention_norm: LayerNorm,
@@ -63,17 +63,17 @@ pub(super) struct Block {
 }
 
 struct Attention {
-    /// Query, key and value side by side: `[width, 3 * width]`.
+    /// Query, key and value projections, concatenated: `[width, 3 * width]`.
     projections: Linear,
     output: Linear,
     heads: usize,
 }
 
 impl EncoderConfig {
-    /// Reads the extents.
+    /// Reads the configuration.
     ///
     /// # Errors
-    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] for a value that cannot be.
+    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] for an invalid value.
     pub(super) fn read(config: &Config) -> Result<Self, LoadError> {
         let (width, heads) = (config.size("hidden_size")?, config.size("num_attention_heads")?);
         if !width.is_multiple_of(heads) {
@@ -97,7 +97,7 @@ impl EncoderConfig {
         })
     }
 
-    /// Takes a slice of the blocks `{prefix}.0`, `{prefix}.1`, ... out of a checkpoint.
+    /// Takes the blocks of a slice (`{prefix}.0`, `{prefix}.1`, ...) from a checkpoint.
     ///
     /// # Errors
     /// As [`Weights::take`], and [`LoadError::TooManySlices`].
@@ -178,7 +178,7 @@ impl Activation {
             "relu" => Ok(Self::Relu),
             _ => Err(config.invalid_value(
                 "hidden_act",
-                "gelu, gelu_new, gelu_pytorch_tanh and relu are served",
+                "gelu, gelu_new, gelu_pytorch_tanh and relu are supported",
             )),
         }
     }
@@ -193,9 +193,9 @@ impl Activation {
 }
 
 impl Block {
-    /// Norms after the residual sums, as the original transformer and BERT have them.
+    /// Computes the block with norms after the residual sums, as in the original transformer and BERT.
     ///
-    /// `x` is `[batch, sequence, width]`, `padding` as [`padding_mask`] makes it.
+    /// `x` is `[batch, sequence, width]`, `padding` the result of [`padding_mask`].
     pub(super) fn post_norm(&self, x: Tensor<3>, padding: Option<&Tensor<4, Bool>>) -> Tensor<3> {
         let attended = self.attention.forward(x.clone(), padding);
         let x = self.attention_norm.forward(attended + x);
@@ -203,7 +203,7 @@ impl Block {
         self.feed_forward_norm.forward(fed + x)
     }
 
-    /// Norms before each layer, as ViT has them. `x` is `[batch, sequence, width]`.
+    /// Computes the block with norms before each layer, as in ViT. `x` is `[batch, sequence, width]`.
     pub(super) fn pre_norm(&self, x: Tensor<3>) -> Tensor<3> {
         let x = self
             .attention
@@ -220,8 +220,8 @@ impl Block {
 impl Attention {
     fn forward(&self, x: Tensor<3>, padding: Option<&Tensor<4, Bool>>) -> Tensor<3> {
         let [batch, sequence, width] = x.dims();
-        // [3, batch, heads, sequence, width / heads]: the layout that attention computes in, so that each of the three
-        // is copied once and not once more by the attention.
+        // [3, batch, heads, sequence, width / heads]: the layout of the attention, so that it copies none of the three
+        // again.
         let parts = self
             .projections
             .forward(x)
@@ -235,8 +235,8 @@ impl Attention {
     }
 }
 
-/// The mask that hides padding from attention: true where a key must not be seen, or nothing where all are.
-/// `mask` holds one row of equal length per sequence.
+/// Returns the mask that hides padding from the attention: true for hidden keys; `None` if there is no padding. `mask`
+/// holds one row of equal length per sequence, true for tokens.
 pub(super) fn padding_mask(mask: &[Vec<bool>], heads: usize, device: &Device) -> Option<Tensor<4, Bool>> {
     if mask.iter().flatten().all(|mask| *mask) {
         return None;
@@ -248,7 +248,7 @@ pub(super) fn padding_mask(mask: &[Vec<bool>], heads: usize, device: &Device) ->
         .map(|mask| !mask)
         .collect::<Vec<bool>>();
     let mask = Tensor::from_data(TensorData::new(padding, [batch, 1, sequence, sequence]), device);
-    // On the CPU the heads share one mask without a copy; elsewhere the kernels are promised the whole shape.
+    // On the CPU all heads share one mask without a copy; other devices need the full shape.
     if is_host(device) {
         Some(mask)
     } else {

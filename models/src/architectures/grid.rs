@@ -1,8 +1,8 @@
-//! A detector over a grid: it looks at every cell of an image by itself, and says what is in it and where.
+//! A detector on a grid: it classifies every cell of an image separately, as empty or as an object at a position.
 //!
-//! A small network gives every cell one class of many: nothing, or an object of some kind at one of the places in the cell where an
-//! object fits. What is found goes on to whoever looks closer: the crop of every object is an input of the task that its
-//! kind is named after, which is how a pipeline's task makes several requests of one (Loki §3).
+//! A small network assigns one class to every cell: empty, or an object of some kind at one of the positions in the
+//! cell. Downstream tasks receive the detections: the crop of every object is an input of the task named after the
+//! object's kind, so that one request becomes several (Loki §3).
 //!
 //! `config.json`:
 //!
@@ -11,16 +11,17 @@
 //! | `model_type` | `kaskade-grid-detector` |
 //! | `input_shape` | `[channels, height, width]` of a cell |
 //! | `grid` | `[rows, columns]` of cells in the input `image` |
-//! | `crop` | side of an object, pixels, no more than a cell's |
-//! | `kinds` | names of the kinds of objects, which are those of the tasks below |
-//! | `threshold` | how sure it must be of an object, above 0 and below 1 |
-//! | `stages` or `hidden_sizes` | the network, as [`cnn`] or [`mlp`] has it |
+//! | `crop` | side of an object, pixels, at most that of a cell |
+//! | `kinds` | names of the kinds of objects, which are the names of the downstream tasks |
+//! | `threshold` | minimum probability of an object, above 0 and below 1 |
+//! | `stages` or `hidden_sizes` | the network, as in [`cnn`] or [`mlp`] |
 //!
-//! Tensors are those of the network; its classifier has `1 + kinds * positions` outputs, where an object fits at
-//! `(height - crop + 1) * (width - crop + 1)` places: nothing first, then kind by kind, and place by place, row-major.
+//! Tensors are those of the network. Its classifier has `1 + kinds * positions` outputs for the `(height - crop + 1) *
+//! (width - crop + 1)` positions of an object: empty first, then by kind, and by position, row-major.
 //!
-//! Outputs: `count` FP32 `[kinds]`; and where something was found, `boxes` FP32 `[found, 4]` (kind, top, left, probability; cell
-//! by cell, row-major) and, for every kind found, `<kind>/image` FP32 `[n, channels, crop, crop]` in the order of its boxes.
+//! Outputs: `count` FP32 `[kinds]`; if there are detections, `boxes` FP32 `[found, 4]` (kind, top, left, probability;
+//! by cell, row-major), and for every detected kind `<kind>/image` FP32 `[n, channels, crop, crop]` in the order of its
+//! boxes.
 
 use burn::tensor::{Device, Tensor, TensorData, activation::softmax};
 
@@ -32,10 +33,10 @@ use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::tensor::{self, Datatype};
 
-/// Its `model_type`.
+/// The `model_type` of this architecture.
 pub const MODEL_TYPE: &str = "kaskade-grid-detector";
 
-/// Where objects may be, and what they may be.
+/// Geometry and classes of a detector.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grid {
     /// Channels, height and width of a cell.
@@ -46,11 +47,11 @@ pub struct Grid {
     pub crop: usize,
     /// Kinds of objects.
     pub kinds: Vec<String>,
-    /// Least probability of an object that is reported.
+    /// Minimum probability of a reported object.
     pub threshold: f32,
 }
 
-/// An object that was found.
+/// A detected object.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Detection {
     kind: usize,
@@ -60,20 +61,20 @@ struct Detection {
 }
 
 impl Grid {
-    /// Places down and across at which an object fits into a cell.
+    /// Number of positions of an object in a cell, vertically and horizontally.
     fn positions(&self) -> [usize; 2] {
         let [_, height, width] = self.cell;
         [height, width].map(|side| (side + 1).saturating_sub(self.crop))
     }
 
-    /// Number of classes of a cell; `None` where it overflows.
+    /// Number of classes of a cell; `None` on overflow.
     pub fn classes(&self) -> Option<usize> {
         let [down, across] = self.positions();
         let objects = self.kinds.len().checked_mul(down)?.checked_mul(across)?;
         objects.checked_add(1)
     }
 
-    /// The class of an object of that kind at that place of a cell.
+    /// Returns the class of an object of a kind at a position of a cell.
     pub fn class(&self, kind: usize, [down, across]: [usize; 2]) -> usize {
         let [places_down, places_across] = self.positions();
         1 + (kind * places_down + down) * places_across + across
@@ -85,7 +86,7 @@ impl Grid {
         [rows * height, columns * width]
     }
 
-    /// A part of an image `[channels, height, width]`, row-major.
+    /// Returns a crop of an image `[channels, height, width]`, row-major.
     fn crop_of(&self, image: &[f32], [top, left]: [usize; 2], [height, width]: [usize; 2]) -> Vec<f32> {
         let ([image_height, image_width], [channels, ..]) = (self.size(), self.cell);
         let mut crop_of = Vec::with_capacity(channels * height * width);
@@ -98,13 +99,13 @@ impl Grid {
         crop_of
     }
 
-    /// Where the cells begin, row-major.
+    /// Returns the upper left corners of the cells, row-major.
     fn cell_origins(&self) -> impl Iterator<Item = [usize; 2]> {
         let ([_, height, width], [rows, columns]) = (self.cell, self.grid);
         (0..rows).flat_map(move |row| (0..columns).map(move |column| [row * height, column * width]))
     }
 
-    /// What a cell's probabilities say, if they say that something is there.
+    /// Returns the object that a cell's probabilities indicate, if there is one.
     fn detection(&self, probabilities: &[f32], [top, left]: [usize; 2]) -> Option<Detection> {
         let [down, across] = self.positions();
         let (_, objects) = probabilities.split_first()?;
@@ -154,7 +155,7 @@ impl Grid {
     }
 }
 
-/// A detector that answers requests.
+/// A detector as a model.
 struct Detector {
     network: Box<dyn Network>,
     grid: Grid,
@@ -282,7 +283,7 @@ fn grid(config: &Config) -> Result<Grid, LoadError> {
     })
 }
 
-/// Values of the largest image that is taken apart.
+/// Maximum number of values of an image.
 const MAX_PIXELS: usize = 1 << 26;
 
 #[cfg(test)]
@@ -295,7 +296,7 @@ mod tests {
     use crate::architectures::registry::{LoadOptions, load_checkpoint};
     use crate::runtime::loaded::Loaded;
 
-    /// Cells of 3x3 in a grid of 1x3, objects of 2x2: four places, two kinds, nine classes.
+    /// Cells of 3x3 in a grid of 1x3, objects of 2x2: four positions, two kinds, nine classes.
     fn config() -> serde_json::Value {
         json!({
             "model_type": MODEL_TYPE, "input_shape": [1, 3, 3], "grid": [1, 3], "crop": 2,
@@ -303,8 +304,8 @@ mod tests {
         })
     }
 
-    /// A linear network: the middle pixel speaks for a dot at the lower right, the first one for a bar at the upper left, and
-    /// without either there is nothing.
+    /// A linear network: the middle pixel indicates a dot at the lower right, the first one a bar at the upper left;
+    /// without either the cell is empty.
     fn weights() -> Vec<u8> {
         let mut weight = vec![0.0_f32; 9 * 9];
         weight[4 * 9 + 4] = 20.0;
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_goes_to_the_task_of_its_kind() {
+    fn detections_become_inputs_of_the_downstream_tasks() {
         // A dot in the first cell, nothing in the second, a bar in the third.
         let mut pixels = [0.0_f32; 27];
         (pixels[10], pixels[11], pixels[6]) = (1.0, 0.25, 1.0);
@@ -373,14 +374,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_found_is_an_answer_too() {
+    fn an_empty_image_is_answered() {
         let outputs = answer(&[0.0; 27]);
         assert_eq!(outputs.len(), 1);
         assert_eq!(read(&outputs, "count").1, [0.0, 0.0]);
     }
 
     #[test]
-    fn classes_are_kind_by_kind_and_place_by_place() {
+    fn classes_are_ordered_by_kind_and_position() {
         let grid = Grid {
             cell: [1, 10, 9],
             grid: [1, 1],
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_makes_no_detector_is_named() {
+    fn an_invalid_configuration_is_named() {
         for (key, value, said) in [
             ("grid", json!([3]), "[rows, columns]"),
             ("grid", json!([1_000_000, 1_000_000]), "more than"),

@@ -1,6 +1,6 @@
-//! What the small image networks share: how their layers are made, and how a batch of requests passes through them.
+//! Common parts of the small image networks: construction of layers, and the `Model` implementation.
 //!
-//! A request brings `image` FP32 of the configured shape, intensities from 0 to 1; it gets `logits` FP32 `[labels]`.
+//! Inputs: `image` FP32 of the configured shape, intensities from 0 to 1. Outputs: `logits` FP32 `[labels]`.
 
 use std::convert::Infallible;
 
@@ -15,13 +15,13 @@ use crate::runtime::batch::{logits_per_row, run_batch};
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::tensor::{self, Datatype};
 
-/// Where the layers of a network come from.
+/// Source of a network's layers.
 pub(super) trait LayerSource {
-    /// Why a layer cannot be had.
+    /// Why a layer cannot be built.
     type Error;
-    /// A linear layer of that name.
+    /// Returns the linear layer of that name.
     fn linear(&mut self, name: &str, inputs: usize, outputs: usize) -> Result<Linear, Self::Error>;
-    /// A 3x3 convolution of that name, padded by 1, and so halving both sides (rounding up) at stride 2.
+    /// Returns the 3x3 convolution of that name, padded by 1; stride 2 halves both sides (rounding up).
     fn conv3x3(
         &mut self,
         name: &str,
@@ -31,10 +31,10 @@ pub(super) trait LayerSource {
     ) -> Result<Conv2d, Self::Error>;
 }
 
-/// Layers with random weights, to be trained.
+/// Random weights, for training.
 pub(super) struct RandomInit<'a>(pub(super) &'a Device);
 
-/// Layers out of a checkpoint.
+/// Weights from a checkpoint.
 pub(super) struct FromCheckpoint<'a>(pub(super) &'a mut Weights, pub(super) &'a Device);
 
 impl LayerSource for RandomInit<'_> {
@@ -87,7 +87,7 @@ impl LayerSource for FromCheckpoint<'_> {
     }
 }
 
-/// The positive extents under `key`, and their product.
+/// Reads the dimensions under `key` and their product, which must be positive.
 pub(super) fn shape_of(config: &Config, key: &str) -> Result<(Vec<usize>, usize), LoadError> {
     let shape = config.required::<Vec<usize>>(key)?;
     let product = shape
@@ -97,18 +97,18 @@ pub(super) fn shape_of(config: &Config, key: &str) -> Result<(Vec<usize>, usize)
         Some(product @ 1..) if !shape.is_empty() => Ok((shape, product)),
         _ => Err(config.invalid_value(
             key,
-            "it must be a list of extents, each at least 1, whose product fits",
+            "it must be a list of dimensions, each at least 1, whose product does not overflow",
         )),
     }
 }
 
 /// A network from flattened images to logits.
 pub(super) trait Network: Send {
-    /// `[batch, pixels]` to `[batch, labels]`.
+    /// Returns the logits `[batch, labels]` of `[batch, pixels]`.
     fn logits(&self, images: Tensor<2>) -> Tensor<2>;
 }
 
-/// A network that answers requests.
+/// A network as a model.
 pub(super) struct Classifier<N> {
     pub(super) network: N,
     /// Shape of one image.

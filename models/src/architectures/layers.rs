@@ -1,4 +1,4 @@
-//! Layers filled from a checkpoint, by the names that torch gives their tensors.
+//! Layers from a checkpoint, by the names that torch gives their tensors.
 
 use burn::module::Param;
 use burn::nn::{Embedding, LayerNorm, LayerNormConfig, Linear};
@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 use crate::checkpoint::{LoadError, Weights};
 
-/// The linear layer `{prefix}.weight` (`[outputs, inputs]`) and `{prefix}.bias` (`[outputs]`).
+/// Takes the linear layer `{prefix}.weight` (`[outputs, inputs]`) and `{prefix}.bias` (`[outputs]`).
 ///
 /// # Errors
 /// As [`Weights::take`].
@@ -24,7 +24,7 @@ pub(super) fn linear(
     })
 }
 
-/// The linear layer `{prefix}.weight` (`[outputs, inputs]`), without a bias.
+/// Takes the linear layer `{prefix}.weight` (`[outputs, inputs]`), without a bias.
 ///
 /// # Errors
 /// As [`Weights::take`].
@@ -42,8 +42,8 @@ pub(super) fn linear_without_bias(
     })
 }
 
-/// Several linear layers over the same input as one, their outputs side by side: one matrix product, and one reading
-/// of the input, instead of several.
+/// Concatenates the outputs of linear layers with the same input: one matrix product, which reads the input once,
+/// instead of several.
 pub(super) fn concat_outputs(parts: &[Linear]) -> Linear {
     let biases = parts
         .iter()
@@ -58,7 +58,7 @@ pub(super) fn concat_outputs(parts: &[Linear]) -> Linear {
     }
 }
 
-/// The layer norm `{prefix}.weight` and `{prefix}.bias` over the last dimension, of extent `width`.
+/// Takes the layer norm `{prefix}.weight` and `{prefix}.bias` over the last dimension, of size `width`.
 ///
 /// # Errors
 /// As [`Weights::take`].
@@ -79,7 +79,7 @@ pub(super) fn layer_norm(
     Ok(norm)
 }
 
-/// The table `{prefix}.weight` of `rows` vectors of extent `width`.
+/// Takes the embedding table `{prefix}.weight` of `rows` vectors of size `width`.
 ///
 /// # Errors
 /// As [`Weights::take`].

@@ -1,4 +1,4 @@
-//! A plain multi-layer perceptron for images: linear layers with a rectifier between them.
+//! A multi-layer perceptron for images: linear layers with ReLU between them.
 //!
 //! `config.json`:
 //!
@@ -6,10 +6,10 @@
 //! |---|---|
 //! | `model_type` | `kaskade-mlp` |
 //! | `input_shape` | shape of the input `image`, such as `[1, 8, 8]` or, flat, `[64]` |
-//! | `hidden_sizes` | width of each hidden layer; `[]` leaves a linear classifier |
+//! | `hidden_sizes` | width of each hidden layer; `[]` gives a linear classifier |
 //! | `id2label` or `num_labels` | the classes |
 //!
-//! Tensors: `layers.{i}.weight` `[outputs, inputs]` and `layers.{i}.bias`, as torch lays them out.
+//! Tensors in torch's layout: `layers.{i}.weight` `[outputs, inputs]` and `layers.{i}.bias`.
 
 use burn::module::Module;
 use burn::nn::Linear;
@@ -20,7 +20,7 @@ use super::image::{Classifier, FromCheckpoint, LayerSource, Network, RandomInit,
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::runtime::loaded::{Built, Task};
 
-/// Its `model_type`.
+/// The `model_type` of this architecture.
 pub const MODEL_TYPE: &str = "kaskade-mlp";
 
 /// Size of a perceptron.
@@ -41,7 +41,7 @@ pub struct Mlp {
 }
 
 impl MlpConfig {
-    /// The perceptron with random weights, to be trained.
+    /// Builds the perceptron with random weights, for training.
     pub fn init(&self, device: &Device) -> Mlp {
         let Ok(mlp) = self.build(&mut RandomInit(device));
         mlp
@@ -61,7 +61,7 @@ impl MlpConfig {
 }
 
 impl Mlp {
-    /// Logits `[batch, labels]` of flattened images `[batch, inputs]`.
+    /// Returns the logits `[batch, labels]` of flattened images `[batch, inputs]`.
     pub fn forward(&self, images: Tensor<2>) -> Tensor<2> {
         let Some((last, hidden)) = self.layers.split_last() else {
             return images;
@@ -95,7 +95,7 @@ pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Buil
     })
 }
 
-/// The perceptron that a checkpoint describes, with so many classes.
+/// Builds the perceptron of a checkpoint with `labels` classes.
 pub(super) fn network(checkpoint: &mut Checkpoint, device: &Device, labels: usize) -> Result<Mlp, LoadError> {
     let config = &checkpoint.config;
     let (_, inputs) = shape_of(config, "input_shape")?;

@@ -1,4 +1,5 @@
-//! Architectures of classifiers, detectors and question answering models, and the registry that finds a checkpoint's.
+//! Classifiers, detectors and question answering models on burn, one file per architecture, and the registry of all
+//! architectures.
 
 mod bert;
 pub mod cnn;

@@ -1,6 +1,7 @@
-//! The families of models that burn runs, and the registry that finds a checkpoint's.
+//! The registry of architectures: finds and loads the architecture of a checkpoint.
 //!
-//! A family is added with one file and one line in `ARCHITECTURES`.
+//! An architecture is added with one file and one line in `ARCHITECTURES`; language models are in the registry of
+//! `decoder/`.
 
 use std::path::Path;
 
@@ -13,17 +14,17 @@ use crate::language::{self, Generation};
 use crate::runtime::loaded::{Built, Loaded, ModelInfo, Task};
 use crate::runtime::slice::Slice;
 
-/// One architecture that can be served.
+/// A supported architecture.
 struct Architecture {
     /// `architectures[0]` or `model_type` of its `config.json`.
     name: &'static str,
-    /// Takes its weights out of a checkpoint.
+    /// Builds the model from a checkpoint.
     build: Build,
-    /// Beginnings of the names of tensors that its checkpoints carry and that it never computes with.
+    /// Name prefixes of tensors that its checkpoints contain but the model does not use.
     unused: &'static [&'static str],
 }
 
-/// How a family builds a model.
+/// How an architecture builds a model.
 enum Build {
     /// As a whole only.
     Whole(fn(&mut Checkpoint, &Device) -> Result<Built, LoadError>),
@@ -40,7 +41,7 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "BertForQuestionAnswering",
         build: Build::Sliced(bert::question_answering),
-        // Saved by old versions of transformers; the answer is read from the tokens and not from the pooled state.
+        // Saved by old versions of transformers; answers depend on the tokens, not on the pooled state.
         unused: &["bert.pooler."],
     },
     Architecture {
@@ -65,14 +66,14 @@ const ARCHITECTURES: &[Architecture] = &[
     },
 ];
 
-/// How to load a checkpoint.
+/// Options for loading a checkpoint.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LoadOptions {
-    /// What to call the model; the directory's name if absent.
+    /// Name of the model; by default that of the directory.
     pub name: Option<String>,
-    /// Which part of its layers.
+    /// Slice of its layers.
     pub slice: Slice,
-    /// How it is served if it is a language model.
+    /// Settings for language models.
     pub generation: Generation,
 }
 
@@ -118,7 +119,7 @@ pub fn load_checkpoint(
     let totals = if whole {
         checkpoint.weights.finish(entry.unused)?
     } else {
-        // The other partitions use the remaining tensors.
+        // The other slices use the remaining tensors.
         checkpoint.weights.totals()
     };
     Ok(describe(built, name, entry.name, totals))
@@ -138,13 +139,13 @@ fn describe(built: Built, name: String, architecture: &str, totals: WeightTotals
     }
 }
 
-/// The architectures that can be served.
+/// All supported architectures.
 pub(crate) fn supported() -> Vec<&'static str> {
     let entries = ARCHITECTURES.iter().map(|entry| entry.name);
     entries.chain(decoders::supported()).collect()
 }
 
-/// The family that `architectures[0]` names, else the one that `model_type` names.
+/// Finds the architecture by `architectures[0]`, else by `model_type`.
 fn find(checkpoint: &Checkpoint) -> Result<&'static Architecture, LoadError> {
     let config = &checkpoint.config;
     let named = config

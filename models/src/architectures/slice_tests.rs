@@ -1,4 +1,4 @@
-//! A model cut by layers answers as the whole one does.
+//! Chained slices of a model answer as the whole model.
 #![allow(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
 
 use super::registry::*;
@@ -27,7 +27,7 @@ fn layers(fixture: &Fixture) -> usize {
     usize::try_from(config["num_hidden_layers"].as_u64().unwrap()).unwrap()
 }
 
-/// Every output with numbers, by name.
+/// Returns every numeric output, by name.
 fn numbers(outputs: &Outputs) -> Vec<(String, Vec<f32>)> {
     let floats = outputs
         .iter()
@@ -38,12 +38,12 @@ fn numbers(outputs: &Outputs) -> Vec<(String, Vec<f32>)> {
 }
 
 #[test]
-fn slices_in_a_chain_answer_as_the_whole() {
+fn chained_slices_equal_the_whole_model() {
     for fixture in fixtures::ALL
         .iter()
         .filter(|fixture| fixture.name.contains("bert") || fixture.name == "vit")
     {
-        // All requests in one batch: the shorter ones are padded, and what pads them must not travel on.
+        // All requests in one batch: the shorter ones are padded, and the padding must not travel on.
         let requests: Vec<Inputs> = fixture
             .cases()
             .unwrap()
@@ -78,7 +78,7 @@ fn slices_in_a_chain_answer_as_the_whole() {
 }
 
 #[test]
-fn slices_share_out_the_weights() {
+fn slices_divide_the_weights() {
     for fixture in fixtures::ALL
         .iter()
         .filter(|fixture| fixture.name.contains("classification"))
@@ -91,7 +91,7 @@ fn slices_share_out_the_weights() {
 }
 
 #[test]
-fn what_cannot_be_cut_is_refused() {
+fn unsupported_slices_are_rejected() {
     let fixture = |name: &str| {
         fixtures::ALL
             .into_iter()
@@ -102,12 +102,12 @@ fn what_cannot_be_cut_is_refused() {
         let error = load_slice(&fixture(name), Slice::new(0, of).unwrap());
         error.map(|_| ()).unwrap_err().to_string()
     };
-    assert!(refusal("cnn", 2).contains("is not cut by layers"));
-    assert!(refusal("vit", 99).contains("cannot be cut into 99 slices"));
+    assert!(refusal("cnn", 2).contains("cannot be split by layers"));
+    assert!(refusal("vit", 99).contains("cannot be split into 99 slices"));
 }
 
 #[test]
-fn states_that_do_not_fit_their_mask_fail_alone() {
+fn states_that_do_not_match_their_mask_fail_alone() {
     let fixture = fixtures::ALL
         .into_iter()
         .find(|fixture| fixture.name == "bert-classification")
@@ -125,7 +125,7 @@ fn states_that_do_not_fit_their_mask_fail_alone() {
     assert!(said(&answers[0]).contains("not as long"), "{}", said(&answers[0]));
     assert!(answers[1].is_ok());
     assert!(
-        said(&answers[2]).contains("no token is seen"),
+        said(&answers[2]).contains("it masks every token"),
         "{}",
         said(&answers[2])
     );

@@ -1,4 +1,4 @@
-//! Every family against transformers, and every way in which a checkpoint can be wrong.
+//! Every architecture against transformers, and invalid checkpoints and requests.
 
 use std::collections::HashMap;
 
@@ -38,7 +38,7 @@ fn load_fixture(name: &str) -> Loaded {
 
 type Owned = (String, Dtype, Vec<usize>, Vec<u8>);
 
-/// The fixture's weights file with its tensors changed by `edit`.
+/// Returns the fixture's weights file with its tensors changed by `edit`.
 fn edited(fixture: &Fixture, edit: impl FnOnce(&mut Vec<Owned>)) -> Vec<u8> {
     let file = SafeTensors::deserialize(fixture.weights).unwrap();
     let mut tensors: Vec<Owned> = file
@@ -74,7 +74,7 @@ fn config_with(fixture: &Fixture, key: &str, value: serde_json::Value) -> Vec<u8
 }
 
 #[test]
-fn every_family_answers_as_transformers_does() {
+fn every_architecture_matches_transformers() {
     for fixture in fixtures::ALL {
         let parity = fixture.compare(&Device::flex()).unwrap();
         println!("{}: {parity:?}", fixture.name);
@@ -115,7 +115,7 @@ fn a_checkpoint_is_described() {
 }
 
 #[test]
-fn a_directory_loads_as_the_same_bytes_do() {
+fn a_directory_loads_like_the_same_bytes() {
     let fixture = fixture("vit");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("digits-vit");
@@ -143,7 +143,7 @@ fn a_directory_loads_as_the_same_bytes_do() {
 }
 
 #[test]
-fn half_precision_checkpoints_answer_as_their_rounded_weights_do() {
+fn half_precision_checkpoints_equal_their_rounded_weights() {
     type Halve = fn(f32) -> ([u8; 2], f32);
     let halves: [(Dtype, Halve); 2] = [
         (Dtype::F16, |value| {
@@ -196,7 +196,7 @@ fn half_precision_checkpoints_answer_as_their_rounded_weights_do() {
 }
 
 #[test]
-fn every_tensor_is_missed_when_it_is_missing() {
+fn every_missing_tensor_is_named() {
     for fixture in fixtures::ALL {
         let names: Vec<String> = SafeTensors::deserialize(fixture.weights)
             .unwrap()
@@ -237,7 +237,7 @@ fn every_tensor_of_a_wrong_shape_is_named() {
 }
 
 #[test]
-fn tensors_that_nobody_takes_are_refused() {
+fn unused_tensors_are_rejected() {
     let extra = |name: &str| (name.to_owned(), Dtype::F32, vec![1], vec![0; 4]);
     let bert = fixture("bert-question-answering");
     let with = |name: &str| {
@@ -253,8 +253,8 @@ fn tensors_that_nobody_takes_are_refused() {
 }
 
 #[test]
-fn every_key_that_is_needed_is_named() {
-    // The image networks have keys of their own; `tests/small_families.rs` goes through them.
+fn every_missing_key_is_named() {
+    // The image networks have their own keys; `tests/it/small_families.rs` covers them.
     let transformers = |fixture: &Fixture| !["cnn", "mlp"].contains(&fixture.name);
     for fixture in fixtures::ALL.into_iter().filter(transformers) {
         let mut keys = vec![
@@ -309,7 +309,7 @@ fn every_key_that_is_needed_is_named() {
 }
 
 #[test]
-fn giant_extents_are_refused_without_an_attempt() {
+fn huge_sizes_are_rejected_without_allocation() {
     for fixture in fixtures::ALL {
         for key in [
             "hidden_size",
@@ -336,7 +336,7 @@ fn giant_extents_are_refused_without_an_attempt() {
 }
 
 #[test]
-fn an_unknown_architecture_is_named_beside_the_known() {
+fn an_unknown_architecture_is_rejected_with_the_supported_ones() {
     let fixture = fixture("vit");
     let config = config_with(
         &fixture,
@@ -358,7 +358,7 @@ fn an_unknown_architecture_is_named_beside_the_known() {
 }
 
 #[test]
-fn a_truncated_file_is_refused() {
+fn a_truncated_file_is_rejected() {
     let fixture = fixture("vit");
     for length in [0, 7, 8, 100, fixture.weights.len() - 1] {
         let error = load_parts(&fixture, fixture.config, fixture.weights[..length].to_vec())
@@ -369,7 +369,7 @@ fn a_truncated_file_is_refused() {
 }
 
 #[test]
-fn a_bad_tokenizer_is_refused() {
+fn an_invalid_tokenizer_is_rejected() {
     let fixture = fixture("bert-classification");
     for json in [
         "",
@@ -401,7 +401,7 @@ fn text(name: &str, text: &str) -> Wire {
 }
 
 #[test]
-fn a_request_that_cannot_be_read_fails_alone() {
+fn an_invalid_request_fails_alone() {
     let mut model = load_fixture("bert-classification").model;
     let good = vec![ids("input_ids", &[5, 6, 7])];
     let bad: Vec<(Inputs, &str)> = vec![
@@ -419,10 +419,10 @@ fn a_request_that_cannot_be_read_fails_alone() {
             "shape [25]; this model takes [1..=24]",
         ),
         (vec![ids("input_ids", &[])], "shape [0]"),
-        (vec![], "absent, and so is `input_ids`"),
+        (vec![], "`text` and `input_ids` are missing"),
         (
             vec![text("text_pair", "the sea")],
-            "absent, and so is `input_ids`",
+            "`text` and `input_ids` are missing",
         ),
         (
             vec![ids("input_ids", &[5, 6]), ids("attention_mask", &[1])],
@@ -430,7 +430,7 @@ fn a_request_that_cannot_be_read_fails_alone() {
         ),
         (
             vec![ids("input_ids", &[5, 6]), ids("attention_mask", &[0, 0])],
-            "it hides every token",
+            "it masks every token",
         ),
         (
             vec![ids("input_ids", &[5, 6]), ids("attention_mask", &[1, 2])],
@@ -442,11 +442,11 @@ fn a_request_that_cannot_be_read_fails_alone() {
         ),
         (
             vec![ids("input_ids", &[5, 6]), text("text", "the sea")],
-            "send one of the two",
+            "send only one",
         ),
         (
             vec![ids("input_ids", &[5, 6]), text("text_pair", "the sea")],
-            "send one of the two",
+            "send only one",
         ),
         (
             vec![ids("attention_mask", &[1]), text("text", "the sea")],
@@ -467,7 +467,7 @@ fn a_request_that_cannot_be_read_fails_alone() {
             vec![Wire::from_f32("input_ids", &[1], &[5.0]).unwrap()],
             "is FP32, not INT64",
         ),
-        (vec![ids("labels", &[1])], "`labels` is not one of this model's"),
+        (vec![ids("labels", &[1])], "`labels` is unknown"),
     ];
     let alone = model.run(std::slice::from_ref(&good)).remove(0).unwrap();
     let mut batch: Vec<Inputs> = vec![good.clone()];
@@ -485,14 +485,14 @@ fn a_request_that_cannot_be_read_fails_alone() {
 }
 
 #[test]
-fn a_batch_of_bad_requests_is_answered_too() {
+fn a_batch_of_invalid_requests_is_answered() {
     let mut model = load_fixture("bert-classification").model;
     let answers = model.run(&[vec![ids("input_ids", &[-1])], vec![ids("input_ids", &[99])]]);
     assert!(answers.len() == 2 && answers.iter().all(Result::is_err));
 }
 
 #[test]
-fn odd_texts_are_answered_or_refused() {
+fn unusual_texts_are_answered_or_rejected() {
     for name in ["bert-classification", "bert-question-answering"] {
         let mut model = load_fixture(name).model;
         let long = "the sea ".repeat(100);
@@ -528,7 +528,7 @@ fn odd_texts_are_answered_or_refused() {
 }
 
 #[test]
-fn a_checkpoint_without_a_tokenizer_takes_ids_alone() {
+fn a_checkpoint_without_a_tokenizer_takes_only_ids() {
     let fixture = fixture("bert-classification");
     let checkpoint = Checkpoint::from_bytes("x", fixture.config, fixture.weights.to_vec(), None).unwrap();
     let mut model = load_checkpoint(checkpoint, &Device::flex(), &LoadOptions::default())
@@ -546,7 +546,7 @@ fn a_checkpoint_without_a_tokenizer_takes_ids_alone() {
 }
 
 #[test]
-fn pixels_that_do_not_fit_fail_alone() {
+fn pixels_of_a_wrong_shape_fail_alone() {
     let mut model = load_fixture("vit").model;
     let image = |shape: &[usize], value: f32| {
         vec![Wire::from_f32("pixel_values", shape, &vec![value; shape.iter().product()]).unwrap()]

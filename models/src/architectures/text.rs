@@ -1,4 +1,4 @@
-//! From a request to token ids: raw text by the checkpoint's tokenizer, or ids as they come.
+//! Token ids of a request: from text by the checkpoint's tokenizer, or given as ids.
 
 use std::ops::Range;
 
@@ -8,51 +8,51 @@ use crate::checkpoint::{LoadError, TokenizerFile};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, Signature};
 use crate::runtime::tensor::{Datatype, Tensor};
 
-/// The most text that is tokenised for one request, bytes: far more than any context holds, and little enough that
-/// one request cannot keep a replica busy for long.
+/// Maximum text of one request, bytes: far more than any context holds, and little enough that one request cannot
+/// occupy a replica for long.
 pub(super) const MAX_TEXT_BYTES: usize = 1 << 18;
 
-/// Turns requests into tokens.
+/// Converts requests to tokens.
 pub(super) struct TextReader {
     tokenizer: Option<Tokenizer>,
     limits: TokenLimits,
     texts: Texts,
 }
 
-/// Which texts a request brings.
+/// The texts of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Texts {
-    /// One, or a pair; of a pair the longer is truncated.
+    /// One text or a pair; of a pair the longer is truncated.
     OneOrTwo,
     /// A question and its context; only the context is truncated.
     QuestionAndContext,
 }
 
-/// What token ids a model can take.
+/// Limits of token ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TokenLimits {
     /// Number of token ids.
     pub vocabulary: usize,
     /// Number of token types.
     pub types: usize,
-    /// The longest sequence, tokens.
+    /// Maximum length of a sequence, tokens.
     pub context: usize,
 }
 
-/// One request's tokens; the three columns have the same length, at least 1.
+/// Tokens of one request; the three columns have the same length, at least 1.
 #[derive(Debug)]
 pub(super) struct Tokens {
-    /// Token ids, below the vocabulary.
+    /// Token ids, below the vocabulary size.
     pub ids: Vec<i64>,
     /// Token types, below their number.
     pub types: Vec<i64>,
-    /// Whether attention may see the token; true for at least one.
+    /// Attention mask; true for at least one token.
     pub mask: Vec<bool>,
     /// The second text, if the tokens come from a pair of texts.
     pub second: Option<SecondText>,
 }
 
-/// The second text of a pair and where its tokens lie in it.
+/// The second text of a pair, and the positions of its tokens.
 #[derive(Debug)]
 pub(super) struct SecondText {
     /// The text.
@@ -69,7 +69,7 @@ impl SecondText {
         first.zip(last).map_or(0..0, |(first, last)| first..last + 1)
     }
 
-    /// The bytes of the text that these tokens cover, widened to whole words.
+    /// Returns the bytes of the text that these tokens cover, extended to whole words.
     pub(super) fn bytes(&self, first: usize, last: usize) -> Option<Range<usize>> {
         let word = |token: usize| {
             let (_, word) = self.encoding.token_to_word(token)?;
@@ -80,11 +80,10 @@ impl SecondText {
 }
 
 impl TextReader {
-    /// A reader for a model of these limits, with the checkpoint's tokenizer if it has one. Text is truncated to the
-    /// context, at its end.
+    /// Creates a reader with the checkpoint's tokenizer, if it has one. Text is truncated to the context, at its end.
     ///
     /// # Errors
-    /// [`LoadError::BadTokenizer`] when the file is not a tokenizer, or leaves no room for text in the context.
+    /// [`LoadError::BadTokenizer`] if the file is not a tokenizer, or leaves no room for text in the context.
     pub(super) fn new(
         file: Option<&TokenizerFile>,
         limits: TokenLimits,
@@ -99,7 +98,7 @@ impl TextReader {
     }
 
     /// `input_ids`, `attention_mask` and `token_type_ids`, each INT64 `[sequence]`; with a tokenizer, `text` and
-    /// `text_pair` (BYTES `[1]`) instead.
+    /// `text_pair` (BYTES `[1]`) as an alternative.
     pub(super) fn signature(&self) -> Signature {
         let ids = |name| InputSpec::optional(name, Datatype::I64, vec![Extent::UpTo(self.limits.context)]);
         let text = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
@@ -112,10 +111,10 @@ impl TextReader {
         Signature { inputs }
     }
 
-    /// The tokens of a request.
+    /// Returns the tokens of a request.
     ///
     /// # Errors
-    /// [`ModelError`], naming the input that cannot be used.
+    /// [`ModelError`], naming the invalid input.
     pub(super) fn read(&self, inputs: &Inputs) -> Result<Tokens, ModelError> {
         self.signature().check(inputs)?;
         let input = |name: &str| inputs.iter().find(|input| input.name == name);
@@ -128,16 +127,19 @@ impl TextReader {
                     if input(beside).is_some() {
                         return Err(bad(
                             beside,
-                            "it goes with `input_ids`; beside `text` the tokenizer makes it",
+                            "it is allowed with `input_ids` only; for `text` the tokenizer computes it",
                         ));
                     }
                 }
                 self.tokenize(text, input("text_pair"))
             }
-            (Some(_), _) => Err(bad("input_ids", "it comes beside a text; send one of the two")),
+            (Some(_), _) => Err(bad(
+                "input_ids",
+                "it is given together with a text; send only one",
+            )),
             (None, None) => Err(bad(
                 "text",
-                "it is absent, and so is `input_ids`; send one of the two",
+                "`text` and `input_ids` are missing; send one of them",
             )),
         }
     }
@@ -158,7 +160,7 @@ impl TextReader {
             .map(|mask| mask == 1)
             .collect::<Vec<_>>();
         if !mask.contains(&true) {
-            return Err(bad("attention_mask", "it hides every token"));
+            return Err(bad("attention_mask", "it masks every token"));
         }
         Ok(Tokens {
             ids: check_range(ids, self.limits.vocabulary)?,
@@ -184,11 +186,11 @@ impl TextReader {
             None => tokenizer.encode(first, true),
             Some(second) => tokenizer.encode((first, second), true),
         }
-        .map_err(|error| bad(&text.name, format!("the tokenizer refuses it: {error}")))?;
+        .map_err(|error| bad(&text.name, format!("the tokenizer failed: {error}")))?;
         let column = |values: &[u32], limit: usize| {
             if let Some(value) = values.iter().find(|value| **value as usize >= limit) {
                 let reason = format!(
-                    "the tokenizer makes {value} of it, the model ends at {}",
+                    "the tokenizer returned {value}; this model takes 0..={}",
                     limit - 1
                 );
                 return Err(bad(&text.name, reason));
@@ -199,7 +201,7 @@ impl TextReader {
         if ids.is_empty() || ids.len() > self.limits.context {
             return Err(bad(
                 &text.name,
-                format!("the tokenizer makes {} tokens of it", ids.len()),
+                format!("the tokenizer returned {} tokens", ids.len()),
             ));
         }
         Ok(Tokens {
@@ -241,7 +243,7 @@ fn load(file: &TokenizerFile, context: usize, texts: Texts) -> Result<Tokenizer,
     tokenizer
         .with_truncation(Some(truncation))
         .map_err(|error| bad(error.to_string()))?;
-    // Sequences are padded here, to the longest of their batch; a length that the file fixes would only cost.
+    // Sequences are padded later, to the longest of their batch; a fixed length in the file would only cost time.
     tokenizer.with_padding(None);
     Ok(tokenizer)
 }

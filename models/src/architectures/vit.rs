@@ -1,8 +1,8 @@
 //! ViT (Dosovitskiy et al. 2021): `ViTForImageClassification`.
 //!
-//! A request brings `pixel_values` FP32 `[channels, height, width]`, normalised as the checkpoint's
-//! `preprocessor_config.json` says; it gets `logits` FP32 `[labels]`. Cut into slices, all but the last give `hidden_states` FP32
-//! `[1 + patches, width]`, which all but the first take.
+//! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
+//! `preprocessor_config.json`. Outputs: `logits` FP32 `[labels]`. As slices, all but the last return `hidden_states`
+//! FP32 `[1 + patches, width]`, which all but the first take.
 
 use burn::nn::{LayerNorm, Linear};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -66,33 +66,33 @@ pub(crate) fn image_classification(
     })
 }
 
-/// A whole ViT, or a slice of one.
+/// A ViT model or a slice of one.
 struct Vit {
     patches: Patches,
     width: usize,
-    /// In the first slice.
+    /// Only in the first slice.
     input_stage: Option<InputStage>,
     blocks: Vec<Block>,
-    /// In the last slice.
+    /// Only in the last slice.
     head: Option<Head>,
     device: Device,
 }
 
-/// From pixels to states.
+/// Computes hidden states from pixels.
 struct InputStage {
     /// `[pixels of a patch, width]`.
     projection: Tensor<2>,
-    /// What is added to the projected patches, `[1 + patches, width]`.
+    /// Added to the projected patches, `[1 + patches, width]`.
     offsets: Tensor<2>,
 }
 
-/// From states to logits.
+/// Computes logits from hidden states.
 struct Head {
     norm: LayerNorm,
     output: Linear,
 }
 
-/// How an image is cut into patches; all extents in pixels, height first.
+/// How an image is split into patches; all sizes in pixels, height first.
 #[derive(Debug, Clone, Copy)]
 struct Patches {
     channels: usize,
@@ -100,7 +100,7 @@ struct Patches {
     patch: [usize; 2],
 }
 
-/// One extent for both directions, or height and width.
+/// One size for both directions, or height and width.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum SideLengths {
@@ -131,8 +131,8 @@ impl Patches {
         })
     }
 
-    /// Patches along the height and the width. Pixels that fill no whole patch are left out, as a strided convolution
-    /// leaves them.
+    /// Number of patches vertically and horizontally. Pixels that fill no whole patch are ignored, as by a strided
+    /// convolution.
     fn grid(&self) -> [usize; 2] {
         let ([height, width], [patch_height, patch_width]) = (self.image, self.patch);
         [height / patch_height, width / patch_width]
@@ -164,10 +164,10 @@ impl Patches {
     }
 }
 
-/// The patch projection, as a matrix, and everything that does not depend on the image.
+/// Takes the patch projection as a matrix, and everything that does not depend on the image.
 ///
 /// The first row of the offsets belongs to the class token, whose patch is all zeros: `cls + position[0]`; the others
-/// to the patches: `bias + position[i]`. One product and one sum then make the whole embedding.
+/// to the patches: `bias + position[i]`. One product and one sum then compute the whole embedding.
 fn take_embeddings(
     weights: &mut Weights,
     patches: &Patches,
@@ -240,7 +240,7 @@ impl Vit {
             return states::outputs(states, &vec![self.tokens(); requests.len()], None);
         };
         let [batch, _, width] = states.dims();
-        // Only the class token is classified, so only it needs the last norm.
+        // Only the class token is classified, so only it needs the final norm.
         let class = states.slice_dim(1, 0..1).reshape([batch, width]);
         logits_per_row(head.output.forward(head.norm.forward(class)))
     }

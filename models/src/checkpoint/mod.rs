@@ -1,4 +1,5 @@
-//! Checkpoints: a Hugging Face directory as it is (`config.json`, `model.safetensors` or its shards, optionally `tokenizer.json`).
+//! Checkpoints: Hugging Face directories (`config.json`, `model.safetensors` or its shards, optionally
+//! `tokenizer.json`).
 
 mod config;
 mod error;
@@ -16,14 +17,14 @@ pub use error::LoadError;
 pub(crate) use weights::transposed;
 pub use weights::{IGNORED_BUFFERS, WeightTotals, Weights};
 
-/// A configuration has a few kilobytes; ten thousand label names still fit.
+/// Configurations have a few kilobytes; ten thousand label names still fit.
 const MAX_CONFIG: u64 = 4 << 20;
-/// The index of a checkpoint in shards: a line per tensor.
+/// The index of a sharded checkpoint: one line per tensor.
 const MAX_INDEX: u64 = 64 << 20;
-/// The largest vocabularies in use take some tens of megabytes.
+/// Tokenizers of the largest vocabularies have some tens of megabytes.
 const MAX_TOKENIZER: u64 = 256 << 20;
 
-/// A checkpoint whose configuration is parsed and whose weights wait to be taken.
+/// A checkpoint with parsed configuration; weights are read when they are taken.
 #[derive(Debug)]
 pub struct Checkpoint {
     /// The directory's name.
@@ -32,24 +33,24 @@ pub struct Checkpoint {
     pub config: Config,
     /// `model.safetensors`.
     pub weights: Weights,
-    /// `tokenizer.json`, where there is one.
+    /// `tokenizer.json`, if there is one.
     pub tokenizer: Option<TokenizerFile>,
 }
 
 /// The bytes of a `tokenizer.json`.
 #[derive(Debug, Clone)]
 pub struct TokenizerFile {
-    /// What errors call the file.
+    /// Name of the file in errors.
     pub file: String,
     /// Its content.
     pub json: Bytes,
 }
 
 impl Checkpoint {
-    /// Opens a directory. Weights are not read yet, only their header.
+    /// Opens a directory. Reads only the header of the weights.
     ///
     /// # Errors
-    /// [`LoadError`] for a file that is absent, unreadable, oversize or malformed.
+    /// [`LoadError`] for a file that is missing, unreadable, too large or malformed.
     pub fn open(dir: &Path) -> Result<Self, LoadError> {
         let display = |path: &Path| path.display().to_string();
         let config = dir.join("config.json");
@@ -74,10 +75,10 @@ impl Checkpoint {
         })
     }
 
-    /// The same of files in memory, such as `include_bytes!`; `name` stands for the directory in errors.
+    /// Opens a checkpoint in memory, such as `include_bytes!`; `name` replaces the directory in errors.
     ///
     /// # Errors
-    /// [`LoadError`] for bytes that are malformed.
+    /// [`LoadError`] for malformed bytes.
     pub fn from_bytes(
         name: &str,
         config: &[u8],
@@ -96,7 +97,7 @@ impl Checkpoint {
     }
 }
 
-/// `model.safetensors`, or the files that `model.safetensors.index.json` names where there is no such file.
+/// Opens `model.safetensors`, or the shards of `model.safetensors.index.json` if there is no such file.
 fn whole_or_sharded(dir: &Path, whole: &Path) -> Result<Weights, LoadError> {
     let display = |path: &Path| path.display().to_string();
     let index = dir.join("model.safetensors.index.json");
@@ -113,7 +114,7 @@ fn whole_or_sharded(dir: &Path, whole: &Path) -> Result<Weights, LoadError> {
     let shards = files
         .into_iter()
         .map(|name| {
-            // A name and not a path: an index may not point out of its directory.
+            // Only file names are allowed: an index must not refer to other directories.
             let plain = Path::new(name)
                 .file_name()
                 .is_some_and(|file| file == name.as_str());
@@ -121,7 +122,7 @@ fn whole_or_sharded(dir: &Path, whole: &Path) -> Result<Weights, LoadError> {
             if !plain {
                 return Err(LoadError::BadWeights {
                     file: display(&index),
-                    reason: format!("it names `{name}`, which is no file of its directory"),
+                    reason: format!("it names `{name}`, which is not a file of its directory"),
                 });
             }
             Weights::from_file(display(&path), open(&path)?)
@@ -140,10 +141,10 @@ fn open_weights(dir: &Path, path: &Path) -> Result<File, LoadError> {
     })
 }
 
-/// What a directory without `model.safetensors` has instead, of the layouts that are around.
+/// Returns a hint if a directory without `model.safetensors` has weights in another format.
 fn weights_hint(dir: &Path) -> &'static str {
     if dir.join("pytorch_model.bin").exists() {
-        "; this one is in PyTorch's pickle format: load and save it again with transformers"
+        "; this one is in PyTorch's pickle format: convert it with transformers"
     } else {
         ""
     }
@@ -164,7 +165,7 @@ fn open(path: &Path) -> Result<File, LoadError> {
 
 fn read_capped(path: &Path, limit: u64) -> Result<Vec<u8>, LoadError> {
     let mut bytes = Vec::new();
-    // One byte over the limit is enough to know, also of a file that grows or has no length.
+    // Reading one byte over the limit detects files that are too large, also those that grow or have no length.
     open(path)?
         .take(limit + 1)
         .read_to_end(&mut bytes)

@@ -1,7 +1,7 @@
 //! Labelled images in IDX files, the format of MNIST.
 //!
-//! An IDX file is two zero bytes, a type code, the number of dimensions, that many big-endian u32 extents, and the
-//! elements. Image sets come as two files: pixels `[count, height, width]` and labels `[count]`, both of type u8.
+//! An IDX file consists of two zero bytes, a type code, the number of dimensions, as many big-endian u32 sizes, and the
+//! elements. An image set has two files: pixels `[count, height, width]` and labels `[count]`, both of type u8.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,17 +11,17 @@ use thiserror::Error;
 
 use crate::runtime::tensor::{Tensor, TensorError};
 
-/// Type code of unsigned bytes, the only type that image sets use.
+/// Type code of unsigned bytes, the only type of image sets.
 const UNSIGNED_BYTE: u8 = 0x08;
-/// No image set that is served from memory is larger.
+/// Maximum size of an image set, bytes.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// The content of an IDX file of unsigned bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Idx {
-    /// Extent of each dimension.
+    /// Size of each dimension.
     pub shape: Vec<usize>,
-    /// The elements, row-major; exactly as many as the shape says.
+    /// The elements, row-major, as many as the shape states.
     pub data: Vec<u8>,
 }
 
@@ -35,7 +35,7 @@ pub struct LabelledImages {
     labels: Vec<u8>,
 }
 
-/// Why bytes are not the image set they claim to be.
+/// Why bytes are not a valid image set.
 #[derive(Debug, Error)]
 pub enum IdxError {
     /// The file cannot be read.
@@ -43,7 +43,7 @@ pub enum IdxError {
     Io {
         /// The file.
         file: String,
-        /// What the system said.
+        /// Message of the operating system.
         source: std::io::Error,
     },
     /// The first bytes are not those of an IDX file of unsigned bytes.
@@ -55,39 +55,41 @@ pub enum IdxError {
         file: String,
         /// Its first bytes, at most four.
         found: Vec<u8>,
-        /// What to do next, where the bytes tell.
+        /// A hint how to fix it, if the bytes reveal the format.
         hint: &'static str,
     },
-    /// The number of dimensions is not the one that was asked for.
+    /// The number of dimensions is wrong.
     #[error("`{file}` has shape {actual:?}; {wanted}")]
     WrongShape {
         /// The file.
         file: String,
         /// Its shape.
         actual: Vec<usize>,
-        /// What was expected, for people.
+        /// The expected shape, as text.
         wanted: &'static str,
     },
-    /// The header and the number of bytes disagree.
-    #[error("`{file}` has {actual} bytes, but its header announces {expected}")]
+    /// The header does not match the number of bytes.
+    #[error("`{file}` has {actual} bytes, but its header states {expected}")]
     WrongLength {
         /// The file.
         file: String,
-        /// Bytes that the header announces, itself included.
+        /// Bytes according to the header, itself included.
         expected: u64,
-        /// Bytes there.
+        /// Bytes of the file.
         actual: u64,
     },
-    /// More than is ever read into memory.
-    #[error("`{file}` holds or announces more than {limit} bytes, the most that is read")]
+    /// The file exceeds the size limit.
+    #[error("`{file}` has or states more than the limit of {limit} bytes")]
     TooLarge {
         /// The file.
         file: String,
         /// The limit, bytes.
         limit: u64,
     },
-    /// As many images as labels are needed.
-    #[error("`{images_file}` has {images} images and `{labels_file}` {labels} labels; they must be as many")]
+    /// The numbers of images and labels differ.
+    #[error(
+        "`{images_file}` has {images} images and `{labels_file}` {labels} labels; the numbers must be equal"
+    )]
     CountMismatch {
         /// The images' file.
         images_file: String,
@@ -101,21 +103,21 @@ pub enum IdxError {
     /// The parts of a split need more images than there are.
     #[error("a split into {parts:?} needs {needed} images; there are {images}")]
     SplitTooLarge {
-        /// The parts asked for.
+        /// The requested parts.
         parts: Vec<usize>,
         /// Their sum, saturating.
         needed: usize,
-        /// Images there.
+        /// Available images.
         images: usize,
     },
 }
 
 impl Idx {
-    /// Parses the bytes of a file; `file` is what errors call it.
+    /// Parses the bytes of a file; `file` is its name in errors.
     ///
     /// # Errors
-    /// [`IdxError::BadMagic`], [`IdxError::WrongLength`] for bytes missing or left over, or [`IdxError::TooLarge`] when
-    /// the header announces more than 1 GiB.
+    /// [`IdxError::BadMagic`], [`IdxError::WrongLength`] for missing or extra bytes, or [`IdxError::TooLarge`] if the
+    /// header states more than 1 GiB.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<Self, IdxError> {
         let Some(([0, 0, UNSIGNED_BYTE, dimensions @ 1..=u8::MAX], rest)) = bytes.split_first_chunk::<4>()
         else {
@@ -165,7 +167,7 @@ impl Idx {
     pub fn read(path: &Path) -> Result<Self, IdxError> {
         let file = path.display().to_string();
         let mut bytes = Vec::new();
-        // One byte over the limit is enough to know.
+        // Reading one byte over the limit detects files that are too large.
         File::open(path)
             .and_then(|handle| handle.take(MAX_BYTES + 1).read_to_end(&mut bytes))
             .map_err(|source| IdxError::Io {
@@ -194,7 +196,7 @@ impl LabelledImages {
         )
     }
 
-    /// The same of files in memory, each under the name that errors call it.
+    /// Parses files in memory, each given with its name in errors.
     ///
     /// # Errors
     /// [`IdxError`], naming the file.
@@ -213,14 +215,14 @@ impl LabelledImages {
             return Err(IdxError::WrongShape {
                 file: images_file.to_owned(),
                 actual: images.shape,
-                wanted: "images are [count, height, width], neither side 0",
+                wanted: "images must be [count, height, width] with positive sides",
             });
         };
         if labels.shape.len() != 1 {
             return Err(IdxError::WrongShape {
                 file: labels_file.to_owned(),
                 actual: labels.shape,
-                wanted: "labels are [count]",
+                wanted: "labels must be [count]",
             });
         }
         if count != labels.data.len() {
@@ -244,7 +246,7 @@ impl LabelledImages {
         self.labels.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no images.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
@@ -254,15 +256,15 @@ impl LabelledImages {
         (self.height, self.width)
     }
 
-    /// Every image's pixels, row-major, and its label.
+    /// Every image's pixels, row-major, with its label.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], u8)> {
         self.pixels
             .chunks_exact(self.height * self.width)
             .zip(self.labels.iter().copied())
     }
 
-    /// Every image as the input of a model and its label, in order: an FP32 tensor `name` of shape
-    /// `[1, height, width]`, each pixel multiplied by `rescale` (1/16 for the 8x8 digits, 1/255 for MNIST).
+    /// Returns every image as a model input with its label, in order: an FP32 tensor `name` of shape `[1, height,
+    /// width]`, each pixel multiplied by `rescale` (1/16 for the 8x8 digits, 1/255 for MNIST).
     pub fn tensors(
         &self,
         name: &str,
@@ -275,10 +277,10 @@ impl LabelledImages {
         })
     }
 
-    /// The first images, the ones after them, and so on: one part per number, in file order.
+    /// Splits the images in file order into consecutive parts of the given sizes.
     ///
     /// # Errors
-    /// [`IdxError::SplitTooLarge`] when there are not enough images.
+    /// [`IdxError::SplitTooLarge`] if there are not enough images.
     pub fn split<const N: usize>(&self, parts: [usize; N]) -> Result<[Self; N], IdxError> {
         let needed = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(*part));
         if needed > self.len() {

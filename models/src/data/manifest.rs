@@ -1,6 +1,6 @@
-//! `family.json`: which checkpoints make up a family, smallest to largest, and the data they were trained on.
+//! `family.json`: the checkpoints of a family, smallest to largest, and the data they were trained on.
 //!
-//! It stands beside the checkpoints' directories; a training program writes it, whoever serves the family reads it.
+//! The training program writes it next to the checkpoints' directories; serving reads it.
 
 use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
@@ -21,7 +21,7 @@ pub struct Manifest {
     pub version: u32,
     /// The app that the family serves.
     pub app: String,
-    /// What every variant takes.
+    /// The input of every variant.
     pub input: ImageInput,
     /// How the labelled images were split, in file order.
     pub split: Split,
@@ -37,7 +37,7 @@ pub struct ImageInput {
     pub name: String,
     /// Its shape, without the batch dimension.
     pub shape: Vec<usize>,
-    /// What a stored intensity is multiplied by to become the input's.
+    /// Factor from a stored intensity to the input's value.
     pub rescale: f32,
 }
 
@@ -45,11 +45,11 @@ pub struct ImageInput {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Split {
-    /// The first ones: the weights were fitted to them.
+    /// First part: training.
     pub train: usize,
-    /// The next ones: recipes were chosen by them, and temperatures and thresholds are.
+    /// Second part: choice of hyperparameters, temperatures and thresholds.
     pub validation: usize,
-    /// The ones after: held out.
+    /// Third part: held out.
     pub test: usize,
 }
 
@@ -63,7 +63,7 @@ pub struct ManifestVariant {
     pub directory: PathBuf,
     /// Number of weights.
     pub parameters: u64,
-    /// Share of the validation images that it gets right, in [0, 1].
+    /// Accuracy on the validation images, in [0, 1].
     pub validation_accuracy: f64,
 }
 
@@ -75,10 +75,10 @@ pub enum ManifestError {
     Io {
         /// The file.
         file: String,
-        /// What the system said.
+        /// Message of the operating system.
         source: std::io::Error,
     },
-    /// It is not the JSON of a manifest.
+    /// The file is not valid JSON for a manifest.
     #[error("`{file}` is not a family's manifest: {source}")]
     Json {
         /// The file.
@@ -86,7 +86,7 @@ pub enum ManifestError {
         /// What is wrong, and where.
         source: serde_json::Error,
     },
-    /// Another build wrote it.
+    /// The version is not supported.
     #[error("`{file}` has version {found}; this build reads version {MANIFEST_VERSION}")]
     Version {
         /// The file.
@@ -94,12 +94,12 @@ pub enum ManifestError {
         /// Its version.
         found: u32,
     },
-    /// Its values contradict themselves.
+    /// The values are inconsistent.
     #[error("`{file}`: {reason}")]
     Invalid {
         /// The file.
         file: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }
@@ -118,7 +118,7 @@ impl Manifest {
         }
     }
 
-    /// Parses the bytes of a manifest; `file` is what errors call it.
+    /// Parses the bytes of a manifest; `file` is its name in errors.
     ///
     /// # Errors
     /// [`ManifestError::Json`], [`ManifestError::Version`] or [`ManifestError::Invalid`].
@@ -145,7 +145,7 @@ impl Manifest {
     fn contradiction(&self) -> Option<String> {
         let mut seen = HashSet::new();
         if self.variants.is_empty() {
-            return Some("it names no variant".into());
+            return Some("it has no variants".into());
         }
         if !(self.input.rescale.is_finite() && self.input.rescale > 0.0) {
             return Some(format!(
@@ -155,15 +155,15 @@ impl Manifest {
         }
         self.variants.iter().find_map(|variant| {
             let ManifestVariant { name, directory, .. } = variant;
-            // A family is handed on as one directory, and must not reach out of it.
+            // A family is distributed as one directory and must not refer to others.
             let outside = directory
                 .components()
                 .any(|component| !matches!(component, Component::Normal(_)));
             if !seen.insert(name) {
-                Some(format!("variant `{name}` is there twice"))
+                Some(format!("variant `{name}` exists twice"))
             } else if outside || directory.as_os_str().is_empty() {
                 Some(format!(
-                    "variant `{name}` is in `{}`; a directory below the manifest's is needed",
+                    "variant `{name}` is in `{}`; it must be in a directory below the manifest's",
                     directory.display()
                 ))
             } else {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_manifest_round_trips() {
         let json = serde_json::to_vec(&manifest()).unwrap();
         assert_eq!(Manifest::parse("f", &json).unwrap(), manifest());
     }
@@ -219,8 +219,8 @@ mod tests {
             refusal(|m| m.version = 9),
             "`f` has version 9; this build reads version 1"
         );
-        assert_eq!(refusal(|m| m.variants.clear()), "`f`: it names no variant");
-        assert!(refusal(|m| m.variants.extend(manifest().variants)).contains("`tiny` is there twice"));
+        assert_eq!(refusal(|m| m.variants.clear()), "`f`: it has no variants");
+        assert!(refusal(|m| m.variants.extend(manifest().variants)).contains("`tiny` exists twice"));
         assert!(refusal(|m| m.input.rescale = 0.0).contains("positive number"));
         for directory in ["", "..", "/etc", "tiny/../../x"] {
             assert!(refusal(|m| m.variants[0].directory = directory.into()).contains("below the manifest's"));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_and_absent_files_are_refused() {
+    fn unknown_fields_and_missing_files_are_rejected() {
         assert!(matches!(
             Manifest::parse("f", br#"{"version": 1, "colour": 2}"#),
             Err(ManifestError::Json { .. })

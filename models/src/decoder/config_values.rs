@@ -4,7 +4,7 @@ use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Heads};
 use crate::runtime::slice::Slice;
 
-/// The layers of a slice, of as many as `key` says.
+/// Returns the layers of a slice; `key` names the number of all layers.
 pub(super) fn layers(config: &Config, key: &str, slice: Slice) -> Result<std::ops::Range<usize>, LoadError> {
     let all = config.size(key)?;
     if slice.of() > all {
@@ -17,7 +17,7 @@ pub(super) fn layers(config: &Config, key: &str, slice: Slice) -> Result<std::op
     Ok(slice.blocks(all))
 }
 
-/// `eos_token_id`: one, several or none.
+/// Reads `eos_token_id`: one, several or none.
 pub(super) fn eos_token_ids(config: &Config) -> Result<Vec<u32>, LoadError> {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]
@@ -32,7 +32,7 @@ pub(super) fn eos_token_ids(config: &Config) -> Result<Vec<u32>, LoadError> {
     })
 }
 
-/// Heads that `width` is divided into evenly, each with its own keys.
+/// Reads heads that divide `width` evenly, each with its own keys.
 pub(super) fn attention_heads(config: &Config, key: &str, width: usize) -> Result<Heads, LoadError> {
     let count = config.size(key)?;
     if !width.is_multiple_of(count) {
@@ -47,7 +47,7 @@ pub(super) fn attention_heads(config: &Config, key: &str, width: usize) -> Resul
     })
 }
 
-/// A small positive number.
+/// Reads a number between 0 and 1; `absent` is the default.
 pub(super) fn epsilon(config: &Config, key: &str, absent: f64) -> Result<f32, LoadError> {
     let epsilon = config.optional::<f64>(key)?.unwrap_or(absent);
     if epsilon > 0.0 && epsilon < 1.0 {
@@ -57,13 +57,16 @@ pub(super) fn epsilon(config: &Config, key: &str, absent: f64) -> Result<f32, Lo
     }
 }
 
-/// An activation by the name that transformers has for it.
+/// Reads an activation by its name in transformers; `absent` is the default.
 pub(super) fn activation(config: &Config, key: &str, absent: &str) -> Result<Activation, LoadError> {
     let name = config
         .optional::<String>(key)?
         .unwrap_or_else(|| absent.to_owned());
     parse_activation(&name).ok_or_else(|| {
-        config.invalid_value(key, "relu, gelu, gelu_new, gelu_pytorch_tanh and silu are served")
+        config.invalid_value(
+            key,
+            "relu, gelu, gelu_new, gelu_pytorch_tanh and silu are supported",
+        )
     })
 }
 
@@ -77,7 +80,7 @@ pub(super) fn parse_activation(name: &str) -> Option<Activation> {
     }
 }
 
-/// Refuses a key that is set to something else than what is served.
+/// Rejects a boolean key with another value than the supported one.
 pub(super) fn require(config: &Config, key: &str, value: bool, reason: &str) -> Result<(), LoadError> {
     match config.optional::<bool>(key)? {
         Some(other) if other != value => Err(config.invalid_value(key, reason)),

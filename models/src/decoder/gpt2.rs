@@ -11,15 +11,15 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         config,
         "scale_attn_weights",
         true,
-        "attention without scaling is not served",
+        "attention without scaling is not supported",
     )?;
-    let by_layer = "scores scaled by layer are not served";
+    let by_layer = "scores scaled by layer are not supported";
     require(config, "scale_attn_by_inverse_layer_idx", false, by_layer)?;
     require(
         config,
         "tie_word_embeddings",
         true,
-        "only a head that shares the embedding is served",
+        "only a head that shares the embedding is supported",
     )?;
     let width = config.size("n_embd")?;
     let model_config = ModelConfig {
@@ -36,7 +36,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         relative_bias: None,
         eos_token_ids: eos_token_ids(config)?,
     };
-    // The published checkpoints leave the prefix out.
+    // Published checkpoints omit the prefix.
     let prefix = if weights.contains("wte.weight") {
         ""
     } else {

@@ -1,4 +1,4 @@
-//! GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward layer side by side, rotary positions over part of a head.
+//! GPT-J (Wang and Komatsuzaki 2021): parallel attention and feed-forward layers, rotary positions over part of a head.
 
 use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, layers};
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
@@ -12,10 +12,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     let heads = attention_heads(config, "n_head", width)?;
     let turned = config.optional::<usize>("rotary_dim")?.unwrap_or(heads.head_dim);
     if turned > heads.head_dim || !turned.is_multiple_of(2) {
-        let reason = format!(
-            "it must be even and at most a head's extent of {}",
-            heads.head_dim
-        );
+        let reason = format!("it must be even and at most the head size of {}", heads.head_dim);
         return Err(config.invalid_value("rotary_dim", reason));
     }
     let angle = |pair: usize| 1.0 / 10_000_f64.powf(2.0 * pair as f64 / turned as f64);

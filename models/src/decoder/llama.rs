@@ -1,5 +1,5 @@
-//! Llama 2 and 3 (Touvron et al. 2023; Grattafiori et al. 2024): norms of root mean squares, a gated feed-forward layer, heads that
-//! share keys, and rotary positions, scaled for contexts longer than those of the training.
+//! Llama 2 and 3 (Touvron et al. 2023; Grattafiori et al. 2024): RMS norms, a gated feed-forward layer, grouped-query
+//! attention, and rotary positions with scaling for contexts longer than in training.
 
 use serde::Deserialize;
 
@@ -9,7 +9,7 @@ use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::{Heads, Rotary};
 use crate::runtime::slice::Slice;
 
-/// `rope_scaling`, or `rope_parameters` as newer versions of transformers write it.
+/// `rope_scaling`, or `rope_parameters` in newer versions of transformers.
 #[derive(Debug, Clone, Default, Deserialize)]
 struct Scaling {
     #[serde(alias = "type")]
@@ -101,12 +101,15 @@ fn heads(config: &Config, width: usize) -> Result<Heads, LoadError> {
         Some(head_dim) => head_dim,
         None if width.is_multiple_of(queries) => width / queries,
         None => {
-            let reason = format!("it must divide hidden_size = {width} where there is no head_dim");
+            let reason = format!("it must divide hidden_size = {width} if head_dim is missing");
             return Err(config.invalid_value("num_attention_heads", reason));
         }
     };
     if !head_dim.is_multiple_of(2) {
-        return Err(config.invalid_value("head_dim", "it must be even, for pairs of elements turn together"));
+        return Err(config.invalid_value(
+            "head_dim",
+            "it must be even, because elements are rotated in pairs",
+        ));
     }
     Ok(Heads {
         queries,
@@ -116,7 +119,7 @@ fn heads(config: &Config, width: usize) -> Result<Heads, LoadError> {
     })
 }
 
-/// Angles as transformers computes them for the types `default`, `linear` and `llama3`.
+/// Computes angles as transformers does for the types `default`, `linear` and `llama3`.
 fn rotary(config: &Config, head_dim: usize) -> Result<Rotary, LoadError> {
     let (key, scaling) = match config.optional::<Scaling>("rope_parameters")? {
         Some(scaling) => ("rope_parameters", scaling),
@@ -132,7 +135,7 @@ fn rotary(config: &Config, head_dim: usize) -> Result<Rotary, LoadError> {
     let needed = |value: Option<f64>, name: &str| {
         value
             .filter(|value| *value > 0.0)
-            .ok_or_else(|| config.invalid_value(key, format!("`{name}` must be there and positive")))
+            .ok_or_else(|| config.invalid_value(key, format!("`{name}` must be present and positive")))
     };
     let plain = (0..head_dim / 2).map(|pair| 1.0 / base.powf(2.0 * pair as f64 / head_dim as f64));
     let frequencies: Vec<f64> = match scaling.rope_type.as_deref().unwrap_or("default") {
@@ -150,14 +153,15 @@ fn rotary(config: &Config, head_dim: usize) -> Result<Rotary, LoadError> {
                 "original_max_position_embeddings",
             )?;
             let scaled = |frequency: f64| {
-                // How often it turns within the training's context decides: often stays, seldom is stretched, between is mixed.
+                // Rotations within the training context decide: high frequencies stay, low ones are stretched, those
+                // between are interpolated.
                 let turns = trained * frequency / std::f64::consts::TAU;
                 let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
                 frequency * (kept + (1.0 - kept) / factor)
             };
             plain.map(scaled).collect()
         }
-        _ => return Err(config.invalid_value(key, "the types default, linear and llama3 are served")),
+        _ => return Err(config.invalid_value(key, "the types default, linear and llama3 are supported")),
     };
     Ok(Rotary {
         frequencies: frequencies

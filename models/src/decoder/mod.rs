@@ -1,4 +1,4 @@
-//! Decoders of language models: their weights, and how each architecture's checkpoint is read.
+//! Configuration and weights of language models, and one file per architecture that reads them from a checkpoint.
 
 mod config_values;
 mod gpt2;

@@ -1,40 +1,40 @@
-//! OPT (Zhang et al. 2022), the sizes that norm before their layers: all but 350M.
+//! OPT (Zhang et al. 2022), the sizes with norms before their layers: all but 350M.
 
 use super::config_values::{activation, attention_heads, eos_token_ids, layers, require};
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
 
-/// The table of positions begins with two rows that no token gets.
+/// The position table begins with two unused rows.
 const OFFSET: usize = 2;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
-    let after = "models that norm after their layers (OPT-350M) are not served; take another size";
+    let after = "models with norms after their layers (OPT-350M) are not supported; use another size";
     require(config, "do_layer_norm_before", true, after)?;
     require(
         config,
         "_remove_final_layer_norm",
         false,
-        "a decoder without its last norm is not served",
+        "a decoder without a final norm is not supported",
     )?;
     require(
         config,
         "enable_bias",
         true,
-        "layers without biases are not served",
+        "layers without biases are not supported",
     )?;
     require(
         config,
         "layer_norm_elementwise_affine",
         true,
-        "norms without weights are not served",
+        "norms without weights are not supported",
     )?;
     let width = config.size("hidden_size")?;
     if config.optional("word_embed_proj_dim")?.unwrap_or(width) != width {
         return Err(config.invalid_value(
             "word_embed_proj_dim",
-            "only embeddings of the model's own width are served",
+            "only embeddings of the model's width are supported",
         ));
     }
     let model_config = ModelConfig {

@@ -1,6 +1,6 @@
-//! The families of language models, by the architecture that `config.json` names.
+//! The registry of language model architectures, by the name in `config.json`.
 //!
-//! A family is added with one file and one line in `ARCHITECTURES`.
+//! An architecture is added with one file and one line in `ARCHITECTURES`.
 
 use super::weights::{Decoder, LinearWeights};
 use super::{gpt2, gptj, llama, opt, t5};
@@ -13,11 +13,11 @@ struct Architecture {
     read: ReadFn,
 }
 
-/// How a family reads a model.
+/// How an architecture is read.
 enum ReadFn {
     /// As a whole only.
     Whole(fn(&mut Checkpoint) -> Result<Decoder, LoadError>),
-    /// With the layers of a slice only, or the whole.
+    /// With the layers of a slice, or as a whole.
     Sliced(fn(&mut Checkpoint, Slice) -> Result<Decoder, LoadError>),
 }
 
@@ -44,7 +44,7 @@ const ARCHITECTURES: &[Architecture] = &[
     },
 ];
 
-/// Causal masks and other buffers that old versions of transformers saved beside the weights, by the end of their names.
+/// Causal masks and other buffers that old versions of transformers saved with the weights, by name suffix.
 const BUFFERS: [&str; 4] = [
     ".attn.bias",
     ".attn.masked_bias",
@@ -52,7 +52,7 @@ const BUFFERS: [&str; 4] = [
     "rotary_emb.inv_freq",
 ];
 
-/// The architectures that can be generated with.
+/// The supported language model architectures.
 pub(crate) fn supported() -> Vec<&'static str> {
     let name = |entry: &Architecture| {
         let [architecture, _] = entry.names;
@@ -61,7 +61,7 @@ pub(crate) fn supported() -> Vec<&'static str> {
     ARCHITECTURES.iter().map(name).collect()
 }
 
-/// Takes a language model out of a checkpoint, whole: every tensor it needs, and none left over.
+/// Reads a language model from a checkpoint. Every tensor of the checkpoint must be used.
 ///
 /// # Errors
 /// [`LoadError`], naming the file and within it the key or tensor.
@@ -69,10 +69,10 @@ pub fn read_decoder(checkpoint: Checkpoint) -> Result<Decoder, LoadError> {
     Ok(read_with_totals(checkpoint)?.0)
 }
 
-/// The same, with how many weights there are.
+/// Reads a language model like [`read_decoder`], and returns how many weights it has.
 ///
 /// # Errors
-/// As [`read`].
+/// As [`read_decoder`].
 pub(crate) fn read_with_totals(mut checkpoint: Checkpoint) -> Result<(Decoder, WeightTotals), LoadError> {
     let decoder = read_layers(&mut checkpoint, Slice::WHOLE)?;
     checkpoint.weights.ignore_suffixes(&BUFFERS);
@@ -80,10 +80,10 @@ pub(crate) fn read_with_totals(mut checkpoint: Checkpoint) -> Result<(Decoder, W
     Ok((decoder, totals))
 }
 
-/// The same with the layers of a slice only: embeddings if it is the first, norm and head if it is the last.
+/// Reads the layers of a slice only; embeddings belong to the first slice, norm and head to the last.
 ///
 /// # Errors
-/// As [`read`]; [`LoadError::NotSliced`] and [`LoadError::TooManySlices`].
+/// As [`read_decoder`]; [`LoadError::NotSliced`] and [`LoadError::TooManySlices`].
 pub(crate) fn read_slice(
     mut checkpoint: Checkpoint,
     slice: Slice,
@@ -114,10 +114,10 @@ fn read_layers(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, Loa
     }
 }
 
-/// The architecture of a checkpoint, if it is a language model's.
+/// Returns the architecture of a checkpoint if it is a language model.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] where `config.json` names it in no way.
+/// [`LoadError::BadKey`] for a malformed key.
 pub(crate) fn architecture(config: &Config) -> Result<Option<&'static str>, LoadError> {
     let entry = find(config)?;
     Ok(entry.map(|entry| {

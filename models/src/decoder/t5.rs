@@ -1,15 +1,15 @@
-//! T5 (Raffel et al. 2020): an encoder that reads the prompt and a decoder that answers, positions relative to each other, norms of root
-//! mean squares, scores that are not scaled. The original has rectifiers and a head that shares the embedding; version 1.1 and FLAN have
-//! a gated feed-forward layer and a head of their own.
+//! T5 (Raffel et al. 2020): an encoder for the prompt and a decoder for the answer, relative positions, RMS norms,
+//! unscaled scores. The original uses ReLU and a head tied to the embedding; version 1.1 and FLAN use a gated
+//! feed-forward layer and a separate head.
 
 use super::config_values::{eos_token_ids, epsilon, parse_activation};
 use super::weights::{CrossWeights, Decoder, Encoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::ops::{Activation, Heads, RelativeBias};
 
-/// Tokens of a prompt where the configuration bounds them by no `n_positions`: what T5 was trained with (section 3.1.2).
+/// Tokens of a prompt if the configuration has no `n_positions`: the length T5 was trained with (section 3.1.2).
 const CONTEXT: usize = 512;
-/// Distances further than this are no positions that any model tells apart, but a table that would not fit.
+/// Limit of the distance, to bound the size of the table.
 const FURTHEST: usize = 1 << 16;
 
 pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
@@ -33,7 +33,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
     let layers = (0..layers)
         .map(|index| layer(weights, &model_config, &format!("decoder.block.{index}"), true))
         .collect::<Result<_, _>>()?;
-    // Old versions of transformers saved the shared embedding once more, and a bias that nothing reads.
+    // Old versions of transformers saved the shared embedding twice, and an unused bias.
     weights.ignore_suffixes(&[
         "encoder.embed_tokens.weight",
         "decoder.embed_tokens.weight",
@@ -50,7 +50,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
     })
 }
 
-/// All but the relative positions.
+/// Reads the configuration without the relative positions.
 fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
     let (activation, gated) = feed_forward(config)?;
     let heads = config.size("num_heads")?;
@@ -75,8 +75,8 @@ fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
     })
 }
 
-/// `feed_forward_proj`: an activation, with `gated-` before it where it gates. GELU stands for its approximation where it is gated, as
-/// version 1.1 was trained.
+/// Reads `feed_forward_proj`: an activation, with the prefix `gated-` if gated. `gated-gelu` means the tanh
+/// approximation, as version 1.1 was trained.
 fn feed_forward(config: &Config) -> Result<(Activation, bool), LoadError> {
     let key = "feed_forward_proj";
     let name = config.optional::<String>(key)?.unwrap_or_else(|| "relu".into());
@@ -91,12 +91,12 @@ fn feed_forward(config: &Config) -> Result<(Activation, bool), LoadError> {
         Some(activation) => Ok((activation, gated)),
         None => Err(config.invalid_value(
             key,
-            "relu, gelu, gelu_new and silu are served, and gated- before them",
+            "relu, gelu, gelu_new and silu are supported, also with the prefix gated-",
         )),
     }
 }
 
-/// `decoder_start_token_id`; where there is none, answers begin with the padding, as T5 was trained.
+/// Reads `decoder_start_token_id`; without it answers begin with the padding token, as T5 was trained.
 fn start(config: &Config, vocabulary: usize) -> Result<u32, LoadError> {
     let key = "decoder_start_token_id";
     let start = match config.optional(key)? {
@@ -108,12 +108,12 @@ fn start(config: &Config, vocabulary: usize) -> Result<u32, LoadError> {
     } else {
         Err(config.invalid_value(
             key,
-            format!("it must be a token, of which there are {vocabulary}"),
+            format!("it must be below the vocabulary size of {vocabulary}"),
         ))
     }
 }
 
-/// What scores gain by distance, out of the buckets that the first block holds for all.
+/// Expands the bias of the distance buckets, stored in the first block for all, into a table by distance.
 fn buckets(
     config: &Config,
     model_config: &ModelConfig,
@@ -143,7 +143,7 @@ fn buckets(
         let distance = place.abs_diff(max_distance);
         let bucket = match (both_ways, place > max_distance) {
             (true, behind) => bucket(distance, count / 2, max_distance) + if behind { count / 2 } else { 0 },
-            // No token of a decoder sees one behind it.
+            // Tokens of a decoder do not see later ones.
             (false, true) => 0,
             (false, false) => bucket(distance, count, max_distance),
         };
@@ -159,8 +159,9 @@ fn buckets(
     })
 }
 
-/// Which of `count` buckets a distance falls into: one each for the nearer half, and for the others one whose size grows with the
-/// logarithm, up to `max_distance`. In the precision and order in which transformers computes it, for a boundary is a matter of the last bit.
+/// Returns the bucket of a distance, of `count`: the nearer half have one bucket each, the others buckets of
+/// logarithmic size up to `max_distance`. Uses the precision and order of operations of transformers, because
+/// boundaries depend on the last bit.
 fn bucket(distance: usize, count: usize, max_distance: usize) -> usize {
     let exact = count / 2;
     if distance < exact {
@@ -171,7 +172,8 @@ fn bucket(distance: usize, count: usize, max_distance: usize) -> usize {
     (exact + (share * (count - exact) as f32) as usize).min(count - 1)
 }
 
-/// A layer of either side; cross-attention lies between the decoder's attention and feed-forward layer.
+/// Reads a layer of the encoder or the decoder; cross-attention is between the decoder's attention and feed-forward
+/// layer.
 fn layer(
     weights: &mut Weights,
     model_config: &ModelConfig,
@@ -235,10 +237,11 @@ fn layer(
     })
 }
 
-/// The head: its own, or that of the embedding. The original scales what goes into it; the scale is part of the weight here.
+/// Reads the head: a separate one, or the embedding. The original scales the head's input; here the scale is part of
+/// the weight.
 ///
-/// Whether it does is said by `scale_decoder_outputs` in what newer versions of transformers write, and by `tie_word_embeddings` in
-/// published checkpoints. Whether there is a head of its own is said by the weights.
+/// Newer versions of transformers state the scale by `scale_decoder_outputs`, published checkpoints by
+/// `tie_word_embeddings`. Whether there is a separate head follows from the weights.
 fn head(
     config: &Config,
     weights: &mut Weights,
@@ -269,9 +272,9 @@ fn head(
 mod tests {
     use super::*;
 
-    /// Both sides of every boundary that the buckets of published models have, as transformers 5.23 has them.
+    /// Both sides of every bucket boundary of published models, as computed by transformers 5.23.
     #[test]
-    fn buckets_are_those_of_transformers() {
+    fn buckets_match_transformers() {
         let both_ways = [
             (7, 7),
             (8, 8),

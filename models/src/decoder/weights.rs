@@ -1,4 +1,4 @@
-//! A language model as its checkpoint has it: extents, and weights in the host's memory. Families fill it in.
+//! Configuration and weights of a language model in host memory. The architectures fill them in.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -6,133 +6,133 @@ use rand_chacha::ChaCha8Rng;
 use crate::checkpoint::{LoadError, Weights};
 use crate::ops::{Activation, Heads, RelativeBias, Rotary};
 
-/// The extents of a decoder, and what its layers do.
+/// Configuration of a decoder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
-    /// Extent of a token's vector.
+    /// Size of a hidden vector.
     pub width: usize,
-    /// Its heads.
+    /// Attention heads.
     pub heads: Heads,
-    /// Extent of the feed-forward layer.
+    /// Size of the feed-forward layer.
     pub intermediate_size: usize,
-    /// Tokens it knows.
+    /// Vocabulary size, tokens.
     pub vocabulary: usize,
-    /// Most tokens of a request, of an encoder-decoder those of its answer; `usize::MAX` where positions are relative, for then only the
-    /// cache is a bound.
+    /// Maximum tokens of a request; of an encoder-decoder those of its answer. `usize::MAX` with relative positions,
+    /// because then only the cache is a limit.
     pub context: usize,
-    /// What the norms add to the variance.
+    /// Added to the variance by the norms.
     pub epsilon: f32,
     /// The feed-forward layer's activation.
     pub activation: Activation,
-    /// Whether the activation of one projection gates another.
+    /// Whether the feed-forward layer is gated.
     pub gated: bool,
-    /// Whether attention and feed-forward layer read the same norm and are added together (GPT-J).
+    /// Whether attention and feed-forward layer have the same input and their outputs are added (GPT-J).
     pub parallel: bool,
-    /// Rotary positions; absent: positions are learned or relative.
+    /// Rotary positions; `None` if positions are learned or relative.
     pub rotary: Option<Rotary>,
-    /// Positions relative to each other, by what scores gain.
+    /// Relative positions.
     pub relative_bias: Option<RelativeBias>,
     /// Tokens that end an answer.
     pub eos_token_ids: Vec<u32>,
 }
 
-/// The weight `[inputs, outputs]` of a linear layer, row-major, and its bias, empty if it has none.
+/// Weight `[inputs, outputs]` of a linear layer, row-major, and its bias, empty if it has none.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LinearWeights {
     /// The weight.
     pub weight: Vec<f32>,
     /// The bias.
     pub bias: Vec<f32>,
-    /// Extent of what it takes.
+    /// Input size.
     pub inputs: usize,
-    /// Extent of what it gives.
+    /// Output size.
     pub outputs: usize,
 }
 
-/// The weights of a norm; without `beta` it is one of root mean squares.
+/// Weights of a norm; an RMS norm without `beta`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NormWeights {
-    /// What it multiplies by.
+    /// The factors.
     pub gamma: Vec<f32>,
-    /// What it adds.
+    /// The offsets.
     pub beta: Option<Vec<f32>>,
 }
 
-/// A layer's weights.
+/// Weights of a layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerWeights {
-    /// The norm before the attention. What it gives is what ACT blocks hold.
+    /// Norm before the attention. ACT blocks hold its output.
     pub attention_norm: NormWeights,
-    /// To the queries.
+    /// Query projection.
     pub query: LinearWeights,
-    /// To keys and values, side by side.
+    /// Key and value projections, concatenated.
     pub key_value: LinearWeights,
-    /// From the heads back.
+    /// Output projection.
     pub output: LinearWeights,
-    /// The norm before the feed-forward layer; absent where it is parallel.
+    /// Norm before the feed-forward layer; `None` if it is parallel.
     pub feed_forward_norm: Option<NormWeights>,
-    /// Into the feed-forward layer; where gated, the gate and then the values.
+    /// Up projection; if gated, the gate followed by the values.
     pub up: LinearWeights,
-    /// Out of it.
+    /// Down projection.
     pub down: LinearWeights,
-    /// Between attention and feed-forward layer, the attention to what an encoder made of the prompt.
+    /// Cross-attention to the encoder's output, between attention and feed-forward layer.
     pub cross: Option<CrossWeights>,
 }
 
-/// The weights of a decoder layer's cross-attention.
+/// Weights of a decoder layer's cross-attention.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CrossWeights {
-    /// The norm before it.
+    /// Norm before it.
     pub norm: NormWeights,
-    /// To the queries.
+    /// Query projection.
     pub query: LinearWeights,
-    /// From the encoder's output to keys and values, side by side; as wide as those of the layer's own attention.
+    /// Projection of the encoder's output to keys and values, concatenated; as wide as those of the self-attention.
     pub key_value: LinearWeights,
-    /// From the heads back.
+    /// Output projection.
     pub output: LinearWeights,
 }
 
-/// An encoder: it reads a prompt as a whole. Its extents, activation and embedding are those of its decoder.
+/// An encoder: it reads the whole prompt. Sizes, activation and embedding are those of its decoder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Encoder {
-    /// Most tokens of a prompt.
+    /// Maximum tokens of a prompt.
     pub context: usize,
-    /// The token that every answer begins with.
+    /// First token of every answer.
     pub start: u32,
-    /// Its relative positions, in both directions.
+    /// Relative positions, in both directions.
     pub relative_bias: RelativeBias,
-    /// Its layers, without cross-attention.
+    /// Layers, without cross-attention.
     pub layers: Vec<LayerWeights>,
-    /// The norm of its output.
+    /// Norm of the output.
     pub final_norm: NormWeights,
 }
 
-/// A model and its weights.
+/// A language model with its weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoder {
-    /// Its extents.
+    /// Its configuration.
     pub model_config: ModelConfig,
-    /// A vector per token.
+    /// One vector per token.
     pub embedding: Vec<f32>,
-    /// A vector per position, where positions are learned; the first is that of the first token.
+    /// One vector per position, from the first token on; `None` unless positions are learned.
     pub positions: Option<Vec<f32>>,
     /// Its layers.
     pub layers: Vec<LayerWeights>,
-    /// The last norm.
+    /// Final norm.
     pub final_norm: NormWeights,
-    /// To a logit per token.
+    /// Projection to one logit per token.
     pub head: LinearWeights,
-    /// What reads the prompt, where the decoder does not.
+    /// Encoder of the prompt; `None` for decoder-only models.
     pub encoder: Option<Encoder>,
 }
 
 impl ModelConfig {
-    /// Elements that an ACT entry takes per token and layer.
+    /// Elements of an ACT entry per token and layer.
     pub fn act_width(&self) -> usize {
         self.width
     }
 
-    /// Elements that keys and values take per token and layer.
+    /// Elements of keys and values per token and layer.
     pub fn kv_width(&self) -> usize {
         2 * self.heads.key_width()
     }
@@ -164,7 +164,7 @@ impl LayerWeights {
 }
 
 impl LinearWeights {
-    /// The linear layer `{name}.weight` as torch stores it, `[outputs, inputs]`, with `{name}.bias` if `bias`.
+    /// Takes the linear layer `{name}.weight` as torch stores it, `[outputs, inputs]`, with `{name}.bias` if `bias`.
     ///
     /// # Errors
     /// As [`Weights::take`].
@@ -183,7 +183,7 @@ impl LinearWeights {
         })
     }
 
-    /// The same of a weight that is stored `[inputs, outputs]`, as GPT-2 does.
+    /// Takes a linear layer with bias whose weight is stored as `[inputs, outputs]`, as in GPT-2.
     ///
     /// # Errors
     /// As [`Weights::take`].
@@ -201,7 +201,7 @@ impl LinearWeights {
         })
     }
 
-    /// The head that shares its weight with the embedding `[outputs, inputs]`.
+    /// Returns a head that shares its weight with the embedding `[outputs, inputs]`.
     pub fn tied(embedding: &[f32], inputs: usize) -> Self {
         Self {
             weight: crate::checkpoint::transposed(embedding, inputs),
@@ -211,7 +211,7 @@ impl LinearWeights {
         }
     }
 
-    /// Two over the same inputs as one.
+    /// Concatenates the outputs of two layers with the same inputs.
     #[must_use]
     pub fn concat_outputs(self, other: &Self) -> Self {
         let (left, right) = (self.outputs.max(1), other.outputs.max(1));
@@ -227,7 +227,7 @@ impl LinearWeights {
         }
     }
 
-    /// One as two, the first with `outputs` of the outputs.
+    /// Splits a layer in two; the first has `outputs` of the outputs.
     pub fn split(self, outputs: usize) -> (Self, Self) {
         let rows = || self.weight.chunks(self.outputs.max(1));
         let part = |range: std::ops::Range<usize>| Self {
@@ -267,7 +267,7 @@ fn bias_of(weights: &mut Weights, name: &str, outputs: usize, bias: bool) -> Res
 }
 
 impl NormWeights {
-    /// The layer norm `{name}.weight` and `{name}.bias`.
+    /// Takes the layer norm `{name}.weight` and `{name}.bias`.
     ///
     /// # Errors
     /// As [`Weights::take`].
@@ -278,7 +278,7 @@ impl NormWeights {
         })
     }
 
-    /// The norm of root mean squares `{name}.weight`.
+    /// Takes the RMS norm `{name}.weight`.
     ///
     /// # Errors
     /// As [`Weights::take`].
@@ -299,8 +299,8 @@ impl NormWeights {
 }
 
 impl Decoder {
-    /// A decoder of these extents with weights drawn at random: for measurements, and for tests of what no checkpoint is
-    /// needed for. Its norms shift where positions are learned, and its layers have biases there.
+    /// Builds a decoder with random weights, for measurements and for tests without a checkpoint. With learned
+    /// positions its norms have offsets and its layers biases.
     pub fn random(model_config: ModelConfig, layers: usize, seed: u64) -> Self {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
         let (width, learned) = (model_config.width, model_config.has_learned_positions());
@@ -318,8 +318,8 @@ impl Decoder {
         }
     }
 
-    /// The same with an encoder of so many layers for prompts of at most `context` tokens, drawn at random, and with cross-attention
-    /// to it. Answers begin with the first token.
+    /// Adds an encoder of `layers` layers for prompts of at most `context` tokens, and cross-attention, with random
+    /// weights. Answers begin with token 0.
     #[must_use]
     pub fn with_random_encoder(mut self, layers: usize, context: usize, seed: u64) -> Self {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
@@ -349,20 +349,20 @@ impl Decoder {
         self
     }
 
-    /// Most tokens of a prompt; a decoder's answer counts towards them too.
+    /// Maximum tokens of a prompt; of a decoder, its answer counts too.
     pub fn longest_prompt(&self) -> usize {
         self.encoder
             .as_ref()
             .map_or(self.model_config.context, |encoder| encoder.context)
     }
 
-    /// All layers, those of the encoder among them.
+    /// Number of layers, those of the encoder included.
     pub fn depth(&self) -> usize {
         self.layers.len() + self.encoder.as_ref().map_or(0, |encoder| encoder.layers.len())
     }
 
-    /// The vectors of tokens, the first of which has position `first`, under each other. Tokens beyond the vocabulary and
-    /// positions beyond the context are the caller's to refuse; here they are zeros.
+    /// Embeds tokens, the first of which has position `first`: one row each. The caller must reject tokens beyond the
+    /// vocabulary and positions beyond the context; here they are zeros.
     pub(crate) fn embed(&self, tokens: &[u32], first: usize) -> Vec<f32> {
         let width = self.model_config.width;
         let row = |table: &[f32], index: usize| -> Vec<f32> {

@@ -1,4 +1,4 @@
-//! Opening a GPU: looked for first, then the compiler of kernels, then one kernel run.
+//! Opening a GPU: checks the device list, then the kernel compiler, then runs one kernel.
 
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use nvml_wrapper::Nvml;
 
 use super::{DeviceChoice, DeviceError, panic_message};
 
-/// A kernel that includes what most generated kernels include. The header of barriers is left out: it alone takes two
+/// A kernel that includes the headers of most generated kernels, without the barrier header, which alone takes two
 /// seconds to compile.
 const PROBE: &str = "#include <cuda_fp16.h>
 #include <mma.h>
 extern \"C\" __global__ void probe(float *x) { x[threadIdx.x] += 1.0f; }
 ";
 
-/// One header of each package that generated kernels include from (half precision, matrix instructions, the barriers of
-/// Hopper's bulk copies), the folders it may stand in, and the package's name on PyPI.
+/// One header of each package that generated kernels include (half precision, matrix instructions, the barriers of
+/// Hopper's bulk copies), the folders to search, and the package's name on PyPI.
 const HEADERS: [(&str, &[&str], &str); 3] = [
     ("cuda_fp16.h", &["include"], "nvidia-cuda-runtime"),
     ("crt/mma.h", &["include"], "nvidia-cuda-crt"),
@@ -53,7 +53,7 @@ pub(super) fn open(choice: DeviceChoice, index: u16) -> Result<Device, DeviceErr
     Ok(device)
 }
 
-/// The GPU's name and bus address, as the driver tells them.
+/// Returns the GPU's name and bus address from the driver.
 pub(super) fn identity(device: &Device) -> (Option<String>, Option<String>) {
     let device = device.clone();
     let Ok(Some(identity)) = catch_panic(move || device.identity()) else {
@@ -73,18 +73,18 @@ fn run_once(device: &Device) -> Result<(), String> {
     let data = sum.try_into_data().map_err(|error| error.to_string())?;
     match data.try_to_vec::<f32>().ok().as_deref() {
         Some([10.0]) => Ok(()),
-        other => Err(format!("a sum of 10 came out as {other:?}")),
+        other => Err(format!("a sum of 10 was computed as {other:?}")),
     }
 }
 
-/// NVML comes with every driver and does not panic, so it tells a machine without a driver from a driver that hides its
-/// GPUs.
+/// Describes why there is no GPU. NVML comes with every driver and does not panic, so it distinguishes a machine
+/// without a driver from a driver that hides its GPUs.
 fn driver_state() -> String {
     let nvml = match Nvml::init() {
         Ok(nvml) => nvml,
         Err(error) => {
             return format!(
-                "no working NVIDIA driver ({error}); install one, or in a container start it with the GPUs (`--gpus all`)"
+                "no working NVIDIA driver ({error}); install one, or start the container with GPUs (`--gpus all`)"
             );
         }
     };
@@ -92,7 +92,7 @@ fn driver_state() -> String {
         .sys_driver_version()
         .unwrap_or_else(|_| "of unknown version".into());
     match nvml.device_count() {
-        Ok(0) | Err(_) => format!("driver {driver} is there but lists no GPU"),
+        Ok(0) | Err(_) => format!("driver {driver} is installed but lists no GPU"),
         Ok(count) => format!(
             "driver {driver} lists {count} GPU(s), but CUDA can use none: look at CUDA_VISIBLE_DEVICES, at the permissions of \
              /dev/nvidia*, and whether libcuda.so.1 is there"
@@ -100,7 +100,7 @@ fn driver_state() -> String {
     }
 }
 
-/// Where cubecl looks for headers, in its order; without one it panics at the first kernel.
+/// Directories in which cubecl searches for headers, in its order; without one it panics at the first kernel.
 fn toolkit_root() -> Option<PathBuf> {
     if let Some(root) = std::env::var_os("CUDA_PATH") {
         return Some(root.into());
@@ -121,7 +121,7 @@ fn check_compiler(root: Option<&Path>) -> Result<(), String> {
     }
     let Some(root) = root else {
         return Err(format!(
-            "CUDA's headers were found neither by CUDA_PATH nor in /usr/local/cuda or /opt/cuda; {INSTALL_HINT}"
+            "CUDA's headers were not found in CUDA_PATH, /usr/local/cuda or /opt/cuda; {INSTALL_HINT}"
         ));
     };
     check_headers(root)?;
@@ -154,7 +154,7 @@ fn compile_probe(root: &Path) -> Result<(), String> {
     match catch_panic(move || compile_ptx_with_opts(PROBE, options)) {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(CompileError::CompileError { log, .. })) => {
-            Err(format!("NVRTC says: {}", log.to_string_lossy().trim()))
+            Err(format!("NVRTC failed: {}", log.to_string_lossy().trim()))
         }
         Ok(Err(error)) => Err(format!("NVRTC failed: {error}")),
         Err(reason) => Err(format!("NVRTC cannot be loaded: {reason}")),
@@ -192,9 +192,9 @@ mod tests {
         assert_eq!(check_headers(root.path()), Ok(()));
     }
 
-    /// With NVRTC on the machine it says which header is missing, without it that there is no NVRTC.
+    /// With NVRTC installed the error names the missing header, without it NVRTC.
     #[test]
-    fn a_probe_that_does_not_compile_is_a_reason() {
+    fn a_probe_that_does_not_compile_gives_a_reason() {
         let root = tempfile::tempdir().unwrap();
         let reason = compile_probe(root.path()).unwrap_err();
         assert!(
@@ -203,9 +203,9 @@ mod tests {
         );
     }
 
-    /// Runs where the toolkit or its packages are; elsewhere it checks that the refusal names what to install.
+    /// Compiles if the toolkit or its packages are installed; otherwise checks that the error names what to install.
     #[test]
-    fn the_compiler_works_or_says_what_to_install() {
+    fn the_compiler_works_or_the_error_names_what_to_install() {
         if let Err(refusal) = check_compiler(toolkit_root().as_deref()) {
             assert!(
                 refusal.contains("CUDA_PATH") && refusal.contains("nvidia-cuda-nvrtc"),

@@ -7,34 +7,34 @@ use serde::Serialize;
 use crate::device::nvml::Gpu;
 use crate::device::{DeviceChoice, DeviceInfo};
 
-/// Host memory of this process, bytes; nothing where the system does not tell.
+/// Host memory of this process, bytes; `None` if the system does not report it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct ProcessMemory {
-    /// Resident now.
+    /// Current resident memory.
     pub resident: Option<u64>,
-    /// The most that was resident since the last `reset_peak`.
+    /// Maximum resident memory since the last `reset_peak`.
     pub peak: Option<u64>,
 }
 
-/// Host memory of this process now.
+/// Reads the host memory of this process.
 pub fn of_process() -> ProcessMemory {
     fs::read_to_string("/proc/self/status").map_or_else(|_| ProcessMemory::default(), |status| parse(&status))
 }
 
-/// Starts the peak of this process anew. False where the system does not allow it: then a peak is that of the whole
-/// process.
+/// Resets the peak of this process. Returns false if the system does not allow it; the peak is then that of the whole
+/// run.
 pub fn reset_peak() -> bool {
     fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 
-/// Reads what models take of their device: of the host's memory what is this process's, of a GPU's what is in use by whomever.
+/// Reads the memory in use on a model's device: on the CPU that of this process, on a GPU that of all processes.
 pub struct MemoryReader(Option<Gpu>);
 
 impl MemoryReader {
-    /// For models on this device.
+    /// Opens the reader of a device.
     ///
     /// # Errors
-    /// Why the GPU's memory cannot be read, for people.
+    /// Why the GPU's memory cannot be read, as text.
     pub fn of(info: &DeviceInfo) -> Result<Self, String> {
         match info.choice {
             DeviceChoice::Cpu => Ok(Self(None)),
@@ -42,7 +42,7 @@ impl MemoryReader {
         }
     }
 
-    /// In use now, bytes; nothing where the system does not tell.
+    /// Memory in use, bytes; `None` if the system does not report it.
     pub fn now(&self) -> Option<u64> {
         match &self.0 {
             Some(gpu) => gpu.memory().ok().map(|memory| memory.used),
@@ -50,12 +50,13 @@ impl MemoryReader {
         }
     }
 
-    /// Starts the peak anew. False where that is not possible.
+    /// Resets the peak. Returns false if that is not possible.
     pub fn reset(&self) -> bool {
         self.0.is_some() || reset_peak()
     }
 
-    /// The most in use since the last reset, bytes. Of a GPU what is in use now: burn keeps what a batch has once needed.
+    /// Maximum memory in use since the last reset, bytes. On a GPU the current memory, because burn keeps what a batch
+    /// has needed.
     pub fn peak(&self) -> Option<u64> {
         match &self.0 {
             Some(_) => self.now(),
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_read() {
+    fn a_status_file_is_parsed() {
         let status = "Name:\tkaskade\nVmPeak:\t  99 kB\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
         let memory = parse(status);
         assert_eq!((memory.resident, memory.peak), (Some(1 << 20), Some(2 << 20)));
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_takes_memory() {
+    fn this_process_uses_memory() {
         let before = of_process().resident.unwrap();
         assert!(before > 100_000);
         let block = std::hint::black_box(vec![1_u8; 64 << 20]);

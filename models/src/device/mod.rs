@@ -1,7 +1,7 @@
-//! The device that models run on, chosen by name when a program starts.
+//! The device that models run on, selected by name at startup.
 //!
-//! burn panics when it is asked for a GPU that is not there, so everything is looked at before burn is: whether this
-//! program has the CUDA back end, whether a driver lists that device, whether kernels can be compiled.
+//! burn panics if a requested GPU does not exist, so this module checks first: whether the program has the CUDA back
+//! end, whether a driver lists the device, whether kernels can be compiled.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -16,17 +16,17 @@ use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Whether tensors of this device lie in host memory, where kernels for the processor can reach them.
+/// Whether tensors of this device are in host memory, where CPU kernels can access them.
 pub(crate) fn is_host(device: &Device) -> bool {
     *device == Device::flex()
 }
 
-/// A device by name: `cpu`, `cuda` (the first GPU) or `cuda:N`. `cpu:N` is the processor too: a plan calls the places on it so that
-/// hold one replica each.
+/// A device by name: `cpu`, `cuda` (the first GPU) or `cuda:N`. `cpu:N` is also the CPU: plans use it to name places
+/// for one replica each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceChoice {
-    /// The processor, by burn's `flex` back end.
+    /// The CPU, with burn's `flex` back end.
     #[default]
     Cpu,
     /// The NVIDIA GPU of this index, counted as CUDA counts (`CUDA_VISIBLE_DEVICES` applies).
@@ -51,7 +51,7 @@ impl FromStr for DeviceChoice {
     }
 }
 
-/// Digits alone: no sign, no space.
+/// Parses digits only, without sign or space.
 fn index(digits: &str) -> Option<u16> {
     let digits = Some(digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
     digits?.parse().ok()
@@ -80,17 +80,17 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// What is known of an opened device. Its [`Display`](fmt::Display) is the description that profiles carry:
-/// `cpu (AMD EPYC, 2 cores)`, `cuda:0 NVIDIA H200`.
+/// Description of an opened device. Its [`Display`](fmt::Display) is the text in profiles: `cpu (AMD EPYC, 2 cores)`,
+/// `cuda:0 NVIDIA H200`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceInfo {
-    /// Which one it is.
+    /// The selected device.
     pub choice: DeviceChoice,
-    /// The name it gives itself, where it gives one.
+    /// Model name, if known.
     pub name: Option<String>,
-    /// Cores that this process may use.
+    /// Cores available to this process.
     pub cores: usize,
-    /// Bus address of a GPU (`0000:07:00.0`): the key under which NVML knows it.
+    /// Bus address of a GPU (`0000:07:00.0`), which identifies it in NVML.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci_address: Option<String>,
 }
@@ -113,10 +113,10 @@ impl fmt::Display for DeviceInfo {
 /// Why a device could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DeviceError {
-    /// Not the name of a device.
+    /// The name is not a device name.
     #[error("`{name}` is not a device: use `cpu`, `cuda` or `cuda:N`")]
     UnknownName {
-        /// What was given.
+        /// The given name.
         name: String,
     },
     /// The program has no CUDA back end.
@@ -124,55 +124,55 @@ pub enum DeviceError {
         "`{choice}` needs a program built with `--features cuda`; this one was built without it and runs on `cpu` only"
     )]
     NotBuilt {
-        /// What was asked for.
+        /// The requested device.
         choice: DeviceChoice,
     },
     /// No GPU was found.
     #[error("`{choice}`: no CUDA device found: {found}")]
     NoneFound {
-        /// What was asked for.
+        /// The requested device.
         choice: DeviceChoice,
-        /// What there was instead, and what to do.
+        /// What was found instead, and how to fix it.
         found: String,
     },
-    /// There are GPUs, but not that many.
+    /// The index exceeds the number of GPUs.
     #[error("`{choice}` does not exist: CUDA lists {count} device(s), `cuda:0` to `cuda:{last}`", last = count.saturating_sub(1))]
     OutOfRange {
-        /// What was asked for.
+        /// The requested device.
         choice: DeviceChoice,
-        /// How many there are; never 0.
+        /// Number of GPUs; never 0.
         count: usize,
     },
     /// Kernels cannot be compiled on this machine.
     #[error("`{choice}`: kernels cannot be compiled: {reason}")]
     NoCompiler {
-        /// What was asked for.
+        /// The requested device.
         choice: DeviceChoice,
-        /// What is missing, where it was looked for, and what to do.
+        /// What is missing, where it was searched, and how to fix it.
         reason: String,
     },
     /// The device is listed and does not work.
     #[error("`{choice}` is listed but does not work: {reason}")]
     Unusable {
-        /// What was asked for.
+        /// The requested device.
         choice: DeviceChoice,
-        /// What burn or the driver said.
+        /// Message of burn or the driver.
         reason: String,
     },
 }
 
-/// Lets models on the processor compute on this many threads, from now on and in the whole process; without it, on one per
-/// core. False if models have computed already, or somebody else has set up rayon's global pool: then nothing changes.
+/// Sets the number of compute threads of models on the CPU, for the whole process; the default is one per core. Returns
+/// false without effect if models have computed already, or rayon's global pool exists.
 pub fn compute_threads(threads: NonZeroUsize) -> bool {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.get());
     pool.build_global().is_ok()
 }
 
-/// Opens a device. On a GPU it compiles and runs one tiny kernel, so that a device given out has worked once.
+/// Opens a device. On a GPU it compiles and runs one tiny kernel, so that a returned device has worked once.
 ///
 /// # Errors
-/// A [`DeviceError`] that says what was found instead and what to do. It does not panic; where the CUDA libraries
-/// themselves panic, that is caught (the message they print on standard error stays).
+/// A [`DeviceError`] that states what was found instead and how to fix it. Panics of the CUDA libraries are caught (the
+/// message they print on standard error remains).
 pub fn open(choice: DeviceChoice) -> Result<Device, DeviceError> {
     match choice {
         DeviceChoice::Cpu => Ok(Device::flex()),
@@ -183,7 +183,7 @@ pub fn open(choice: DeviceChoice) -> Result<Device, DeviceError> {
     }
 }
 
-/// What is known of a device that [`open`] gave.
+/// Describes a device returned by [`open`].
 pub fn describe(choice: DeviceChoice, device: &Device) -> DeviceInfo {
     let (name, pci_address) = match choice {
         DeviceChoice::Cpu => (processor_name(), None),
@@ -213,8 +213,8 @@ fn processor_name() -> Option<String> {
     model_name(&table)
 }
 
-/// The model name in the text of `/proc/cpuinfo`, without the count of cores that some makers put in it: the
-/// description gives the cores that this process has.
+/// Returns the model name in the text of `/proc/cpuinfo`, without the core count that some vendors include: the
+/// description has the cores of this process.
 fn model_name(table: &str) -> Option<String> {
     let line = table.lines().find(|line| line.starts_with("model name"))?;
     let (_, name) = line.split_once(':')?;
@@ -226,7 +226,7 @@ fn model_name(table: &str) -> Option<String> {
     (!words.is_empty()).then(|| words.join(" "))
 }
 
-/// What a caught panic said.
+/// Returns the message of a caught panic.
 pub(crate) fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
     payload
         .downcast_ref::<String>()
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_refused() {
+    fn other_names_are_rejected() {
         for name in [
             "",
             "CPU",
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_processor_opens_and_computes() {
+    fn the_cpu_opens_and_computes() {
         let device = open(DeviceChoice::Cpu).unwrap();
         let sum = burn::tensor::Tensor::<1>::from_floats([1.0, 2.0, 4.0], &device).sum();
         assert_eq!(sum.into_data().try_to_vec::<f32>().unwrap(), [7.0]);
@@ -303,9 +303,9 @@ mod tests {
         assert!(info.cores >= 1);
     }
 
-    /// With the feature and a GPU this opens it; anywhere else it is a refusal that says what to do.
+    /// With the feature and a GPU this opens the GPU; otherwise it must fail with a hint.
     #[test]
-    fn a_gpu_opens_or_is_refused_with_a_reason() {
+    fn a_gpu_opens_or_is_rejected_with_a_reason() {
         match open(DeviceChoice::Cuda(0)) {
             Ok(device) => {
                 let info = describe(DeviceChoice::Cuda(0), &device);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_names_are_found() {
+    fn processor_names_are_parsed() {
         let table = "processor\t: 0\nmodel name\t: AMD EPYC 9654 96-Core Processor\nflags\t: sse\n";
         assert_eq!(model_name(table).as_deref(), Some("AMD EPYC 9654"));
         assert_eq!(

@@ -1,7 +1,7 @@
-//! Where the cache's blocks lie: pools in the host's memory, which the copying thread reads, and pools on the device.
+//! Storage of the cache's blocks: pools in host memory, which the transfer thread reads, and pools on the device.
 //!
-//! A physical block has the same number in every layer. The host's pools are locked layer by layer: the thread that computes
-//! writes a layer's new tokens while the other one reads what older tokens left there, never the same rows.
+//! A physical block has the same number in every layer. The host pools are locked per layer: the computing thread
+//! writes a layer's new tokens while the transfer thread reads older ones, never the same rows.
 
 use std::ops::Range;
 use std::sync::{PoisonError, RwLock};
@@ -11,28 +11,28 @@ use kaskade_plans::hybrid_cache::{Block, Capacity, Kind, Place};
 use crate::decoder::weights::ModelConfig;
 use crate::ops::{Ops, OpsError, Span};
 
-/// Which of a request's tokens. Its table begins with the source, if it has one.
+/// Part of a request's tokens. The block table begins with the source, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Segment {
-    /// A prompt that an encoder reads and the decoder's cross-attention attends to.
+    /// The prompt of an encoder-decoder: the encoder reads it, the decoder's cross-attention attends to it.
     Source,
-    /// What the decoder itself reads and writes.
+    /// The tokens that the decoder reads and writes.
     Target,
 }
 
-/// Tokens of one part in one block.
+/// Tokens of one segment in one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlockSlice {
     pub(super) block: Block,
     pub(super) part: Segment,
-    /// The first of them within the block.
+    /// First token within the block.
     pub(super) from: usize,
     pub(super) tokens: usize,
-    /// Position of the first within its part.
+    /// Position of the first token within its segment.
     pub(super) position: usize,
 }
 
-/// The pieces that the first `tokens` tokens of a table lie in, `source` of them, if there are as many, those of the source.
+/// Returns the block slices of the first `tokens` tokens of a table; up to `source` of them belong to the source.
 pub(super) fn slices(table: &[Block], block_tokens: usize, source: usize, tokens: usize) -> Vec<BlockSlice> {
     let source = source.min(tokens);
     let mut slices = cut(table, block_tokens, 0..source, Segment::Source);
@@ -54,33 +54,33 @@ fn cut(table: &[Block], block_tokens: usize, tokens: Range<usize>, part: Segment
     overlaps.filter(|slice| slice.tokens > 0).collect()
 }
 
-/// A layer's blocks in the host's memory.
+/// Blocks of a layer in host memory.
 #[derive(Debug, Default)]
 struct HostBlocks {
     act: Vec<f32>,
     kv: Vec<f32>,
 }
 
-/// The host's pools.
+/// The pools in host memory.
 #[derive(Debug)]
 pub(super) struct HostCache {
     layers: Vec<RwLock<HostBlocks>>,
     widths: EntryWidths,
 }
 
-/// A layer's blocks on the device, made when they are first written.
+/// Blocks of a layer on the device, created by the first write.
 struct DeviceBlocks<M: Ops> {
     act: Vec<Option<M::Matrix>>,
     kv: Vec<Option<M::Matrix>>,
 }
 
-/// The device's pools.
+/// The pools on the device.
 pub(super) struct DeviceCache<M: Ops> {
     layers: Vec<DeviceBlocks<M>>,
     widths: EntryWidths,
 }
 
-/// Extents of an entry, and tokens of a block.
+/// Sizes of the entries, and tokens per block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EntryWidths {
     act: usize,
@@ -133,12 +133,12 @@ impl HostCache {
         self.widths
     }
 
-    /// Bytes of a piece in one layer.
+    /// Bytes of a block slice in one layer.
     pub(super) fn slice_bytes(&self, slice: &BlockSlice) -> u64 {
         (self.widths.of(slice.block.kind) * slice.tokens * size_of::<f32>()) as u64
     }
 
-    /// A copy of a layer's pieces of one kind, under each other, in the memory of `copy`.
+    /// Copies a layer's slices of one kind into the memory of `copy`, in order.
     pub(super) fn copy(
         &self,
         layer: usize,
@@ -164,7 +164,7 @@ impl HostCache {
         copy
     }
 
-    /// Writes entries into a block from the token `at` on.
+    /// Writes entries into a block, starting at token `at`.
     fn write(&self, layer: usize, block: Block, at: usize, values: &[f32]) {
         let Some(layer) = self.layers.get(layer) else {
             return;
@@ -195,7 +195,7 @@ impl<M: Ops> DeviceCache<M> {
         }
     }
 
-    /// A block's matrix, `None` if nothing was ever written to it.
+    /// Returns the matrix of a block, or `None` if nothing was written to it.
     pub(super) fn block(&self, layer: usize, block: Block) -> Option<&M::Matrix> {
         let blocks = self.layers.get(layer)?;
         let pool = match block.kind {
@@ -222,14 +222,14 @@ impl<M: Ops> DeviceCache<M> {
     }
 }
 
-/// Writes what new tokens leave in the cache: rows `from..` of `act` and `kv` are those of the tokens `positions` of a request's
-/// table. Gives the bytes that went to the host.
+/// Writes the entries of new tokens to the cache: rows `from..` of `act` and `kv` belong to the tokens `positions` of a
+/// request's table. Returns the bytes written to host memory.
 ///
 /// # Errors
 /// [`OpsError`] from the device.
 #[expect(
     clippy::too_many_arguments,
-    reason = "the two ends of a transfer, and what it carries"
+    reason = "source, target and content of a transfer"
 )]
 pub(super) fn store<M: Ops>(
     ops: &M,
@@ -246,7 +246,7 @@ pub(super) fn store<M: Ops>(
     let mut next = positions.start;
     while next < positions.end {
         let Some(block) = table.get(next / block_tokens).copied() else {
-            break; // Nothing is cached at all.
+            break; // Nothing is cached.
         };
         let at = next % block_tokens;
         let count = (block_tokens - at).min(positions.end - next);
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_that_a_prompt_and_an_answer_share_is_cut() {
+    fn a_block_shared_by_prompt_and_answer_is_split() {
         let block = |number| Block {
             kind: Kind::Kv,
             place: Place::Host,

@@ -6,9 +6,9 @@ use super::*;
 use crate::decoder::registry;
 use crate::ops::burn::Burn;
 
-/// burn's own CPU back end computes what the processor's kernels do: the way to a GPU.
+/// burn's CPU back end gives the results of the CPU kernels; a GPU runs the same code.
 #[test]
-fn logits_and_tokens_are_those_of_transformers_by_burn_too() {
+fn logits_and_tokens_match_transformers_on_burn() {
     for name in fixtures::DECODERS {
         let decoder = registry::read_decoder(fixtures::checkpoint(name)).unwrap();
         let config = EngineConfig::resident(&decoder, 512);

@@ -1,5 +1,5 @@
-//! Where the cached tokens of a mini-batch are when a layer is computed: in blocks on the device, in those that the link has brought,
-//! and in keys and values that were generated from either.
+//! Cached tokens of a mini-batch in one layer: blocks on the device, transferred blocks, and keys and values generated
+//! from ACT blocks.
 
 use std::ops::Range;
 
@@ -11,46 +11,46 @@ use super::transfer::StagedBlocks;
 use crate::decoder::weights::ModelConfig;
 use crate::ops::{AttentionSpans, Ops, Span};
 
-/// A request's part in a pass.
+/// A request in a forward pass.
 #[derive(Debug, Clone)]
 pub(super) struct BatchEntry {
     pub(super) request: u64,
-    /// Tokens that its table begins with and an encoder reads.
+    /// Tokens at the beginning of its table that an encoder reads.
     pub(super) source: usize,
-    /// Tokens of its table that are in the cache: none, or the source among them.
+    /// Cached tokens of its table: none, or at least the source.
     pub(super) cached: usize,
-    /// Tokens that the decoder is to compute.
+    /// Tokens that the decoder computes.
     pub(super) new: usize,
-    /// Where the cached ones are.
+    /// Where the cached tokens are stored.
     pub(super) slices: Vec<BlockSlice>,
 }
 
 impl BatchEntry {
-    /// Tokens that the encoder is to read.
+    /// Tokens that the encoder reads in this pass.
     pub(super) fn encoded(&self) -> usize {
         if self.cached == 0 { self.source } else { 0 }
     }
 
-    /// Places of the decoder's new tokens in the table.
+    /// Indices of the decoder's new tokens in the table.
     pub(super) fn places(&self) -> Range<usize> {
         let first = self.cached.max(self.source);
         first..first + self.new
     }
 }
 
-/// A mini-batch's cached tokens in a layer.
+/// Cached tokens of a mini-batch in a layer.
 pub(super) struct CachedContext<'b, M: Ops> {
     pub(super) entries: &'b [BatchEntry],
-    /// What the link brought.
+    /// Transferred blocks.
     pub(super) staged: Option<&'b StagedBlocks<M>>,
     pub(super) device: &'b DeviceCache<M>,
-    /// The layer of the cache.
+    /// Index of the layer in the cache.
     pub(super) layer: usize,
 }
 
 impl<'b, M: Ops> CachedContext<'b, M> {
-    /// KV Gen for all ACT blocks of a part, those on the device and those that were loaded, in the requests' order: `project` makes
-    /// keys and values of gathered entries, `width` wide, and their positions.
+    /// KV Gen for all ACT blocks of a segment, on the device and transferred, in the order of the requests: `project`
+    /// computes keys and values from the gathered entries, `width` wide, and their positions.
     pub(super) fn generate(
         &self,
         ops: &M,
@@ -83,8 +83,8 @@ impl<'b, M: Ops> CachedContext<'b, M> {
         Some(project(&ops.gather(&acts, width), &positions))
     }
 
-    /// Where each request's keys and values of a part are, in the order of its tokens: blocks as they were loaded, blocks on the device,
-    /// and what was generated.
+    /// Returns the keys and values of a segment for each request, in token order: transferred blocks, blocks on the
+    /// device, and generated ones.
     pub(super) fn spans<'c>(
         &self,
         part: Segment,
@@ -121,8 +121,8 @@ impl<'b, M: Ops> CachedContext<'b, M> {
         self.device.block(self.layer, slice.block)
     }
 
-    /// Keys and values of prompts that are not as such in the cache: all of those that the encoder has just read, which is then
-    /// `encoded`, or else those of ACT blocks.
+    /// Computes the keys and values of prompts that are not cached as such: of whole prompts if `encoded` is the
+    /// encoder's new output, else those of ACT blocks.
     pub(super) fn prompt_kv(
         &self,
         ops: &M,
@@ -138,8 +138,8 @@ impl<'b, M: Ops> CachedContext<'b, M> {
         }
     }
 
-    /// Each request's prompt, as its new tokens attend to it. `prompt_kv` is what [`CachedContext::prompt_kv`] returned, and `encoded` whether
-    /// that is whole prompts.
+    /// Returns the prompt that each request's new tokens attend to. `prompt_kv` is the result of
+    /// [`CachedContext::prompt_kv`]; `encoded` tells whether it holds whole prompts.
     pub(super) fn prompts<'c>(
         &self,
         prompt_kv: Option<&'c M::Matrix>,

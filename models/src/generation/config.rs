@@ -1,4 +1,4 @@
-//! How an engine caches, streams and batches, and what memory that takes.
+//! Configuration of an engine: caching, streaming and batching, and the memory they take.
 
 use kaskade_plans::hybrid_cache::{
     Capacity, Costs, Kind, Memory, Mix, Planned, Shares, Split, split_of, split_sure,
@@ -8,93 +8,95 @@ use thiserror::Error;
 use super::block_cache::EntryWidths;
 use crate::decoder::weights::{Decoder, ModelConfig};
 
-/// What an engine keeps of the tokens it has computed. All but the first are baselines.
+/// What an engine caches of computed tokens. All but the first are baselines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Caching {
-    /// Keys and values of some, activations of others.
+    /// Keys and values of some tokens, activations of others.
     #[default]
     Hybrid,
-    /// Keys and values only: FlexGen's schedule.
+    /// Keys and values only, as FlexGen does.
     Kv,
     /// Activations only.
     Act,
-    /// Nothing but the tokens: every step computes everything again.
+    /// Only the token ids: every step recomputes everything.
     Tokens,
 }
 
-/// How an engine runs.
+/// Configuration of an engine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
-    /// What it caches.
+    /// What is cached.
     pub caching: Caching,
-    /// What every request keeps to; its share of ACT blocks counts where caching is hybrid, and is 0 or 1 otherwise.
+    /// Shares of block kinds and places per request. The share of ACT blocks applies to the hybrid cache, and is 0 or 1
+    /// otherwise.
     pub shares: Shares,
     /// Tokens per block.
     pub block_tokens: usize,
     /// Physical blocks.
     pub capacity: Capacity,
-    /// Layers whose weights stay on the device, the last ones; the others are streamed, once per step. An encoder's layers count too, as
-    /// the first, and are streamed in steps that prefill.
+    /// Number of layers, counted from the last, whose weights stay on the device; the others are streamed once per
+    /// step. An encoder's layers count as the first ones, and are streamed in steps that prefill.
     pub resident_layers: usize,
-    /// Bounds of a buffer for blocks that the link brings (`#ACT_max`, `#KV_max`); there are two.
+    /// Size of a buffer for transferred blocks (`#ACT_max`, `#KV_max`); there are two.
     pub buffer: Mix,
-    /// Whether steps go mini-batch by mini-batch. Without, an engine admits only what its buffers hold at once, as
+    /// Whether a step runs in mini-batches. Without them an engine admits only what its buffers hold at once, as
     /// DeepSpeed-Inference does.
     pub mini_batches: bool,
-    /// Most requests of a mini-batch.
+    /// Maximum requests of a mini-batch.
     pub mini_batch_requests: usize,
-    /// Tokens that a step prefills, more only if one request has more.
+    /// Maximum prefill tokens per step; more only if a single request has more.
     pub prefill_tokens: usize,
-    /// Of them, what a mini-batch prefills.
+    /// Maximum prefill tokens per mini-batch.
     pub mini_batch_tokens: usize,
-    /// Requests that run at a time.
+    /// Maximum running requests.
     pub requests: usize,
-    /// What the device has for all of it, bytes; absent: as much as is needed.
+    /// Memory budget on the device, bytes; `None`: unlimited.
     pub device_bytes: Option<u64>,
-    /// Bandwidth of each direction of the link, bytes per second; absent: that of memory.
+    /// Bandwidth of each direction of the link, bytes per second; `None`: unthrottled.
     pub link: Option<f64>,
-    /// What the mixture was planned for and with which costs ([`Engine::measure`](super::Engine::measure)). With it, mini-batches are packed
-    /// and steps predicted by these costs, which steps correct; a hybrid cache's blocks to come follow the corrected ones.
+    /// The input of planning: costs ([`Engine::measure`](super::Engine::measure)), memory and blocks. With it,
+    /// mini-batches are packed and steps predicted by these costs, and steps correct them; new blocks of a hybrid cache
+    /// follow the corrected costs.
     pub planned: Option<Planned>,
 }
 
-/// What an engine takes on the device, bytes.
+/// Memory of an engine on the device, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// Weights that stay: layers, the last norm, the head.
+    /// Weights that stay: resident layers, final norm, head.
     pub resident: u64,
     /// Two buffers for the weights of streamed layers.
     pub weights: u64,
     /// Two buffers for blocks of one layer.
     pub blocks: u64,
-    /// The cache's own blocks, all layers.
+    /// Blocks of the cache, all layers.
     pub cache: u64,
 }
 
 impl DeviceMemory {
-    /// All of it.
+    /// The sum.
     pub fn total(&self) -> u64 {
         self.resident + self.weights + self.blocks + self.cache
     }
 }
 
-/// The device has too little memory for what an engine was to keep on it.
+/// The device's memory budget is too small for the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
     "the device's {budget} bytes do not hold {wanted}: resident weights {}, buffers for weights {}, buffers for blocks {}, cache {}; \
      stream more layers, or give it smaller buffers or fewer blocks", .device_memory.resident, .device_memory.weights, .device_memory.blocks, .device_memory.cache
 )]
 pub struct OutOfMemory {
-    /// Bytes wanted.
+    /// Bytes needed.
     pub wanted: u64,
-    /// Bytes there are.
+    /// Bytes available.
     pub budget: u64,
-    /// What for.
+    /// The parts of the bytes needed.
     pub device_memory: DeviceMemory,
 }
 
 impl EngineConfig {
-    /// Everything on the device, as many blocks as `tokens` tokens take, keys and values only: for models that fit.
+    /// Keeps everything on the device, with KV blocks for `tokens` tokens: for models that fit.
     pub fn resident(decoder: &Decoder, tokens: usize) -> Self {
         let block_tokens = 16;
         let blocks = tokens.div_ceil(block_tokens);
@@ -119,7 +121,7 @@ impl EngineConfig {
         }
     }
 
-    /// The shares that the caching comes to.
+    /// Returns the shares with the ACT share that the kind of caching implies.
     pub fn effective_shares(&self) -> Shares {
         let act = match self.caching {
             Caching::Hybrid => self.shares.act,
@@ -129,8 +131,8 @@ impl EngineConfig {
         Shares { act, ..self.shares }
     }
 
-    /// Gives it the blocks of a split, and the share that goes with them. Blocks of either kind that are few are not the
-    /// end of a request: `spare` blocks of host memory more are there for ratios that do not come out even.
+    /// Sets the blocks and the share of a split. `spare` additional host blocks of each used kind allow for requests
+    /// whose blocks do not match the ratio exactly.
     pub fn apply_split(&mut self, split: &Split, spare: usize) {
         let extra = |count: usize, kind_used: bool| if kind_used { count + spare } else { count };
         self.capacity = Capacity {
@@ -144,7 +146,7 @@ impl EngineConfig {
     }
 }
 
-/// The best mixture of `blocks` blocks for a kind of caching: the search for the hybrid, the ends for the others.
+/// Returns the best split of `blocks` blocks for a kind of caching; searches for the hybrid cache only.
 pub fn split_for(caching: Caching, blocks: usize, memory: &Memory, costs: &Costs) -> Option<Split> {
     match caching {
         Caching::Hybrid => split_sure(blocks, memory, costs),

@@ -1,4 +1,4 @@
-//! What a layer costs on this device and over this link: sampled once, for the policy to reckon with (§4.3, Figure 11).
+//! Samples the costs of a layer on this device and link, for the policy's predictions (§4.3, Figure 11).
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -15,49 +15,50 @@ use super::link::Link;
 use super::sampling::greedy;
 use crate::ops::{AttentionSpans, Ops, Span};
 
-/// Each size is measured at least so often, and oftener as long as that is short; the median counts.
+/// Number of runs per size: at least the first, more while they are short; the median counts.
 const ROUNDS: std::ops::Range<usize> = 3..25;
-/// How long one size is measured, beyond the least number of times: whoever shares the processor comes and goes in less.
+/// Time to measure one size beyond the minimum number of runs; longer than typical disturbances by other processes.
 const WINDOW: Duration = Duration::from_millis(500);
-/// Copies of what is loaded that are measured in turn: what was loaded lies in memory, and not in the processor's caches.
+/// Copies of the data that are measured in turn, so that they come from memory and not from the processor's caches.
 const COPIES: usize = 3;
-/// Elements that the sampling thread carries at a time.
+/// Elements that the load thread transfers at a time.
 const CHUNK_ELEMENTS: usize = 1 << 18;
-/// Parcels that it carries in turn: more than the processor's caches hold, as in a step.
+/// Chunks that it transfers in turn: more than the processor's caches hold, as in a step.
 const CHUNKS: usize = 64;
 
-/// The load that costs are measured for.
+/// The workload that costs are measured for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
     /// Requests that decode together.
     pub requests: usize,
-    /// Of them, those of a mini-batch.
+    /// Requests per mini-batch.
     pub mini_batch: usize,
-    /// Tokens that a request comes to on average.
+    /// Average tokens per request.
     pub tokens: usize,
 }
 
-/// What was measured.
+/// Measured costs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MeasuredCosts {
-    /// A step's costs, layer by layer.
+    /// Costs of a step, per layer.
     pub costs: Costs,
-    /// Mini-batches of the load.
+    /// Mini-batches of the workload.
     pub mini_batches: usize,
 }
 
 impl MeasuredCosts {
-    /// What a decoding step takes by a split, seconds.
+    /// Predicted time of a decoding step with a split, seconds.
     pub fn step_s(&self, split: &Split, layers: usize) -> f64 {
         split.step_s(&self.costs, layers, self.mini_batches)
     }
 }
 
 impl<M: Ops> Engine<M> {
-    /// Samples what a layer costs under a load: `T_kv_gen`, `T_load_kv` and the rest as lines over blocks.
+    /// Measures the costs of a layer under a workload: `T_kv_gen`, `T_load_kv` and the others as linear functions of
+    /// blocks.
     ///
     /// # Errors
-    /// [`EngineError::Costs`] where the samples make no line.
+    /// [`EngineError::Costs`] if no line fits the samples.
     pub fn measure(&self, load: &Workload) -> Result<MeasuredCosts, EngineError> {
         let block_tokens = self.space.block_tokens();
         let mini_batch = load.mini_batch.clamp(1, load.requests.max(1));
@@ -82,7 +83,7 @@ impl<M: Ops> Engine<M> {
             });
             fit(&samples)
         };
-        // The link is sampled by itself, the device while the link is at work, as it will be in a step.
+        // The link is sampled alone, the device while the link is busy, as in a step.
         let (load_kv, load_act) = (loading(Kind::Kv)?, loading(Kind::Act)?);
         let load_weights_s = self.weights_s(link);
         let busy = LinkLoad::new(link);
@@ -99,7 +100,7 @@ impl<M: Ops> Engine<M> {
                 seconds: mini_batches as f64 * self.forward_s(layer, mini_batch, tokens),
             });
         }
-        // What the cache adds may be too little to be seen; then the line is level.
+        // The cost of the cache may be too small to measure; then the line is constant.
         let forward = fit(&forward).or_else(|_| fit(&level(&forward)))?;
         let head_s = self.head_s(load.requests)?;
         drop(busy);
@@ -116,7 +117,7 @@ impl<M: Ops> Engine<M> {
         })
     }
 
-    /// KV Gen of so many blocks that lie apart: gathered and projected, as in a step.
+    /// Time of KV Gen for separate blocks: gathered and projected, as in a step.
     fn generate_s(&self, layer: &Layer<M>, blocks: usize) -> f64 {
         let ctx = self.ctx();
         let (ops, model_config) = (ctx.ops, ctx.model_config);
@@ -136,7 +137,7 @@ impl<M: Ops> Engine<M> {
         })
     }
 
-    /// A layer for so many requests with so many tokens in the cache each, KV Gen left out.
+    /// Time of a layer for `requests` requests with `tokens` cached tokens each, without KV Gen.
     fn forward_s(&self, layer: &Layer<M>, requests: usize, tokens: usize) -> f64 {
         let ctx = self.ctx();
         let (ops, model_config) = (ctx.ops, ctx.model_config);
@@ -145,7 +146,7 @@ impl<M: Ops> Engine<M> {
         let kvs = [(); COPIES].map(|()| ops.upload(vec![0.1; requests * tokens * width], width));
         let mut turn = kvs.iter().cycle();
         let positions = vec![tokens.min(model_config.context.saturating_sub(1)); requests];
-        // With cross-attention, half of the tokens count as the prompt: whoever attends to it, the keys are as many.
+        // With cross-attention half of the tokens count as the prompt; the total number of keys stays the same.
         let prompt = layer.cross.as_ref().map_or(0, |_| tokens / 2);
         median_s(|| {
             let new_kv = layer.project(ctx, &x, &positions);
@@ -165,7 +166,7 @@ impl<M: Ops> Engine<M> {
         })
     }
 
-    /// A layer's weights over the link, resident layers counted as nothing.
+    /// Time to transfer a layer's weights, averaged over all layers; resident layers count as zero.
     fn weights_s(&self, link: &Link) -> f64 {
         let layers = self.layers().max(1) as f64;
         match self.streamed_bytes() {
@@ -186,7 +187,7 @@ impl<M: Ops> Engine<M> {
     }
 }
 
-/// What one query attends to: rows of a matrix, and a new one.
+/// The keys and values of one query: rows of a matrix, and a new one.
 fn attended<'a, X>(
     kv: Option<&'a X>,
     from: usize,
@@ -201,7 +202,7 @@ fn attended<'a, X>(
     }
 }
 
-/// A thread that keeps a link at work as long as this lives.
+/// A thread that keeps the link busy until it is dropped.
 struct LinkLoad {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -243,7 +244,7 @@ impl Drop for LinkLoad {
     }
 }
 
-/// How long the link takes for so many bytes.
+/// Time to transfer `bytes` bytes.
 fn load_s(link: &Link, bytes: u64) -> f64 {
     let source = vec![0.5_f32; bytes as usize / size_of::<f32>()];
     let mut target = source.clone();
@@ -262,7 +263,7 @@ fn median_s(mut work: impl FnMut()) -> f64 {
     seconds.get(seconds.len() / 2).copied().unwrap_or_default()
 }
 
-/// The same samples, each with the mean time.
+/// Replaces the time of every sample by the mean.
 fn level(samples: &[Sample]) -> Vec<Sample> {
     let mean = samples.iter().map(|sample| sample.seconds).sum::<f64>() / samples.len().max(1) as f64;
     let at_mean = |sample: &Sample| Sample {

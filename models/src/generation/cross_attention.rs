@@ -1,10 +1,11 @@
-//! Cross-attention: a decoder's layers attend to what an encoder made of the prompt.
+//! Cross-attention of a decoder's layers to the encoder's output.
 //!
-//! What the encoder made lies in the request's own blocks, before those of its answer: keys and values of a layer where a block is
-//! KV, and the encoder's output where it is ACT. The output is as wide as an activation, and a projection alone makes keys and values of it, so it
-//! is an ACT entry like any other. Admission, refusals, offloading, packing, preemption and freeing thus hold for prompts
-//! too, and every mode treats them as it treats answers. The price is that ACT blocks repeat the output in every layer, which is
-//! still half of what keys and values would take there. Where nothing is cached the encoder reads the prompt again in every step.
+//! The encoder's output is cached in the request's own blocks, before those of the answer: KV blocks hold a layer's
+//! keys and values, ACT blocks the output itself. The output is as wide as an activation and needs only a projection to
+//! become keys and values, so it is a regular ACT entry. Admission, rejection, offloading, packing, preemption and
+//! freeing therefore treat prompts like answers in every mode. The cost: ACT blocks repeat the output in every layer,
+//! which is still half of the size of keys and values. If nothing is cached, the encoder reads the prompt again in
+//! every step.
 
 use crate::decoder::weights::ModelConfig;
 use crate::ops::{AttentionSpans, Ops};
@@ -18,7 +19,7 @@ pub(super) struct CrossAttention<M: Ops> {
 }
 
 impl<M: Ops> CrossAttention<M> {
-    /// Adds to the vectors `x` of the decoder's new tokens what they get from their prompts.
+    /// Adds the cross-attention to the prompts to the hidden vectors `x` of the decoder's new tokens.
     pub(super) fn forward(
         &self,
         ops: &M,
@@ -27,7 +28,7 @@ impl<M: Ops> CrossAttention<M> {
         prompts: &[AttentionSpans<'_, M::Matrix>],
     ) {
         let query = ops.multiply(&ops.normalise(x, &self.norm), &self.query);
-        // Distances between the texts mean nothing, so scores gain nothing by them.
+        // Positions in prompt and answer are unrelated, so there is no position bias.
         let attended = ops.attend(&query, prompts, &model_config.heads, None);
         ops.add(x, &ops.multiply(&attended, &self.output));
     }

@@ -1,4 +1,4 @@
-//! Tokens as text, bit by bit, and texts that end an answer.
+//! Incremental detokenisation and stop texts.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use tokenizers::Tokenizer;
 
 use crate::checkpoint::{Checkpoint, LoadError, TokenizerFile};
 
-/// Takes a checkpoint's tokenizer out of it, to generate with.
+/// Takes the tokenizer of a checkpoint.
 ///
 /// # Errors
-/// [`LoadError::MissingFile`] where there is none, and as [`tokenizer`].
+/// [`LoadError::MissingFile`] if there is none, and as [`tokenizer`].
 pub fn tokenizer_of(checkpoint: &mut Checkpoint) -> Result<Tokenizer, LoadError> {
     match checkpoint.tokenizer.take() {
         Some(file) => tokenizer(&file),
@@ -21,7 +21,7 @@ pub fn tokenizer_of(checkpoint: &mut Checkpoint) -> Result<Tokenizer, LoadError>
     }
 }
 
-/// A checkpoint's tokenizer for generating: nothing is cut or padded.
+/// Builds a checkpoint's tokenizer for generation, without truncation and padding.
 ///
 /// # Errors
 /// [`LoadError::BadTokenizer`].
@@ -36,32 +36,27 @@ pub(crate) fn tokenizer(file: &TokenizerFile) -> Result<Tokenizer, LoadError> {
     Ok(tokenizer)
 }
 
-/// The text of an answer as it grows. What may be the beginning of a stop text, or half a character, is held back until it is
-/// known.
+/// Turns the tokens of an answer into text. It holds back text that may be the beginning of a stop text, and incomplete
+/// characters.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Detokenizer {
     tokens: Vec<u32>,
-    /// Tokens from here on are decoded together with the next: a token's text depends on its neighbours.
+    /// First token that is decoded together with the next one: a token's text depends on its neighbours.
     from: usize,
-    /// Bytes of their text that are in `text` already.
+    /// Bytes of their text that are already part of `text`.
     known: usize,
     text: String,
-    /// Bytes of `text` that were given out.
+    /// Bytes of `text` that were returned.
     given: usize,
 }
 
 impl Detokenizer {
-    /// The text so far, without what is held back.
-    pub(crate) fn text(&self) -> &str {
-        self.text.get(..self.given).unwrap_or_default()
-    }
-
-    /// Takes another token: what can be given out now, and whether a stop text ended the answer.
+    /// Adds a token. Returns the new text, and whether a stop text ended the answer.
     pub(crate) fn push(&mut self, token: u32, tokenizer: &Tokenizer, stop: &[String]) -> (String, bool) {
         self.tokens.push(token);
         let window = self.tokens.get(self.from..).unwrap_or_default();
         let decoded = tokenizer.decode(window, true).unwrap_or_default();
-        // Half a character is decoded as a replacement; the next token completes it.
+        // An incomplete character is decoded as a replacement character; the next token completes it.
         if decoded.ends_with('\u{fffd}') {
             return (String::new(), false);
         }
@@ -83,7 +78,7 @@ impl Detokenizer {
         (self.give(self.text.len() - held), false)
     }
 
-    /// The rest, when the answer has ended.
+    /// Returns the text held back, when the answer has ended.
     pub(crate) fn finish(&mut self) -> String {
         self.give(self.text.len())
     }
@@ -117,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_without_a_tokenizer_is_refused_with_what_to_do() {
+    fn a_missing_tokenizer_is_rejected_with_a_hint() {
         let mut checkpoint = fixtures::checkpoint("t5");
         assert!(tokenizer_of(&mut checkpoint).is_ok());
         checkpoint.tokenizer = None;
@@ -135,24 +130,24 @@ mod tests {
             let (text, ended) = answer.push(token, &tokenizer, &stop);
             given.push(text);
             if ended {
-                assert_eq!(given.concat(), answer.text());
+                assert_eq!(given.concat(), answer.text[..answer.given]);
                 return (given, true);
             }
         }
         given.push(answer.finish());
-        assert_eq!(given.concat(), answer.text());
+        assert_eq!(given.concat(), answer.text[..answer.given]);
         (given, false)
     }
 
     #[test]
-    fn texts_come_bit_by_bit() {
+    fn texts_are_streamed() {
         let (given, ended) = streamed("the inner thing, a tour", &[]);
         assert!(given.len() > 5 && !ended);
         assert_eq!(given.concat(), "the inner thing, a tour");
     }
 
     #[test]
-    fn stop_texts_end_answers_and_never_show() {
+    fn stop_texts_end_answers_and_are_removed() {
         let (given, ended) = streamed("one two END three", &[" END"]);
         assert!(ended);
         assert_eq!(given.concat(), "one two");

@@ -1,19 +1,19 @@
-//! An encoder on the device: it reads prompts as a whole, every token seeing every other, when they are prefilled.
+//! An encoder on the device: it reads whole prompts in prefill steps; every token sees every other.
 //!
-//! Its layers come before the decoder's in the list of layers: a pass that prefills goes through all of them, any other through the
-//! decoder's alone. They are resident or streamed by the same rule and through the same two buffers.
+//! Its layers precede the decoder's in the list of layers: a pass that prefills goes through all layers, any other
+//! through the decoder's only. They are resident or streamed by the same rule and use the same two buffers.
 
 use super::layer::{Layer, LayerContext};
 use crate::decoder::weights::{Encoder, ModelConfig};
 use crate::ops::{AttentionSpans, Ops, Span};
 
-/// What an encoder has on the device beside its layers, and its bounds.
+/// The parts of an encoder besides its layers, on the device.
 pub(super) struct DeviceEncoder<M: Ops> {
-    /// Its layers, the first of all.
+    /// Number of its layers, the first in the list.
     pub(super) layers: usize,
-    /// Most tokens of a prompt.
+    /// Maximum tokens of a prompt.
     pub(super) context: usize,
-    /// The token that every answer begins with.
+    /// First token of every answer.
     pub(super) start: u32,
     norm: M::Norm,
     position_bias: M::Matrix,
@@ -21,7 +21,7 @@ pub(super) struct DeviceEncoder<M: Ops> {
 }
 
 impl<M: Ops> DeviceEncoder<M> {
-    /// Of an encoder whose `layers` layers have homes of their own.
+    /// Uploads an encoder whose `layers` layers are placed separately.
     pub(super) fn new(ops: &M, encoder: Encoder, layers: usize, epsilon: f32) -> Self {
         let (position_bias, norm) = (encoder.relative_bias, encoder.final_norm);
         Self {
@@ -34,12 +34,13 @@ impl<M: Ops> DeviceEncoder<M> {
         }
     }
 
-    /// What it takes beside its layers, bytes.
+    /// Bytes it takes besides its layers.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Takes prompts of so many tokens each, under each other, through the layer `index`; behind the last one they are normed.
+    /// Computes the layer `index` for prompts with `counts` tokens each, stacked in `x`; applies the final norm after
+    /// the last layer.
     pub(super) fn read(
         &self,
         (ops, model_config): (&M, &ModelConfig),

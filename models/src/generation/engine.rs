@@ -1,4 +1,4 @@
-//! The engine and its state.
+//! The engine's state and its construction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,74 +17,75 @@ use super::transfer::{Buffer, Traffic};
 use crate::decoder::weights::{Decoder, ModelConfig};
 use crate::ops::{Ops, RelativeBias};
 
-/// What became of a request in a step.
+/// What a step did for a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// The request.
     pub request: u64,
-    /// Its new token; absent for one that was cancelled or failed.
+    /// The new token; `None` if the request was cancelled or failed.
     pub sampled: Option<SampledToken>,
-    /// Text that is certain now; empty without a tokenizer.
+    /// New text; empty without a tokenizer.
     pub text: String,
-    /// Why it ended, if it did.
+    /// Why the answer ended, if it did.
     pub finish_reason: Option<FinishReason>,
 }
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model ended it.
+    /// The model generated an end-of-sequence token.
     Token,
-    /// A stop text came.
+    /// A stop text was generated.
     Stop,
-    /// It has as many tokens as were asked for.
+    /// The maximum number of tokens is reached.
     Length,
-    /// It was cancelled.
+    /// The request was cancelled.
     Cancelled,
-    /// Logits were not finite, so there is no token.
+    /// The logits were not finite.
     NotFinite,
 }
 
-/// What a step did.
+/// Result of a step.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StepReport {
-    /// What became of whom.
+    /// Events of the requests.
     pub events: Vec<Event>,
-    /// Requests whose whole context was computed.
+    /// Requests that were prefilled.
     pub prefilled: usize,
-    /// Requests that were driven out and wait again.
+    /// Requests that were preempted and wait again.
     pub preempted: usize,
     /// Mini-batches per layer.
     pub mini_batches: usize,
-    /// What the link carried.
+    /// Transferred bytes.
     pub traffic: Traffic,
     /// Wall time, seconds.
     pub wall_s: f64,
-    /// Of it, time that the computing thread computed and did not wait for the link, seconds.
+    /// Time that the computing thread computed, without waiting for the link, seconds.
     pub compute_s: f64,
-    /// Time that the link carried to the device, seconds.
+    /// Time of transfers to the device, seconds.
     pub load_s: f64,
-    /// What the policy predicted of the wall time before the step, seconds; absent for steps that prefill and for engines without costs.
+    /// Wall time that the policy predicted before the step, seconds; `None` for steps that prefill and for engines
+    /// without costs.
     pub predicted_s: Option<f64>,
 }
 
-/// A layer's home.
+/// Where a layer's weights are stored.
 pub(super) enum LayerPlacement<M: Ops> {
     Resident(Layer<M>),
     Streamed(HostLayer),
 }
 
-/// An engine: a model, its cache, and the requests in hand.
+/// A model with its cache and its requests.
 pub struct Engine<M: Ops> {
     pub(super) ops: M,
-    /// Embeddings; its layers and its head are taken out.
+    /// The decoder without its layers and its head.
     pub(super) decoder: Decoder,
-    /// Of the encoder's layers, and then the decoder's.
+    /// The encoder's layers, followed by the decoder's.
     pub(super) placements: Vec<LayerPlacement<M>>,
     pub(super) encoder: Option<DeviceEncoder<M>>,
-    /// What the decoder's scores gain by distance, where positions are relative.
+    /// Position bias of the decoder, if positions are relative.
     pub(super) position_bias: Option<M::Matrix>,
-    /// The decoder's first layer, where it is streamed and came at the end of the step before.
+    /// The decoder's first layer, if it is streamed and was loaded at the end of the last step.
     pub(super) ahead: Option<Layer<M>>,
     pub(super) final_norm: M::Norm,
     pub(super) head: M::Linear,
@@ -93,24 +94,24 @@ pub struct Engine<M: Ops> {
     pub(super) config: EngineConfig,
     pub(super) device_memory: DeviceMemory,
     pub(super) scheduler: Scheduler,
-    /// What steps have taught of costs, where some were sampled.
+    /// The costs as corrected by steps, if costs were sampled.
     pub(super) policy: Option<Policy>,
     pub(super) space: BlockSpace,
     pub(super) host: HostCache,
     pub(super) device: DeviceCache<M>,
-    /// Memory for blocks on their way.
+    /// Memory for transferred blocks.
     pub(super) buffers: Vec<Buffer>,
-    /// To the device, and back.
+    /// Links to the device, and back.
     pub(super) links: [Arc<Link>; 2],
     pub(super) sequences: BTreeMap<u64, Sequence>,
     pub(super) cancelled: BTreeSet<u64>,
 }
 
 impl<M: Ops> Engine<M> {
-    /// An engine for a model. The tokenizer, if there is one, makes texts of answers.
+    /// Creates an engine for a model. The tokenizer, if there is one, detokenises answers.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if the device's budget does not hold what the configuration keeps on it.
+    /// [`OutOfMemory`] if the configuration exceeds the device's budget.
     pub fn new(
         ops: M,
         mut decoder: Decoder,
@@ -179,12 +180,12 @@ impl<M: Ops> Engine<M> {
         })
     }
 
-    /// The model's extents.
+    /// The model's configuration.
     pub fn model_config(&self) -> &ModelConfig {
         &self.decoder.model_config
     }
 
-    /// Number of the decoder's layers, which are those that the cache has.
+    /// Number of the decoder's layers, which are the layers of the cache.
     pub fn layers(&self) -> usize {
         self.placements.len() - self.encoder.as_ref().map_or(0, |encoder| encoder.layers)
     }
@@ -197,29 +198,29 @@ impl<M: Ops> Engine<M> {
         }
     }
 
-    /// Most tokens of a prompt; a decoder's answer counts towards them too.
+    /// Maximum tokens of a prompt; of a decoder, its answer counts too.
     pub fn longest_prompt(&self) -> usize {
         self.encoder
             .as_ref()
             .map_or(self.model_config().context, |encoder| encoder.context)
     }
 
-    /// How it runs.
+    /// The engine's configuration.
     pub fn config(&self) -> &EngineConfig {
         &self.config
     }
 
-    /// What a step costs, as sampled and corrected by the steps since; absent where nothing was sampled.
+    /// Costs of a step, as sampled and corrected by later steps; `None` without samples.
     pub fn costs(&self) -> Option<Costs> {
         self.policy.as_ref().map(Policy::costs)
     }
 
-    /// What it takes on the device.
+    /// The engine's memory on the device.
     pub fn device_memory(&self) -> DeviceMemory {
         self.device_memory
     }
 
-    /// Weights that are streamed per step, bytes. Those of an encoder come on top in steps that prefill.
+    /// Bytes of weights streamed per step. Steps that prefill also stream those of an encoder.
     pub fn streamed_bytes(&self) -> u64 {
         let decoder = self.placements.iter().rev().take(self.layers());
         decoder
@@ -230,7 +231,7 @@ impl<M: Ops> Engine<M> {
             .sum()
     }
 
-    /// Bytes of the head's weight: what decoding reads once a step beside the layers.
+    /// Bytes of the head: decoding reads it once per step, in addition to the layers.
     pub fn head_bytes(&self) -> u64 {
         self.head_bytes
     }
@@ -240,31 +241,31 @@ impl<M: Ops> Engine<M> {
         self.tokenizer.as_ref()
     }
 
-    /// Changes the link's bandwidth in both directions, bytes per second.
+    /// Sets the link's bandwidth in both directions, bytes per second.
     pub fn throttle(&self, bandwidth: Option<f64>) {
         for link in &self.links {
             link.throttle(bandwidth);
         }
     }
 
-    /// Free blocks, and all there are.
+    /// Free and total blocks.
     pub fn blocks(&self) -> (usize, usize) {
         (self.space.free(), self.space.capacity().total())
     }
 
-    /// Requests that wait and that run.
+    /// Waiting and running requests.
     pub fn counts(&self) -> (usize, usize) {
         self.scheduler.counts()
     }
 
-    /// Whether there is nothing to do.
+    /// Whether there are no requests.
     pub fn is_idle(&self) -> bool {
         self.sequences.is_empty()
     }
 }
 
 impl DeviceMemory {
-    /// Buffers and blocks; weights are added as they are placed.
+    /// Counts buffers and cache blocks; weights are added as they are placed.
     fn of(model_config: &ModelConfig, layers: usize, config: &EngineConfig) -> Self {
         use kaskade_plans::hybrid_cache::{Kind, Mix};
         let widths = EntryWidths::new(model_config, config.block_tokens.max(1));
@@ -300,7 +301,7 @@ fn space(config: &EngineConfig) -> BlockSpace {
 
 fn limits(model_config: &ModelConfig, config: &EngineConfig) -> Limits {
     let share = config.effective_shares().act;
-    // A request of any ratio fits as many blocks as either kind's buffer allows for its share.
+    // For any ratio of kinds, a request fits the blocks that either kind's buffer allows for its share.
     let fits = |blocks: usize, share: f64| {
         if share > 0.0 {
             (blocks as f64 / share) as usize

@@ -1,4 +1,4 @@
-//! Why an engine refuses or fails.
+//! Errors of the engine.
 
 use kaskade_plans::hybrid_cache::{CostError, Refused};
 use thiserror::Error;
@@ -7,45 +7,45 @@ use super::config::OutOfMemory;
 use super::sampling::SamplingError;
 use crate::ops::OpsError;
 
-/// Why an engine refuses or fails.
+/// Why an engine rejects a request or fails.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EngineError {
     /// The device has too little memory.
     #[error(transparent)]
     OutOfMemory(#[from] OutOfMemory),
-    /// A request could never run.
+    /// The request could never run.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// An answer cannot be made so.
+    /// The sampling parameters are invalid.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
-    /// A token is none of the model's.
-    #[error("token {token} is none of this model's, which has 0..={last}")]
+    /// The token is not in the vocabulary.
+    #[error("token {token} is not in this model's vocabulary, 0..={last}")]
     Token {
         /// The token.
         token: u32,
-        /// The last one it has.
+        /// The last token of the vocabulary.
         last: usize,
     },
-    /// A prompt is longer than an encoder reads.
+    /// The prompt exceeds the encoder's context.
     #[error("the prompt has {tokens} tokens and this model's encoder reads {most} at most; shorten it")]
     Prompt {
-        /// Its tokens.
+        /// Tokens of the prompt.
         tokens: usize,
-        /// The most the encoder reads.
+        /// Maximum tokens of a prompt.
         most: usize,
     },
-    /// A stop text was asked for and there is no tokenizer to read answers with.
+    /// Stop texts need a tokenizer.
     #[error("stop texts need a tokenizer.json, and this checkpoint has none")]
     NoTokenizer,
-    /// The device failed; nothing of the step counts.
+    /// The device failed; the step had no effect.
     #[error(transparent)]
     Ops(#[from] OpsError),
-    /// Measuring gave no line.
+    /// No line fits the measured costs.
     #[error("what a layer costs could not be measured: {0}")]
     Costs(#[from] CostError),
-    /// A mini-batch's blocks did not come.
-    #[error("the copying thread ended early; start the engine anew")]
+    /// The transfer thread ended early.
+    #[error("the transfer thread ended early; restart the engine")]
     CopyingEnded,
 }

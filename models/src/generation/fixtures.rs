@@ -1,4 +1,5 @@
-//! Small random checkpoints that transformers saved, with what it generates: `models/fixtures/make_generative_fixtures.py`.
+//! Small random checkpoints saved by transformers, with their expected results:
+//! `models/fixtures/make_generative_fixtures.py`.
 
 use std::path::PathBuf;
 
@@ -8,20 +9,20 @@ use super::Engine;
 use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
-/// Those of all families.
+/// One per architecture, two for Llama and T5.
 pub(super) const DECODERS: [&str; 7] = ["gpt2", "opt", "llama", "llama2", "gptj", "t5", "t5-v1_1"];
 
-/// A prompt and what transformers makes of it.
+/// A prompt and the results of transformers.
 #[derive(Debug, Deserialize)]
 pub(super) struct Case {
     pub(super) prompt: Vec<u32>,
-    /// Of an encoder-decoder, the answer whose logits are given.
+    /// The answer whose logits are given, for encoder-decoders.
     pub(super) answer: Option<Vec<u32>>,
-    /// The logits of the last token.
+    /// Logits of the last token.
     pub(super) last_logits: Vec<f32>,
-    /// Of every token, the logit of every seventh token of the vocabulary.
+    /// For every token, the logit of every seventh token of the vocabulary.
     pub(super) sampled_logits: Vec<Vec<f32>>,
-    /// What greedy search goes on with, the same with padding on the left and on the right.
+    /// Tokens of greedy search; the same with padding on the left and on the right.
     pub(super) tokens: Vec<u32>,
 }
 
@@ -40,7 +41,7 @@ pub(super) fn checkpoint(name: &str) -> Checkpoint {
     Checkpoint::open(&folder(name)).unwrap()
 }
 
-/// The logits of a case by an engine: of an encoder-decoder those of the answer and of the token behind it.
+/// Scores a case: for encoder-decoders the answer and the token after it.
 pub(super) fn score<M: Ops>(engine: &mut Engine<M>, case: &Case) -> Vec<Vec<f32>> {
     match &case.answer {
         Some(answer) => engine.score_answer(&case.prompt, answer).unwrap(),

@@ -1,4 +1,4 @@
-//! A pass of mini-batches through all layers, while the copying thread brings what comes next.
+//! A forward pass of mini-batches through all layers, while the transfer thread loads what comes next.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,67 +25,67 @@ const BUFFERS: usize = 2;
 /// Requests that go through a layer together.
 pub(super) struct MiniBatch<M: Ops> {
     pub(super) entries: Vec<BatchEntry>,
-    /// The new tokens' vectors.
+    /// Hidden vectors of the new tokens.
     pub(super) x: M::Matrix,
-    /// Their positions.
+    /// Positions of the new tokens.
     pub(super) positions: Vec<usize>,
-    /// Vectors of the prompts that the encoder is to read, and has read when the decoder's turn comes; absent where all are cached.
+    /// Hidden vectors of the prompts for the encoder, and later its output; `None` if all prompts are cached.
     pub(super) source: Option<M::Matrix>,
-    /// Pieces that the link brings.
+    /// Block slices to transfer.
     pub(super) loaded: Vec<BlockSlice>,
 }
 
-/// What a pass leaves behind.
+/// Result of a pass.
 pub(super) struct PassResult<M: Ops> {
-    /// The decoder's first layer for the next pass, where it is streamed.
+    /// The decoder's first layer for the next pass, if it is streamed.
     pub(super) ahead: Option<Layer<M>>,
     pub(super) traffic: Traffic,
     /// Time spent waiting for the link, seconds.
     pub(super) waited_s: f64,
 }
 
-/// What a pass goes over.
+/// Everything that a pass reads.
 pub(super) struct ForwardPass<'a, M: Ops> {
     pub(super) ops: &'a M,
     pub(super) model_config: &'a ModelConfig,
-    /// Of the encoder's layers, and then the decoder's.
+    /// The encoder's layers, followed by the decoder's.
     pub(super) placements: &'a [LayerPlacement<M>],
     pub(super) encoder: Option<&'a DeviceEncoder<M>>,
-    /// What the decoder's scores gain by distance.
+    /// Position bias of the decoder.
     pub(super) position_bias: Option<&'a M::Matrix>,
     pub(super) host: &'a HostCache,
     pub(super) space: &'a BlockSpace,
-    /// To the device, and back.
+    /// Links to the device, and back.
     pub(super) links: &'a [Arc<Link>; 2],
 }
 
-/// The near end of the copying thread.
+/// Receives layers and blocks from the transfer thread.
 struct TransferReceiver<M: Ops> {
     loaded: Receiver<Transferred<M>>,
     free_weights: Sender<()>,
     free_blocks: Sender<Buffer>,
-    /// Weights that came before they were wanted.
+    /// Weights received before they are needed.
     weights: Option<(usize, Layer<M>)>,
-    /// The layer that the next pass most likely begins with: the decoder's first.
+    /// The layer that the next pass probably begins with: the decoder's first.
     again: usize,
     waited_s: f64,
 }
 
-/// What a mini-batch leaves in the cache.
+/// New cache entries of a mini-batch in a layer.
 struct LayerOutput<M: Ops> {
     new_kv: NewKv<M>,
-    /// Keys and values of prompts that the encoder has read.
+    /// Keys and values of prompts that the encoder has read in this pass.
     source: Option<M::Matrix>,
 }
 
 impl<M: Ops> ForwardPass<'_, M> {
-    /// The decoder's first layer.
+    /// Index of the decoder's first layer.
     fn decoder(&self) -> usize {
         self.encoder.map_or(0, |encoder| encoder.layers)
     }
 
-    /// Takes mini-batches through all layers, those of the encoder only where there is something to read; their vectors `x` are then
-    /// those after the last one.
+    /// Runs mini-batches through all layers and leaves the result in their `x`. The encoder's layers run only if there
+    /// are prompts to read.
     pub(super) fn run(
         &self,
         device: &mut DeviceCache<M>,
@@ -99,7 +99,7 @@ impl<M: Ops> ForwardPass<'_, M> {
             .collect();
         let reads = batches.iter().any(|batch| batch.source.is_some());
         let first = if reads { 0 } else { self.decoder() };
-        // What came ahead is of no use to a pass that begins elsewhere, and its buffer is needed.
+        // A prefetched layer is useless to a pass that begins elsewhere, and its buffer is needed.
         let ahead = ahead.filter(|_| first == self.decoder());
         let jobs = self.jobs(first, &loaded, ahead.is_some());
         let (done, arrived) = channel();
@@ -142,8 +142,8 @@ impl<M: Ops> ForwardPass<'_, M> {
         })
     }
 
-    /// What the copying thread does, in the order in which it is wanted: blocks of a mini-batch, and behind them its share of the
-    /// next layer's weights, behind the last layer those of the decoder's first for the next pass.
+    /// Lists the transfers in the order of need: for every mini-batch its blocks, followed by its share of the next
+    /// layer's weights; after the last layer, the weights of the decoder's first layer for the next pass.
     fn jobs<'a>(&'a self, first: usize, loaded: &'a [Vec<BlockSlice>], ahead: bool) -> Vec<TransferJob<'a>> {
         let mut jobs = Vec::new();
         let weights = |layer: usize, part: usize, of: usize| match self.placements.get(layer) {
@@ -221,7 +221,7 @@ impl<M: Ops> ForwardPass<'_, M> {
         })
     }
 
-    /// Takes a mini-batch's prompts through a layer of the encoder.
+    /// Computes a layer of the encoder for a mini-batch's prompts.
     fn read(&self, layer: (usize, &Layer<M>), batch: &mut MiniBatch<M>) {
         if let (Some(encoder), Some(source)) = (self.encoder, &mut batch.source) {
             let counts: Vec<usize> = batch.entries.iter().map(BatchEntry::encoded).collect();
@@ -282,7 +282,7 @@ impl<M: Ops> ForwardPass<'_, M> {
         }
     }
 
-    /// Writes what a mini-batch's new tokens leave behind to the cache; bytes that went to the host.
+    /// Writes the new entries of a mini-batch to the cache; returns the bytes written to host memory.
     fn store(
         &self,
         device: &mut DeviceCache<M>,
@@ -316,7 +316,7 @@ impl<M: Ops> ForwardPass<'_, M> {
     }
 }
 
-/// What each request's new tokens attend to of its own: where its cached ones are, and behind them the keys and values of the new.
+/// Returns the spans of the self-attention per request: cached tokens, followed by the new ones.
 fn attended<'b, X>(
     entries: &[BatchEntry],
     cached: Vec<Vec<Span<'b, X>>>,
@@ -369,7 +369,7 @@ impl<M: Ops> TransferReceiver<M> {
         }
     }
 
-    /// Waits for what is still on its way: the decoder's first layer, for the next pass.
+    /// Waits for the remaining transfer: the decoder's first layer, for the next pass.
     fn rest(&mut self) -> Option<Layer<M>> {
         while let Ok(loaded) = self.next() {
             if let Transferred::Weights(index, weights) = loaded {

@@ -1,4 +1,4 @@
-//! A layer: its weights in the host's memory and on the device, and what it computes.
+//! A layer: its weights in host memory and on the device, and its computation.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use super::cross_attention::CrossAttention;
 use crate::decoder::weights::{CrossWeights, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::ops::{AttentionSpans, Ops};
 
-/// What a layer is computed with.
+/// Context shared by all layers: operations, model configuration, position bias.
 pub(super) struct LayerContext<'a, M: Ops> {
     pub(super) ops: &'a M,
     pub(super) model_config: &'a ModelConfig,
-    /// What scores gain by distance, where positions are relative.
+    /// Position bias, if positions are relative.
     pub(super) position_bias: Option<&'a M::Matrix>,
 }
 
@@ -34,19 +34,19 @@ pub(super) struct Layer<M: Ops> {
     pub(super) cross: Option<CrossAttention<M>>,
 }
 
-/// A layer's weights as they lie in the host's memory: prepared for the device, one vector per tensor in the order in which
-/// [`HostLayer::layer`] takes them.
+/// Weights of a layer in host memory: prepared for the device, one vector per tensor in the order in which
+/// [`HostLayer::layer`] reads them.
 #[derive(Debug)]
 pub(super) struct HostLayer {
     tensors: Vec<Arc<[f32]>>,
     shape: Arc<Shape>,
 }
 
-/// What makes a layer of tensors: extents of the linear layers, and which norms and biases there are.
+/// Structure of a layer: sizes of the linear layers, and which norms and biases exist.
 #[derive(Debug)]
 struct Shape {
     linears: [(usize, usize); 5],
-    /// Those of the cross-attention, if there is one.
+    /// Sizes of the cross-attention's linear layers, if there is one.
     cross: Option<[(usize, usize); 3]>,
     feed_forward_norm: bool,
     shifts: bool,
@@ -100,7 +100,7 @@ impl HostLayer {
         }
     }
 
-    /// What it takes, bytes.
+    /// Size in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.tensors
             .iter()
@@ -108,12 +108,12 @@ impl HostLayer {
             .sum()
     }
 
-    /// The tensors one by one, as they are sent.
+    /// The tensors in the order of transfer.
     pub(super) fn tensors(&self) -> &[Arc<[f32]>] {
         &self.tensors
     }
 
-    /// The layer on the device, of a copy of its tensors.
+    /// Builds the layer on the device from a copy of its tensors.
     pub(super) fn layer<M: Ops>(&self, ops: &M, tensors: Vec<Vec<f32>>) -> Layer<M> {
         let mut tensors = tensors.into_iter();
         let mut next = || tensors.next().unwrap_or_default();
@@ -158,27 +158,27 @@ impl HostLayer {
         }
     }
 
-    /// The layer on the device, to stay there.
+    /// Builds the layer on the device from its own tensors, to stay there.
     pub(super) fn resident<M: Ops>(&self, ops: &M) -> Layer<M> {
         self.layer(ops, self.tensors.iter().map(|tensor| tensor.to_vec()).collect())
     }
 }
 
-/// The norm of a cross-attention, and its linear layers.
+/// Splits a cross-attention into its norm and its linear layers.
 fn parts(cross: CrossWeights) -> (NormWeights, [LinearWeights; 3]) {
     (cross.norm, [cross.query, cross.key_value, cross.output])
 }
 
-/// What the new tokens leave in the cache.
+/// Cache entries of new tokens.
 pub(super) struct NewKv<M: Ops> {
-    /// Inputs of the projections: what ACT blocks hold.
+    /// Inputs of the projections, which ACT blocks hold.
     pub(super) act: M::Matrix,
-    /// Keys, turned by their positions, and values.
+    /// Keys, rotated by their positions, and values.
     pub(super) kv: M::Matrix,
 }
 
 impl<M: Ops> Layer<M> {
-    /// KV Gen (equation 7): keys and values out of activations, by the projection alone.
+    /// KV Gen (equation 7): computes keys and values from activations, by the projection alone.
     pub(super) fn generate(
         &self,
         ctx: LayerContext<'_, M>,
@@ -201,16 +201,16 @@ impl<M: Ops> Layer<M> {
         kv
     }
 
-    /// What the new tokens of a mini-batch bring: their activations, keys and values.
+    /// Computes the cache entries of a mini-batch's new tokens.
     pub(super) fn project(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, positions: &[usize]) -> NewKv<M> {
         let act = ctx.ops.normalise(x, &self.attention_norm);
         let kv = self.generate(ctx, &act, positions);
         NewKv { act, kv }
     }
 
-    /// The rest of the layer (equations 2 to 6) over the vectors `x` of the new tokens, in place. `act` is what [`Layer::project`] made
-    /// of them, `self_spans` what they attend to, request by request, and `prompts` what their cross-attention does; without prompts there
-    /// is none.
+    /// Computes the rest of the layer (equations 2 to 6) on the hidden vectors `x` of the new tokens, in place. `act`
+    /// is the result of [`Layer::project`]; `self_spans` are the keys and values of the self-attention, per request,
+    /// `prompts` those of the cross-attention, which is skipped if there are none.
     pub(super) fn forward(
         &self,
         ctx: LayerContext<'_, M>,
@@ -241,7 +241,7 @@ impl<M: Ops> Layer<M> {
             cross.forward(ops, model_config, x, prompts);
         }
         let normed = self.feed_forward_norm.as_ref().map(|norm| ops.normalise(x, norm));
-        // Where the feed-forward layer is parallel it reads what the attention read.
+        // A parallel feed-forward layer has the same input as the attention.
         let hidden = ops.multiply(normed.as_ref().unwrap_or(act), &self.up);
         let hidden = ops.activate(hidden, model_config.activation, model_config.gated);
         ops.add(x, &ops.multiply(&hidden, &self.down));

@@ -1,4 +1,4 @@
-//! Engines whose costs were sampled wrongly, and what their steps make of it.
+//! Engines with wrong sampled costs: steps must correct them.
 
 use kaskade_plans::fit::LinearFit;
 use kaskade_plans::hybrid_cache::{Capacity, Costs, Memory, Mix, Planned, Shares};
@@ -6,7 +6,7 @@ use kaskade_plans::hybrid_cache::{Capacity, Costs, Memory, Mix, Planned, Shares}
 use super::tests::{greedy, model_config};
 use super::*;
 
-/// A plan for so many blocks by costs that were sampled as so many seconds per block computed and loaded.
+/// A plan for `blocks` blocks with costs of `compute` and `load` seconds per block.
 pub(super) fn planned(blocks: usize, compute: f64, load: f64) -> Planned {
     let line = |slope| LinearFit {
         intercept: 0.0,
@@ -34,7 +34,7 @@ pub(super) fn planned(blocks: usize, compute: f64, load: f64) -> Planned {
     }
 }
 
-/// Four requests of 40 tokens over a link of a megabyte per second, keys and values only to begin with.
+/// Four requests of 40 tokens over a link of one megabyte per second, at first with keys and values only.
 fn engine(caching: Caching, mini_batches: bool) -> Engine<Cpu> {
     let decoder = Decoder::random(model_config(false, false, 4), 2, 3);
     let plenty = Mix { act: 100, kv: 100 };
@@ -49,7 +49,7 @@ fn engine(caching: Caching, mini_batches: bool) -> Engine<Cpu> {
         buffer: plenty,
         mini_batches,
         link: Some(1e6),
-        // The device is taken for a thousand times slower than its link, which is not so.
+        // The plan states a device a thousand times slower than its link, which is wrong.
         planned: Some(planned(40, 1.0, 1e-3)),
         ..EngineConfig::resident(&decoder, 0)
     };
@@ -61,12 +61,12 @@ fn engine(caching: Caching, mini_batches: bool) -> Engine<Cpu> {
 }
 
 #[test]
-fn a_link_slower_than_was_sampled_gives_blocks_to_come_to_activations() {
+fn a_link_slower_than_sampled_shifts_new_blocks_to_activations() {
     let mut engine = engine(Caching::Hybrid, true);
     let prefill = engine.step().unwrap();
     assert_eq!((prefill.prefilled, prefill.predicted_s), (4, None));
     let first = engine.step().unwrap();
-    assert!(first.predicted_s.unwrap() > 40.0, "by what was sampled");
+    assert!(first.predicted_s.unwrap() > 40.0, "by the sampled costs");
     assert_eq!(first.traffic.act, 0);
     let mut last = first;
     while engine.counts().1 == 4 {
@@ -77,7 +77,7 @@ fn a_link_slower_than_was_sampled_gives_blocks_to_come_to_activations() {
     }
     assert!(engine.config().shares.act > 0.5);
     assert!(last.traffic.act > 0);
-    // No less than the link takes, and no more than is possible on a machine that does anything at all.
+    // At least the time of the link, and below any plausible limit for the machine.
     let link_s = last.traffic.loaded() as f64 / 1e6;
     let predicted_s = last.predicted_s.unwrap();
     assert!(
@@ -88,7 +88,7 @@ fn a_link_slower_than_was_sampled_gives_blocks_to_come_to_activations() {
 }
 
 #[test]
-fn an_end_of_the_scale_and_requests_admitted_by_the_mixture_keep_to_it() {
+fn a_fixed_cache_kind_and_a_planned_mixture_do_not_change() {
     for (caching, mini_batches) in [(Caching::Kv, true), (Caching::Hybrid, false)] {
         let mut engine = engine(caching, mini_batches);
         while !engine.is_idle() {

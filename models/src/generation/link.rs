@@ -1,13 +1,15 @@
-//! The link between the host's memory and the device.
+//! The link between host memory and device.
 //!
-//! On a GPU it is what it is. On the processor, where both memories are one, it can be throttled to a stated bandwidth, so that
-//! overlap, balance and the policy's predictions are real without a GPU: a transfer copies, and then takes as long as it would.
+//! On a GPU it is the real link. On the CPU, where both are the same memory, it can be throttled to a stated bandwidth,
+//! so that overlap, balance and the policy's predictions can be tested without a GPU: a transfer copies, then waits for
+//! the rest of its time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A sleeper is woken late; a transfer that follows within this time begins when the one before should have ended.
+/// Threads wake up late from sleep; a transfer that follows within this time starts at the scheduled end of the
+/// previous one.
 const SLACK: Duration = Duration::from_millis(2);
 
 /// One direction of the link.
@@ -15,14 +17,14 @@ const SLACK: Duration = Duration::from_millis(2);
 pub(super) struct Link {
     /// Bytes per second as the bits of an f64; 0 is unthrottled.
     bandwidth: AtomicU64,
-    /// When it has carried everything it was given.
+    /// Scheduled end of all transfers so far.
     free_at: Mutex<Instant>,
-    /// Time that its transfers have taken, nanoseconds.
+    /// Total time of transfers, nanoseconds.
     busy_ns: AtomicU64,
 }
 
 impl Link {
-    /// A link of so many bytes per second; as fast as memory if absent.
+    /// Creates a link with a bandwidth in bytes per second; unthrottled if `None`.
     pub(super) fn new(bandwidth: Option<f64>) -> Self {
         let link = Self {
             bandwidth: AtomicU64::new(0),
@@ -33,19 +35,19 @@ impl Link {
         link
     }
 
-    /// Changes its bandwidth, bytes per second. What is no positive number is no throttle.
+    /// Sets the bandwidth, bytes per second. Values that are not positive and finite remove the throttle.
     pub(super) fn throttle(&self, bandwidth: Option<f64>) {
         let bandwidth = bandwidth.filter(|bandwidth| bandwidth.is_finite() && *bandwidth > 0.0);
         self.bandwidth
             .store(bandwidth.unwrap_or(0.0).to_bits(), Ordering::Relaxed);
     }
 
-    /// Its bandwidth, bytes per second, where it is throttled.
+    /// Bandwidth, bytes per second, if throttled.
     pub(super) fn bandwidth(&self) -> Option<f64> {
         Some(f64::from_bits(self.bandwidth.load(Ordering::Relaxed))).filter(|bandwidth| *bandwidth > 0.0)
     }
 
-    /// Notes a transfer of so many bytes that began at `began`: when it is over.
+    /// Records a transfer that began at `began`; returns its scheduled end.
     pub(super) fn record_transfer(&self, began: Instant, bytes: u64) -> Instant {
         if self.bandwidth().is_none() {
             return began;
@@ -60,11 +62,11 @@ impl Link {
         *free_at
     }
 
-    /// Carries so many bytes by `copy`, and returns when it is done and the link has had its time.
+    /// Runs `copy` as a transfer of `bytes` bytes, and returns after its scheduled end.
     pub(super) fn transfer<T>(&self, bytes: u64, copy: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let copied = copy();
-        // A transfer that began late is over when it would have been, and a sleeper wakes late: neither changes what the link took.
+        // Late starts and late wake-ups do not change the time that the transfer took on the link.
         let took = began.elapsed().max(self.throttled_duration(bytes));
         wait_until(self.record_transfer(began, bytes));
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -72,19 +74,19 @@ impl Link {
         copied
     }
 
-    /// What the throttle makes of so many bytes.
+    /// Time of a transfer at the throttled bandwidth.
     fn throttled_duration(&self, bytes: u64) -> Duration {
         let seconds = self.bandwidth().map_or(0.0, |bandwidth| bytes as f64 / bandwidth);
         Duration::from_secs_f64(seconds)
     }
 
-    /// Time that what [`Link::transfer`] carried has taken since the link was made, seconds: that of the copies, or the throttle's where that is
-    /// longer.
+    /// Total time of the transfers of [`Link::transfer`] since the link was created, seconds: that of the copies, or of
+    /// the throttle if it is longer.
     pub(super) fn busy_s(&self) -> f64 {
         Duration::from_nanos(self.busy_ns.load(Ordering::Relaxed)).as_secs_f64()
     }
 
-    /// Waits until everything it was given is carried.
+    /// Waits for the scheduled end of all transfers.
     pub(super) fn drain(&self) {
         let free_at = *self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
         wait_until(free_at);
@@ -108,7 +110,7 @@ mod tests {
         let began = Instant::now() + Duration::from_secs(1);
         let first = link.record_transfer(began, 1_000_000);
         assert_eq!(first, began + Duration::from_secs(1));
-        // Handed over a little late, or early: the link was never idle.
+        // Started a little late or early: the link was never idle.
         let second = link.record_transfer(first + Duration::from_micros(300), 500_000);
         assert_eq!(second, first + Duration::from_millis(500));
         let late = second + Duration::from_secs(3);
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_carried_takes_what_the_throttle_says_however_late_it_begins() {
+    fn a_transfer_takes_its_throttled_time_however_late_it_begins() {
         let link = Link::new(Some(1e6));
         for _ in 0..4 {
             link.transfer(1_000, || ());
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_throttle_nothing_takes_time() {
+    fn without_a_throttle_transfers_take_no_time() {
         let link = Link::new(None);
         let now = Instant::now();
         assert_eq!(link.record_transfer(now, u64::MAX), now);

@@ -1,4 +1,4 @@
-//! From what a device has to how an engine runs on it.
+//! Plans an engine's configuration from memory limits.
 
 use kaskade_plans::hybrid_cache::{Capacity, CostError, Kind, Memory, Mix, Planned, Shares};
 
@@ -10,36 +10,37 @@ use super::error::EngineError;
 use crate::decoder::weights::{Decoder, Encoder};
 use crate::ops::Ops;
 
-/// What an engine has to make do with.
+/// Limits for an engine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemoryLimits {
-    /// What it caches.
+    /// What is cached.
     pub caching: Caching,
-    /// What the model may take on its device, bytes; absent: all of it stays there.
+    /// Memory budget on the device, bytes; `None`: the whole model is resident.
     pub device_bytes: Option<u64>,
-    /// Bandwidth of each direction of the link, bytes per second; absent: that of memory.
+    /// Bandwidth of each direction of the link, bytes per second; `None`: unthrottled.
     pub link: Option<f64>,
-    /// Requests that run together.
+    /// Maximum running requests.
     pub requests: usize,
-    /// Tokens that they come to, prompts and answers.
+    /// Maximum tokens of all running requests, prompts and answers.
     pub tokens: usize,
 }
 
-/// How an engine is to run.
+/// A planned configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemoryPlan {
-    /// As this.
+    /// The configuration.
     pub config: EngineConfig,
-    /// Why the mixture is not one by measured costs, where a model is too small for anything to be measured.
+    /// Why costs could not be measured, if the model is too small for it.
     pub unmeasured: Option<CostError>,
 }
 
 impl EngineConfig {
-    /// Everything on the device where it has no bound; with one, as many layers as fit beside the buffers, and the cache in the host's
-    /// memory by what the link and the device are measured to take (§4.3). `ops` is only measured on.
+    /// Plans a configuration. Without a budget everything is on the device. With one, as many layers as fit beside the
+    /// buffers are resident, and the cache is in host memory with the best mixture for the measured costs (§4.3). `ops`
+    /// is used for measuring only.
     ///
     /// # Errors
-    /// [`EngineError::OutOfMemory`] where the device does not hold the head and the buffers; what measuring comes to.
+    /// [`EngineError::OutOfMemory`] if the budget does not hold the head and the buffers; errors of measuring.
     pub fn plan<M: Ops>(
         ops: M,
         decoder: &Decoder,
@@ -69,13 +70,13 @@ impl EngineConfig {
             link: memory_limits.link,
             ..whole
         };
-        // What resident layers may take is what is left beside the buffers, which an engine with every layer streamed has.
+        // Resident layers may use the memory that an engine with all layers streamed leaves.
         let probe = Engine::new(ops, first_layer(decoder), None, config.clone())?;
         let left = budget.saturating_sub(probe.device_memory().total());
         let resident = usize::try_from(left / probe.streamed_bytes().max(1)).unwrap_or(usize::MAX);
-        // An encoder's layers are no larger than those of its decoder.
+        // An encoder's layers are not larger than those of its decoder.
         config.resident_layers = resident.min(decoder.depth());
-        // The host's memory is there for any mixture; the mixture is what is decided.
+        // Host memory is sized for any mixture; only the mixture is planned.
         config.capacity.host = either;
         let (act, unmeasured) = match memory_limits.caching {
             Caching::Hybrid => mixture(&mut config, &probe, decoder.layers.len(), memory_limits)?,
@@ -87,7 +88,7 @@ impl EngineConfig {
     }
 }
 
-/// As much of a model as is measured: layers are alike, and a copy of all would take the host's memory twice.
+/// Copies the first layer only: layers are alike, and a full copy would double the host memory.
 fn first_layer(decoder: &Decoder) -> Decoder {
     Decoder {
         model_config: decoder.model_config.clone(),
@@ -105,8 +106,7 @@ fn first_layer(decoder: &Decoder) -> Decoder {
     }
 }
 
-/// Share of the blocks that hold activations, by what the link and the device are measured to take; half of them where a model is so
-/// small that nothing can be measured.
+/// Returns the best share of ACT blocks by measured costs; one half if the model is too small to measure.
 fn mixture<M: Ops>(
     config: &mut EngineConfig,
     probe: &Engine<M>,
@@ -137,7 +137,7 @@ fn mixture<M: Ops>(
         blocks,
         costs,
     });
-    // There is a split: nothing bounds the host's memory here.
+    // A split exists, because host memory is not limited here.
     let act = split_for(Caching::Hybrid, blocks, &memory, &costs).map_or(0.5, |split| split.shares().act);
     Ok((act, None))
 }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_resident_and_what_does_not_is_streamed_with_the_same_answers() {
+    fn streaming_gives_the_same_answers_as_residence() {
         let decoder = decoder();
         let fit = |bytes| {
             EngineConfig::plan(Cpu, &decoder, &memory_limits(bytes))
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_without_room_for_the_buffers_is_refused_with_the_figures() {
+    fn a_budget_below_the_buffers_is_rejected_with_the_numbers() {
         let refused = EngineConfig::plan(Cpu, &decoder(), &memory_limits(Some(10))).unwrap_err();
         assert!(
             matches!(refused, EngineError::OutOfMemory(OutOfMemory { budget: 10, wanted, .. }) if wanted > 10),

@@ -1,23 +1,22 @@
-//! The engine for language models: a cache of keys and values and of activations, paged, on the device and in the host's memory, with
-//! weights resident or streamed (HybridServe, KAIST).
+//! The engine for language models: a paged hybrid cache of keys and values and of activations, on the device and in
+//! host memory, with resident or streamed weights (HybridServe, KAIST).
 //!
-//! [`Engine::submit`] takes a request, [`Engine::step`] makes a token for each that runs, [`Engine::cancel`] ends one at the next step.
-//! A step goes layer by layer and, within a layer, mini-batch by mini-batch, so that each layer's weights are loaded
-//! once; meanwhile a second thread copies what comes next. What to keep as what, who runs and how requests are packed is decided by
-//! [`kaskade_plans::hybrid_cache`].
+//! [`Engine::submit`] accepts a request, [`Engine::step`] generates one token per running request, [`Engine::cancel`]
+//! ends a request at the next step. A step runs layer by layer and, within a layer, mini-batch by mini-batch, so that
+//! each layer's weights are loaded once; meanwhile the transfer thread loads what comes next.
+//! [`kaskade_plans::hybrid_cache`] decides what is cached in which form, which requests run and how mini-batches are
+//! packed.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`ops`] | what a device computes, behind a trait |
-//! | [`host`] | the processor: products whose bits do not depend on the batch |
-//! | [`burned`] | any device of burn's |
-//! | [`model`] | a model's extents and weights |
-//! | [`families`] | GPT-2, OPT, Llama, GPT-J and T5 out of Hugging Face directories |
-//! | `encoder`, `cross` | what reads an encoder-decoder's prompts, and how its decoder attends to them |
-//! | [`config`] | what to cache and stream, and what memory that takes |
-//! | [`fitting`] | a configuration for the memory that there is |
-//! | [`sampling`], [`text`] | the next token, and tokens as text |
-//! | [`link`] | the link, throttled where it is not real |
+//! | `engine`, `requests`, `step` | the engine's state, submission and cancellation, one step |
+//! | `forward_pass`, `layer` | a pass through all layers, and one layer |
+//! | `encoder`, `cross_attention` | the encoder of an encoder-decoder, and the decoder's attention to it |
+//! | `block_cache`, `cached_context` | storage of blocks, and the cached tokens of a mini-batch |
+//! | `transfer`, `link` | the transfer thread, and the link to the device, which can be throttled on the CPU |
+//! | [`config`], `memory_plan`, `cost_sampling` | configuration, planning it from memory limits, and measuring costs |
+//! | `sampling`, `detokenizer` | the next token, and tokens as text |
+//! | `slice` | a slice of a decoder's layers, for models over several workers |
 
 mod block_cache;
 mod cached_context;

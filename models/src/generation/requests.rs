@@ -1,4 +1,4 @@
-//! Requests as they come and go.
+//! Submission and cancellation of requests.
 
 use kaskade_plans::hybrid_cache::Refused;
 
@@ -10,11 +10,11 @@ use super::sequence::Sequence;
 use crate::ops::Ops;
 
 impl<M: Ops> Engine<M> {
-    /// Takes a request.
+    /// Submits a request.
     ///
     /// # Errors
-    /// [`EngineError`] for a request that could never run: too long, too large for the cache, of foreign tokens, with a sampling that
-    /// cannot be, or under a number that is taken.
+    /// [`EngineError`] for a request that could never run: too long, too large for the cache, with unknown tokens,
+    /// invalid sampling parameters, or a number in use.
     pub fn submit(&mut self, request: u64, prompt: Vec<u32>, sampling: Sampling) -> Result<(), EngineError> {
         sampling.check()?;
         if !sampling.stop.is_empty() && self.tokenizer.is_none() {
@@ -25,7 +25,7 @@ impl<M: Ops> Engine<M> {
             return Err(Refused::Twice { request }.into());
         }
         let (tokens, source) = self.initial_tokens(prompt)?;
-        // The token that begins an answer takes the place of its last, which nothing is computed with.
+        // The first token of an answer replaces its last, which is not cached.
         let answer = sampling.max_tokens - usize::from(source > 0);
         self.scheduler
             .submit(request, tokens.len(), answer, &self.space)?;
@@ -41,7 +41,7 @@ impl<M: Ops> Engine<M> {
         Ok(())
     }
 
-    /// Ends a request at the next step, which tells of it. Whether it is here.
+    /// Cancels a request; the next step reports its end. Returns whether the request exists.
     pub fn cancel(&mut self, request: u64) -> bool {
         let here = self.sequences.contains_key(&request);
         if here {
@@ -50,7 +50,7 @@ impl<M: Ops> Engine<M> {
         here
     }
 
-    /// The tokens that a request for this prompt begins with, and how many of them an encoder reads.
+    /// Returns the initial tokens of a request for this prompt, and how many of them an encoder reads.
     pub(super) fn initial_tokens(&self, mut prompt: Vec<u32>) -> Result<(Vec<u32>, usize), EngineError> {
         let Some(encoder) = &self.encoder else {
             return Ok((prompt, 0));

@@ -1,26 +1,26 @@
-//! Choosing the next token.
+//! Sampling of the next token.
 
 use kaskade_plans::confidence::{Calibration, Estimator, Scores};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
-/// How an answer is made.
+/// Sampling parameters of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// Most tokens of the answer, at least 1.
+    /// Maximum tokens of the answer, at least 1.
     pub max_tokens: usize,
-    /// 0 is greedy: always the most probable token. Higher is more random.
+    /// 0 is greedy: always the most probable token. Higher values are more random.
     pub temperature: f32,
-    /// Only the so many most probable tokens are drawn from; 0 is all.
+    /// Samples from this many most probable tokens; 0 means all.
     pub top_k: usize,
-    /// Only the most probable tokens that together have this probability are drawn from; 1 is all.
+    /// Samples from the most probable tokens that together have this probability; 1 means all.
     pub top_p: f32,
-    /// What the draws begin with: the same seed gives the same answer.
+    /// Seed of the random numbers: the same seed gives the same answer.
     pub seed: u64,
-    /// Texts that end the answer; they are not part of it.
+    /// Texts that end the answer; they are removed from it.
     pub stop: Vec<String>,
-    /// Whether the model's own end is only a token like others.
+    /// Whether end-of-sequence tokens do not end the answer.
     pub ignore_eos: bool,
 }
 
@@ -38,42 +38,43 @@ impl Default for Sampling {
     }
 }
 
-/// Why an answer cannot be made so.
+/// Why sampling parameters are invalid.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum SamplingError {
-    /// Nothing is wanted.
+    /// The maximum number of tokens is 0.
     #[error("max_tokens is 0; ask for at least one token")]
     NoTokens,
-    /// The temperature is negative or no number.
-    #[error("temperature {0} is not served; take 0 (greedy) or more")]
+    /// The temperature is negative or not a number.
+    #[error("temperature {0} is invalid; use 0 (greedy) or more")]
     Temperature(f32),
-    /// The probability is none.
-    #[error("top_p {0} is not served; take a probability above 0, 1 for all tokens")]
+    /// The probability is not in (0, 1].
+    #[error("top_p {0} is invalid; use a probability above 0, 1 for all tokens")]
     TopP(f32),
-    /// An empty text would end every answer before it begins.
-    #[error("a stop text is empty; leave it out")]
+    /// An empty stop text would end every answer at once.
+    #[error("a stop text is empty; remove it")]
     EmptyStop,
 }
 
-/// A token and how sure the model was of it.
+/// A sampled token with its probabilities.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SampledToken {
     /// The token.
     pub token: u32,
     /// Its probability among all tokens, at temperature 1.
     pub probability: f32,
-    /// By how much it is more probable than the best other token; negative where another one was.
+    /// Its probability minus that of the best other token; negative if another one was more probable.
     pub margin: f32,
-    /// How sure the model is of the most probable token: the square of its probability among the [`CONFIDENCE_TOP_K`] most probable ones
-    /// (HybridServe Edinburgh §IV-A). Over a whole vocabulary it would drown in weak ones.
+    /// Confidence of the model in the most probable token: the square of its probability among the [`CONFIDENCE_TOP_K`]
+    /// most probable ones (HybridServe Edinburgh §IV-A). Over the whole vocabulary the many improbable tokens would
+    /// dominate.
     pub confidence: f32,
 }
 
-/// Tokens that a token's confidence is judged among.
+/// Number of most probable tokens that a token's confidence is computed from.
 pub(crate) const CONFIDENCE_TOP_K: u32 = 10;
 
 impl Sampling {
-    /// Says what cannot be.
+    /// Checks the parameters.
     ///
     /// # Errors
     /// [`SamplingError`].
@@ -94,12 +95,12 @@ impl Sampling {
     }
 }
 
-/// The most probable token, the first of equals; `None` if a logit is not finite, or there are none.
+/// Returns the most probable token, the first of equals; `None` if a logit is not finite or there are none.
 pub(crate) fn greedy(logits: &[f32]) -> Option<SampledToken> {
     Sampler::new(0).sample(logits, &Sampling::default())
 }
 
-/// Draws for one answer.
+/// Random numbers of one answer.
 #[derive(Debug, Clone)]
 pub(super) struct Sampler {
     rng: ChaCha8Rng,
@@ -112,7 +113,7 @@ impl Sampler {
         }
     }
 
-    /// The next token by its logits; `None` if one is not finite, or there are none.
+    /// Samples the next token from its logits; `None` if one is not finite or there are none.
     pub(super) fn sample(&mut self, logits: &[f32], sampling: &Sampling) -> Option<SampledToken> {
         if logits.iter().any(|logit| !logit.is_finite()) {
             return None;
@@ -149,7 +150,7 @@ impl Sampler {
             .map(|index| (f64::from(logit(index) - most) / f64::from(sampling.temperature)).exp())
             .collect();
         let total: f64 = weights.iter().sum();
-        // The fewest that reach the probability: one is kept as long as those before it do not.
+        // The fewest tokens that reach the probability: a token is kept while those before it do not reach it.
         let mut before = 0.0;
         let kept = weights.iter().take_while(|weight| {
             let keep = before < f64::from(sampling.top_p) * total;
@@ -167,7 +168,7 @@ impl Sampler {
     }
 }
 
-/// Of logits that are finite; a vocabulary of one token leaves nothing to be unsure of.
+/// The logits are finite; a vocabulary of one token gives full confidence.
 fn confidence(logits: &[f32]) -> f32 {
     let calibration = Calibration {
         estimator: Estimator::TopK { k: CONFIDENCE_TOP_K },
@@ -178,7 +179,7 @@ fn confidence(logits: &[f32]) -> f32 {
         .map_or(1.0, |confidence| confidence as f32)
 }
 
-/// Position of the largest, the first of several.
+/// Index of the largest value, the first of equals.
 fn best(logits: &[f32]) -> Option<usize> {
     let mut best: Option<(usize, f32)> = None;
     for (index, logit) in logits.iter().enumerate() {
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn greedy_takes_the_first_of_the_best() {
+    fn greedy_takes_the_first_of_equals() {
         let sampled = Sampler::new(0)
             .sample(&[1.0, 3.0, 3.0, 0.0], &Sampling::default())
             .unwrap();
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn weak_tokens_do_not_drown_the_strong() {
+    fn improbable_tokens_do_not_lower_the_confidence() {
         let mut logits = vec![0.0; 10_000];
         logits[7] = 9.0;
         let sampled = Sampler::new(0).sample(&logits, &Sampling::default()).unwrap();
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_follow_the_probabilities_and_the_limits() {
+    fn samples_follow_the_probabilities_and_the_limits() {
         let logits = [0.0, 3.0_f32.ln(), 6.0_f32.ln()];
         let warm = Sampling {
             temperature: 1.0,
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_no_choice() {
+    fn non_finite_logits_give_no_token() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             assert_eq!(Sampler::new(0).sample(&[0.0, bad], &Sampling::default()), None);
         }
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn wishes_that_cannot_be_are_named() {
+    fn invalid_parameters_are_named() {
         let of = |change: fn(&mut Sampling)| {
             let mut sampling = Sampling::default();
             change(&mut sampling);

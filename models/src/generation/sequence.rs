@@ -1,15 +1,16 @@
-//! A request that waits or runs.
+//! State of a request in the engine.
 
 use super::detokenizer::Detokenizer;
 use super::sampling::{Sampler, Sampling};
 
-/// A request while it is here.
+/// A waiting or running request.
 pub(super) struct Sequence {
-    /// Prompt and answer, in the order of its table. The answer of an encoder-decoder begins with the token that begins them all.
+    /// Prompt and answer, in the order of the block table. The answer of an encoder-decoder begins with the encoder's
+    /// start token.
     pub(super) tokens: Vec<u32>,
-    /// Of them, those that an encoder reads.
+    /// Tokens that an encoder reads.
     pub(super) source: usize,
-    /// Tokens before the first that was generated.
+    /// Tokens before the first generated one.
     pub(super) prompt: usize,
     pub(super) sampling: Sampling,
     pub(super) sampler: Sampler,

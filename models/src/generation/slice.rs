@@ -1,30 +1,30 @@
-//! A run of a decoder's layers, for a model that is cut over several devices (HybridServe Edinburgh §V: the partitions `S_i`).
+//! A slice of a decoder's layers, for a model over several workers (HybridServe Edinburgh §V: the partitions `S_i`).
 //!
-//! It computes whole texts and keeps nothing of them: what goes from slice to slice are hidden states, and out of the last one come the
+//! It computes whole texts without a cache: hidden states travel from slice to slice, and the last one returns the
 //! logits of each text's next token.
 
 use super::layer::{HostLayer, Layer, LayerContext};
 use crate::decoder::weights::{Decoder, ModelConfig};
 use crate::ops::{AttentionSpans, Ops, OpsError, Span};
 
-/// Some consecutive layers of a decoder, and its head if they are the last.
+/// Contiguous layers of a decoder, and its head if they are the last.
 pub(crate) struct DecoderSlice<M: Ops> {
     ops: M,
-    /// Embeddings; its layers and its head are taken out.
+    /// The decoder without its layers and its head.
     decoder: Decoder,
     layers: Vec<Layer<M>>,
     position_bias: Option<M::Matrix>,
     output_head: Option<OutputHead<M>>,
 }
 
-/// What makes logits of hidden states.
+/// Final norm and head.
 struct OutputHead<M: Ops> {
     norm: M::Norm,
     head: M::Linear,
 }
 
 impl<M: Ops> DecoderSlice<M> {
-    /// The layers that `decoder` has, with its norm and head if they are the `last`.
+    /// Uploads the layers of `decoder`, with its norm and head if they are the `last`.
     pub(crate) fn new(ops: M, mut decoder: Decoder, last: bool) -> Self {
         let epsilon = decoder.model_config.epsilon;
         let layers = std::mem::take(&mut decoder.layers).into_iter();
@@ -50,21 +50,21 @@ impl<M: Ops> DecoderSlice<M> {
         }
     }
 
-    /// The whole model's extents.
+    /// Configuration of the whole model.
     pub(crate) fn model_config(&self) -> &ModelConfig {
         &self.decoder.model_config
     }
 
-    /// The vectors of a text's tokens, `[tokens, width]`. Tokens are below the vocabulary.
+    /// Embeds a text's tokens, `[tokens, width]`. Tokens must be below the vocabulary size.
     pub(crate) fn embed(&self, tokens: &[u32]) -> Vec<f32> {
         self.decoder.embed(tokens, 0)
     }
 
-    /// What the layers make of the hidden states of some texts, one after the other, `[tokens of all, width]`; `lengths` says how many
-    /// tokens each has.
+    /// Computes the layers on the hidden states of texts, concatenated, `[tokens of all, width]`; `lengths` are the
+    /// texts' token counts.
     ///
     /// # Errors
-    /// [`OpsError`]: the device failed.
+    /// [`OpsError`] if the device fails.
     pub(crate) fn forward(&self, states: Vec<f32>, lengths: &[usize]) -> Result<Vec<f32>, OpsError> {
         let ctx = LayerContext {
             ops: &self.ops,
@@ -95,10 +95,10 @@ impl<M: Ops> DecoderSlice<M> {
         Ok(self.ops.values(&x)?.into_owned())
     }
 
-    /// The logits that come out of hidden states `[rows, width]`, a row each; none of a slice that is not the last.
+    /// Returns the logits of hidden states `[rows, width]`, one row each; none unless the slice is the last.
     ///
     /// # Errors
-    /// [`OpsError`]: the device failed.
+    /// [`OpsError`] if the device fails.
     pub(crate) fn logits(&self, states: Vec<f32>) -> Result<Vec<Vec<f32>>, OpsError> {
         let Some(OutputHead { norm, head }) = &self.output_head else {
             return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! One step: who runs, layer by layer and mini-batch by mini-batch, and what they get.
+//! One step: scheduling, the forward pass in mini-batches, sampling.
 
 use std::time::Instant;
 
@@ -18,10 +18,11 @@ use super::transfer::Traffic;
 use crate::ops::{Ops, OpsError, Span};
 
 impl<M: Ops> Engine<M> {
-    /// Runs one step: nothing, if there is nothing to do.
+    /// Runs one step; does nothing without requests.
     ///
     /// # Errors
-    /// [`EngineError`] if the device fails or the copying thread ends; requests stay, and the step can be tried again.
+    /// [`EngineError`] if the device fails or the transfer thread ends. The requests stay, and the step can be
+    /// repeated.
     pub fn step(&mut self) -> Result<StepReport, EngineError> {
         let began = Instant::now();
         let mut report = StepReport::default();
@@ -66,7 +67,7 @@ impl<M: Ops> Engine<M> {
         Ok(report)
     }
 
-    /// What the policy says of a step that decodes; nothing of one that prefills.
+    /// Returns the policy's prediction for a step that decodes; `None` for one that prefills.
     fn predict(&self, batches: &[MiniBatch<M>]) -> Option<Prediction> {
         let policy = self.policy.as_ref()?;
         let entries = || batches.iter().flat_map(|batch| &batch.entries);
@@ -77,8 +78,8 @@ impl<M: Ops> Engine<M> {
         Some(policy.predict(blocks, self.layers(), batches.len()))
     }
 
-    /// Lets the policy learn from a step, and keeps to the mixture that comes of it. Without mini-batches requests were admitted by the
-    /// mixture that was planned, so that one stays.
+    /// Lets the policy learn from a step, and adopts its new mixture. Without mini-batches requests were admitted by
+    /// the planned mixture, so it stays.
     fn learn(&mut self, prediction: &Prediction, report: &StepReport) {
         let took = Sides {
             compute_s: report.compute_s,
@@ -96,12 +97,12 @@ impl<M: Ops> Engine<M> {
         }
     }
 
-    /// The logits of every token of a text, each a row of as many as the vocabulary has. Nothing is cached, and nobody's
-    /// request is touched. An encoder-decoder reads texts and does not continue them: it has one row, that of its answer's first
-    /// token.
+    /// Returns the logits of every token of a text, one row of the vocabulary's size each. Nothing is cached, and
+    /// running requests are not affected. An encoder-decoder reads the text as a prompt and returns one row, that of
+    /// its answer's first token.
     ///
     /// # Errors
-    /// [`EngineError`] for tokens that the model does not have, for more than its context, or if the device fails.
+    /// [`EngineError`] for unknown tokens, for more tokens than the context, or if the device fails.
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, EngineError> {
         if self.encoder.is_some() {
             return self.score_answer(tokens, &[]);
@@ -110,21 +111,21 @@ impl<M: Ops> Engine<M> {
         self.rows(tokens, 0)
     }
 
-    /// The logits of every token of a given answer to a prompt, and behind them those of the token that would come next.
+    /// Returns the logits of every token of an answer to a prompt, followed by those of the next token.
     ///
     /// # Errors
-    /// As [`Engine::score`], and [`Refused::Empty`] for a prompt without tokens.
+    /// As [`Engine::score`], and [`Refused::Empty`] for an empty prompt.
     pub fn score_answer(&mut self, prompt: &[u32], answer: &[u32]) -> Result<Vec<Vec<f32>>, EngineError> {
         self.check_tokens(prompt)?;
         self.check_tokens(answer)?;
         let (mut tokens, source) = self.initial_tokens(prompt.to_vec())?;
-        // The row of a token is what the one before it gives.
+        // The logits of a token come from the one before it.
         let first = (tokens.len() - source).checked_sub(1).ok_or(Refused::Empty)?;
         tokens.extend(answer);
         Ok(self.rows(&tokens, source)?.split_off(first))
     }
 
-    /// A row of logits per token that the decoder reads.
+    /// Returns one row of logits per token that the decoder reads.
     fn rows(&mut self, tokens: &[u32], source: usize) -> Result<Vec<Vec<f32>>, EngineError> {
         let (new, context) = (tokens.len() - source, self.decoder.model_config.context);
         if new > context {
@@ -207,7 +208,7 @@ impl<M: Ops> Engine<M> {
         groups.map(|entries| self.mini_batch(entries, text)).collect()
     }
 
-    /// Runs, with the vectors of what they compute by the texts of their requests.
+    /// Builds a mini-batch with the embedded tokens of its requests.
     fn mini_batch<'a>(&self, entries: Vec<BatchEntry>, text: impl Fn(u64) -> &'a [u32]) -> MiniBatch<M> {
         let (mut vectors, mut positions, mut source) = (Vec::new(), Vec::new(), Vec::new());
         for entry in &entries {
@@ -233,7 +234,7 @@ impl<M: Ops> Engine<M> {
         }
     }
 
-    /// Runs all layers; how long it waited for the link, seconds.
+    /// Runs all layers; returns the time spent waiting for the link, seconds.
     fn run_layers(
         &mut self,
         batches: &mut [MiniBatch<M>],
@@ -255,7 +256,7 @@ impl<M: Ops> Engine<M> {
         Ok(passed.waited_s)
     }
 
-    /// The logits of some rows.
+    /// Returns the logits of hidden vectors.
     pub(super) fn logits(&self, x: &M::Matrix) -> Result<Vec<Vec<f32>>, OpsError> {
         let logits = self
             .ops
@@ -265,7 +266,7 @@ impl<M: Ops> Engine<M> {
         Ok(rows.map(<[f32]>::to_vec).collect())
     }
 
-    /// A token for every request of a step, by the last of its rows.
+    /// Samples one token for every request of a step, from its last row.
     fn answer(&mut self, batches: &[MiniBatch<M>]) -> Result<Vec<Event>, EngineError> {
         let (mut requests, mut last_rows) = (Vec::new(), Vec::new());
         for batch in batches {
@@ -326,14 +327,14 @@ impl<M: Ops> Engine<M> {
     }
 }
 
-/// A request's blocks that are to be read.
+/// Blocks that a request reads.
 fn blocks(entry: &BatchEntry) -> impl Iterator<Item = Block> {
-    // A block that prompt and answer share has two pieces, one of which begins it.
+    // A block shared by prompt and answer has two slices, one of which begins it.
     let begins = entry.slices.iter().filter(|slice| slice.from == 0);
     begins.map(|slice| slice.block)
 }
 
-/// What packing needs to know of a request.
+/// Input of packing for a request.
 fn demand(entry: &BatchEntry) -> Demand {
     let blocks = Capacity::of(blocks(entry));
     Demand {
@@ -342,7 +343,7 @@ fn demand(entry: &BatchEntry) -> Demand {
     }
 }
 
-/// Costs to pack by as long as none are measured: both kinds of work as long.
+/// Default costs for packing without measured ones: computing and loading take the same time.
 fn even() -> Costs {
     let line = LinearFit {
         intercept: 0.0,

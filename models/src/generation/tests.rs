@@ -1,4 +1,4 @@
-//! The engine against transformers, and against itself in every other way of running.
+//! The engine against transformers, and its configurations against each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ pub(super) fn model_config(rotary: bool, gated: bool, keys: usize) -> ModelConfi
     }
 }
 
-/// A family by number: four of decoders, and two that have an encoder beside.
+/// A random model by number: four decoders and two encoder-decoders.
 pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
     let [rotary, gated] = [!number.is_multiple_of(4), matches!(number, 1 | 3 | 5)];
     let mut model_config = model_config(rotary, gated, [4, 2, 4, 1, 4, 4][number]);
@@ -47,7 +47,7 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
     }
     model_config.rotary = None;
     model_config.parallel = false;
-    // Nearer than the answers are long, so that both the table and its ends are used.
+    // Smaller than the answers are long, so that both the table and its limit are used.
     model_config.relative_bias = Some(RelativeBias {
         max_distance: 5,
         values: (0..4 * 11).map(|place| (place * 7 % 13) as f32 / 5.0).collect(),
@@ -63,7 +63,7 @@ pub(super) fn greedy(max_tokens: usize) -> Sampling {
     }
 }
 
-/// Runs until all are answered; the answers by request.
+/// Runs all requests to the end; returns the answers by request.
 pub(super) fn run<M: Ops>(engine: &mut Engine<M>) -> BTreeMap<u64, Vec<u32>> {
     let mut answers: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
     let mut steps = 0;
@@ -98,7 +98,7 @@ pub(super) fn resident(decoder: &Decoder) -> Engine<Cpu> {
 }
 
 #[test]
-fn logits_and_tokens_are_those_of_transformers() {
+fn logits_and_tokens_match_transformers() {
     for name in fixtures::DECODERS {
         let decoder = registry::read_decoder(fixtures::checkpoint(name)).unwrap();
         let mut engine = resident(&decoder);
@@ -127,7 +127,7 @@ fn logits_and_tokens_are_those_of_transformers() {
     }
 }
 
-/// One way of running.
+/// A configuration of the engine.
 #[derive(Debug, Clone)]
 struct Way {
     caching: Caching,
@@ -141,7 +141,7 @@ struct Way {
     mini_batch_tokens: usize,
     requests: usize,
     roomy: bool,
-    /// Whether there are costs, so wrong that steps change the mixture.
+    /// Whether costs are given, so wrong that steps change the mixture.
     learns: bool,
 }
 
@@ -196,7 +196,7 @@ fn ways() -> impl Strategy<Value = Way> {
 }
 
 fn engine_of(decoder: &Decoder, way: &Way) -> Engine<Cpu> {
-    // As few blocks as any one request needs, so that others are driven out, or plenty.
+    // Either the blocks of a single request, so that requests are preempted, or plenty.
     let blocks = 40_usize.div_ceil(way.block_tokens) + if way.roomy { 200 } else { 2 };
     let config = EngineConfig {
         caching: way.caching,
@@ -229,7 +229,7 @@ fn engine_of(decoder: &Decoder, way: &Way) -> Engine<Cpu> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// However tokens are kept, streamed, packed and driven out, and whoever else is there: the answers are the same.
+    /// Answers do not depend on caching, streaming, packing, preemption and other requests.
     #[test]
     fn every_way_of_running_gives_the_same_tokens(
         way in ways(),
@@ -246,7 +246,7 @@ proptest! {
         prop_assert_eq!(alone, together);
     }
 
-    /// Requests that are cancelled at any moment get their last event in the next step, and leave nothing.
+    /// Requests cancelled at any time get their last event in the next step, and leave nothing behind.
     #[test]
     fn cancelled_requests_end_within_a_step(
         way in ways(),
@@ -265,7 +265,7 @@ proptest! {
             let due: Vec<u64> = cancelled.iter().filter(|(_, at)| *at == step).map(|(request, _)| *request).collect();
             let here: BTreeSet<u64> = due.into_iter().filter(|request| engine.cancel(*request)).collect();
             for event in engine.step().unwrap().events {
-                prop_assert!(!ended.contains(&event.request), "an event behind the last");
+                prop_assert!(!ended.contains(&event.request), "an event after the last");
                 prop_assert_eq!(here.contains(&event.request), event.finish_reason == Some(FinishReason::Cancelled));
                 if event.finish_reason.is_some() { ended.insert(event.request); }
             }
@@ -278,7 +278,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_served_is_refused_and_leaves_nothing() {
+fn invalid_requests_are_rejected_and_leave_nothing() {
     let decoder = Decoder::random(model_config(false, false, 4), 2, 1);
     let mut engine = Engine::new(Cpu, decoder.clone(), None, EngineConfig::resident(&decoder, 32)).unwrap();
     let mut refused = |prompt: Vec<u32>, sampling: Sampling| engine.submit(1, prompt, sampling).unwrap_err();
@@ -300,7 +300,7 @@ fn what_cannot_be_served_is_refused_and_leaves_nothing() {
     ));
     assert_eq!(
         refused(vec![1, 50], greedy(1)).to_string(),
-        "token 50 is none of this model's, which has 0..=49"
+        "token 50 is not in this model's vocabulary, 0..=49"
     );
     assert!(matches!(refused(vec![1], greedy(0)), EngineError::Sampling(_)));
     let stopping = Sampling {
@@ -314,7 +314,7 @@ fn what_cannot_be_served_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn an_arena_that_is_too_small_is_refused_with_the_figures() {
+fn a_budget_that_is_too_small_is_rejected_with_the_numbers() {
     let decoder = Decoder::random(model_config(false, false, 4), 4, 1);
     let config = |resident_layers, device_bytes| EngineConfig {
         resident_layers,
@@ -334,7 +334,7 @@ fn an_arena_that_is_too_small_is_refused_with_the_figures() {
 }
 
 #[test]
-fn weights_are_loaded_once_per_step_whatever_the_mini_batches() {
+fn weights_are_loaded_once_per_step() {
     let decoder = Decoder::random(model_config(false, false, 4), 3, 2);
     let config = EngineConfig {
         caching: Caching::Kv,
@@ -363,7 +363,7 @@ fn weights_are_loaded_once_per_step_whatever_the_mini_batches() {
 }
 
 #[test]
-fn answers_end_by_token_stop_text_and_length() {
+fn answers_end_by_eos_stop_text_and_length() {
     let checkpoint = fixtures::checkpoint("gpt2");
     let tokenizer = detokenizer::tokenizer(checkpoint.tokenizer.as_ref().unwrap()).unwrap();
     let decoder = registry::read_decoder(checkpoint).unwrap();
@@ -410,7 +410,7 @@ fn answers_end_by_token_stop_text_and_length() {
 }
 
 #[test]
-fn drawn_answers_depend_on_their_seed_alone() {
+fn samples_depend_on_the_seed_only() {
     let decoder = Decoder::random(model_config(true, true, 2), 2, 9);
     let warm = |seed| Sampling {
         temperature: 3.0,
@@ -429,7 +429,7 @@ fn drawn_answers_depend_on_their_seed_alone() {
     assert_ne!(together[&3], alone);
 }
 
-/// A fixture, one of its files, what is replaced in it by what, and a part of the error.
+/// A fixture, one of its files, the text to replace, its replacement, and a part of the error.
 type Wrong = [&'static str; 5];
 
 const GPT2: [&str; 2] = ["gpt2", "config.json"];
@@ -455,23 +455,18 @@ const WRONG: [Wrong; 19] = [
         "\"num_layers\": 3",
         "no tensor `encoder.block.2.",
     ),
-    wrong(
-        T5,
-        "decoder_layers\": 3",
-        "decoder_layers\": 2",
-        "has no place for",
-    ),
+    wrong(T5, "decoder_layers\": 3", "decoder_layers\": 2", "does not use"),
     wrong(
         T5,
         "\"d_kv\": 10",
         "\"d_kv\": 8",
-        "has shape [30, 24]; the configuration takes [24, 24]",
+        "has shape [30, 24]; the configuration needs [24, 24]",
     ),
     wrong(
         T5,
         "proj\": \"relu\"",
         "proj\": \"tanh\"",
-        "and gated- before them",
+        "also with the prefix gated-",
     ),
     wrong(
         T5,
@@ -490,21 +485,21 @@ const WRONG: [Wrong; 19] = [
         T5,
         "start_token_id\": 1",
         "start_token_id\": 96",
-        "of which there are 96",
+        "below the vocabulary size of 96",
     ),
     wrong(
         GPT2,
         "GPT2LMHeadModel",
         "Gpt9",
-        "this build serves GPT2LMHeadModel, OPT",
+        "this build supports GPT2LMHeadModel, OPT",
     ),
     wrong(
         GPT2,
         "\"n_embd\": 24",
         "\"n_embd\": 48",
-        "has shape [96, 24]; the configuration takes [96, 48]",
+        "has shape [96, 24]; the configuration needs [96, 48]",
     ),
-    wrong(GPT2, "\"n_layer\": 2", "\"n_layer\": 1", "has no place for"),
+    wrong(GPT2, "\"n_layer\": 2", "\"n_layer\": 1", "does not use"),
     wrong(
         GPT2,
         "\"n_layer\": 2",
@@ -515,13 +510,18 @@ const WRONG: [Wrong; 19] = [
         ["opt", "config.json"],
         "norm_before\": true",
         "norm_before\": false",
-        "take another size",
+        "use another size",
     ),
     wrong(LLAMA, "\"llama3\"", "\"yarn\"", "default, linear and llama3"),
     wrong(LLAMA, "value_heads\": 2", "value_heads\": 3", "must divide"),
-    wrong(INDEX, "model-00001", "model-00002", "does not say"),
-    wrong(INDEX, "model-00001", "../model-00001", "no file of its directory"),
-    wrong(INDEX, "\"lm_head.weight\"", "\"other.weight\"", "does not say"),
+    wrong(INDEX, "model-00001", "model-00002", "does not list"),
+    wrong(
+        INDEX,
+        "model-00001",
+        "../model-00001",
+        "not a file of its directory",
+    ),
+    wrong(INDEX, "\"lm_head.weight\"", "\"other.weight\"", "does not list"),
 ];
 
 pub(super) fn copied(name: &str) -> tempfile::TempDir {
@@ -547,7 +547,7 @@ pub(super) fn replace(dir: &tempfile::TempDir, file: &str, from: &str, to: &str)
 }
 
 #[test]
-fn checkpoints_that_are_wrong_are_refused_by_name() {
+fn invalid_checkpoints_are_rejected_by_name() {
     for [name, file, from, to, expected] in WRONG {
         let dir = copied(name);
         replace(&dir, file, from, to);
@@ -560,7 +560,7 @@ fn checkpoints_that_are_wrong_are_refused_by_name() {
 }
 
 #[test]
-fn shards_that_are_cut_or_missing_are_named() {
+fn missing_and_truncated_shards_are_named() {
     let shard = "model-00002-of-00003.safetensors";
     let dir = copied("llama");
     let path = dir.path().join(shard);
@@ -572,7 +572,7 @@ fn shards_that_are_cut_or_missing_are_named() {
 }
 
 #[test]
-fn scores_and_steps_leave_streamed_weights_in_order() {
+fn scores_and_steps_keep_streamed_weights_in_order() {
     let decoder = Decoder::random(model_config(false, false, 4), 3, 4);
     let expected = resident(&decoder).score(&[1, 2, 3]).unwrap();
     for resident_layers in 0..4 {
@@ -588,7 +588,7 @@ fn scores_and_steps_leave_streamed_weights_in_order() {
 }
 
 #[test]
-fn a_layers_costs_can_be_measured() {
+fn the_costs_of_a_layer_can_be_measured() {
     let decoder = Decoder::random(model_config(false, false, 4), 2, 3);
     let config = EngineConfig {
         resident_layers: 0,
@@ -601,10 +601,10 @@ fn a_layers_costs_can_be_measured() {
         mini_batch: 2,
         tokens: 256,
     };
-    // Who shares the processor may spoil a sampling, which is said by a typed error; not every time.
+    // Other processes may spoil a sample, which gives a typed error, but not every time.
     let measured = (0..50).find_map(|_| engine.measure(&load).ok()).unwrap();
     let block = 16.0 * engine.model_config().kv_width() as f64 * 4.0;
-    // A throttled link takes at least what it is throttled to.
+    // A throttled link takes at least its throttled time.
     assert!(measured.costs.load_kv.slope * 5e6 >= 0.9 * block && measured.costs.load_kv.r2 > 0.9);
     assert!(measured.costs.load_weights_s >= engine.streamed_bytes() as f64 / 2.0 / 5e6 * 0.99);
     assert_eq!(measured.mini_batches, 2);

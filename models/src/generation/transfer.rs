@@ -1,9 +1,9 @@
-//! The copying thread: weights and blocks of the next layer come while this one is computed.
+//! The transfer thread: loads weights and blocks of the next layer while the current one is computed.
 //!
-//! Its jobs are known when a step begins, in the order in which the step needs them. Two buffers there are for blocks and two for
-//! a layer's weights (§4.2.1: double buffering): a job begins when a buffer of its kind is free. The next layer's weights are
-//! cut into as many parts as there are mini-batches, so that the link's work lies evenly between them and a long layer does not
-//! hold up the blocks behind it.
+//! Its jobs are known at the beginning of a step, in the order of need. There are two buffers for blocks and two for a
+//! layer's weights (§4.2.1: double buffering); a job begins when a buffer of its kind is free. The next layer's weights
+//! are split into as many parts as there are mini-batches, so that the link is used evenly and a large layer does not
+//! delay the blocks after it.
 
 use std::sync::mpsc::{Receiver, Sender};
 
@@ -15,33 +15,33 @@ use super::layer::{HostLayer, Layer};
 use super::link::Link;
 use crate::ops::Ops;
 
-/// What is to be copied next.
+/// A transfer.
 #[derive(Debug, Clone)]
 pub(super) enum TransferJob<'a> {
-    /// Part `part` of `of` of a layer's weights; the last one completes it.
+    /// Part `part` of `of` of a layer's weights; the last one completes the layer.
     Weights {
         layer: usize,
         stored: &'a HostLayer,
         part: usize,
         of: usize,
     },
-    /// A mini-batch's blocks in a layer.
+    /// Blocks of a mini-batch in a layer.
     Blocks { layer: usize, slices: &'a [BlockSlice] },
 }
 
-/// What was copied.
+/// A completed transfer.
 pub(super) enum Transferred<M: Ops> {
     Weights(usize, Layer<M>),
     Blocks(StagedBlocks<M>),
 }
 
-/// A mini-batch's blocks of a layer, pieces of one kind under each other in the order of the requests.
+/// Blocks of a mini-batch in a layer on the device, the slices of each kind stacked in the order of the requests.
 pub(super) struct StagedBlocks<M: Ops> {
     pub(super) act: M::Matrix,
     pub(super) kv: M::Matrix,
 }
 
-/// What the link carried, bytes.
+/// Transferred bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
     /// Weights to the device.
@@ -50,24 +50,24 @@ pub struct Traffic {
     pub kv: u64,
     /// ACT blocks to the device.
     pub act: u64,
-    /// Entries of new tokens back to the host.
+    /// Entries of new tokens, back to host memory.
     pub stored: u64,
 }
 
 impl Traffic {
-    /// Everything that went to the device.
+    /// All bytes to the device.
     pub fn loaded(&self) -> u64 {
         self.weights + self.kv + self.act
     }
 }
 
-/// Free buffers: a message is one.
+/// Free buffers: one message per buffer.
 pub(super) struct Buffers {
     pub(super) weights: Receiver<()>,
     pub(super) blocks: Receiver<Buffer>,
 }
 
-/// Memory for a mini-batch's blocks, used again and again: fresh memory costs the operating system as much as the copy.
+/// Memory for a mini-batch's blocks. It is reused, because allocating costs the operating system as much as the copy.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
     act: Vec<f32>,
@@ -75,7 +75,7 @@ pub(super) struct Buffer {
 }
 
 impl<M: Ops> StagedBlocks<M> {
-    /// The buffer when the blocks have been used.
+    /// Returns the buffer after the blocks have been used.
     pub(super) fn free(self, ops: &M) -> Buffer {
         Buffer {
             act: ops.recycle(self.act),
@@ -84,7 +84,7 @@ impl<M: Ops> StagedBlocks<M> {
     }
 }
 
-/// Copies one job after the other until they are done, or nobody listens any more. Gives what it carried.
+/// Runs the jobs in order until they are done or the receiver is dropped. Returns the transferred bytes.
 pub(super) fn copy<M: Ops>(
     ops: &M,
     link: &Link,
@@ -153,7 +153,7 @@ fn copy_weights(stored: &HostLayer, parts: &mut Vec<Vec<f32>>, until: u64) {
     }
 }
 
-/// Brings a mini-batch's blocks of one layer to the device.
+/// Transfers a mini-batch's blocks of one layer to the device.
 pub(super) fn stage<M: Ops>(
     ops: &M,
     link: &Link,
@@ -174,7 +174,7 @@ pub(super) fn stage<M: Ops>(
             ops.upload(host.copy(layer, kind, slices, memory), host.widths().of(kind))
         })
     };
-    // Activations first: computing with them can begin at once, while keys and values only wait.
+    // Activations first: computing can start on them, while keys and values are needed later.
     StagedBlocks {
         act: bring(Kind::Act, buffer.act),
         kv: bring(Kind::Kv, buffer.kv),

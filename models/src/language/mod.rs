@@ -1,4 +1,4 @@
-//! Language models as models like others: texts in, texts out, with a confidence, and continuously batched.
+//! Language models behind the `Model` trait: texts in, texts with a confidence out, with continuous batching.
 
 mod slice;
 
@@ -21,26 +21,26 @@ use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Output
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor::{Datatype, Tensor};
 
-/// Stop texts of one request.
+/// Maximum stop texts per request.
 const MAX_STOP_TEXTS: usize = 16;
 
-/// Longest request that memory is set aside for, tokens.
+/// Maximum length of a request that memory is reserved for, tokens.
 const MAX_CONTEXT_TOKENS: usize = 1 << 20;
 
-/// Longest text of a request, bytes.
+/// Maximum text of a request, bytes.
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// How a language model is served.
+/// Settings of a language model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generation {
-    /// What holds for requests that do not say otherwise.
+    /// Defaults for requests that do not set their own.
     pub sampling: Sampling,
-    /// Requests that run at a time; the others wait.
+    /// Maximum running requests; others wait.
     pub requests: usize,
-    /// What the cache may take, bytes; it always holds one request as long as the context.
+    /// Memory of the cache, bytes; at least one request with the full context.
     pub cache_bytes: u64,
-    /// What the model may take on its device, bytes; absent: all of it stays there. What does not fit is streamed, and then the cache
-    /// is in the host's memory.
+    /// Memory budget on the device, bytes; `None`: the whole model is resident. Layers that do not fit are streamed,
+    /// and the cache is then in host memory.
     pub device_bytes: Option<u64>,
 }
 
@@ -55,20 +55,20 @@ impl Default for Generation {
     }
 }
 
-/// A language model that answers.
+/// A language model.
 ///
-/// It takes `text` (BYTES `[1]`) or `input_ids` (INT64 `[tokens]`), and, where a request is to differ from the app's own way,
-/// `max_tokens`, `top_k`, `seed` (INT64 `[1]`), `temperature`, `top_p` (FP32 `[1]`) and `stop` (BYTES `[texts]`). It gives `text`
-/// (BYTES `[1]`, with a tokenizer), `tokens` (INT64 `[tokens]`), `probabilities` (FP32 `[tokens]`), `confidence` (FP32 `[1]`: the
-/// least of the tokens' ([`SampledToken::confidence`](crate::generation::SampledToken::confidence)), HybridServe §IV-A) and `end` (BYTES `[1]`: why
-/// the answer ended).
+/// Inputs: `text` (BYTES `[1]`) or `input_ids` (INT64 `[tokens]`); optional, to override the app's defaults:
+/// `max_tokens`, `top_k`, `seed` (INT64 `[1]`), `temperature`, `top_p` (FP32 `[1]`) and `stop` (BYTES `[texts]`).
+/// Outputs: `text` (BYTES `[1]`, with a tokenizer), `tokens` (INT64 `[tokens]`), `probabilities` (FP32 `[tokens]`),
+/// `confidence` (FP32 `[1]`: the smallest [`SampledToken::confidence`](crate::generation::SampledToken::confidence) of
+/// the tokens, HybridServe §IV-A) and `end` (BYTES `[1]`: the finish reason).
 pub struct LanguageModel<M: Ops> {
     engine: Engine<M>,
     sampling: Sampling,
     answers: BTreeMap<u64, PartialAnswer>,
 }
 
-/// An answer under way.
+/// The answer of a request in flight.
 #[derive(Debug, Clone, Default)]
 struct PartialAnswer {
     text: String,
@@ -77,10 +77,11 @@ struct PartialAnswer {
     confidence: f32,
 }
 
-/// Loads a language model, or a slice of its layers, onto a device. Also returns how many weights it has.
+/// Loads a language model, or a slice of its layers, onto a device. Returns its weight totals too.
 ///
 /// # Errors
-/// [`LoadError`], naming the file and within it the key or tensor; [`LoadError::NotServed`] if the device has too little memory.
+/// [`LoadError`], naming the file and within it the key or tensor; [`LoadError::NotServed`] if the device has too
+/// little memory.
 pub(crate) fn load(
     checkpoint: Checkpoint,
     device: &Device,
@@ -100,10 +101,11 @@ pub(crate) fn load(
 }
 
 impl<M: Ops + Clone> LanguageModel<M> {
-    /// Takes a language model out of a checkpoint; how many weights it has.
+    /// Loads a language model from a checkpoint; returns its weight totals too.
     ///
     /// # Errors
-    /// [`LoadError`], naming the file and within it the key or tensor; [`LoadError::NotServed`] where the device has too little memory.
+    /// [`LoadError`], naming the file and within it the key or tensor; [`LoadError::NotServed`] if the device has too
+    /// little memory.
     pub fn new(
         ops: M,
         mut checkpoint: Checkpoint,
@@ -129,7 +131,7 @@ impl<M: Ops + Clone> LanguageModel<M> {
 }
 
 impl<M: Ops> LanguageModel<M> {
-    /// The app's own way, with what the request says otherwise.
+    /// The app's defaults with the overrides of the request.
     fn sampling(&self, inputs: &Inputs) -> Result<Sampling, ModelError> {
         let mut sampling = self.sampling.clone();
         for input in inputs {
@@ -167,7 +169,7 @@ impl<M: Ops> LanguageModel<M> {
         })
     }
 
-    /// The device failed: nobody's answer goes on.
+    /// Fails all requests after a failure of the device.
     fn fail_all(&mut self, error: &EngineError) -> Vec<Progress> {
         let failed = std::mem::take(&mut self.answers)
             .into_iter()
@@ -185,7 +187,7 @@ impl<M: Ops> LanguageModel<M> {
 }
 
 impl PartialAnswer {
-    /// Takes in what is new: text that is certain now, and a token.
+    /// Adds new text and a token.
     fn add(&mut self, text: &str, sampled: Option<&SampledToken>) {
         self.text.push_str(text);
         let Some(sampled) = sampled else { return };
@@ -302,7 +304,7 @@ impl<M: Ops> Model for LanguageModel<M> {
         }
         let missing = || {
             Err(ModelError::Failed {
-                reason: "the engine let go of the request without an answer".into(),
+                reason: "the engine dropped the request without an answer".into(),
             })
         };
         results
@@ -316,7 +318,7 @@ impl<M: Ops> Model for LanguageModel<M> {
     }
 }
 
-/// As many tokens as the cache's memory holds, and at least one request as long as the context.
+/// Sizes the cache by its memory; at least one request with the full context.
 fn configure<M: Ops>(
     ops: M,
     decoder: &Decoder,
@@ -332,7 +334,7 @@ fn configure<M: Ops>(
     );
     let blocks = usize::try_from(generation.cache_bytes / block_bytes.max(1)).unwrap_or(usize::MAX);
     let requests = generation.requests.max(1);
-    // What an encoder reads and what is answered are in the cache one after the other.
+    // The cache holds the encoder's prompt followed by the answer.
     let answer = decoder
         .encoder
         .as_ref()
@@ -356,7 +358,7 @@ fn configure<M: Ops>(
     Ok(EngineConfig::plan(ops, decoder, &memory_limits)?.config)
 }
 
-/// The tokens of a request's `text` or `input_ids`.
+/// Returns the tokens of a request's `text` or `input_ids`.
 fn prompt_tokens(inputs: &Inputs, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, ModelError> {
     let input = |name: &str| inputs.iter().find(|input| input.name == name);
     match (input("text"), input("input_ids")) {
@@ -364,20 +366,20 @@ fn prompt_tokens(inputs: &Inputs, tokenizer: Option<&Tokenizer>) -> Result<Vec<u
         (None, Some(ids)) => ids
             .to_i64()?
             .into_iter()
-            .map(|id| u32::try_from(id).map_err(|_| bad_input("input_ids", format!("{id} is no token"))))
+            .map(|id| u32::try_from(id).map_err(|_| bad_input("input_ids", format!("{id} is not a token"))))
             .collect(),
         (Some(_), Some(_)) => Err(bad_input(
             "input_ids",
-            "it comes beside `text`; send one of the two",
+            "it is given together with `text`; send only one",
         )),
         (None, None) => Err(bad_input(
             "text",
-            "it is absent, and so is `input_ids`; send one of the two",
+            "`text` and `input_ids` are missing; send one of them",
         )),
     }
 }
 
-/// The inputs that a prompt may come as: `text` where there is a tokenizer, and `input_ids`.
+/// The inputs for a prompt: `text` if there is a tokenizer, and `input_ids`.
 fn text_inputs(context: usize, texts: bool) -> Vec<InputSpec> {
     let ids = vec![Extent::UpTo(context)];
     if texts {
@@ -401,9 +403,9 @@ fn tokenize(text: &Tensor, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Mo
     let only = text.to_texts()?.into_iter().next().unwrap_or_default();
     let encoding = tokenizer
         .encode(only, true)
-        .map_err(|error| bad_input(&text.name, format!("the tokenizer refuses it: {error}")))?;
+        .map_err(|error| bad_input(&text.name, format!("the tokenizer failed: {error}")))?;
     if encoding.get_ids().is_empty() {
-        return Err(bad_input(&text.name, "it holds no token; send at least a word"));
+        return Err(bad_input(&text.name, "it has no tokens; send at least one word"));
     }
     Ok(encoding.get_ids().to_vec())
 }
@@ -417,7 +419,7 @@ fn scalar<T: Copy>(input: &Tensor, values: &[T]) -> Result<T, ModelError> {
 
 fn non_negative(input: &Tensor) -> Result<usize, ModelError> {
     let value = scalar(input, &input.to_i64()?)?;
-    usize::try_from(value).map_err(|_| bad_input(&input.name, format!("{value} is below 0")))
+    usize::try_from(value).map_err(|_| bad_input(&input.name, format!("{value} is negative")))
 }
 
 fn bad_input(name: &str, reason: impl Into<String>) -> ModelError {

@@ -1,8 +1,8 @@
-//! A slice of a language model: a run of its layers on a worker of its own, for a model that no device holds whole.
+//! A slice of a language model: contiguous layers on one worker, for a model that no single device can hold.
 //!
-//! Slices pass hidden states on and keep nothing of a text, so a request gets the one token that comes next: enough for what is asked of a
-//! model's next word or for a class put into a word, and for longer answers by asking again with the token appended. Whoever wants many
-//! tokens of a model beyond a device's memory has the engine stream it.
+//! Slices pass hidden states on and keep no cache, so a request gets one token, the next: enough for next-word
+//! prediction or classification by a word. Longer answers need repeated requests with the token appended. To generate
+//! long answers with a model larger than the device, let the engine stream it.
 
 use burn::tensor::Device;
 use tokenizers::Tokenizer;
@@ -21,16 +21,16 @@ use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signatur
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor::Tensor;
 
-/// Some consecutive layers of a language model. The first slice takes `text` or `input_ids` and the others `hidden_states` FP32
-/// `[tokens, width]`; the last one gives what a [`LanguageModel`](super::LanguageModel) gives that makes one token, and the others
-/// `hidden_states`.
+/// Contiguous layers of a language model. The first slice takes `text` or `input_ids`, the others `hidden_states` FP32
+/// `[tokens, width]`. The last one returns the outputs of a [`LanguageModel`](super::LanguageModel) for one token, the
+/// others `hidden_states`.
 struct LanguageSlice<M: Ops> {
     layers: DecoderSlice<M>,
     slice: Slice,
     tokenizer: Option<Tokenizer>,
 }
 
-/// Takes a slice of a language model out of a checkpoint and onto a device.
+/// Loads a slice of a language model onto a device.
 ///
 /// # Errors
 /// [`LoadError`], naming the file and within it the key or tensor.
@@ -63,7 +63,7 @@ pub(super) fn load(
 }
 
 impl<M: Ops> LanguageSlice<M> {
-    /// The hidden states that a request brings, `[tokens, width]`.
+    /// Returns the hidden states of a request, `[tokens, width]`.
     fn read(&self, inputs: &Inputs) -> Result<Vec<f32>, ModelError> {
         self.signature().check(inputs)?;
         if !self.slice.is_first() {
@@ -74,7 +74,7 @@ impl<M: Ops> LanguageSlice<M> {
         let name = inputs.first().map_or("text", |input| input.name.as_str());
         if tokens.len() > model_config.context {
             let reason = format!(
-                "it is {} tokens long, this model takes {}",
+                "it has {} tokens; this model takes at most {}",
                 tokens.len(),
                 model_config.context
             );
@@ -87,7 +87,7 @@ impl<M: Ops> LanguageSlice<M> {
             Some(token) => Err(bad_input(
                 name,
                 format!(
-                    "token {token} is none of this model's, which has {}",
+                    "token {token} is not in this model's vocabulary of {}",
                     model_config.vocabulary
                 ),
             )),
@@ -126,7 +126,7 @@ impl<M: Ops> LanguageSlice<M> {
         Ok(logits.iter().map(|logits| self.answer(logits)).collect())
     }
 
-    /// The most probable next token, as an answer.
+    /// Returns the most probable next token as an answer.
     fn answer(&self, logits: &[f32]) -> Result<Outputs, ModelError> {
         let mut answer = PartialAnswer::default();
         let Some(sampled) = sampling::greedy(logits) else {

@@ -3,7 +3,7 @@ use std::path::Path;
 use super::*;
 use crate::generation::Cpu;
 
-/// A small random GPT-2 that transformers saved.
+/// A small random GPT-2 saved by transformers.
 fn checkpoint() -> Checkpoint {
     Checkpoint::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gpt2")).unwrap()
 }
@@ -37,7 +37,7 @@ fn tokens(outputs: &Outputs) -> Vec<i64> {
 }
 
 #[test]
-fn a_batch_is_answered_as_each_alone() {
+fn batched_answers_equal_single_answers() {
     let mut model = model(|_| ());
     let ask = ["the inner thing", "a tour of", "one"].map(|prompt| vec![text(prompt)]);
     let together: Vec<Outputs> = model.run(&ask).into_iter().map(Result::unwrap).collect();
@@ -72,7 +72,7 @@ fn an_encoder_decoder_answers_too() {
 }
 
 #[test]
-fn the_parts_of_an_answer_are_the_answer() {
+fn the_streamed_parts_add_up_to_the_answer() {
     let mut model = model(|_| ());
     model.submit(7, &vec![text("on the one hand")]).unwrap();
     let (mut read, mut pieces, mut ended) = (String::new(), Vec::new(), None);
@@ -90,7 +90,7 @@ fn the_parts_of_an_answer_are_the_answer() {
 }
 
 #[test]
-fn a_request_says_how_it_wants_its_answer() {
+fn a_request_overrides_the_defaults() {
     let mut model = model(|_| ());
     let mut ask = |more: Vec<Tensor>| {
         let mut inputs = vec![text("the inner thing, a tour")];
@@ -114,7 +114,7 @@ fn a_request_says_how_it_wants_its_answer() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_refused_and_nobody_elses_answer_suffers() {
+fn invalid_requests_fail_alone() {
     let mut model = model(|_| ());
     let context = i64::try_from(model.engine.model_config().context).unwrap();
     let long = Tensor::from_i64("input_ids", &[2], &[1, 2]).unwrap();
@@ -142,7 +142,7 @@ fn what_cannot_be_asked_is_refused_and_nobody_elses_answer_suffers() {
 }
 
 #[test]
-fn a_cancelled_request_is_gone_at_the_next_step() {
+fn a_cancelled_request_ends_at_the_next_step() {
     let mut model = model(|_| ());
     model.submit(1, &vec![text("one")]).unwrap();
     model.submit(2, &vec![text("two")]).unwrap();
@@ -153,11 +153,11 @@ fn a_cancelled_request_is_gone_at_the_next_step() {
         model.step();
     }
     let (free, all) = model.engine.blocks();
-    assert_eq!(free, all, "every block came back");
+    assert_eq!(free, all, "every block was freed");
 }
 
 #[test]
-fn a_small_cache_makes_requests_wait_and_a_device_too_small_is_refused() {
+fn a_small_cache_queues_requests_and_a_small_budget_is_rejected() {
     let mut tight = model(|generation| generation.cache_bytes = 0);
     let ask: Vec<Inputs> = (0..5).map(|_| vec![text("the inner thing")]).collect();
     let results = tight.run(&ask);

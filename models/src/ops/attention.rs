@@ -1,7 +1,7 @@
-//! Attention on the processor over keys and values that lie in pieces, as a paged cache has them.
+//! Attention on the CPU over keys and values in separate spans, as a paged cache stores them.
 //!
-//! A query meets its keys in the order of the tokens, wherever they lie, and always in the same steps: the answer has the same
-//! bits whether a key was kept, loaded or computed again.
+//! A query visits its keys in token order and always in the same steps, wherever they are stored. The result therefore
+//! has the same bits whether a key was cached, loaded or recomputed.
 
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -22,7 +22,7 @@ pub(super) fn attend(
         .iter()
         .flat_map(|request| (0..request.queries).map(move |row| (request, row)))
         .collect();
-    // One row keeps one core busy; a lone one is shared out by its heads.
+    // A row keeps one core busy; a single row is split by heads.
     let parts = rayon::current_num_threads().div_ceil(rows.len().max(1));
     let groups = heads.keys.div_ceil(heads.keys.div_ceil(parts).max(1)).max(1);
     let keys = heads.keys.div_ceil(groups);
@@ -50,13 +50,13 @@ pub(super) fn attend(
     Rows { values: out, width }
 }
 
-/// One query, some of its heads.
+/// One query and some of its heads.
 struct Attend<'a> {
     query: &'a [f32],
     request: &'a AttentionSpans<'a, Rows>,
-    /// Its place among those of the request.
+    /// Index of the query within its request.
     row: usize,
-    /// The first of the key heads that its heads share.
+    /// The first key head that its heads share.
     first_key: usize,
     heads: &'a Heads,
     position_bias: Option<&'a Rows>,
@@ -64,7 +64,7 @@ struct Attend<'a> {
 }
 
 impl<'a> Attend<'a> {
-    /// The keys and values that it sees, and its place among them.
+    /// Returns the keys and values visible to the query, and the query's position among them.
     fn visible(&self) -> (Vec<&'a [f32]>, usize) {
         let AttentionSpans { cached, new_kv, .. } = self.request;
         let mut pieces: Vec<&[f32]> = cached
@@ -85,7 +85,7 @@ impl WithSimd for Attend<'_> {
 
     #[expect(
         clippy::inline_always,
-        reason = "only what is inlined here is compiled for the vector extension"
+        reason = "only inlined code is compiled for the vector extension"
     )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
@@ -100,7 +100,7 @@ impl WithSimd for Attend<'_> {
         let tokens = pieces.iter().map(|piece| piece.len()).sum::<usize>() / (2 * width).max(1);
         let mut scores = vec![0.0; self.out.len() / head_dim.max(1) * tokens];
         let first = self.first_key * head_dim;
-        // Token by token and not head by head: a token's keys lie together.
+        // Iterate by token, not by head: a token's keys are contiguous.
         let lines = pieces
             .iter()
             .flat_map(|piece| piece.chunks_exact((2 * width).max(1)));
@@ -140,10 +140,10 @@ impl WithSimd for Attend<'_> {
     }
 }
 
-/// Every head of a key or value as often as query heads share it.
+/// Repeats every head of a key or value for the query heads that share it.
 #[expect(
     clippy::inline_always,
-    reason = "only what is inlined into `with_simd` becomes vectors"
+    reason = "only code inlined into `with_simd` is vectorised"
 )]
 #[inline(always)]
 fn repeated(columns: &[f32], head_dim: usize, shared: usize) -> impl Iterator<Item = &[f32]> {
@@ -154,7 +154,7 @@ fn repeated(columns: &[f32], head_dim: usize, shared: usize) -> impl Iterator<It
 
 #[expect(
     clippy::inline_always,
-    reason = "only what is inlined into `with_simd` becomes vectors"
+    reason = "only code inlined into `with_simd` is vectorised"
 )]
 #[inline(always)]
 fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -169,7 +169,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// Adds to the scores of a query at `position` what they gain by distance.
+/// Adds the position bias to the scores of a query at `position`.
 fn add_position_bias(scores: &mut [f32], position: usize, position_bias: &[f32]) {
     let (max_distance, last) = (position_bias.len() / 2, position_bias.len().saturating_sub(1));
     for (key, score) in scores.iter_mut().enumerate() {
@@ -178,10 +178,10 @@ fn add_position_bias(scores: &mut [f32], position: usize, position_bias: &[f32])
     }
 }
 
-/// The softmax, in place.
+/// Computes the softmax in place.
 #[expect(
     clippy::inline_always,
-    reason = "only what is inlined into `with_simd` becomes vectors"
+    reason = "only code inlined into `with_simd` is vectorised"
 )]
 #[inline(always)]
 fn softmax(scores: &mut [f32]) {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn attention_is_what_it_should_be_however_the_cache_is_cut() {
+    fn attention_is_exact_for_any_split_of_the_cache() {
         for (queries, keys, head_dim) in [(4, 4, 5), (6, 2, 16), (3, 1, 20)] {
             let heads = Heads {
                 queries,
@@ -270,7 +270,7 @@ mod tests {
                 attend(&query, &[request], &heads, None).values
             };
             let whole = answer(&[(0, 11)]);
-            assert_eq!(whole, answer(&[(0, 4), (4, 1), (5, 6)]), "cuts change no bit");
+            assert_eq!(whole, answer(&[(0, 4), (4, 1), (5, 6)]), "splits change no bit");
             for row in 0..3 {
                 let seen = [&cached.values[..], &new_kv.values[..(row + 1) * line]].concat();
                 let expected = plain(&query.values[row * heads.query_width()..], &seen, &heads);
@@ -282,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn gains_go_by_distance_and_past_the_furthest_by_that() {
+    fn the_bias_depends_on_distance_up_to_the_maximum() {
         let heads = Heads {
             queries: 2,
             keys: 2,
             head_dim: 1,
             scale: 1.0,
         };
-        // Keys are zero, so scores are the gains and nothing else.
+        // Keys are zero, so that the scores are the bias alone.
         let lines: Vec<f32> = (0..5).flat_map(|key| [0.0, 0.0, key as f32, 1.0]).collect();
         let lines = Cpu.upload(lines, 4);
         let position_bias = Cpu.upload(vec![1.0, 2.0, 3.0, 0.0, 0.0, 5.0], 3);

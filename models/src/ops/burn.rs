@@ -1,7 +1,7 @@
-//! The arithmetic by burn's tensors, on any device of burn's.
+//! The operations by burn's tensors, on any device of burn.
 //!
-//! Products pad and batch as the device's library likes, so a row's last bits may depend on its neighbours; greedy tokens
-//! differ from the processor's only where two logits are as good as equal.
+//! Matrix products pad and batch as the device's library decides, so the last bits of a row may depend on the other
+//! rows. Greedy tokens differ from those of the CPU kernels only if two logits are almost equal.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 use super::{Activation, AttentionSpans, Heads, Ops, OpsError, Rotary, Span};
 
-/// A device of burn's.
+/// A device of burn.
 #[derive(Debug, Clone)]
 pub struct Burn {
-    /// Which.
+    /// The device.
     pub device: Device,
 }
 
@@ -24,7 +24,7 @@ pub struct BurnLinear {
     bias: Option<Tensor<2>>,
 }
 
-/// A norm.
+/// Weights of a norm.
 #[derive(Debug)]
 pub struct BurnNorm {
     gamma: Tensor<2>,
@@ -38,7 +38,7 @@ impl Burn {
         Tensor::from_data(TensorData::new(values, [rows, width]), &self.device)
     }
 
-    /// Sines and cosines of some positions, `[rows, 1, pairs]` each.
+    /// Sines and cosines of positions, `[rows, 1, pairs]` each.
     fn angles(&self, rotary: &Rotary, positions: &[usize]) -> (Tensor<3>, Tensor<3>) {
         let angles = positions
             .iter()
@@ -49,8 +49,9 @@ impl Burn {
         (tensor(sines), tensor(cosines))
     }
 
-    /// What the scores of `new` queries from the position `first` on gain: `[heads, new * tokens]`, out of the table
-    /// `[heads, 2 * max_distance + 1]`. Distances are counted on the device, so that nothing of this size crosses the link.
+    /// Position bias of the scores of `new` queries from position `first` on: `[heads, new * tokens]`, from the table
+    /// `[heads, 2 * max_distance + 1]`. Distances are computed on the device, so that no matrix of this size is
+    /// uploaded.
     fn position_bias(&self, table: &Tensor<2>, first: usize, new: usize, tokens: usize) -> Tensor<2> {
         let [_, width] = table.dims();
         let max_distance = signed(width / 2);
@@ -86,7 +87,7 @@ impl Burn {
             let columns = lines.clone().slice([0..tokens, from..from + width / 2]);
             columns.reshape([tokens, keys, 1, head_dim]).permute([1, 2, 0, 3])
         };
-        // Query heads that share keys lie beside each other, so the product repeats the keys by itself.
+        // Query heads that share keys are adjacent, so the product broadcasts the keys.
         let shared = count / keys.max(1);
         let queries = queries
             .reshape([new, keys, shared, head_dim])
@@ -286,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gather_of_nothing_is_empty() {
+    fn gathering_nothing_gives_an_empty_matrix() {
         let ops = Burn {
             device: Device::flex(),
         };

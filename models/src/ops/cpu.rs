@@ -1,4 +1,4 @@
-//! The arithmetic on the processor.
+//! The operations by kernels for the CPU.
 
 use std::borrow::Cow;
 
@@ -11,14 +11,14 @@ use super::rows::Rows;
 use super::{Activation, AttentionSpans, Heads, Ops, OpsError, Rotary, Span};
 use crate::ops::elementwise::{exp_of_negative, gelu_of};
 
-/// Elements that one task takes.
+/// Elements per task.
 const CHUNK: usize = 1 << 14;
 
-/// The processor.
+/// The CPU. The bits of its matrix products do not depend on the batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cpu;
 
-/// A packed linear layer.
+/// A linear layer with packed weights.
 #[derive(Debug)]
 pub struct PackedLinear {
     weight: Vec<f32>,
@@ -27,7 +27,7 @@ pub struct PackedLinear {
     outputs: usize,
 }
 
-/// A norm's weights.
+/// Weights of a norm.
 #[derive(Debug)]
 pub struct CpuNorm {
     gamma: Vec<f32>,
@@ -192,7 +192,7 @@ impl WithSimd for Normalise<'_> {
 
     #[expect(
         clippy::inline_always,
-        reason = "only what is inlined here is compiled for the vector extension"
+        reason = "only inlined code is compiled for the vector extension"
     )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
@@ -215,10 +215,10 @@ impl WithSimd for Normalise<'_> {
     }
 }
 
-/// A sum in sixteen lanes, so that it becomes vectors and loses little to rounding.
+/// Sums in sixteen lanes, so that the loop is vectorised and the rounding error stays small.
 #[expect(
     clippy::inline_always,
-    reason = "only what is inlined into `with_simd` becomes vectors"
+    reason = "only code inlined into `with_simd` is vectorised"
 )]
 #[inline(always)]
 fn sum_of(values: &[f32], of: impl Fn(f32) -> f32) -> f32 {
@@ -242,7 +242,7 @@ impl WithSimd for Activate<'_> {
 
     #[expect(
         clippy::inline_always,
-        reason = "only what is inlined here is compiled for the vector extension"
+        reason = "only inlined code is compiled for the vector extension"
     )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
@@ -259,7 +259,7 @@ impl WithSimd for Activate<'_> {
 /// `1 / (1 + exp(-x))` without branches.
 #[expect(
     clippy::inline_always,
-    reason = "only what is inlined into `with_simd` becomes vectors"
+    reason = "only code inlined into `with_simd` is vectorised"
 )]
 #[inline(always)]
 fn sigmoid_of(x: f32) -> f32 {
@@ -270,7 +270,7 @@ fn sigmoid_of(x: f32) -> f32 {
 /// `x / 2 (1 + tanh(u))` is `x` times the sigmoid of `2u`.
 #[expect(
     clippy::inline_always,
-    reason = "only what is inlined into `with_simd` becomes vectors"
+    reason = "only code inlined into `with_simd` is vectorised"
 )]
 #[inline(always)]
 fn gelu_tanh_of(x: f32) -> f32 {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn activations_are_what_they_are_named_after() {
+    fn activations_match_their_definitions() {
         let values: Vec<f32> = (-80..80).map(|step| step as f32 / 8.0).collect();
         let of = |activation, expected: &dyn Fn(f64) -> f64| {
             for (x, actual) in values.iter().zip(activated(values.clone(), activation, false)) {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn norms_centre_or_only_scale() {
+    fn layer_norm_centres_and_rms_norm_does_not() {
         let rows = Cpu.upload(vec![1.0, 3.0, 5.0, 7.0], 4);
         let layer = Cpu.norm(vec![1.0; 4], Some(vec![0.0; 4]), 0.0);
         let expected = [-1.341_640_8, -0.447_213_6, 0.447_213_6, 1.341_640_8];

@@ -1,7 +1,7 @@
-//! What makes the CPU faster than burn's `flex` back end alone: GELU in whole vectors, and batches in parts.
+//! Vectorised GELU for the CPU.
 //!
-//! flex computes GELU one element at a time through `libm`, and everything but its matrix products and attention on one
-//! thread. On any other device these functions leave the work to burn.
+//! burn's `flex` back end computes GELU one element at a time through `libm`, and everything but its matrix products
+//! and attention on one thread. On other devices the work stays with burn.
 
 use burn::tensor::{DType, Tensor, activation};
 use pulp::{Arch, Simd, WithSimd};
@@ -9,10 +9,11 @@ use rayon::prelude::*;
 
 use crate::device::is_host;
 
-/// Elements that one task takes: enough to outweigh handing it over, few enough to share out evenly.
+/// Elements per task: enough to outweigh the cost of a task, few enough for an even distribution.
 const CHUNK: usize = 1 << 14;
 
-/// GELU by the error function: `x / 2 * (1 + erf(x / sqrt(2)))`, to four units in the last place of the larger of 1 and `|x|` on the CPU.
+/// GELU by the error function, `x / 2 * (1 + erf(x / sqrt(2)))`; on the CPU accurate to four units in the last place of
+/// the larger of 1 and `|x|`.
 pub(crate) fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let device = x.device();
     if !is_host(&device) || x.dtype() != DType::F32 {
@@ -28,7 +29,7 @@ pub(crate) fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     Tensor::from_data(data, &device)
 }
 
-/// Compiled once for each vector extension that the processor may have.
+/// Compiled once for each vector extension.
 struct Gelu<'a>(&'a mut [f32]);
 
 impl WithSimd for Gelu<'_> {
@@ -36,7 +37,7 @@ impl WithSimd for Gelu<'_> {
 
     #[expect(
         clippy::inline_always,
-        reason = "only what is inlined here is compiled for the vector extension"
+        reason = "only inlined code is compiled for the vector extension"
     )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
@@ -46,10 +47,10 @@ impl WithSimd for Gelu<'_> {
     }
 }
 
-/// The complementary error function by Abramowitz and Stegun 7.1.26, free of branches so that it becomes vectors.
+/// The complementary error function by Abramowitz and Stegun 7.1.26, without branches so that it is vectorised.
 #[expect(
     clippy::inline_always,
-    reason = "only what is inlined into `with_simd` becomes vectors"
+    reason = "only code inlined into `with_simd` is vectorised"
 )]
 #[inline(always)]
 pub(crate) fn gelu_of(x: f32) -> f32 {
@@ -71,7 +72,7 @@ pub(crate) fn exp_of_negative(y: f32) -> f32 {
     let x = -y.min(87.0);
     let shifted = x * std::f32::consts::LOG2_E + ROUNDING;
     let n = shifted - ROUNDING;
-    // ln(2) in two parts, the first exact in few bits, so that r keeps its precision.
+    // ln(2) in two parts, the first exact in few bits, to preserve the precision of r.
     let r = (x - n * 0.693_359_4) + n * 2.121_944_4e-4;
     let exp_r = 1.0
         + r * (1.0
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gelu_is_what_burn_computes() {
+    fn gelu_matches_burn() {
         let device = Device::flex();
         let values: Vec<f32> = (-40_000..40_000).map(|step| step as f32 * 5e-4).collect();
         let x = Tensor::<1>::from_data(TensorData::new(values.clone(), [values.len()]), &device);
@@ -98,15 +99,15 @@ mod tests {
         let actual = gelu(x).into_data().try_into_vec::<f32>().unwrap();
         for ((x, actual), expected) in values.iter().zip(actual).zip(expected) {
             assert!(
-                // Four units in the last place: the two erf differ in their last polynomial term.
+                // Four units in the last place: the two error functions differ in their last polynomial term.
                 (actual - expected).abs() <= 4.0 * f32::EPSILON * x.abs().max(1.0),
-                "{x}: {actual} for {expected}"
+                "{x}: {actual} instead of {expected}"
             );
         }
     }
 
     #[test]
-    fn gelu_keeps_what_is_not_a_number() {
+    fn gelu_propagates_nan_and_infinity() {
         assert!(gelu_of(f32::NAN).is_nan());
         assert!(gelu_of(f32::INFINITY).is_infinite());
         assert_eq!(gelu_of(0.0).to_bits(), 0);

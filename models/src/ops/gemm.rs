@@ -1,23 +1,23 @@
-//! Products of rows with a packed matrix on the CPU: what decoding spends its time in.
+//! Matrix products (GEMM) with a packed matrix on the CPU: most of the time of decoding.
 //!
-//! The matrix lies in panels of [`PANEL`] columns, row by row, so that it is read once, in order, however few rows there are; a product with
-//! one row is then as fast as memory. Every element of a result is summed over the inner dimension in order, one
-//! fused step at a time, whatever else is computed beside it. So a row's result is the same to the last bit in any batch: keys and
-//! values that are computed again are those that were thrown away.
+//! The matrix is stored in panels of [`PANEL`] columns, row by row, so that it is read once and in order for any number
+//! of rows; a product with one row runs at memory bandwidth. Every element of the result is summed over the inner
+//! dimension in order, one fused multiply-add at a time, whatever else is computed with it. A row's result therefore
+//! has the same bits in any batch, and recomputed keys and values equal the discarded ones.
 
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 /// Columns of a panel: two vectors of AVX-512, four of AVX2, eight of Neon.
 pub(crate) const PANEL: usize = 32;
-/// Rows that a task takes where there are many: four of the kernel's largest groups, whose inputs stay in the cache.
+/// Rows per task if there are many: four of the kernel's largest groups, whose inputs stay in the cache.
 const ROWS: usize = 48;
-/// Where they are not so many, a multiple of this, which the largest groups divide.
+/// If there are fewer rows, the number per task is a multiple of this, which the largest groups divide.
 const GROUP: usize = 12;
-/// Fewer rows than this are shared out by columns, so that all cores read the matrix together.
+/// Fewer rows than this are split by columns, so that all cores read the matrix together.
 const FEW: usize = 24;
 
-/// A row-major matrix `[inputs, outputs]` in panels; the last one is filled up with zeros.
+/// Packs a row-major matrix `[inputs, outputs]` into panels; the last one is padded with zeros.
 pub(crate) fn pack(weight: &[f32], inputs: usize, outputs: usize) -> Vec<f32> {
     let mut packed = vec![0.0; outputs.div_ceil(PANEL) * PANEL * inputs];
     let panels = packed.chunks_mut((PANEL * inputs).max(1));
@@ -33,7 +33,8 @@ pub(crate) fn pack(weight: &[f32], inputs: usize, outputs: usize) -> Vec<f32> {
     packed
 }
 
-/// `rows * matrix + bias`, row-major: `rows` `[m, inputs]`, `packed` as [`pack`] makes it, `bias` `[outputs]` or empty.
+/// Computes `rows * matrix + bias`, row-major: `rows` `[m, inputs]`, `packed` from [`pack`], `bias` `[outputs]` or
+/// empty.
 pub(crate) fn gemm(rows: &[f32], inputs: usize, packed: &[f32], bias: &[f32], outputs: usize) -> Vec<f32> {
     let count = rows.len().checked_div(inputs).unwrap_or_default();
     let mut out = vec![0.0; count * outputs];
@@ -62,7 +63,7 @@ pub(crate) fn gemm(rows: &[f32], inputs: usize, packed: &[f32], bias: &[f32], ou
             .for_each(|(out, rows)| share(rows, 0..panels, out, outputs));
         return out;
     }
-    // Columns of one matrix cannot be lent to several threads, so each share is computed apart and copied into place.
+    // Columns of one matrix cannot be borrowed by several threads, so each task computes a buffer that is then copied.
     let width = panels.div_ceil(rayon::current_num_threads() * 2).max(1);
     let parts: Vec<(usize, usize, Vec<f32>)> = (0..panels.div_ceil(width))
         .into_par_iter()
@@ -84,7 +85,7 @@ pub(crate) fn gemm(rows: &[f32], inputs: usize, packed: &[f32], bias: &[f32], ou
     out
 }
 
-/// Some rows by the panels that `packed` begins with, as many as `out` has columns for.
+/// A product of some rows with the first panels of `packed`, as many as `out` has columns for.
 struct Gemm<'a> {
     rows: &'a [f32],
     inputs: usize,
@@ -99,13 +100,13 @@ impl WithSimd for Gemm<'_> {
 
     #[expect(
         clippy::inline_always,
-        reason = "only what is inlined here is compiled for the vector extension"
+        reason = "only inlined code is compiled for the vector extension"
     )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         match S::F32_LANES {
             16 => self.groups::<S, 2, 12>(simd),
-            // Few rows leave registers idle, and then only more columns at a time keep the multipliers busy.
+            // With few rows registers stay free, and more columns at a time keep the multipliers busy.
             8 if self.rows.len() <= 3 * self.inputs => self.groups::<S, 4, 3>(simd),
             8 => self.groups::<S, 2, 6>(simd),
             4 => self.groups::<S, 4, 6>(simd),
@@ -116,11 +117,11 @@ impl WithSimd for Gemm<'_> {
 
 #[expect(
     clippy::inline_always,
-    reason = "only what is inlined into `with_simd` becomes vectors"
+    reason = "only code inlined into `with_simd` is vectorised"
 )]
 impl Gemm<'_> {
-    /// Rows in groups of at most `MOST`, by parts of a panel that are `VECTORS` vectors wide: what the registers hold. The more rows, the
-    /// less often a panel is read.
+    /// Computes rows in groups of at most `MOST`, by parts of a panel that are `VECTORS` vectors wide, which fill the
+    /// registers. Larger groups read a panel less often.
     #[inline(always)]
     fn groups<S: Simd, const VECTORS: usize, const MOST: usize>(mut self, simd: S) {
         let mut groups = Vec::new();
@@ -129,7 +130,7 @@ impl Gemm<'_> {
             let size = match rest.len() / self.inputs {
                 12.. if MOST >= 12 => 12,
                 8.. if MOST >= 8 => 8,
-                // Two alike, and not six and what is left.
+                // Two equal groups instead of six and a remainder.
                 7 | 8 => 4,
                 6.. if MOST >= 6 => 6,
                 4.. if MOST >= 4 => 4,
@@ -165,7 +166,8 @@ impl Gemm<'_> {
         }
     }
 
-    /// A group of rows by the part of a panel that begins at its column `from`, the matrix's column `first`.
+    /// Computes a group of rows with the part of a panel that begins at its column `from`, which is column `first` of
+    /// the matrix.
     #[inline(always)]
     fn kernel<S: Simd, const VECTORS: usize, const SIZE: usize>(
         &mut self,
@@ -180,7 +182,7 @@ impl Gemm<'_> {
         let (weights, _) = panel.as_chunks::<PANEL>();
         for (inputs, weights) in inputs.iter().zip(weights) {
             let (weights, _) = S::as_simd_f32s(weights);
-            // Of a known length, or the sums would not stay in registers.
+            // The length must be known at compile time, or the sums would not stay in registers.
             let part = weights.get(from / S::F32_LANES..);
             let Some(weights) = part.and_then(<[_]>::first_chunk::<VECTORS>) else {
                 break;
@@ -211,7 +213,7 @@ impl Gemm<'_> {
     }
 }
 
-/// Rows side by side, `[inputs, rows]`, so that the kernel reads them in order.
+/// Interleaves rows to `[inputs, rows]`, so that the kernel reads them in order.
 fn interleaved(rows: &[f32], inputs: usize) -> Vec<f32> {
     let count = rows.len() / inputs.max(1);
     let mut out = vec![0.0; rows.len()];
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn products_are_what_they_should_be() {
+    fn products_match_a_plain_sum() {
         for (rows, inputs, outputs) in [
             (1, 1, 1),
             (1, 7, 33),
@@ -272,7 +274,7 @@ mod tests {
         }
     }
 
-    /// Computed element by element, a product takes a hundred times as long.
+    /// Without vector code a product takes a hundred times as long.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn the_widest_vectors_of_the_processor_are_used() {
@@ -292,7 +294,7 @@ mod tests {
         assert!(Arch::new().dispatch(Lanes) >= least);
     }
 
-    /// What exactness in all cache modes rests on.
+    /// The exactness of all cache modes depends on this.
     #[test]
     fn a_row_has_the_same_bits_in_any_batch() {
         let (inputs, outputs) = (96, 70);

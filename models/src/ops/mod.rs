@@ -1,9 +1,8 @@
-//! The arithmetic that a decoder needs, behind a trait: what the engine asks of a device.
+//! Tensor operations that a language model needs, behind the trait [`Ops`].
 //!
-//! Two implement it. [`Cpu`](cpu::Cpu) is the processor, with products whose bits do not depend on the batch and weights
-//! packed once; [`Burn`](burn::Burn) is any device of burn's, a GPU among them. burn's tensors alone would do on the
-//! processor too, but its products pack the weights again on every call, which at the batch sizes of decoding costs more than the
-//! product.
+//! Two types implement it. [`Cpu`](cpu::Cpu) uses kernels whose bits do not depend on the batch, with weights packed
+//! once; [`Burn`](burn::Burn) runs on any device of burn, such as a GPU. burn alone would work on the CPU too, but its
+//! products pack the weights on every call, which at the batch sizes of decoding costs more than the product.
 
 mod attention;
 pub mod burn;
@@ -20,14 +19,14 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the device failed: {reason}")]
 pub struct OpsError {
-    /// What it said.
+    /// Message of the device.
     pub reason: String,
 }
 
-/// The feed-forward layer's activation.
+/// Activation of the feed-forward layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
-    /// The rectifier.
+    /// Rectified linear unit.
     Relu,
     /// GELU by the error function.
     Gelu,
@@ -37,47 +36,47 @@ pub enum Activation {
     Silu,
 }
 
-/// Heads of an attention.
+/// Attention heads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Heads {
-    /// Heads of the queries.
+    /// Number of query heads.
     pub queries: usize,
-    /// Heads of keys and values, each shared by as many query heads as it takes; divides `queries`.
+    /// Number of key and value heads; divides `queries`, and each is shared by `queries / keys` query heads.
     pub keys: usize,
-    /// Extent of a head.
+    /// Size of a head.
     pub head_dim: usize,
-    /// What scores are multiplied by.
+    /// Factor of the scores.
     pub scale: f32,
 }
 
 impl Heads {
-    /// Extent of a query.
+    /// Size of a query.
     pub fn query_width(&self) -> usize {
         self.queries * self.head_dim
     }
 
-    /// Extent of a key and of a value each.
+    /// Size of a key, and of a value.
     pub fn key_width(&self) -> usize {
         self.keys * self.head_dim
     }
 }
 
-/// Rotary positions (Su et al. 2021, "RoFormer", section 3.4).
+/// Rotary position embedding (Su et al. 2021, "RoFormer", section 3.4).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotary {
-    /// Angle per position of every pair of elements, radians; pairs beyond stay as they are.
+    /// Angle per position of every pair of elements, radians; further elements are not rotated.
     pub frequencies: Vec<f32>,
-    /// Pairs are neighbours (GPT-J) instead of an element of each half (Llama).
+    /// Whether pairs are adjacent elements (GPT-J) instead of one element of each half (Llama).
     pub neighbours: bool,
 }
 
 impl Rotary {
-    /// Elements of a head that turn.
+    /// Rotated elements of a head.
     pub fn rotary_dim(&self) -> usize {
         2 * self.frequencies.len()
     }
 
-    /// Positions of the two elements of a pair within a head.
+    /// Indices of the two elements of a pair within a head.
     pub fn pair(&self, index: usize) -> (usize, usize) {
         if self.neighbours {
             (2 * index, 2 * index + 1)
@@ -87,30 +86,30 @@ impl Rotary {
     }
 }
 
-/// Relative positions (Raffel et al. 2020, "T5", section 2.1): what a score gains by how far its key is from its query.
+/// Relative position bias (Raffel et al. 2020, "T5", section 2.1): added to a score by the distance of key and query.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelativeBias {
-    /// Distances that have a gain of their own, on either side; what is further away has that of the furthest.
+    /// Largest distance with its own value, on either side; larger distances use the value of this one.
     pub max_distance: usize,
-    /// `[heads, 2 * max_distance + 1]`, from a key `max_distance` tokens before its query to one as far behind it.
+    /// `[heads, 2 * max_distance + 1]`, from a key `max_distance` tokens before its query to one as far after it.
     pub values: Vec<f32>,
 }
 
 impl RelativeBias {
-    /// Distances with a gain of their own on both sides, and that of the query itself: the width of the table.
+    /// Number of distances: both sides, and zero.
     pub fn width(&self) -> usize {
         2 * self.max_distance + 1
     }
 }
 
-/// Some rows of a matrix.
+/// A range of rows of a matrix.
 #[derive(Debug)]
 pub struct Span<'a, X> {
     /// The matrix.
     pub matrix: &'a X,
-    /// The first row.
+    /// First row.
     pub from: usize,
-    /// How many.
+    /// Number of rows.
     pub count: usize,
 }
 
@@ -122,18 +121,18 @@ impl<X> Clone for Span<'_, X> {
 
 impl<X> Copy for Span<'_, X> {}
 
-/// What a request's queries attend to.
+/// Keys and values that a request's queries attend to.
 pub struct AttentionSpans<'a, X> {
-    /// How many queries it has.
+    /// Number of queries.
     pub queries: usize,
-    /// Keys and values that all of them see, in order; rows `[keys | values]`. Those of tokens in the cache, or all there are.
+    /// Keys and values visible to all queries, in order; rows `[keys | values]`. Those of cached tokens, or all.
     pub cached: Vec<Span<'a, X>>,
-    /// Keys and values of the queries' own tokens, each of which sees itself and the ones before. Absent where every query sees the
-    /// same: in an encoder, whose first query is then that of the first key, and in cross-attention.
+    /// Keys and values of the queries' own tokens; each sees itself and earlier ones. `None` if every query sees the
+    /// same: in an encoder, where the first query has the position of the first key, and in cross-attention.
     pub new_kv: Option<Span<'a, X>>,
 }
 
-/// What a device computes. Matrices are `[rows, width]`, f32.
+/// Operations on a device. Matrices are `[rows, width]`, f32.
 pub trait Ops: Send + Sync + 'static {
     /// A matrix on the device.
     type Matrix: Send + Sync;
@@ -142,49 +141,50 @@ pub trait Ops: Send + Sync + 'static {
     /// A norm on the device.
     type Norm: Send + Sync;
 
-    /// Row-major values as a matrix on the device. `values` is a whole number of rows.
+    /// Uploads row-major values as a matrix. `values` is a whole number of rows.
     fn upload(&self, values: Vec<f32>, width: usize) -> Self::Matrix;
 
-    /// A matrix that is not needed any more, as memory for [`Ops::upload`] to be filled again; empty where that saves nothing.
+    /// Returns the memory of a matrix for the next [`Ops::upload`]; empty if reuse saves nothing.
     fn recycle(&self, matrix: Self::Matrix) -> Vec<f32> {
         drop(matrix);
         Vec::new()
     }
 
-    /// A matrix's values, row-major.
+    /// Downloads a matrix's values, row-major.
     ///
     /// # Errors
-    /// [`OpsError`] with what the device says went wrong.
+    /// [`OpsError`] with the message of the device.
     fn values<'a>(&self, matrix: &'a Self::Matrix) -> Result<Cow<'a, [f32]>, OpsError>;
 
-    /// A copy of several spans under each other, all `width` wide.
+    /// Copies several spans into one matrix, in order; all are `width` wide.
     fn gather(&self, spans: &[Span<'_, Self::Matrix>], width: usize) -> Self::Matrix;
 
-    /// Writes a span into a matrix of the same width, from row `at` on.
+    /// Writes a span into a matrix of the same width, starting at row `at`.
     fn write(&self, target: &mut Self::Matrix, at: usize, source: Span<'_, Self::Matrix>);
 
-    /// The weight of a linear layer, `[inputs, outputs]` row-major, as it is kept in the host's memory and sent to the device.
+    /// Prepares the weight of a linear layer, `[inputs, outputs]` row-major, for host memory and for upload.
     fn prepare(&self, weight: Vec<f32>, inputs: usize, outputs: usize) -> Vec<f32>;
 
-    /// A linear layer of a prepared weight; the bias has `outputs` elements or none.
+    /// Creates a linear layer from a prepared weight; the bias has `outputs` elements or none.
     fn linear(&self, prepared: Vec<f32>, bias: Vec<f32>, inputs: usize, outputs: usize) -> Self::Linear;
 
-    /// A layer norm; one of root mean squares, which shifts nothing, if `beta` is absent.
+    /// Creates a layer norm, or an RMS norm if `beta` is `None`.
     fn norm(&self, gamma: Vec<f32>, beta: Option<Vec<f32>>, epsilon: f32) -> Self::Norm;
 
-    /// The norm of every row.
+    /// Normalises every row.
     fn normalise(&self, rows: &Self::Matrix, norm: &Self::Norm) -> Self::Matrix;
 
-    /// The product with a linear layer.
+    /// Multiplies rows by a linear layer and adds its bias.
     fn multiply(&self, rows: &Self::Matrix, linear: &Self::Linear) -> Self::Matrix;
 
     /// Adds `other` to `rows`.
     fn add(&self, rows: &mut Self::Matrix, other: &Self::Matrix);
 
-    /// The activation of every element; where `gated`, that of the first half of each row times the second half.
+    /// Applies the activation to every element. If `gated`, multiplies the activation of each row's first half by its
+    /// second half.
     fn activate(&self, rows: Self::Matrix, activation: Activation, gated: bool) -> Self::Matrix;
 
-    /// Turns the first `heads` heads of extent `head_dim` of every row by its position.
+    /// Applies the rotary embedding to the first `heads` heads of every row, by its position.
     fn rotate(
         &self,
         rows: &mut Self::Matrix,
@@ -194,8 +194,8 @@ pub trait Ops: Send + Sync + 'static {
         positions: &[usize],
     );
 
-    /// Attention: the rows of `queries` are those of the first request, the second, and so on. Scores gain what the table `position_bias`
-    /// of [`RelativeBias`] says, if there is one.
+    /// Computes attention. The rows of `queries` are grouped by request, in the order of `requests`. `position_bias` is
+    /// the table of a [`RelativeBias`].
     fn attend(
         &self,
         queries: &Self::Matrix,

@@ -1,6 +1,6 @@
-//! Matrices in the host's memory.
+//! Matrices in host memory.
 
-/// Rows in the host's memory.
+/// A row-major matrix in host memory.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Rows {
     pub(super) values: Vec<f32>,
@@ -8,7 +8,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// The values of some rows.
+    /// Returns the values of a range of rows.
     pub(super) fn span(&self, from: usize, count: usize) -> &[f32] {
         self.values
             .get(from * self.width..(from + count) * self.width)

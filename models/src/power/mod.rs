@@ -1,16 +1,16 @@
-//! Energy readings: one meter, whatever the machine offers.
+//! Energy readings: one meter for all sources.
 //!
-//! Sources, in the order in which they are tried:
+//! Sources, in the order of preference:
 //!
-//! | source | device | what it counts |
+//! | source | device | measures |
 //! |---|---|---|
 //! | `nvml` | GPU | the board, by its energy counter (Volta and later) |
 //! | `nvml (power sampled)` | GPU | the board, its power integrated over the samples |
-//! | `rapl` | processor | all packages and their memory, whoever uses them |
-//! | `modelled: ...` | both | busy time of this process times a stated wattage, idle included |
+//! | `rapl` | CPU | all packages and their memory, all processes |
+//! | `modelled: ...` | both | busy time of this process times a stated wattage, plus idle power |
 //!
-//! A meter never starts a thread and never waits: [`PowerMeter::sample`] is called by whoever owns the clock, every
-//! 100 ms. What cannot be known is `None`, never zero.
+//! A meter starts no thread and never waits: the owner of the clock calls [`PowerMeter::sample`] every 100 ms. Unknown
+//! values are `None`, never zero.
 
 mod modelled;
 mod nvml;
@@ -29,24 +29,24 @@ use rapl::Rapl;
 
 pub use modelled::{Wattage, process_cpu_s};
 
-/// Where a meter may read, and what it may assume.
+/// Allowed sources and assumed power.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PowerConfig {
-    /// Sources that may be used, best first.
+    /// Allowed sources, best first.
     pub sources: Vec<SourceKind>,
-    /// Power assumed of the processor; the active watts are those of one busy core.
+    /// Assumed power of the CPU; the active watts are per busy core.
     pub processor: Wattage,
-    /// Power assumed of a GPU; the active watts are those of the whole GPU while it works. GPUs differ by an order of
-    /// magnitude, so there is no default: without NVML and without this, a GPU's energy is unknown.
+    /// Assumed power of a GPU; the active watts are those of the whole busy GPU. GPUs differ by an order of magnitude,
+    /// so there is no default: without NVML and without this, a GPU's energy is unknown.
     pub gpu: Option<Wattage>,
-    /// Where RAPL's zones are.
+    /// Directory of RAPL's zones.
     pub rapl_root: PathBuf,
 }
 
 impl Default for PowerConfig {
-    /// Every source; 10 W idle and 10 W per busy core, round figures of a small machine: good for comparing two ways of
-    /// serving on it, not for a bill.
+    /// Every source; 10 W idle and 10 W per busy core, round figures of a small machine: good for comparisons on one
+    /// machine, not for absolute values.
     fn default() -> Self {
         Self {
             sources: vec![SourceKind::Nvml, SourceKind::Rapl, SourceKind::Modelled],
@@ -66,13 +66,13 @@ impl Default for PowerConfig {
 pub enum SourceKind {
     /// The GPU driver's management library.
     Nvml,
-    /// The processor's running average power limit counters.
+    /// The CPU's running average power limit counters.
     Rapl,
     /// Busy time and a stated wattage.
     Modelled,
 }
 
-/// What joules were read from. Its text is what profiles and reports carry as `energy_source`.
+/// Source of energy readings. Its text is the `energy_source` in profiles and reports.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(into = "String")]
 pub enum EnergySource {
@@ -80,13 +80,13 @@ pub enum EnergySource {
     Nvml,
     /// The GPU's power, integrated between samples.
     NvmlSampled,
-    /// The processor's energy counters.
+    /// The CPU's energy counters.
     Rapl,
-    /// Assumed of the processor.
+    /// Assumed power of the CPU.
     ModelledCores(Wattage),
-    /// Assumed of a GPU.
+    /// Assumed power of a GPU.
     ModelledGpu(Wattage),
-    /// None: joules are unknown.
+    /// No source: energy is unknown.
     Unknown,
 }
 
@@ -120,25 +120,25 @@ impl From<EnergySource> for String {
 /// One reading. Totals count from [`PowerMeter::detect`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct EnergySample {
-    /// Energy so far, joules; unknown if the source could not be read.
+    /// Energy so far, joules; `None` if the source could not be read.
     pub joules_total: Option<f64>,
-    /// What it was read from.
+    /// Source of the energy.
     pub source: EnergySource,
-    /// Processor time of this process so far, seconds, all cores together.
+    /// CPU time of this process so far, seconds, all cores.
     pub busy_core_s: f64,
     /// Time so far, seconds.
     pub wall_s: f64,
 }
 
-/// Why a meter cannot be set up.
+/// Why a meter cannot be created.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PowerError {
-    /// A power that cannot be.
+    /// A stated power is invalid.
     #[error("{what} is {watts} W: a stated power must be finite and not negative")]
     BadWattage {
-        /// Which one.
+        /// The setting.
         what: &'static str,
-        /// The value.
+        /// Its value.
         watts: f64,
     },
 }
@@ -153,7 +153,7 @@ pub struct PowerMeter {
 }
 
 enum Reader {
-    // Boxed for its size: it holds NVML's table of functions.
+    // Boxed for its size: it contains NVML's function table.
     Nvml(Box<NvmlReader>),
     Rapl(Rapl),
     Cores(Wattage),
@@ -162,10 +162,10 @@ enum Reader {
 }
 
 impl PowerMeter {
-    /// A meter on the best source that there is for this device.
+    /// Creates a meter on the best available source of a device.
     ///
     /// # Errors
-    /// [`PowerError::BadWattage`] for a stated power that cannot be.
+    /// [`PowerError::BadWattage`] for an invalid stated power.
     pub fn detect(config: &PowerConfig, device: &DeviceInfo) -> Result<Self, PowerError> {
         config.processor.check("power.processor")?;
         if let Some(gpu) = config.gpu {
@@ -192,7 +192,7 @@ impl PowerMeter {
         })
     }
 
-    /// What [`sample`](Self::sample) reads from.
+    /// Source of [`sample`](Self::sample).
     pub fn source(&self) -> EnergySource {
         match &self.reader {
             Reader::Nvml(reader) if reader.counts() => EnergySource::Nvml,
@@ -204,19 +204,19 @@ impl PowerMeter {
         }
     }
 
-    /// Why better sources are not used, for people.
+    /// Why better sources are not used, as text.
     pub fn passed_over(&self) -> &[String] {
         &self.passed_over
     }
 
-    /// Adds time for which the GPU worked, seconds. A modelled GPU needs it: until the first call its energy is unknown.
+    /// Adds busy time of the GPU, seconds. A modelled GPU needs it: until the first call its energy is unknown.
     pub fn add_device_busy(&mut self, seconds: f64) {
         if seconds.is_finite() && seconds >= 0.0 {
             *self.device_busy_s.get_or_insert(0.0) += seconds;
         }
     }
 
-    /// Reads now.
+    /// Takes a reading.
     pub fn sample(&mut self) -> EnergySample {
         let wall_s = self.started.elapsed().as_secs_f64();
         let busy_core_s = (process_cpu_s() - self.cpu_at_start).max(0.0);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn modelled_energy_grows_with_time_and_work_and_names_its_watts() {
+    fn modelled_energy_grows_with_time_and_work() {
         let config = PowerConfig {
             processor: Wattage {
                 idle_watts: 7.5,
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_does_not_fit_the_device_is_passed_over_with_a_reason() {
+    fn an_unsuitable_source_is_skipped_with_a_reason() {
         let empty = tempfile::tempdir().unwrap();
         let config = PowerConfig {
             rapl_root: empty.path().join("absent"),
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_powers_are_refused() {
+    fn invalid_powers_are_rejected() {
         for watts in [f64::NAN, f64::INFINITY, -1.0] {
             let stated = Wattage {
                 idle_watts: 1.0,
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_reads_from_a_file() {
+    fn a_configuration_is_read_from_a_file() {
         let config: PowerConfig = serde_json::from_str(
             r#"{"sources": ["rapl", "modelled"], "gpu": {"idle_watts": 70, "active_watts": 400}}"#,
         )

@@ -1,4 +1,4 @@
-//! Batches of requests: requests that are malformed fail alone, the others are computed together.
+//! Batches of requests: a malformed request fails alone, the others are computed together.
 
 use burn::tensor::{Device, Tensor};
 use rayon::prelude::*;
@@ -10,8 +10,8 @@ use crate::device::is_host;
 /// One result per request, in the order of the batch.
 pub(crate) type BatchResults = Vec<Result<Outputs, ModelError>>;
 
-/// Answers a batch: requests that `read` refuses fail alone, the others are answered together by `forward`, which
-/// gives as many results as it is given requests.
+/// Runs a batch. Requests that `read` rejects fail alone; `forward` computes the others together and returns one result
+/// per request.
 pub(crate) fn run_batch<T>(
     batch: &[Inputs],
     read: impl Fn(&Inputs) -> Result<T, ModelError>,
@@ -20,7 +20,8 @@ pub(crate) fn run_batch<T>(
     run_parsed(batch, read, |requests| exactly_one_each(&requests, forward))
 }
 
-/// The same on all cores of the CPU, as [`map_in_parallel`] shares a batch out by the `size` of its requests.
+/// Runs a batch like [`run_batch`], on all cores of the CPU: [`map_in_parallel`] distributes the requests by their
+/// `size`.
 pub(crate) fn run_batch_in_parallel<T: Send + Sync>(
     device: &Device,
     batch: &[Inputs],
@@ -60,7 +61,7 @@ fn run_parsed<T>(
         .collect()
 }
 
-/// One result per request, whatever `forward` gives.
+/// Calls `forward` and returns one result per request, also if it fails or returns another number of results.
 fn exactly_one_each<T>(
     requests: &[T],
     forward: impl FnOnce(&[T]) -> Result<BatchResults, ModelError>,
@@ -69,16 +70,20 @@ fn exactly_one_each<T>(
     match forward(requests) {
         Ok(answers) if answers.len() == requests.len() => answers,
         Ok(answers) => failed(ModelError::Failed {
-            reason: format!("it gave {} answers to {} requests", answers.len(), requests.len()),
+            reason: format!(
+                "it returned {} results for {} requests",
+                answers.len(),
+                requests.len()
+            ),
         }),
         Err(error) => failed(error),
     }
 }
 
-/// The rows of a matrix, read back from its device.
+/// Downloads the rows of a matrix from its device.
 ///
 /// # Errors
-/// [`ModelError::Failed`] with what the device says went wrong.
+/// [`ModelError::Failed`] with the message of the device.
 pub(crate) fn rows(matrix: Tensor<2>) -> Result<Vec<Vec<f32>>, ModelError> {
     let [_, columns] = matrix.dims();
     let values = matrix
@@ -89,7 +94,7 @@ pub(crate) fn rows(matrix: Tensor<2>) -> Result<Vec<Vec<f32>>, ModelError> {
     Ok(values.chunks(columns.max(1)).map(<[f32]>::to_vec).collect())
 }
 
-/// One output `logits` FP32 `[columns]` per row of a matrix.
+/// Returns one output `logits` FP32 `[columns]` per row of a matrix.
 ///
 /// # Errors
 /// As [`rows`].
@@ -98,10 +103,10 @@ pub(crate) fn logits_per_row(matrix: Tensor<2>) -> Result<BatchResults, ModelErr
     Ok(rows(matrix)?.into_iter().map(outputs).collect())
 }
 
-/// Answers the items of a batch in one part per core on the CPU, each part on a core of its own, elsewhere in one part.
+/// Maps the items of a batch: on the CPU in one part per core, each on its own core; on other devices in one part.
 ///
-/// Items are ordered by `size` before they are shared out, so that a part pads its items to its own largest and no
-/// further. `answer` gives as many results as it is given items; the results come in the order of the items.
+/// Items are sorted by `size` before they are split into parts, so that a part pads its items only to its own largest.
+/// `answer` returns as many results as it receives items; the results are in the order of the items.
 fn map_in_parallel<T: Send + Sync, R: Send>(
     device: &Device,
     items: Vec<T>,

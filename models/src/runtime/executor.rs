@@ -1,8 +1,8 @@
-//! The thread that a model lives on.
+//! The executor: one thread per model.
 //!
-//! A model blocks for as long as a batch takes, may not be movable between threads once its device is set up, and may
-//! panic in code that nobody here wrote. So it gets one thread to itself, on which it is built, run and dropped, and
-//! everything that comes out of it is checked before it is anyone's answer.
+//! A model blocks for as long as a batch takes, may not be movable between threads once its device is initialised, and
+//! may panic in third-party code. The executor therefore builds, runs and drops the model on one dedicated thread, and
+//! checks every output before it returns it.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,11 +19,12 @@ use crate::device::panic_message;
 use crate::runtime::model::Progress;
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature, check_outputs};
 
-/// A model on its own thread: one batch at a time, or, where it is [`Continuous`](crate::runtime::model::Continuous), requests that come
-/// and go between its steps. Dropping it waits for the batch or the step in hand.
+/// A model on its own thread. It runs one batch at a time or, if the model is
+/// [`Continuous`](crate::runtime::model::Continuous), requests that join and leave between its steps. Dropping it waits
+/// for the batch or the step in progress.
 #[derive(Debug)]
 pub struct Executor {
-    /// Absent only while it is being dropped.
+    /// `None` only while the executor is dropped.
     commands: Option<Sender<Command>>,
     thread: Option<JoinHandle<()>>,
     busy: Arc<AtomicBool>,
@@ -31,36 +32,36 @@ pub struct Executor {
     continuous: bool,
 }
 
-/// What came of one step of a continuous model.
+/// Result of one step of a continuous model.
 #[derive(Debug)]
 pub struct Stepped {
-    /// What is new of whom; every `Ok` end has passed [`check_outputs`].
+    /// Progress of the requests; every `Ok` end has passed [`check_outputs`].
     pub progress: Vec<Progress>,
     /// Wall time of the step, microseconds.
     pub run_us: u64,
 }
 
-/// Whoever hears of steps, on the model's thread.
+/// Callback for the results of steps; runs on the model's thread.
 type Listener = Box<dyn FnMut(Stepped) + Send>;
 
-/// What came of one batch.
+/// Result of one batch.
 #[derive(Debug)]
 pub struct BatchResult {
     /// One result per request, in order; every `Ok` has passed [`check_outputs`].
     pub outputs: Vec<Result<Outputs, ModelError>>,
     /// Wall time of the model's run, microseconds.
     pub run_us: u64,
-    /// CPU time of the model's thread in the run, microseconds. Helpers that it shares the work with are not in it.
+    /// CPU time of the model's thread during the run, microseconds. Excludes worker threads that it uses.
     pub thread_cpu_us: u64,
-    /// CPU time of the whole process during the run, microseconds: the model's helpers are in it, and whatever else
-    /// the process did meanwhile.
+    /// CPU time of the whole process during the run, microseconds: includes the model's worker threads and all other
+    /// work of the process.
     pub process_cpu_us: u64,
 }
 
-/// Why a batch was not taken; it comes back untouched.
+/// Why a batch was not accepted. The variants return the batch unchanged.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// Another batch is in hand.
+    /// Another batch is running.
     #[error("the model is busy with another batch")]
     Busy(Vec<Inputs>),
     /// The model's thread has ended.
@@ -68,24 +69,24 @@ pub enum RunError {
     Stopped(Vec<Inputs>),
 }
 
-/// Why there is no executor.
+/// Why an executor could not be started.
 #[derive(Debug, Error)]
 pub enum SpawnError<E> {
-    /// The model was not built.
+    /// The model could not be built.
     #[error(transparent)]
     Build(E),
     /// Building the model panicked.
     #[error("building the model panicked: {reason}")]
     Panicked {
-        /// What the panic said.
+        /// Message of the panic.
         reason: String,
     },
-    /// The operating system gave no thread.
-    #[error("no thread for the model: {0}")]
+    /// The operating system could not start a thread.
+    #[error("cannot start the model's thread: {0}")]
     Thread(std::io::Error),
 }
 
-/// What the model's thread is told.
+/// Commands to the model's thread.
 enum Command {
     Batch {
         batch: Vec<Inputs>,
@@ -99,17 +100,17 @@ enum Command {
     Cancel(u64),
 }
 
-/// What is known of a model once it is built.
+/// Properties of a model, reported once it is built.
 struct Traits {
     signature: Signature,
     continuous: bool,
 }
 
 impl Executor {
-    /// Builds a model on a thread of its own, named `name`, and waits until it is ready.
+    /// Builds a model on a new thread named `name` and waits until it is ready.
     ///
     /// # Errors
-    /// [`SpawnError`] when the model is not built or there is no thread.
+    /// [`SpawnError`] if the model cannot be built or the thread cannot be started.
     pub fn spawn<E: Send + 'static>(
         name: &str,
         model: impl FnOnce() -> Result<Box<dyn Model>, E> + Send + 'static,
@@ -128,7 +129,7 @@ impl Executor {
                             signature: model.signature(),
                             continuous: model.continuous().is_some(),
                         };
-                        // Nobody waits for the report if the process is going down.
+                        // The receiver is gone if the process is shutting down.
                         if report.send(Ok(traits)).is_ok() {
                             serve(model, &queue, &busy);
                         }
@@ -138,7 +139,7 @@ impl Executor {
             .map_err(SpawnError::Thread)?;
         let traits = ready.recv().unwrap_or_else(|_| {
             Err(SpawnError::Panicked {
-                reason: "its thread ended without a word".into(),
+                reason: "its thread ended without a report".into(),
             })
         })?;
         Ok(Self {
@@ -150,29 +151,29 @@ impl Executor {
         })
     }
 
-    /// What a request must bring.
+    /// The inputs that a request must have.
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
-    /// Whether requests may come and go between the model's steps: then it is given them by [`Executor::submit`].
+    /// Whether the model batches continuously; requests are then passed by [`Executor::submit`].
     pub fn is_continuous(&self) -> bool {
         self.continuous
     }
 
-    /// Has `listener` called after every step, on the model's thread, which waits for it to return: it should pass on what it hears and
-    /// no more. It takes the place of the one before.
+    /// Registers the callback for steps; it replaces the previous one. It runs on the model's thread and blocks it, so
+    /// it should only forward the result.
     pub fn listen(&self, listener: impl FnMut(Stepped) + Send + 'static) {
         self.send(Command::Listen(Box::new(listener)));
     }
 
-    /// Hands over a request under a number unlike every other under way; whoever listens hears what becomes of it, also if the
-    /// model refuses it. Whether the model's thread is there to hear of it.
+    /// Submits a request under a number that no other request in flight has. The listener receives its progress, also
+    /// if the model rejects it. Returns false if the model's thread has ended.
     pub fn submit(&self, number: u64, inputs: Inputs) -> bool {
         self.send(Command::Submit { number, inputs })
     }
 
-    /// Ends a request before the model's next step; nobody hears of it any more.
+    /// Cancels a request before the model's next step; the listener receives nothing more about it.
     pub fn cancel(&self, number: u64) {
         self.send(Command::Cancel(number));
     }
@@ -183,16 +184,16 @@ impl Executor {
             .is_some_and(|commands| commands.send(command).is_ok())
     }
 
-    /// Whether a batch is in hand.
+    /// Whether a batch is running.
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire)
     }
 
-    /// Hands over a batch and returns at once; `done` is called on the model's thread, which is free for the next
-    /// batch by then and waits for `done` to return: it should pass the result on and no more.
+    /// Submits a batch and returns at once. `done` runs on the model's thread after the executor is free for the next
+    /// batch; it blocks that thread, so it should only forward the result.
     ///
     /// # Errors
-    /// [`RunError`] with the batch; `done` is dropped uncalled.
+    /// [`RunError`] with the batch; `done` is then not called.
     pub fn run(
         &self,
         batch: Vec<Inputs>,
@@ -218,7 +219,7 @@ impl Executor {
 impl Drop for Executor {
     fn drop(&mut self) {
         self.commands = None;
-        // The last handle may go away inside `done`, on the very thread that would be waited for.
+        // The last handle may be dropped inside `done`, on the thread itself, which cannot join itself.
         let elsewhere = self
             .thread
             .take()
@@ -256,7 +257,7 @@ fn serve(mut model: Box<dyn Model>, queue: &Receiver<Command>, busy: &AtomicBool
     }
 }
 
-/// Calls whoever receives a result, who may panic as well.
+/// Calls the receiver of a result and logs its panic, if it panics.
 fn call_receiver(receiver: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(receiver)) {
         tracing::error!(
@@ -266,19 +267,20 @@ fn call_receiver(receiver: impl FnOnce()) {
     }
 }
 
-/// The requests of a continuous model that are under way.
+/// The requests of a continuous model that are in flight.
 #[derive(Default)]
 struct InFlight {
-    /// By number, the pieces that each has.
+    /// Output units so far (tokens of a language model), by request.
     pieces: BTreeMap<u64, u32>,
     listener: Option<Listener>,
 }
 
 impl InFlight {
-    /// The next thing to do: a job, or a step where there is none and something is under way. `None` when nobody is left to say more.
+    /// Returns the next command, or `Some(None)` for a step if there is no command and requests are in flight. `None`
+    /// once all handles are dropped.
     #[expect(
         clippy::option_option,
-        reason = "no job is a step, and no more jobs are the end"
+        reason = "no command means a step, a closed channel means the end"
     )]
     fn next(&self, queue: &Receiver<Command>) -> Option<Option<Command>> {
         if self.pieces.is_empty() {
@@ -294,7 +296,7 @@ impl InFlight {
     fn submit(&mut self, model: &mut dyn Model, number: u64, inputs: &Inputs) {
         let taken = catch_unwind(AssertUnwindSafe(|| match model.continuous() {
             Some(model) => model.submit(number, inputs),
-            None => Err(failed("it takes whole batches only".to_owned())),
+            None => Err(failed("it does not support continuous batching".to_owned())),
         }));
         match taken.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))) {
             Ok(()) => {
@@ -332,7 +334,7 @@ impl InFlight {
         self.notify(progress, run_us);
     }
 
-    /// What is news of requests that are under way, with ends that can be served.
+    /// Returns the progress of requests in flight, with checked outputs.
     fn servable(&mut self, progress: Vec<Progress>) -> Vec<Progress> {
         let mut news = Vec::with_capacity(progress.len());
         for mut progress in progress {
@@ -356,7 +358,7 @@ impl InFlight {
     }
 }
 
-/// Has a model let go of a request, whatever state it is in.
+/// Cancels a request in the model, also if the model panics.
 fn cancel_in_model(model: &mut dyn Model, number: u64) {
     let forgotten = catch_unwind(AssertUnwindSafe(|| {
         if let Some(model) = model.continuous() {
@@ -384,9 +386,9 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> ModelError {
     failed(format!("it panicked: {}", panic_message(panic)))
 }
 
-/// What the model makes of a batch. A panic says nothing of whose fault it is, so a batch that ends in one is run again in halves, until
-/// what brings the model down stands alone and its neighbours are answered: for one such request, twice the logarithm of the batch in
-/// further runs.
+/// Runs a batch. A panic does not tell which request caused it, so a batch that panics runs again in halves until the
+/// failing request is alone and the others are answered. One such request costs twice the logarithm of the batch size
+/// in additional runs.
 fn run_halving(model: &mut dyn Model, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
     match catch_unwind(AssertUnwindSafe(|| model.run(batch))) {
         Ok(outputs) => check_results(outputs, batch.len()),
@@ -419,8 +421,8 @@ fn run(model: &mut dyn Model, batch: &[Inputs]) -> BatchResult {
     }
 }
 
-/// Every request gets a result, and only results that can be served count as such. Results that are too many or too
-/// few cannot be told apart, so none of them is anybody's.
+/// Returns one result per request, with checked outputs. If the number of results is wrong, they cannot be assigned to
+/// requests, and all requests fail.
 fn check_results(
     outputs: Vec<Result<Outputs, ModelError>>,
     requests: usize,
@@ -429,7 +431,7 @@ fn check_results(
     if results != requests {
         return vec![
             Err(failed(format!(
-                "it gave {results} results for {requests} requests"
+                "it returned {results} results for {requests} requests"
             )));
             requests
         ];
@@ -444,7 +446,7 @@ fn failed(reason: String) -> ModelError {
     ModelError::Failed { reason }
 }
 
-/// CPU time so far of this thread and of the process, microseconds.
+/// CPU time used so far by this thread and by the process, microseconds.
 #[derive(Clone, Copy)]
 struct CpuClocks {
     thread_us: u64,
@@ -461,7 +463,7 @@ impl CpuClocks {
 
     fn since(self, earlier: Self) -> Self {
         let thread_us = self.thread_us.saturating_sub(earlier.thread_us);
-        // The two clocks are read one after the other; a process has worked at least as long as its thread.
+        // The two clocks are read one after the other; the process has used at least as much as its thread.
         let process_us = self.process_us.saturating_sub(earlier.process_us).max(thread_us);
         Self {
             thread_us,

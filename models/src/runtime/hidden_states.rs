@@ -1,5 +1,5 @@
-//! Hidden states between the slices of a model: `hidden_states` FP32 `[sequence, width]`, and `attention_mask` INT64 `[sequence]` where
-//! sequences are of different lengths.
+//! Hidden states between the slices of a model: `hidden_states` FP32 `[sequence, width]`, and `attention_mask` INT64
+//! `[sequence]` if sequences differ in length.
 
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -7,12 +7,12 @@ use super::batch::{BatchResults, rows};
 use crate::runtime::model::{Extent, InputSpec, ModelError, Signature};
 use crate::runtime::tensor::{self, Datatype};
 
-/// Name of the hidden states.
+/// Name of the hidden states tensor.
 pub(crate) const HIDDEN_STATES: &str = "hidden_states";
-/// Name of the mask.
+/// Name of the mask tensor.
 pub(crate) const ATTENTION_MASK: &str = "attention_mask";
 
-/// What a slice that is not the first takes.
+/// The signature of every slice but the first.
 pub(crate) fn signature(sequence: Extent, width: usize, masked: bool) -> Signature {
     let states = InputSpec::required(
         HIDDEN_STATES,
@@ -25,13 +25,13 @@ pub(crate) fn signature(sequence: Extent, width: usize, masked: bool) -> Signatu
     }
 }
 
-/// The values of `hidden_states` among inputs that fit the signature.
+/// Returns the values of `hidden_states`; the inputs must match the signature.
 pub(crate) fn values(inputs: &[tensor::Tensor]) -> Result<Vec<f32>, ModelError> {
     let found = inputs.iter().find(|input| input.name == HIDDEN_STATES);
     Ok(found.map(tensor::Tensor::to_f32).transpose()?.unwrap_or_default())
 }
 
-/// Sequences of different lengths as one tensor `[batch, max_length, width]`, filled up with zeros.
+/// Stacks sequences of different lengths into one tensor `[batch, max_length, width]`, padded with zeros.
 pub(crate) fn pad_and_stack(
     sequences: &[&[f32]],
     max_length: usize,
@@ -49,7 +49,8 @@ pub(crate) fn pad_and_stack(
     )
 }
 
-/// The outputs of a slice that is not the last: the states of each sequence without what filled it up, and its mask where `mask` has one.
+/// Builds the outputs of every slice but the last: the states of each sequence without padding, and its `mask` if there
+/// is one.
 pub(crate) fn outputs(
     states: Tensor<3>,
     lengths: &[usize],

@@ -1,45 +1,45 @@
-//! A loaded model and its description.
+//! Loaded models and their description.
 
 use serde::{Deserialize, Serialize};
 
 use super::model::Model;
 
-/// A model as its family builds it; the registry adds what it knows of every checkpoint.
+/// A model as its architecture builds it; the registry adds the rest of the description.
 pub(crate) struct Built {
     /// The model.
     pub model: Box<dyn Model>,
-    /// What its outputs mean.
+    /// Meaning of its outputs.
     pub task: Task,
-    /// Class names in the order of the logits; empty where the task has no classes.
+    /// Class names in the order of the logits; empty for tasks without classes.
     pub labels: Vec<String>,
 }
 
-/// A model and what is known of it.
+/// A loaded model with its description.
 pub struct Loaded {
     /// The model.
     pub model: Box<dyn Model>,
-    /// What is known of it.
+    /// Its description.
     pub info: ModelInfo,
 }
 
-/// What is known of a model once it is loaded.
+/// Description of a loaded model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelInfo {
     /// Its name.
     pub name: String,
-    /// Its architecture, as its `config.json` calls it.
+    /// Its architecture, by the name in `config.json`.
     pub architecture: String,
-    /// Number of weights.
+    /// Number of parameters.
     pub parameters: u64,
-    /// What the weights take in the device's memory, bytes.
+    /// Memory of the weights on the device, bytes.
     pub weight_bytes: u64,
-    /// What its outputs mean.
+    /// Meaning of its outputs.
     pub task: Task,
-    /// Class names in the order of the logits; empty where the task has no classes.
+    /// Class names in the order of the logits; empty for tasks without classes.
     pub labels: Vec<String>,
 }
 
-/// What a model's outputs mean.
+/// Meaning of a model's outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -48,8 +48,8 @@ pub enum Task {
     Classification,
     /// A span of the context: `start_logits` and `end_logits` FP32 `[sequence]`.
     QuestionAnswering,
-    /// What is where in an image: `boxes` FP32 `[found, 4]`, and one input per object for whoever looks closer.
+    /// Objects in an image: `boxes` FP32 `[found, 4]`, and one crop per object as input of a downstream task.
     Detection,
-    /// A text that goes on from the request's: `text` BYTES `[1]`, and how sure the model is of it ([`crate::language`]).
+    /// Text that continues the prompt: `text` BYTES `[1]` and its confidence ([`crate::language`]).
     Generation,
 }

@@ -1,4 +1,5 @@
-//! What every model is served with: tensors, the `Model` trait, batches, the executor thread, limits on processor time.
+//! What every model is served with: tensors, the `Model` trait, batches, the executor thread, limits on processor time,
+//! slices of models.
 
 pub(crate) mod batch;
 pub(crate) mod executor;

@@ -1,69 +1,70 @@
-//! The one trait that everything servable implements.
+//! The `Model` trait, implemented by everything that can be served.
 
 use thiserror::Error;
 
 use crate::runtime::tensor::{Datatype, Tensor, TensorError};
 
-/// What one request brings: its input tensors, without a batch dimension.
+/// Inputs of one request, without a batch dimension.
 pub type Inputs = Vec<Tensor>;
 
-/// What one request gets: its output tensors, without a batch dimension.
+/// Outputs of one request, without a batch dimension.
 pub type Outputs = Vec<Tensor>;
 
-/// Something that answers requests, one batch at a time.
+/// A model that answers requests, one batch at a time.
 ///
-/// It lives on a thread of its own and may block. It is called with one batch at a time and never with an empty one.
+/// The executor runs it on a dedicated thread, so it may block. It never receives an empty batch.
 pub trait Model: Send {
-    /// What a request must bring. Checked before a request is queued, so that `run` only sees inputs that fit; an empty
-    /// signature accepts anything.
+    /// The inputs that a request must have. They are checked before a request is queued, so `run` receives only inputs
+    /// that match. An empty signature accepts anything.
     fn signature(&self) -> Signature {
         Signature::default()
     }
 
-    /// Runs one batch: one result per request, in the same order. A request that cannot be answered fails alone.
+    /// Runs one batch and returns one result per request, in the same order. A request that cannot be answered fails
+    /// alone.
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>>;
 
-    /// The same model for requests that come and go between its steps; `None` for one that answers whole batches only.
+    /// Returns the interface for continuous batching, or `None` if the model only runs whole batches.
     fn continuous(&mut self) -> Option<&mut dyn Continuous> {
         None
     }
 }
 
-/// Something that takes and finishes requests while others run. A model says that it is so by
-/// [`Model::continuous`](crate::Model::continuous).
+/// Continuous batching: requests join and leave a model's batch between two of its steps.
+/// [`Model::continuous`](crate::Model::continuous) returns it for models that support it.
 ///
-/// Requests go by numbers that the caller gives, each unlike every other under way.
+/// The caller identifies requests by numbers that are unique among the requests in flight.
 pub trait Continuous {
-    /// Takes a request; the next steps tell of it.
+    /// Accepts a request; the following steps report its progress.
     ///
     /// # Errors
-    /// [`ModelError`] for one that cannot be answered.
+    /// [`ModelError`] if the request cannot be answered.
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError>;
 
-    /// Ends a request, if it is under way; nothing more is told of it.
+    /// Cancels a request if it is in flight; later steps report nothing about it.
     fn cancel(&mut self, number: u64);
 
-    /// Takes all requests under way one step on: what is new of each.
+    /// Runs one step for all requests in flight and returns their progress.
     fn step(&mut self) -> Vec<Progress>;
 }
 
-/// What is new of a request.
+/// Progress of a request in one step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
-    /// The request.
+    /// Number of the request.
     pub number: u64,
-    /// Pieces that its answer has by now, the new ones included: of a language model, tokens.
+    /// Output units so far, the new ones included: tokens of a language model.
     pub pieces: u32,
-    /// What is new of the answer, for whoever reads along; it may be empty.
+    /// New part of the answer, for streaming; may be empty.
     pub part: Outputs,
-    /// What it came to, or why it came to nothing, once it has ended.
+    /// Final result or error once the request has ended.
     pub end: Option<Result<Outputs, ModelError>>,
 }
 
 /// The inputs that a model takes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Signature {
-    /// The ones it knows; others are refused.
+    /// The inputs the model knows; it rejects others.
     pub inputs: Vec<InputSpec>,
 }
 
@@ -74,14 +75,14 @@ pub struct InputSpec {
     pub name: String,
     /// Its element type.
     pub datatype: Datatype,
-    /// Its extents, without the batch dimension.
+    /// Its dimensions, without the batch dimension.
     pub shape: Vec<Extent>,
-    /// Whether a request may leave it out.
+    /// Whether a request may omit it.
     pub optional: bool,
 }
 
 impl InputSpec {
-    /// An input that every request must bring.
+    /// An input that every request must have.
     pub fn required(name: impl Into<String>, datatype: Datatype, shape: Vec<Extent>) -> Self {
         Self {
             name: name.into(),
@@ -91,7 +92,7 @@ impl InputSpec {
         }
     }
 
-    /// An input that a request may leave out.
+    /// An input that a request may omit.
     pub fn optional(name: impl Into<String>, datatype: Datatype, shape: Vec<Extent>) -> Self {
         Self {
             optional: true,
@@ -100,17 +101,17 @@ impl InputSpec {
     }
 }
 
-/// What one dimension may be.
+/// Allowed sizes of one dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// Exactly this.
+    /// Exactly this size.
     Exactly(usize),
-    /// Anything from 1 to this, such as a sequence length.
+    /// Any size from 1 to this, such as a sequence length.
     UpTo(usize),
 }
 
 impl Signature {
-    /// Nothing, if the inputs are the ones it names, of its types and shapes, and finite.
+    /// Checks that the inputs are known and complete, match in type and shape, and are finite.
     ///
     /// # Errors
     /// The first [`ModelError`] found, naming the input.
@@ -153,7 +154,7 @@ impl Signature {
     }
 }
 
-/// The outputs themselves, if they can leave as an answer: at least one, each well-formed, not empty and finite.
+/// Returns the outputs if they can be served: at least one, each well-formed, not empty and finite.
 ///
 /// # Errors
 /// [`ModelError::BadOutput`] for the first that is not.
@@ -220,13 +221,13 @@ impl std::fmt::Display for Extent {
     }
 }
 
-/// Why a request was not answered by a model.
+/// Why a model did not answer a request.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ModelError {
     /// An input is not a well-formed tensor of the right type.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// A required input is absent.
+    /// A required input is missing.
     #[error("input `{name}` is missing; this model takes {expected:?}")]
     MissingInput {
         /// The input.
@@ -235,47 +236,47 @@ pub enum ModelError {
         expected: Vec<String>,
     },
     /// An input that the model does not take.
-    #[error("input `{name}` is not one of this model's: {expected:?}")]
+    #[error("input `{name}` is unknown; this model takes {expected:?}")]
     UnknownInput {
         /// The input.
         name: String,
         /// All inputs it takes.
         expected: Vec<String>,
     },
-    /// The same input twice.
+    /// An input is given twice.
     #[error("input `{name}` is given more than once")]
     RepeatedInput {
         /// The input.
         name: String,
     },
-    /// An input of the wrong shape.
+    /// An input has the wrong shape.
     #[error("input `{name}` has shape {actual:?}; this model takes [{expected}]")]
     WrongShape {
         /// The input.
         name: String,
-        /// The shape it takes, for people.
+        /// The shape the model takes, as text.
         expected: String,
         /// The shape received.
         actual: Vec<usize>,
     },
-    /// An input of the right type and shape whose values the model cannot take, such as a token it does not know.
+    /// An input has the right type and shape, but values that the model cannot use, such as an unknown token.
     #[error("input `{name}` cannot be used: {reason}")]
     BadInput {
         /// The input.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// The model answered, and the answer must not leave: empty, ill-shaped, NaN or infinite.
-    #[error("the model's answer cannot be served: {reason}")]
+    /// The outputs cannot be served: empty, malformed, NaN or infinite.
+    #[error("the model's output cannot be served: {reason}")]
     BadOutput {
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// The model itself failed.
     #[error("the model failed: {reason}")]
     Failed {
-        /// What it said.
+        /// The reason.
         reason: String,
     },
 }
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_that_fit_pass() {
+    fn matching_inputs_pass() {
         let image = Tensor::from_f32("image", &[2, 3], &[0.0; 6]).unwrap();
         assert_eq!(signature().check(std::slice::from_ref(&image)), Ok(()));
         let weight = |shape: &[usize]| Tensor::from_f32("weight", shape, &vec![0.0; shape[0]]).unwrap();
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_that_must_not_leave_are_refused() {
+    fn invalid_outputs_are_rejected() {
         let logits = |values: &[f32]| Tensor::from_f32("logits", &[values.len()], values).unwrap();
         assert!(check_outputs(vec![logits(&[0.5, -0.5])]).is_ok());
         for refused in [
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn each_misfit_is_named() {
+    fn each_mismatch_names_the_input() {
         let image =
             |shape: &[usize]| Tensor::from_f32("image", shape, &vec![0.0; shape.iter().product()]).unwrap();
         let check = |inputs: &[Tensor]| signature().check(inputs).unwrap_err();

@@ -1,9 +1,9 @@
-//! Models that take no more than a share of a core.
+//! Models limited to a share of a core.
 //!
-//! Several replicas on one processor disturb each other: a batch takes longer while others compute. A model that is held to a share
-//! rests after every batch until it has used no more than that share of the time, so that replicas whose shares sum up to less than
-//! the cores behave like devices of their own: slower, but each as slow as it was profiled. It is what a container's CPU limit does,
-//! batch by batch instead of over a period of the scheduler.
+//! Replicas on one processor slow each other down: a batch takes longer while others compute. A limited model sleeps
+//! after every batch until its use of the processor is at most its share. Replicas whose shares sum up to less than the
+//! cores therefore behave like separate devices: slower, but as slow as they were profiled. A container's CPU limit
+//! does the same per period of the scheduler instead of per batch.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,18 +16,18 @@ use thiserror::Error;
 use crate::runtime::model::{Continuous, Progress};
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
 
-/// The part of one core that a model may use, above 0 and up to 1.
+/// The share of one core that a model may use, above 0 and up to 1.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct CoreShare(f64);
 
-/// A number that is no share of a core.
+/// The number is not a share of a core.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
-#[error("{0} is no share of a core; give a number above 0 and up to 1, such as 0.25")]
+#[error("{0} is not a share of a core; give a number above 0 and up to 1, such as 0.25")]
 pub struct InvalidCoreShare(f64);
 
 impl CoreShare {
-    /// A whole core, which no model rests for.
+    /// A whole core; the model never sleeps.
     pub const WHOLE: Self = Self(1.0);
 
     /// The share, in (0, 1].
@@ -35,7 +35,7 @@ impl CoreShare {
         self.0
     }
 
-    /// How long to rest after a batch that took `cpu` on the processor and `wall` on the clock.
+    /// Time to sleep after a batch that took `cpu` processor time and `wall` time.
     fn rest(self, cpu: Duration, wall: Duration) -> Duration {
         cpu.div_f64(self.0).saturating_sub(wall)
     }
@@ -45,7 +45,7 @@ impl TryFrom<f64> for CoreShare {
     type Error = InvalidCoreShare;
 
     fn try_from(share: f64) -> Result<Self, InvalidCoreShare> {
-        // A thousandth of a core is already slower than any objective.
+        // Below a thousandth of a core no objective can be met.
         if (0.001..=1.0).contains(&share) {
             Ok(Self(share))
         } else {
@@ -60,19 +60,19 @@ impl From<CoreShare> for f64 {
     }
 }
 
-/// A model held to a share of a core. The results of a batch leave when it has rested.
+/// A model limited to a share of a core. The results of a batch are returned after the sleep.
 ///
-/// It computes on its own thread alone: what burn would share out to other cores stays here, so that the thread's clock
-/// sees all of it.
+/// The model computes on its own thread only, so that the thread's clock measures all of its work: work that burn would
+/// give to other cores stays on this thread.
 pub struct Paced {
     model: Box<dyn Model>,
     share: CoreShare,
-    /// A pool of the model's own thread, made on that thread; absent until the first batch.
+    /// Thread pool of the model's own thread, created on that thread; `None` until the first batch.
     pool: Option<ThreadPool>,
 }
 
 impl Paced {
-    /// Holds a model to a share.
+    /// Limits a model to a share.
     pub fn new(model: Box<dyn Model>, share: CoreShare) -> Self {
         Self {
             model,
@@ -83,7 +83,7 @@ impl Paced {
 
     fn ensure_single_thread(&mut self) {
         if self.pool.is_none() {
-            // It fails only on a thread of another pool, where the work stays within that pool.
+            // Fails only on a thread of another pool; the work then stays within that pool.
             let pool = ThreadPoolBuilder::new().num_threads(1).use_current_thread();
             self.pool = pool.build().ok();
         }
@@ -91,7 +91,7 @@ impl Paced {
 }
 
 impl Paced {
-    /// Computes, and rests as the share demands.
+    /// Computes, then sleeps as the share demands.
     fn run_paced<T>(&mut self, compute: impl FnOnce(&mut dyn Model) -> T) -> T {
         self.ensure_single_thread();
         let (started, used) = (Instant::now(), thread_time());
@@ -121,7 +121,7 @@ impl Continuous for Paced {
         match self.model.continuous() {
             Some(model) => model.submit(number, inputs),
             None => Err(ModelError::Failed {
-                reason: "it takes whole batches only".into(),
+                reason: "it does not support continuous batching".into(),
             }),
         }
     }
@@ -138,7 +138,7 @@ impl Continuous for Paced {
     }
 }
 
-/// CPU time of this thread so far.
+/// CPU time used so far by this thread.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let whole = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or_default());
@@ -153,20 +153,20 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_batch_takes_its_processor_time_over_the_share() {
+    fn the_sleep_follows_from_processor_time_and_share() {
         let quarter = CoreShare::try_from(0.25).unwrap();
         assert_eq!(quarter.rest(2 * MS, 2 * MS), 6 * MS);
         assert_eq!(
             quarter.rest(2 * MS, 5 * MS),
             3 * MS,
-            "others had the core for a while"
+            "other threads used the core for a while"
         );
         assert_eq!(quarter.rest(2 * MS, 9 * MS), Duration::ZERO);
         assert_eq!(CoreShare::WHOLE.rest(2 * MS, 2 * MS), Duration::ZERO);
     }
 
     #[test]
-    fn shares_are_above_nothing_and_at_most_a_core() {
+    fn shares_are_above_zero_and_at_most_one() {
         for share in [0.0, -0.5, 1.01, f64::NAN, f64::INFINITY, 1e-9] {
             let error = CoreShare::try_from(share).unwrap_err();
             assert!(error.to_string().contains("up to 1"), "{error}");
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(serde_json::to_string(&read).unwrap(), "0.1");
     }
 
-    /// Says on how many threads it may compute, and uses the processor for a while.
+    /// Reports the number of threads it may use, and keeps the processor busy for a while.
     struct Busy(Duration);
 
     impl Model for Busy {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn it_computes_on_its_own_thread_and_rests() {
+    fn it_computes_on_its_own_thread_and_sleeps() {
         let run = || {
             let mut paced = Paced::new(Box::new(Busy(4 * MS)), CoreShare::try_from(0.5).unwrap());
             let started = Instant::now();

@@ -1,23 +1,24 @@
-//! A model cut by layers over several workers (HybridServe §VI: the partitions `S_i` of a model that no device holds whole).
+//! Slices of a model: contiguous layers on one worker (HybridServe §VI: the partitions `S_i` of a model that no single
+//! device can hold).
 //!
-//! Every slice holds a contiguous run of blocks; the first one also reads the request, the last one also gives the answer. Between them
-//! travel the hidden states, and nothing decides on the way.
+//! The first slice also reads the request, the last one also produces the answer. Hidden states travel between them; no
+//! slice exits early.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Which part of a model: `index` of `of`, from 0.
+/// A contiguous part of a model's layers: number `index` of `of`, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Slice {
     index: usize,
     of: usize,
 }
 
-/// No such part.
+/// The index is not below the number of slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("there is no slice {index} of {of}; slices are counted from 0")]
+#[error("slice {index} of {of} does not exist; slices are counted from 0")]
 pub struct InvalidSlice {
     index: usize,
     of: usize,
@@ -39,7 +40,7 @@ impl Slice {
         }
     }
 
-    /// Its place, from 0.
+    /// Its index, from 0.
     pub fn index(self) -> usize {
         self.index
     }
@@ -54,12 +55,12 @@ impl Slice {
         self.index == 0
     }
 
-    /// Whether it gives the answer.
+    /// Whether it produces the answer.
     pub fn is_last(self) -> bool {
         self.index + 1 == self.of
     }
 
-    /// Its blocks of `all`: as many as the others have, or one more.
+    /// Its range of the `all` layers; slices differ by at most one layer.
     pub fn blocks(self, all: usize) -> Range<usize> {
         let start = |index: usize| index * all / self.of;
         start(self.index)..start(self.index + 1)
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_have_every_block_once() {
+    fn slices_partition_the_layers() {
         for all in 1..20 {
             for of in 1..=all {
                 let mut next = 0;

@@ -1,7 +1,6 @@
-//! Tensors as they travel: the Open Inference Protocol v2 (`name`, `shape`, `datatype`, raw little-endian data).
+//! Tensors in the format of the Open Inference Protocol v2 (`name`, `shape`, `datatype`, raw little-endian data).
 //!
-//! The data is a [`Bytes`], so that a tensor is passed between actors, and cut out of a received message, without a
-//! copy.
+//! The data is a [`Bytes`], so that tensors are passed between actors and sliced from received messages without a copy.
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -46,7 +45,7 @@ impl Datatype {
         Self::Bytes,
     ];
 
-    /// The protocol's name for it.
+    /// Its name in the protocol.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bool => "BOOL",
@@ -62,10 +61,10 @@ impl Datatype {
         }
     }
 
-    /// The type of that name.
+    /// Returns the type of that name.
     ///
     /// # Errors
-    /// [`TensorError::UnknownDatatype`] when the protocol has no such name.
+    /// [`TensorError::UnknownDatatype`] if the protocol has no such name.
     pub fn from_name(name: &str) -> Result<Self, TensorError> {
         Self::ALL
             .into_iter()
@@ -75,7 +74,7 @@ impl Datatype {
             })
     }
 
-    /// Bytes per element; `None` for [`Datatype::Bytes`], whose elements carry their length.
+    /// Bytes per element; `None` for [`Datatype::Bytes`], whose elements have individual lengths.
     pub const fn size(self) -> Option<usize> {
         match self {
             Self::Bool | Self::U8 | Self::I8 => Some(1),
@@ -90,17 +89,17 @@ impl Datatype {
 /// A named tensor: row-major, little-endian.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
-    /// Name of the input or output it is.
+    /// Name of the input or output.
     pub name: String,
-    /// Extent of each dimension; empty for a scalar.
+    /// Size of each dimension; empty for a scalar.
     pub shape: Vec<usize>,
     /// Element type.
     pub datatype: Datatype,
-    /// The elements.
+    /// The elements, raw.
     pub data: Bytes,
 }
 
-/// Why bytes are not the tensor they claim to be.
+/// Why bytes are not a valid tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TensorError {
     /// The protocol has no datatype of this name.
@@ -125,7 +124,7 @@ pub enum TensorError {
         /// Bytes received.
         actual: usize,
     },
-    /// The product of the extents overflows.
+    /// The product of the dimensions overflows.
     #[error("tensor `{name}` has shape {shape:?}, whose element count overflows")]
     Overflow {
         /// Its name.
@@ -133,17 +132,17 @@ pub enum TensorError {
         /// Its shape.
         shape: Vec<usize>,
     },
-    /// It is not of the type that was asked for.
+    /// The tensor has another type than the requested one.
     #[error("tensor `{name}` is {actual}, not {expected}")]
     WrongDatatype {
         /// Its name.
         name: String,
-        /// The type asked for.
+        /// The requested type.
         expected: &'static str,
         /// Its type.
         actual: &'static str,
     },
-    /// A `BYTES` tensor whose elements' lengths do not add up to its bytes.
+    /// The element lengths of a `BYTES` tensor do not add up to its bytes.
     #[error(
         "tensor `{name}` is BYTES of shape {shape:?}, but its elements' lengths do not add up to its {actual} bytes"
     )]
@@ -155,20 +154,20 @@ pub enum TensorError {
         /// Bytes received.
         actual: usize,
     },
-    /// A `BYTES` element asked for as text is not UTF-8.
+    /// A `BYTES` element requested as text is not UTF-8.
     #[error("tensor `{name}` is not UTF-8 text at element {index}")]
     NotText {
         /// Its name.
         name: String,
-        /// Position of the first offending element.
+        /// Position of the first invalid element.
         index: usize,
     },
-    /// A float in it is NaN or infinite.
+    /// The tensor contains NaN or infinity.
     #[error("tensor `{name}` holds {value} at element {index}; only finite numbers are served")]
     NotFinite {
         /// Its name.
         name: String,
-        /// Position of the first offending element.
+        /// Position of the first invalid element.
         index: usize,
         /// `NaN`, `inf` or `-inf`.
         value: String,
@@ -176,10 +175,10 @@ pub enum TensorError {
 }
 
 impl Tensor {
-    /// A one-copy tensor of f32 values.
+    /// Builds a tensor of f32 values with one copy.
     ///
     /// # Errors
-    /// [`TensorError::WrongLength`] when `values` does not fill `shape`.
+    /// [`TensorError::WrongLength`] if `values` does not fill `shape`.
     pub fn from_f32(name: impl Into<String>, shape: &[usize], values: &[f32]) -> Result<Self, TensorError> {
         let data = values
             .iter()
@@ -194,10 +193,10 @@ impl Tensor {
         .checked()
     }
 
-    /// A one-copy tensor of i64 values.
+    /// Builds a tensor of i64 values with one copy.
     ///
     /// # Errors
-    /// [`TensorError::WrongLength`] when `values` does not fill `shape`.
+    /// [`TensorError::WrongLength`] if `values` does not fill `shape`.
     pub fn from_i64(name: impl Into<String>, shape: &[usize], values: &[i64]) -> Result<Self, TensorError> {
         let data = values
             .iter()
@@ -212,10 +211,10 @@ impl Tensor {
         .checked()
     }
 
-    /// A one-copy `BYTES` tensor of texts, of shape `[texts.len()]`.
+    /// Builds a `BYTES` tensor of texts with one copy, of shape `[texts.len()]`.
     ///
     /// # Errors
-    /// [`TensorError::Overflow`] when a text does not fit the protocol's 32-bit length.
+    /// [`TensorError::Overflow`] if a text exceeds the protocol's 32-bit length.
     pub fn from_texts(name: impl Into<String>, texts: &[&str]) -> Result<Self, TensorError> {
         let (name, shape) = (name.into(), vec![texts.len()]);
         let mut data = Vec::with_capacity(texts.iter().map(|text| text.len() + 4).sum());
@@ -237,7 +236,7 @@ impl Tensor {
     /// Number of elements.
     ///
     /// # Errors
-    /// [`TensorError::Overflow`] when the product of the extents overflows.
+    /// [`TensorError::Overflow`] if the product of the dimensions overflows.
     pub fn elements(&self) -> Result<usize, TensorError> {
         self.shape
             .iter()
@@ -248,7 +247,7 @@ impl Tensor {
             })
     }
 
-    /// The tensor itself, if its bytes fill its shape.
+    /// Returns the tensor if its bytes fill its shape.
     ///
     /// # Errors
     /// [`TensorError::WrongLength`], [`TensorError::WrongElements`] or [`TensorError::Overflow`].
@@ -273,7 +272,7 @@ impl Tensor {
         })
     }
 
-    /// The elements as f32; `FP32` only, nothing is converted silently.
+    /// Returns the elements as f32; `FP32` only, without conversion.
     ///
     /// # Errors
     /// [`TensorError::WrongDatatype`] for any other type.
@@ -287,7 +286,7 @@ impl Tensor {
             .collect())
     }
 
-    /// The elements as i64; `INT64` only, nothing is converted silently.
+    /// Returns the elements as i64; `INT64` only, without conversion.
     ///
     /// # Errors
     /// [`TensorError::WrongDatatype`] for any other type.
@@ -301,7 +300,7 @@ impl Tensor {
             .collect())
     }
 
-    /// The elements as texts; `BYTES` only.
+    /// Returns the elements as texts; `BYTES` only.
     ///
     /// # Errors
     /// [`TensorError::WrongDatatype`], [`TensorError::WrongElements`] or [`TensorError::NotText`].
@@ -319,7 +318,7 @@ impl Tensor {
             .collect()
     }
 
-    /// Nothing, if every element is a finite number (types that cannot hold anything else always pass).
+    /// Checks that every element is finite; types without NaN and infinity always pass.
     ///
     /// # Errors
     /// [`TensorError::NotFinite`] with the first NaN or infinity.
@@ -347,7 +346,7 @@ impl Tensor {
         }
     }
 
-    /// The elements of a `BYTES` tensor, as many as its shape says.
+    /// Returns the elements of a `BYTES` tensor, as many as its shape states.
     fn elements_of_bytes(&self) -> Result<Vec<&[u8]>, TensorError> {
         let expected = self.elements()?;
         let mut rest = self.data.as_ref();
@@ -381,7 +380,7 @@ impl Tensor {
     }
 }
 
-/// Position and value of the first element that is NaN or infinite.
+/// Returns position and value of the first element that is NaN or infinite.
 fn first_not_finite<'a, const N: usize>(
     elements: impl Iterator<Item = &'a [u8]>,
     read: impl Fn([u8; N]) -> f64,
@@ -398,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_that_do_not_fill_the_shape_are_refused() {
+    fn bytes_that_do_not_fill_the_shape_are_rejected() {
         let error = Tensor::from_f32("x", &[2, 2], &[1.0, 2.0, 3.0]).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -407,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_whose_product_overflows_is_refused() {
+    fn an_overflowing_shape_is_rejected() {
         let tensor = Tensor {
             name: "x".into(),
             shape: vec![usize::MAX, 2],
@@ -418,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_not_finite_element_is_named() {
+    fn the_first_non_finite_element_is_named() {
         let tensor = Tensor::from_f32("x", &[3], &[0.0, f32::NAN, f32::INFINITY]).unwrap();
         assert!(matches!(
             tensor.check_finite(),
@@ -427,14 +426,14 @@ mod tests {
     }
 
     #[test]
-    fn texts_come_back_as_they_went_in() {
+    fn texts_round_trip() {
         let texts = ["", "sea", "雪 and light"];
         let tensor = Tensor::from_texts("text", &texts).unwrap().checked().unwrap();
         assert_eq!(tensor.to_texts().unwrap(), texts);
     }
 
     #[test]
-    fn byte_elements_that_do_not_add_up_are_refused() {
+    fn inconsistent_element_lengths_are_rejected() {
         let bytes = |shape: &[usize], data: &[u8]| Tensor {
             name: "text".into(),
             shape: shape.to_vec(),
@@ -464,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn every_datatype_is_found_by_its_name() {
+    fn every_datatype_round_trips_by_name() {
         for datatype in Datatype::ALL {
             assert_eq!(Datatype::from_name(datatype.name()), Ok(datatype));
         }

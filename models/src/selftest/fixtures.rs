@@ -1,6 +1,6 @@
-//! Small random checkpoints that transformers saved, with what it answers: `models/fixtures/make_fixtures.py` makes
-//! them. `make_small_fixtures.py` makes those of the families that transformers does not have; torch answers there.
-//! They are part of the library, so that a device can be checked wherever the binary runs.
+//! Small random checkpoints with their expected answers: `models/fixtures/make_fixtures.py` saves them by transformers,
+//! `make_small_fixtures.py` those of the architectures that transformers lacks, by torch. They are part of the library,
+//! so that a device can be checked wherever the binary runs.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -12,16 +12,16 @@ use crate::runtime::model::{Inputs, ModelError, Outputs};
 use crate::runtime::tensor::{Datatype, Tensor, TensorError};
 use crate::{Device, Model};
 
-/// A checkpoint and what transformers answers with it.
+/// A checkpoint and its expected answers.
 #[derive(Debug, Clone, Copy)]
 pub struct Fixture {
-    /// Its folder.
+    /// Name of its folder.
     pub name: &'static str,
     /// `config.json`.
     pub config: &'static [u8],
     /// `model.safetensors`.
     pub weights: &'static [u8],
-    /// `tokenizer.json`, where there is one.
+    /// `tokenizer.json`, if there is one.
     pub tokenizer: Option<&'static [u8]>,
     /// `expected.json`: requests and their answers.
     pub expected: &'static [u8],
@@ -72,23 +72,23 @@ pub const ALL: [Fixture; 5] = [
     },
 ];
 
-/// A request and its answer.
+/// A request and its expected answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Case {
-    /// What the request brings.
+    /// Inputs of the request.
     pub inputs: Inputs,
-    /// What transformers answers.
+    /// Outputs of transformers.
     pub outputs: Outputs,
 }
 
-/// How far a device's answers are from transformers'.
+/// Differences between a device's answers and the expected ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parity {
-    /// Number of requests compared, each alone and all in one padded batch.
+    /// Number of compared requests, each alone and all in one padded batch.
     pub cases: usize,
-    /// Largest absolute difference of a logit from transformers'.
+    /// Largest absolute difference of a logit from the expected one.
     pub largest_difference: f32,
-    /// Largest absolute difference of a logit between a request alone and the same in the padded batch.
+    /// Largest absolute difference of a logit between a request alone and in the padded batch.
     pub largest_padding_difference: f32,
 }
 
@@ -98,7 +98,7 @@ pub enum FixtureError {
     /// The checkpoint was not loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The model did not answer.
+    /// The model failed.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// `expected.json` is malformed.
@@ -106,11 +106,11 @@ pub enum FixtureError {
     Expected {
         /// The fixture.
         name: &'static str,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// An answer that is not a matter of rounding differs: a name, a shape, a text, a position.
-    #[error("fixture `{name}`, request {case}: the model gives {actual}, transformers {expected}")]
+    /// An answer differs in more than rounding: a name, a shape, a text, a position.
+    #[error("fixture `{name}`, request {case}: the model returned {actual}, expected {expected}")]
     Differs {
         /// The fixture.
         name: &'static str,
@@ -134,7 +134,7 @@ struct ExpectedCase {
     outputs: Vec<JsonTensor>,
 }
 
-/// A tensor as the Open Inference Protocol writes it in JSON.
+/// A tensor in the JSON format of the Open Inference Protocol.
 #[derive(Deserialize)]
 struct JsonTensor {
     name: String,
@@ -167,10 +167,10 @@ impl JsonTensor {
 }
 
 impl Fixture {
-    /// The checkpoint.
+    /// Opens the checkpoint.
     ///
     /// # Errors
-    /// [`LoadError`]; none of the committed ones has any.
+    /// [`LoadError`]; the committed fixtures have none.
     pub fn checkpoint(&self) -> Result<Checkpoint, LoadError> {
         let tokenizer = self.tokenizer.map(Bytes::from_static);
         Checkpoint::from_bytes(
@@ -181,10 +181,10 @@ impl Fixture {
         )
     }
 
-    /// The requests and their answers.
+    /// Returns the requests and their expected answers.
     ///
     /// # Errors
-    /// [`FixtureError::Expected`]; none of the committed ones has any.
+    /// [`FixtureError::Expected`]; the committed fixtures have none.
     pub fn cases(&self) -> Result<Vec<Case>, FixtureError> {
         let malformed = |reason: String| FixtureError::Expected {
             name: self.name,
@@ -213,7 +213,7 @@ impl Fixture {
     /// Loads the checkpoint onto a device and compares its answers, each request alone and all in one batch.
     ///
     /// # Errors
-    /// [`FixtureError`] when it does not load or answer, or an answer is another text, position, name or shape.
+    /// [`FixtureError`] if it does not load or answer, or an answer has another text, position, name or shape.
     pub fn compare(&self, device: &Device) -> Result<Parity, FixtureError> {
         let mut model = load_checkpoint(self.checkpoint()?, device, &LoadOptions::default())?.model;
         self.compare_model(model.as_mut())
@@ -257,8 +257,8 @@ impl Fixture {
     }
 }
 
-/// The largest absolute difference of an element; nothing if the tensors differ in more than their floats, or hold a
-/// float that compares with nothing.
+/// Returns the largest absolute difference of an element; `None` if the tensors differ in more than their floats, or
+/// contain NaN.
 fn largest_difference(actual: &[Tensor], expected: &[Tensor]) -> Option<f32> {
     if actual.len() != expected.len() {
         return None;

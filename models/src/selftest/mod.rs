@@ -1,16 +1,16 @@
-//! The suite that tells whether a device computes what it should, and how fast: `kaskade selftest`.
+//! The self-test: checks a device's results and measures its speed (`kaskade selftest`).
 //!
-//! Everything it needs is in the binary: checkpoints with known answers, networks with random weights, a Python program
-//! that measures torch where there is one. Each section fails alone: a panic or an error in one is reported and the
-//! others still run.
+//! Everything it needs is in the binary: checkpoints with expected answers, networks with random weights, a Python
+//! program that measures torch. Each section fails alone: a panic or an error in one is reported, and the others still
+//! run.
 //!
 //! | section | holds |
 //! |---|---|
-//! | `device` | which device, driver, memory |
-//! | `parity` | every family against known answers |
-//! | `throughput` | BERT and ViT by batch size, beside torch |
+//! | `device` | device, driver, memory |
+//! | `parity` | every architecture against expected answers |
+//! | `throughput` | BERT and ViT by batch size, compared with torch |
 //! | `transfers` | host to device and back, by size |
-//! | `memory` | the device's and this process's |
+//! | `memory` | memory of the device and of this process |
 //! | `energy` | the meter over the whole run |
 
 pub mod fixtures;
@@ -43,36 +43,36 @@ pub use transfers::{Direction, Transfer};
 /// Version of the report's format.
 pub const SELFTEST_VERSION: u32 = 1;
 
-/// What to run.
+/// Options of the self-test.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SelftestOptions {
     /// The device.
     pub device: DeviceChoice,
-    /// How much of it.
+    /// Extent of the suite.
     pub extent: SelftestExtent,
     /// Time to spend on each shape and batch size, besides loading and warming up.
     pub budget: Duration,
-    /// Time for all shapes together; those that are not reached by then are left out and say so. Nothing is no limit.
+    /// Time for all shapes; those not reached by then are skipped and reported as such. `None`: no limit.
     pub limit: Option<Duration>,
-    /// The Python to measure torch with; nothing leaves torch out.
+    /// The Python to measure torch with; `None` skips torch.
     pub python: Option<PathBuf>,
-    /// Where energy may be read.
+    /// Allowed energy sources.
     pub power: PowerConfig,
 }
 
-/// How much of the suite runs.
+/// Extent of the suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SelftestExtent {
-    /// Seconds on a processor: parity, the smallest network at two batch sizes, small transfers.
+    /// Seconds on a CPU: parity, the smallest network at two batch sizes, small transfers.
     Quick,
-    /// Every network and every batch size on a GPU; on a processor the batch sizes 1, 8 and 32.
+    /// Every network and every batch size on a GPU; on a CPU the batch sizes 1, 8 and 32.
     Standard,
-    /// Every network and every batch size, wherever.
+    /// Every network and every batch size on any device.
     Full,
 }
 
 impl Default for SelftestOptions {
-    /// The standard suite on the processor, a second per shape, beside the `python3` of the PATH.
+    /// The standard suite on the CPU, one second per shape, compared with the `python3` of the PATH.
     fn default() -> Self {
         Self {
             device: DeviceChoice::Cpu,
@@ -85,29 +85,29 @@ impl Default for SelftestOptions {
     }
 }
 
-/// What the suite found.
+/// Report of the self-test.
 #[derive(Debug, Clone, Serialize)]
 pub struct SelftestReport {
     /// Format version, [`SELFTEST_VERSION`].
     pub version: u32,
     /// Version of this program.
     pub program: &'static str,
-    /// True when no section failed and every family answers as it should.
+    /// True if no section failed and every architecture matches.
     pub passed: bool,
-    /// How long it took, seconds.
+    /// Duration, seconds.
     pub seconds: f64,
-    /// Processes that wanted the processor, averaged over the minute before and the last one of the run. Far above the
-    /// number of cores, times are those of a machine that did something else.
+    /// Average number of runnable processes over the minute before the run and over its last minute. Far above the
+    /// number of cores, other processes distorted the times.
     pub load: [Option<f64>; 2],
     /// The device.
     pub device: Section<DeviceReport>,
-    /// Whether it computes what it should.
+    /// Results against expected answers.
     pub parity: Section<ParityReport>,
-    /// How fast.
+    /// Speed of networks.
     pub throughput: Section<ThroughputReport>,
-    /// How fast data reaches it.
+    /// Speed of transfers.
     pub transfers: Section<Vec<Transfer>>,
-    /// Memory, after everything ran.
+    /// Memory after the run.
     pub memory: Section<MemoryReport>,
     /// Energy of the whole run.
     pub energy: Section<EnergyReport>,
@@ -117,16 +117,16 @@ pub struct SelftestReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Section<T> {
-    /// It ran.
+    /// The section ran.
     Done(T),
-    /// It ended with an error or a panic, which is this.
+    /// The section failed with this error or panic.
     Failed(String),
-    /// It does not apply, and why.
+    /// The section does not apply, for this reason.
     Skipped(String),
 }
 
 impl<T> Section<T> {
-    /// Whether it ended with an error or a panic.
+    /// Whether it failed.
     pub fn failed(&self) -> bool {
         matches!(self, Self::Failed(_))
     }
@@ -145,7 +145,7 @@ impl<T> Section<T> {
 pub struct DeviceReport {
     /// Its description, as in profiles.
     pub description: String,
-    /// What is known of it.
+    /// Details of the device.
     #[serde(flatten)]
     pub info: DeviceInfo,
     /// The GPU driver's version.
@@ -166,9 +166,9 @@ pub struct EnergyReport {
     pub passed_over: Vec<String>,
 }
 
-/// Runs the suite. `progress` gets a line of text before each step that takes time.
+/// Runs the suite. `progress` receives one line of text before each step that takes time.
 ///
-/// It always gives a report: what cannot be run says why in its place.
+/// It always returns a report: sections that cannot run state the reason.
 pub fn selftest(options: &SelftestOptions, progress: &mut dyn FnMut(&str)) -> SelftestReport {
     let started = Instant::now();
     let load = memory::load();
@@ -197,7 +197,7 @@ fn on_device(options: &SelftestOptions, device: &Device, progress: &mut dyn FnMu
     });
     let transfers = match options.device {
         DeviceChoice::Cpu => {
-            Section::Skipped("the processor computes in host memory: nothing is transferred".into())
+            Section::Skipped("the CPU computes in host memory: nothing is transferred".into())
         }
         DeviceChoice::Cuda(_) => guarded(|| transfers::measure(device, transfers::SIZES, progress)),
     };
@@ -266,9 +266,9 @@ fn energy(meter: &mut PowerMeter) -> EnergyReport {
     }
 }
 
-/// Runs a section: an error and a panic both become its failure.
+/// Runs a section; an error or a panic becomes its failure.
 fn guarded<T>(section: impl FnOnce() -> Result<T, String>) -> Section<T> {
-    // Whatever a panic leaves half done is the back end's, which reports it at the next call; nothing of ours is shared.
+    // A panic leaves only state of the back end inconsistent, which it reports at the next call.
     match catch_unwind(AssertUnwindSafe(section)) {
         Ok(Ok(result)) => Section::Done(result),
         Ok(Err(reason)) => Section::Failed(reason),
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quick_suite_passes_on_the_processor() {
+    fn the_quick_suite_passes_on_the_cpu() {
         let mut lines = Vec::new();
         let report = selftest(&quick(), &mut |line| lines.push(line.to_owned()));
         assert!(report.passed, "{report:#?}");
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_not_there_is_a_report_not_a_panic() {
+    fn a_missing_device_gives_a_report_not_a_panic() {
         let options = SelftestOptions {
             device: DeviceChoice::Cuda(999),
             ..quick()
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn an_energy_that_is_unknown_stays_unknown_in_the_report() {
+    fn unknown_energy_stays_unknown_in_the_report() {
         let options = SelftestOptions {
             power: PowerConfig {
                 sources: Vec::new(),

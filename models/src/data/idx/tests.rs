@@ -10,7 +10,7 @@ fn encode(shape: &[u32], data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Images `[count, height, width]` whose pixels count up, and as many labels.
+/// Builds images `[count, height, width]` with increasing pixel values, and as many labels.
 fn image_set(count: u32, height: u32, width: u32) -> LabelledImages {
     let pixels: Vec<u8> = (0..count * height * width).map(|pixel| pixel as u8).collect();
     let labels: Vec<u8> = (0..count).map(|label| label as u8).collect();
@@ -73,26 +73,26 @@ proptest! {
 }
 
 #[test]
-fn each_misfit_is_named() {
+fn each_mismatch_names_the_file() {
     let parse = |bytes: &[u8]| Idx::parse("f", bytes).unwrap_err().to_string();
     assert!(parse(&[0x1f, 0x8b, 8, 0]).ends_with("gunzip it first"));
     assert!(parse(&[]).starts_with("`f` begins with []"));
-    // Type 0x0d is f32; no dimension at all is no image set either.
+    // Type 0x0d is f32, and an image set needs dimensions.
     assert!(parse(&[0, 0, 0x0d, 1, 0, 0, 0, 0]).starts_with("`f` begins with [00, 00, 0d, 01]"));
     assert!(parse(&[0, 0, 8, 0, 7]).starts_with("`f` begins with [00, 00, 08, 00]"));
     assert_eq!(
         parse(&encode(&[2, 2], &[1, 2, 3])),
-        "`f` has 15 bytes, but its header announces 16"
+        "`f` has 15 bytes, but its header states 16"
     );
     assert_eq!(
         parse(&encode(&[2], &[1, 2, 3])),
-        "`f` has 11 bytes, but its header announces 10"
+        "`f` has 11 bytes, but its header states 10"
     );
-    assert!(parse(&encode(&[u32::MAX; 3], &[])).contains("more than 1073741824 bytes"));
+    assert!(parse(&encode(&[u32::MAX; 3], &[])).contains("limit of 1073741824 bytes"));
 }
 
 #[test]
-fn images_and_labels_must_fit_each_other() {
+fn images_and_labels_must_match() {
     let join = |images: &[u8], labels: &[u8]| {
         LabelledImages::parse(("i", images), ("l", labels))
             .unwrap_err()
@@ -101,15 +101,15 @@ fn images_and_labels_must_fit_each_other() {
     let one = encode(&[1, 1, 2], &[1, 2]);
     assert_eq!(
         join(&one, &encode(&[2], &[0, 1])),
-        "`i` has 1 images and `l` 2 labels; they must be as many"
+        "`i` has 1 images and `l` 2 labels; the numbers must be equal"
     );
-    assert!(join(&encode(&[1], &[0]), &one).starts_with("`i` has shape [1]; images are"));
+    assert!(join(&encode(&[1], &[0]), &one).starts_with("`i` has shape [1]; images must be"));
     assert!(join(&encode(&[1, 0, 2], &[]), &encode(&[1], &[0])).starts_with("`i` has shape [1, 0, 2]"));
-    assert!(join(&one, &one).starts_with("`l` has shape [1, 1, 2]; labels are"));
+    assert!(join(&one, &one).starts_with("`l` has shape [1, 1, 2]; labels must be"));
 }
 
 #[test]
-fn a_split_larger_than_the_set_is_refused() {
+fn a_split_larger_than_the_set_is_rejected() {
     assert!(matches!(
         image_set(3, 1, 1).split([2, usize::MAX]),
         Err(IdxError::SplitTooLarge {
@@ -128,13 +128,13 @@ fn tensors_are_rescaled_and_shaped() {
 }
 
 #[test]
-fn an_absent_file_is_named() {
+fn a_missing_file_is_named() {
     let error = Idx::read(Path::new("/nowhere/images")).unwrap_err();
     assert!(error.to_string().starts_with("cannot read `/nowhere/images`"));
 }
 
 #[test]
-fn the_digits_are_whole() {
+fn the_committed_digits_are_complete() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/digits/data");
     let digits =
         LabelledImages::read(&data.join("images.idx3-ubyte"), &data.join("labels.idx1-ubyte")).unwrap();

@@ -3,7 +3,7 @@ use std::sync::mpsc::channel;
 use super::*;
 use crate::runtime::tensor::Tensor;
 
-/// Answers each request as the number it brings says.
+/// Answers each request according to the number in its input.
 struct Scripted;
 
 fn number(value: f32) -> Inputs {
@@ -45,7 +45,7 @@ fn outputs(executor: &Executor, values: &[f32]) -> Vec<Result<Outputs, ModelErro
 }
 
 #[test]
-fn answers_that_must_not_leave_fail_alone() {
+fn invalid_outputs_fail_alone() {
     let answers = outputs(&scripted(), &[9.0, 1.0, 2.0, 4.0]);
     assert_eq!(answers[0], Ok(number(9.0)));
     assert!(matches!(answers[1], Err(ModelError::BadOutput { .. })));
@@ -54,16 +54,16 @@ fn answers_that_must_not_leave_fail_alone() {
 }
 
 #[test]
-fn a_missing_answer_fails_the_batch() {
+fn a_missing_result_fails_the_batch() {
     let answers = outputs(&scripted(), &[9.0, 3.0]);
     assert_eq!(
         answers,
-        vec![Err(failed("it gave 1 results for 2 requests".into())); 2]
+        vec![Err(failed("it returned 1 results for 2 requests".into())); 2]
     );
 }
 
 #[test]
-fn what_brings_the_model_down_fails_alone() {
+fn a_request_that_panics_fails_alone() {
     let executor = scripted();
     for size in 1..9 {
         for poisoned in 0..size {
@@ -110,11 +110,11 @@ fn a_panicking_receiver_does_not_stop_the_model() {
 }
 
 #[test]
-fn an_empty_batch_is_answered_without_the_model() {
+fn an_empty_batch_does_not_reach_the_model() {
     assert_eq!(outputs(&scripted(), &[]), []);
 }
 
-/// Waits in `run` until told to go on.
+/// Blocks in `run` until it is released.
 struct Gated(Receiver<()>);
 
 impl Model for Gated {
@@ -125,7 +125,7 @@ impl Model for Gated {
 }
 
 #[test]
-fn one_batch_at_a_time_and_the_next_from_inside_done() {
+fn one_batch_runs_at_a_time_and_done_may_submit_the_next() {
     let (go, gate) = channel();
     let build = move || Ok::<_, ModelError>(Box::new(Gated(gate)) as Box<dyn Model>);
     let executor = Arc::new(Executor::spawn("gated", build).unwrap());
@@ -168,7 +168,7 @@ fn the_last_handle_may_be_dropped_inside_done() {
 }
 
 #[test]
-fn a_model_that_is_not_built_says_why() {
+fn a_failed_build_is_reported() {
     let refused = Executor::spawn("refused", || Err::<Box<dyn Model>, _>(failed("no".into())));
     assert!(matches!(
         refused,
