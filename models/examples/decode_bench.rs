@@ -1,7 +1,7 @@
-//! Times decoding steps of a GPT-2 of 124 million random weights: one side of `scripts/decode-torch.py`, or by itself
+//! Times decoding steps of a GPT-2 with 124 million random weights; used by `scripts/decode-torch.py`, or alone:
 //! `echo '{"batch": 1, "prompt": 32, "tokens": 64}' | cargo run --release -p kaskade-models --example decode_bench`.
 
-#![allow(clippy::print_stdout, reason = "a program that prints figures")]
+#![allow(clippy::print_stdout, reason = "a program that prints measurements")]
 
 use std::error::Error;
 use std::io::BufRead;
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Seconds per step, the prompt left out.
+/// Seconds per step, without the prompt.
 fn measure(engine: &mut Engine<Cpu>, question: &Question) -> Result<f64, Box<dyn Error>> {
     for request in 0..question.batch {
         let prompt = (0..question.prompt as u32).map(|token| token * 7 + request as u32);

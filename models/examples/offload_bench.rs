@@ -1,14 +1,15 @@
-//! The hybrid cache beside its two ends over a throttled link: `cargo run --release -p kaskade-models --example offload_bench`.
+//! Compares the hybrid cache with KV blocks only and ACT blocks only over a throttled link:
+//! `cargo run --release -p kaskade-models --example offload_bench`.
 //!
-//! A model of an OPT's shape with random weights decodes for a batch of long contexts, its weights streamed and most of its cache in
-//! the host's memory. At every link speed costs are sampled anew, corrected by a few steps, and the mixtures planned by them; then the
-//! engines take steps in turn, so that the noise of a shared machine falls on all alike. Medians of the steps are printed, how
-//! they compare, and how near the policy's predictions were, which it makes before every step.
+//! A model with an OPT's sizes and random weights decodes for a batch of long contexts, with streamed weights and most of the
+//! cache in host memory. At every link speed costs are sampled, corrected by a few steps, and used to plan the mixtures; then
+//! the engines take steps in turn, so that other load on the machine affects all of them. Prints medians of the steps, their
+//! ratios, and the accuracy of the policy's predictions before every step.
 //!
-//! `--device cuda` runs it on a GPU over its own link (`scripts/offload-cuda.sh`), by the shape of a published OPT and within a device's
-//! memory.
+//! `--device cuda` runs on a GPU over its real link (`scripts/offload-cuda.sh`), with the sizes of a published OPT and within
+//! a memory budget.
 
-#![allow(clippy::print_stdout, reason = "a program that prints figures")]
+#![allow(clippy::print_stdout, reason = "a program that prints measurements")]
 
 use std::error::Error;
 
@@ -24,19 +25,19 @@ use kaskade_plans::hybrid_cache::{Costs, Kind, Memory, Mix, Planned, Shares, spl
 
 #[derive(Parser)]
 struct Arguments {
-    /// Where it runs: `cpu`, or `cuda` in a build with that feature.
+    /// Device: `cpu`, or `cuda` in a build with that feature.
     #[arg(long, default_value = "cpu")]
     device: DeviceChoice,
-    /// A published model's shape, in place of `--width`, `--head` and `--layers`.
+    /// Sizes of a published model, instead of `--width`, `--head` and `--layers`.
     #[arg(long, value_enum)]
     shape: Option<Shape>,
     /// Width of the model.
     #[arg(long, default_value_t = 512)]
     width: usize,
-    /// Of it, what a head has.
+    /// Size of a head.
     #[arg(long, default_value_t = 64)]
     head: usize,
-    /// Its layers; of a published shape, only so many of them, for a host whose memory does not hold all. A step's time grows with them.
+    /// Number of layers; of a published model the maximum, if host memory is too small for all. A step's time is proportional.
     #[arg(long)]
     layers: Option<usize>,
     /// Requests that decode together.
@@ -48,20 +49,20 @@ struct Arguments {
     /// Requests of a mini-batch.
     #[arg(long, default_value_t = 16)]
     mini_batch: usize,
-    /// Device memory for blocks, as a share of what all keys and values take.
+    /// Device memory for blocks, as a share of the size of all keys and values.
     #[arg(long, default_value_t = 0.45, conflicts_with = "device_memory")]
     blocks: f64,
-    /// Memory that the model may take on the device, GB: blocks get what weights and buffers leave.
+    /// Memory budget on the device, GB: blocks use what weights and buffers leave.
     #[arg(long)]
     device_memory: Option<f64>,
     /// Whether weights stay on the device.
     #[arg(long)]
     resident: bool,
-    /// Steps of each engine at each speed.
+    /// Steps of each engine at each link speed.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Link speeds, MB/s; if absent, a GPU's own, and on the processor a sweep around the speed at which loading all keys and values takes as
-    /// long as computing them.
+    /// Link speeds, MB/s; by default a GPU's real link, and on the CPU a sweep around the speed at which loading all keys and
+    /// values takes as long as computing them.
     #[arg(long, value_delimiter = ',')]
     link: Vec<f64>,
 }
@@ -78,7 +79,7 @@ enum Shape {
 }
 
 impl Shape {
-    /// Width, a head's part of it, and layers.
+    /// Width, size of a head, and layers.
     fn extents(self) -> (usize, usize, usize) {
         match self {
             Self::Opt6B7 => (4096, 128, 32),
@@ -137,17 +138,17 @@ struct Bench<M> {
     layers: usize,
     decoder: Decoder,
     memory: Memory,
-    /// Blocks that all requests come to.
+    /// Blocks of all requests.
     blocks: usize,
 }
 
-/// What an engine was measured at, at one speed.
+/// Measurements of an engine at one link speed.
 struct Figures {
     wall_s: f64,
-    /// What the link carried in a step, bytes.
+    /// Bytes transferred in a step.
     loaded: f64,
     busy: f64,
-    /// Predicted over measured, of the steps' predictions and of one by the costs as they were sampled.
+    /// Predicted time divided by the measured one: by the corrected costs, and by the sampled costs alone.
     predicted: f64,
     sampled: f64,
     bytes_off: f64,
@@ -180,7 +181,7 @@ impl<M: Ops + Clone> Bench<M> {
         }
     }
 
-    /// What is left for blocks of the device's memory, where that is bounded.
+    /// Device memory left for blocks, if it is limited.
     fn bound(&mut self) -> Result<(), Box<dyn Error>> {
         let Some(gigabytes) = self.arguments.device_memory else {
             return Ok(());
@@ -229,7 +230,7 @@ impl<M: Ops + Clone> Bench<M> {
         Ok(())
     }
 
-    /// What keys and values take in a layer, bytes.
+    /// Size of keys and values in a layer, bytes.
     fn layer_bytes(&self) -> f64 {
         self.blocks as f64 * self.memory.kv_block_bytes as f64 / self.layers as f64
     }
@@ -240,15 +241,15 @@ impl<M: Ops + Clone> Bench<M> {
             .iter()
             .map(|caching| self.filled(*caching, speed, &costs))
             .collect::<Result<Vec<_>, _>>()?;
-        // What their blocks were laid by; learning may change it for blocks to come.
+        // The share of existing blocks; learning may change it for new ones.
         let shares: Vec<Shares> = engines
             .iter()
             .map(|engine| engine.config().effective_shares())
             .collect();
         let mut steps: [Vec<StepReport>; 3] = Default::default();
-        // The first step loads the first layer's weights without anything to hide it behind.
+        // The first step loads the first layer's weights without overlap.
         for round in 0..=self.arguments.rounds {
-            // Who begins changes, so that nobody always finds what the same one left in the processor's caches.
+            // The order rotates, so that no engine always follows the same one in the processor's caches.
             let turns = (0..KINDS.len()).map(|place| (place + round) % KINDS.len());
             for turn in turns {
                 let (Some(engine), Some(steps)) = (engines.get_mut(turn), steps.get_mut(turn)) else {
@@ -320,11 +321,11 @@ impl<M: Ops + Clone> Bench<M> {
             values.sort_by(f64::total_cmp);
             values.get(values.len() / 2).copied()
         };
-        // Tokens in the cache in the middle of the steps that count.
+        // Cached tokens in the middle of the measured steps.
         let tokens = self.arguments.requests * (self.arguments.prompt + self.arguments.rounds / 2 + 1);
         let split = split_by(shares, tokens.div_ceil(BLOCK), &measured.costs);
         let (kv, act) = (self.memory.kv_block_bytes, self.memory.act_block_bytes);
-        // A streamed model once, and the host's blocks.
+        // A streamed model is loaded once, and the blocks in host memory.
         let predicted = engine.streamed_bytes() + split.host.kv as u64 * kv + split.host.act as u64 * act;
         let wall_s = median(&|report| report.wall_s)?;
         let loaded = median(&|report| report.traffic.loaded() as f64)?;
@@ -338,7 +339,7 @@ impl<M: Ops + Clone> Bench<M> {
         })
     }
 
-    /// Costs as the first steps of a hybrid cache correct them that is planned by those sampled.
+    /// Returns the costs as corrected by the first steps of a hybrid cache planned with the sampled costs.
     fn taught(&self, speed: Option<f64>, sampled: &Costs) -> Result<Costs, Box<dyn Error>> {
         let mut engine = self.filled(Caching::Hybrid, speed, sampled)?;
         for _ in 0..TEACHING {
@@ -374,7 +375,7 @@ impl<M: Ops + Clone> Bench<M> {
         Ok(Engine::new(self.ops.clone(), self.decoder.clone(), None, config)?)
     }
 
-    /// An engine over a link of this speed whose requests have their prompts behind them.
+    /// Returns an engine over a link of this speed with prefilled requests.
     fn filled(
         &self,
         caching: Caching,

@@ -118,7 +118,7 @@ fn read_layers(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, Loa
 ///
 /// # Errors
 /// [`LoadError::BadKey`] for a malformed key.
-pub(crate) fn architecture(config: &Config) -> Result<Option<&'static str>, LoadError> {
+pub fn architecture(config: &Config) -> Result<Option<&'static str>, LoadError> {
     let entry = find(config)?;
     Ok(entry.map(|entry| {
         let [architecture, _] = entry.names;

@@ -8,9 +8,9 @@ use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::ops::{Activation, Heads, RelativeBias};
 
 /// Tokens of a prompt if the configuration has no `n_positions`: the length T5 was trained with (section 3.1.2).
-const CONTEXT: usize = 512;
+const DEFAULT_CONTEXT: usize = 512;
 /// Limit of the distance, to bound the size of the table.
-const FURTHEST: usize = 1 << 16;
+const MAX_DISTANCE: usize = 1 << 16;
 
 pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
@@ -22,8 +22,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
     let relative_bias = buckets(config, &model_config, weights, "encoder", true)?;
     model_config.relative_bias = Some(buckets(config, &model_config, weights, "decoder", false)?);
     let encoder = Encoder {
-        context: config.optional("n_positions")?.unwrap_or(CONTEXT),
-        start: start(config, model_config.vocabulary)?,
+        context: config.optional("n_positions")?.unwrap_or(DEFAULT_CONTEXT),
+        start_token: start_token(config, model_config.vocabulary)?,
         relative_bias,
         layers: (0..encoder_layers)
             .map(|index| layer(weights, &model_config, &format!("encoder.block.{index}"), false))
@@ -97,14 +97,14 @@ fn feed_forward(config: &Config) -> Result<(Activation, bool), LoadError> {
 }
 
 /// Reads `decoder_start_token_id`; without it answers begin with the padding token, as T5 was trained.
-fn start(config: &Config, vocabulary: usize) -> Result<u32, LoadError> {
+fn start_token(config: &Config, vocabulary: usize) -> Result<u32, LoadError> {
     let key = "decoder_start_token_id";
-    let start = match config.optional(key)? {
-        Some(start) => start,
+    let start_token = match config.optional(key)? {
+        Some(start_token) => start_token,
         None => config.required("pad_token_id")?,
     };
-    if (start as usize) < vocabulary {
-        Ok(start)
+    if (start_token as usize) < vocabulary {
+        Ok(start_token)
     } else {
         Err(config.invalid_value(
             key,
@@ -130,9 +130,9 @@ fn buckets(
     if count < 4 || count % 2 == 1 {
         return Err(config.invalid_value(count_key, "it must be even and at least 4"));
     }
-    if max_distance <= count / 2 || max_distance > FURTHEST {
+    if max_distance <= count / 2 || max_distance > MAX_DISTANCE {
         let reason = format!(
-            "it must be over {} (half of the buckets) and at most {FURTHEST}",
+            "it must be over {} (half of the buckets) and at most {MAX_DISTANCE}",
             count / 2
         );
         return Err(config.invalid_value(far_key, reason));

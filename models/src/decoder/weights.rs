@@ -98,7 +98,7 @@ pub struct Encoder {
     /// Maximum tokens of a prompt.
     pub context: usize,
     /// First token of every answer.
-    pub start: u32,
+    pub start_token: u32,
     /// Relative positions, in both directions.
     pub relative_bias: RelativeBias,
     /// Layers, without cross-attention.
@@ -335,7 +335,7 @@ impl Decoder {
         }
         self.encoder = Some(Encoder {
             context,
-            start: 0,
+            start_token: 0,
             relative_bias: RelativeBias {
                 max_distance,
                 values: LinearWeights::random(rng, 2 * max_distance + 1, model_config.heads.queries, false)

@@ -83,12 +83,12 @@ impl DeviceMemory {
 /// The device's memory budget is too small for the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "the device's {budget} bytes do not hold {wanted}: resident weights {}, buffers for weights {}, buffers for blocks {}, cache {}; \
+    "the device's {budget} bytes do not hold {required}: resident weights {}, buffers for weights {}, buffers for blocks {}, cache {}; \
      stream more layers, or give it smaller buffers or fewer blocks", .device_memory.resident, .device_memory.weights, .device_memory.blocks, .device_memory.cache
 )]
 pub struct OutOfMemory {
     /// Bytes needed.
-    pub wanted: u64,
+    pub required: u64,
     /// Bytes available.
     pub budget: u64,
     /// The parts of the bytes needed.

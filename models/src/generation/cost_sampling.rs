@@ -63,18 +63,18 @@ impl<M: Ops> Engine<M> {
         let block_tokens = self.space.block_tokens();
         let mini_batch = load.mini_batch.clamp(1, load.requests.max(1));
         let mini_batches = load.requests.div_ceil(mini_batch).max(1);
-        let held;
+        let uploaded;
         let layer = match self.placements.get(self.placements.len() - self.layers()) {
             Some(LayerPlacement::Resident(layer)) => layer,
             Some(LayerPlacement::Streamed(stored)) => {
-                held = stored.resident(&self.ops);
-                &held
+                uploaded = stored.resident(&self.ops);
+                &uploaded
             }
             None => return Err(EngineError::CopyingEnded),
         };
         let [link, _] = &self.links;
-        let most = (mini_batch * load.tokens).div_ceil(block_tokens).max(8);
-        let sizes = [most / 8, most / 4, most / 2, most].map(|size| size.max(1));
+        let max_blocks = (mini_batch * load.tokens).div_ceil(block_tokens).max(8);
+        let sizes = [max_blocks / 8, max_blocks / 4, max_blocks / 2, max_blocks].map(|size| size.max(1));
         let loading = |kind: Kind| {
             let bytes = self.host.widths().block_bytes(kind);
             let samples = sizes.map(|blocks| Sample {
@@ -101,7 +101,7 @@ impl<M: Ops> Engine<M> {
             });
         }
         // The cost of the cache may be too small to measure; then the line is constant.
-        let forward = fit(&forward).or_else(|_| fit(&level(&forward)))?;
+        let forward = fit(&forward).or_else(|_| fit(&with_mean_seconds(&forward)))?;
         let head_s = self.head_s(load.requests)?;
         drop(busy);
         Ok(MeasuredCosts {
@@ -124,10 +124,10 @@ impl<M: Ops> Engine<M> {
         let (count, width) = (self.space.block_tokens(), model_config.act_width());
         let rows = blocks * count;
         let loaded = [(); COPIES].map(|()| ops.upload(vec![0.1; rows * width], width));
-        let mut turn = loaded.iter().cycle();
+        let mut rotation = loaded.iter().cycle();
         let positions: Vec<usize> = (0..rows).map(|row| row % model_config.context.max(1)).collect();
         median_s(|| {
-            let matrix = turn.next();
+            let matrix = rotation.next();
             let spans = (0..blocks).filter_map(|block| {
                 let from = block * count;
                 matrix.map(|matrix| Span { matrix, from, count })
@@ -144,13 +144,13 @@ impl<M: Ops> Engine<M> {
         let mut x = ops.upload(vec![0.1; requests * model_config.width], model_config.width);
         let width = model_config.kv_width();
         let kvs = [(); COPIES].map(|()| ops.upload(vec![0.1; requests * tokens * width], width));
-        let mut turn = kvs.iter().cycle();
+        let mut rotation = kvs.iter().cycle();
         let positions = vec![tokens.min(model_config.context.saturating_sub(1)); requests];
         // With cross-attention half of the tokens count as the prompt; the total number of keys stays the same.
         let prompt = layer.cross.as_ref().map_or(0, |_| tokens / 2);
         median_s(|| {
             let new_kv = layer.project(ctx, &x, &positions);
-            let kv = turn.next();
+            let kv = rotation.next();
             let self_spans = (0..requests).map(|request| {
                 let new = Span {
                     matrix: &new_kv.kv,
@@ -264,7 +264,7 @@ fn median_s(mut work: impl FnMut()) -> f64 {
 }
 
 /// Replaces the time of every sample by the mean.
-fn level(samples: &[Sample]) -> Vec<Sample> {
+fn with_mean_seconds(samples: &[Sample]) -> Vec<Sample> {
     let mean = samples.iter().map(|sample| sample.seconds).sum::<f64>() / samples.len().max(1) as f64;
     let at_mean = |sample: &Sample| Sample {
         seconds: mean,

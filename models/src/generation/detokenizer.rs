@@ -42,56 +42,56 @@ pub(crate) fn tokenizer(file: &TokenizerFile) -> Result<Tokenizer, LoadError> {
 pub(crate) struct Detokenizer {
     tokens: Vec<u32>,
     /// First token that is decoded together with the next one: a token's text depends on its neighbours.
-    from: usize,
+    window_start: usize,
     /// Bytes of their text that are already part of `text`.
-    known: usize,
+    decoded_bytes: usize,
     text: String,
     /// Bytes of `text` that were returned.
-    given: usize,
+    emitted: usize,
 }
 
 impl Detokenizer {
     /// Adds a token. Returns the new text, and whether a stop text ended the answer.
     pub(crate) fn push(&mut self, token: u32, tokenizer: &Tokenizer, stop: &[String]) -> (String, bool) {
         self.tokens.push(token);
-        let window = self.tokens.get(self.from..).unwrap_or_default();
+        let window = self.tokens.get(self.window_start..).unwrap_or_default();
         let decoded = tokenizer.decode(window, true).unwrap_or_default();
         // An incomplete character is decoded as a replacement character; the next token completes it.
         if decoded.ends_with('\u{fffd}') {
             return (String::new(), false);
         }
-        if let Some(new) = decoded.get(self.known..) {
+        if let Some(new) = decoded.get(self.decoded_bytes..) {
             self.text.push_str(new);
         }
-        self.from = self.tokens.len() - 1;
-        let last = self.tokens.get(self.from..).unwrap_or_default();
-        self.known = tokenizer.decode(last, true).unwrap_or_default().len();
+        self.window_start = self.tokens.len() - 1;
+        let last = self.tokens.get(self.window_start..).unwrap_or_default();
+        self.decoded_bytes = tokenizer.decode(last, true).unwrap_or_default().len();
         if let Some(end) = stop.iter().filter_map(|stop| self.text.find(stop.as_str())).min() {
             self.text.truncate(end);
-            return (self.give(end), true);
+            return (self.emit(end), true);
         }
         let held = stop
             .iter()
-            .map(|stop| overlap(&self.text, stop))
+            .map(|stop| stop_prefix_len(&self.text, stop))
             .max()
             .unwrap_or_default();
-        (self.give(self.text.len() - held), false)
+        (self.emit(self.text.len() - held), false)
     }
 
     /// Returns the text held back, when the answer has ended.
     pub(crate) fn finish(&mut self) -> String {
-        self.give(self.text.len())
+        self.emit(self.text.len())
     }
 
-    fn give(&mut self, until: usize) -> String {
-        let given = self.text.get(self.given..until).unwrap_or_default().to_owned();
-        self.given = self.given.max(until.min(self.text.len()));
-        given
+    fn emit(&mut self, until: usize) -> String {
+        let emitted = self.text.get(self.emitted..until).unwrap_or_default().to_owned();
+        self.emitted = self.emitted.max(until.min(self.text.len()));
+        emitted
     }
 }
 
 /// Bytes at the end of a text that may be the beginning of `stop`.
-fn overlap(text: &str, stop: &str) -> usize {
+fn stop_prefix_len(text: &str, stop: &str) -> usize {
     let eos_token_ids = stop
         .char_indices()
         .map(|(end, _)| end)
@@ -125,36 +125,36 @@ mod tests {
         let tokenizer = gpt2();
         let tokens = tokenizer.encode(text, false).unwrap().get_ids().to_vec();
         let stop: Vec<String> = stop.iter().map(ToString::to_string).collect();
-        let (mut answer, mut given) = (Detokenizer::default(), Vec::new());
+        let (mut answer, mut emitted) = (Detokenizer::default(), Vec::new());
         for token in tokens {
             let (text, ended) = answer.push(token, &tokenizer, &stop);
-            given.push(text);
+            emitted.push(text);
             if ended {
-                assert_eq!(given.concat(), answer.text[..answer.given]);
-                return (given, true);
+                assert_eq!(emitted.concat(), answer.text[..answer.emitted]);
+                return (emitted, true);
             }
         }
-        given.push(answer.finish());
-        assert_eq!(given.concat(), answer.text[..answer.given]);
-        (given, false)
+        emitted.push(answer.finish());
+        assert_eq!(emitted.concat(), answer.text[..answer.emitted]);
+        (emitted, false)
     }
 
     #[test]
     fn texts_are_streamed() {
-        let (given, ended) = streamed("the inner thing, a tour", &[]);
-        assert!(given.len() > 5 && !ended);
-        assert_eq!(given.concat(), "the inner thing, a tour");
+        let (emitted, ended) = streamed("the inner thing, a tour", &[]);
+        assert!(emitted.len() > 5 && !ended);
+        assert_eq!(emitted.concat(), "the inner thing, a tour");
     }
 
     #[test]
     fn stop_texts_end_answers_and_are_removed() {
-        let (given, ended) = streamed("one two END three", &[" END"]);
+        let (emitted, ended) = streamed("one two END three", &[" END"]);
         assert!(ended);
-        assert_eq!(given.concat(), "one two");
-        let (given, ended) = streamed("one ENx two EN", &["END", "tax"]);
+        assert_eq!(emitted.concat(), "one two");
+        let (emitted, ended) = streamed("one ENx two EN", &["END", "tax"]);
         assert!(!ended);
-        assert_eq!(given.concat(), "one ENx two EN");
-        assert_eq!(overlap("ab EN", "END"), 2);
-        assert_eq!(overlap("ab", "END"), 0);
+        assert_eq!(emitted.concat(), "one ENx two EN");
+        assert_eq!(stop_prefix_len("ab EN", "END"), 2);
+        assert_eq!(stop_prefix_len("ab", "END"), 0);
     }
 }

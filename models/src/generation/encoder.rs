@@ -14,7 +14,7 @@ pub(super) struct DeviceEncoder<M: Ops> {
     /// Maximum tokens of a prompt.
     pub(super) context: usize,
     /// First token of every answer.
-    pub(super) start: u32,
+    pub(super) start_token: u32,
     norm: M::Norm,
     position_bias: M::Matrix,
     bytes: u64,
@@ -27,7 +27,7 @@ impl<M: Ops> DeviceEncoder<M> {
         Self {
             layers,
             context: encoder.context,
-            start: encoder.start,
+            start_token: encoder.start_token,
             bytes: size_of_val(position_bias.values.as_slice()) as u64,
             position_bias: ops.upload(position_bias.values.clone(), position_bias.width()),
             norm: ops.norm(norm.gamma, norm.beta, epsilon),

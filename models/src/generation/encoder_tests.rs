@@ -152,7 +152,7 @@ fn device_memory_includes_encoder_and_decoder() {
     };
     assert!(build(&decoder, bounded(5, whole)).is_ok());
     let refused = build(&decoder, bounded(5, whole - 1)).err().unwrap();
-    assert_eq!((refused.wanted, refused.budget), (whole, whole - 1));
+    assert_eq!((refused.required, refused.budget), (whole, whole - 1));
     let fewer = build(&decoder, bounded(1, whole - 1)).unwrap();
     assert!(fewer.device_memory().total() < whole);
     assert_eq!((fewer.layers(), decoder.depth()), (3, 5));

@@ -86,7 +86,7 @@ pub struct Engine<M: Ops> {
     /// Position bias of the decoder, if positions are relative.
     pub(super) position_bias: Option<M::Matrix>,
     /// The decoder's first layer, if it is streamed and was loaded at the end of the last step.
-    pub(super) ahead: Option<Layer<M>>,
+    pub(super) prefetched: Option<Layer<M>>,
     pub(super) final_norm: M::Norm,
     pub(super) head: M::Linear,
     pub(super) head_bytes: u64,
@@ -161,7 +161,7 @@ impl<M: Ops> Engine<M> {
             final_norm: ops.norm(norm.gamma, norm.beta, epsilon),
             head: ops.linear(prepared, head.bias, head.inputs, head.outputs),
             head_bytes,
-            ahead: None,
+            prefetched: None,
             placements,
             tokenizer,
             device_memory,
@@ -283,7 +283,7 @@ impl DeviceMemory {
     fn check(&self, budget: Option<u64>) -> Result<(), OutOfMemory> {
         match budget {
             Some(budget) if self.total() > budget => Err(OutOfMemory {
-                wanted: self.total(),
+                required: self.total(),
                 budget,
                 device_memory: *self,
             }),

@@ -29,12 +29,12 @@ pub enum EngineError {
         last: usize,
     },
     /// The prompt exceeds the encoder's context.
-    #[error("the prompt has {tokens} tokens and this model's encoder reads {most} at most; shorten it")]
+    #[error("the prompt has {tokens} tokens and this model's encoder reads {limit} at most; shorten it")]
     Prompt {
         /// Tokens of the prompt.
         tokens: usize,
         /// Maximum tokens of a prompt.
-        most: usize,
+        limit: usize,
     },
     /// Stop texts need a tokenizer.
     #[error("stop texts need a tokenizer.json, and this checkpoint has none")]

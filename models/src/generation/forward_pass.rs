@@ -38,7 +38,7 @@ pub(super) struct MiniBatch<M: Ops> {
 /// Result of a pass.
 pub(super) struct PassResult<M: Ops> {
     /// The decoder's first layer for the next pass, if it is streamed.
-    pub(super) ahead: Option<Layer<M>>,
+    pub(super) prefetched: Option<Layer<M>>,
     pub(super) traffic: Traffic,
     /// Time spent waiting for the link, seconds.
     pub(super) waited_s: f64,
@@ -67,7 +67,7 @@ struct TransferReceiver<M: Ops> {
     /// Weights received before they are needed.
     weights: Option<(usize, Layer<M>)>,
     /// The layer that the next pass probably begins with: the decoder's first.
-    again: usize,
+    prefetch_layer: usize,
     waited_s: f64,
 }
 
@@ -89,7 +89,7 @@ impl<M: Ops> ForwardPass<'_, M> {
     pub(super) fn run(
         &self,
         device: &mut DeviceCache<M>,
-        ahead: Option<Layer<M>>,
+        prefetched: Option<Layer<M>>,
         batches: &mut [MiniBatch<M>],
         kept: &mut Vec<Buffer>,
     ) -> Result<PassResult<M>, EngineError> {
@@ -100,22 +100,22 @@ impl<M: Ops> ForwardPass<'_, M> {
         let reads = batches.iter().any(|batch| batch.source.is_some());
         let first = if reads { 0 } else { self.decoder() };
         // A prefetched layer is useless to a pass that begins elsewhere, and its buffer is needed.
-        let ahead = ahead.filter(|_| first == self.decoder());
-        let jobs = self.jobs(first, &loaded, ahead.is_some());
+        let prefetched = prefetched.filter(|_| first == self.decoder());
+        let jobs = self.jobs(first, &loaded, prefetched.is_some());
         let (done, arrived) = channel();
         let ((free_weights, weights), (free_blocks, blocks)) = (channel(), channel());
         for _ in 0..BUFFERS {
             let _ = free_blocks.send(kept.pop().unwrap_or_default());
         }
-        for _ in usize::from(ahead.is_some())..BUFFERS {
+        for _ in usize::from(prefetched.is_some())..BUFFERS {
             let _ = free_weights.send(());
         }
         let arrivals = TransferReceiver {
             loaded: arrived,
             free_weights,
             free_blocks,
-            weights: ahead.map(|layer| (first, layer)),
-            again: self.decoder(),
+            weights: prefetched.map(|layer| (first, layer)),
+            prefetch_layer: self.decoder(),
             waited_s: 0.0,
         };
         let buffers = Buffers { weights, blocks };
@@ -130,21 +130,26 @@ impl<M: Ops> ForwardPass<'_, M> {
                 drop(done);
                 (traffic, buffers.blocks)
             });
-            let passed = self.compute(device, first, arrivals, batches, &loaded);
+            let result = self.compute(device, first, arrivals, batches, &loaded);
             let (carried, blocks) = copier.join().map_err(|_| EngineError::CopyingEnded)?;
             kept.extend(blocks.try_iter());
-            let mut passed = passed?;
-            passed.traffic = Traffic {
-                stored: passed.traffic.stored,
+            let mut result = result?;
+            result.traffic = Traffic {
+                stored: result.traffic.stored,
                 ..carried
             };
-            Ok(passed)
+            Ok(result)
         })
     }
 
     /// Lists the transfers in the order of need: for every mini-batch its blocks, followed by its share of the next
     /// layer's weights; after the last layer, the weights of the decoder's first layer for the next pass.
-    fn jobs<'a>(&'a self, first: usize, loaded: &'a [Vec<BlockSlice>], ahead: bool) -> Vec<TransferJob<'a>> {
+    fn jobs<'a>(
+        &'a self,
+        first: usize,
+        loaded: &'a [Vec<BlockSlice>],
+        prefetched: bool,
+    ) -> Vec<TransferJob<'a>> {
         let mut jobs = Vec::new();
         let weights = |layer: usize, part: usize, of: usize| match self.placements.get(layer) {
             Some(LayerPlacement::Streamed(stored)) => Some(TransferJob::Weights {
@@ -155,7 +160,7 @@ impl<M: Ops> ForwardPass<'_, M> {
             }),
             _ => None,
         };
-        if !ahead {
+        if !prefetched {
             jobs.extend(weights(first, 0, 1));
         }
         let (decoder, layers) = (self.decoder(), self.placements.len());
@@ -209,10 +214,10 @@ impl<M: Ops> ForwardPass<'_, M> {
                 let _ = arrivals.free_weights.send(());
             }
         }
-        let ahead = arrivals.rest();
+        let prefetched = arrivals.finish();
         let waited_s = arrivals.waited_s;
         Ok(PassResult {
-            ahead,
+            prefetched,
             traffic: Traffic {
                 stored,
                 ..Traffic::default()
@@ -370,13 +375,16 @@ impl<M: Ops> TransferReceiver<M> {
     }
 
     /// Waits for the remaining transfer: the decoder's first layer, for the next pass.
-    fn rest(&mut self) -> Option<Layer<M>> {
+    fn finish(&mut self) -> Option<Layer<M>> {
         while let Ok(loaded) = self.next() {
             if let Transferred::Weights(index, weights) = loaded {
                 self.weights = Some((index, weights));
             }
         }
-        let weights = self.weights.take().filter(|(index, _)| *index == self.again);
+        let weights = self
+            .weights
+            .take()
+            .filter(|(index, _)| *index == self.prefetch_layer);
         weights.map(|(_, weights)| weights)
     }
 }

@@ -213,7 +213,7 @@ mod tests {
     fn a_budget_below_the_buffers_is_rejected_with_the_numbers() {
         let refused = EngineConfig::plan(Cpu, &decoder(), &memory_limits(Some(10))).unwrap_err();
         assert!(
-            matches!(refused, EngineError::OutOfMemory(OutOfMemory { budget: 10, wanted, .. }) if wanted > 10),
+            matches!(refused, EngineError::OutOfMemory(OutOfMemory { budget: 10, required, .. }) if required > 10),
             "{refused}"
         );
     }

@@ -40,7 +40,7 @@ pub(crate) mod slice;
 mod step;
 mod transfer;
 
-pub use crate::decoder::registry::read_decoder;
+pub use crate::decoder::registry::{architecture, read_decoder};
 pub use crate::decoder::weights::{Decoder, ModelConfig};
 pub use crate::ops::cpu::Cpu;
 pub use config::{Caching, DeviceMemory, EngineConfig, OutOfMemory};

@@ -55,14 +55,17 @@ impl<M: Ops> Engine<M> {
         let Some(encoder) = &self.encoder else {
             return Ok((prompt, 0));
         };
-        let (source, most) = (prompt.len(), encoder.context);
+        let (source, limit) = (prompt.len(), encoder.context);
         if source == 0 {
             return Err(Refused::Empty.into());
         }
-        if source > most {
-            return Err(EngineError::Prompt { tokens: source, most });
+        if source > limit {
+            return Err(EngineError::Prompt {
+                tokens: source,
+                limit,
+            });
         }
-        prompt.push(encoder.start);
+        prompt.push(encoder.start_token);
         Ok((prompt, source))
     }
 

@@ -50,7 +50,7 @@ impl<M: Ops> Engine<M> {
             let prediction = self.predict(&batches);
             report.predicted_s = prediction.map(|prediction| prediction.step_s);
             let [to_device, _] = &self.links;
-            let carried_s = to_device.busy_s();
+            let busy_before_s = to_device.busy_s();
             let waited = self.run_layers(&mut batches, &mut report.traffic)?;
             let answers = self.answer(&batches)?;
             report.events.extend(answers);
@@ -59,7 +59,7 @@ impl<M: Ops> Engine<M> {
             back.drain();
             report.wall_s = began.elapsed().as_secs_f64();
             report.compute_s = report.wall_s - waited - drained.elapsed().as_secs_f64();
-            report.load_s = to_device.busy_s() - carried_s;
+            report.load_s = to_device.busy_s() - busy_before_s;
             if let Some(prediction) = prediction {
                 self.learn(&prediction, &report);
             }
@@ -179,7 +179,7 @@ impl<M: Ops> Engine<M> {
             vec![(0..entries.len()).collect()]
         } else if entries.iter().any(|entry| entry.cached > 0) {
             let demands: Vec<Demand> = entries.iter().map(demand).collect();
-            let costs = self.costs().unwrap_or_else(even);
+            let costs = self.costs().unwrap_or_else(default_costs);
             pack(
                 &demands,
                 self.config.buffer,
@@ -250,10 +250,15 @@ impl<M: Ops> Engine<M> {
             space: &self.space,
             links: &self.links,
         };
-        let passed = pass.run(&mut self.device, self.ahead.take(), batches, &mut self.buffers)?;
-        self.ahead = passed.ahead;
-        *traffic = passed.traffic;
-        Ok(passed.waited_s)
+        let result = pass.run(
+            &mut self.device,
+            self.prefetched.take(),
+            batches,
+            &mut self.buffers,
+        )?;
+        self.prefetched = result.prefetched;
+        *traffic = result.traffic;
+        Ok(result.waited_s)
     }
 
     /// Returns the logits of hidden vectors.
@@ -344,7 +349,7 @@ fn demand(entry: &BatchEntry) -> Demand {
 }
 
 /// Default costs for packing without measured ones: computing and loading take the same time.
-fn even() -> Costs {
+fn default_costs() -> Costs {
     let line = LinearFit {
         intercept: 0.0,
         slope: 1.0,

@@ -326,7 +326,7 @@ fn a_budget_that_is_too_small_is_rejected_with_the_numbers() {
     assert!(build(config(4, whole.total())).is_ok());
     let refused = build(config(4, whole.total() - 1)).err().unwrap();
     assert_eq!(
-        (refused.wanted, refused.budget),
+        (refused.required, refused.budget),
         (whole.total(), whole.total() - 1)
     );
     let streamed = build(config(0, whole.total() - 1)).unwrap();

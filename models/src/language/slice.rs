@@ -133,12 +133,12 @@ impl<M: Ops> LanguageSlice<M> {
             return answer.outputs(FinishReason::NotFinite, false);
         };
         let is_eos = self.layers.model_config().eos_token_ids.contains(&sampled.token);
-        let mut said = String::new();
+        let mut text = String::new();
         if let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| !is_eos) {
             let mut growing = detokenizer::Detokenizer::default();
-            said = growing.push(sampled.token, tokenizer, &[]).0 + &growing.finish();
+            text = growing.push(sampled.token, tokenizer, &[]).0 + &growing.finish();
         }
-        answer.add(&said, Some(&sampled));
+        answer.add(&text, Some(&sampled));
         answer.outputs(
             if is_eos {
                 FinishReason::Token

@@ -176,9 +176,9 @@ mod tests {
     }
 
     /// Reports the number of threads it may use, and keeps the processor busy for a while.
-    struct Busy(Duration);
+    struct Spin(Duration);
 
-    impl Model for Busy {
+    impl Model for Spin {
         fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
             let begun = thread_time();
             while thread_time().saturating_sub(begun) < self.0 {
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn it_computes_on_its_own_thread_and_sleeps() {
         let run = || {
-            let mut paced = Paced::new(Box::new(Busy(4 * MS)), CoreShare::try_from(0.5).unwrap());
+            let mut paced = Paced::new(Box::new(Spin(4 * MS)), CoreShare::try_from(0.5).unwrap());
             let started = Instant::now();
             let outputs = paced.run(&[Vec::new()]);
             (

@@ -47,7 +47,7 @@ pub struct TorchFigure {
 
 /// First message to the program.
 #[derive(Debug, Serialize)]
-struct Opening {
+struct Handshake {
     device: String,
     budget_s: f64,
 }
@@ -103,19 +103,19 @@ impl Torch {
         device: DeviceChoice,
         budget: Duration,
     ) -> (Section<TorchReport>, Option<Self>) {
-        let opening = Opening {
+        let handshake = Handshake {
             device: device.to_string(),
             budget_s: budget.as_secs_f64(),
         };
         let mut command = Command::new(python);
         command.args(["-c", PROGRAM]);
-        Self::open(command, REPLY_TIMEOUT, &opening)
+        Self::open(command, REPLY_TIMEOUT, &handshake)
     }
 
     fn open(
         mut command: Command,
         patience: Duration,
-        opening: &Opening,
+        handshake: &Handshake,
     ) -> (Section<TorchReport>, Option<Self>) {
         let spawned = command
             .stdin(Stdio::piped())
@@ -135,7 +135,7 @@ impl Torch {
             child,
             patience,
         };
-        match torch.ask(opening) {
+        match torch.ask(handshake) {
             Ok(Line::Report(report)) => (Section::Done(report), Some(torch)),
             Ok(Line::Absent(reason)) => (Section::Skipped(reason), None),
             Ok(Line::Figure(_)) => (
@@ -216,13 +216,13 @@ mod tests {
     }
 
     fn talk(script: &str, patience: Duration) -> (Section<TorchReport>, Option<Torch>) {
-        let opening = Opening {
+        let handshake = Handshake {
             device: "cpu".into(),
             budget_s: 0.01,
         };
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Torch::open(command, patience, &opening)
+        Torch::open(command, patience, &handshake)
     }
 
     fn open_script(script: &str) -> (Section<TorchReport>, Option<Torch>) {

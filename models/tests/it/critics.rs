@@ -1,11 +1,11 @@
-//! The committed T5 family: it loads, and answers in a word.
+//! The committed T5 family answers with one word.
 
 use std::path::Path;
 
 use kaskade_models::generation::Sampling;
 use kaskade_models::{Device, Generation, LoadOptions, Task, Tensor, load};
 
-const ASKED: [(&str, &str); 4] = [
+const REVIEWS: [(&str, &str); 4] = [
     ("a warm , funny and moving film", "positive"),
     ("a dull , stupid and lifeless mess", "negative"),
     ("one of the best performances of the year", "positive"),
@@ -13,7 +13,7 @@ const ASKED: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn each_size_answers_in_a_word_and_ends_by_itself() {
+fn each_variant_answers_with_one_word() {
     let options = LoadOptions {
         generation: Generation {
             sampling: Sampling {
@@ -31,12 +31,12 @@ fn each_size_answers_in_a_word_and_ends_by_itself() {
         assert_eq!(loaded.info.task, Task::Generation);
         let request =
             |(film, _)| vec![Tensor::from_texts("text", &[&format!("sst2 sentence: {film}")]).unwrap()];
-        let answers = loaded.model.run(&ASKED.map(request));
-        for (outputs, (film, meant)) in answers.into_iter().zip(ASKED) {
+        let answers = loaded.model.run(&REVIEWS.map(request));
+        for (outputs, (film, expected)) in answers.into_iter().zip(REVIEWS) {
             let outputs = outputs.unwrap();
             let output = |name: &str| outputs.iter().find(|output| output.name == name).unwrap();
             let text = output("text").to_texts().unwrap()[0].trim().to_owned();
-            assert_eq!(text, meant, "{variant}: {film}");
+            assert_eq!(text, expected, "{variant}: {film}");
             assert!(
                 output("tokens").to_i64().unwrap().len() < 4,
                 "{variant} does not end"

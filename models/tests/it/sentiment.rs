@@ -1,4 +1,4 @@
-//! The committed sentiment family: it loads, reads text, and tells praise from blame.
+//! The committed sentiment family: classification of texts, tokenizer, and a snapshot of its logits.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,8 @@ use tokenizers::Tokenizer;
 
 const VARIANTS: [&str; 3] = ["sentiment-pico", "sentiment-tiny", "sentiment-mini"];
 
-/// None of them is from the treebank.
-const BLAME: [&str; 6] = [
+/// Negative reviews; none of these texts is from the training data.
+const NEGATIVE: [&str; 6] = [
     "a dull and lifeless mess",
     "This is the worst movie of the year.",
     "bad acting, a bad script and no laughs at all",
@@ -16,7 +16,8 @@ const BLAME: [&str; 6] = [
     "an awful waste of time and money",
     "the plot is a tired and pointless bore",
 ];
-const PRAISE: [&str; 6] = [
+/// Positive reviews.
+const POSITIVE: [&str; 6] = [
     "a warm, funny and moving film",
     "One of the best films of the year!",
     "the performances are wonderful and the story is touching",
@@ -31,7 +32,7 @@ fn directory(variant: &str) -> PathBuf {
         .join(variant)
 }
 
-fn served(variant: &str) -> Loaded {
+fn loaded(variant: &str) -> Loaded {
     load(&directory(variant), &Device::flex(), &LoadOptions::default()).unwrap()
 }
 
@@ -50,10 +51,10 @@ fn logits(loaded: &mut Loaded, requests: &[Inputs]) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn mini_tells_praise_from_blame() {
-    let mut mini = served("sentiment-mini");
+fn mini_separates_positive_from_negative_reviews() {
+    let mut mini = loaded("sentiment-mini");
     assert_eq!(mini.info.labels, ["negative", "positive"]);
-    for (texts, class) in [(BLAME, 0), (PRAISE, 1)] {
+    for (texts, class) in [(NEGATIVE, 0), (POSITIVE, 1)] {
         for (text, logits) in texts.iter().zip(logits(&mut mini, &requests(&texts))) {
             assert!(logits[class] > logits[1 - class], "{text}: {logits:?}");
         }
@@ -61,10 +62,10 @@ fn mini_tells_praise_from_blame() {
 }
 
 #[test]
-fn these_sentences_get_these_logits() {
-    let texts = [BLAME[0], BLAME[1], PRAISE[0], PRAISE[1]];
+fn logits_of_some_sentences() {
+    let texts = [NEGATIVE[0], NEGATIVE[1], POSITIVE[0], POSITIVE[1]];
     let answers = VARIANTS.map(|variant| {
-        let rows = logits(&mut served(variant), &requests(&texts));
+        let rows = logits(&mut loaded(variant), &requests(&texts));
         let rounded = rows
             .iter()
             .map(|row| row.iter().map(|logit| format!("{logit:.1}")).collect())
@@ -75,10 +76,10 @@ fn these_sentences_get_these_logits() {
 }
 
 #[test]
-fn one_sentence_alone_gets_the_answer_it_gets_in_a_batch_of_longer_ones() {
+fn a_single_sentence_gets_the_same_answer_as_in_a_padded_batch() {
     for variant in VARIANTS {
-        let mut loaded = served(variant);
-        let requests = requests(&[BLAME[0], PRAISE[2], BLAME[2]]);
+        let mut loaded = loaded(variant);
+        let requests = requests(&[NEGATIVE[0], POSITIVE[2], NEGATIVE[2]]);
         let together = logits(&mut loaded, &requests);
         for (request, together) in requests.iter().zip(together) {
             let alone = logits(&mut loaded, std::slice::from_ref(request)).remove(0);
@@ -89,7 +90,7 @@ fn one_sentence_alone_gets_the_answer_it_gets_in_a_batch_of_longer_ones() {
 }
 
 #[test]
-fn the_variants_share_one_tokenizer_whose_ids_stay() {
+fn the_variants_share_one_tokenizer() {
     let files = VARIANTS.map(|variant| std::fs::read(directory(variant).join("tokenizer.json")).unwrap());
     assert!(files.iter().all(|file| *file == files[0]));
     let tokenizer = Tokenizer::from_bytes(&files[0]).unwrap();
@@ -102,7 +103,7 @@ fn the_variants_share_one_tokenizer_whose_ids_stay() {
 }
 
 #[test]
-fn every_piece_of_the_vocabulary_is_read_back_as_itself() {
+fn every_vocabulary_entry_encodes_to_itself() {
     let tokenizer = Tokenizer::from_file(directory(VARIANTS[0]).join("tokenizer.json")).unwrap();
     for (token, id) in tokenizer.get_vocab(true) {
         if !token.starts_with("##") {
@@ -110,14 +111,4 @@ fn every_piece_of_the_vocabulary_is_read_back_as_itself() {
             assert_eq!(encoding.get_ids(), [id], "{token}");
         }
     }
-}
-
-#[test]
-fn the_family_is_small_enough_to_commit() {
-    let bytes: u64 = VARIANTS
-        .iter()
-        .map(|variant| directory(variant).join("model.safetensors"))
-        .map(|file| file.metadata().unwrap().len())
-        .sum();
-    assert!(bytes < 8_000_000, "{bytes} bytes of weights");
 }

@@ -1,4 +1,4 @@
-//! The committed Shakespeare family: it loads, goes on in verse, and is surer of words that can be told than of others.
+//! The committed Shakespeare family: a snapshot of its texts, and its confidence in predictable words.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use kaskade_models::{Device, Generation, LoadOptions, Loaded, Outputs, Task, Ten
 
 const VARIANTS: [&str; 3] = ["shakespeare-pico", "shakespeare-mini", "shakespeare-base"];
 
-fn served(variant: &str, max_tokens: usize, stop: &[&str]) -> Loaded {
+fn loaded(variant: &str, max_tokens: usize, stop: &[&str]) -> Loaded {
     let options = LoadOptions {
         generation: Generation {
             sampling: Sampling {
@@ -39,9 +39,9 @@ fn confidence(outputs: &Outputs) -> f32 {
 }
 
 #[test]
-fn each_size_goes_on_as_it_did() {
+fn continuations() {
     let answers = VARIANTS.map(|variant| {
-        let mut loaded = served(variant, 48, &[]);
+        let mut loaded = loaded(variant, 48, &[]);
         assert_eq!(loaded.info.task, Task::Generation);
         let outputs = ask(&mut loaded, "KING RICHARD III:\nMy lord, ");
         format!("{variant} ({:.2}): {:?}", confidence(&outputs), text(&outputs))
@@ -50,14 +50,14 @@ fn each_size_goes_on_as_it_did() {
 }
 
 #[test]
-fn a_word_that_is_all_but_written_is_surer_than_one_that_is_not_begun() {
+fn an_almost_complete_word_has_a_higher_confidence_than_a_new_one() {
     for variant in VARIANTS {
-        let mut loaded = served(variant, 8, &[" ", ",", "\n", "."]);
-        let begun = ask(&mut loaded, "I know not what to say to my lor");
-        let open = ask(&mut loaded, "I know not what to say to my ");
+        let mut loaded = loaded(variant, 8, &[" ", ",", "\n", "."]);
+        let almost_complete = ask(&mut loaded, "I know not what to say to my lor");
+        let new = ask(&mut loaded, "I know not what to say to my ");
         if variant == "shakespeare-base" {
-            assert_eq!((text(&begun), text(&open)), ("d".into(), "lord".into()));
+            assert_eq!((text(&almost_complete), text(&new)), ("d".into(), "lord".into()));
         }
-        assert!(confidence(&begun) > confidence(&open), "{variant}");
+        assert!(confidence(&almost_complete) > confidence(&new), "{variant}");
     }
 }

@@ -1,5 +1,5 @@
-//! The perceptron and the small convolutional network: their sizes, and the checkpoints and requests that neither
-//! serves. That they compute what torch does is tested with every other family.
+//! The perceptron and the small convolutional network: their sizes, and invalid checkpoints and requests. The unit
+//! tests of all architectures compare their results with torch.
 
 use kaskade_models::fixtures::{self, Fixture};
 use kaskade_models::{
@@ -35,7 +35,7 @@ fn every_weight_is_counted() {
 }
 
 #[test]
-fn a_request_that_does_not_fit_fails_alone() {
+fn an_invalid_request_fails_alone() {
     let image = |name: &str, shape: &[usize]| {
         Tensor::from_f32(name, shape, &vec![0.5; shape.iter().product()]).unwrap()
     };
@@ -56,8 +56,8 @@ fn a_request_that_does_not_fit_fails_alone() {
     assert!(matches!(answers[4], Err(ModelError::MissingInput { .. })));
 }
 
-/// The error of loading a fixture whose configuration has `key` set to `value`, or without it where that is null.
-fn refusal(name: &str, key: &str, value: Value) -> LoadError {
+/// Returns the error of loading a fixture with `key` of its configuration set to `value`, or removed if that is null.
+fn load_error(name: &str, key: &str, value: Value) -> LoadError {
     let fixture = fixture(name);
     let mut config: Value = serde_json::from_slice(fixture.config).unwrap();
     config[key] = value;
@@ -69,14 +69,14 @@ fn refusal(name: &str, key: &str, value: Value) -> LoadError {
 }
 
 #[test]
-fn every_key_that_is_needed_is_named() {
+fn every_missing_key_is_named() {
     for (name, missing) in [
         ("mlp", "input_shape"),
         ("mlp", "hidden_sizes"),
         ("cnn", "input_shape"),
         ("cnn", "stages"),
     ] {
-        let error = refusal(name, missing, Value::Null);
+        let error = load_error(name, missing, Value::Null);
         assert!(
             matches!(&error, LoadError::MissingKey { key, .. } if key == missing),
             "{error}"
@@ -85,7 +85,7 @@ fn every_key_that_is_needed_is_named() {
 }
 
 #[test]
-fn a_configuration_that_makes_no_network_is_refused_by_key() {
+fn an_invalid_configuration_is_rejected_by_key() {
     let huge = u64::MAX / 2;
     for (family, key, value) in [
         ("mlp", "input_shape", json!([])),
@@ -116,7 +116,7 @@ fn a_configuration_that_makes_no_network_is_refused_by_key() {
             json!([{"channels": 1, "stride": 1, "blocks": 0, "colour": 3}]),
         ),
     ] {
-        let error = refusal(family, key, value.clone());
+        let error = load_error(family, key, value.clone());
         assert!(
             matches!(&error, LoadError::BadKey { key: named, .. } if named == key),
             "{key} = {value}: {error}"
@@ -125,15 +125,15 @@ fn a_configuration_that_makes_no_network_is_refused_by_key() {
 }
 
 #[test]
-fn weights_that_do_not_fit_the_configuration_are_refused_by_name() {
-    let wrong = refusal("mlp", "hidden_sizes", json!([7, 6]));
+fn mismatched_weights_are_rejected_by_name() {
+    let wrong = load_error("mlp", "hidden_sizes", json!([7, 6]));
     assert!(wrong.to_string().contains("layers.1."), "{wrong}");
-    let missing = refusal("mlp", "hidden_sizes", json!([7, 5, 4]));
+    let missing = load_error("mlp", "hidden_sizes", json!([7, 5, 4]));
     assert!(missing.to_string().contains("layers.3."), "{missing}");
-    let unused = refusal("mlp", "hidden_sizes", json!([7]));
+    let unused = load_error("mlp", "hidden_sizes", json!([7]));
     assert!(unused.to_string().contains("layers.1"), "{unused}");
     let deep = json!([{"channels": 3, "stride": 1, "blocks": 1_000_000_000_000_u64}]);
-    let missing = refusal("cnn", "stages", deep);
+    let missing = load_error("cnn", "stages", deep);
     assert!(
         missing.to_string().contains("stages.0.blocks.1.conv1."),
         "{missing}"
