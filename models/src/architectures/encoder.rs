@@ -84,7 +84,7 @@ impl EncoderConfig {
         }
         let epsilon = config.required::<f64>("layer_norm_eps")?;
         if !(epsilon > 0.0 && epsilon < 1.0) {
-            return Err(config.invalid_value("layer_norm_eps", "it must lie between 0 and 1"));
+            return Err(config.invalid_value("layer_norm_eps", "it must be between 0 and 1"));
         }
         Ok(Self {
             width,

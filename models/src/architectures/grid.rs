@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn an_invalid_configuration_is_named() {
-        for (key, value, said) in [
+        for (key, value, message) in [
             ("grid", json!([3]), "[rows, columns]"),
             ("grid", json!([1_000_000, 1_000_000]), "more than"),
             ("input_shape", json!([3, 3]), "of a cell"),
@@ -415,7 +415,7 @@ mod tests {
             let mut config = config();
             config[key] = value;
             let error = load(&config).map(|_| ()).unwrap_err().to_string();
-            assert!(error.contains(key) && error.contains(said), "{key}: {error}");
+            assert!(error.contains(key) && error.contains(message), "{key}: {error}");
         }
     }
 }

@@ -322,14 +322,14 @@ fn huge_sizes_are_rejected_without_allocation() {
             "patch_size",
             "num_channels",
         ] {
-            for giant in [u64::MAX, 1 << 40] {
-                let config = config_with(&fixture, key, serde_json::json!(giant));
+            for huge in [u64::MAX, 1 << 40] {
+                let config = config_with(&fixture, key, serde_json::json!(huge));
                 let applies = serde_json::from_slice::<serde_json::Value>(fixture.config)
                     .unwrap()
                     .get(key)
                     .is_some();
-                let refused = load_parts(&fixture, &config, fixture.weights.to_vec()).is_err();
-                assert_eq!(refused, applies, "{} {key} = {giant}", fixture.name);
+                let rejected = load_parts(&fixture, &config, fixture.weights.to_vec()).is_err();
+                assert_eq!(rejected, applies, "{} {key} = {huge}", fixture.name);
             }
         }
     }

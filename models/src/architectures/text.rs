@@ -123,10 +123,10 @@ impl TextReader {
                 self.ids(ids, input("attention_mask"), input("token_type_ids"))
             }
             (None, Some(text)) => {
-                for beside in ["attention_mask", "token_type_ids"] {
-                    if input(beside).is_some() {
+                for name in ["attention_mask", "token_type_ids"] {
+                    if input(name).is_some() {
                         return Err(bad(
-                            beside,
+                            name,
                             "it is allowed with `input_ids` only; for `text` the tokenizer computes it",
                         ));
                     }

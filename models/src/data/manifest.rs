@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    fn refusal(change: impl FnOnce(&mut Manifest)) -> String {
+    fn rejection(change: impl FnOnce(&mut Manifest)) -> String {
         let mut manifest = manifest();
         change(&mut manifest);
         let json = serde_json::to_vec(&manifest).unwrap();
@@ -216,14 +216,16 @@ mod tests {
     #[test]
     fn contradictions_are_named() {
         assert_eq!(
-            refusal(|m| m.version = 9),
+            rejection(|m| m.version = 9),
             "`f` has version 9; this build reads version 1"
         );
-        assert_eq!(refusal(|m| m.variants.clear()), "`f`: it has no variants");
-        assert!(refusal(|m| m.variants.extend(manifest().variants)).contains("`tiny` exists twice"));
-        assert!(refusal(|m| m.input.rescale = 0.0).contains("positive number"));
+        assert_eq!(rejection(|m| m.variants.clear()), "`f`: it has no variants");
+        assert!(rejection(|m| m.variants.extend(manifest().variants)).contains("`tiny` exists twice"));
+        assert!(rejection(|m| m.input.rescale = 0.0).contains("positive number"));
         for directory in ["", "..", "/etc", "tiny/../../x"] {
-            assert!(refusal(|m| m.variants[0].directory = directory.into()).contains("below the manifest's"));
+            assert!(
+                rejection(|m| m.variants[0].directory = directory.into()).contains("below the manifest's")
+            );
         }
     }
 

@@ -53,7 +53,7 @@ pub(super) fn epsilon(config: &Config, key: &str, absent: f64) -> Result<f32, Lo
     if epsilon > 0.0 && epsilon < 1.0 {
         Ok(epsilon as f32)
     } else {
-        Err(config.invalid_value(key, "it must lie between 0 and 1"))
+        Err(config.invalid_value(key, "it must be between 0 and 1"))
     }
 }
 

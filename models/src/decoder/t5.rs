@@ -142,7 +142,7 @@ fn buckets(
     let bias = |head: usize, place: usize| {
         let distance = place.abs_diff(max_distance);
         let bucket = match (both_ways, place > max_distance) {
-            (true, behind) => bucket(distance, count / 2, max_distance) + if behind { count / 2 } else { 0 },
+            (true, later) => bucket(distance, count / 2, max_distance) + if later { count / 2 } else { 0 },
             // Tokens of a decoder do not see later ones.
             (false, true) => 0,
             (false, false) => bucket(distance, count, max_distance),

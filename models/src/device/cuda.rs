@@ -178,16 +178,16 @@ mod tests {
     #[test]
     fn a_missing_header_is_named_with_its_package() {
         let root = tempfile::tempdir().unwrap();
-        let refusal = || check_headers(root.path()).unwrap_err();
+        let rejection = || check_headers(root.path()).unwrap_err();
         assert!(
-            refusal().contains("cuda_fp16.h (PyPI: nvidia-cuda-runtime)"),
+            rejection().contains("cuda_fp16.h (PyPI: nvidia-cuda-runtime)"),
             "{}",
-            refusal()
+            rejection()
         );
         touch(root.path(), "include/cuda_fp16.h");
-        assert!(refusal().contains("nvidia-cuda-crt"), "{}", refusal());
+        assert!(rejection().contains("nvidia-cuda-crt"), "{}", rejection());
         touch(root.path(), "include/crt/mma.h");
-        assert!(refusal().contains("nvidia-cuda-cccl"), "{}", refusal());
+        assert!(rejection().contains("nvidia-cuda-cccl"), "{}", rejection());
         touch(root.path(), "include/cccl/cuda/barrier");
         assert_eq!(check_headers(root.path()), Ok(()));
     }
@@ -206,10 +206,10 @@ mod tests {
     /// Compiles if the toolkit or its packages are installed; otherwise checks that the error names what to install.
     #[test]
     fn the_compiler_works_or_the_error_names_what_to_install() {
-        if let Err(refusal) = check_compiler(toolkit_root().as_deref()) {
+        if let Err(rejection) = check_compiler(toolkit_root().as_deref()) {
             assert!(
-                refusal.contains("CUDA_PATH") && refusal.contains("nvidia-cuda-nvrtc"),
-                "{refusal}"
+                rejection.contains("CUDA_PATH") && rejection.contains("nvidia-cuda-nvrtc"),
+                "{rejection}"
             );
         }
     }

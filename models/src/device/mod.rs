@@ -287,10 +287,10 @@ mod tests {
             serde_json::from_str::<DeviceChoice>("\"cpu\"").unwrap(),
             DeviceChoice::Cpu
         );
-        let refusal = serde_json::from_str::<DeviceChoice>("\"tpu\"")
+        let rejection = serde_json::from_str::<DeviceChoice>("\"tpu\"")
             .unwrap_err()
             .to_string();
-        assert!(refusal.contains("`tpu` is not a device"), "{refusal}");
+        assert!(rejection.contains("`tpu` is not a device"), "{rejection}");
     }
 
     #[test]

@@ -14,14 +14,17 @@ const RELU: usize = 4;
 fn prompts_that_do_not_fit_are_rejected_with_the_numbers() {
     let decoder = family(RELU, 2, 1);
     let mut engine = Engine::new(Cpu, decoder.clone(), None, EngineConfig::resident(&decoder, 32)).unwrap();
-    let mut refused = |prompt: Vec<u32>, answer| engine.submit(1, prompt, greedy(answer)).unwrap_err();
+    let mut rejected = |prompt: Vec<u32>, answer| engine.submit(1, prompt, greedy(answer)).unwrap_err();
     assert_eq!(
-        refused(vec![1; 25], 1).to_string(),
+        rejected(vec![1; 25], 1).to_string(),
         "the prompt has 25 tokens and this model's encoder reads 24 at most; shorten it"
     );
-    assert!(matches!(refused(vec![], 1), EngineError::Refused(Refused::Empty)));
     assert!(matches!(
-        refused(vec![50], 1),
+        rejected(vec![], 1),
+        EngineError::Refused(Refused::Empty)
+    ));
+    assert!(matches!(
+        rejected(vec![50], 1),
         EngineError::Token { token: 50, .. }
     ));
     let cache = Refused::Cache {
@@ -29,7 +32,7 @@ fn prompts_that_do_not_fit_are_rejected_with_the_numbers() {
         blocks: 3,
         capacity: 2,
     };
-    assert!(matches!(refused(vec![1; 23], 10), EngineError::Refused(refused) if refused == cache));
+    assert!(matches!(rejected(vec![1; 23], 10), EngineError::Refused(rejected) if rejected == cache));
     assert!(engine.score(&[1; 25]).is_err() && engine.score(&[]).is_err());
     assert!(engine.is_idle() && engine.blocks() == (2, 2));
     // Prompt and answer take one entry per token; the first token of the answer replaces its last, which is not cached.
@@ -151,8 +154,8 @@ fn device_memory_includes_encoder_and_decoder() {
         ..EngineConfig::resident(&decoder, 32)
     };
     assert!(build(&decoder, bounded(5, whole)).is_ok());
-    let refused = build(&decoder, bounded(5, whole - 1)).err().unwrap();
-    assert_eq!((refused.required, refused.budget), (whole, whole - 1));
+    let rejected = build(&decoder, bounded(5, whole - 1)).err().unwrap();
+    assert_eq!((rejected.required, rejected.budget), (whole, whole - 1));
     let fewer = build(&decoder, bounded(1, whole - 1)).unwrap();
     assert!(fewer.device_memory().total() < whole);
     assert_eq!((fewer.layers(), decoder.depth()), (3, 5));

@@ -91,7 +91,7 @@ impl<M: Ops> ForwardPass<'_, M> {
         device: &mut DeviceCache<M>,
         prefetched: Option<Layer<M>>,
         batches: &mut [MiniBatch<M>],
-        kept: &mut Vec<Buffer>,
+        free_buffers: &mut Vec<Buffer>,
     ) -> Result<PassResult<M>, EngineError> {
         let loaded: Vec<Vec<BlockSlice>> = batches
             .iter_mut()
@@ -105,7 +105,7 @@ impl<M: Ops> ForwardPass<'_, M> {
         let (done, arrived) = channel();
         let ((free_weights, weights), (free_blocks, blocks)) = (channel(), channel());
         for _ in 0..BUFFERS {
-            let _ = free_blocks.send(kept.pop().unwrap_or_default());
+            let _ = free_blocks.send(free_buffers.pop().unwrap_or_default());
         }
         for _ in usize::from(prefetched.is_some())..BUFFERS {
             let _ = free_weights.send(());
@@ -132,7 +132,7 @@ impl<M: Ops> ForwardPass<'_, M> {
             });
             let result = self.compute(device, first, arrivals, batches, &loaded);
             let (carried, blocks) = copier.join().map_err(|_| EngineError::CopyingEnded)?;
-            kept.extend(blocks.try_iter());
+            free_buffers.extend(blocks.try_iter());
             let mut result = result?;
             result.traffic = Traffic {
                 stored: result.traffic.stored,

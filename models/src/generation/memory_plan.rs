@@ -211,10 +211,10 @@ mod tests {
 
     #[test]
     fn a_budget_below_the_buffers_is_rejected_with_the_numbers() {
-        let refused = EngineConfig::plan(Cpu, &decoder(), &memory_limits(Some(10))).unwrap_err();
+        let rejected = EngineConfig::plan(Cpu, &decoder(), &memory_limits(Some(10))).unwrap_err();
         assert!(
-            matches!(refused, EngineError::OutOfMemory(OutOfMemory { budget: 10, required, .. }) if required > 10),
-            "{refused}"
+            matches!(rejected, EngineError::OutOfMemory(OutOfMemory { budget: 10, required, .. }) if required > 10),
+            "{rejected}"
         );
     }
 }

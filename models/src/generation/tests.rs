@@ -281,13 +281,13 @@ proptest! {
 fn invalid_requests_are_rejected_and_leave_nothing() {
     let decoder = Decoder::random(model_config(false, false, 4), 2, 1);
     let mut engine = Engine::new(Cpu, decoder.clone(), None, EngineConfig::resident(&decoder, 32)).unwrap();
-    let mut refused = |prompt: Vec<u32>, sampling: Sampling| engine.submit(1, prompt, sampling).unwrap_err();
+    let mut rejected = |prompt: Vec<u32>, sampling: Sampling| engine.submit(1, prompt, sampling).unwrap_err();
     assert!(matches!(
-        refused(vec![1; 60], greedy(10)),
+        rejected(vec![1; 60], greedy(10)),
         EngineError::Refused(Refused::Context { context: 64, .. })
     ));
     assert!(matches!(
-        refused(vec![1; 30], greedy(10)),
+        rejected(vec![1; 30], greedy(10)),
         EngineError::Refused(Refused::Cache {
             blocks: 3,
             capacity: 2,
@@ -295,19 +295,19 @@ fn invalid_requests_are_rejected_and_leave_nothing() {
         })
     ));
     assert!(matches!(
-        refused(vec![], greedy(1)),
+        rejected(vec![], greedy(1)),
         EngineError::Refused(Refused::Empty)
     ));
     assert_eq!(
-        refused(vec![1, 50], greedy(1)).to_string(),
+        rejected(vec![1, 50], greedy(1)).to_string(),
         "token 50 is not in this model's vocabulary, 0..=49"
     );
-    assert!(matches!(refused(vec![1], greedy(0)), EngineError::Sampling(_)));
+    assert!(matches!(rejected(vec![1], greedy(0)), EngineError::Sampling(_)));
     let stopping = Sampling {
         stop: vec!["END".into()],
         ..greedy(1)
     };
-    assert!(matches!(refused(vec![1], stopping), EngineError::NoTokenizer));
+    assert!(matches!(rejected(vec![1], stopping), EngineError::NoTokenizer));
     assert!(engine.is_idle() && !engine.cancel(1));
     assert_eq!(engine.step().unwrap(), StepReport::default());
     assert!(engine.score(&[1; 65]).is_err());
@@ -324,9 +324,9 @@ fn a_budget_that_is_too_small_is_rejected_with_the_numbers() {
     let build = |config| Engine::new(Cpu, decoder.clone(), None, config);
     let whole = build(config(4, u64::MAX)).unwrap().device_memory();
     assert!(build(config(4, whole.total())).is_ok());
-    let refused = build(config(4, whole.total() - 1)).err().unwrap();
+    let rejected = build(config(4, whole.total() - 1)).err().unwrap();
     assert_eq!(
-        (refused.required, refused.budget),
+        (rejected.required, rejected.budget),
         (whole.total(), whole.total() - 1)
     );
     let streamed = build(config(0, whole.total() - 1)).unwrap();
@@ -533,7 +533,7 @@ pub(super) fn copied(name: &str) -> tempfile::TempDir {
     dir
 }
 
-fn refusal(dir: &tempfile::TempDir) -> crate::LoadError {
+fn rejection(dir: &tempfile::TempDir) -> crate::LoadError {
     crate::Checkpoint::open(dir.path())
         .and_then(registry::read_decoder)
         .unwrap_err()
@@ -554,7 +554,7 @@ fn invalid_checkpoints_are_rejected_by_name() {
         if to == "Gpt9" {
             replace(&dir, file, "\"model_type\": \"gpt2\"", "\"model_type\": \"gpt9\"");
         }
-        let error = refusal(&dir).to_string();
+        let error = rejection(&dir).to_string();
         assert!(error.contains(expected), "{name} {to}: {error}");
     }
 }
@@ -566,9 +566,9 @@ fn missing_and_truncated_shards_are_named() {
     let path = dir.path().join(shard);
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
-    assert!(matches!(refusal(&dir), crate::LoadError::BadWeights { file, .. } if file.ends_with(shard)));
+    assert!(matches!(rejection(&dir), crate::LoadError::BadWeights { file, .. } if file.ends_with(shard)));
     std::fs::remove_file(&path).unwrap();
-    assert!(matches!(refusal(&dir), crate::LoadError::MissingFile { path, .. } if path.ends_with(shard)));
+    assert!(matches!(rejection(&dir), crate::LoadError::MissingFile { path, .. } if path.ends_with(shard)));
 }
 
 #[test]

@@ -115,12 +115,12 @@ impl<M: Ops + Clone> LanguageModel<M> {
         let tokenizer = checkpoint.tokenizer.take();
         let tokenizer = tokenizer.as_ref().map(detokenizer::tokenizer).transpose()?;
         let (decoder, totals) = registry::read_with_totals(checkpoint)?;
-        let refused = |error: EngineError| LoadError::NotServed {
+        let rejected = |error: EngineError| LoadError::NotServed {
             name: name.clone(),
             reason: error.to_string(),
         };
-        let config = configure(ops.clone(), &decoder, generation).map_err(refused)?;
-        let engine = Engine::new(ops, decoder, tokenizer, config).map_err(|error| refused(error.into()))?;
+        let config = configure(ops.clone(), &decoder, generation).map_err(rejected)?;
+        let engine = Engine::new(ops, decoder, tokenizer, config).map_err(|error| rejected(error.into()))?;
         let model = Self {
             engine,
             sampling: generation.sampling.clone(),

@@ -84,10 +84,10 @@ fn an_invalid_request_to_a_slice_fails_alone() {
         "{results:?}"
     );
     let mut last = model("gpt2", 1, 2).unwrap();
-    let refused = last.run(&[asking(&[1])]);
+    let rejected = last.run(&[asking(&[1])]);
     assert!(
-        matches!(refused.as_slice(), [Err(ModelError::UnknownInput { .. })]),
-        "{refused:?}"
+        matches!(rejected.as_slice(), [Err(ModelError::UnknownInput { .. })]),
+        "{rejected:?}"
     );
     let many = model("gpt2", 0, 50).err();
     assert!(

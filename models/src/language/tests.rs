@@ -64,10 +64,10 @@ fn an_encoder_decoder_answers_too() {
     assert_eq!(tokens(answered[0].as_ref().unwrap()).len(), 5);
     assert!(!tokens(answered[1].as_ref().unwrap()).is_empty());
     let longest = model.engine.longest_prompt();
-    let refused = model.run(&[vec![ids(&vec![1; longest + 1])]]).remove(0);
+    let rejected = model.run(&[vec![ids(&vec![1; longest + 1])]]).remove(0);
     assert!(
-        matches!(refused, Err(ModelError::WrongShape { .. })),
-        "{refused:?}"
+        matches!(rejected, Err(ModelError::WrongShape { .. })),
+        "{rejected:?}"
     );
 }
 
@@ -106,11 +106,11 @@ fn a_request_overrides_the_defaults() {
     assert_eq!(first, again);
     assert_ne!(first, other);
     let whole = ask(vec![]).unwrap();
-    let said = output(&whole, "text").to_texts().unwrap()[0].to_owned();
-    let stop: String = said.chars().skip(3).take(2).collect();
+    let text = output(&whole, "text").to_texts().unwrap()[0].to_owned();
+    let stop: String = text.chars().skip(3).take(2).collect();
     let stopped = ask(vec![Tensor::from_texts("stop", &[&stop]).unwrap()]).unwrap();
     assert_eq!(output(&stopped, "end").to_texts().unwrap(), ["stop"]);
-    assert!(said.starts_with(output(&stopped, "text").to_texts().unwrap()[0]));
+    assert!(text.starts_with(output(&stopped, "text").to_texts().unwrap()[0]));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn invalid_requests_fail_alone() {
     let mut model = model(|_| ());
     let context = i64::try_from(model.engine.model_config().context).unwrap();
     let long = Tensor::from_i64("input_ids", &[2], &[1, 2]).unwrap();
-    let refused = [
+    let rejected = [
         vec![],
         vec![text("a"), long.clone()],
         vec![text("a"), number("max_tokens", 0)],
@@ -130,11 +130,11 @@ fn invalid_requests_fail_alone() {
         vec![text("")],
         vec![number("colour", 1)],
     ];
-    let mut batch: Vec<Inputs> = refused.to_vec();
+    let mut batch: Vec<Inputs> = rejected.to_vec();
     batch.push(vec![long]);
     let mut results = model.run(&batch);
     assert_eq!(tokens(&results.pop().unwrap().unwrap()).len(), 24);
-    for (inputs, result) in refused.iter().zip(results) {
+    for (inputs, result) in rejected.iter().zip(results) {
         assert!(result.is_err(), "{inputs:?}");
     }
     let (free, all) = model.engine.blocks();
@@ -166,9 +166,9 @@ fn a_small_cache_queues_requests_and_a_small_budget_is_rejected() {
         device_bytes: Some(1000),
         ..Generation::default()
     };
-    let refused = LanguageModel::new(Cpu, checkpoint(), &generation).err();
+    let rejected = LanguageModel::new(Cpu, checkpoint(), &generation).err();
     assert!(
-        matches!(refused, Some(LoadError::NotServed { .. })),
-        "{refused:?}"
+        matches!(rejected, Some(LoadError::NotServed { .. })),
+        "{rejected:?}"
     );
 }

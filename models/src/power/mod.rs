@@ -365,10 +365,10 @@ mod tests {
                 gpu: Some(stated),
                 ..PowerConfig::default()
             };
-            let Err(refusal) = PowerMeter::detect(&config, &device(DeviceChoice::Cpu)) else {
+            let Err(rejection) = PowerMeter::detect(&config, &device(DeviceChoice::Cpu)) else {
                 panic!("{watts} W were accepted");
             };
-            assert!(refusal.to_string().contains("power.gpu"), "{refusal}");
+            assert!(rejection.to_string().contains("power.gpu"), "{rejection}");
         }
     }
 

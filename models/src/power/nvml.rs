@@ -98,8 +98,8 @@ mod tests {
             panic!("only the power is available")
         };
         assert_eq!(integral.last_watts, 250.0);
-        let refusal = first_reading(None, || Err(NvmlError::NoPermission));
-        assert!(refusal.is_err_and(|reason| reason.contains("neither")));
+        let rejection = first_reading(None, || Err(NvmlError::NoPermission));
+        assert!(rejection.is_err_and(|reason| reason.contains("neither")));
     }
 
     #[test]

@@ -189,15 +189,15 @@ mod tests {
     #[test]
     fn invalid_counters_are_rejected_with_a_reason() {
         let dir = tempfile::tempdir().unwrap();
-        let refusal = |root: &Path| Rapl::open(root).err().unwrap_or_default();
-        assert!(refusal(&dir.path().join("absent")).contains("does not exist"));
-        assert!(refusal(dir.path()).contains("no processor package"));
+        let rejection = |root: &Path| Rapl::open(root).err().unwrap_or_default();
+        assert!(rejection(&dir.path().join("absent")).contains("does not exist"));
+        assert!(rejection(dir.path()).contains("no processor package"));
         zone(dir.path(), "intel-rapl:0", "package-0", "11", "10");
-        assert!(refusal(dir.path()).contains("exceeds its own range"));
+        assert!(rejection(dir.path()).contains("exceeds its own range"));
         zone(dir.path(), "intel-rapl:0", "package-0", "soon", "10");
-        assert!(refusal(dir.path()).contains("does not hold a number"));
+        assert!(rejection(dir.path()).contains("does not hold a number"));
         fs::remove_file(dir.path().join("intel-rapl:0/max_energy_range_uj")).unwrap();
-        assert!(refusal(dir.path()).contains("max_energy_range_uj does not exist"));
+        assert!(rejection(dir.path()).contains("max_energy_range_uj does not exist"));
     }
 
     #[test]

@@ -39,14 +39,14 @@ fn run_parsed<T>(
     read: impl Fn(&Inputs) -> Result<T, ModelError>,
     answer: impl FnOnce(Vec<T>) -> BatchResults,
 ) -> BatchResults {
-    let (mut requests, mut refusals) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+    let (mut requests, mut rejections) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
     for inputs in batch {
         match read(inputs) {
             Ok(request) => {
                 requests.push(request);
-                refusals.push(None);
+                rejections.push(None);
             }
-            Err(error) => refusals.push(Some(error)),
+            Err(error) => rejections.push(Some(error)),
         }
     }
     let mut answers = if requests.is_empty() {
@@ -55,9 +55,9 @@ fn run_parsed<T>(
         answer(requests)
     }
     .into_iter();
-    refusals
+    rejections
         .into_iter()
-        .filter_map(|refusal| refusal.map_or_else(|| answers.next(), |error| Some(Err(error))))
+        .filter_map(|rejection| rejection.map_or_else(|| answers.next(), |error| Some(Err(error))))
         .collect()
 }
 

@@ -336,7 +336,7 @@ impl InFlight {
 
     /// Returns the progress of requests in flight, with checked outputs.
     fn servable(&mut self, progress: Vec<Progress>) -> Vec<Progress> {
-        let mut news = Vec::with_capacity(progress.len());
+        let mut updates = Vec::with_capacity(progress.len());
         for mut progress in progress {
             let Some(pieces) = self.pieces.get_mut(&progress.number) else {
                 continue;
@@ -346,9 +346,9 @@ impl InFlight {
             if progress.end.is_some() {
                 self.pieces.remove(&progress.number);
             }
-            news.push(progress);
+            updates.push(progress);
         }
-        news
+        updates
     }
 
     fn notify(&mut self, progress: Vec<Progress>, run_us: u64) {

@@ -119,12 +119,12 @@ impl Signature {
         if self.inputs.is_empty() {
             return Ok(());
         }
-        if let Some(stranger) = inputs
+        if let Some(unknown) = inputs
             .iter()
             .find(|input| !self.inputs.iter().any(|spec| spec.name == input.name))
         {
             return Err(ModelError::UnknownInput {
-                name: stranger.name.clone(),
+                name: unknown.name.clone(),
                 expected: self.names(),
             });
         }
@@ -310,7 +310,7 @@ mod tests {
     fn invalid_outputs_are_rejected() {
         let logits = |values: &[f32]| Tensor::from_f32("logits", &[values.len()], values).unwrap();
         assert!(check_outputs(vec![logits(&[0.5, -0.5])]).is_ok());
-        for refused in [
+        for rejected in [
             vec![],
             vec![logits(&[])],
             vec![logits(&[1.0]), logits(&[0.0, f32::NAN])],
@@ -321,7 +321,7 @@ mod tests {
             }],
         ] {
             assert!(matches!(
-                check_outputs(refused),
+                check_outputs(rejected),
                 Err(ModelError::BadOutput { .. })
             ));
         }

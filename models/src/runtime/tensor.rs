@@ -449,9 +449,9 @@ mod tests {
             (vec![1], &[1, 0, 0, 0, 7, 7][..]),
             (vec![2], &[1, 0, 0, 0, 7][..]),
         ] {
-            let refused = bytes(&shape, data).checked();
+            let rejected = bytes(&shape, data).checked();
             assert!(
-                matches!(refused, Err(TensorError::WrongElements { .. })),
+                matches!(rejected, Err(TensorError::WrongElements { .. })),
                 "{shape:?} {data:?}"
             );
         }

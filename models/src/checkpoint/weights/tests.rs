@@ -149,7 +149,7 @@ fn forged_headers_are_rejected() {
         bytes.extend(vec![0; data]);
         weights(bytes)
     };
-    let refused = [
+    let rejected = [
         with_header("{}", 1),
         with_header("not json", 0),
         with_header(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}"#, 4),
@@ -165,7 +165,7 @@ fn forged_headers_are_rejected() {
         weights(u64::MAX.to_le_bytes().to_vec()),
         weights(50_u64.to_le_bytes().to_vec()),
     ];
-    for (case, result) in refused.into_iter().enumerate() {
+    for (case, result) in rejected.into_iter().enumerate() {
         assert!(
             matches!(result, Err(LoadError::BadWeights { .. })),
             "case {case}: {result:?}"

@@ -55,11 +55,11 @@ proptest! {
     fn every_truncation_is_refused(shape in vec(1_u32..4, 1..4), cut in any::<prop::sample::Index>()) {
         let whole = encode(&shape, &vec![1; shape.iter().product::<u32>() as usize]);
         let part = &whole[..cut.index(whole.len())];
-        let refused = matches!(
+        let rejected = matches!(
             Idx::parse("x", part),
             Err(IdxError::BadMagic { .. } | IdxError::WrongLength { .. })
         );
-        prop_assert!(refused);
+        prop_assert!(rejected);
     }
 
     #[test]

@@ -140,10 +140,10 @@ fn one_batch_runs_at_a_time_and_done_may_submit_the_next() {
         })
         .unwrap();
     assert!(executor.is_busy());
-    let refused = executor
-        .run(vec![number(3.0)], |_| panic!("refused"))
+    let rejected = executor
+        .run(vec![number(3.0)], |_| panic!("rejected"))
         .unwrap_err();
-    assert!(matches!(refused, RunError::Busy(batch) if batch == [number(3.0)]));
+    assert!(matches!(rejected, RunError::Busy(batch) if batch == [number(3.0)]));
     go.send(()).unwrap();
     go.send(()).unwrap();
     assert_eq!(receive.recv().unwrap(), [Ok(number(2.0))]);
@@ -169,9 +169,9 @@ fn the_last_handle_may_be_dropped_inside_done() {
 
 #[test]
 fn a_failed_build_is_reported() {
-    let refused = Executor::spawn("refused", || Err::<Box<dyn Model>, _>(failed("no".into())));
+    let rejected = Executor::spawn("rejected", || Err::<Box<dyn Model>, _>(failed("no".into())));
     assert!(matches!(
-        refused,
+        rejected,
         Err(SpawnError::Build(ModelError::Failed { .. }))
     ));
     let panicked = Executor::spawn("panicked", || -> Result<Box<dyn Model>, ModelError> {
