@@ -1,11 +1,11 @@
-"""Serving cost beside the peers, interleaved in one run.
+"""Compares the serving cost with other systems, interleaved in one run.
 
     python3 scripts/bench-peers.py --peers DIR \
         --ray RAY_PYTHON --mosec MOSEC_PYTHON [--nats nats://127.0.0.1:4222] [--rounds 3] [--seconds 4]
 
-DIR holds ray_cascade.py and mosec_single.py. RAY_PYTHON and MOSEC_PYTHON are interpreters that have `ray[serve]` and
-`mosec`; leave one out to leave that peer out. Every round measures every contender once, in turn, so that the noise of a
-shared machine falls on all alike; medians over the rounds are printed, and their ratios.
+DIR holds ray_cascade.py and mosec_single.py. RAY_PYTHON and MOSEC_PYTHON are interpreters with `ray[serve]` and `mosec`;
+a system without an interpreter is skipped. Every round measures every system once, in turn, so that other load on the
+machine affects all of them. Prints medians over the rounds, and their ratios.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def line_with(process, word):
     for line in process.stdout:
         if word in line:
             return line.strip()
-    raise SystemExit(f"{process.args} ended without saying {word!r}")
+    raise SystemExit(f"{process.args} ended without printing {word!r}")
 
 
 def built():
@@ -61,7 +61,7 @@ def main():
             return None
         return json.loads(output.stdout)
 
-    def note(name, figure):
+    def record(name, figure):
         if figure:
             figures[name].append(figure)
             print(f"  {name}: {figure}", flush=True)
@@ -87,37 +87,37 @@ def main():
         for round_ in range(arguments.rounds):
             print(f"round {round_ + 1}, load average {os.getloadavg()[0]:.1f}", flush=True)
             for concurrency in arguments.concurrency.split(","):
-                note(f"kaskade cascade {concurrency}", ours("nats", url, "cascade", concurrency, seconds))
+                record(f"kaskade cascade {concurrency}", ours("nats", url, "cascade", concurrency, seconds))
                 if arguments.ray:
-                    note(f"ray http {concurrency}", ours("http", "127.0.0.1:18000", "/cas", concurrency, seconds))
+                    record(f"ray http {concurrency}", ours("http", "127.0.0.1:18000", "/cas", concurrency, seconds))
                     ray.stdin.write(f"closed {concurrency} {seconds}\n")
                     ray.stdin.flush()
-                    said = line_with(ray, "ray handle closed")
-                    rate, p50, p99 = re.search(r"thr (\d+)/s p50 ([\d.]+) p99 ([\d.]+)", said).groups()
+                    result = line_with(ray, "ray handle closed")
+                    rate, p50, p99 = re.search(r"thr (\d+)/s p50 ([\d.]+) p99 ([\d.]+)", result).groups()
                     handle = {"per_s": float(rate), "p50_ms": float(p50), "p99_ms": float(p99), "errors": 0}
-                    note(f"ray handle {concurrency}", handle)
-                note(f"kaskade single {concurrency}", ours("nats", url, "single", concurrency, seconds))
+                    record(f"ray handle {concurrency}", handle)
+                record(f"kaskade single {concurrency}", ours("nats", url, "single", concurrency, seconds))
                 if arguments.mosec:
-                    note(f"mosec {concurrency}", ours("http", "127.0.0.1:18091", "/inference", concurrency, seconds))
+                    record(f"mosec {concurrency}", ours("http", "127.0.0.1:18091", "/inference", concurrency, seconds))
             for size in ("51200", "1000000"):
-                note(f"hop {size}", ours("hop", url, size, seconds))
+                record(f"hop {size}", ours("hop", url, size, seconds))
     finally:
         for process in processes:
             process.terminate()
 
-    def middle(name, key):
+    def median(name, key):
         return statistics.median(figure[key] for figure in figures[name])
 
     print("\nmedians over the rounds")
     for name in figures:
         keys = [key for key in figures[name][0] if key not in ("name", "concurrency", "n", "bytes")]
-        print(f"  {name:24}", "  ".join(f"{key} {middle(name, key):g}" for key in keys))
+        print(f"  {name:24}", "  ".join(f"{key} {median(name, key):g}" for key in keys))
     print("\nratios")
     for concurrency in arguments.concurrency.split(","):
         for own, peer in (("cascade", "ray http"), ("cascade", "ray handle"), ("single", "mosec")):
             ours_, theirs = f"kaskade {own} {concurrency}", f"{peer} {concurrency}"
             if figures[ours_] and figures[theirs]:
-                print(f"  {ours_} / {theirs}: {middle(ours_, 'per_s') / max(middle(theirs, 'per_s'), 1e-9):.2f}x")
+                print(f"  {ours_} / {theirs}: {median(ours_, 'per_s') / max(median(theirs, 'per_s'), 1e-9):.2f}x")
 
 
 if __name__ == "__main__":

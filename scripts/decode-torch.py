@@ -1,11 +1,11 @@
-"""Decoding speed beside transformers on torch, interleaved in one run.
+"""Compares the decoding speed with transformers on torch, interleaved in one run.
 
     cargo build --release -p kaskade-models --example decode_bench
     python3 scripts/decode-torch.py --kaskade target/release/examples/decode_bench [--rounds 5] [--tokens 64] [--threads 2]
 
-A GPT-2 of 124 million random weights decodes greedily at batch 1 and 8 behind a prompt of 32 tokens. Every round measures both
-sides once, in turn, so that the noise of a shared machine falls on both alike; medians over the rounds are printed, and
-their ratio. Both keep one process, with the model loaded, and get one line per measurement.
+A GPT-2 with 124 million random weights decodes greedily at batch sizes 1 and 8 after a prompt of 32 tokens. Every round
+measures both programs once, in turn, so that other load on the machine affects both. Prints medians over the rounds, and
+their ratio. Each program stays in one process with the model loaded, and runs one measurement per line of input.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import subprocess
 import time
 
 
-def torch_side(threads):
+def torch_measurement(threads):
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -25,7 +25,7 @@ def torch_side(threads):
     model = GPT2LMHeadModel(GPT2Config()).eval()
 
     def measure(batch, prompt, tokens):
-        """Seconds per step of a plain greedy loop over the key-value cache, the prompt left out."""
+        """Seconds per step of a greedy loop with a key-value cache, without the prompt."""
         with torch.inference_mode():
             out = model(torch.randint(0, 50257, (batch, prompt)), use_cache=True)
             began = time.perf_counter()
@@ -49,7 +49,7 @@ def main():
     ours = subprocess.Popen(
         [arguments.kaskade], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )
-    theirs = torch_side(arguments.threads)
+    theirs = torch_measurement(arguments.threads)
 
     def ask(batch):
         ours.stdin.write(json.dumps({"batch": batch, "prompt": arguments.prompt, "tokens": arguments.tokens}) + "\n")

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What a durable request costs beside one that is not, on this machine: `python3 scripts/durable-cost.py [nats-server]`.
+"""Measures the cost of durable requests on this machine: `python3 scripts/durable-cost.py [nats-server]`.
 
-For each `sync_interval` a nats-server, and a planner, an ingress and two workers of examples/compose as processes; then `kaskade bench`
-with and without `--durable` in turn, by one client and by 64. Prints medians and their ratios as a Markdown table. Build first:
-`cargo build --release --workspace`; the server is the given one, one on the PATH, or the one that the tests have fetched.
+For each `sync_interval` it starts a nats-server, and a planner, an ingress and two workers of examples/compose as processes.
+It then runs `kaskade bench` with and without `--durable` in turn, with one client and with 64, and prints medians and their
+ratios as a Markdown table. Build first: `cargo build --release --workspace`. The server is the given one, one on the PATH,
+or the one downloaded by the tests.
 """
 
 import glob
@@ -30,7 +31,7 @@ def server() -> str:
 
 
 def bench(clients: int, durable: bool) -> tuple[float, float]:
-    """Answers a second, and the median wait in milliseconds."""
+    """Returns replies per second, and the median latency in milliseconds."""
     command = [KASKADE, "bench", "--app", APP, "--nats", URL, "--concurrency", str(clients), "--duration", "4s", "--budget", "10s", "--json"]
     output = subprocess.run(command + ["--durable"] * durable, cwd=ROOT, check=True, capture_output=True)
     report = json.loads(output.stdout)
@@ -38,7 +39,7 @@ def bench(clients: int, durable: bool) -> tuple[float, float]:
     return report["throughput_per_s"], report["latency_ms"]["p50"]
 
 
-def under(sync: str, folder: str) -> None:
+def measure(sync: str, folder: str) -> None:
     config = os.path.join(folder, "nats.conf")
     with open(config, "w") as file:
         file.write(f'port: 14222\njetstream {{ store_dir: "{folder}/store", sync_interval: {sync} }}\n')
@@ -55,18 +56,18 @@ def under(sync: str, folder: str) -> None:
             for _ in range(ROUNDS):
                 core.append(bench(clients, False))
                 durable.append(bench(clients, True))
-            (rate, wait), (kept, longer) = (
+            (core_rate, core_latency), (durable_rate, durable_latency) = (
                 [statistics.median(figures) for figures in zip(*runs)] for runs in (core, durable)
             )
-            print(f"| {sync} | {clients} | {rate:.0f} | {kept:.0f} | {kept / rate:.2f}x | {wait:.2f} ms | {longer:.2f} ms |", flush=True)
+            print(f"| {sync} | {clients} | {core_rate:.0f} | {durable_rate:.0f} | {durable_rate / core_rate:.2f}x | {core_latency:.2f} ms | {durable_latency:.2f} ms |", flush=True)
     finally:
         for process in reversed(processes):
             process.terminate()
             process.wait()
 
 
-print("| sync_interval | clients | core, requests/s | durable | durable / core | core, median wait | durable |")
+print("| sync_interval | clients | core, requests/s | durable | durable / core | core, median latency | durable, median latency |")
 print("|---|---|---|---|---|---|---|")
 for interval in ["always", "2m"]:
     with tempfile.TemporaryDirectory() as scratch:
-        under(interval, scratch)
+        measure(interval, scratch)

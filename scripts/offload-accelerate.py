@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Decodes with an OPT's shape and random weights by Hugging Face accelerate's offload: weights that do not fit are streamed, and keys and values
-stay on the device. Beside scripts/offload-cuda.sh, in the same precision (float32).
+"""Decodes with an OPT's sizes and random weights by Hugging Face accelerate's offload: weights that do not fit are streamed,
+and keys and values stay on the device. For comparison with scripts/offload-cuda.sh, in the same precision (float32).
 
     pip install torch transformers accelerate
     python3 scripts/offload-accelerate.py --shape opt-6.7b --device-memory 24 --requests 32 --prompt 512
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--device-memory", type=float, default=24, help="GB")
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--prompt", type=int, default=512)
-    parser.add_argument("--layers", type=int, help="only so many of the shape's")
+    parser.add_argument("--layers", type=int, help="maximum number of layers")
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     width, heads, layers = SHAPES[args.shape]
@@ -39,7 +39,7 @@ def main() -> None:
     )
     torch.manual_seed(1)
     model = OPTForCausalLM(config).eval()
-    # Keys and values of the whole batch stay on the device, so weights get what they leave.
+    # Keys and values of the whole batch stay on the device; weights use the rest.
     cache = 2 * 4 * width * layers * args.requests * (args.prompt + args.rounds + 2)
     left = int(args.device_memory * 1e9) - cache
     if left <= 0:

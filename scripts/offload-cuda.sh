@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Decodes with OPT's shapes and random weights beyond a GPU's memory: the hybrid cache beside keys and values only and activations only, and,
-# where PyTorch is at hand, Hugging Face accelerate's offload of the same shape.
+# Decodes with OPT's sizes and random weights beyond a GPU's memory: compares the hybrid cache with keys and values only,
+# activations only, and, if PyTorch is installed, Hugging Face accelerate's offload of the same model.
 #
-#   scripts/offload-cuda.sh [SHAPE ...]      opt-6.7b opt-13b opt-30b; the first alone if none is named
+#   scripts/offload-cuda.sh [SHAPE ...]      opt-6.7b opt-13b opt-30b; default: the first
 #
-#   KASKADE_DEVICE   which device (default cuda)
-#   DEVICE_MEMORY    what the model may take of it, GB (default 24, the paper's GPU)
-#   LAYERS           only so many layers, for a host whose memory does not hold all: each takes 12 * width^2 * 4 bytes twice
+#   KASKADE_DEVICE   the device (default cuda)
+#   DEVICE_MEMORY    its memory budget, GB (default 24, the paper's GPU)
+#   LAYERS           maximum number of layers, if host memory is too small for all: each takes 12 * width^2 * 4 bytes twice
 #   REQUESTS, PROMPT the batch (default 32 requests of 512 tokens)
 #
-# docs/gpu.md says what a machine needs. What is printed is a table of medians per step; where there is `nvidia-smi`, its utilisation beside.
+# docs/gpu.md lists the requirements. Prints a table of medians per step, and the utilisation if `nvidia-smi` is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 shapes=("${@:-opt-6.7b}")
@@ -35,6 +35,6 @@ for shape in "${shapes[@]}"; do
         python3 scripts/offload-accelerate.py --shape "$shape" --device-memory "${DEVICE_MEMORY:-24}" \
             --requests "${REQUESTS:-32}" --prompt "${PROMPT:-512}" ${LAYERS:+--layers "$LAYERS"}
     else
-        echo "no accelerate beside it: that takes torch with CUDA, transformers and accelerate from PyPI"
+        echo "accelerate is skipped: it needs torch with CUDA, transformers and accelerate from PyPI"
     fi
 done

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds Kaskade with the CUDA back end, runs the self-test on a GPU, and keeps its report.
+# Builds Kaskade with the CUDA back end, runs the self-test on a GPU, and writes its report.
 #
 #   scripts/selftest-cuda.sh [REPORT.json]
 #
-#   KASKADE_DEVICE  which device (default cuda)
-#   KASKADE_BIN     a binary built elsewhere with --features cuda; nothing is built then
-#   CUDA_PATH       the CUDA toolkit, or the folder of its PyPI packages; looked for if unset
+#   KASKADE_DEVICE  the device (default cuda)
+#   KASKADE_BIN     a binary built with --features cuda; skips the build
+#   CUDA_PATH       the CUDA toolkit, or the folder of its PyPI packages; searched if unset
 #
-# Ends with 0 if the self-test passed. docs/gpu.md says what a machine needs.
+# Exits with 0 if the self-test passed. docs/gpu.md lists the requirements.
 set -euo pipefail
 report=$(realpath -m "${1:-selftest-cuda.json}")
 cd "$(dirname "$0")/.."
@@ -23,10 +23,10 @@ PYTHON
     export CUDA_PATH
     if [[ -z $CUDA_PATH ]]; then
         unset CUDA_PATH
-        echo "no CUDA toolkit and no CUDA packages found; docs/gpu.md says which ones are needed" >&2
+        echo "no CUDA toolkit and no CUDA packages found; docs/gpu.md lists the required ones" >&2
     fi
 fi
-# NVRTC is loaded by name, and neither a toolkit nor the packages put it where the loader looks.
+# NVRTC is loaded by name, and neither the toolkit nor the packages are on the search path of the loader.
 for folder in "${CUDA_PATH:-/usr/local/cuda}"/{lib64,lib}; do
     if [[ -d $folder ]]; then
         export LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -40,6 +40,6 @@ else
     cargo build --release --features cuda
     program=(cargo run --release --features cuda --)
 fi
-# A failed self-test leaves a report as well: it says what failed.
+# A failed self-test writes a report, too.
 trap 'echo "report: $report" >&2' EXIT
 "${program[@]}" "${arguments[@]}" >"$report"

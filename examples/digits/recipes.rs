@@ -1,7 +1,7 @@
 //! The families: size of each variant, and how it is trained.
 
 use clap::ValueEnum;
-use kaskade_models::families::cnn::StageConfig;
+use kaskade_models::architectures::cnn::StageConfig;
 
 use crate::augment::Augmentation;
 

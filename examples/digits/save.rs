@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::path::Path;
 
-use kaskade_models::families::cnn::{self, Cnn, CnnConfig};
-use kaskade_models::families::mlp::{self, Mlp, MlpConfig};
+use kaskade_models::architectures::cnn::{self, Cnn, CnnConfig};
+use kaskade_models::architectures::mlp::{self, Mlp, MlpConfig};
 use serde_json::{Map, Value, json};
 
 use crate::write::write;

@@ -25,8 +25,8 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use clap::Parser;
 use flate2::read::GzDecoder;
-use kaskade_models::families::cnn::{Cnn, CnnConfig};
-use kaskade_models::families::mlp::{Mlp, MlpConfig};
+use kaskade_models::architectures::cnn::{Cnn, CnnConfig};
+use kaskade_models::architectures::mlp::{Mlp, MlpConfig};
 use kaskade_models::idx::LabelledImages;
 use kaskade_models::manifest::{
     ImageInput, MANIFEST_FILE, MANIFEST_VERSION, Manifest, ManifestVariant, Split,

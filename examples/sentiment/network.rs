@@ -1,4 +1,4 @@
-//! BERT (Devlin et al. 2019) as it is trained: the network that `kaskade_models::families::bert` serves, with dropout.
+//! BERT (Devlin et al. 2019) as it is trained: the network that `kaskade_models::architectures` serves, with dropout.
 
 use burn::module::Module;
 use burn::nn::{

@@ -1,6 +1,6 @@
 //! The detectors and the classifiers of digits and signs: size of each variant, and how it is trained.
 
-use kaskade_models::families::cnn::StageConfig;
+use kaskade_models::architectures::cnn::StageConfig;
 
 /// One variant.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Scenes, composed: digits that people wrote and signs that are drawn, scattered over a noisy image with scribbles between them.
 
-use kaskade_models::families::grid::Grid;
+use kaskade_models::architectures::grid::Grid;
 use kaskade_models::idx::LabelledImages;
 use rand::Rng;
 use rand::seq::IndexedRandom;

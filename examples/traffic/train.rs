@@ -23,9 +23,9 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use clap::Parser;
-use kaskade_models::families::cnn::{Cnn, CnnConfig};
-use kaskade_models::families::grid::{self, Grid};
-use kaskade_models::families::mlp::{Mlp, MlpConfig};
+use kaskade_models::architectures::cnn::{Cnn, CnnConfig};
+use kaskade_models::architectures::grid::{self, Grid};
+use kaskade_models::architectures::mlp::{Mlp, MlpConfig};
 use kaskade_models::idx::LabelledImages;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -232,8 +232,8 @@ fn detector(recipe: &Recipe) -> Shape {
 
 fn classifier(recipe: &Recipe, names: &[String]) -> Shape {
     let architecture = match recipe.layers {
-        Layers::Mlp(_) => kaskade_models::families::mlp::MODEL_TYPE,
-        Layers::Cnn(_) => kaskade_models::families::cnn::MODEL_TYPE,
+        Layers::Mlp(_) => kaskade_models::architectures::mlp::MODEL_TYPE,
+        Layers::Cnn(_) => kaskade_models::architectures::cnn::MODEL_TYPE,
     };
     let classes = names.iter().enumerate();
     let id2label: serde_json::Map<String, Value> = classes

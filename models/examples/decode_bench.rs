@@ -1,13 +1,13 @@
-//! Times decoding steps of a GPT-2 of 124 million random weights: one side of `scripts/decode-torch.py`, or by itself
+//! Times decoding steps of a GPT-2 with 124 million random weights; used by `scripts/decode-torch.py`, or alone:
 //! `echo '{"batch": 1, "prompt": 32, "tokens": 64}' | cargo run --release -p kaskade-models --example decode_bench`.
 
-#![allow(clippy::print_stdout, reason = "a program that prints figures")]
+#![allow(clippy::print_stdout, reason = "a program that prints measurements")]
 
 use std::error::Error;
 use std::io::BufRead;
 
-use kaskade_models::engine::math::{Activation, Heads};
-use kaskade_models::engine::{Decoder, Engine, EngineConfig, Host, Sampling, Spec};
+use kaskade_models::generation::{Cpu, Decoder, Engine, EngineConfig, ModelConfig, Sampling};
+use kaskade_models::ops::{Activation, Heads};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -18,15 +18,15 @@ struct Question {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let spec = Spec {
+    let model_config = ModelConfig {
         width: 768,
         heads: Heads {
             queries: 12,
             keys: 12,
-            extent: 64,
+            head_dim: 64,
             scale: 0.125,
         },
-        inner: 3072,
+        intermediate_size: 3072,
         vocabulary: 50_257,
         context: 1024,
         epsilon: 1e-5,
@@ -34,12 +34,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         gated: false,
         parallel: false,
         rotary: None,
-        relative: None,
-        ends: Vec::new(),
+        relative_bias: None,
+        eos_token_ids: Vec::new(),
     };
-    let decoder = Decoder::random(spec, 12, 1);
+    let decoder = Decoder::random(model_config, 12, 1);
     let config = EngineConfig::resident(&decoder, 16 * 1024);
-    let mut engine = Engine::new(Host, decoder, None, config)?;
+    let mut engine = Engine::new(Cpu, decoder, None, config)?;
     for line in std::io::stdin().lock().lines() {
         let question: Question = serde_json::from_str(&line?)?;
         let step_s = measure(&mut engine, &question)?;
@@ -48,8 +48,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Seconds per step, the prompt left out.
-fn measure(engine: &mut Engine<Host>, question: &Question) -> Result<f64, Box<dyn Error>> {
+/// Seconds per step, without the prompt.
+fn measure(engine: &mut Engine<Cpu>, question: &Question) -> Result<f64, Box<dyn Error>> {
     for request in 0..question.batch {
         let prompt = (0..question.prompt as u32).map(|token| token * 7 + request as u32);
         let sampling = Sampling {

@@ -1,42 +1,43 @@
-//! The hybrid cache beside its two ends over a throttled link: `cargo run --release -p kaskade-models --example offload_bench`.
+//! Compares the hybrid cache with KV blocks only and ACT blocks only over a throttled link:
+//! `cargo run --release -p kaskade-models --example offload_bench`.
 //!
-//! A model of an OPT's shape with random weights decodes for a batch of long contexts, its weights streamed and most of its cache in
-//! the host's memory. At every link speed costs are sampled anew, corrected by a few steps, and the mixtures planned by them; then the
-//! engines take steps in turn, so that the noise of a shared machine falls on all alike. Medians of the steps are printed, how
-//! they compare, and how near the policy's predictions were, which it makes before every step.
+//! A model with an OPT's sizes and random weights decodes for a batch of long contexts, with streamed weights and most of the
+//! cache in host memory. At every link speed costs are sampled, corrected by a few steps, and used to plan the mixtures; then
+//! the engines take steps in turn, so that other load on the machine affects all of them. Prints medians of the steps, their
+//! ratios, and the accuracy of the policy's predictions before every step.
 //!
-//! `--device cuda` runs it on a GPU over its own link (`scripts/offload-cuda.sh`), by the shape of a published OPT and within a device's
-//! memory.
+//! `--device cuda` runs on a GPU over its real link (`scripts/offload-cuda.sh`), with the sizes of a published OPT and within
+//! a memory budget.
 
-#![allow(clippy::print_stdout, reason = "a program that prints figures")]
+#![allow(clippy::print_stdout, reason = "a program that prints measurements")]
 
 use std::error::Error;
 
 use clap::Parser;
 use kaskade_models::DeviceChoice;
-use kaskade_models::engine::burned::Burn;
-use kaskade_models::engine::config::{block_bytes, split_for};
-use kaskade_models::engine::math::{Activation, Heads, Math};
-use kaskade_models::engine::{
-    Caching, Decoder, Engine, EngineConfig, Host, Load, Measured, Report, Sampling, Spec,
+use kaskade_models::generation::config::{block_bytes, split_for};
+use kaskade_models::generation::{
+    Caching, Cpu, Decoder, Engine, EngineConfig, MeasuredCosts, ModelConfig, Sampling, StepReport, Workload,
 };
+use kaskade_models::ops::burn::Burn;
+use kaskade_models::ops::{Activation, Heads, Ops};
 use kaskade_policy::hybrid_cache::{Costs, Kind, Memory, Mix, Planned, Shares, split_by};
 
 #[derive(Parser)]
 struct Arguments {
-    /// Where it runs: `cpu`, or `cuda` in a build with that feature.
+    /// Device: `cpu`, or `cuda` in a build with that feature.
     #[arg(long, default_value = "cpu")]
     device: DeviceChoice,
-    /// A published model's shape, in place of `--width`, `--head` and `--layers`.
+    /// Sizes of a published model, instead of `--width`, `--head` and `--layers`.
     #[arg(long, value_enum)]
     shape: Option<Shape>,
     /// Width of the model.
     #[arg(long, default_value_t = 512)]
     width: usize,
-    /// Of it, what a head has.
+    /// Size of a head.
     #[arg(long, default_value_t = 64)]
     head: usize,
-    /// Its layers; of a published shape, only so many of them, for a host whose memory does not hold all. A step's time grows with them.
+    /// Number of layers; of a published model the maximum, if host memory is too small for all. A step's time is proportional.
     #[arg(long)]
     layers: Option<usize>,
     /// Requests that decode together.
@@ -48,20 +49,20 @@ struct Arguments {
     /// Requests of a mini-batch.
     #[arg(long, default_value_t = 16)]
     mini_batch: usize,
-    /// Device memory for blocks, as a share of what all keys and values take.
+    /// Device memory for blocks, as a share of the size of all keys and values.
     #[arg(long, default_value_t = 0.45, conflicts_with = "device_memory")]
     blocks: f64,
-    /// Memory that the model may take on the device, GB: blocks get what weights and buffers leave.
+    /// Memory budget on the device, GB: blocks use what weights and buffers leave.
     #[arg(long)]
     device_memory: Option<f64>,
     /// Whether weights stay on the device.
     #[arg(long)]
     resident: bool,
-    /// Steps of each engine at each speed.
+    /// Steps of each engine at each link speed.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// Link speeds, MB/s; if absent, a GPU's own, and on the processor a sweep around the speed at which loading all keys and values takes as
-    /// long as computing them.
+    /// Link speeds, MB/s; by default a GPU's real link, and on the CPU a sweep around the speed at which loading all keys and
+    /// values takes as long as computing them.
     #[arg(long, value_delimiter = ',')]
     link: Vec<f64>,
 }
@@ -78,7 +79,7 @@ enum Shape {
 }
 
 impl Shape {
-    /// Width, a head's part of it, and layers.
+    /// Width, size of a head, and layers.
     fn extents(self) -> (usize, usize, usize) {
         match self {
             Self::Opt6B7 => (4096, 128, 32),
@@ -100,25 +101,25 @@ fn main() -> Result<(), Box<dyn Error>> {
         arguments.layers = Some(arguments.layers.unwrap_or(layers).min(layers));
     }
     match arguments.device {
-        DeviceChoice::Cpu => Bench::new(Host, arguments).run(),
-        choice @ DeviceChoice::Cuda(_) => {
-            let device = kaskade_models::device::open(choice)?;
+        DeviceChoice::Cpu => Bench::new(Cpu, arguments).run(),
+        sampled @ DeviceChoice::Cuda(_) => {
+            let device = kaskade_models::device::open(sampled)?;
             Bench::new(Burn { device }, arguments).run()
         }
     }
 }
 
-fn spec(arguments: &Arguments) -> Spec {
+fn model_config(arguments: &Arguments) -> ModelConfig {
     let heads = arguments.width / arguments.head;
-    Spec {
+    ModelConfig {
         width: arguments.width,
         heads: Heads {
             queries: heads,
             keys: heads,
-            extent: arguments.head,
+            head_dim: arguments.head,
             scale: 1.0 / (arguments.head as f32).sqrt(),
         },
-        inner: 4 * arguments.width,
+        intermediate_size: 4 * arguments.width,
         vocabulary: 8192,
         context: 2048,
         epsilon: 1e-5,
@@ -126,28 +127,28 @@ fn spec(arguments: &Arguments) -> Spec {
         gated: false,
         parallel: false,
         rotary: None,
-        relative: None,
-        ends: Vec::new(),
+        relative_bias: None,
+        eos_token_ids: Vec::new(),
     }
 }
 
 struct Bench<M> {
-    math: M,
+    ops: M,
     arguments: Arguments,
     layers: usize,
     decoder: Decoder,
     memory: Memory,
-    /// Blocks that all requests come to.
+    /// Blocks of all requests.
     blocks: usize,
 }
 
-/// What an engine was measured at, at one speed.
+/// Measurements of an engine at one link speed.
 struct Figures {
     wall_s: f64,
-    /// What the link carried in a step, bytes.
+    /// Bytes transferred in a step.
     loaded: f64,
     busy: f64,
-    /// Predicted over measured, of the steps' predictions and of one by the costs as they were sampled.
+    /// Predicted time divided by the measured one: by the corrected costs, and by the sampled costs alone.
     predicted: f64,
     sampled: f64,
     bytes_off: f64,
@@ -158,10 +159,10 @@ const TEACHING: usize = 4;
 
 const KINDS: [Caching; 3] = [Caching::Hybrid, Caching::Kv, Caching::Act];
 
-impl<M: Math + Clone> Bench<M> {
-    fn new(math: M, arguments: Arguments) -> Self {
-        let (spec, layers) = (spec(&arguments), arguments.layers.unwrap_or(4));
-        let bytes = |kind| block_bytes(&spec, layers, BLOCK, kind);
+impl<M: Ops + Clone> Bench<M> {
+    fn new(ops: M, arguments: Arguments) -> Self {
+        let (model_config, layers) = (model_config(&arguments), arguments.layers.unwrap_or(4));
+        let bytes = |kind| block_bytes(&model_config, layers, BLOCK, kind);
         let blocks = arguments.requests * (arguments.prompt + arguments.rounds + 2).div_ceil(BLOCK);
         let memory = Memory {
             host_bytes: u64::MAX / 2,
@@ -171,8 +172,8 @@ impl<M: Math + Clone> Bench<M> {
             act_block_bytes: bytes(Kind::Act),
         };
         Self {
-            math,
-            decoder: Decoder::random(spec, layers, 1),
+            ops,
+            decoder: Decoder::random(model_config, layers, 1),
             arguments,
             layers,
             memory,
@@ -180,13 +181,13 @@ impl<M: Math + Clone> Bench<M> {
         }
     }
 
-    /// What is left for blocks of the device's memory, where that is bounded.
+    /// Device memory left for blocks, if it is limited.
     fn bound(&mut self) -> Result<(), Box<dyn Error>> {
         let Some(gigabytes) = self.arguments.device_memory else {
             return Ok(());
         };
         let budget = (gigabytes * 1e9) as u64;
-        let taken = self.engine(Caching::Kv, None)?.arena().total();
+        let taken = self.engine(Caching::Kv, None)?.device_memory().total();
         self.memory.device_bytes = budget.checked_sub(taken).ok_or_else(|| {
             format!("weights and buffers alone take {taken} bytes of the device's {budget}")
         })?;
@@ -196,7 +197,7 @@ impl<M: Math + Clone> Bench<M> {
     fn run(mut self) -> Result<(), Box<dyn Error>> {
         self.bound()?;
         let idle = self.engine(Caching::Kv, None)?;
-        let load = Load {
+        let load = Workload {
             requests: self.arguments.requests,
             mini_batch: self.arguments.mini_batch,
             tokens: self.arguments.prompt,
@@ -229,23 +230,26 @@ impl<M: Math + Clone> Bench<M> {
         Ok(())
     }
 
-    /// What keys and values take in a layer, bytes.
+    /// Size of keys and values in a layer, bytes.
     fn layer_bytes(&self) -> f64 {
         self.blocks as f64 * self.memory.kv_block_bytes as f64 / self.layers as f64
     }
 
-    fn compare(&self, speed: Option<f64>, measured: &Measured) -> Result<(), Box<dyn Error>> {
+    fn compare(&self, speed: Option<f64>, measured: &MeasuredCosts) -> Result<(), Box<dyn Error>> {
         let costs = self.taught(speed, &measured.costs)?;
         let mut engines = KINDS
             .iter()
             .map(|caching| self.filled(*caching, speed, &costs))
             .collect::<Result<Vec<_>, _>>()?;
-        // What their blocks were laid by; learning may change it for blocks to come.
-        let shares: Vec<Shares> = engines.iter().map(|engine| engine.config().kept()).collect();
-        let mut steps: [Vec<Report>; 3] = Default::default();
-        // The first step loads the first layer's weights without anything to hide it behind.
+        // The share of existing blocks; learning may change it for new ones.
+        let shares: Vec<Shares> = engines
+            .iter()
+            .map(|engine| engine.config().effective_shares())
+            .collect();
+        let mut steps: [Vec<StepReport>; 3] = Default::default();
+        // The first step loads the first layer's weights without overlap.
         for round in 0..=self.arguments.rounds {
-            // Who begins changes, so that nobody always finds what the same one left in the processor's caches.
+            // The order rotates, so that no engine always follows the same one in the processor's caches.
             let turns = (0..KINDS.len()).map(|place| (place + round) % KINDS.len());
             for turn in turns {
                 let (Some(engine), Some(steps)) = (engines.get_mut(turn), steps.get_mut(turn)) else {
@@ -309,19 +313,19 @@ impl<M: Math + Clone> Bench<M> {
         &self,
         engine: &Engine<M>,
         shares: &Shares,
-        measured: &Measured,
-        steps: &[Report],
+        measured: &MeasuredCosts,
+        steps: &[StepReport],
     ) -> Option<Figures> {
-        let median = |of: &dyn Fn(&Report) -> f64| {
+        let median = |of: &dyn Fn(&StepReport) -> f64| {
             let mut values: Vec<f64> = steps.iter().map(of).collect();
             values.sort_by(f64::total_cmp);
             values.get(values.len() / 2).copied()
         };
-        // Tokens in the cache in the middle of the steps that count.
+        // Cached tokens in the middle of the measured steps.
         let tokens = self.arguments.requests * (self.arguments.prompt + self.arguments.rounds / 2 + 1);
         let split = split_by(shares, tokens.div_ceil(BLOCK), &measured.costs);
         let (kv, act) = (self.memory.kv_block_bytes, self.memory.act_block_bytes);
-        // A streamed model once, and the host's blocks.
+        // A streamed model is loaded once, and the blocks in host memory.
         let predicted = engine.streamed_bytes() + split.host.kv as u64 * kv + split.host.act as u64 * act;
         let wall_s = median(&|report| report.wall_s)?;
         let loaded = median(&|report| report.traffic.loaded() as f64)?;
@@ -335,7 +339,7 @@ impl<M: Math + Clone> Bench<M> {
         })
     }
 
-    /// Costs as the first steps of a hybrid cache correct them that is planned by those sampled.
+    /// Returns the costs as corrected by the first steps of a hybrid cache planned with the sampled costs.
     fn taught(&self, speed: Option<f64>, sampled: &Costs) -> Result<Costs, Box<dyn Error>> {
         let mut engine = self.filled(Caching::Hybrid, speed, sampled)?;
         for _ in 0..TEACHING {
@@ -366,17 +370,12 @@ impl<M: Math + Clone> Bench<M> {
         };
         if let Some(costs) = costs {
             let split = split_for(caching, self.blocks, &self.memory, costs).ok_or("no mixture fits")?;
-            config.adopt(&split, self.blocks);
+            config.apply_split(&split, self.blocks);
         }
-        Ok(Engine::new(
-            self.math.clone(),
-            self.decoder.clone(),
-            None,
-            config,
-        )?)
+        Ok(Engine::new(self.ops.clone(), self.decoder.clone(), None, config)?)
     }
 
-    /// An engine over a link of this speed whose requests have their prompts behind them.
+    /// Returns an engine over a link of this speed with prefilled requests.
     fn filled(
         &self,
         caching: Caching,

@@ -1,8 +1,8 @@
 //! Times a checkpoint on the CPU: `cargo run --release -p kaskade-models --example time_checkpoint -- DIR [BATCH] [SEQUENCE]`.
 //!
-//! Prints the median and the least wall time of a batch, and the CPU time it took, in milliseconds.
+//! Prints the median and the minimum wall time of a batch, and its CPU time, in milliseconds.
 
-#![allow(clippy::print_stdout, reason = "a program that prints figures")]
+#![allow(clippy::print_stdout, reason = "a program that prints measurements")]
 
 use std::error::Error;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .signature()
         .inputs
         .first()
-        .ok_or("the model says nothing of its inputs")?;
+        .ok_or("the model has no signature")?;
     let request: Inputs = vec![example(required, sequence)?];
     let mut results = Vec::new();
     for round in 0..WARM_UP + 30 {
@@ -42,14 +42,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     results.sort_unstable();
     let milliseconds = |us: u64| us as f64 / 1e3;
-    let least = results.first().ok_or("no result")?;
+    let minimum = results.first().ok_or("no result")?;
     let median = results.get(results.len() / 2).ok_or("no result")?;
     println!(
-        "batch {batch} sequence {sequence}: median {:.2} ms wall, {:.2} ms cpu; least {:.2} ms wall, {:.2} ms cpu",
+        "batch {batch} sequence {sequence}: median {:.2} ms wall, {:.2} ms cpu; minimum {:.2} ms wall, {:.2} ms cpu",
         milliseconds(median.0),
         milliseconds(median.1),
-        milliseconds(least.0),
-        milliseconds(least.1),
+        milliseconds(minimum.0),
+        milliseconds(minimum.1),
     );
     Ok(())
 }
@@ -60,7 +60,7 @@ fn run(executor: &Executor, batch: Vec<Inputs>) -> Result<BatchResult, Box<dyn E
     Ok(receive.recv()?)
 }
 
-/// Something that fits: token ids 1, 2, ..., or numbers between 0 and 1.
+/// A valid input: token ids 1, 2, ..., or numbers between 0 and 1.
 fn example(input: &InputSpec, sequence: usize) -> Result<Tensor, ModelError> {
     let shape: Vec<usize> = input
         .shape

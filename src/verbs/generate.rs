@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use kaskade::models::Checkpoint;
 use kaskade::models::device::DeviceChoice;
-use kaskade::models::engine::{
-    Bounds, Caching, Decoder, End, Engine, EngineConfig, Host, Report, Sampling, families, text,
+use kaskade::models::generation::{
+    Caching, Cpu, Decoder, Engine, EngineConfig, FinishReason, MemoryLimits, Sampling, StepReport,
+    read_decoder, tokenizer_of,
 };
 use kaskade::models::power::PowerConfig;
 use kaskade_app::config::scalar::Size;
@@ -144,9 +145,9 @@ struct Answer {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let prompts = prompts(&args.prompt)?;
     let mut checkpoint = Checkpoint::open(&args.model).with_context(|| args.model.display().to_string())?;
-    let tokenizer = text::tokenizer_of(&mut checkpoint);
+    let tokenizer = tokenizer_of(&mut checkpoint);
     // What it is comes before what it lacks.
-    let decoder = families::read(checkpoint)?;
+    let decoder = read_decoder(checkpoint)?;
     let tokenizer = tokenizer?;
     let encoded = prompts
         .iter()
@@ -163,7 +164,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .map(|tokens| (tokens.len() + args.how.max_tokens).next_multiple_of(BLOCK))
         .sum();
     let config = configure(args, &decoder, prompts.len(), tokens)?;
-    let mut engine = Engine::new(Host, decoder, Some(tokenizer), config)?;
+    let mut engine = Engine::new(Cpu, decoder, Some(tokenizer), config)?;
     for ((number, tokens), prompt) in (0..).zip(encoded).zip(&prompts) {
         engine
             .submit(number, tokens, args.how.sampling(number))
@@ -192,7 +193,7 @@ impl How {
             top_p: self.top_p,
             seed: self.seed.wrapping_add(number),
             stop: self.stop.clone(),
-            ignore_end: false,
+            ignore_eos: false,
         }
     }
 }
@@ -220,14 +221,14 @@ fn configure(args: &Args, decoder: &Decoder, requests: usize, tokens: usize) -> 
         args.offload.device_memory.is_some() || matches!(args.offload.cache, Cache::Hybrid | Cache::Kv),
         "without `--device-memory` everything is on the device, and keys and values are what is cached"
     );
-    let bounds = Bounds {
+    let bounds = MemoryLimits {
         caching: args.offload.cache.into(),
         device_bytes: args.offload.device_memory.map(Size::bytes),
         link: args.offload.link.map(|link| link.bytes() as f64),
         requests,
         tokens,
     };
-    let fitted = EngineConfig::within(Host, decoder, &bounds)?;
+    let fitted = EngineConfig::plan(Cpu, decoder, &bounds)?;
     if let Some(error) = fitted.unmeasured {
         say(&format!("half of the cache is activations: {error}"));
     }
@@ -235,7 +236,7 @@ fn configure(args: &Args, decoder: &Decoder, requests: usize, tokens: usize) -> 
 }
 
 fn generate(
-    engine: &mut Engine<Host>,
+    engine: &mut Engine<Cpu>,
     prompts: &[String],
     prompt_tokens: usize,
     live: bool,
@@ -277,7 +278,7 @@ fn generate(
             .map(|longest| (took - first_token_s) / (longest - 1) as f64),
         tokens_per_s: tokens as f64 / took,
         loaded_bytes: run.loaded,
-        act_share: engine.config().kept().act,
+        act_share: engine.config().effective_shares().act,
         joules_per_token: joules.map(|joules| joules / tokens as f64),
         energy_source: meter.source().clone(),
         answers: run.answers.into_values().collect(),
@@ -294,17 +295,17 @@ struct Run {
 }
 
 impl Run {
-    fn take(&mut self, step: &Report, now: Duration) {
+    fn take(&mut self, step: &StepReport, now: Duration) {
         self.loaded += step.traffic.loaded();
         for event in &step.events {
             let answer = self.answers.entry(event.request).or_default();
             answer.text.push_str(&event.text);
-            if let Some(choice) = event.choice {
+            if let Some(choice) = event.sampled {
                 answer.tokens.push(choice.token);
                 let least = answer.least_probability.unwrap_or(1.0);
                 answer.least_probability = Some(least.min(choice.probability));
             }
-            if let Some(end) = event.end {
+            if let Some(end) = event.finish_reason {
                 answer.end = in_words(end);
             }
         }
@@ -323,18 +324,18 @@ impl Run {
     }
 }
 
-fn in_words(end: End) -> &'static str {
+fn in_words(end: FinishReason) -> &'static str {
     match end {
-        End::Token => "the model ended it",
-        End::Stop => "a stop text came",
-        End::Length => "as many tokens as were asked for",
-        End::Cancelled => "it was cancelled",
-        End::NotFinite => "the logits were not finite",
+        FinishReason::Token => "the model ended it",
+        FinishReason::Stop => "a stop text came",
+        FinishReason::Length => "as many tokens as were asked for",
+        FinishReason::Cancelled => "it was cancelled",
+        FinishReason::NotFinite => "the logits were not finite",
     }
 }
 
 /// Prints what is new of the one answer.
-fn show(step: &Report) -> anyhow::Result<()> {
+fn show(step: &StepReport) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     for event in &step.events {
         let written = write!(out, "{}", event.text).and_then(|()| out.flush());

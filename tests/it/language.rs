@@ -11,7 +11,7 @@ use futures::future::join_all;
 use kaskade::actors::bus::Bus;
 use kaskade::actors::wire::{InferReply, InferRequest};
 use kaskade::actors::{App, Client, Code, Fault, Service, bus::BusConfig};
-use kaskade::models::engine::{Host, Sampling};
+use kaskade::models::generation::{Cpu, Sampling};
 use kaskade::models::language::LanguageModel;
 use kaskade::models::{
     Checkpoint, Continuous, Generation, Inputs, Model, ModelError, Outputs, Progress, Tensor,
@@ -26,7 +26,7 @@ use kaskade_testkit::{ROOT, eventually};
 const BUDGET: Duration = Duration::from_secs(20);
 
 /// A small random GPT-2 that transformers saved.
-fn gpt2() -> Result<LanguageModel<Host>, String> {
+fn gpt2() -> Result<LanguageModel<Cpu>, String> {
     let folder = Path::new(ROOT).join("models/fixtures/gpt2");
     let generation = Generation {
         sampling: Sampling {
@@ -36,7 +36,7 @@ fn gpt2() -> Result<LanguageModel<Host>, String> {
         ..Generation::default()
     };
     let checkpoint = Checkpoint::open(&folder).map_err(|error| error.to_string())?;
-    let made = LanguageModel::new(Host, checkpoint, &generation);
+    let made = LanguageModel::new(Cpu, checkpoint, &generation);
     made.map(|(model, _)| model).map_err(|error| error.to_string())
 }
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use kaskade_models::Generation;
-use kaskade_models::engine::Sampling;
+use kaskade_models::generation::Sampling;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +64,7 @@ impl From<&GenerationRule> for Generation {
                 top_p: rule.top_p.get() as f32,
                 seed: rule.seed,
                 stop: rule.stop.clone(),
-                ignore_end: false,
+                ignore_eos: false,
             },
             requests: size(rule.requests.get()),
             cache_bytes: rule.cache.bytes(),

@@ -329,5 +329,5 @@ fn a_share_of_a_core_is_a_share() {
     let text = "name = \"a\"\ncore_share = 1.5\n[[variants]]\nname = \"a\"\ndir = \"a\"\n";
     let (line, reason) = App::parse(text).unwrap_err();
     assert_eq!(line, 2);
-    assert!(reason.contains("1.5 is no share of a core"), "{reason}");
+    assert!(reason.contains("1.5 is not a share of a core"), "{reason}");
 }

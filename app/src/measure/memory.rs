@@ -3,7 +3,7 @@
 //! On the processor that is what a process gains by loading the model and running a batch, so every measurement has a process of its own:
 //! in one that has held another model, freed memory would be taken again without being seen.
 
-use kaskade_models::memory::Gauge;
+use kaskade_models::memory::MemoryReader;
 use kaskade_models::{
     Datatype, DeviceError, Extent, InputSpec, Inputs, Model, ModelError, Signature, Slice, Tensor,
     TensorError, device,
@@ -17,16 +17,16 @@ use crate::family::{FamilyError, Member};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// The device has no gauge.
+    /// The device has no reader.
     #[error("{0}")]
-    NoGauge(String),
-    /// The gauge gives no reading.
+    Unsupported(String),
+    /// The reader gives no reading.
     #[error("the system does not tell how much memory is in use")]
     NoReading,
     /// The peak of a process cannot be measured more than once.
     #[error("the system does not measure the peak of a process anew")]
     NoReset,
-    /// The gauge gives no peak.
+    /// The reader gives no peak.
     #[error("the system does not tell a peak")]
     NoPeak,
     /// The model refuses a made-up request.
@@ -87,8 +87,9 @@ pub struct BatchMemory {
 /// When the device cannot be read, or the model not be loaded or run.
 pub fn here(member: &Member, slice: Slice, batches: &[u32]) -> Result<Weighed, MemoryError> {
     let opened = device::open(member.device)?;
-    let gauge = Gauge::of(&device::describe(member.device, &opened)).map_err(MemoryError::NoGauge)?;
-    let now = || gauge.now().ok_or(MemoryError::NoReading);
+    let reader =
+        MemoryReader::of(&device::describe(member.device, &opened)).map_err(MemoryError::Unsupported)?;
+    let now = || reader.now().ok_or(MemoryError::NoReading);
     let before = now()?;
     let mut loaded = member.load_slice(member.device, slice)?;
     // What was in the process's hands already is not seen to be taken: the weights themselves are the least.
@@ -97,11 +98,11 @@ pub fn here(member: &Member, slice: Slice, batches: &[u32]) -> Result<Weighed, M
     let request = request(&loaded.model.signature())?;
     let mut measured = Vec::new();
     for batch in batches {
-        if !gauge.reset() {
+        if !reader.reset() {
             return Err(MemoryError::NoReset);
         }
         run(loaded.model.as_mut(), &vec![request.clone(); *batch as usize])?;
-        let peak = gauge.peak().ok_or(MemoryError::NoPeak)?;
+        let peak = reader.peak().ok_or(MemoryError::NoPeak)?;
         measured.push(BatchMemory {
             batch: *batch,
             bytes: peak.saturating_sub(before).max(loaded_bytes),

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use kaskade::config::App;
 use kaskade_models::checkpoint::{Config, Weights};
-use kaskade_models::engine::families::architecture;
+use kaskade_models::generation::architecture;
 use kaskade_models::idx::{Idx, LabelledImages};
 use kaskade_models::manifest::Manifest;
 use serde_json::Value;

@@ -8,8 +8,8 @@ use kaskade_policy::invalid::FileError;
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_policy::plan::{Plan, PlannedVariant};
 use kaskade_policy::profile::{BatchCost, BeforeAfter, Profile, Validation, VariantProfile};
-use kaskade_simulator::{SimConfig, Simulator};
 use kaskade_simulator::trace::{MAX_SECONDS, Spacing, Trace};
+use kaskade_simulator::{SimConfig, Simulator};
 
 use crate::edit::edited;
 use crate::script::Script;

@@ -1,18 +1,18 @@
-//! `config.json`: a few keys that an architecture needs among many that it does not.
+//! `config.json`: access to the keys that an architecture needs.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::LoadError;
 
-/// The largest width, vocabulary or context that is believed: several times those of the largest models. What is read by such a number
-/// is compared with the file's tensors only after there is room for it, and products of two must not overflow.
+/// Maximum width, vocabulary or context: several times those of the largest models. Memory is allocated by these
+/// numbers before they are compared with the file's tensors, and products of two must not overflow.
 const MAX_SIZE: usize = 1 << 24;
 
-/// Most classes.
+/// Maximum number of classes.
 const MAX_LABELS: u32 = 1 << 20;
 
-/// A parsed `config.json`. Keys that nobody asks for are ignored: Hugging Face writes dozens.
+/// A parsed `config.json`. Unused keys are ignored: Hugging Face writes dozens.
 #[derive(Debug, Clone)]
 pub struct Config {
     file: String,
@@ -20,10 +20,10 @@ pub struct Config {
 }
 
 impl Config {
-    /// Parses the bytes of a `config.json`; `file` is what errors call it.
+    /// Parses the bytes of a `config.json`; `file` is its name in errors.
     ///
     /// # Errors
-    /// [`LoadError::BadConfig`] when they are not a JSON object.
+    /// [`LoadError::BadConfig`] if they are not a JSON object.
     pub fn parse(file: impl Into<String>, json: &[u8]) -> Result<Self, LoadError> {
         let file = file.into();
         match serde_json::from_slice(json) {
@@ -39,15 +39,15 @@ impl Config {
         }
     }
 
-    /// What errors call the file.
+    /// Name of the file in errors.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// The value of a key that must be there.
+    /// Returns the value of a required key.
     ///
     /// # Errors
-    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] when it is not a `T`.
+    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] if it is not a `T`.
     pub fn required<T: DeserializeOwned>(&self, key: &str) -> Result<T, LoadError> {
         self.optional(key)?.ok_or_else(|| LoadError::MissingKey {
             file: self.file.clone(),
@@ -55,24 +55,25 @@ impl Config {
         })
     }
 
-    /// The value of a key that may be absent or null.
+    /// Returns the value of a key that may be missing or null.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] when it is there and not a `T`.
+    /// [`LoadError::BadKey`] if it is present and not a `T`.
     pub fn optional<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, LoadError> {
         let Some(value) = self.keys.get(key).filter(|value| !value.is_null()) else {
             return Ok(None);
         };
         match T::deserialize(value) {
             Ok(parsed) => Ok(Some(parsed)),
-            Err(error) => Err(self.refuse(key, error.to_string())),
+            Err(error) => Err(self.invalid_value(key, error.to_string())),
         }
     }
 
-    /// A size that must be there and at least 1: a width, a number of layers.
+    /// Returns a required size of at least 1: a width, a number of layers.
     ///
     /// # Errors
-    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] when it is not a positive integer, or larger than any model's.
+    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] if it is not a positive integer, or larger than in any
+    /// model.
     pub fn size(&self, key: &str) -> Result<usize, LoadError> {
         self.optional_size(key)?.ok_or_else(|| LoadError::MissingKey {
             file: self.file.clone(),
@@ -80,41 +81,43 @@ impl Config {
         })
     }
 
-    /// The same where it may be absent.
+    /// Returns a size of at least 1 that may be missing.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] when it is not a positive integer, or larger than any model's.
+    /// [`LoadError::BadKey`] if it is not a positive integer, or larger than in any model.
     pub fn optional_size(&self, key: &str) -> Result<Option<usize>, LoadError> {
         match self.optional(key)? {
-            Some(0) => Err(self.refuse(key, "it must be at least 1")),
-            Some(size) if size > MAX_SIZE => Err(self.refuse(key, format!("it must be at most {MAX_SIZE}"))),
+            Some(0) => Err(self.invalid_value(key, "it must be at least 1")),
+            Some(size) if size > MAX_SIZE => {
+                Err(self.invalid_value(key, format!("it must be at most {MAX_SIZE}")))
+            }
             size => Ok(size),
         }
     }
 
-    /// Class names in the order of the logits, by `id2label`; `LABEL_0`, ... where the file names none.
-    /// Their number is that of the logits: `id2label`, else `num_labels`, else 2, as transformers has it.
+    /// Returns the class names in the order of the logits, from `id2label`; `LABEL_0`, ... without it. The number of
+    /// classes is that of `id2label`, else `num_labels`, else 2, as in transformers.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] when `id2label` does not name the classes 0, 1, ... without a gap.
+    /// [`LoadError::BadKey`] if `id2label` does not name the classes 0, 1, ... without a gap.
     pub fn labels(&self) -> Result<Vec<String>, LoadError> {
         let Some(named) = self.optional::<std::collections::HashMap<String, String>>("id2label")? else {
             let count = self.optional::<u32>("num_labels")?.unwrap_or(2);
             if count > MAX_LABELS {
-                return Err(self.refuse("num_labels", format!("it must be at most {MAX_LABELS}")));
+                return Err(self.invalid_value("num_labels", format!("it must be at most {MAX_LABELS}")));
             }
             return Ok((0..count).map(|class| format!("LABEL_{class}")).collect());
         };
         let labels = (0..named.len())
             .map(|class| named.get(&class.to_string()).cloned())
             .collect::<Option<Vec<_>>>();
-        labels
-            .filter(|labels| !labels.is_empty())
-            .ok_or_else(|| self.refuse("id2label", "it must name the classes 0, 1, 2, ... without a gap"))
+        labels.filter(|labels| !labels.is_empty()).ok_or_else(|| {
+            self.invalid_value("id2label", "it must name the classes 0, 1, 2, ... without a gap")
+        })
     }
 
-    /// The error that a key's value cannot be served, for `reason`.
-    pub fn refuse(&self, key: &str, reason: impl Into<String>) -> LoadError {
+    /// Builds the error for a value that is not supported.
+    pub fn invalid_value(&self, key: &str, reason: impl Into<String>) -> LoadError {
         LoadError::BadKey {
             file: self.file.clone(),
             key: key.to_owned(),
@@ -136,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_named_when_missing_or_wrong() {
+    fn missing_and_invalid_keys_are_named() {
         let config = config(r#"{"hidden_size": "wide", "num_hidden_layers": 0, "other": null}"#);
         assert_eq!(
             config.size("vocab_size").unwrap_err().to_string(),
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_would_cost_memory_are_refused() {
+    fn huge_numbers_are_rejected() {
         let config = config(r#"{"head_dim": 1000000000000, "num_labels": 4294967295, "n_inner": 0}"#);
         for key in ["head_dim", "n_inner"] {
             assert!(
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_come_in_the_order_of_the_logits() {
+    fn labels_are_in_the_order_of_the_logits() {
         let labels = config(r#"{"id2label": {"1": "dog", "0": "cat"}}"#)
             .labels()
             .unwrap();
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_object_is_refused() {
+    fn json_that_is_not_an_object_is_rejected() {
         for json in ["", "[]", "{", "{\"a\": }", &"[".repeat(100_000)] {
             assert!(matches!(
                 Config::parse("config.json", json.as_bytes()),

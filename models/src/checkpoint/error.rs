@@ -1,4 +1,4 @@
-//! Why a checkpoint was not loaded.
+//! Errors of loading a checkpoint.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// A file of the checkpoint is absent.
+    /// A file of the checkpoint is missing.
     #[error(
         "`{}` does not exist; a checkpoint is a Hugging Face directory with config.json and model.safetensors{hint}",
         path.display()
@@ -16,7 +16,7 @@ pub enum LoadError {
     MissingFile {
         /// The file.
         path: PathBuf,
-        /// What was found instead and what to do about it, or empty.
+        /// What was found instead and how to fix it, or empty.
         hint: &'static str,
     },
     /// A file of the checkpoint cannot be read.
@@ -24,11 +24,11 @@ pub enum LoadError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// Message of the operating system.
         source: std::io::Error,
     },
-    /// A file is larger than anything of its kind has reason to be.
-    #[error("`{file}` has {bytes} bytes, over the limit of {limit}; is it the file it is named after?")]
+    /// A file exceeds the size limit for its kind.
+    #[error("`{file}` has {bytes} bytes, over the limit of {limit}; check that it is the right file")]
     TooLarge {
         /// The file.
         file: String,
@@ -42,10 +42,10 @@ pub enum LoadError {
     BadConfig {
         /// The file.
         file: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// A key that the architecture needs is absent.
+    /// A required key is missing.
     #[error("`{file}` has no `{key}`, which this architecture needs")]
     MissingKey {
         /// The file.
@@ -53,7 +53,7 @@ pub enum LoadError {
         /// The key.
         key: String,
     },
-    /// A key holds a value that cannot be served.
+    /// A key has an unsupported value.
     #[error("`{file}` has `{key}` = {value}: {reason}")]
     BadKey {
         /// The file.
@@ -62,28 +62,28 @@ pub enum LoadError {
         key: String,
         /// Its value, as JSON.
         value: String,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and which values are valid.
         reason: String,
     },
-    /// No family serves this architecture.
-    #[error("`{file}` names the architecture {found}; this build serves {}", known.join(", "))]
+    /// The architecture is not supported.
+    #[error("`{file}` names the architecture {found}; this build supports {}", known.join(", "))]
     UnknownArchitecture {
         /// The file.
         file: String,
-        /// What it names.
+        /// The architecture in the file.
         found: String,
-        /// What could be served.
+        /// The supported architectures.
         known: Vec<&'static str>,
     },
     /// The weights are not a well-formed safetensors file.
-    #[error("`{file}` is not a whole safetensors file: {reason}; fetch or save it again")]
+    #[error("`{file}` is not a valid safetensors file: {reason}; download or save it again")]
     BadWeights {
         /// The file.
         file: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// A tensor that the architecture needs is absent.
+    /// A required tensor is missing.
     #[error("`{file}` has no tensor `{name}` (shape {expected:?})")]
     MissingTensor {
         /// The file.
@@ -93,8 +93,8 @@ pub enum LoadError {
         /// The shape it should have.
         expected: Vec<usize>,
     },
-    /// A tensor does not have the shape that the configuration gives it.
-    #[error("tensor `{name}` in `{file}` has shape {actual:?}; the configuration takes {expected:?}")]
+    /// A tensor has another shape than the configuration implies.
+    #[error("tensor `{name}` in `{file}` has shape {actual:?}; the configuration needs {expected:?}")]
     WrongShape {
         /// The file.
         file: String,
@@ -105,7 +105,7 @@ pub enum LoadError {
         /// The shape it has.
         actual: Vec<usize>,
     },
-    /// A tensor is not of a floating-point type that can be served.
+    /// A tensor has an unsupported type.
     #[error("tensor `{name}` in `{file}` is {dtype}; weights are read as F32, F16 or BF16")]
     WrongDtype {
         /// The file.
@@ -115,7 +115,7 @@ pub enum LoadError {
         /// Its type.
         dtype: String,
     },
-    /// A weight is NaN or infinite, so that no answer could be trusted.
+    /// A weight is NaN or infinite.
     #[error("tensor `{name}` in `{file}` holds {value} at element {index}; every weight must be finite")]
     NotFinite {
         /// The file.
@@ -127,11 +127,11 @@ pub enum LoadError {
         /// `NaN`, `inf` or `-inf`.
         value: String,
     },
-    /// The file holds tensors that the architecture has no place for, so it is not the model it says it is.
+    /// The file contains tensors that the architecture does not use, so it is probably another model.
     #[error(
-        "`{file}` holds {} that the architecture has no place for: {}",
+        "`{file}` contains {} that the architecture does not use: {}",
         count(names),
-        sample(names)
+        first_names(names)
     )]
     UnusedTensors {
         /// The file.
@@ -139,38 +139,38 @@ pub enum LoadError {
         /// All of them, sorted.
         names: Vec<String>,
     },
-    /// The architecture is served as a whole only.
-    #[error("`{architecture}` is not cut by layers, and slices of {of} were asked for; place it whole")]
+    /// The architecture cannot be split into slices.
+    #[error("`{architecture}` cannot be split by layers into {of} slices; place it as a whole")]
     NotSliced {
         /// The architecture.
         architecture: &'static str,
-        /// Slices asked for.
+        /// Number of slices.
         of: usize,
     },
-    /// It was read, and cannot be served as it was asked for.
-    #[error("`{name}` cannot be served so: {reason}")]
+    /// The model cannot be served with these settings.
+    #[error("`{name}` cannot be served with these settings: {reason}")]
     NotServed {
         /// The model.
         name: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// More slices than layers.
-    #[error("`{file}` has {blocks} layers and cannot be cut into {of} slices; take {blocks} at most")]
+    #[error("`{file}` has {blocks} layers and cannot be split into {of} slices; use at most {blocks}")]
     TooManySlices {
         /// The file.
         file: String,
         /// Its layers.
         blocks: usize,
-        /// Slices asked for.
+        /// Number of slices.
         of: usize,
     },
     /// `tokenizer.json` cannot be used.
-    #[error("`{file}` is not a tokenizer that can be used: {reason}")]
+    #[error("`{file}` is not a valid tokenizer: {reason}")]
     BadTokenizer {
         /// The file.
         file: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }
@@ -182,16 +182,16 @@ fn count(names: &[String]) -> String {
     }
 }
 
-/// The first few names: an error about a whole encoder should still fit a screen.
-fn sample(names: &[String]) -> String {
-    const SHOWN: usize = 5;
+/// The first names only, to keep the message short.
+fn first_names(names: &[String]) -> String {
+    const MAX_NAMES: usize = 5;
     let shown = names
         .iter()
-        .take(SHOWN)
+        .take(MAX_NAMES)
         .map(String::as_str)
         .collect::<Vec<_>>()
         .join(", ");
-    if names.len() > SHOWN {
+    if names.len() > MAX_NAMES {
         format!("{shown}, ...")
     } else {
         shown

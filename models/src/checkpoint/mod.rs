@@ -1,4 +1,5 @@
-//! Checkpoints: a Hugging Face directory as it is (`config.json`, `model.safetensors` or its shards, optionally `tokenizer.json`).
+//! Checkpoints: Hugging Face directories (`config.json`, `model.safetensors` or its shards, optionally
+//! `tokenizer.json`).
 
 mod config;
 mod error;
@@ -14,16 +15,16 @@ use bytes::Bytes;
 pub use config::Config;
 pub use error::LoadError;
 pub(crate) use weights::transposed;
-pub use weights::{HARMLESS, Tally, Weights};
+pub use weights::{IGNORED_BUFFERS, WeightTotals, Weights};
 
-/// A configuration has a few kilobytes; ten thousand label names still fit.
+/// Configurations have a few kilobytes; ten thousand label names still fit.
 const MAX_CONFIG: u64 = 4 << 20;
-/// The index of a checkpoint in shards: a line per tensor.
+/// The index of a sharded checkpoint: one line per tensor.
 const MAX_INDEX: u64 = 64 << 20;
-/// The largest vocabularies in use take some tens of megabytes.
+/// Tokenizers of the largest vocabularies have some tens of megabytes.
 const MAX_TOKENIZER: u64 = 256 << 20;
 
-/// A checkpoint whose configuration is parsed and whose weights wait to be taken.
+/// A checkpoint with parsed configuration; weights are read when they are taken.
 #[derive(Debug)]
 pub struct Checkpoint {
     /// The directory's name.
@@ -32,26 +33,26 @@ pub struct Checkpoint {
     pub config: Config,
     /// `model.safetensors`.
     pub weights: Weights,
-    /// `tokenizer.json`, where there is one.
+    /// `tokenizer.json`, if there is one.
     pub tokenizer: Option<TokenizerFile>,
 }
 
 /// The bytes of a `tokenizer.json`.
 #[derive(Debug, Clone)]
 pub struct TokenizerFile {
-    /// What errors call the file.
+    /// Name of the file in errors.
     pub file: String,
     /// Its content.
     pub json: Bytes,
 }
 
 impl Checkpoint {
-    /// Opens a directory. Weights are not read yet, only their header.
+    /// Opens a directory. Reads only the header of the weights.
     ///
     /// # Errors
-    /// [`LoadError`] for a file that is absent, unreadable, oversize or malformed.
+    /// [`LoadError`] for a file that is missing, unreadable, too large or malformed.
     pub fn open(dir: &Path) -> Result<Self, LoadError> {
-        let shown = |path: &Path| path.display().to_string();
+        let display = |path: &Path| path.display().to_string();
         let config = dir.join("config.json");
         let weights = dir.join("model.safetensors");
         let tokenizer = dir.join("tokenizer.json");
@@ -60,12 +61,12 @@ impl Checkpoint {
                 .canonicalize()
                 .unwrap_or_else(|_| dir.to_owned())
                 .file_name()
-                .map_or_else(|| shown(dir), |name| name.to_string_lossy().into_owned()),
-            config: Config::parse(shown(&config), &read_capped(&config, MAX_CONFIG)?)?,
+                .map_or_else(|| display(dir), |name| name.to_string_lossy().into_owned()),
+            config: Config::parse(display(&config), &read_capped(&config, MAX_CONFIG)?)?,
             weights: whole_or_sharded(dir, &weights)?,
             tokenizer: if tokenizer.exists() {
                 Some(TokenizerFile {
-                    file: shown(&tokenizer),
+                    file: display(&tokenizer),
                     json: read_capped(&tokenizer, MAX_TOKENIZER)?.into(),
                 })
             } else {
@@ -74,10 +75,10 @@ impl Checkpoint {
         })
     }
 
-    /// The same of files in memory, such as `include_bytes!`; `name` stands for the directory in errors.
+    /// Opens a checkpoint in memory, such as `include_bytes!`; `name` replaces the directory in errors.
     ///
     /// # Errors
-    /// [`LoadError`] for bytes that are malformed.
+    /// [`LoadError`] for malformed bytes.
     pub fn from_bytes(
         name: &str,
         config: &[u8],
@@ -96,38 +97,38 @@ impl Checkpoint {
     }
 }
 
-/// `model.safetensors`, or the files that `model.safetensors.index.json` names where there is no such file.
+/// Opens `model.safetensors`, or the shards of `model.safetensors.index.json` if there is no such file.
 fn whole_or_sharded(dir: &Path, whole: &Path) -> Result<Weights, LoadError> {
-    let shown = |path: &Path| path.display().to_string();
+    let display = |path: &Path| path.display().to_string();
     let index = dir.join("model.safetensors.index.json");
     if whole.exists() || !index.exists() {
-        return Weights::from_file(shown(whole), open_weights(dir, whole)?);
+        return Weights::from_file(display(whole), open_weights(dir, whole)?);
     }
     let names: BTreeMap<String, String> =
-        Config::parse(shown(&index), &read_capped(&index, MAX_INDEX)?)?.required("weight_map")?;
+        Config::parse(display(&index), &read_capped(&index, MAX_INDEX)?)?.required("weight_map")?;
     let files: BTreeSet<&String> = names.values().collect();
-    let places: BTreeMap<&String, usize> = files.iter().copied().zip(0..).collect();
-    let listed = names
+    let positions: BTreeMap<&String, usize> = files.iter().copied().zip(0..).collect();
+    let shard_of_tensor = names
         .iter()
-        .filter_map(|(name, file)| Some((name.clone(), *places.get(file)?)));
+        .filter_map(|(name, file)| Some((name.clone(), *positions.get(file)?)));
     let shards = files
         .into_iter()
         .map(|name| {
-            // A name and not a path: an index may not point out of its directory.
+            // Only file names are allowed: an index must not refer to other directories.
             let plain = Path::new(name)
                 .file_name()
                 .is_some_and(|file| file == name.as_str());
             let path = dir.join(name);
             if !plain {
                 return Err(LoadError::BadWeights {
-                    file: shown(&index),
-                    reason: format!("it names `{name}`, which is no file of its directory"),
+                    file: display(&index),
+                    reason: format!("it names `{name}`, which is not a file of its directory"),
                 });
             }
-            Weights::from_file(shown(&path), open(&path)?)
+            Weights::from_file(display(&path), open(&path)?)
         })
         .collect::<Result<Vec<_>, _>>()?;
-    Weights::joined(shown(&index), shards, &listed.collect())
+    Weights::from_shards(display(&index), shards, &shard_of_tensor.collect())
 }
 
 fn open_weights(dir: &Path, path: &Path) -> Result<File, LoadError> {
@@ -140,10 +141,10 @@ fn open_weights(dir: &Path, path: &Path) -> Result<File, LoadError> {
     })
 }
 
-/// What a directory without `model.safetensors` has instead, of the layouts that are around.
+/// Returns a hint if a directory without `model.safetensors` has weights in another format.
 fn weights_hint(dir: &Path) -> &'static str {
     if dir.join("pytorch_model.bin").exists() {
-        "; this one is in PyTorch's pickle format: load and save it again with transformers"
+        "; this one is in PyTorch's pickle format: convert it with transformers"
     } else {
         ""
     }
@@ -164,7 +165,7 @@ fn open(path: &Path) -> Result<File, LoadError> {
 
 fn read_capped(path: &Path, limit: u64) -> Result<Vec<u8>, LoadError> {
     let mut bytes = Vec::new();
-    // One byte over the limit is enough to know, also of a file that grows or has no length.
+    // Reading one byte over the limit detects files that are too large, also those that grow or have no length.
     open(path)?
         .take(limit + 1)
         .read_to_end(&mut bytes)

@@ -1,14 +1,13 @@
-//! `model.safetensors`: a strict source of weights.
+//! `model.safetensors`: strict access to weights.
 //!
-//! Strict, because a model that runs on a wrong or half-used file still answers, only wrongly: a family takes every
-//! tensor by name and shape, and what is left over is an error.
+//! A model with wrong or partially used weights still answers, but wrongly. An architecture therefore takes every
+//! tensor by name and shape, and unused tensors are an error.
 //!
-//! This reads with the `safetensors` crate's header types and not with burn's `SafetensorsStore`. The store fills an
-//! initialised module and reports what it missed afterwards as a list, so that a file which does not fit costs the
-//! random initialisation of a whole model first, names are rewritten by patterns before errors can quote them, and
-//! shapes are compared after the transposition of the linear layers. Asked tensor by tensor, an error names what the
-//! file calls the tensor and both shapes as the file has them, three projections can be taken into one matrix, and
-//! each tensor is read when it is wanted: loading never holds more than one tensor beside the model.
+//! This module uses the header types of the `safetensors` crate instead of burn's `SafetensorsStore`. The store fills
+//! an initialised module and reports missing tensors afterwards, so a file that does not match costs the random
+//! initialisation of a whole model first; it rewrites names by patterns before errors can quote them, and compares
+//! shapes after transposing linear layers. Reading tensor by tensor gives errors with the names and shapes of the file,
+//! allows taking three projections into one matrix, and never holds more than one tensor in addition to the model.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,41 +20,41 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::LoadError;
 
-/// The format's own limit for its JSON header.
+/// The format's limit for its JSON header.
 const MAX_HEADER: u64 = 100_000_000;
-/// Bytes of the little-endian header length that opens the file.
+/// Size of the little-endian header length at the beginning of the file, bytes.
 const PREFIX: u64 = 8;
 
-/// Buffers that old versions of transformers saved beside the weights, by the end of their names. No model needs them:
-/// they hold 0, 1, 2, ... or a count of training steps.
-pub const HARMLESS: [&str; 3] = ["position_ids", "token_type_ids", "num_batches_tracked"];
+/// Buffers that old versions of transformers saved with the weights, by name suffix. No model needs them: they hold 0,
+/// 1, 2, ... or a count of training steps.
+pub const IGNORED_BUFFERS: [&str; 3] = ["position_ids", "token_type_ids", "num_batches_tracked"];
 
-/// The tensors of a file, each to be taken once.
+/// The tensors of a checkpoint; each can be taken once.
 #[derive(Debug)]
 pub struct Weights {
-    /// What errors call the whole: the one file, or the index of several.
+    /// Name in errors: the single file, or the index of several.
     file: String,
-    parts: Vec<Part>,
-    /// What is not taken yet, and the part that it is in.
-    left: BTreeMap<String, (usize, TensorInfo)>,
-    taken: Tally,
+    shards: Vec<Shard>,
+    /// Tensors not taken yet, with the index of their shard.
+    remaining: BTreeMap<String, (usize, TensorInfo)>,
+    taken: WeightTotals,
 }
 
 /// One file.
 #[derive(Debug)]
-struct Part {
+struct Shard {
     file: String,
     source: Source,
-    /// Where the tensors begin, bytes from the start of the file.
-    start: u64,
+    /// Offset of the tensor data, bytes from the beginning of the file.
+    data_start: u64,
 }
 
-/// What was taken out of a file.
+/// Totals of the taken weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct WeightTotals {
     /// Number of weights.
     pub parameters: u64,
-    /// What they take in memory once loaded as f32, bytes.
+    /// Memory of the weights as f32, bytes.
     pub bytes: u64,
 }
 
@@ -66,23 +65,23 @@ enum Source {
 }
 
 impl Weights {
-    /// Reads the header of an open file; `file` is what errors call it.
+    /// Reads the header of an open file; `file` is its name in errors.
     ///
     /// # Errors
-    /// [`LoadError::BadWeights`] when the header is not one, or does not describe exactly the bytes that follow it.
+    /// [`LoadError::BadWeights`] if the header is malformed, or does not describe exactly the bytes that follow it.
     pub fn from_file(file: impl Into<String>, handle: File) -> Result<Self, LoadError> {
         let file = file.into();
         let length = handle
             .metadata()
-            .map_err(|error| bad(&file, error.to_string()))?
+            .map_err(|error| bad_weights(&file, error.to_string()))?
             .len();
         Self::open(file, Source::File(handle), length)
     }
 
-    /// Reads the header of a file in memory; `file` is what errors call it.
+    /// Reads the header of a file in memory; `file` is its name in errors.
     ///
     /// # Errors
-    /// [`LoadError::BadWeights`] when the header is not one, or does not describe exactly the bytes that follow it.
+    /// [`LoadError::BadWeights`] if the header is malformed, or does not describe exactly the bytes that follow it.
     pub fn from_bytes(file: impl Into<String>, bytes: Bytes) -> Result<Self, LoadError> {
         let length = bytes.len() as u64;
         Self::open(file.into(), Source::Memory(bytes), length)
@@ -92,112 +91,129 @@ impl Weights {
         let mut read = |offset, bytes| {
             source
                 .read(offset, bytes)
-                .map_err(|reason| bad(&file, format!("its header cannot be read: {reason}")))
+                .map_err(|reason| bad_weights(&file, format!("its header cannot be read: {reason}")))
         };
         let prefix = read(0, PREFIX)?;
         let header = prefix.as_slice().try_into().map_or(0, u64::from_le_bytes);
         // Checked before the header is read, so that a forged length allocates nothing.
         if header > MAX_HEADER || header > length.saturating_sub(PREFIX) {
-            return Err(bad(
+            return Err(bad_weights(
                 &file,
-                format!("it announces a header of {header} bytes in a file of {length}"),
+                format!(
+                    "its header length of {header} bytes exceeds the limit or the file of {length} bytes"
+                ),
             ));
         }
         let metadata = serde_json::from_slice::<Metadata>(&read(PREFIX, header)?)
-            .map_err(|error| bad(&file, format!("its header is malformed: {error}")))?;
-        let start = PREFIX + header;
-        let (described, there) = (metadata.data_len() as u64, length - start);
+            .map_err(|error| bad_weights(&file, format!("its header is malformed: {error}")))?;
+        let data_start = PREFIX + header;
+        let (described, there) = (metadata.data_len() as u64, length - data_start);
         if described != there {
-            return Err(bad(
+            return Err(bad_weights(
                 &file,
                 format!("its header describes {described} bytes of tensors and {there} follow"),
             ));
         }
-        let left = metadata
+        let remaining = metadata
             .tensors()
             .into_iter()
             .map(|(name, info)| (name, (0, info.clone())))
             .collect();
         Ok(Self {
             file: file.clone(),
-            parts: vec![Part { file, source, start }],
-            left,
-            taken: Tally::default(),
+            shards: vec![Shard {
+                file,
+                source,
+                data_start,
+            }],
+            remaining,
+            taken: WeightTotals::default(),
         })
     }
 
-    /// Several files as one, as large checkpoints are saved; `index` is what errors call the whole, and `listed` says which
-    /// file every tensor is in, by the files' positions.
+    /// Combines the shards of a checkpoint; `index` is the name of the whole in errors, and `shard_of_tensor` the
+    /// position of every tensor's file.
     ///
     /// # Errors
-    /// [`LoadError::BadWeights`] when a tensor is not where the index says, or in two places.
-    pub fn joined(
+    /// [`LoadError::BadWeights`] if a tensor is in another file than the index states, or in two.
+    pub fn from_shards(
         index: impl Into<String>,
         files: Vec<Self>,
-        listed: &BTreeMap<String, usize>,
+        shard_of_tensor: &BTreeMap<String, usize>,
     ) -> Result<Self, LoadError> {
         let mut whole = Self {
             file: index.into(),
-            parts: Vec::new(),
-            left: BTreeMap::new(),
-            taken: Tally::default(),
+            shards: Vec::new(),
+            remaining: BTreeMap::new(),
+            taken: WeightTotals::default(),
         };
         for (place, file) in files.into_iter().enumerate() {
-            let first = whole.parts.len();
-            for (name, (part, info)) in file.left {
-                if listed.get(&name) != Some(&place) {
+            let first = whole.shards.len();
+            for (name, (shard, info)) in file.remaining {
+                if shard_of_tensor.get(&name) != Some(&place) {
                     let reason = format!(
-                        "it holds the tensor `{name}`, which `{}` does not say",
+                        "it contains the tensor `{name}`, which `{}` does not list for it",
                         whole.file
                     );
-                    return Err(bad(&file.file, reason));
+                    return Err(bad_weights(&file.file, reason));
                 }
-                whole.left.insert(name, (first + part, info));
+                whole.remaining.insert(name, (first + shard, info));
             }
-            whole.parts.extend(file.parts);
+            whole.shards.extend(file.shards);
         }
-        match listed.keys().find(|name| !whole.left.contains_key(*name)) {
+        match shard_of_tensor
+            .keys()
+            .find(|name| !whole.remaining.contains_key(*name))
+        {
             None => Ok(whole),
-            Some(name) => Err(bad(
+            Some(name) => Err(bad_weights(
                 &whole.file,
-                format!("it lists the tensor `{name}`, which is in none of its files"),
+                format!("it lists the tensor `{name}`, which none of its files contains"),
             )),
         }
     }
 
-    /// What errors call the file.
+    /// Name of the file in errors.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Whether a tensor of this name is there and not taken yet.
+    /// Whether a tensor of this name exists and is not taken yet.
     pub fn contains(&self, name: &str) -> bool {
-        self.left.contains_key(name)
+        self.remaining.contains_key(name)
     }
 
     /// Takes a tensor's elements, row-major, as f32 (from F32, F16 or BF16).
     ///
-    /// A `.weight` or `.bias` is also found under its name of the TensorFlow days, `.gamma` or `.beta`, as which the
-    /// first BERT checkpoints carry their layer norms.
+    /// A `.weight` or `.bias` is also found by its old TensorFlow name, `.gamma` or `.beta`, which the first BERT
+    /// checkpoints use for their layer norms.
     ///
     /// # Errors
-    /// [`LoadError::MissingTensor`], [`LoadError::WrongShape`], [`LoadError::WrongDtype`], [`LoadError::NotFinite`],
-    /// or [`LoadError::BadWeights`] when the file cannot be read any more.
+    /// [`LoadError::MissingTensor`], [`LoadError::WrongShape`], [`LoadError::WrongDtype`], [`LoadError::NotFinite`], or
+    /// [`LoadError::BadWeights`] if the file cannot be read.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
         let legacy = legacy_name(name).filter(|_| !self.contains(name));
         let name = legacy
             .as_deref()
             .filter(|legacy| self.contains(legacy))
             .unwrap_or(name);
-        let Some((part, info)) = self.left.get(name) else {
+        let Some((shard, info)) = self.remaining.get(name) else {
             return Err(LoadError::MissingTensor {
                 file: self.file.clone(),
                 name: name.to_owned(),
                 expected: shape.to_vec(),
             });
         };
-        let Some(Part { file, source, start }) = self.parts.get_mut(*part) else {
-            return Err(bad(&self.file, format!("the file of tensor `{name}` is gone")));
+        let Some(Shard {
+            file,
+            source,
+            data_start,
+        }) = self.shards.get_mut(*shard)
+        else {
+            return Err(bad_weights(
+                &self.file,
+                format!("the file of tensor `{name}` is missing"),
+            ));
         };
         if info.shape != shape {
             return Err(LoadError::WrongShape {
@@ -209,8 +225,8 @@ impl Weights {
         }
         let (dtype, (from, to)) = (info.dtype, info.data_offsets);
         let bytes = source
-            .read(*start + from as u64, (to - from) as u64)
-            .map_err(|reason| bad(file, format!("tensor `{name}` cannot be read: {reason}")))?;
+            .read(*data_start + from as u64, (to - from) as u64)
+            .map_err(|reason| bad_weights(file, format!("tensor `{name}` cannot be read: {reason}")))?;
         let values = to_f32(dtype, &bytes).ok_or_else(|| LoadError::WrongDtype {
             file: file.clone(),
             name: name.to_owned(),
@@ -224,16 +240,16 @@ impl Weights {
                 value: value.to_string(),
             });
         }
-        self.left.remove(name);
+        self.remaining.remove(name);
         self.taken.parameters += values.len() as u64;
         self.taken.bytes += size_of_val(values.as_slice()) as u64;
         Ok(values)
     }
 
-    /// Takes the weight of a linear layer as `[inputs, outputs]`, which torch stores as `[outputs, inputs]`.
+    /// Takes the weight of a linear layer as `[inputs, outputs]`; torch stores `[outputs, inputs]`.
     ///
     /// # Errors
-    /// As [`Weights::take`], shapes as the file has them.
+    /// As [`Weights::take`], with shapes as in the file.
     pub fn take_transposed(
         &mut self,
         name: &str,
@@ -243,13 +259,13 @@ impl Weights {
         Ok(transposed(&self.take(name, &[outputs, inputs])?, inputs))
     }
 
-    /// Leaves out what no model needs: tensors whose names end with one of `ends`.
-    pub fn drop_ending(&mut self, ends: &[&str]) {
-        self.left
-            .retain(|name, _| !ends.iter().any(|end| name.ends_with(end)));
+    /// Drops tensors that no model needs, whose names end with one of `suffixes`.
+    pub fn ignore_suffixes(&mut self, suffixes: &[&str]) {
+        self.remaining
+            .retain(|name, _| !suffixes.iter().any(|end| name.ends_with(end)));
     }
 
-    /// Takes a tensor onto a device, as f32.
+    /// Takes a tensor to a device, as f32.
     ///
     /// # Errors
     /// As [`Weights::take`].
@@ -263,12 +279,12 @@ impl Weights {
         Ok(Tensor::from_data(TensorData::new(values, shape), device))
     }
 
-    /// Takes the weight of a linear layer onto a device, transposed: torch stores `[outputs, inputs]`, burn multiplies
-    /// by `[inputs, outputs]`. Transposed here once, since a product with a transposed view costs an order of magnitude
-    /// more for small batches.
+    /// Takes the weight of a linear layer to a device, transposed: torch stores `[outputs, inputs]`, burn multiplies by
+    /// `[inputs, outputs]`. It is transposed once here, because a product with a transposed view takes about ten times
+    /// as long for small batches.
     ///
     /// # Errors
-    /// As [`Weights::take`], shapes as the file has them.
+    /// As [`Weights::take`], with shapes as in the file.
     pub fn matrix(
         &mut self,
         name: &str,
@@ -283,11 +299,11 @@ impl Weights {
         ))
     }
 
-    /// Takes a convolution's kernel of shape `[outputs, channels, height, width]` as the matrix
-    /// `[channels * height * width, outputs]` that its windows are multiplied by.
+    /// Takes a convolution's kernel of shape `[outputs, channels, height, width]` as the matrix `[channels * height *
+    /// width, outputs]`.
     ///
     /// # Errors
-    /// As [`Weights::take`], shapes as the file has them.
+    /// As [`Weights::take`], with shapes as in the file.
     pub fn kernel_matrix(
         &mut self,
         name: &str,
@@ -301,22 +317,22 @@ impl Weights {
         Ok(Tensor::from_data(data, device))
     }
 
-    /// What was taken, whatever is left.
-    pub fn taken(&self) -> Tally {
+    /// Totals of the taken weights, also if tensors remain.
+    pub fn totals(&self) -> WeightTotals {
         self.taken
     }
 
-    /// What was taken, if nothing is left but [`HARMLESS`] buffers and tensors whose names begin with one of `unused`:
-    /// those an architecture saves without ever computing with them.
+    /// Returns the totals if all tensors are taken. [`IGNORED_BUFFERS`] and tensors whose names begin with one of
+    /// `unused`, which the architecture saves but never uses, may remain.
     ///
     /// # Errors
-    /// [`LoadError::UnusedTensors`] with the names that are left.
-    pub fn finish(self, unused: &[&str]) -> Result<Tally, LoadError> {
+    /// [`LoadError::UnusedTensors`] with the names of the remaining tensors.
+    pub fn finish(self, unused: &[&str]) -> Result<WeightTotals, LoadError> {
         let names: Vec<String> = self
-            .left
+            .remaining
             .into_keys()
-            .filter(|name| !HARMLESS.iter().any(|end| name.ends_with(end)))
-            .filter(|name| !unused.iter().any(|start| name.starts_with(start)))
+            .filter(|name| !IGNORED_BUFFERS.iter().any(|end| name.ends_with(end)))
+            .filter(|name| !unused.iter().any(|prefix| name.starts_with(prefix)))
             .collect();
         if names.is_empty() {
             return Ok(self.taken);
@@ -353,7 +369,7 @@ impl Source {
     }
 }
 
-fn bad(file: &str, reason: impl Into<String>) -> LoadError {
+fn bad_weights(file: &str, reason: impl Into<String>) -> LoadError {
     LoadError::BadWeights {
         file: file.to_owned(),
         reason: reason.into(),
@@ -383,10 +399,10 @@ fn elements<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f32) -> Vec<
     elements.iter().map(|element| read(*element)).collect()
 }
 
-/// Rows that [`transposed`] moves together: 16 f32 make a cache line of the result.
+/// Rows that [`transposed`] moves together: 16 f32 fill a cache line of the result.
 const BLOCK: usize = 16;
 
-/// The transpose of a row-major matrix with `columns` columns.
+/// Returns the transpose of a row-major matrix with `columns` columns.
 pub(crate) fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     let columns = columns.max(1);
     let rows = (values.len() / columns).max(1);

@@ -1,4 +1,4 @@
-//! Opening a GPU: looked for first, then the compiler of kernels, then one kernel run.
+//! Opening a GPU: checks the device list, then the kernel compiler, then runs one kernel.
 
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -10,22 +10,22 @@ use nvml_wrapper::Nvml;
 
 use super::{DeviceChoice, DeviceError, panic_message};
 
-/// A kernel that includes what most generated kernels include. The header of barriers is left out: it alone takes two
+/// A kernel that includes the headers of most generated kernels, without the barrier header, which alone takes two
 /// seconds to compile.
 const PROBE: &str = "#include <cuda_fp16.h>
 #include <mma.h>
 extern \"C\" __global__ void probe(float *x) { x[threadIdx.x] += 1.0f; }
 ";
 
-/// One header of each package that generated kernels include from (half precision, matrix instructions, the barriers of
-/// Hopper's bulk copies), the folders it may stand in, and the package's name on PyPI.
+/// One header of each package that generated kernels include (half precision, matrix instructions, the barriers of
+/// Hopper's bulk copies), the folders to search, and the package's name on PyPI.
 const HEADERS: [(&str, &[&str], &str); 3] = [
     ("cuda_fp16.h", &["include"], "nvidia-cuda-runtime"),
     ("crt/mma.h", &["include"], "nvidia-cuda-crt"),
     ("cuda/barrier", &["include/cccl", "include"], "nvidia-cuda-cccl"),
 ];
 
-const WHERE_TO_GET_THEM: &str = "install the CUDA toolkit and set CUDA_PATH to it, or install the packages nvidia-cuda-nvrtc, \
+const INSTALL_HINT: &str = "install the CUDA toolkit and set CUDA_PATH to it, or install the packages nvidia-cuda-nvrtc, \
                                  nvidia-cuda-runtime, nvidia-cuda-crt and nvidia-cuda-cccl from PyPI, set CUDA_PATH to \
                                  site-packages/nvidia/cu13 and add its lib folder to LD_LIBRARY_PATH";
 
@@ -33,13 +33,13 @@ const WHERE_TO_GET_THEM: &str = "install the CUDA toolkit and set CUDA_PATH to i
 static COMPILER_WORKS: OnceLock<()> = OnceLock::new();
 
 pub(super) fn open(choice: DeviceChoice, index: u16) -> Result<Device, DeviceError> {
-    let devices = caught(|| Device::enumerate(DeviceType::Cuda).into_vec())
+    let devices = catch_panic(|| Device::enumerate(DeviceType::Cuda).into_vec())
         .map_err(|reason| DeviceError::Unusable { choice, reason })?;
     let count = devices.len();
     if count == 0 {
         return Err(DeviceError::NoneFound {
             choice,
-            found: what_is_there_instead(),
+            found: driver_state(),
         });
     }
     let Some(device) = devices.into_iter().nth(usize::from(index)) else {
@@ -47,16 +47,16 @@ pub(super) fn open(choice: DeviceChoice, index: u16) -> Result<Device, DeviceErr
     };
     check_compiler(toolkit_root().as_deref()).map_err(|reason| DeviceError::NoCompiler { choice, reason })?;
     let probe = device.clone();
-    caught(move || run_once(&probe))
+    catch_panic(move || run_once(&probe))
         .and_then(|outcome| outcome)
         .map_err(|reason| DeviceError::Unusable { choice, reason })?;
     Ok(device)
 }
 
-/// The GPU's name and bus address, as the driver tells them.
+/// Returns the GPU's name and bus address from the driver.
 pub(super) fn identity(device: &Device) -> (Option<String>, Option<String>) {
     let device = device.clone();
-    let Ok(Some(identity)) = caught(move || device.identity()) else {
+    let Ok(Some(identity)) = catch_panic(move || device.identity()) else {
         return (None, None);
     };
     let address = identity
@@ -73,18 +73,18 @@ fn run_once(device: &Device) -> Result<(), String> {
     let data = sum.try_into_data().map_err(|error| error.to_string())?;
     match data.try_to_vec::<f32>().ok().as_deref() {
         Some([10.0]) => Ok(()),
-        other => Err(format!("a sum of 10 came out as {other:?}")),
+        other => Err(format!("a sum of 10 was computed as {other:?}")),
     }
 }
 
-/// NVML comes with every driver and does not panic, so it tells a machine without a driver from a driver that hides its
-/// GPUs.
-fn what_is_there_instead() -> String {
+/// Describes why there is no GPU. NVML comes with every driver and does not panic, so it distinguishes a machine
+/// without a driver from a driver that hides its GPUs.
+fn driver_state() -> String {
     let nvml = match Nvml::init() {
         Ok(nvml) => nvml,
         Err(error) => {
             return format!(
-                "no working NVIDIA driver ({error}); install one, or in a container start it with the GPUs (`--gpus all`)"
+                "no working NVIDIA driver ({error}); install one, or start the container with GPUs (`--gpus all`)"
             );
         }
     };
@@ -92,7 +92,7 @@ fn what_is_there_instead() -> String {
         .sys_driver_version()
         .unwrap_or_else(|_| "of unknown version".into());
     match nvml.device_count() {
-        Ok(0) | Err(_) => format!("driver {driver} is there but lists no GPU"),
+        Ok(0) | Err(_) => format!("driver {driver} is installed but lists no GPU"),
         Ok(count) => format!(
             "driver {driver} lists {count} GPU(s), but CUDA can use none: look at CUDA_VISIBLE_DEVICES, at the permissions of \
              /dev/nvidia*, and whether libcuda.so.1 is there"
@@ -100,7 +100,7 @@ fn what_is_there_instead() -> String {
     }
 }
 
-/// Where cubecl looks for headers, in its order; without one it panics at the first kernel.
+/// Directories in which cubecl searches for headers, in its order; without one it panics at the first kernel.
 fn toolkit_root() -> Option<PathBuf> {
     if let Some(root) = std::env::var_os("CUDA_PATH") {
         return Some(root.into());
@@ -121,11 +121,11 @@ fn check_compiler(root: Option<&Path>) -> Result<(), String> {
     }
     let Some(root) = root else {
         return Err(format!(
-            "CUDA's headers were found neither by CUDA_PATH nor in /usr/local/cuda or /opt/cuda; {WHERE_TO_GET_THEM}"
+            "CUDA's headers were not found in CUDA_PATH, /usr/local/cuda or /opt/cuda; {INSTALL_HINT}"
         ));
     };
     check_headers(root)?;
-    compile_probe(root).map_err(|reason| format!("{reason}; {WHERE_TO_GET_THEM}"))?;
+    compile_probe(root).map_err(|reason| format!("{reason}; {INSTALL_HINT}"))?;
     COMPILER_WORKS.get_or_init(|| ());
     Ok(())
 }
@@ -137,7 +137,7 @@ fn check_headers(root: &Path) -> Result<(), String> {
             .any(|folder| root.join(folder).join(header).is_file())
         {
             return Err(format!(
-                "the header {header} (PyPI: {package}) is not in {}; {WHERE_TO_GET_THEM}",
+                "the header {header} (PyPI: {package}) is not in {}; {INSTALL_HINT}",
                 root.join("include").display()
             ));
         }
@@ -151,17 +151,17 @@ fn compile_probe(root: &Path) -> Result<(), String> {
         arch: Some("compute_80"),
         ..CompileOptions::default()
     };
-    match caught(move || compile_ptx_with_opts(PROBE, options)) {
+    match catch_panic(move || compile_ptx_with_opts(PROBE, options)) {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(CompileError::CompileError { log, .. })) => {
-            Err(format!("NVRTC says: {}", log.to_string_lossy().trim()))
+            Err(format!("NVRTC failed: {}", log.to_string_lossy().trim()))
         }
         Ok(Err(error)) => Err(format!("NVRTC failed: {error}")),
         Err(reason) => Err(format!("NVRTC cannot be loaded: {reason}")),
     }
 }
 
-fn caught<T>(call: impl FnOnce() -> T + std::panic::UnwindSafe) -> Result<T, String> {
+fn catch_panic<T>(call: impl FnOnce() -> T + std::panic::UnwindSafe) -> Result<T, String> {
     catch_unwind(call).map_err(|payload| panic_message(payload.as_ref()))
 }
 
@@ -178,23 +178,23 @@ mod tests {
     #[test]
     fn a_missing_header_is_named_with_its_package() {
         let root = tempfile::tempdir().unwrap();
-        let refusal = || check_headers(root.path()).unwrap_err();
+        let rejection = || check_headers(root.path()).unwrap_err();
         assert!(
-            refusal().contains("cuda_fp16.h (PyPI: nvidia-cuda-runtime)"),
+            rejection().contains("cuda_fp16.h (PyPI: nvidia-cuda-runtime)"),
             "{}",
-            refusal()
+            rejection()
         );
         touch(root.path(), "include/cuda_fp16.h");
-        assert!(refusal().contains("nvidia-cuda-crt"), "{}", refusal());
+        assert!(rejection().contains("nvidia-cuda-crt"), "{}", rejection());
         touch(root.path(), "include/crt/mma.h");
-        assert!(refusal().contains("nvidia-cuda-cccl"), "{}", refusal());
+        assert!(rejection().contains("nvidia-cuda-cccl"), "{}", rejection());
         touch(root.path(), "include/cccl/cuda/barrier");
         assert_eq!(check_headers(root.path()), Ok(()));
     }
 
-    /// With NVRTC on the machine it says which header is missing, without it that there is no NVRTC.
+    /// With NVRTC installed the error names the missing header, without it NVRTC.
     #[test]
-    fn a_probe_that_does_not_compile_is_a_reason() {
+    fn a_probe_that_does_not_compile_gives_a_reason() {
         let root = tempfile::tempdir().unwrap();
         let reason = compile_probe(root.path()).unwrap_err();
         assert!(
@@ -203,13 +203,13 @@ mod tests {
         );
     }
 
-    /// Runs where the toolkit or its packages are; elsewhere it checks that the refusal names what to install.
+    /// Compiles if the toolkit or its packages are installed; otherwise checks that the error names what to install.
     #[test]
-    fn the_compiler_works_or_says_what_to_install() {
-        if let Err(refusal) = check_compiler(toolkit_root().as_deref()) {
+    fn the_compiler_works_or_the_error_names_what_to_install() {
+        if let Err(rejection) = check_compiler(toolkit_root().as_deref()) {
             assert!(
-                refusal.contains("CUDA_PATH") && refusal.contains("nvidia-cuda-nvrtc"),
-                "{refusal}"
+                rejection.contains("CUDA_PATH") && rejection.contains("nvidia-cuda-nvrtc"),
+                "{rejection}"
             );
         }
     }

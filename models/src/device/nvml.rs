@@ -1,5 +1,5 @@
-//! What the driver's management library (NVML) tells of one GPU. The library is loaded at run time, so this works in every
-//! build and is simply absent where there is no driver.
+//! Readings of one GPU from the driver's management library (NVML). The library is loaded at run time, so this works in
+//! every build, and fails with an error on machines without a driver.
 
 use nvml_wrapper::enum_wrappers::device::Sampling;
 use nvml_wrapper::enums::device::SampleValue;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{DeviceChoice, DeviceInfo};
 
-/// One GPU as NVML knows it.
+/// A GPU in NVML.
 pub struct Gpu {
     nvml: Nvml,
     key: Key,
@@ -21,28 +21,28 @@ enum Key {
     Index(u32),
 }
 
-/// Memory of a GPU, all processes together, bytes.
+/// Memory of a GPU, all processes, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct GpuMemory {
-    /// All of it.
+    /// Total memory.
     pub total: u64,
-    /// Not in use.
+    /// Free memory.
     pub free: u64,
-    /// In use, by whomever.
+    /// Used memory.
     pub used: u64,
 }
 
-/// How busy kernels have kept a GPU.
+/// Utilisation of a GPU by kernels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KernelUtilisation {
-    /// Share of the time in which a kernel ran, in [0, 1].
+    /// Share of time in which a kernel ran, in [0, 1].
     pub share: f64,
-    /// When the newest sample was taken, microseconds of the driver's clock.
+    /// Time of the newest sample, microseconds of the driver's clock.
     pub newest: u64,
 }
 
 impl KernelUtilisation {
-    /// Of samples (time, percent), as far as they are newer than `after`; `None` where none is.
+    /// Averages the samples (time, percent) that are newer than `after`; `None` if there are none.
     fn of(samples: impl Iterator<Item = (u64, f64)>, after: u64) -> Option<Self> {
         let (mut sum, mut count, mut newest) = (0.0, 0_u32, after);
         for (time, percent) in samples.filter(|(time, _)| *time > after) {
@@ -58,10 +58,10 @@ impl KernelUtilisation {
 }
 
 impl Gpu {
-    /// The GPU behind an opened device.
+    /// Opens the GPU of an opened device.
     ///
     /// # Errors
-    /// Why there is none, for people.
+    /// The reason as text.
     pub fn open(info: &DeviceInfo) -> Result<Self, String> {
         let DeviceChoice::Cuda(index) = info.choice else {
             return Err(format!("{} is not a GPU", info.choice));
@@ -76,26 +76,26 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Energy since the driver was loaded, millijoules. Volta and later count it.
+    /// Energy since the driver was loaded, millijoules. Supported since Volta.
     ///
     /// # Errors
-    /// [`NvmlError::NotSupported`] where the GPU does not count, and whatever else NVML says.
+    /// [`NvmlError::NotSupported`] if the GPU has no counter, and other NVML errors.
     pub fn energy_mj(&self) -> Result<u64, NvmlError> {
         self.device()?.total_energy_consumption()
     }
 
-    /// Power now, milliwatts.
+    /// Current power, milliwatts.
     ///
     /// # Errors
-    /// What NVML says.
+    /// NVML errors.
     pub fn power_mw(&self) -> Result<u32, NvmlError> {
         self.device()?.power_usage()
     }
 
-    /// Memory now.
+    /// Current memory.
     ///
     /// # Errors
-    /// What NVML says.
+    /// NVML errors.
     pub fn memory(&self) -> Result<GpuMemory, NvmlError> {
         let memory = self.device()?.memory_info()?;
         Ok(GpuMemory {
@@ -105,11 +105,11 @@ impl Gpu {
         })
     }
 
-    /// How busy kernels have kept the GPU since `after`, by the driver's own samples (about every sixth of a second), and when the newest
-    /// of them was taken: what to give as `after` the next time. 0 looks back as far as the driver remembers.
+    /// Utilisation of the GPU by kernels since `after`, from the driver's samples (about six per second), and the time
+    /// of the newest one, to be passed as `after` next time. 0 returns all samples that the driver has.
     ///
     /// # Errors
-    /// What NVML says; [`NvmlError::NotFound`] where there is no sample since.
+    /// NVML errors; [`NvmlError::NotFound`] if there is no newer sample.
     pub fn kernel_utilisation(&self, after: u64) -> Result<KernelUtilisation, NvmlError> {
         let samples = self.device()?.samples(Sampling::GpuUtilization, after)?;
         let samples = samples.into_iter().map(|sample| {
@@ -124,15 +124,15 @@ impl Gpu {
         KernelUtilisation::of(samples, after).ok_or(NvmlError::NotFound)
     }
 
-    /// The driver's version, such as `580.159.03`.
+    /// Version of the driver, such as `580.159.03`.
     ///
     /// # Errors
-    /// What NVML says.
+    /// NVML errors.
     pub fn driver_version(&self) -> Result<String, NvmlError> {
         self.nvml.sys_driver_version()
     }
 
-    // A handle borrows the library, so it is looked up each time: that takes microseconds, and it is done ten times a second.
+    // A handle borrows the library, so it is looked up on every call, which takes microseconds.
     fn device(&self) -> Result<Device<'_>, NvmlError> {
         match &self.key {
             Key::Address(address) => self.nvml.device_by_pci_bus_id(address.as_str()),
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_samples_since_then_count() {
+    fn only_newer_samples_count() {
         let samples = [(5, 100.0), (10, 20.0), (20, 60.0)];
         let since = |after| KernelUtilisation::of(samples.into_iter(), after);
         let found = since(5).unwrap();

@@ -1,34 +1,36 @@
-//! A slice of a language model: a run of its layers on a worker of its own, for a model that no device holds whole.
+//! A slice of a language model: contiguous layers on one worker, for a model that no single device can hold.
 //!
-//! Slices pass hidden states on and keep nothing of a text, so a request gets the one token that comes next: enough for what is asked of a
-//! model's next word or for a class put into a word, and for longer answers by asking again with the token appended. Whoever wants many
-//! tokens of a model beyond a device's memory has the engine stream it.
+//! Slices pass hidden states on and keep no cache, so a request gets one token, the next: enough for next-word
+//! prediction or classification by a word. Longer answers need repeated requests with the token appended. To generate
+//! long answers with a model larger than the device, let the engine stream it.
 
 use burn::tensor::Device;
 use tokenizers::Tokenizer;
 
-use super::{Answer, bad, prompt_of, text_inputs};
-use crate::checkpoint::{Checkpoint, LoadError, Tally};
-use crate::engine::burned::Burn;
-use crate::engine::math::{Math, MathError};
-use crate::engine::slice::DecoderSlice;
-use crate::engine::{End, Host, families, sampling, text};
-use crate::families::host::is_host;
-use crate::families::{Answers, answer_batch, states};
-use crate::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
-use crate::slice::Slice;
-use crate::tensor::Tensor;
+use super::{PartialAnswer, bad_input, prompt_tokens, text_inputs};
+use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
+use crate::decoder::registry;
+use crate::device::is_host;
+use crate::generation::slice::DecoderSlice;
+use crate::generation::{Cpu, FinishReason, detokenizer, sampling};
+use crate::ops::burn::Burn;
+use crate::ops::{Ops, OpsError};
+use crate::runtime::batch::{BatchResults, run_batch};
+use crate::runtime::hidden_states as states;
+use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
+use crate::runtime::slice::Slice;
+use crate::runtime::tensor::Tensor;
 
-/// Some consecutive layers of a language model. The first slice takes `text` or `input_ids` and the others `hidden_states` FP32
-/// `[tokens, width]`; the last one gives what a [`LanguageModel`](super::LanguageModel) gives that makes one token, and the others
-/// `hidden_states`.
-struct LanguageSlice<M: Math> {
+/// Contiguous layers of a language model. The first slice takes `text` or `input_ids`, the others `hidden_states` FP32
+/// `[tokens, width]`. The last one returns the outputs of a [`LanguageModel`](super::LanguageModel) for one token, the
+/// others `hidden_states`.
+struct LanguageSlice<M: Ops> {
     layers: DecoderSlice<M>,
     slice: Slice,
     tokenizer: Option<Tokenizer>,
 }
 
-/// Takes a slice of a language model out of a checkpoint and onto a device.
+/// Loads a slice of a language model onto a device.
 ///
 /// # Errors
 /// [`LoadError`], naming the file and within it the key or tensor.
@@ -36,13 +38,13 @@ pub(super) fn load(
     mut checkpoint: Checkpoint,
     device: &Device,
     slice: Slice,
-) -> Result<(Box<dyn Model>, Tally), LoadError> {
+) -> Result<(Box<dyn Model>, WeightTotals), LoadError> {
     let tokenizer = checkpoint.tokenizer.take();
-    let tokenizer = tokenizer.as_ref().map(text::tokenizer).transpose()?;
-    let (decoder, tally) = families::read_slice(checkpoint, slice)?;
+    let tokenizer = tokenizer.as_ref().map(detokenizer::tokenizer).transpose()?;
+    let (decoder, totals) = registry::read_slice(checkpoint, slice)?;
     let last = slice.is_last();
     let model: Box<dyn Model> = if is_host(device) {
-        let layers = DecoderSlice::new(Host, decoder, last);
+        let layers = DecoderSlice::new(Cpu, decoder, last);
         Box::new(LanguageSlice {
             layers,
             slice,
@@ -57,43 +59,46 @@ pub(super) fn load(
             tokenizer,
         })
     };
-    Ok((model, tally))
+    Ok((model, totals))
 }
 
-impl<M: Math> LanguageSlice<M> {
-    /// The hidden states that a request brings, `[tokens, width]`.
+impl<M: Ops> LanguageSlice<M> {
+    /// Returns the hidden states of a request, `[tokens, width]`.
     fn read(&self, inputs: &Inputs) -> Result<Vec<f32>, ModelError> {
         self.signature().check(inputs)?;
         if !self.slice.is_first() {
             return states::values(inputs);
         }
-        let tokens = prompt_of(inputs, self.tokenizer.as_ref())?;
-        let spec = self.layers.spec();
+        let tokens = prompt_tokens(inputs, self.tokenizer.as_ref())?;
+        let model_config = self.layers.model_config();
         let name = inputs.first().map_or("text", |input| input.name.as_str());
-        if tokens.len() > spec.context {
+        if tokens.len() > model_config.context {
             let reason = format!(
-                "it is {} tokens long, this model takes {}",
+                "it has {} tokens; this model takes at most {}",
                 tokens.len(),
-                spec.context
+                model_config.context
             );
-            return Err(bad(name, reason));
+            return Err(bad_input(name, reason));
         }
-        match tokens.iter().find(|token| **token as usize >= spec.vocabulary) {
-            Some(token) => Err(bad(
+        match tokens
+            .iter()
+            .find(|token| **token as usize >= model_config.vocabulary)
+        {
+            Some(token) => Err(bad_input(
                 name,
                 format!(
-                    "token {token} is none of this model's, which has {}",
-                    spec.vocabulary
+                    "token {token} is not in this model's vocabulary of {}",
+                    model_config.vocabulary
                 ),
             )),
             None => Ok(self.layers.embed(&tokens)),
         }
     }
 
-    fn forward(&self, requests: &[Vec<f32>]) -> Result<Answers, ModelError> {
-        let width = self.layers.spec().width.max(1);
+    fn forward(&self, requests: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
+        let width = self.layers.model_config().width.max(1);
         let lengths: Vec<usize> = requests.iter().map(|states| states.len() / width).collect();
-        let failed = |error: MathError| ModelError::Failed {
+        let failed = |error: OpsError| ModelError::Failed {
             reason: error.to_string(),
         };
         let all = self.layers.forward(requests.concat(), &lengths).map_err(failed)?;
@@ -106,7 +111,11 @@ impl<M: Math> LanguageSlice<M> {
         }
         if !self.slice.is_last() {
             let outputs = |(states, length): (&&[f32], &usize)| {
-                Ok(vec![Tensor::from_f32(states::STATES, &[*length, width], states)?])
+                Ok(vec![Tensor::from_f32(
+                    states::HIDDEN_STATES,
+                    &[*length, width],
+                    states,
+                )?])
             };
             return Ok(own.iter().zip(&lengths).map(outputs).collect());
         }
@@ -117,39 +126,43 @@ impl<M: Math> LanguageSlice<M> {
         Ok(logits.iter().map(|logits| self.answer(logits)).collect())
     }
 
-    /// The most probable next token, as an answer.
+    /// Returns the most probable next token as an answer.
     fn answer(&self, logits: &[f32]) -> Result<Outputs, ModelError> {
-        let mut answer = Answer::default();
-        let Some(choice) = sampling::greedy(logits) else {
-            return answer.outputs(End::NotFinite, false);
+        let mut answer = PartialAnswer::default();
+        let Some(sampled) = sampling::greedy(logits) else {
+            return answer.outputs(FinishReason::NotFinite, false);
         };
-        let ends = self.layers.spec().ends.contains(&choice.token);
-        let mut said = String::new();
-        if let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| !ends) {
-            let mut growing = text::Answer::default();
-            said = growing.push(choice.token, tokenizer, &[]).0 + &growing.finish();
+        let is_eos = self.layers.model_config().eos_token_ids.contains(&sampled.token);
+        let mut text = String::new();
+        if let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| !is_eos) {
+            let mut growing = detokenizer::Detokenizer::default();
+            text = growing.push(sampled.token, tokenizer, &[]).0 + &growing.finish();
         }
-        answer.add(&said, Some(&choice));
+        answer.add(&text, Some(&sampled));
         answer.outputs(
-            if ends { End::Token } else { End::Length },
+            if is_eos {
+                FinishReason::Token
+            } else {
+                FinishReason::Length
+            },
             self.tokenizer.is_some(),
         )
     }
 }
 
-impl<M: Math> Model for LanguageSlice<M> {
+impl<M: Ops> Model for LanguageSlice<M> {
     fn signature(&self) -> Signature {
-        let spec = self.layers.spec();
+        let model_config = self.layers.model_config();
         if self.slice.is_first() {
             return Signature {
-                inputs: text_inputs(spec.context, self.tokenizer.is_some()),
+                inputs: text_inputs(model_config.context, self.tokenizer.is_some()),
             };
         }
-        states::signature(Extent::UpTo(spec.context), spec.width, false)
+        states::signature(Extent::UpTo(model_config.context), model_config.width, false)
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        answer_batch(
+        run_batch(
             batch,
             |inputs| self.read(inputs),
             |requests| self.forward(requests),

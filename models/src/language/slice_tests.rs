@@ -1,9 +1,9 @@
 use std::path::Path;
 
 use super::*;
-use crate::families::{LoadOptions, load as load_model};
+use crate::architectures::registry::{LoadOptions, load as load_model};
 
-/// A part of a small random model that transformers saved.
+/// A slice of a small random model saved by transformers.
 fn model(name: &str, index: usize, of: usize) -> Result<Box<dyn Model>, LoadError> {
     let options = LoadOptions {
         slice: Slice::new(index, of).unwrap(),
@@ -28,7 +28,7 @@ fn tokens(outputs: &Outputs) -> Vec<i64> {
 }
 
 #[test]
-fn slices_one_after_the_other_are_the_whole_model() {
+fn chained_slices_equal_the_whole_model() {
     for name in ["gpt2", "opt", "llama", "gptj"] {
         let requests = [
             asking(&[3, 1, 4, 1, 5, 9, 2, 6]),
@@ -70,7 +70,7 @@ fn slices_one_after_the_other_are_the_whole_model() {
 }
 
 #[test]
-fn what_a_slice_cannot_take_is_refused_alone() {
+fn an_invalid_request_to_a_slice_fails_alone() {
     let mut first = model("gpt2", 0, 2).unwrap();
     let long = asking(&[1; 97]);
     let foreign = asking(&[1, 96]);
@@ -84,10 +84,10 @@ fn what_a_slice_cannot_take_is_refused_alone() {
         "{results:?}"
     );
     let mut last = model("gpt2", 1, 2).unwrap();
-    let refused = last.run(&[asking(&[1])]);
+    let rejected = last.run(&[asking(&[1])]);
     assert!(
-        matches!(refused.as_slice(), [Err(ModelError::UnknownInput { .. })]),
-        "{refused:?}"
+        matches!(rejected.as_slice(), [Err(ModelError::UnknownInput { .. })]),
+        "{rejected:?}"
     );
     let many = model("gpt2", 0, 50).err();
     assert!(

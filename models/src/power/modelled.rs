@@ -1,4 +1,4 @@
-//! Energy where nothing can be measured: time, and a power that someone states.
+//! Modelled energy: time multiplied by a stated power.
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -9,9 +9,9 @@ use super::PowerError;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wattage {
-    /// Drawn whether it works or not, watts.
+    /// Idle power, watts.
     pub idle_watts: f64,
-    /// Drawn in addition while it works, watts: per busy core, or for the whole GPU.
+    /// Additional power while busy, watts: per busy core, or for the whole GPU.
     pub active_watts: f64,
 }
 
@@ -23,13 +23,13 @@ impl Wattage {
             .map_or(Ok(()), |watts| Err(PowerError::BadWattage { what, watts }))
     }
 
-    /// Energy of a stretch of time with this much busy time in it, joules.
+    /// Energy of a period with this busy time, joules.
     pub(super) fn joules(self, wall_s: f64, busy_s: f64) -> f64 {
         self.idle_watts * wall_s + self.active_watts * busy_s
     }
 }
 
-/// Processor time of this process since it began, seconds, all its threads together.
+/// CPU time of this process since its start, seconds, all threads.
 pub fn process_cpu_s() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_and_work_add_up() {
+    fn idle_and_active_energy_add_up() {
         let watts = Wattage {
             idle_watts: 10.0,
             active_watts: 5.0,

@@ -1,4 +1,4 @@
-//! A GPU's energy by NVML: its own counter where it has one, else its power integrated between samples.
+//! A GPU's energy from NVML: its counter if it has one, else its power integrated over the samples.
 
 use nvml_wrapper::error::NvmlError;
 
@@ -11,7 +11,7 @@ pub(super) struct NvmlReader {
 }
 
 enum Mode {
-    /// The counter's value when the meter was set up, millijoules.
+    /// Value of the counter when the meter was created, millijoules.
     Counter(u64),
     Power(Integral),
 }
@@ -27,7 +27,7 @@ impl NvmlReader {
         matches!(self.mode, Mode::Counter(_))
     }
 
-    /// Joules since it was opened; unknown if it cannot be read now. `wall_s` is the time since then.
+    /// Joules since it was opened; `None` if the GPU cannot be read. `wall_s` is the time since then.
     pub(super) fn joules(&mut self, wall_s: f64) -> Option<f64> {
         match &mut self.mode {
             Mode::Counter(start) => counted(*start, self.gpu.energy_mj().ok()?),
@@ -46,16 +46,16 @@ fn first_reading(
     if let Some(start) = counter {
         return Ok(Mode::Counter(start));
     }
-    let milliwatts = power().map_err(|error| format!("the GPU tells neither energy nor power: {error}"))?;
+    let milliwatts = power().map_err(|error| format!("the GPU reports neither energy nor power: {error}"))?;
     Ok(Mode::Power(Integral::from(f64::from(milliwatts) / 1e3)))
 }
 
-/// Joules between two readings in millijoules; unknown if the counter went back, as when the driver is loaded anew.
+/// Joules between two readings in millijoules; `None` if the counter decreased, as after the driver was reloaded.
 fn counted(start_mj: u64, now_mj: u64) -> Option<f64> {
     now_mj.checked_sub(start_mj).map(|counted| counted as f64 / 1e3)
 }
 
-/// Power over time, by trapezoids. A reading that is missing is bridged by the two around it.
+/// Power integrated over time by trapezoids. A missing reading is interpolated.
 struct Integral {
     joules: f64,
     last_s: f64,
@@ -63,7 +63,7 @@ struct Integral {
 }
 
 impl Integral {
-    /// From a first reading at time 0.
+    /// Starts with a first reading at time 0.
     fn from(watts: f64) -> Self {
         Self {
             joules: 0.0,
@@ -91,20 +91,19 @@ mod tests {
 
     #[test]
     fn a_counter_is_preferred_and_power_is_the_fallback() {
-        let never =
-            || -> Result<u32, NvmlError> { panic!("power is not asked for where there is a counter") };
+        let never = || -> Result<u32, NvmlError> { panic!("the power is not read if there is a counter") };
         assert!(matches!(first_reading(Some(7), never), Ok(Mode::Counter(7))));
         let mode = first_reading(None, || Ok(250_000)).unwrap();
         let Mode::Power(integral) = mode else {
-            panic!("power is what there is")
+            panic!("only the power is available")
         };
         assert_eq!(integral.last_watts, 250.0);
-        let refusal = first_reading(None, || Err(NvmlError::NoPermission));
-        assert!(refusal.is_err_and(|reason| reason.contains("neither")));
+        let rejection = first_reading(None, || Err(NvmlError::NoPermission));
+        assert!(rejection.is_err_and(|reason| reason.contains("neither")));
     }
 
     #[test]
-    fn a_counter_that_goes_back_is_unknown() {
+    fn a_decreasing_counter_is_unknown() {
         assert_eq!(counted(1_000, 3_500), Some(2.5));
         assert_eq!(counted(3_500, 1_000), None);
     }

@@ -1,11 +1,11 @@
-//! A processor's energy by RAPL, as Linux shows it under `/sys/class/powercap`.
+//! A CPU's energy from RAPL, by Linux's `/sys/class/powercap`.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// The zones that together are what the processor draws: its packages, and the memory where it is counted apart. Others
-/// are parts of a package (`core`, `uncore`) or contain it (`psys`).
+/// Whether a zone counts towards the CPU's energy: packages, and memory if it has its own zone. Other zones are parts
+/// of a package (`core`, `uncore`) or contain it (`psys`).
 fn counts(zone: &str) -> bool {
     zone.starts_with("package") || zone == "dram"
 }
@@ -16,15 +16,15 @@ pub(super) struct Rapl {
 
 struct Zone {
     counter: PathBuf,
-    /// The counter starts over after this value, microjoules.
+    /// The counter wraps after this value, microjoules.
     range_uj: u64,
     last_uj: u64,
-    /// Since it was opened, microjoules.
+    /// Total since it was opened, microjoules.
     total_uj: u64,
 }
 
 impl Rapl {
-    /// All zones below `root`, read once.
+    /// Opens all zones below `root` and reads them once.
     pub(super) fn open(root: &Path) -> Result<Self, String> {
         let entries = fs::read_dir(root).map_err(|error| shown(root, &error))?;
         let mut folders: Vec<PathBuf> = entries
@@ -44,8 +44,8 @@ impl Rapl {
         Ok(Self { zones })
     }
 
-    /// Joules since it was opened; unknown if a zone cannot be read now. Counters are 32 bits of some microjoules and
-    /// wrap after minutes under load, so this must be called more often than that.
+    /// Joules since it was opened; `None` if a zone cannot be read. Counters have 32 bits of some microjoules and wrap
+    /// after minutes under load, so this must be called more often.
     pub(super) fn joules(&mut self) -> Option<f64> {
         let readings = self
             .zones
@@ -84,7 +84,7 @@ impl Zone {
     }
 }
 
-/// Microjoules between two readings of a counter that starts over after `range`, which happens at most once in between.
+/// Microjoules between two readings of a counter that wraps after `range`, at most once in between.
 fn counted(before: u64, after: u64, range: u64) -> Option<u64> {
     if before > range || after > range {
         return None;
@@ -106,7 +106,7 @@ fn number(file: &Path) -> Result<u64, String> {
 fn shown(path: &Path, error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => format!("{} does not exist", path.display()),
-        // Since 2020 Linux lets only root read the counters, because they leak what others compute.
+        // Since 2020 only root may read the counters by default, because they leak information about other processes.
         ErrorKind::PermissionDenied => format!(
             "{} may not be read; an administrator can allow it with `chmod a+r`",
             path.display()
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_and_memory_are_summed_and_their_parts_are_not() {
+    fn packages_and_memory_are_summed_without_their_parts() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         zone(root, "intel-rapl:0", "package-0", "1000000", "10000000");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_wraps_goes_on() {
+    fn a_wrapping_counter_continues() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         zone(root, "intel-rapl:0", "package-0", "9000000", "10000000");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_that_fails_is_unknown_and_the_next_one_counts_it_in() {
+    fn a_failed_reading_is_unknown_and_included_in_the_next() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         zone(root, "intel-rapl:0", "package-0", "0", "10000000");
@@ -187,21 +187,21 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_with_a_reason() {
+    fn invalid_counters_are_rejected_with_a_reason() {
         let dir = tempfile::tempdir().unwrap();
-        let refusal = |root: &Path| Rapl::open(root).err().unwrap_or_default();
-        assert!(refusal(&dir.path().join("absent")).contains("does not exist"));
-        assert!(refusal(dir.path()).contains("no processor package"));
+        let rejection = |root: &Path| Rapl::open(root).err().unwrap_or_default();
+        assert!(rejection(&dir.path().join("absent")).contains("does not exist"));
+        assert!(rejection(dir.path()).contains("no processor package"));
         zone(dir.path(), "intel-rapl:0", "package-0", "11", "10");
-        assert!(refusal(dir.path()).contains("exceeds its own range"));
+        assert!(rejection(dir.path()).contains("exceeds its own range"));
         zone(dir.path(), "intel-rapl:0", "package-0", "soon", "10");
-        assert!(refusal(dir.path()).contains("does not hold a number"));
+        assert!(rejection(dir.path()).contains("does not hold a number"));
         fs::remove_file(dir.path().join("intel-rapl:0/max_energy_range_uj")).unwrap();
-        assert!(refusal(dir.path()).contains("max_energy_range_uj does not exist"));
+        assert!(rejection(dir.path()).contains("max_energy_range_uj does not exist"));
     }
 
     #[test]
-    fn a_refused_permission_is_named() {
+    fn a_denied_permission_is_named() {
         let denied = std::io::Error::from(ErrorKind::PermissionDenied);
         let reason = shown(Path::new("/zone/energy_uj"), &denied);
         assert!(reason.contains("/zone/energy_uj may not be read"), "{reason}");

@@ -5,18 +5,18 @@ use std::fs;
 use serde::Serialize;
 
 use crate::device::DeviceInfo;
+use crate::device::memory::{ProcessMemory, of_process};
 use crate::device::nvml::{Gpu, GpuMemory};
-use crate::memory::{ProcessMemory, of_process};
 
 /// Memory readings.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MemoryReport {
-    /// The GPU's, all processes together; nothing where NVML does not tell.
+    /// Memory of the GPU, all processes; `None` if NVML does not report it.
     pub gpu: Option<GpuMemory>,
-    /// Why the GPU's is not known.
+    /// Why the GPU's memory is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_unknown: Option<String>,
-    /// This process's, in host memory.
+    /// Host memory of this process.
     pub process: ProcessMemory,
 }
 
@@ -33,7 +33,7 @@ pub(super) fn read(info: &DeviceInfo) -> MemoryReport {
     }
 }
 
-/// Processes that want the processor, averaged over the last minute.
+/// Average number of runnable processes over the last minute.
 pub(super) fn load() -> Option<f64> {
     let averages = fs::read_to_string("/proc/loadavg").ok()?;
     averages.split_whitespace().next()?.parse().ok()

@@ -1,8 +1,8 @@
-//! Whether a device computes what it should: every family against answers that are known.
+//! Checks a device's results: every architecture against expected answers.
 //!
-//! The answers come with the committed checkpoints, computed in torch. On a GPU, larger networks are compared with this
-//! program on the processor as well: the committed checkpoints are too small to reach the kernels that large matrices
-//! use.
+//! The expected answers belong to the committed checkpoints and were computed by torch. On a GPU, larger networks are
+//! also compared with this program on the CPU, because the committed checkpoints are too small for the kernels of large
+//! matrices.
 
 use burn::tensor::Device;
 use serde::Serialize;
@@ -10,62 +10,63 @@ use serde::Serialize;
 use super::shapes::{BERT_SMALL, Shape, VIT_TINY};
 use super::{Section, guarded};
 use crate::device::DeviceChoice;
-use crate::fixtures;
-use crate::model::{Inputs, Model, Outputs};
+use crate::runtime::model::{Inputs, Model, Outputs};
+use crate::selftest::fixtures;
 
-/// What a logit may differ by on a processor.
+/// Maximum difference of a logit on a CPU.
 const PROCESSOR_BOUND: f64 = 1e-4;
-/// What a logit may differ by on a GPU, whose matrix units may multiply in TF32: ten bits of mantissa, so about one part
-/// in two thousand per product, on logits of magnitude 1 to 3.
+/// Maximum difference of a logit on a GPU, whose matrix units may use TF32: ten bits of mantissa, so about one part in
+/// two thousand per product, for logits of magnitude 1 to 3.
 const GPU_BOUND: f64 = 1e-2;
-/// What the logits of a large network may differ by on a GPU, as a share of their norm; rounding adds up over its blocks.
+/// Maximum difference of a large network's logits on a GPU, relative to their norm; rounding errors add up over its
+/// blocks.
 const GPU_RELATIVE_BOUND: f64 = 1e-2;
 
-/// What the comparisons gave.
+/// Results of the comparisons.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ParityReport {
-    /// One per family and checkpoint.
+    /// One per architecture and checkpoint.
     pub rows: Vec<ParityRow>,
-    /// Large networks, this device against the processor; none where the device is the processor.
+    /// Large networks on this device and on the CPU; empty if the device is the CPU.
     pub agreement: Vec<Agreement>,
 }
 
-/// One family against known answers.
+/// One architecture against expected answers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ParityRow {
-    /// Checkpoint or family.
+    /// Checkpoint or architecture.
     pub name: &'static str,
-    /// Requests compared, each alone and all in one batch.
+    /// Compared requests, each alone and all in one batch.
     pub cases: usize,
-    /// Largest absolute difference of a logit; nothing if there was no comparing.
+    /// Largest absolute difference of a logit; `None` without a comparison.
     pub max_abs_diff: Option<f64>,
-    /// What it may be.
+    /// The bound.
     pub bound: f64,
     /// Whether it is within the bound.
     pub passed: bool,
-    /// Why there was no comparing.
+    /// Why there was no comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// A large network on this device and on the processor.
+/// A large network on this device and on the CPU.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Agreement {
-    /// The network and its extent.
+    /// The network and its input size.
     pub shape: Shape,
-    /// Norm of the difference of all logits over their norm on the processor; nothing if there was no comparing.
+    /// Norm of the difference of all logits divided by their norm on the CPU; `None` without a comparison.
     pub relative_difference: Option<f64>,
-    /// What it may be.
+    /// The bound.
     pub bound: f64,
     /// Whether it is within the bound.
     pub passed: bool,
-    /// Why there was no comparing.
+    /// Why there was no comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl ParityReport {
-    /// Whether everything agrees.
+    /// Whether all comparisons passed.
     pub fn passed(&self) -> bool {
         !self.rows.is_empty()
             && self.rows.iter().all(|row| row.passed)
@@ -139,7 +140,7 @@ fn relative_difference(shape: Shape, device: &Device) -> Result<f64, String> {
     relative(&logits(device)?, &logits(&Device::flex())?)
 }
 
-/// The norm of the difference over the norm of `expected`.
+/// Norm of the difference divided by the norm of `expected`.
 fn relative(actual: &[f32], expected: &[f32]) -> Result<f64, String> {
     let norm = |squares: f64| squares.sqrt();
     let difference: f64 = actual
@@ -150,12 +151,12 @@ fn relative(actual: &[f32], expected: &[f32]) -> Result<f64, String> {
     let expected_norm = norm(expected.iter().map(|value| f64::from(*value).powi(2)).sum());
     let relative = norm(difference) / expected_norm;
     if actual.len() != expected.len() || !relative.is_finite() {
-        return Err("the logits cannot be compared: their number differs, or one is not a number".into());
+        return Err("the logits cannot be compared: their number differs, or one is NaN".into());
     }
     Ok(relative)
 }
 
-/// The logits of all requests, run as one batch.
+/// Returns the logits of all requests, run as one batch.
 fn logits(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<f32>, String> {
     let answers = model
         .run(requests)
@@ -175,7 +176,7 @@ mod tests {
     use crate::selftest::shapes::BERT_TINY;
 
     #[test]
-    fn differences_are_judged_by_their_bound() {
+    fn differences_are_compared_with_their_bound() {
         let judged = |difference| row("bert", 1e-4, Section::Done((3, difference))).passed;
         assert!(judged(0.0) && judged(1e-4));
         assert!(!judged(1.1e-4) && !judged(f64::NAN) && !judged(f64::INFINITY));
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_differences_refuse_what_cannot_be_compared() {
+    fn relative_differences_reject_incomparable_logits() {
         assert_eq!(relative(&[3.0, 4.0], &[3.0, 4.0]), Ok(0.0));
         assert_eq!(relative(&[3.0, 5.0], &[3.0, 4.0]), Ok(0.2));
         assert!(relative(&[f32::NAN, 4.0], &[3.0, 4.0]).is_err());
@@ -194,18 +195,18 @@ mod tests {
     }
 
     #[test]
-    fn a_network_agrees_with_itself() {
+    fn a_network_matches_itself() {
         assert_eq!(relative_difference(BERT_TINY.at(8), &Device::flex()), Ok(0.0));
     }
 
-    /// A family that is added without a comparison here would go untested on a GPU.
+    /// An architecture without a comparison here would not be tested on a GPU.
     #[test]
-    fn every_family_is_compared() {
-        let mut known = crate::families::known();
-        // A detector computes with the networks of two others; what it makes of their classes is no arithmetic.
-        known.retain(|family| *family != crate::families::grid::MODEL_TYPE);
-        // Language models compute by the engine's own arithmetic, whose devices are compared where it is tested.
-        let generating = crate::engine::families::known();
+    fn every_architecture_is_compared() {
+        let mut known = crate::architectures::registry::supported();
+        // A detector uses the networks of two other architectures; interpreting their classes needs no device.
+        known.retain(|family| *family != crate::architectures::grid::MODEL_TYPE);
+        // Language models use the operations of `ops`, which are compared in their own tests.
+        let generating = crate::decoder::registry::supported();
         known.retain(|family| !generating.contains(family));
         assert_eq!(
             known.len(),

@@ -1,9 +1,9 @@
-//! Checkpoints with random weights, made in memory: the networks that are measured need no files.
+//! Checkpoints with random weights in memory: the measured networks need no files.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-/// A tensor to be filled.
+/// A tensor with random values.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Filled {
     pub(super) name: String,
@@ -23,8 +23,8 @@ impl Filled {
         }
     }
 
-    /// A weight that keeps the variance of what it is multiplied with, so that activations neither fade nor overflow
-    /// however deep the network is: its first dimension is the outputs, the others are summed over.
+    /// A weight that preserves the variance of its input, so that activations neither vanish nor overflow in deep
+    /// networks: its first dimension is the outputs, the others are summed over.
     pub(super) fn weight(name: impl Into<String>, shape: &[usize]) -> Self {
         let summed: usize = shape.iter().skip(1).product();
         Self::around(name, shape, 0.0, (3.0 / summed.max(1) as f32).sqrt())
@@ -34,7 +34,7 @@ impl Filled {
         self.shape.iter().product()
     }
 
-    /// Its values; the same for the same `seed` and `position`.
+    /// Returns its values, determined by `seed` and `position`.
     pub(super) fn values(&self, seed: u64, position: usize) -> impl Iterator<Item = f32> + use<> {
         let (mean, spread) = (self.mean, self.spread);
         Uniform::new(seed, position as u64)
@@ -43,7 +43,7 @@ impl Filled {
     }
 }
 
-/// The tensors as a `model.safetensors`: the length of the header, the header, the values.
+/// Serialises the tensors as a `model.safetensors`: length of the header, header, values.
 pub(super) fn safetensors(tensors: &[Filled], seed: u64) -> Bytes {
     let mut header = Map::new();
     let mut offset = 0;
@@ -53,7 +53,7 @@ pub(super) fn safetensors(tensors: &[Filled], seed: u64) -> Bytes {
         header.insert(tensor.name.clone(), entry);
         offset = end;
     }
-    // Values are aligned as the format asks, by spaces after the header.
+    // The format requires alignment of the values, by spaces after the header.
     let mut header = Value::Object(header).to_string();
     header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
     let mut file = Vec::with_capacity(8 + header.len() + offset);
@@ -65,8 +65,8 @@ pub(super) fn safetensors(tensors: &[Filled], seed: u64) -> Bytes {
     file.into()
 }
 
-/// Uniform numbers in [-1, 1): splitmix64 (Steele, Lea and Flood 2014), because a hundred million of them should not take
-/// longer than what is measured with them.
+/// Uniform random numbers in [-1, 1) by splitmix64 (Steele, Lea and Flood 2014), because a hundred million of them must
+/// be fast compared with the measurement.
 pub(super) struct Uniform {
     state: u64,
 }
@@ -93,7 +93,7 @@ impl Iterator for Uniform {
     type Item = f32;
 
     fn next(&mut self) -> Option<f32> {
-        // 24 bits are what an f32 holds exactly.
+        // An f32 holds 24 bits exactly.
         let top = (self.bits() >> 40) as f32;
         Some(top / (1 << 23) as f32 - 1.0)
     }
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_one_that_the_format_knows() {
+    fn the_file_is_valid_safetensors() {
         let tensors = [
             Filled::weight("a.weight", &[3, 5]),
             Filled::around("a.bias", &[3], 1.0, 0.0),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_uniform_repeatable_and_differ_by_stream() {
+    fn numbers_are_uniform_and_depend_on_seed_and_stream() {
         let numbers = |seed, stream| Uniform::new(seed, stream).take(100_000).collect::<Vec<_>>();
         let first = numbers(1, 0);
         assert!(first.iter().all(|number| (-1.0..1.0).contains(number)));

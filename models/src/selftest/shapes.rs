@@ -1,4 +1,4 @@
-//! The networks that are measured: the published sizes of BERT and ViT, with random weights.
+//! The measured networks: published sizes of BERT and ViT, with random weights.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::random::{Filled, Uniform, safetensors};
+use crate::architectures::registry::{LoadOptions, load_checkpoint};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::families::{LoadOptions, load_checkpoint};
-use crate::model::{Inputs, Model};
-use crate::tensor::{Tensor, TensorError};
+use crate::runtime::model::{Inputs, Model};
+use crate::runtime::tensor::{Tensor, TensorError};
 
 const SEED: u64 = 2026;
 const VOCABULARY: usize = 30_522;
@@ -22,19 +22,19 @@ const PATCH: usize = 16;
 pub struct Network {
     /// Its name.
     pub name: &'static str,
-    /// Its family.
+    /// Its architecture.
     pub family: Family,
-    /// Width of a token.
+    /// Size of a token's vector.
     pub width: usize,
     /// Number of blocks.
     pub blocks: usize,
     /// Attention heads.
     pub heads: usize,
-    /// Width inside the feed-forward layer.
+    /// Size of the feed-forward layer.
     pub inner: usize,
 }
 
-/// A network's family.
+/// Architecture of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Family {
@@ -44,12 +44,12 @@ pub enum Family {
     Vit,
 }
 
-/// A network and the extent of what it is given.
+/// A network and its input size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Shape {
     /// The network.
     pub network: Network,
-    /// Tokens of a text, or pixels of an image's side.
+    /// Tokens of a text, or side of an image in pixels.
     pub extent: usize,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Shape {
 }
 
 impl Network {
-    /// The network at this extent.
+    /// Returns the network with this input size.
     pub(super) const fn at(self, extent: usize) -> Shape {
         Shape {
             network: self,
@@ -88,7 +88,7 @@ impl Network {
 }
 
 impl Shape {
-    /// The network on a device, its weights random and the same each time.
+    /// Loads the network on a device with random weights that are the same each time.
     pub(super) fn load(self, device: &Device) -> Result<Box<dyn Model>, LoadError> {
         let weights = safetensors(&self.tensors(), SEED);
         let config = self.config().to_string();
@@ -96,7 +96,7 @@ impl Shape {
         Ok(load_checkpoint(checkpoint, device, &LoadOptions::default())?.model)
     }
 
-    /// A batch of random requests.
+    /// Returns a batch of random requests.
     pub(super) fn requests(self, batch: usize) -> Result<Vec<Inputs>, TensorError> {
         (0..batch).map(|index| self.request(index as u64)).collect()
     }
@@ -117,7 +117,7 @@ impl Shape {
         Ok(vec![input?])
     }
 
-    /// `config.json`, as transformers writes it.
+    /// `config.json` in the format of transformers.
     fn config(self) -> Value {
         let Network {
             width,
@@ -165,7 +165,7 @@ impl Shape {
         }
     }
 
-    /// Every tensor of the checkpoint, by the names that transformers gives them.
+    /// All tensors of the checkpoint, by their names in transformers.
     fn tensors(self) -> Vec<Filled> {
         let width = self.network.width;
         let mut tensors = match self.network.family {
@@ -255,7 +255,7 @@ fn norm(prefix: &str, width: usize) -> [Filled; 2] {
 mod tests {
     use super::*;
 
-    /// The published sizes: 110 million for BERT base, 86 million for ViT base, 5.7 million for ViT tiny.
+    /// Published sizes: 110 million parameters for BERT base, 86 million for ViT base, 5.7 million for ViT tiny.
     #[test]
     fn networks_have_their_published_sizes() {
         let millions = |shape: Shape| {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn every_family_loads_strictly_and_answers() {
+    fn every_network_loads_strictly_and_answers() {
         let device = Device::flex();
         for (shape, labels) in [(BERT_TINY.at(16), 2), (VIT_TINY.at(32), 1000)] {
             let mut model = shape.load(&device).unwrap();
@@ -290,7 +290,10 @@ mod tests {
                 assert_eq!(logits.len(), labels);
                 assert!(logits.iter().all(|logit| logit.is_finite()));
             }
-            assert_ne!(answers[0], answers[1], "different requests, different answers");
+            assert_ne!(
+                answers[0], answers[1],
+                "different requests must have different answers"
+            );
         }
     }
 }

@@ -1,6 +1,6 @@
-//! How fast: latency, throughput, memory and energy of BERT and ViT by batch size, beside torch.
+//! Speed: latency, throughput, memory and energy of BERT and ViT by batch size, compared with torch.
 //!
-//! What is timed is [`Model::run`]: from requests in host memory to logits in host memory, as it is served.
+//! It times [`Model::run`], from requests in host memory to logits in host memory, as in serving.
 
 use std::time::{Duration, Instant};
 
@@ -11,27 +11,27 @@ use super::shapes::{BERT_BASE, BERT_SMALL, BERT_TINY, Shape, VIT_BASE, VIT_TINY}
 use super::torch::{Torch, TorchFigure, TorchPoint, TorchReport};
 use super::{Section, SelftestExtent, SelftestOptions, guarded};
 use crate::device::DeviceChoice;
-use crate::memory::{of_process, reset_peak};
-use crate::model::{Inputs, Model, Outputs};
+use crate::device::memory::{of_process, reset_peak};
 use crate::power::PowerMeter;
+use crate::runtime::model::{Inputs, Model, Outputs};
 
-/// A run that would take longer than this many budgets is left out.
-const PATIENCE: u32 = 10;
+/// A run that would take longer than this many budgets is skipped.
+const BUDGET_MULTIPLE: u32 = 10;
 const MOST_RUNS: usize = 10_000;
-/// How often the meter is read, so that power that is sampled is sampled often enough.
+/// Interval of meter readings, short enough for sampled power.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What the measurements gave.
+/// Results of the measurements.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ThroughputReport {
-    /// One per network, extent and batch size.
+    /// One per network, input size and batch size.
     pub points: Vec<Point>,
-    /// What torch measured with, if there is one.
+    /// Version and settings of torch, if it is available.
     pub torch: Section<TorchReport>,
 }
 
 impl ThroughputReport {
-    /// Whether everything that was run answered with finite logits. What was left out does not count, torch neither.
+    /// Whether all runs returned finite logits. Skipped runs and torch do not count.
     pub fn answered(&self) -> bool {
         self.points.iter().all(|point| match &point.measured {
             Section::Done(measured) => measured.finite,
@@ -41,39 +41,39 @@ impl ThroughputReport {
     }
 }
 
-/// One network, extent and batch size.
+/// One network, input size and batch size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Point {
-    /// The network and its extent.
+    /// The network and its input size.
     #[serde(flatten)]
     pub shape: Shape,
     /// Requests per batch.
     pub batch: usize,
-    /// What this program takes.
+    /// Measurement of this program.
     pub measured: Section<Measured>,
-    /// What torch takes.
+    /// Measurement of torch.
     pub torch: Option<TorchFigure>,
-    /// This program's median over torch's: below 1, this program is faster.
+    /// Ratio of this program's median to torch's; below 1, this program is faster.
     pub ratio_to_torch: Option<f64>,
-    /// Why torch has no figure where it was asked for one.
+    /// Why torch has no measurement, if one was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub torch_error: Option<String>,
 }
 
-/// What a batch takes.
+/// Measurement of a batch size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Measured {
-    /// Batches timed.
+    /// Number of timed batches.
     pub runs: usize,
-    /// Time over which they ran, seconds.
+    /// Their total time, seconds.
     pub window_s: f64,
     /// Median latency of a batch, seconds.
     pub median_s: f64,
-    /// Requests per second, by the whole window.
+    /// Requests per second over the total time.
     pub items_per_s: f64,
-    /// Energy per request, joules; unknown if the meter does not know.
+    /// Energy per request, joules; `None` if unknown.
     pub joules_per_item: Option<f64>,
-    /// On a processor the most memory of the process while it ran; on a GPU what burn's pool had reserved by its end.
+    /// On a CPU the maximum memory of the process during the run; on a GPU the memory reserved by burn at its end.
     /// Bytes.
     pub peak_memory_bytes: Option<u64>,
     /// Whether every logit of the last batch is finite.
@@ -91,7 +91,7 @@ pub(super) fn measure_all(
             progress("starting Python for torch");
             Torch::start(python, options.device, options.budget)
         }
-        None => (Section::Skipped("no Python was named".into()), None),
+        None => (Section::Skipped("no Python was specified".into()), None),
     };
     let started = Instant::now();
     let mut points = Vec::new();
@@ -153,7 +153,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Batch sizes ascend, so that a small one tells whether a large one would take too long.
+    /// Batch sizes ascend, so that a small one predicts whether a large one takes too long.
     fn by_batch(
         &self,
         batches: &[usize],
@@ -199,12 +199,12 @@ impl Bench<'_> {
         Ok(points)
     }
 
-    /// Why a batch is left out, judging by what a request of a smaller one took.
+    /// Returns why a batch is skipped, predicted from the time per request of a smaller one.
     fn too_slow(&self, per_item: Option<f64>, batch: usize) -> Option<String> {
         let expected = per_item? * batch as f64;
-        let limit = (self.budget * PATIENCE).as_secs_f64();
+        let limit = (self.budget * BUDGET_MULTIPLE).as_secs_f64();
         (expected > limit).then(|| {
-            format!("one batch would take about {expected:.0} s, more than the {limit:.0} s given to it")
+            format!("one batch would take about {expected:.0} s, more than its limit of {limit:.0} s")
         })
     }
 
@@ -254,8 +254,8 @@ impl Bench<'_> {
         })
     }
 
-    /// The first batch compiles kernels and tries variants of them on a GPU, the second may still; the third runs what is
-    /// timed. On a processor one is enough, and for a large network long enough.
+    /// On a GPU the first batch compiles and tunes kernels, the second may still do so, the third runs as timed. On a
+    /// CPU one batch is enough, and for a large network it takes long enough.
     fn warm_up(&self, model: &mut dyn Model, requests: &[Inputs]) -> Result<(), String> {
         let rounds = if self.on_processor { 1 } else { 3 };
         for _ in 0..rounds {
@@ -311,7 +311,7 @@ fn all_finite(answers: Vec<Result<Outputs, crate::ModelError>>) -> Result<bool, 
     Ok(finite)
 }
 
-/// The middle value; of an even number of them the upper middle one.
+/// The median; of an even number of values the upper of the two middle ones.
 pub(super) fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_would_take_too_long_is_left_out_with_a_reason() {
+    fn a_batch_that_would_take_too_long_is_skipped_with_a_reason() {
         let bench = Bench {
             shape: BERT_TINY.at(16),
             device: &Device::flex(),
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_time_limit_leaves_out_says_so_and_is_no_failure() {
+    fn the_time_limit_skips_shapes_without_failing() {
         let options = SelftestOptions {
             extent: SelftestExtent::Full,
             limit: Some(Duration::ZERO),
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ratio_is_below_one_where_this_program_is_faster() {
+    fn the_ratio_is_below_one_if_this_program_is_faster() {
         let measured = Measured {
             runs: 1,
             window_s: 1.0,

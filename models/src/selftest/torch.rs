@@ -1,8 +1,8 @@
-//! The same networks in torch, where a Python has it: an embedded program in a process of its own.
+//! Measures the same networks in torch, by an embedded program in a separate Python process.
 //!
-//! It gets one JSON object per line, first the device and then a point each, and answers each with one: so the two
-//! sides take turns, and a machine that gets busier does so for both. It is given up after a silence, so a torch that
-//! hangs costs its figures and not the suite.
+//! The protocol is one JSON object per line: first the device, then one request per measurement, each answered by one
+//! line. The two programs alternate, so that other load on the machine affects both. A process that stays silent is
+//! stopped, so a torch that hangs costs its measurements only.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -18,35 +18,36 @@ use crate::device::DeviceChoice;
 
 const PROGRAM: &str = include_str!("torch_baseline.py");
 /// Importing torch from a cold disk takes a minute.
-const PATIENCE: Duration = Duration::from_mins(3);
+const REPLY_TIMEOUT: Duration = Duration::from_mins(3);
 
-/// What torch measured with.
+/// Version and settings of torch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TorchReport {
     /// Version of torch.
     pub torch: String,
-    /// Whose modules: `transformers` and its version, or `plain` ones over torch's scaled dot-product attention.
+    /// Implementation of the networks: `transformers` and its version, or `plain` modules with torch's scaled
+    /// dot-product attention.
     pub modules: String,
-    /// The device it ran on, as torch calls it.
+    /// The device by torch's name.
     pub device: String,
-    /// How it multiplies matrices in single precision: `high` allows TF32, `highest` does not.
+    /// Precision of f32 matrix products: `high` allows TF32, `highest` does not.
     pub precision: String,
 }
 
-/// What torch takes for a batch.
+/// Measurement by torch.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TorchFigure {
     /// Median latency of a batch, seconds.
     pub median_s: f64,
-    /// Processor threads it did so with: all or one, whichever was faster.
+    /// Number of CPU threads: all or one, whichever was faster.
     pub threads: usize,
 }
 
-/// What the program is told first.
+/// First message to the program.
 #[derive(Debug, Serialize)]
-struct Opening {
+struct Handshake {
     device: String,
     budget_s: f64,
 }
@@ -62,7 +63,7 @@ pub(super) struct TorchPoint {
     batch: usize,
 }
 
-/// A line of the answer.
+/// A line of its answer.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
@@ -87,7 +88,7 @@ impl TorchPoint {
     }
 }
 
-/// The program while it runs; it ends with this value.
+/// The running program; dropping it stops the process.
 pub(super) struct Torch {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -96,25 +97,25 @@ pub(super) struct Torch {
 }
 
 impl Torch {
-    /// Starts it: what torch is, and the program where there is one.
+    /// Starts the program; returns the settings of torch, and the program if torch is available.
     pub(super) fn start(
         python: &Path,
         device: DeviceChoice,
         budget: Duration,
     ) -> (Section<TorchReport>, Option<Self>) {
-        let opening = Opening {
+        let handshake = Handshake {
             device: device.to_string(),
             budget_s: budget.as_secs_f64(),
         };
         let mut command = Command::new(python);
         command.args(["-c", PROGRAM]);
-        Self::open(command, PATIENCE, &opening)
+        Self::open(command, REPLY_TIMEOUT, &handshake)
     }
 
     fn open(
         mut command: Command,
         patience: Duration,
-        opening: &Opening,
+        handshake: &Handshake,
     ) -> (Section<TorchReport>, Option<Self>) {
         let spawned = command
             .stdin(Stdio::piped())
@@ -134,26 +135,26 @@ impl Torch {
             child,
             patience,
         };
-        match torch.ask(opening) {
+        match torch.ask(handshake) {
             Ok(Line::Report(report)) => (Section::Done(report), Some(torch)),
             Ok(Line::Absent(reason)) => (Section::Skipped(reason), None),
             Ok(Line::Figure(_)) => (
-                Section::Failed("torch's process did not introduce itself".into()),
+                Section::Failed("torch's process did not report its version".into()),
                 None,
             ),
             Ok(Line::Error(reason)) | Err(reason) => (Section::Failed(reason), None),
         }
     }
 
-    /// What torch takes for a point.
+    /// Measures one batch size.
     ///
     /// # Errors
-    /// What torch or its process says, for people.
+    /// The message of torch or of its process.
     pub(super) fn measure(&mut self, point: &TorchPoint) -> Result<TorchFigure, String> {
         match self.ask(point)? {
             Line::Figure(figure) => Ok(figure),
             Line::Error(reason) => Err(reason),
-            Line::Report(_) | Line::Absent(_) => Err("torch's process introduced itself twice".into()),
+            Line::Report(_) | Line::Absent(_) => Err("torch's process reported its version twice".into()),
         }
     }
 
@@ -161,15 +162,15 @@ impl Torch {
         let mut line = serde_json::to_vec(request).map_err(|error| error.to_string())?;
         line.push(b'\n');
         if let Some(stdin) = &mut self.stdin {
-            // A program that ended says why on its output, or says nothing; both are seen there.
+            // If the program has ended, reading its output gives the reason.
             let _ = stdin.write_all(&line).and_then(|()| stdin.flush());
         }
         let answer = self.lines.recv_timeout(self.patience).map_err(|_| {
-            // What it says from now on would be taken for the answer to the next request.
+            // A later answer would be taken for that to the next request.
             self.stop();
-            "torch's process ended early or said nothing for too long".to_owned()
+            "torch's process ended early or timed out".to_owned()
         })?;
-        serde_json::from_str(&answer).map_err(|error| format!("torch's process said `{answer}`: {error}"))
+        serde_json::from_str(&answer).map_err(|error| format!("torch's process returned `{answer}`: {error}"))
     }
 
     fn stop(&mut self) {
@@ -186,7 +187,7 @@ impl Drop for Torch {
     }
 }
 
-/// The lines of a child's output, read by a thread of their own: a pipe cannot be waited for with a time limit.
+/// Reads the lines of a child's output on a separate thread, because a pipe has no read timeout.
 fn lines_of(child: &mut Child) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     if let Some(stdout) = child.stdout.take() {
@@ -215,25 +216,25 @@ mod tests {
     }
 
     fn talk(script: &str, patience: Duration) -> (Section<TorchReport>, Option<Torch>) {
-        let opening = Opening {
+        let handshake = Handshake {
             device: "cpu".into(),
             budget_s: 0.01,
         };
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Torch::open(command, patience, &opening)
+        Torch::open(command, patience, &handshake)
     }
 
-    fn patiently(script: &str) -> (Section<TorchReport>, Option<Torch>) {
+    fn open_script(script: &str) -> (Section<TorchReport>, Option<Torch>) {
         talk(script, Duration::from_secs(20))
     }
 
     #[test]
-    fn each_point_gets_its_answer() {
+    fn each_request_gets_its_answer() {
         let script = format!(
             "read opening; echo '{REPORT}'; read point; echo '{FIGURE}'; read point; echo '{{\"error\": \"out of memory\"}}'"
         );
-        let (report, torch) = patiently(&script);
+        let (report, torch) = open_script(&script);
         assert_eq!(report.done().unwrap().torch, "2");
         let mut torch = torch.unwrap();
         let figure = TorchFigure {
@@ -250,20 +251,20 @@ mod tests {
     }
 
     #[test]
-    fn no_torch_is_skipped_and_nonsense_is_a_failure() {
-        let (report, torch) = patiently("echo '{\"absent\": \"no torch\"}'");
+    fn missing_torch_is_skipped_and_invalid_output_fails() {
+        let (report, torch) = open_script("echo '{\"absent\": \"no torch\"}'");
         assert_eq!(report, Section::Skipped("no torch".into()));
         assert!(torch.is_none());
         for nonsense in ["echo hello", "true", "echo '{\"report\": {}}'"] {
-            assert!(patiently(nonsense).0.failed(), "{nonsense}");
+            assert!(open_script(nonsense).0.failed(), "{nonsense}");
         }
-        assert!(patiently(&format!("echo '{FIGURE}'")).0.failed());
-        let (_, twice) = patiently(&format!("echo '{REPORT}'; echo '{REPORT}'"));
+        assert!(open_script(&format!("echo '{FIGURE}'")).0.failed());
+        let (_, twice) = open_script(&format!("echo '{REPORT}'; echo '{REPORT}'"));
         assert!(twice.unwrap().measure(&point()).is_err());
     }
 
     #[test]
-    fn a_process_that_hangs_is_given_up() {
+    fn a_process_that_hangs_is_stopped() {
         let (report, torch) = talk(
             &format!("echo '{REPORT}'; exec sleep 600"),
             Duration::from_secs(2),
@@ -275,15 +276,15 @@ mod tests {
     }
 
     #[test]
-    fn a_python_that_is_not_there_is_skipped() {
+    fn a_missing_python_is_skipped() {
         let nowhere = Path::new("/nowhere/python3");
         let (report, _) = Torch::start(nowhere, DeviceChoice::Cpu, Duration::ZERO);
         assert!(matches!(report, Section::Skipped(reason) if reason.contains("/nowhere/python3")));
     }
 
-    /// Whatever this machine's Python has: figures from a torch, or the reason why there is none.
+    /// With this machine's Python: measurements, or the reason why there are none.
     #[test]
-    fn the_embedded_program_answers_as_agreed() {
+    fn the_embedded_program_follows_the_protocol() {
         let python = std::env::var("KASKADE_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
         let (report, torch) = Torch::start(Path::new(&python), DeviceChoice::Cpu, Duration::from_millis(10));
         match report {

@@ -1,8 +1,8 @@
-"""Times BERT and ViT in torch for the self-test: JSON lines in, first the device and then a point each, and one out for
-each.
+"""Times BERT and ViT in torch for the self-test. Reads JSON lines, first the device and then one per measurement, and
+answers each with one line.
 
-transformers' modules where it is installed, because that is what people serve with; else plain ones of the same
-shapes. Timed is what the other side times: inputs in host memory to logits in host memory, in single precision.
+Uses the modules of transformers if it is installed, because most servers use them, else plain modules of the same sizes.
+Times inputs in host memory to logits in host memory in single precision, like the self-test.
 """
 
 import json
@@ -105,8 +105,8 @@ def median_of(forward, inputs, device, budget):
 
 
 def best_of(forward, inputs, device, budget, cores):
-    """The better of all cores and one: on a machine that does other things too, torch's threads wait for each other and
-    one is many times faster. On a GPU the threads do not matter."""
+    """Returns the better of all cores and one: under other load torch's threads wait for each other, and one is many
+    times faster. On a GPU the threads do not matter."""
     import torch
 
     figures = []
@@ -131,7 +131,7 @@ def main():
         build, modules = transformers_network, f"transformers {transformers.__version__}"
     except ImportError:
         build, modules = plain_network, "plain"
-    # The other side's kernels may multiply in TF32 on a GPU, so torch may as well.
+    # The self-test's kernels may use TF32 on a GPU, so torch may, too.
     torch.set_float32_matmul_precision("highest" if device == "cpu" else "high")
     report = dict(torch=torch.__version__, modules=modules, device=device)
     cores = torch.get_num_threads()

@@ -1,7 +1,7 @@
-//! How fast data reaches a device and comes back, by size.
+//! Speed of transfers to a device and back, by size.
 //!
-//! Every size is sent from ordinary memory and from memory that burn prepared for it (pinned, on a GPU), and what comes
-//! back is compared with what was sent.
+//! Every size is sent from ordinary memory and from memory prepared by burn (pinned, on a GPU), and the returned bytes
+//! are compared with those sent.
 
 use std::time::Instant;
 
@@ -11,14 +11,14 @@ use serde::Serialize;
 use super::random::Uniform;
 use super::throughput::median;
 
-/// Bytes per transfer: from one that only pays latency to one that fills the bus.
+/// Bytes per transfer: from latency-bound to bandwidth-bound.
 pub(super) const SIZES: &[usize] = &[4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20];
 const RUNS: usize = 7;
 
 /// Transfers of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Transfer {
-    /// Which way, and from which memory.
+    /// Direction and host memory.
     pub direction: Direction,
     /// Bytes per transfer.
     pub bytes: usize,
@@ -26,17 +26,17 @@ pub struct Transfer {
     pub median_s: f64,
     /// Bytes over the median time.
     pub bytes_per_s: f64,
-    /// Whether every byte came back as it was sent.
+    /// Whether every byte was returned unchanged.
     pub intact: bool,
 }
 
-/// Which way, and from which memory.
+/// Direction and host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
     /// Ordinary host memory to the device.
     HostToDevicePageable,
-    /// Host memory prepared by burn (`Device::staging`) to the device; the preparing is not timed.
+    /// Host memory prepared by burn (`Device::staging`) to the device; the preparation is not timed.
     HostToDeviceStaged,
     /// The device to host memory.
     DeviceToHost,
@@ -55,7 +55,7 @@ pub(super) fn measure(
     }
     if let Some(broken) = transfers.iter().find(|transfer| !transfer.intact) {
         return Err(format!(
-            "{} bytes came back changed ({:?})",
+            "{} bytes were returned changed ({:?})",
             broken.bytes, broken.direction
         ));
     }
@@ -72,7 +72,7 @@ fn one_size(device: &Device, values: &[f32]) -> Result<Vec<Transfer>, String> {
     ] {
         let mut there = Vec::new();
         let mut intact = true;
-        // The first one allocates and is not counted.
+        // The first transfer allocates and is not counted.
         for run in 0..=RUNS {
             let mut data = TensorData::new(values.to_vec(), [values.len()]);
             if staged {
@@ -130,9 +130,9 @@ fn synced(device: &Device) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// On the processor nothing moves far, but every byte goes the same way through burn.
+    /// On the CPU the transfers are copies, but use the same code of burn.
     #[test]
-    fn what_is_sent_comes_back_by_every_way() {
+    fn transferred_bytes_return_unchanged() {
         let transfers = measure(&Device::flex(), &[4096, 1 << 20], &mut |_| ()).unwrap();
         assert_eq!(transfers.len(), 6);
         for transfer in transfers {

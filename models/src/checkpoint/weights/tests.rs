@@ -41,10 +41,10 @@ fn a_tensor_is_taken_once_and_counted() {
         weights.take("a.weight", &[2, 3]),
         Err(LoadError::MissingTensor { .. })
     ));
-    let tally = weights.finish(&[]).unwrap();
+    let totals = weights.finish(&[]).unwrap();
     assert_eq!(
-        tally,
-        Tally {
+        totals,
+        WeightTotals {
             parameters: 6,
             bytes: 24
         }
@@ -52,7 +52,7 @@ fn a_tensor_is_taken_once_and_counted() {
 }
 
 #[test]
-fn a_matrix_comes_transposed() {
+fn a_matrix_is_transposed() {
     let device = Device::flex();
     let matrix = weights(small())
         .unwrap()
@@ -82,11 +82,11 @@ fn half_precision_is_widened() {
 }
 
 #[test]
-fn each_misfit_names_the_tensor_and_the_file() {
+fn each_mismatch_names_the_tensor_and_the_file() {
     let mut small = weights(small()).unwrap();
     assert_eq!(
         small.take("a.weight", &[3, 2]).unwrap_err().to_string(),
-        "tensor `a.weight` in `model.safetensors` has shape [2, 3]; the configuration takes [3, 2]"
+        "tensor `a.weight` in `model.safetensors` has shape [2, 3]; the configuration needs [3, 2]"
     );
     assert_eq!(
         small.take("b", &[7]).unwrap_err().to_string(),
@@ -111,13 +111,13 @@ fn each_misfit_names_the_tensor_and_the_file() {
 }
 
 #[test]
-fn leftovers_are_refused_but_for_known_buffers() {
+fn unused_tensors_are_rejected_except_ignored_buffers() {
     let one = |name: &str| weights(file(&[(name, Dtype::F32, &[1], floats(&[0.0]))])).unwrap();
     assert!(one("bert.embeddings.position_ids").finish(&[]).is_ok());
     assert!(one("bert.pooler.dense.weight").finish(&["bert.pooler."]).is_ok());
     assert_eq!(
         one("extra").finish(&["bert.pooler."]).unwrap_err().to_string(),
-        "`model.safetensors` holds one tensor that the architecture has no place for: extra"
+        "`model.safetensors` contains one tensor that the architecture does not use: extra"
     );
 }
 
@@ -134,7 +134,7 @@ fn layer_norms_are_found_by_their_old_names() {
 }
 
 #[test]
-fn a_file_on_disk_reads_as_one_in_memory() {
+fn a_file_on_disk_reads_like_one_in_memory() {
     let mut handle = tempfile::tempfile().unwrap();
     handle.write_all(&small()).unwrap();
     let mut weights = Weights::from_file("model.safetensors", handle).unwrap();
@@ -142,14 +142,14 @@ fn a_file_on_disk_reads_as_one_in_memory() {
 }
 
 #[test]
-fn forged_headers_are_refused() {
+fn forged_headers_are_rejected() {
     let with_header = |json: &str, data: usize| {
         let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
         bytes.extend(json.as_bytes());
         bytes.extend(vec![0; data]);
         weights(bytes)
     };
-    let refused = [
+    let rejected = [
         with_header("{}", 1),
         with_header("not json", 0),
         with_header(r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}"#, 4),
@@ -165,7 +165,7 @@ fn forged_headers_are_refused() {
         weights(u64::MAX.to_le_bytes().to_vec()),
         weights(50_u64.to_le_bytes().to_vec()),
     ];
-    for (case, result) in refused.into_iter().enumerate() {
+    for (case, result) in rejected.into_iter().enumerate() {
         assert!(
             matches!(result, Err(LoadError::BadWeights { .. })),
             "case {case}: {result:?}"

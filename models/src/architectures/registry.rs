@@ -1,0 +1,170 @@
+//! The registry of architectures: finds and loads the architecture of a checkpoint.
+//!
+//! An architecture is added with one file and one line in `ARCHITECTURES`; language models are in the registry of
+//! `decoder/`.
+
+use std::path::Path;
+
+use burn::tensor::Device;
+
+use super::{bert, cnn, grid, mlp, vit};
+use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
+use crate::decoder::registry as decoders;
+use crate::language::{self, Generation};
+use crate::runtime::loaded::{Built, Loaded, ModelInfo, Task};
+use crate::runtime::slice::Slice;
+
+/// A supported architecture.
+struct Architecture {
+    /// `architectures[0]` or `model_type` of its `config.json`.
+    name: &'static str,
+    /// Builds the model from a checkpoint.
+    build: Build,
+    /// Name prefixes of tensors that its checkpoints contain but the model does not use.
+    unused: &'static [&'static str],
+}
+
+/// How an architecture builds a model.
+enum Build {
+    /// As a whole only.
+    Whole(fn(&mut Checkpoint, &Device) -> Result<Built, LoadError>),
+    /// A slice of its layers, or the whole.
+    Sliced(fn(&mut Checkpoint, &Device, Slice) -> Result<Built, LoadError>),
+}
+
+const ARCHITECTURES: &[Architecture] = &[
+    Architecture {
+        name: "BertForSequenceClassification",
+        build: Build::Sliced(bert::sequence_classification),
+        unused: &[],
+    },
+    Architecture {
+        name: "BertForQuestionAnswering",
+        build: Build::Sliced(bert::question_answering),
+        // Saved by old versions of transformers; answers depend on the tokens, not on the pooled state.
+        unused: &["bert.pooler."],
+    },
+    Architecture {
+        name: "ViTForImageClassification",
+        build: Build::Sliced(vit::image_classification),
+        unused: &["vit.pooler."],
+    },
+    Architecture {
+        name: cnn::MODEL_TYPE,
+        build: Build::Whole(cnn::build),
+        unused: &[],
+    },
+    Architecture {
+        name: grid::MODEL_TYPE,
+        build: Build::Whole(grid::build),
+        unused: &[],
+    },
+    Architecture {
+        name: mlp::MODEL_TYPE,
+        build: Build::Whole(mlp::build),
+        unused: &[],
+    },
+];
+
+/// Options for loading a checkpoint.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LoadOptions {
+    /// Name of the model; by default that of the directory.
+    pub name: Option<String>,
+    /// Slice of its layers.
+    pub slice: Slice,
+    /// Settings for language models.
+    pub generation: Generation,
+}
+
+/// Loads a Hugging Face directory onto a device.
+///
+/// # Errors
+/// [`LoadError`], naming the file and within it the key or tensor.
+pub fn load(dir: &Path, device: &Device, options: &LoadOptions) -> Result<Loaded, LoadError> {
+    load_checkpoint(Checkpoint::open(dir)?, device, options)
+}
+
+/// Loads an opened checkpoint onto a device.
+///
+/// # Errors
+/// [`LoadError`], naming the file and within it the key or tensor.
+pub fn load_checkpoint(
+    mut checkpoint: Checkpoint,
+    device: &Device,
+    options: &LoadOptions,
+) -> Result<Loaded, LoadError> {
+    let name = options.name.clone().unwrap_or_else(|| checkpoint.name.clone());
+    if let Some(architecture) = decoders::architecture(&checkpoint.config)? {
+        let (model, totals) = language::load(checkpoint, device, options.slice, &options.generation)?;
+        let built = Built {
+            model,
+            task: Task::Generation,
+            labels: Vec::new(),
+        };
+        return Ok(describe(built, name, architecture, totals));
+    }
+    let whole = options.slice == Slice::WHOLE;
+    let entry = find(&checkpoint)?;
+    let built = match entry.build {
+        Build::Whole(build) if whole => build(&mut checkpoint, device)?,
+        Build::Sliced(build) => build(&mut checkpoint, device, options.slice)?,
+        Build::Whole(_) => {
+            return Err(LoadError::NotSliced {
+                architecture: entry.name,
+                of: options.slice.of(),
+            });
+        }
+    };
+    let totals = if whole {
+        checkpoint.weights.finish(entry.unused)?
+    } else {
+        // The other slices use the remaining tensors.
+        checkpoint.weights.totals()
+    };
+    Ok(describe(built, name, entry.name, totals))
+}
+
+fn describe(built: Built, name: String, architecture: &str, totals: WeightTotals) -> Loaded {
+    Loaded {
+        model: built.model,
+        info: ModelInfo {
+            name,
+            architecture: architecture.to_owned(),
+            parameters: totals.parameters,
+            weight_bytes: totals.bytes,
+            task: built.task,
+            labels: built.labels,
+        },
+    }
+}
+
+/// All supported architectures.
+pub(crate) fn supported() -> Vec<&'static str> {
+    let entries = ARCHITECTURES.iter().map(|entry| entry.name);
+    entries.chain(decoders::supported()).collect()
+}
+
+/// Finds the architecture by `architectures[0]`, else by `model_type`.
+fn find(checkpoint: &Checkpoint) -> Result<&'static Architecture, LoadError> {
+    let config = &checkpoint.config;
+    let named = config
+        .optional::<Vec<String>>("architectures")?
+        .unwrap_or_default()
+        .into_iter()
+        .next();
+    let model_type = config.optional::<String>("model_type")?;
+    named
+        .iter()
+        .chain(&model_type)
+        .find_map(|name| ARCHITECTURES.iter().find(|entry| entry.name == name))
+        .ok_or_else(|| LoadError::UnknownArchitecture {
+            file: config.file().to_owned(),
+            found: match (named, model_type) {
+                (Some(name), _) => format!("`{name}`"),
+                (None, Some(name)) => format!("`{name}` (by model_type)"),
+                (None, None) => "in neither `architectures` nor `model_type`".into(),
+            },
+            known: supported(),
+        })
+}

@@ -1,0 +1,281 @@
+//! Token ids of a request: from text by the checkpoint's tokenizer, or given as ids.
+
+use std::ops::Range;
+
+use tokenizers::{Encoding, Tokenizer, TruncationDirection, TruncationParams, TruncationStrategy};
+
+use crate::checkpoint::{LoadError, TokenizerFile};
+use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, Signature};
+use crate::runtime::tensor::{Datatype, Tensor};
+
+/// Maximum text of one request, bytes: far more than any context holds, and little enough that one request cannot
+/// occupy a replica for long.
+pub(super) const MAX_TEXT_BYTES: usize = 1 << 18;
+
+/// Converts requests to tokens.
+pub(super) struct TextReader {
+    tokenizer: Option<Tokenizer>,
+    limits: TokenLimits,
+    texts: Texts,
+}
+
+/// The texts of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Texts {
+    /// One text or a pair; of a pair the longer is truncated.
+    OneOrTwo,
+    /// A question and its context; only the context is truncated.
+    QuestionAndContext,
+}
+
+/// Limits of token ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TokenLimits {
+    /// Number of token ids.
+    pub vocabulary: usize,
+    /// Number of token types.
+    pub types: usize,
+    /// Maximum length of a sequence, tokens.
+    pub context: usize,
+}
+
+/// Tokens of one request; the three columns have the same length, at least 1.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    /// Token ids, below the vocabulary size.
+    pub ids: Vec<i64>,
+    /// Token types, below their number.
+    pub types: Vec<i64>,
+    /// Attention mask; true for at least one token.
+    pub mask: Vec<bool>,
+    /// The second text, if the tokens come from a pair of texts.
+    pub second: Option<SecondText>,
+}
+
+/// The second text of a pair, and the positions of its tokens.
+#[derive(Debug)]
+pub(super) struct SecondText {
+    /// The text.
+    pub text: String,
+    encoding: Encoding,
+}
+
+impl SecondText {
+    /// Positions of its tokens in the sequence.
+    pub(super) fn tokens(&self) -> Range<usize> {
+        let sequences = self.encoding.get_sequence_ids();
+        let first = sequences.iter().position(|sequence| *sequence == Some(1));
+        let last = sequences.iter().rposition(|sequence| *sequence == Some(1));
+        first.zip(last).map_or(0..0, |(first, last)| first..last + 1)
+    }
+
+    /// Returns the bytes of the text that these tokens cover, extended to whole words.
+    pub(super) fn bytes(&self, first: usize, last: usize) -> Option<Range<usize>> {
+        let word = |token: usize| {
+            let (_, word) = self.encoding.token_to_word(token)?;
+            self.encoding.word_to_chars(word, 1)
+        };
+        Some(word(first)?.0..word(last)?.1)
+    }
+}
+
+impl TextReader {
+    /// Creates a reader with the checkpoint's tokenizer, if it has one. Text is truncated to the context, at its end.
+    ///
+    /// # Errors
+    /// [`LoadError::BadTokenizer`] if the file is not a tokenizer, or leaves no room for text in the context.
+    pub(super) fn new(
+        file: Option<&TokenizerFile>,
+        limits: TokenLimits,
+        texts: Texts,
+    ) -> Result<Self, LoadError> {
+        let tokenizer = file.map(|file| load(file, limits.context, texts)).transpose()?;
+        Ok(Self {
+            tokenizer,
+            limits,
+            texts,
+        })
+    }
+
+    /// `input_ids`, `attention_mask` and `token_type_ids`, each INT64 `[sequence]`; with a tokenizer, `text` and
+    /// `text_pair` (BYTES `[1]`) as an alternative.
+    pub(super) fn signature(&self) -> Signature {
+        let ids = |name| InputSpec::optional(name, Datatype::I64, vec![Extent::UpTo(self.limits.context)]);
+        let text = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
+        let mut inputs = vec![ids("input_ids"), ids("attention_mask"), ids("token_type_ids")];
+        if self.tokenizer.is_some() {
+            inputs.extend([text("text"), text("text_pair")]);
+        } else if let Some(ids) = inputs.first_mut() {
+            ids.optional = false;
+        }
+        Signature { inputs }
+    }
+
+    /// Returns the tokens of a request.
+    ///
+    /// # Errors
+    /// [`ModelError`], naming the invalid input.
+    pub(super) fn read(&self, inputs: &Inputs) -> Result<Tokens, ModelError> {
+        self.signature().check(inputs)?;
+        let input = |name: &str| inputs.iter().find(|input| input.name == name);
+        match (input("input_ids"), input("text")) {
+            (Some(ids), None) if input("text_pair").is_none() => {
+                self.ids(ids, input("attention_mask"), input("token_type_ids"))
+            }
+            (None, Some(text)) => {
+                for name in ["attention_mask", "token_type_ids"] {
+                    if input(name).is_some() {
+                        return Err(bad(
+                            name,
+                            "it is allowed with `input_ids` only; for `text` the tokenizer computes it",
+                        ));
+                    }
+                }
+                self.tokenize(text, input("text_pair"))
+            }
+            (Some(_), _) => Err(bad(
+                "input_ids",
+                "it is given together with a text; send only one",
+            )),
+            (None, None) => Err(bad(
+                "text",
+                "`text` and `input_ids` are missing; send one of them",
+            )),
+        }
+    }
+
+    fn ids(&self, ids: &Tensor, mask: Option<&Tensor>, types: Option<&Tensor>) -> Result<Tokens, ModelError> {
+        let length = ids.shape.first().copied().unwrap_or_default();
+        let column = |tensor: Option<&Tensor>, absent: i64, limit: usize| match tensor {
+            None => Ok(vec![absent; length]),
+            Some(tensor) if tensor.shape == ids.shape => check_range(tensor, limit),
+            Some(tensor) => Err(ModelError::WrongShape {
+                name: tensor.name.clone(),
+                expected: format!("{length}, as `input_ids`"),
+                actual: tensor.shape.clone(),
+            }),
+        };
+        let mask = column(mask, 1, 2)?
+            .into_iter()
+            .map(|mask| mask == 1)
+            .collect::<Vec<_>>();
+        if !mask.contains(&true) {
+            return Err(bad("attention_mask", "it masks every token"));
+        }
+        Ok(Tokens {
+            ids: check_range(ids, self.limits.vocabulary)?,
+            types: column(types, 0, self.limits.types)?,
+            mask,
+            second: None,
+        })
+    }
+
+    fn tokenize(&self, text: &Tensor, pair: Option<&Tensor>) -> Result<Tokens, ModelError> {
+        let Some(tokenizer) = &self.tokenizer else {
+            return Err(bad("text", "this checkpoint has no tokenizer.json"));
+        };
+        let first = only_text(text)?;
+        let second = pair.map(only_text).transpose()?;
+        if second.is_none() && self.texts == Texts::QuestionAndContext {
+            return Err(bad(
+                &text.name,
+                "it is a question; send its context as `text_pair`",
+            ));
+        }
+        let encoding = match second {
+            None => tokenizer.encode(first, true),
+            Some(second) => tokenizer.encode((first, second), true),
+        }
+        .map_err(|error| bad(&text.name, format!("the tokenizer failed: {error}")))?;
+        let column = |values: &[u32], limit: usize| {
+            if let Some(value) = values.iter().find(|value| **value as usize >= limit) {
+                let reason = format!(
+                    "the tokenizer returned {value}; this model takes 0..={}",
+                    limit - 1
+                );
+                return Err(bad(&text.name, reason));
+            }
+            Ok(values.iter().map(|value| i64::from(*value)).collect::<Vec<_>>())
+        };
+        let ids = column(encoding.get_ids(), self.limits.vocabulary)?;
+        if ids.is_empty() || ids.len() > self.limits.context {
+            return Err(bad(
+                &text.name,
+                format!("the tokenizer returned {} tokens", ids.len()),
+            ));
+        }
+        Ok(Tokens {
+            types: column(encoding.get_type_ids(), self.limits.types)?,
+            mask: vec![true; ids.len()],
+            ids,
+            second: second.map(|second| SecondText {
+                text: second.to_owned(),
+                encoding,
+            }),
+        })
+    }
+}
+
+fn load(file: &TokenizerFile, context: usize, texts: Texts) -> Result<Tokenizer, LoadError> {
+    let bad = |reason: String| LoadError::BadTokenizer {
+        file: file.file.clone(),
+        reason,
+    };
+    let mut tokenizer = Tokenizer::from_bytes(&file.json).map_err(|error| bad(error.to_string()))?;
+    let added = tokenizer.get_post_processor().map_or(0, |processor| {
+        use tokenizers::PostProcessor;
+        processor.added_tokens(true)
+    });
+    if context <= added {
+        return Err(bad(format!(
+            "its {added} special tokens fill the context of {context}"
+        )));
+    }
+    let truncation = TruncationParams {
+        direction: TruncationDirection::Right,
+        max_length: context,
+        strategy: match texts {
+            Texts::OneOrTwo => TruncationStrategy::LongestFirst,
+            Texts::QuestionAndContext => TruncationStrategy::OnlySecond,
+        },
+        stride: 0,
+    };
+    tokenizer
+        .with_truncation(Some(truncation))
+        .map_err(|error| bad(error.to_string()))?;
+    // Sequences are padded later, to the longest of their batch; a fixed length in the file would only cost time.
+    tokenizer.with_padding(None);
+    Ok(tokenizer)
+}
+
+fn only_text(tensor: &Tensor) -> Result<&str, ModelError> {
+    if tensor.data.len() > MAX_TEXT_BYTES {
+        return Err(bad(
+            &tensor.name,
+            format!("it is longer than {MAX_TEXT_BYTES} bytes"),
+        ));
+    }
+    Ok(tensor.to_texts()?.into_iter().next().unwrap_or_default())
+}
+
+fn check_range(tensor: &Tensor, limit: usize) -> Result<Vec<i64>, ModelError> {
+    let values = tensor.to_i64()?;
+    let fits = |value: i64| usize::try_from(value).is_ok_and(|value| value < limit);
+    match values.iter().enumerate().find(|(_, value)| !fits(**value)) {
+        None => Ok(values),
+        Some((index, value)) => Err(bad(
+            &tensor.name,
+            format!(
+                "element {index} is {value}; this model takes 0..={}",
+                limit.saturating_sub(1)
+            ),
+        )),
+    }
+}
+
+fn bad(name: &str, reason: impl Into<String>) -> ModelError {
+    ModelError::BadInput {
+        name: name.to_owned(),
+        reason: reason.into(),
+    }
+}

@@ -1,0 +1,89 @@
+//! Values of `config.json` that several decoders share.
+
+use crate::checkpoint::{Config, LoadError};
+use crate::ops::{Activation, Heads};
+use crate::runtime::slice::Slice;
+
+/// Returns the layers of a slice; `key` names the number of all layers.
+pub(super) fn layers(config: &Config, key: &str, slice: Slice) -> Result<std::ops::Range<usize>, LoadError> {
+    let all = config.size(key)?;
+    if slice.of() > all {
+        return Err(LoadError::TooManySlices {
+            file: config.file().to_owned(),
+            blocks: all,
+            of: slice.of(),
+        });
+    }
+    Ok(slice.blocks(all))
+}
+
+/// Reads `eos_token_id`: one, several or none.
+pub(super) fn eos_token_ids(config: &Config) -> Result<Vec<u32>, LoadError> {
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Ends {
+        One(u32),
+        Several(Vec<u32>),
+    }
+    Ok(match config.optional("eos_token_id")? {
+        None => Vec::new(),
+        Some(Ends::One(end)) => vec![end],
+        Some(Ends::Several(eos_token_ids)) => eos_token_ids,
+    })
+}
+
+/// Reads heads that divide `width` evenly, each with its own keys.
+pub(super) fn attention_heads(config: &Config, key: &str, width: usize) -> Result<Heads, LoadError> {
+    let count = config.size(key)?;
+    if !width.is_multiple_of(count) {
+        return Err(config.invalid_value(key, format!("it must divide the width of {width}")));
+    }
+    let head_dim = width / count;
+    Ok(Heads {
+        queries: count,
+        keys: count,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+    })
+}
+
+/// Reads a number between 0 and 1; `absent` is the default.
+pub(super) fn epsilon(config: &Config, key: &str, absent: f64) -> Result<f32, LoadError> {
+    let epsilon = config.optional::<f64>(key)?.unwrap_or(absent);
+    if epsilon > 0.0 && epsilon < 1.0 {
+        Ok(epsilon as f32)
+    } else {
+        Err(config.invalid_value(key, "it must be between 0 and 1"))
+    }
+}
+
+/// Reads an activation by its name in transformers; `absent` is the default.
+pub(super) fn activation(config: &Config, key: &str, absent: &str) -> Result<Activation, LoadError> {
+    let name = config
+        .optional::<String>(key)?
+        .unwrap_or_else(|| absent.to_owned());
+    parse_activation(&name).ok_or_else(|| {
+        config.invalid_value(
+            key,
+            "relu, gelu, gelu_new, gelu_pytorch_tanh and silu are supported",
+        )
+    })
+}
+
+pub(super) fn parse_activation(name: &str) -> Option<Activation> {
+    match name {
+        "relu" => Some(Activation::Relu),
+        "gelu" => Some(Activation::Gelu),
+        "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Some(Activation::GeluTanh),
+        "silu" | "swish" => Some(Activation::Silu),
+        _ => None,
+    }
+}
+
+/// Rejects a boolean key with another value than the supported one.
+pub(super) fn require(config: &Config, key: &str, value: bool, reason: &str) -> Result<(), LoadError> {
+    match config.optional::<bool>(key)? {
+        Some(other) if other != value => Err(config.invalid_value(key, reason)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,83 @@
+//! GPT-2 (Radford et al. 2019).
+
+use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, layers, require};
+use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
+    require(
+        config,
+        "scale_attn_weights",
+        true,
+        "attention without scaling is not supported",
+    )?;
+    let by_layer = "scores scaled by layer are not supported";
+    require(config, "scale_attn_by_inverse_layer_idx", false, by_layer)?;
+    require(
+        config,
+        "tie_word_embeddings",
+        true,
+        "only a head that shares the embedding is supported",
+    )?;
+    let width = config.size("n_embd")?;
+    let model_config = ModelConfig {
+        width,
+        heads: attention_heads(config, "n_head", width)?,
+        intermediate_size: config.optional_size("n_inner")?.unwrap_or(4 * width),
+        vocabulary: config.size("vocab_size")?,
+        context: config.size("n_positions")?,
+        epsilon: epsilon(config, "layer_norm_epsilon", 1e-5)?,
+        activation: activation(config, "activation_function", "gelu_new")?,
+        gated: false,
+        parallel: false,
+        rotary: None,
+        relative_bias: None,
+        eos_token_ids: eos_token_ids(config)?,
+    };
+    // Published checkpoints omit the prefix.
+    let prefix = if weights.contains("wte.weight") {
+        ""
+    } else {
+        "transformer."
+    };
+    let embedding = weights.take(&format!("{prefix}wte.weight"), &[model_config.vocabulary, width])?;
+    let positions = weights.take(&format!("{prefix}wpe.weight"), &[model_config.context, width])?;
+    let mut blocks = Vec::new();
+    for index in layers(config, "n_layer", slice)? {
+        let at = |name: &str| format!("{prefix}h.{index}.{name}");
+        let projections = LinearWeights::take_input_major(weights, &at("attn.c_attn"), width, 3 * width)?;
+        let (query, key_value) = projections.split(width);
+        blocks.push(LayerWeights {
+            attention_norm: NormWeights::take(weights, &at("ln_1"), width)?,
+            query,
+            key_value,
+            output: LinearWeights::take_input_major(weights, &at("attn.c_proj"), width, width)?,
+            feed_forward_norm: Some(NormWeights::take(weights, &at("ln_2"), width)?),
+            up: LinearWeights::take_input_major(
+                weights,
+                &at("mlp.c_fc"),
+                width,
+                model_config.intermediate_size,
+            )?,
+            down: LinearWeights::take_input_major(
+                weights,
+                &at("mlp.c_proj"),
+                model_config.intermediate_size,
+                width,
+            )?,
+            cross: None,
+        });
+    }
+    weights.ignore_suffixes(&["lm_head.weight"]);
+    Ok(Decoder {
+        encoder: None,
+        final_norm: NormWeights::take(weights, &format!("{prefix}ln_f"), width)?,
+        head: LinearWeights::tied(&embedding, width),
+        positions: Some(positions),
+        embedding,
+        layers: blocks,
+        model_config,
+    })
+}

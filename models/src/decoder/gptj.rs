@@ -1,0 +1,77 @@
+//! GPT-J (Wang and Komatsuzaki 2021): parallel attention and feed-forward layers, rotary positions over part of a head.
+
+use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, layers};
+use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::ops::Rotary;
+use crate::runtime::slice::Slice;
+
+pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+    let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
+    let width = config.size("n_embd")?;
+    let heads = attention_heads(config, "n_head", width)?;
+    let turned = config.optional::<usize>("rotary_dim")?.unwrap_or(heads.head_dim);
+    if turned > heads.head_dim || !turned.is_multiple_of(2) {
+        let reason = format!("it must be even and at most the head size of {}", heads.head_dim);
+        return Err(config.invalid_value("rotary_dim", reason));
+    }
+    let angle = |pair: usize| 1.0 / 10_000_f64.powf(2.0 * pair as f64 / turned as f64);
+    let model_config = ModelConfig {
+        width,
+        heads,
+        intermediate_size: config.optional_size("n_inner")?.unwrap_or(4 * width),
+        vocabulary: config.size("vocab_size")?,
+        context: config.size("n_positions")?,
+        epsilon: epsilon(config, "layer_norm_epsilon", 1e-5)?,
+        activation: activation(config, "activation_function", "gelu_new")?,
+        gated: false,
+        parallel: true,
+        rotary: Some(Rotary {
+            frequencies: (0..turned / 2).map(|pair| angle(pair) as f32).collect(),
+            neighbours: true,
+        }),
+        relative_bias: None,
+        eos_token_ids: eos_token_ids(config)?,
+    };
+    let embedding = weights.take("transformer.wte.weight", &[model_config.vocabulary, width])?;
+    let mut blocks = Vec::new();
+    for index in layers(config, "n_layer", slice)? {
+        let at = |name: &str| format!("transformer.h.{index}.{name}");
+        let mut square = |name: &str| LinearWeights::take(weights, &at(name), width, width, false);
+        let query = square("attn.q_proj")?;
+        let key = square("attn.k_proj")?;
+        let value = square("attn.v_proj")?;
+        let output = square("attn.out_proj")?;
+        blocks.push(LayerWeights {
+            attention_norm: NormWeights::take(weights, &at("ln_1"), width)?,
+            query,
+            key_value: key.concat_outputs(&value),
+            output,
+            feed_forward_norm: None,
+            up: LinearWeights::take(
+                weights,
+                &at("mlp.fc_in"),
+                width,
+                model_config.intermediate_size,
+                true,
+            )?,
+            down: LinearWeights::take(
+                weights,
+                &at("mlp.fc_out"),
+                model_config.intermediate_size,
+                width,
+                true,
+            )?,
+            cross: None,
+        });
+    }
+    Ok(Decoder {
+        encoder: None,
+        final_norm: NormWeights::take(weights, "transformer.ln_f", width)?,
+        head: LinearWeights::take(weights, "lm_head", width, model_config.vocabulary, true)?,
+        positions: None,
+        embedding,
+        layers: blocks,
+        model_config,
+    })
+}

@@ -1,0 +1,322 @@
+//! Storage of the cache's blocks: pools in host memory, which the transfer thread reads, and pools on the device.
+//!
+//! A physical block has the same number in every layer. The host pools are locked per layer: the computing thread
+//! writes a layer's new tokens while the transfer thread reads older ones, never the same rows.
+
+use std::ops::Range;
+use std::sync::{PoisonError, RwLock};
+
+use kaskade_policy::hybrid_cache::{Block, Capacity, Kind, Place};
+
+use crate::decoder::weights::ModelConfig;
+use crate::ops::{Ops, OpsError, Span};
+
+/// Part of a request's tokens. The block table begins with the source, if there is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Segment {
+    /// The prompt of an encoder-decoder: the encoder reads it, the decoder's cross-attention attends to it.
+    Source,
+    /// The tokens that the decoder reads and writes.
+    Target,
+}
+
+/// Tokens of one segment in one block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BlockSlice {
+    pub(super) block: Block,
+    pub(super) part: Segment,
+    /// First token within the block.
+    pub(super) from: usize,
+    pub(super) tokens: usize,
+    /// Position of the first token within its segment.
+    pub(super) position: usize,
+}
+
+/// Returns the block slices of the first `tokens` tokens of a table; up to `source` of them belong to the source.
+pub(super) fn slices(table: &[Block], block_tokens: usize, source: usize, tokens: usize) -> Vec<BlockSlice> {
+    let source = source.min(tokens);
+    let mut slices = cut(table, block_tokens, 0..source, Segment::Source);
+    slices.extend(cut(table, block_tokens, source..tokens, Segment::Target));
+    slices
+}
+
+fn cut(table: &[Block], block_tokens: usize, tokens: Range<usize>, part: Segment) -> Vec<BlockSlice> {
+    let blocks = (0..).step_by(block_tokens.max(1)).zip(table);
+    let overlaps = blocks.map(|(begins, block)| BlockSlice {
+        block: *block,
+        part,
+        from: tokens.start.saturating_sub(begins),
+        tokens: (begins + block_tokens)
+            .min(tokens.end)
+            .saturating_sub(tokens.start.max(begins)),
+        position: begins.saturating_sub(tokens.start),
+    });
+    overlaps.filter(|slice| slice.tokens > 0).collect()
+}
+
+/// Blocks of a layer in host memory.
+#[derive(Debug, Default)]
+struct HostBlocks {
+    act: Vec<f32>,
+    kv: Vec<f32>,
+}
+
+/// The pools in host memory.
+#[derive(Debug)]
+pub(super) struct HostCache {
+    layers: Vec<RwLock<HostBlocks>>,
+    widths: EntryWidths,
+}
+
+/// Blocks of a layer on the device, created by the first write.
+struct DeviceBlocks<M: Ops> {
+    act: Vec<Option<M::Matrix>>,
+    kv: Vec<Option<M::Matrix>>,
+}
+
+/// The pools on the device.
+pub(super) struct DeviceCache<M: Ops> {
+    layers: Vec<DeviceBlocks<M>>,
+    widths: EntryWidths,
+}
+
+/// Sizes of the entries, and tokens per block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EntryWidths {
+    act: usize,
+    kv: usize,
+    block_tokens: usize,
+}
+
+impl EntryWidths {
+    pub(super) fn new(model_config: &ModelConfig, block_tokens: usize) -> Self {
+        Self {
+            act: model_config.act_width(),
+            kv: model_config.kv_width(),
+            block_tokens,
+        }
+    }
+
+    /// Elements per token.
+    pub(super) fn of(self, kind: Kind) -> usize {
+        match kind {
+            Kind::Act => self.act,
+            Kind::Kv => self.kv,
+        }
+    }
+
+    /// Bytes of a block in one layer.
+    pub(super) fn block_bytes(self, kind: Kind) -> u64 {
+        (self.of(kind) * self.block_tokens * size_of::<f32>()) as u64
+    }
+
+    fn elements(self, kind: Kind, number: usize, tokens: Range<usize>) -> Range<usize> {
+        let (width, first) = (self.of(kind), number * self.block_tokens);
+        (first + tokens.start) * width..(first + tokens.end) * width
+    }
+}
+
+impl HostCache {
+    pub(super) fn new(layers: usize, capacity: Capacity, widths: EntryWidths) -> Self {
+        let zeros = |kind, blocks: usize| vec![0.0; blocks * widths.of(kind) * widths.block_tokens];
+        let blocks = || HostBlocks {
+            act: zeros(Kind::Act, capacity.host.act),
+            kv: zeros(Kind::Kv, capacity.host.kv),
+        };
+        Self {
+            layers: (0..layers).map(|_| RwLock::new(blocks())).collect(),
+            widths,
+        }
+    }
+
+    pub(super) fn widths(&self) -> EntryWidths {
+        self.widths
+    }
+
+    /// Bytes of a block slice in one layer.
+    pub(super) fn slice_bytes(&self, slice: &BlockSlice) -> u64 {
+        (self.widths.of(slice.block.kind) * slice.tokens * size_of::<f32>()) as u64
+    }
+
+    /// Copies a layer's slices of one kind into the memory of `copy`, in order.
+    pub(super) fn copy(
+        &self,
+        layer: usize,
+        kind: Kind,
+        slices: &[BlockSlice],
+        mut copy: Vec<f32>,
+    ) -> Vec<f32> {
+        let wanted = slices.iter().filter(|slice| slice.block.kind == kind);
+        copy.clear();
+        let Some(layer) = self.layers.get(layer) else {
+            return copy;
+        };
+        let blocks = layer.read().unwrap_or_else(PoisonError::into_inner);
+        let pool = match kind {
+            Kind::Act => &blocks.act,
+            Kind::Kv => &blocks.kv,
+        };
+        for slice in wanted {
+            let tokens = slice.from..slice.from + slice.tokens;
+            let range = self.widths.elements(kind, slice.block.number, tokens);
+            copy.extend_from_slice(pool.get(range).unwrap_or_default());
+        }
+        copy
+    }
+
+    /// Writes entries into a block, starting at token `at`.
+    fn write(&self, layer: usize, block: Block, at: usize, values: &[f32]) {
+        let Some(layer) = self.layers.get(layer) else {
+            return;
+        };
+        let tokens = values.len() / self.widths.of(block.kind).max(1);
+        let range = self.widths.elements(block.kind, block.number, at..at + tokens);
+        let mut blocks = layer.write().unwrap_or_else(PoisonError::into_inner);
+        let pool = match block.kind {
+            Kind::Act => &mut blocks.act,
+            Kind::Kv => &mut blocks.kv,
+        };
+        if let Some(slots) = pool.get_mut(range) {
+            slots.copy_from_slice(values);
+        }
+    }
+}
+
+impl<M: Ops> DeviceCache<M> {
+    pub(super) fn new(layers: usize, capacity: Capacity, widths: EntryWidths) -> Self {
+        let empty = |count: usize| std::iter::repeat_with(|| None).take(count).collect();
+        let blocks = || DeviceBlocks {
+            act: empty(capacity.device.act),
+            kv: empty(capacity.device.kv),
+        };
+        Self {
+            layers: (0..layers).map(|_| blocks()).collect(),
+            widths,
+        }
+    }
+
+    /// Returns the matrix of a block, or `None` if nothing was written to it.
+    pub(super) fn block(&self, layer: usize, block: Block) -> Option<&M::Matrix> {
+        let blocks = self.layers.get(layer)?;
+        let pool = match block.kind {
+            Kind::Act => &blocks.act,
+            Kind::Kv => &blocks.kv,
+        };
+        pool.get(block.number)?.as_ref()
+    }
+
+    fn write(&mut self, ops: &M, layer: usize, block: Block, at: usize, source: Span<'_, M::Matrix>) {
+        let width = self.widths.of(block.kind);
+        let tokens = self.widths.block_tokens;
+        let slot = self.layers.get_mut(layer).and_then(|blocks| {
+            let pool = match block.kind {
+                Kind::Act => &mut blocks.act,
+                Kind::Kv => &mut blocks.kv,
+            };
+            pool.get_mut(block.number)
+        });
+        if let Some(slot) = slot {
+            let matrix = slot.get_or_insert_with(|| ops.upload(vec![0.0; tokens * width], width));
+            ops.write(matrix, at, source);
+        }
+    }
+}
+
+/// Writes the entries of new tokens to the cache: rows `from..` of `act` and `kv` belong to the tokens `positions` of a
+/// request's table. Returns the bytes written to host memory.
+///
+/// # Errors
+/// [`OpsError`] from the device.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "source, target and content of a transfer"
+)]
+pub(super) fn store<M: Ops>(
+    ops: &M,
+    host: &HostCache,
+    device: &mut DeviceCache<M>,
+    layer: usize,
+    table: &[Block],
+    positions: Range<usize>,
+    from: usize,
+    [act, kv]: [&M::Matrix; 2],
+) -> Result<u64, OpsError> {
+    let block_tokens = host.widths.block_tokens;
+    let mut bytes = 0;
+    let mut next = positions.start;
+    while next < positions.end {
+        let Some(block) = table.get(next / block_tokens).copied() else {
+            break; // Nothing is cached.
+        };
+        let at = next % block_tokens;
+        let count = (block_tokens - at).min(positions.end - next);
+        let matrix = match block.kind {
+            Kind::Act => act,
+            Kind::Kv => kv,
+        };
+        let source = Span {
+            matrix,
+            from: from + next - positions.start,
+            count,
+        };
+        match block.place {
+            Place::Device => device.write(ops, layer, block, at, source),
+            Place::Host => {
+                let width = host.widths.of(block.kind);
+                let values = ops.values(matrix)?;
+                let rows = source.from * width..(source.from + count) * width;
+                host.write(layer, block, at, values.get(rows).unwrap_or_default());
+                bytes += (count * width * size_of::<f32>()) as u64;
+            }
+        }
+        next += count;
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_shared_by_prompt_and_answer_is_split() {
+        let block = |number| Block {
+            kind: Kind::Kv,
+            place: Place::Host,
+            number,
+        };
+        let table = [block(7), block(3), block(5)];
+        let of = |source, tokens| -> Vec<(usize, Segment, usize, usize, usize)> {
+            let slices = slices(&table, 4, source, tokens);
+            let figures = |slice: &BlockSlice| {
+                let BlockSlice {
+                    block,
+                    part,
+                    from,
+                    tokens,
+                    position,
+                } = *slice;
+                (block.number, part, from, tokens, position)
+            };
+            slices.iter().map(figures).collect()
+        };
+        assert_eq!(
+            of(0, 5),
+            [(7, Segment::Target, 0, 4, 0), (3, Segment::Target, 0, 1, 4)]
+        );
+        assert_eq!(
+            of(5, 9),
+            [
+                (7, Segment::Source, 0, 4, 0),
+                (3, Segment::Source, 0, 1, 4),
+                (3, Segment::Target, 1, 3, 0),
+                (5, Segment::Target, 0, 1, 3)
+            ]
+        );
+        assert_eq!(
+            of(4, 5),
+            [(7, Segment::Source, 0, 4, 0), (3, Segment::Target, 0, 1, 0)]
+        );
+        assert_eq!(of(4, 0), []);
+    }
+}

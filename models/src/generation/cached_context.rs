@@ -1,0 +1,175 @@
+//! Cached tokens of a mini-batch in one layer: blocks on the device, transferred blocks, and keys and values generated
+//! from ACT blocks.
+
+use std::ops::Range;
+
+use kaskade_policy::hybrid_cache::{Kind, Place};
+
+use super::block_cache::{BlockSlice, DeviceCache, Segment};
+use super::cross_attention::CrossAttention;
+use super::transfer::StagedBlocks;
+use crate::decoder::weights::ModelConfig;
+use crate::ops::{AttentionSpans, Ops, Span};
+
+/// A request in a forward pass.
+#[derive(Debug, Clone)]
+pub(super) struct BatchEntry {
+    pub(super) request: u64,
+    /// Tokens at the beginning of its table that an encoder reads.
+    pub(super) source: usize,
+    /// Cached tokens of its table: none, or at least the source.
+    pub(super) cached: usize,
+    /// Tokens that the decoder computes.
+    pub(super) new: usize,
+    /// Where the cached tokens are stored.
+    pub(super) slices: Vec<BlockSlice>,
+}
+
+impl BatchEntry {
+    /// Tokens that the encoder reads in this pass.
+    pub(super) fn encoded(&self) -> usize {
+        if self.cached == 0 { self.source } else { 0 }
+    }
+
+    /// Indices of the decoder's new tokens in the table.
+    pub(super) fn places(&self) -> Range<usize> {
+        let first = self.cached.max(self.source);
+        first..first + self.new
+    }
+}
+
+/// Cached tokens of a mini-batch in a layer.
+pub(super) struct CachedContext<'b, M: Ops> {
+    pub(super) entries: &'b [BatchEntry],
+    /// Transferred blocks.
+    pub(super) staged: Option<&'b StagedBlocks<M>>,
+    pub(super) device: &'b DeviceCache<M>,
+    /// Index of the layer in the cache.
+    pub(super) layer: usize,
+}
+
+impl<'b, M: Ops> CachedContext<'b, M> {
+    /// KV Gen for all ACT blocks of a segment, on the device and transferred, in the order of the requests: `project`
+    /// computes keys and values from the gathered entries, `width` wide, and their positions.
+    pub(super) fn generate(
+        &self,
+        ops: &M,
+        width: usize,
+        part: Segment,
+        project: impl FnOnce(&M::Matrix, &[usize]) -> M::Matrix,
+    ) -> Option<M::Matrix> {
+        let (mut acts, mut positions, mut next) = (Vec::new(), Vec::new(), 0);
+        for slice in self.entries.iter().flat_map(|entry| &entry.slices) {
+            if slice.block.kind != Kind::Act {
+                continue;
+            }
+            let (matrix, from) = match slice.block.place {
+                Place::Device => (self.on_device(slice), slice.from),
+                Place::Host => {
+                    next += slice.tokens;
+                    (self.staged.map(|staged| &staged.act), next - slice.tokens)
+                }
+            };
+            if slice.part != part {
+                continue;
+            }
+            let count = slice.tokens;
+            acts.extend(matrix.map(|matrix| Span { matrix, from, count }));
+            positions.extend(slice.position..slice.position + count);
+        }
+        if acts.is_empty() {
+            return None;
+        }
+        Some(project(&ops.gather(&acts, width), &positions))
+    }
+
+    /// Returns the keys and values of a segment for each request, in token order: transferred blocks, blocks on the
+    /// device, and generated ones.
+    pub(super) fn spans<'c>(
+        &self,
+        part: Segment,
+        generated: Option<&'c M::Matrix>,
+    ) -> Vec<Vec<Span<'c, M::Matrix>>>
+    where
+        'b: 'c,
+    {
+        let (mut next_loaded, mut next_generated) = (0, 0);
+        let mut of = |slice: &BlockSlice| {
+            let count = slice.tokens;
+            let (matrix, from) = match (slice.block.kind, slice.block.place) {
+                (Kind::Act, _) if slice.part != part => return None,
+                (Kind::Act, _) => {
+                    next_generated += count;
+                    (generated, next_generated - count)
+                }
+                (Kind::Kv, Place::Device) => (self.on_device(slice), slice.from),
+                (Kind::Kv, Place::Host) => {
+                    next_loaded += count;
+                    (self.staged.map(|staged| &staged.kv), next_loaded - count)
+                }
+            };
+            let matrix = matrix.filter(|_| slice.part == part);
+            matrix.map(|matrix| Span { matrix, from, count })
+        };
+        let entries = self.entries.iter();
+        entries
+            .map(|entry| entry.slices.iter().filter_map(&mut of).collect())
+            .collect()
+    }
+
+    fn on_device(&self, slice: &BlockSlice) -> Option<&'b M::Matrix> {
+        self.device.block(self.layer, slice.block)
+    }
+
+    /// Computes the keys and values of prompts that are not cached as such: of whole prompts if `encoded` is the
+    /// encoder's new output, else those of ACT blocks.
+    pub(super) fn prompt_kv(
+        &self,
+        ops: &M,
+        model_config: &ModelConfig,
+        cross: &CrossAttention<M>,
+        encoded: Option<&M::Matrix>,
+    ) -> Option<M::Matrix> {
+        match encoded {
+            Some(encoded) => Some(ops.multiply(encoded, &cross.key_value)),
+            None => self.generate(ops, model_config.act_width(), Segment::Source, |acts, _| {
+                ops.multiply(acts, &cross.key_value)
+            }),
+        }
+    }
+
+    /// Returns the prompt that each request's new tokens attend to. `prompt_kv` is the result of
+    /// [`CachedContext::prompt_kv`]; `encoded` tells whether it holds whole prompts.
+    pub(super) fn prompts<'c>(
+        &self,
+        prompt_kv: Option<&'c M::Matrix>,
+        encoded: bool,
+    ) -> Vec<AttentionSpans<'c, M::Matrix>>
+    where
+        'b: 'c,
+    {
+        let mut next = 0;
+        let whole = |count: usize, next: &mut usize| {
+            *next += count;
+            let from = *next - count;
+            prompt_kv
+                .map(|matrix| Span { matrix, from, count })
+                .into_iter()
+                .collect()
+        };
+        let cached: Vec<Vec<Span<'c, M::Matrix>>> = if encoded {
+            let entries = self.entries.iter();
+            entries.map(|entry| whole(entry.encoded(), &mut next)).collect()
+        } else {
+            self.spans(Segment::Source, prompt_kv)
+        };
+        let entries = self.entries.iter().zip(cached);
+        entries
+            .map(|(entry, cached)| AttentionSpans {
+                queries: entry.new,
+                cached,
+                new_kv: None,
+            })
+            .collect()
+    }
+}

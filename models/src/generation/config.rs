@@ -1,0 +1,162 @@
+//! Configuration of an engine: caching, streaming and batching, and the memory they take.
+
+use kaskade_policy::hybrid_cache::{
+    Capacity, Costs, Kind, Memory, Mix, Planned, Shares, Split, split_of, split_sure,
+};
+use thiserror::Error;
+
+use super::block_cache::EntryWidths;
+use crate::decoder::weights::{Decoder, ModelConfig};
+
+/// What an engine caches of computed tokens. All but the first are baselines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Caching {
+    /// Keys and values of some tokens, activations of others.
+    #[default]
+    Hybrid,
+    /// Keys and values only, as FlexGen does.
+    Kv,
+    /// Activations only.
+    Act,
+    /// Only the token ids: every step recomputes everything.
+    Tokens,
+}
+
+/// Configuration of an engine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EngineConfig {
+    /// What is cached.
+    pub caching: Caching,
+    /// Shares of block kinds and places per request. The share of ACT blocks applies to the hybrid cache, and is 0 or 1
+    /// otherwise.
+    pub shares: Shares,
+    /// Tokens per block.
+    pub block_tokens: usize,
+    /// Physical blocks.
+    pub capacity: Capacity,
+    /// Number of layers, counted from the last, whose weights stay on the device; the others are streamed once per
+    /// step. An encoder's layers count as the first ones, and are streamed in steps that prefill.
+    pub resident_layers: usize,
+    /// Size of a buffer for transferred blocks (`#ACT_max`, `#KV_max`); there are two.
+    pub buffer: Mix,
+    /// Whether a step runs in mini-batches. Without them an engine admits only what its buffers hold at once, as
+    /// DeepSpeed-Inference does.
+    pub mini_batches: bool,
+    /// Maximum requests of a mini-batch.
+    pub mini_batch_requests: usize,
+    /// Maximum prefill tokens per step; more only if a single request has more.
+    pub prefill_tokens: usize,
+    /// Maximum prefill tokens per mini-batch.
+    pub mini_batch_tokens: usize,
+    /// Maximum running requests.
+    pub requests: usize,
+    /// Memory budget on the device, bytes; `None`: unlimited.
+    pub device_bytes: Option<u64>,
+    /// Bandwidth of each direction of the link, bytes per second; `None`: unthrottled.
+    pub link: Option<f64>,
+    /// The input of planning: costs ([`Engine::measure`](super::Engine::measure)), memory and blocks. With it,
+    /// mini-batches are packed and steps predicted by these costs, and steps correct them; new blocks of a hybrid cache
+    /// follow the corrected costs.
+    pub planned: Option<Planned>,
+}
+
+/// Memory of an engine on the device, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Weights that stay: resident layers, final norm, head.
+    pub resident: u64,
+    /// Two buffers for the weights of streamed layers.
+    pub weights: u64,
+    /// Two buffers for blocks of one layer.
+    pub blocks: u64,
+    /// Blocks of the cache, all layers.
+    pub cache: u64,
+}
+
+impl DeviceMemory {
+    /// The sum.
+    pub fn total(&self) -> u64 {
+        self.resident + self.weights + self.blocks + self.cache
+    }
+}
+
+/// The device's memory budget is too small for the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "the device's {budget} bytes do not hold {required}: resident weights {}, buffers for weights {}, buffers for blocks {}, cache {}; \
+     stream more layers, or give it smaller buffers or fewer blocks", .device_memory.resident, .device_memory.weights, .device_memory.blocks, .device_memory.cache
+)]
+pub struct OutOfMemory {
+    /// Bytes needed.
+    pub required: u64,
+    /// Bytes available.
+    pub budget: u64,
+    /// The parts of the bytes needed.
+    pub device_memory: DeviceMemory,
+}
+
+impl EngineConfig {
+    /// Keeps everything on the device, with KV blocks for `tokens` tokens: for models that fit.
+    pub fn resident(decoder: &Decoder, tokens: usize) -> Self {
+        let block_tokens = 16;
+        let blocks = tokens.div_ceil(block_tokens);
+        Self {
+            caching: Caching::Kv,
+            shares: Shares::device_first(0.0),
+            block_tokens,
+            capacity: Capacity {
+                device: Mix { act: 0, kv: blocks },
+                host: Mix::default(),
+            },
+            resident_layers: decoder.depth(),
+            buffer: Mix::default(),
+            mini_batches: true,
+            mini_batch_requests: usize::MAX,
+            prefill_tokens: 8192,
+            mini_batch_tokens: 512,
+            requests: 256,
+            device_bytes: None,
+            link: None,
+            planned: None,
+        }
+    }
+
+    /// Returns the shares with the ACT share that the kind of caching implies.
+    pub fn effective_shares(&self) -> Shares {
+        let act = match self.caching {
+            Caching::Hybrid => self.shares.act,
+            Caching::Act => 1.0,
+            Caching::Kv | Caching::Tokens => 0.0,
+        };
+        Shares { act, ..self.shares }
+    }
+
+    /// Sets the blocks and the share of a split. `spare` additional host blocks of each used kind allow for requests
+    /// whose blocks do not match the ratio exactly.
+    pub fn apply_split(&mut self, split: &Split, spare: usize) {
+        let extra = |count: usize, kind_used: bool| if kind_used { count + spare } else { count };
+        self.capacity = Capacity {
+            device: split.device,
+            host: Mix {
+                act: extra(split.host.act, split.shares().act > 0.0),
+                kv: extra(split.host.kv, split.shares().act < 1.0),
+            },
+        };
+        self.shares = split.shares();
+    }
+}
+
+/// Returns the best split of `blocks` blocks for a kind of caching; searches for the hybrid cache only.
+pub fn split_for(caching: Caching, blocks: usize, memory: &Memory, costs: &Costs) -> Option<Split> {
+    match caching {
+        Caching::Hybrid => split_sure(blocks, memory, costs),
+        Caching::Kv => split_of(0, blocks, memory, costs),
+        Caching::Act => split_of(blocks, blocks, memory, costs),
+        Caching::Tokens => split_of(0, 0, memory, costs),
+    }
+}
+
+/// Bytes of a block of a kind in all `layers` layers.
+pub fn block_bytes(model_config: &ModelConfig, layers: usize, block_tokens: usize, kind: Kind) -> u64 {
+    EntryWidths::new(model_config, block_tokens).block_bytes(kind) * layers as u64
+}

@@ -1,0 +1,274 @@
+//! Samples the costs of a layer on this device and link, for the policy's predictions (§4.3, Figure 11).
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kaskade_policy::hybrid_cache::{Costs, Kind, Sample, Split, fit};
+
+use super::engine::{Engine, LayerPlacement};
+use super::error::EngineError;
+use super::layer::Layer;
+use super::link::Link;
+use super::sampling::greedy;
+use crate::ops::{AttentionSpans, Ops, Span};
+
+/// Number of runs per size: at least the first, more while they are short; the median counts.
+const ROUNDS: std::ops::Range<usize> = 3..25;
+/// Time to measure one size beyond the minimum number of runs; longer than typical disturbances by other processes.
+const WINDOW: Duration = Duration::from_millis(500);
+/// Copies of the data that are measured in turn, so that they come from memory and not from the processor's caches.
+const COPIES: usize = 3;
+/// Elements that the load thread transfers at a time.
+const CHUNK_ELEMENTS: usize = 1 << 18;
+/// Chunks that it transfers in turn: more than the processor's caches hold, as in a step.
+const CHUNKS: usize = 64;
+
+/// The workload that costs are measured for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workload {
+    /// Requests that decode together.
+    pub requests: usize,
+    /// Requests per mini-batch.
+    pub mini_batch: usize,
+    /// Average tokens per request.
+    pub tokens: usize,
+}
+
+/// Measured costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MeasuredCosts {
+    /// Costs of a step, per layer.
+    pub costs: Costs,
+    /// Mini-batches of the workload.
+    pub mini_batches: usize,
+}
+
+impl MeasuredCosts {
+    /// Predicted time of a decoding step with a split, seconds.
+    pub fn step_s(&self, split: &Split, layers: usize) -> f64 {
+        split.step_s(&self.costs, layers, self.mini_batches)
+    }
+}
+
+impl<M: Ops> Engine<M> {
+    /// Measures the costs of a layer under a workload: `T_kv_gen`, `T_load_kv` and the others as linear functions of
+    /// blocks.
+    ///
+    /// # Errors
+    /// [`EngineError::Costs`] if no line fits the samples.
+    pub fn measure(&self, load: &Workload) -> Result<MeasuredCosts, EngineError> {
+        let block_tokens = self.space.block_tokens();
+        let mini_batch = load.mini_batch.clamp(1, load.requests.max(1));
+        let mini_batches = load.requests.div_ceil(mini_batch).max(1);
+        let uploaded;
+        let layer = match self.placements.get(self.placements.len() - self.layers()) {
+            Some(LayerPlacement::Resident(layer)) => layer,
+            Some(LayerPlacement::Streamed(stored)) => {
+                uploaded = stored.resident(&self.ops);
+                &uploaded
+            }
+            None => return Err(EngineError::CopyingEnded),
+        };
+        let [link, _] = &self.links;
+        let max_blocks = (mini_batch * load.tokens).div_ceil(block_tokens).max(8);
+        let sizes = [max_blocks / 8, max_blocks / 4, max_blocks / 2, max_blocks].map(|size| size.max(1));
+        let loading = |kind: Kind| {
+            let bytes = self.host.widths().block_bytes(kind);
+            let samples = sizes.map(|blocks| Sample {
+                blocks: blocks as f64,
+                seconds: load_s(link, bytes * blocks as u64),
+            });
+            fit(&samples)
+        };
+        // The link is sampled alone, the device while the link is busy, as in a step.
+        let (load_kv, load_act) = (loading(Kind::Kv)?, loading(Kind::Act)?);
+        let load_weights_s = self.weights_s(link);
+        let busy = LinkLoad::new(link);
+        let kv_gen = sizes.map(|blocks| Sample {
+            blocks: blocks as f64,
+            seconds: self.generate_s(layer, blocks),
+        });
+        let mut forward = Vec::new();
+        for part in [1, 2, 4] {
+            let tokens = (load.tokens * part / 4).max(1);
+            let blocks = mini_batches * (mini_batch * tokens).div_ceil(block_tokens);
+            forward.push(Sample {
+                blocks: blocks as f64,
+                seconds: mini_batches as f64 * self.forward_s(layer, mini_batch, tokens),
+            });
+        }
+        // The cost of the cache may be too small to measure; then the line is constant.
+        let forward = fit(&forward).or_else(|_| fit(&with_mean_seconds(&forward)))?;
+        let head_s = self.head_s(load.requests)?;
+        drop(busy);
+        Ok(MeasuredCosts {
+            costs: Costs {
+                load_weights_s,
+                kv_gen: fit(&kv_gen)?,
+                load_kv,
+                load_act,
+                forward,
+                head_s,
+            },
+            mini_batches,
+        })
+    }
+
+    /// Time of KV Gen for separate blocks: gathered and projected, as in a step.
+    fn generate_s(&self, layer: &Layer<M>, blocks: usize) -> f64 {
+        let ctx = self.ctx();
+        let (ops, model_config) = (ctx.ops, ctx.model_config);
+        let (count, width) = (self.space.block_tokens(), model_config.act_width());
+        let rows = blocks * count;
+        let loaded = [(); COPIES].map(|()| ops.upload(vec![0.1; rows * width], width));
+        let mut rotation = loaded.iter().cycle();
+        let positions: Vec<usize> = (0..rows).map(|row| row % model_config.context.max(1)).collect();
+        median_s(|| {
+            let matrix = rotation.next();
+            let spans = (0..blocks).filter_map(|block| {
+                let from = block * count;
+                matrix.map(|matrix| Span { matrix, from, count })
+            });
+            let acts = ops.gather(&spans.collect::<Vec<_>>(), width);
+            drop(layer.generate(ctx, &acts, &positions));
+        })
+    }
+
+    /// Time of a layer for `requests` requests with `tokens` cached tokens each, without KV Gen.
+    fn forward_s(&self, layer: &Layer<M>, requests: usize, tokens: usize) -> f64 {
+        let ctx = self.ctx();
+        let (ops, model_config) = (ctx.ops, ctx.model_config);
+        let mut x = ops.upload(vec![0.1; requests * model_config.width], model_config.width);
+        let width = model_config.kv_width();
+        let kvs = [(); COPIES].map(|()| ops.upload(vec![0.1; requests * tokens * width], width));
+        let mut rotation = kvs.iter().cycle();
+        let positions = vec![tokens.min(model_config.context.saturating_sub(1)); requests];
+        // With cross-attention half of the tokens count as the prompt; the total number of keys stays the same.
+        let prompt = layer.cross.as_ref().map_or(0, |_| tokens / 2);
+        median_s(|| {
+            let new_kv = layer.project(ctx, &x, &positions);
+            let kv = rotation.next();
+            let self_spans = (0..requests).map(|request| {
+                let new = Span {
+                    matrix: &new_kv.kv,
+                    from: request,
+                    count: 1,
+                };
+                attended(kv, request * tokens + prompt, tokens - prompt, Some(new))
+            });
+            let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();
+            let prompts = (0..requests).map(|request| attended(kv, request * tokens, prompt, None));
+            let prompts: Vec<AttentionSpans<'_, M::Matrix>> = prompts.collect();
+            layer.forward(ctx, &mut x, &positions, &new_kv.act, &self_spans, &prompts);
+        })
+    }
+
+    /// Time to transfer a layer's weights, averaged over all layers; resident layers count as zero.
+    fn weights_s(&self, link: &Link) -> f64 {
+        let layers = self.layers().max(1) as f64;
+        match self.streamed_bytes() {
+            0 => 0.0,
+            bytes => load_s(link, (bytes as f64 / layers) as u64),
+        }
+    }
+
+    fn head_s(&self, requests: usize) -> Result<f64, EngineError> {
+        let width = self.decoder.model_config.width;
+        let x = self.ops.upload(vec![0.1; requests * width], width);
+        let mut failed = None;
+        let seconds = median_s(|| match self.logits(&x) {
+            Ok(rows) => rows.iter().for_each(|logits| _ = black_box(greedy(logits))),
+            Err(error) => failed = Some(error),
+        });
+        failed.map_or(Ok(seconds), |error| Err(error.into()))
+    }
+}
+
+/// The keys and values of one query: rows of a matrix, and a new one.
+fn attended<'a, X>(
+    kv: Option<&'a X>,
+    from: usize,
+    count: usize,
+    new_kv: Option<Span<'a, X>>,
+) -> AttentionSpans<'a, X> {
+    let cached = kv.map(|matrix| Span { matrix, from, count });
+    AttentionSpans {
+        queries: 1,
+        cached: cached.into_iter().collect(),
+        new_kv,
+    }
+}
+
+/// A thread that keeps the link busy until it is dropped.
+struct LinkLoad {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LinkLoad {
+    fn new(link: &Arc<Link>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::Builder::new().name("sampling".into()).spawn({
+            let (link, stop) = (Arc::clone(link), Arc::clone(&stop));
+            let (from, mut to) = (
+                vec![0.5_f32; CHUNKS * CHUNK_ELEMENTS],
+                vec![0.0_f32; CHUNKS * CHUNK_ELEMENTS],
+            );
+            move || {
+                while !stop.load(Ordering::Relaxed) {
+                    for (from, to) in from.chunks(CHUNK_ELEMENTS).zip(to.chunks_mut(CHUNK_ELEMENTS)) {
+                        if stop.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        link.transfer(size_of_val(from) as u64, || to.copy_from_slice(from));
+                    }
+                }
+            }
+        });
+        Self {
+            stop,
+            thread: thread.ok(),
+        }
+    }
+}
+
+impl Drop for LinkLoad {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Time to transfer `bytes` bytes.
+fn load_s(link: &Link, bytes: u64) -> f64 {
+    let source = vec![0.5_f32; bytes as usize / size_of::<f32>()];
+    let mut target = source.clone();
+    link.drain();
+    median_s(|| link.transfer(bytes, || target.copy_from_slice(&source)))
+}
+
+fn median_s(mut work: impl FnMut()) -> f64 {
+    let (window, mut seconds) = (Instant::now(), Vec::with_capacity(ROUNDS.end));
+    while seconds.len() < ROUNDS.start || (seconds.len() < ROUNDS.end && window.elapsed() < WINDOW) {
+        let began = Instant::now();
+        work();
+        seconds.push(began.elapsed().as_secs_f64());
+    }
+    seconds.sort_by(f64::total_cmp);
+    seconds.get(seconds.len() / 2).copied().unwrap_or_default()
+}
+
+/// Replaces the time of every sample by the mean.
+fn with_mean_seconds(samples: &[Sample]) -> Vec<Sample> {
+    let mean = samples.iter().map(|sample| sample.seconds).sum::<f64>() / samples.len().max(1) as f64;
+    let at_mean = |sample: &Sample| Sample {
+        seconds: mean,
+        ..*sample
+    };
+    samples.iter().map(at_mean).collect()
+}

@@ -1,0 +1,35 @@
+//! Cross-attention of a decoder's layers to the encoder's output.
+//!
+//! The encoder's output is cached in the request's own blocks, before those of the answer: KV blocks hold a layer's
+//! keys and values, ACT blocks the output itself. The output is as wide as an activation and needs only a projection to
+//! become keys and values, so it is a regular ACT entry. Admission, rejection, offloading, packing, preemption and
+//! freeing therefore treat prompts like answers in every mode. The cost: ACT blocks repeat the output in every layer,
+//! which is still half of the size of keys and values. If nothing is cached, the encoder reads the prompt again in
+//! every step.
+
+use crate::decoder::weights::ModelConfig;
+use crate::ops::{AttentionSpans, Ops};
+
+/// A layer's cross-attention on the device.
+pub(super) struct CrossAttention<M: Ops> {
+    pub(super) norm: M::Norm,
+    pub(super) query: M::Linear,
+    pub(super) key_value: M::Linear,
+    pub(super) output: M::Linear,
+}
+
+impl<M: Ops> CrossAttention<M> {
+    /// Adds the cross-attention to the prompts to the hidden vectors `x` of the decoder's new tokens.
+    pub(super) fn forward(
+        &self,
+        ops: &M,
+        model_config: &ModelConfig,
+        x: &mut M::Matrix,
+        prompts: &[AttentionSpans<'_, M::Matrix>],
+    ) {
+        let query = ops.multiply(&ops.normalise(x, &self.norm), &self.query);
+        // Positions in prompt and answer are unrelated, so there is no position bias.
+        let attended = ops.attend(&query, prompts, &model_config.heads, None);
+        ops.add(x, &ops.multiply(&attended, &self.output));
+    }
+}

@@ -1,0 +1,160 @@
+//! Incremental detokenisation and stop texts.
+
+use std::path::Path;
+
+use tokenizers::Tokenizer;
+
+use crate::checkpoint::{Checkpoint, LoadError, TokenizerFile};
+
+/// Takes the tokenizer of a checkpoint.
+///
+/// # Errors
+/// [`LoadError::MissingFile`] if there is none, and as [`tokenizer`].
+pub fn tokenizer_of(checkpoint: &mut Checkpoint) -> Result<Tokenizer, LoadError> {
+    match checkpoint.tokenizer.take() {
+        Some(file) => tokenizer(&file),
+        None => Err(LoadError::MissingFile {
+            path: Path::new(checkpoint.config.file()).with_file_name("tokenizer.json"),
+            hint: ", and for texts tokenizer.json, which transformers writes: \
+                   AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY)",
+        }),
+    }
+}
+
+/// Builds a checkpoint's tokenizer for generation, without truncation and padding.
+///
+/// # Errors
+/// [`LoadError::BadTokenizer`].
+pub(crate) fn tokenizer(file: &TokenizerFile) -> Result<Tokenizer, LoadError> {
+    let bad = |error: tokenizers::Error| LoadError::BadTokenizer {
+        file: file.file.clone(),
+        reason: error.to_string(),
+    };
+    let mut tokenizer = Tokenizer::from_bytes(&file.json).map_err(bad)?;
+    tokenizer.with_truncation(None).map_err(bad)?;
+    tokenizer.with_padding(None);
+    Ok(tokenizer)
+}
+
+/// Turns the tokens of an answer into text. It holds back text that may be the beginning of a stop text, and incomplete
+/// characters.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Detokenizer {
+    tokens: Vec<u32>,
+    /// First token that is decoded together with the next one: a token's text depends on its neighbours.
+    window_start: usize,
+    /// Bytes of their text that are already part of `text`.
+    decoded_bytes: usize,
+    text: String,
+    /// Bytes of `text` that were returned.
+    emitted: usize,
+}
+
+impl Detokenizer {
+    /// Adds a token. Returns the new text, and whether a stop text ended the answer.
+    pub(crate) fn push(&mut self, token: u32, tokenizer: &Tokenizer, stop: &[String]) -> (String, bool) {
+        self.tokens.push(token);
+        let window = self.tokens.get(self.window_start..).unwrap_or_default();
+        let decoded = tokenizer.decode(window, true).unwrap_or_default();
+        // An incomplete character is decoded as a replacement character; the next token completes it.
+        if decoded.ends_with('\u{fffd}') {
+            return (String::new(), false);
+        }
+        if let Some(new) = decoded.get(self.decoded_bytes..) {
+            self.text.push_str(new);
+        }
+        self.window_start = self.tokens.len() - 1;
+        let last = self.tokens.get(self.window_start..).unwrap_or_default();
+        self.decoded_bytes = tokenizer.decode(last, true).unwrap_or_default().len();
+        if let Some(end) = stop.iter().filter_map(|stop| self.text.find(stop.as_str())).min() {
+            self.text.truncate(end);
+            return (self.emit(end), true);
+        }
+        let held = stop
+            .iter()
+            .map(|stop| stop_prefix_len(&self.text, stop))
+            .max()
+            .unwrap_or_default();
+        (self.emit(self.text.len() - held), false)
+    }
+
+    /// Returns the text held back, when the answer has ended.
+    pub(crate) fn finish(&mut self) -> String {
+        self.emit(self.text.len())
+    }
+
+    fn emit(&mut self, until: usize) -> String {
+        let emitted = self.text.get(self.emitted..until).unwrap_or_default().to_owned();
+        self.emitted = self.emitted.max(until.min(self.text.len()));
+        emitted
+    }
+}
+
+/// Bytes at the end of a text that may be the beginning of `stop`.
+fn stop_prefix_len(text: &str, stop: &str) -> usize {
+    let eos_token_ids = stop
+        .char_indices()
+        .map(|(end, _)| end)
+        .filter(|end| *end > 0)
+        .rev();
+    let mut eos_token_ids =
+        eos_token_ids.filter(|end| stop.get(..*end).is_some_and(|start| text.ends_with(start)));
+    eos_token_ids.next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generation::fixtures;
+
+    fn gpt2() -> Tokenizer {
+        tokenizer(&fixtures::checkpoint("gpt2").tokenizer.unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_missing_tokenizer_is_rejected_with_a_hint() {
+        let mut checkpoint = fixtures::checkpoint("t5");
+        assert!(tokenizer_of(&mut checkpoint).is_ok());
+        checkpoint.tokenizer = None;
+        let error = tokenizer_of(&mut checkpoint).unwrap_err().to_string();
+        assert!(error.contains("t5/tokenizer.json` does not exist"), "{error}");
+        assert!(error.contains(".save_pretrained("), "{error}");
+    }
+
+    fn streamed(text: &str, stop: &[&str]) -> (Vec<String>, bool) {
+        let tokenizer = gpt2();
+        let tokens = tokenizer.encode(text, false).unwrap().get_ids().to_vec();
+        let stop: Vec<String> = stop.iter().map(ToString::to_string).collect();
+        let (mut answer, mut emitted) = (Detokenizer::default(), Vec::new());
+        for token in tokens {
+            let (text, ended) = answer.push(token, &tokenizer, &stop);
+            emitted.push(text);
+            if ended {
+                assert_eq!(emitted.concat(), answer.text[..answer.emitted]);
+                return (emitted, true);
+            }
+        }
+        emitted.push(answer.finish());
+        assert_eq!(emitted.concat(), answer.text[..answer.emitted]);
+        (emitted, false)
+    }
+
+    #[test]
+    fn texts_are_streamed() {
+        let (emitted, ended) = streamed("the inner thing, a tour", &[]);
+        assert!(emitted.len() > 5 && !ended);
+        assert_eq!(emitted.concat(), "the inner thing, a tour");
+    }
+
+    #[test]
+    fn stop_texts_end_answers_and_are_removed() {
+        let (emitted, ended) = streamed("one two END three", &[" END"]);
+        assert!(ended);
+        assert_eq!(emitted.concat(), "one two");
+        let (emitted, ended) = streamed("one ENx two EN", &["END", "tax"]);
+        assert!(!ended);
+        assert_eq!(emitted.concat(), "one ENx two EN");
+        assert_eq!(stop_prefix_len("ab EN", "END"), 2);
+        assert_eq!(stop_prefix_len("ab", "END"), 0);
+    }
+}

@@ -1,0 +1,78 @@
+//! An encoder on the device: it reads whole prompts in prefill steps; every token sees every other.
+//!
+//! Its layers precede the decoder's in the list of layers: a pass that prefills goes through all layers, any other
+//! through the decoder's only. They are resident or streamed by the same rule and use the same two buffers.
+
+use super::layer::{Layer, LayerContext};
+use crate::decoder::weights::{Encoder, ModelConfig};
+use crate::ops::{AttentionSpans, Ops, Span};
+
+/// The parts of an encoder besides its layers, on the device.
+pub(super) struct DeviceEncoder<M: Ops> {
+    /// Number of its layers, the first in the list.
+    pub(super) layers: usize,
+    /// Maximum tokens of a prompt.
+    pub(super) context: usize,
+    /// First token of every answer.
+    pub(super) start_token: u32,
+    norm: M::Norm,
+    position_bias: M::Matrix,
+    bytes: u64,
+}
+
+impl<M: Ops> DeviceEncoder<M> {
+    /// Uploads an encoder whose `layers` layers are placed separately.
+    pub(super) fn new(ops: &M, encoder: Encoder, layers: usize, epsilon: f32) -> Self {
+        let (position_bias, norm) = (encoder.relative_bias, encoder.final_norm);
+        Self {
+            layers,
+            context: encoder.context,
+            start_token: encoder.start_token,
+            bytes: size_of_val(position_bias.values.as_slice()) as u64,
+            position_bias: ops.upload(position_bias.values.clone(), position_bias.width()),
+            norm: ops.norm(norm.gamma, norm.beta, epsilon),
+        }
+    }
+
+    /// Bytes it takes besides its layers.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Computes the layer `index` for prompts with `counts` tokens each, stacked in `x`; applies the final norm after
+    /// the last layer.
+    pub(super) fn read(
+        &self,
+        (ops, model_config): (&M, &ModelConfig),
+        (index, layer): (usize, &Layer<M>),
+        x: &mut M::Matrix,
+        counts: &[usize],
+    ) {
+        let ctx = LayerContext {
+            ops,
+            model_config,
+            position_bias: Some(&self.position_bias),
+        };
+        let positions: Vec<usize> = counts.iter().flat_map(|count| 0..*count).collect();
+        let new_kv = layer.project(ctx, x, &positions);
+        let mut next = 0;
+        let self_spans = counts.iter().map(|count| {
+            next += count;
+            let whole = Span {
+                matrix: &new_kv.kv,
+                from: next - count,
+                count: *count,
+            };
+            AttentionSpans {
+                queries: *count,
+                cached: vec![whole],
+                new_kv: None,
+            }
+        });
+        let self_spans: Vec<AttentionSpans<'_, M::Matrix>> = self_spans.collect();
+        layer.forward(ctx, x, &positions, &new_kv.act, &self_spans, &[]);
+        if index + 1 == self.layers {
+            *x = ops.normalise(x, &self.norm);
+        }
+    }
+}

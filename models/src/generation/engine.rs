@@ -1,0 +1,319 @@
+//! The engine's state and its construction.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kaskade_policy::hybrid_cache::{BlockSpace, Costs, Limits, Policy, Scheduler};
+use tokenizers::Tokenizer;
+
+use super::block_cache::{DeviceCache, EntryWidths, HostCache};
+use super::config::{Caching, DeviceMemory, EngineConfig, OutOfMemory};
+use super::encoder::DeviceEncoder;
+use super::layer::{HostLayer, Layer, LayerContext};
+use super::link::Link;
+use super::sampling::SampledToken;
+use super::sequence::Sequence;
+use super::transfer::{Buffer, Traffic};
+use crate::decoder::weights::{Decoder, ModelConfig};
+use crate::ops::{Ops, RelativeBias};
+
+/// What a step did for a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// The request.
+    pub request: u64,
+    /// The new token; `None` if the request was cancelled or failed.
+    pub sampled: Option<SampledToken>,
+    /// New text; empty without a tokenizer.
+    pub text: String,
+    /// Why the answer ended, if it did.
+    pub finish_reason: Option<FinishReason>,
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model generated an end-of-sequence token.
+    Token,
+    /// A stop text was generated.
+    Stop,
+    /// The maximum number of tokens is reached.
+    Length,
+    /// The request was cancelled.
+    Cancelled,
+    /// The logits were not finite.
+    NotFinite,
+}
+
+/// Result of a step.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StepReport {
+    /// Events of the requests.
+    pub events: Vec<Event>,
+    /// Requests that were prefilled.
+    pub prefilled: usize,
+    /// Requests that were preempted and wait again.
+    pub preempted: usize,
+    /// Mini-batches per layer.
+    pub mini_batches: usize,
+    /// Transferred bytes.
+    pub traffic: Traffic,
+    /// Wall time, seconds.
+    pub wall_s: f64,
+    /// Time that the computing thread computed, without waiting for the link, seconds.
+    pub compute_s: f64,
+    /// Time of transfers to the device, seconds.
+    pub load_s: f64,
+    /// Wall time that the policy predicted before the step, seconds; `None` for steps that prefill and for engines
+    /// without costs.
+    pub predicted_s: Option<f64>,
+}
+
+/// Where a layer's weights are stored.
+pub(super) enum LayerPlacement<M: Ops> {
+    Resident(Layer<M>),
+    Streamed(HostLayer),
+}
+
+/// A model with its cache and its requests.
+pub struct Engine<M: Ops> {
+    pub(super) ops: M,
+    /// The decoder without its layers and its head.
+    pub(super) decoder: Decoder,
+    /// The encoder's layers, followed by the decoder's.
+    pub(super) placements: Vec<LayerPlacement<M>>,
+    pub(super) encoder: Option<DeviceEncoder<M>>,
+    /// Position bias of the decoder, if positions are relative.
+    pub(super) position_bias: Option<M::Matrix>,
+    /// The decoder's first layer, if it is streamed and was loaded at the end of the last step.
+    pub(super) prefetched: Option<Layer<M>>,
+    pub(super) final_norm: M::Norm,
+    pub(super) head: M::Linear,
+    pub(super) head_bytes: u64,
+    pub(super) tokenizer: Option<Tokenizer>,
+    pub(super) config: EngineConfig,
+    pub(super) device_memory: DeviceMemory,
+    pub(super) scheduler: Scheduler,
+    /// The costs as corrected by steps, if costs were sampled.
+    pub(super) policy: Option<Policy>,
+    pub(super) space: BlockSpace,
+    pub(super) host: HostCache,
+    pub(super) device: DeviceCache<M>,
+    /// Memory for transferred blocks.
+    pub(super) buffers: Vec<Buffer>,
+    /// Links to the device, and back.
+    pub(super) links: [Arc<Link>; 2],
+    pub(super) sequences: BTreeMap<u64, Sequence>,
+    pub(super) cancelled: BTreeSet<u64>,
+}
+
+impl<M: Ops> Engine<M> {
+    /// Creates an engine for a model. The tokenizer, if there is one, detokenises answers.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the configuration exceeds the device's budget.
+    pub fn new(
+        ops: M,
+        mut decoder: Decoder,
+        tokenizer: Option<Tokenizer>,
+        config: EngineConfig,
+    ) -> Result<Self, OutOfMemory> {
+        let epsilon = decoder.model_config.epsilon;
+        let layers = std::mem::take(&mut decoder.layers);
+        let count = layers.len();
+        let mut encoder = decoder.encoder.take();
+        let read = encoder
+            .as_mut()
+            .map(|encoder| std::mem::take(&mut encoder.layers));
+        let read = read.unwrap_or_default();
+        let encoder = encoder.map(|encoder| DeviceEncoder::new(&ops, encoder, read.len(), epsilon));
+        let streamed = (read.len() + count).saturating_sub(config.resident_layers);
+        let stored = |weights| HostLayer::new(&ops, weights, epsilon);
+        let mut device_memory = DeviceMemory::of(&decoder.model_config, count, &config);
+        let layers = read.into_iter().chain(layers);
+        let placements = layers.map(stored).enumerate().map(|(index, stored)| {
+            if index < streamed {
+                device_memory.weights = device_memory.weights.max(2 * stored.bytes());
+                LayerPlacement::Streamed(stored)
+            } else {
+                device_memory.resident += stored.bytes();
+                LayerPlacement::Resident(stored.resident(&ops))
+            }
+        });
+        let placements: Vec<LayerPlacement<M>> = placements.collect();
+        let head = std::mem::take(&mut decoder.head);
+        let prepared = ops.prepare(head.weight, head.inputs, head.outputs);
+        let head_bytes = (size_of_val(prepared.as_slice()) + size_of_val(head.bias.as_slice())) as u64;
+        let position_bias = decoder.model_config.relative_bias.as_ref();
+        let gains_bytes = position_bias.map_or(0, |position_bias| {
+            size_of_val(position_bias.values.as_slice()) as u64
+        });
+        device_memory.resident += head_bytes + gains_bytes + encoder.as_ref().map_or(0, DeviceEncoder::bytes);
+        device_memory.check(config.device_bytes)?;
+        let norm = decoder.final_norm.clone();
+        let widths = EntryWidths::new(&decoder.model_config, config.block_tokens.max(1));
+        let link = || Arc::new(Link::new(config.link));
+        let upload =
+            |position_bias: &RelativeBias| ops.upload(position_bias.values.clone(), position_bias.width());
+        Ok(Self {
+            position_bias: position_bias.map(upload),
+            encoder,
+            final_norm: ops.norm(norm.gamma, norm.beta, epsilon),
+            head: ops.linear(prepared, head.bias, head.inputs, head.outputs),
+            head_bytes,
+            prefetched: None,
+            placements,
+            tokenizer,
+            device_memory,
+            scheduler: Scheduler::new(limits(&decoder.model_config, &config)),
+            policy: config.planned.map(Policy::new),
+            space: space(&config),
+            host: HostCache::new(count, config.capacity, widths),
+            device: DeviceCache::new(count, config.capacity, widths),
+            buffers: Vec::new(),
+            links: [link(), link()],
+            sequences: BTreeMap::new(),
+            cancelled: BTreeSet::new(),
+            decoder,
+            config,
+            ops,
+        })
+    }
+
+    /// The model's configuration.
+    pub fn model_config(&self) -> &ModelConfig {
+        &self.decoder.model_config
+    }
+
+    /// Number of the decoder's layers, which are the layers of the cache.
+    pub fn layers(&self) -> usize {
+        self.placements.len() - self.encoder.as_ref().map_or(0, |encoder| encoder.layers)
+    }
+
+    pub(super) fn ctx(&self) -> LayerContext<'_, M> {
+        LayerContext {
+            ops: &self.ops,
+            model_config: &self.decoder.model_config,
+            position_bias: self.position_bias.as_ref(),
+        }
+    }
+
+    /// Maximum tokens of a prompt; of a decoder, its answer counts too.
+    pub fn longest_prompt(&self) -> usize {
+        self.encoder
+            .as_ref()
+            .map_or(self.model_config().context, |encoder| encoder.context)
+    }
+
+    /// The engine's configuration.
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// Costs of a step, as sampled and corrected by later steps; `None` without samples.
+    pub fn costs(&self) -> Option<Costs> {
+        self.policy.as_ref().map(Policy::costs)
+    }
+
+    /// The engine's memory on the device.
+    pub fn device_memory(&self) -> DeviceMemory {
+        self.device_memory
+    }
+
+    /// Bytes of weights streamed per step. Steps that prefill also stream those of an encoder.
+    pub fn streamed_bytes(&self) -> u64 {
+        let decoder = self.placements.iter().rev().take(self.layers());
+        decoder
+            .map(|placement| match placement {
+                LayerPlacement::Streamed(stored) => stored.bytes(),
+                LayerPlacement::Resident(_) => 0,
+            })
+            .sum()
+    }
+
+    /// Bytes of the head: decoding reads it once per step, in addition to the layers.
+    pub fn head_bytes(&self) -> u64 {
+        self.head_bytes
+    }
+
+    /// Its tokenizer.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.tokenizer.as_ref()
+    }
+
+    /// Sets the link's bandwidth in both directions, bytes per second.
+    pub fn throttle(&self, bandwidth: Option<f64>) {
+        for link in &self.links {
+            link.throttle(bandwidth);
+        }
+    }
+
+    /// Free and total blocks.
+    pub fn blocks(&self) -> (usize, usize) {
+        (self.space.free(), self.space.capacity().total())
+    }
+
+    /// Waiting and running requests.
+    pub fn counts(&self) -> (usize, usize) {
+        self.scheduler.counts()
+    }
+
+    /// Whether there are no requests.
+    pub fn is_idle(&self) -> bool {
+        self.sequences.is_empty()
+    }
+}
+
+impl DeviceMemory {
+    /// Counts buffers and cache blocks; weights are added as they are placed.
+    fn of(model_config: &ModelConfig, layers: usize, config: &EngineConfig) -> Self {
+        use kaskade_policy::hybrid_cache::{Kind, Mix};
+        let widths = EntryWidths::new(model_config, config.block_tokens.max(1));
+        let bytes = |mix: Mix| {
+            mix.act as u64 * widths.block_bytes(Kind::Act) + mix.kv as u64 * widths.block_bytes(Kind::Kv)
+        };
+        Self {
+            resident: 0,
+            weights: 0,
+            blocks: 2 * bytes(config.buffer),
+            cache: layers as u64 * bytes(config.capacity.device),
+        }
+    }
+
+    fn check(&self, budget: Option<u64>) -> Result<(), OutOfMemory> {
+        match budget {
+            Some(budget) if self.total() > budget => Err(OutOfMemory {
+                required: self.total(),
+                budget,
+                device_memory: *self,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn space(config: &EngineConfig) -> BlockSpace {
+    match config.caching {
+        Caching::Tokens => BlockSpace::without_cache(),
+        _ => BlockSpace::new(config.block_tokens, config.capacity, config.effective_shares()),
+    }
+}
+
+fn limits(model_config: &ModelConfig, config: &EngineConfig) -> Limits {
+    let share = config.effective_shares().act;
+    // For any ratio of kinds, a request fits the blocks that either kind's buffer allows for its share.
+    let fits = |blocks: usize, share: f64| {
+        if share > 0.0 {
+            (blocks as f64 / share) as usize
+        } else {
+            usize::MAX
+        }
+    };
+    let at_once = fits(config.buffer.act, share).min(fits(config.buffer.kv, 1.0 - share));
+    Limits {
+        context: model_config.context,
+        requests: config.requests,
+        prefill_tokens: config.prefill_tokens,
+        blocks_at_once: (!config.mini_batches).then_some(at_once),
+    }
+}

@@ -1,0 +1,51 @@
+//! Errors of the engine.
+
+use kaskade_policy::hybrid_cache::{CostError, Refused};
+use thiserror::Error;
+
+use super::config::OutOfMemory;
+use super::sampling::SamplingError;
+use crate::ops::OpsError;
+
+/// Why an engine rejects a request or fails.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The device has too little memory.
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
+    /// The request could never run.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The sampling parameters are invalid.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// The token is not in the vocabulary.
+    #[error("token {token} is not in this model's vocabulary, 0..={last}")]
+    Token {
+        /// The token.
+        token: u32,
+        /// The last token of the vocabulary.
+        last: usize,
+    },
+    /// The prompt exceeds the encoder's context.
+    #[error("the prompt has {tokens} tokens and this model's encoder reads {limit} at most; shorten it")]
+    Prompt {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Maximum tokens of a prompt.
+        limit: usize,
+    },
+    /// Stop texts need a tokenizer.
+    #[error("stop texts need a tokenizer.json, and this checkpoint has none")]
+    NoTokenizer,
+    /// The device failed; the step had no effect.
+    #[error(transparent)]
+    Ops(#[from] OpsError),
+    /// No line fits the measured costs.
+    #[error("what a layer costs could not be measured: {0}")]
+    Costs(#[from] CostError),
+    /// The transfer thread ended early.
+    #[error("the transfer thread ended early; restart the engine")]
+    CopyingEnded,
+}

@@ -1,0 +1,55 @@
+//! Small random checkpoints saved by transformers, with their expected results:
+//! `models/fixtures/make_generative_fixtures.py`.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::Engine;
+use crate::checkpoint::Checkpoint;
+use crate::ops::Ops;
+
+/// One per architecture, two for Llama and T5.
+pub(super) const DECODERS: [&str; 7] = ["gpt2", "opt", "llama", "llama2", "gptj", "t5", "t5-v1_1"];
+
+/// A prompt and the results of transformers.
+#[derive(Debug, Deserialize)]
+pub(super) struct Case {
+    pub(super) prompt: Vec<u32>,
+    /// The answer whose logits are given, for encoder-decoders.
+    pub(super) answer: Option<Vec<u32>>,
+    /// Logits of the last token.
+    pub(super) last_logits: Vec<f32>,
+    /// For every token, the logit of every seventh token of the vocabulary.
+    pub(super) sampled_logits: Vec<Vec<f32>>,
+    /// Tokens of greedy search; the same with padding on the left and on the right.
+    pub(super) tokens: Vec<u32>,
+}
+
+#[derive(Deserialize)]
+struct Expected {
+    cases: Vec<Case>,
+}
+
+pub(super) fn folder(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("fixtures")
+        .join(name)
+}
+
+pub(super) fn checkpoint(name: &str) -> Checkpoint {
+    Checkpoint::open(&folder(name)).unwrap()
+}
+
+/// Scores a case: for encoder-decoders the answer and the token after it.
+pub(super) fn score<M: Ops>(engine: &mut Engine<M>, case: &Case) -> Vec<Vec<f32>> {
+    match &case.answer {
+        Some(answer) => engine.score_answer(&case.prompt, answer).unwrap(),
+        None => engine.score(&case.prompt).unwrap(),
+    }
+}
+
+pub(super) fn cases(name: &str) -> Vec<Case> {
+    let json = std::fs::read(folder(name).join("expected.json")).unwrap();
+    serde_json::from_slice::<Expected>(&json).unwrap().cases
+}

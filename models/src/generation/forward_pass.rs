@@ -1,0 +1,390 @@
+//! A forward pass of mini-batches through all layers, while the transfer thread loads what comes next.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+use kaskade_policy::hybrid_cache::BlockSpace;
+
+use super::block_cache::{BlockSlice, Segment};
+use super::block_cache::{DeviceCache, HostCache, store};
+use super::cached_context::{BatchEntry, CachedContext};
+use super::encoder::DeviceEncoder;
+use super::engine::LayerPlacement;
+use super::error::EngineError;
+use super::layer::{Layer, LayerContext, NewKv};
+use super::link::Link;
+use super::transfer::{Buffer, Buffers, StagedBlocks, Traffic, TransferJob, Transferred, copy};
+use crate::decoder::weights::ModelConfig;
+use crate::ops::{AttentionSpans, Ops, Span};
+
+/// Buffers of each kind.
+const BUFFERS: usize = 2;
+
+/// Requests that go through a layer together.
+pub(super) struct MiniBatch<M: Ops> {
+    pub(super) entries: Vec<BatchEntry>,
+    /// Hidden vectors of the new tokens.
+    pub(super) x: M::Matrix,
+    /// Positions of the new tokens.
+    pub(super) positions: Vec<usize>,
+    /// Hidden vectors of the prompts for the encoder, and later its output; `None` if all prompts are cached.
+    pub(super) source: Option<M::Matrix>,
+    /// Block slices to transfer.
+    pub(super) loaded: Vec<BlockSlice>,
+}
+
+/// Result of a pass.
+pub(super) struct PassResult<M: Ops> {
+    /// The decoder's first layer for the next pass, if it is streamed.
+    pub(super) prefetched: Option<Layer<M>>,
+    pub(super) traffic: Traffic,
+    /// Time spent waiting for the link, seconds.
+    pub(super) waited_s: f64,
+}
+
+/// Everything that a pass reads.
+pub(super) struct ForwardPass<'a, M: Ops> {
+    pub(super) ops: &'a M,
+    pub(super) model_config: &'a ModelConfig,
+    /// The encoder's layers, followed by the decoder's.
+    pub(super) placements: &'a [LayerPlacement<M>],
+    pub(super) encoder: Option<&'a DeviceEncoder<M>>,
+    /// Position bias of the decoder.
+    pub(super) position_bias: Option<&'a M::Matrix>,
+    pub(super) host: &'a HostCache,
+    pub(super) space: &'a BlockSpace,
+    /// Links to the device, and back.
+    pub(super) links: &'a [Arc<Link>; 2],
+}
+
+/// Receives layers and blocks from the transfer thread.
+struct TransferReceiver<M: Ops> {
+    loaded: Receiver<Transferred<M>>,
+    free_weights: Sender<()>,
+    free_blocks: Sender<Buffer>,
+    /// Weights received before they are needed.
+    weights: Option<(usize, Layer<M>)>,
+    /// The layer that the next pass probably begins with: the decoder's first.
+    prefetch_layer: usize,
+    waited_s: f64,
+}
+
+/// New cache entries of a mini-batch in a layer.
+struct LayerOutput<M: Ops> {
+    new_kv: NewKv<M>,
+    /// Keys and values of prompts that the encoder has read in this pass.
+    source: Option<M::Matrix>,
+}
+
+impl<M: Ops> ForwardPass<'_, M> {
+    /// Index of the decoder's first layer.
+    fn decoder(&self) -> usize {
+        self.encoder.map_or(0, |encoder| encoder.layers)
+    }
+
+    /// Runs mini-batches through all layers and leaves the result in their `x`. The encoder's layers run only if there
+    /// are prompts to read.
+    pub(super) fn run(
+        &self,
+        device: &mut DeviceCache<M>,
+        prefetched: Option<Layer<M>>,
+        batches: &mut [MiniBatch<M>],
+        free_buffers: &mut Vec<Buffer>,
+    ) -> Result<PassResult<M>, EngineError> {
+        let loaded: Vec<Vec<BlockSlice>> = batches
+            .iter_mut()
+            .map(|batch| std::mem::take(&mut batch.loaded))
+            .collect();
+        let reads = batches.iter().any(|batch| batch.source.is_some());
+        let first = if reads { 0 } else { self.decoder() };
+        // A prefetched layer is useless to a pass that begins elsewhere, and its buffer is needed.
+        let prefetched = prefetched.filter(|_| first == self.decoder());
+        let jobs = self.jobs(first, &loaded, prefetched.is_some());
+        let (done, arrived) = channel();
+        let ((free_weights, weights), (free_blocks, blocks)) = (channel(), channel());
+        for _ in 0..BUFFERS {
+            let _ = free_blocks.send(free_buffers.pop().unwrap_or_default());
+        }
+        for _ in usize::from(prefetched.is_some())..BUFFERS {
+            let _ = free_weights.send(());
+        }
+        let arrivals = TransferReceiver {
+            loaded: arrived,
+            free_weights,
+            free_blocks,
+            weights: prefetched.map(|layer| (first, layer)),
+            prefetch_layer: self.decoder(),
+            waited_s: 0.0,
+        };
+        let buffers = Buffers { weights, blocks };
+        let [to_device, _] = self.links;
+        if jobs.is_empty() {
+            drop(done);
+            return self.compute(device, first, arrivals, batches, &loaded);
+        }
+        std::thread::scope(|scope| {
+            let copier = scope.spawn(move || {
+                let traffic = copy(self.ops, to_device, self.host, &jobs, &buffers, &done);
+                drop(done);
+                (traffic, buffers.blocks)
+            });
+            let result = self.compute(device, first, arrivals, batches, &loaded);
+            let (carried, blocks) = copier.join().map_err(|_| EngineError::CopyingEnded)?;
+            free_buffers.extend(blocks.try_iter());
+            let mut result = result?;
+            result.traffic = Traffic {
+                stored: result.traffic.stored,
+                ..carried
+            };
+            Ok(result)
+        })
+    }
+
+    /// Lists the transfers in the order of need: for every mini-batch its blocks, followed by its share of the next
+    /// layer's weights; after the last layer, the weights of the decoder's first layer for the next pass.
+    fn jobs<'a>(
+        &'a self,
+        first: usize,
+        loaded: &'a [Vec<BlockSlice>],
+        prefetched: bool,
+    ) -> Vec<TransferJob<'a>> {
+        let mut jobs = Vec::new();
+        let weights = |layer: usize, part: usize, of: usize| match self.placements.get(layer) {
+            Some(LayerPlacement::Streamed(stored)) => Some(TransferJob::Weights {
+                layer,
+                stored,
+                part,
+                of,
+            }),
+            _ => None,
+        };
+        if !prefetched {
+            jobs.extend(weights(first, 0, 1));
+        }
+        let (decoder, layers) = (self.decoder(), self.placements.len());
+        for layer in first..layers {
+            let next = if layer + 1 == layers { decoder } else { layer + 1 };
+            for (part, slices) in loaded.iter().enumerate() {
+                if let Some(layer) = layer.checked_sub(decoder).filter(|_| !slices.is_empty()) {
+                    jobs.push(TransferJob::Blocks { layer, slices });
+                }
+                jobs.extend(weights(next, part, loaded.len()));
+            }
+        }
+        jobs
+    }
+
+    fn compute(
+        &self,
+        device: &mut DeviceCache<M>,
+        first: usize,
+        mut arrivals: TransferReceiver<M>,
+        batches: &mut [MiniBatch<M>],
+        loaded: &[Vec<BlockSlice>],
+    ) -> Result<PassResult<M>, EngineError> {
+        let mut stored = 0;
+        for (index, placement) in self.placements.iter().enumerate().skip(first) {
+            let streamed;
+            let layer = match placement {
+                LayerPlacement::Resident(layer) => layer,
+                LayerPlacement::Streamed(_) => {
+                    streamed = arrivals.weights(index)?;
+                    &streamed
+                }
+            };
+            for (batch, loaded) in batches.iter_mut().zip(loaded) {
+                let Some(index) = index.checked_sub(self.decoder()) else {
+                    self.read((index, layer), batch);
+                    continue;
+                };
+                let staged = if loaded.is_empty() {
+                    None
+                } else {
+                    Some(arrivals.blocks()?)
+                };
+                let output = self.layer(device, index, layer, batch, staged.as_ref());
+                if let Some(staged) = staged {
+                    let _ = arrivals.free_blocks.send(staged.free(self.ops));
+                }
+                stored += self.store(device, index, batch, &output)?;
+            }
+            if matches!(placement, LayerPlacement::Streamed(_)) {
+                let _ = arrivals.free_weights.send(());
+            }
+        }
+        let prefetched = arrivals.finish();
+        let waited_s = arrivals.waited_s;
+        Ok(PassResult {
+            prefetched,
+            traffic: Traffic {
+                stored,
+                ..Traffic::default()
+            },
+            waited_s,
+        })
+    }
+
+    /// Computes a layer of the encoder for a mini-batch's prompts.
+    fn read(&self, layer: (usize, &Layer<M>), batch: &mut MiniBatch<M>) {
+        if let (Some(encoder), Some(source)) = (self.encoder, &mut batch.source) {
+            let counts: Vec<usize> = batch.entries.iter().map(BatchEntry::encoded).collect();
+            encoder.read((self.ops, self.model_config), layer, source, &counts);
+        }
+    }
+
+    /// Computes a layer of the decoder for a mini-batch.
+    fn layer(
+        &self,
+        device: &DeviceCache<M>,
+        index: usize,
+        layer: &Layer<M>,
+        batch: &mut MiniBatch<M>,
+        staged: Option<&StagedBlocks<M>>,
+    ) -> LayerOutput<M> {
+        let MiniBatch {
+            entries,
+            x,
+            positions,
+            ..
+        } = batch;
+        let (ops, model_config) = (self.ops, self.model_config);
+        let ctx = LayerContext {
+            ops,
+            model_config,
+            position_bias: self.position_bias,
+        };
+        let context = CachedContext {
+            entries,
+            staged,
+            device,
+            layer: index,
+        };
+        let new_kv = layer.project(ctx, x, positions);
+        let generated = context.generate(
+            ops,
+            model_config.act_width(),
+            Segment::Target,
+            |acts, positions| layer.generate(ctx, acts, positions),
+        );
+        let self_spans = attended(
+            entries,
+            context.spans(Segment::Target, generated.as_ref()),
+            &new_kv.kv,
+        );
+        let encoded = batch.source.as_ref();
+        let (mut source, mut cross_spans) = (None, Vec::new());
+        if let Some(cross) = &layer.cross {
+            source = context.prompt_kv(ops, model_config, cross, encoded);
+            cross_spans = context.prompts(source.as_ref(), encoded.is_some());
+        }
+        layer.forward(ctx, x, positions, &new_kv.act, &self_spans, &cross_spans);
+        drop((self_spans, cross_spans));
+        LayerOutput {
+            new_kv,
+            source: source.filter(|_| encoded.is_some()),
+        }
+    }
+
+    /// Writes the new entries of a mini-batch to the cache; returns the bytes written to host memory.
+    fn store(
+        &self,
+        device: &mut DeviceCache<M>,
+        index: usize,
+        batch: &MiniBatch<M>,
+        output: &LayerOutput<M>,
+    ) -> Result<u64, EngineError> {
+        let began = Instant::now();
+        let mut bytes = 0;
+        let mut put = |entry: &BatchEntry, places: Range<usize>, from: &mut usize, rows| {
+            let (table, count) = (self.space.table(entry.request), places.len());
+            bytes += store(self.ops, self.host, device, index, table, places, *from, rows)?;
+            *from += count;
+            Ok::<(), EngineError>(())
+        };
+        let (mut from, mut from_source) = (0, 0);
+        for entry in &batch.entries {
+            put(
+                entry,
+                entry.places(),
+                &mut from,
+                [&output.new_kv.act, &output.new_kv.kv],
+            )?;
+            if let (Some(encoded), Some(kv)) = (&batch.source, &output.source) {
+                put(entry, 0..entry.encoded(), &mut from_source, [encoded, kv])?;
+            }
+        }
+        let [_, back] = self.links;
+        back.record_transfer(began, bytes);
+        Ok(bytes)
+    }
+}
+
+/// Returns the spans of the self-attention per request: cached tokens, followed by the new ones.
+fn attended<'b, X>(
+    entries: &[BatchEntry],
+    cached: Vec<Vec<Span<'b, X>>>,
+    new_kv: &'b X,
+) -> Vec<AttentionSpans<'b, X>> {
+    let mut next = 0;
+    let entries = entries.iter().zip(cached);
+    entries
+        .map(|(entry, cached)| {
+            next += entry.new;
+            let new_kv = Span {
+                matrix: new_kv,
+                from: next - entry.new,
+                count: entry.new,
+            };
+            AttentionSpans {
+                queries: entry.new,
+                cached,
+                new_kv: Some(new_kv),
+            }
+        })
+        .collect()
+}
+
+impl<M: Ops> TransferReceiver<M> {
+    fn next(&mut self) -> Result<Transferred<M>, EngineError> {
+        let began = Instant::now();
+        let loaded = self.loaded.recv().map_err(|_| EngineError::CopyingEnded);
+        self.waited_s += began.elapsed().as_secs_f64();
+        loaded
+    }
+
+    fn weights(&mut self, layer: usize) -> Result<Layer<M>, EngineError> {
+        match self.weights.take() {
+            Some((index, weights)) if index == layer => return Ok(weights),
+            other => self.weights = other,
+        }
+        match self.next()? {
+            Transferred::Weights(index, weights) if index == layer => Ok(weights),
+            Transferred::Weights(..) | Transferred::Blocks(_) => Err(EngineError::CopyingEnded),
+        }
+    }
+
+    fn blocks(&mut self) -> Result<StagedBlocks<M>, EngineError> {
+        loop {
+            match self.next()? {
+                Transferred::Blocks(staged) => return Ok(staged),
+                Transferred::Weights(index, weights) => self.weights = Some((index, weights)),
+            }
+        }
+    }
+
+    /// Waits for the remaining transfer: the decoder's first layer, for the next pass.
+    fn finish(&mut self) -> Option<Layer<M>> {
+        while let Ok(loaded) = self.next() {
+            if let Transferred::Weights(index, weights) = loaded {
+                self.weights = Some((index, weights));
+            }
+        }
+        let weights = self
+            .weights
+            .take()
+            .filter(|(index, _)| *index == self.prefetch_layer);
+        weights.map(|(_, weights)| weights)
+    }
+}

@@ -1,0 +1,249 @@
+//! A layer: its weights in host memory and on the device, and its computation.
+
+use std::sync::Arc;
+
+use super::cross_attention::CrossAttention;
+use crate::decoder::weights::{CrossWeights, LayerWeights, LinearWeights, ModelConfig, NormWeights};
+use crate::ops::{AttentionSpans, Ops};
+
+/// Context shared by all layers: operations, model configuration, position bias.
+pub(super) struct LayerContext<'a, M: Ops> {
+    pub(super) ops: &'a M,
+    pub(super) model_config: &'a ModelConfig,
+    /// Position bias, if positions are relative.
+    pub(super) position_bias: Option<&'a M::Matrix>,
+}
+
+impl<M: Ops> Clone for LayerContext<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: Ops> Copy for LayerContext<'_, M> {}
+
+/// A layer on the device.
+pub(super) struct Layer<M: Ops> {
+    attention_norm: M::Norm,
+    query: M::Linear,
+    key_value: M::Linear,
+    output: M::Linear,
+    feed_forward_norm: Option<M::Norm>,
+    up: M::Linear,
+    down: M::Linear,
+    pub(super) cross: Option<CrossAttention<M>>,
+}
+
+/// Weights of a layer in host memory: prepared for the device, one vector per tensor in the order in which
+/// [`HostLayer::layer`] reads them.
+#[derive(Debug)]
+pub(super) struct HostLayer {
+    tensors: Vec<Arc<[f32]>>,
+    shape: Arc<Shape>,
+}
+
+/// Structure of a layer: sizes of the linear layers, and which norms and biases exist.
+#[derive(Debug)]
+struct Shape {
+    linears: [(usize, usize); 5],
+    /// Sizes of the cross-attention's linear layers, if there is one.
+    cross: Option<[(usize, usize); 3]>,
+    feed_forward_norm: bool,
+    shifts: bool,
+    epsilon: f32,
+}
+
+impl HostLayer {
+    pub(super) fn new<M: Ops>(ops: &M, weights: LayerWeights, epsilon: f32) -> Self {
+        let mut tensors: Vec<Arc<[f32]>> = Vec::new();
+        let shifts = weights.attention_norm.beta.is_some();
+        let feed_forward_norm = weights.feed_forward_norm.is_some();
+        let (cross_norm, cross) = weights.cross.map(parts).unzip();
+        let norms = [
+            Some(weights.attention_norm),
+            weights.feed_forward_norm,
+            cross_norm,
+        ];
+        for NormWeights { gamma, beta } in norms.into_iter().flatten() {
+            tensors.push(gamma.into());
+            tensors.extend(beta.map(Arc::from));
+        }
+        let linears = [
+            weights.query,
+            weights.key_value,
+            weights.output,
+            weights.up,
+            weights.down,
+        ];
+        let mut store = |dense| {
+            let LinearWeights {
+                weight,
+                bias,
+                inputs,
+                outputs,
+            } = dense;
+            tensors.push(ops.prepare(weight, inputs, outputs).into());
+            tensors.push(bias.into());
+            (inputs, outputs)
+        };
+        let linears = linears.map(&mut store);
+        let cross = cross.map(|linears| linears.map(&mut store));
+        Self {
+            tensors,
+            shape: Arc::new(Shape {
+                linears,
+                cross,
+                feed_forward_norm,
+                shifts,
+                epsilon,
+            }),
+        }
+    }
+
+    /// Size in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.tensors
+            .iter()
+            .map(|tensor| size_of_val::<[f32]>(tensor) as u64)
+            .sum()
+    }
+
+    /// The tensors in the order of transfer.
+    pub(super) fn tensors(&self) -> &[Arc<[f32]>] {
+        &self.tensors
+    }
+
+    /// Builds the layer on the device from a copy of its tensors.
+    pub(super) fn layer<M: Ops>(&self, ops: &M, tensors: Vec<Vec<f32>>) -> Layer<M> {
+        let mut tensors = tensors.into_iter();
+        let mut next = || tensors.next().unwrap_or_default();
+        let Shape {
+            linears,
+            cross,
+            feed_forward_norm,
+            shifts,
+            epsilon,
+        } = *self.shape;
+        let mut norm = || {
+            let gamma = next();
+            let beta = shifts.then(&mut next);
+            ops.norm(gamma, beta, epsilon)
+        };
+        let attention_norm = norm();
+        let feed_forward_norm = feed_forward_norm.then(&mut norm);
+        let cross = cross.map(|linears| (norm(), linears));
+        let mut linear = |(inputs, outputs)| {
+            let weight = next();
+            ops.linear(weight, next(), inputs, outputs)
+        };
+        let [query, key_value, output, up, down] = linears.map(&mut linear);
+        let cross = cross.map(|(norm, linears)| {
+            let [query, key_value, output] = linears.map(&mut linear);
+            CrossAttention {
+                norm,
+                query,
+                key_value,
+                output,
+            }
+        });
+        Layer {
+            attention_norm,
+            query,
+            key_value,
+            output,
+            feed_forward_norm,
+            up,
+            down,
+            cross,
+        }
+    }
+
+    /// Builds the layer on the device from its own tensors, to stay there.
+    pub(super) fn resident<M: Ops>(&self, ops: &M) -> Layer<M> {
+        self.layer(ops, self.tensors.iter().map(|tensor| tensor.to_vec()).collect())
+    }
+}
+
+/// Splits a cross-attention into its norm and its linear layers.
+fn parts(cross: CrossWeights) -> (NormWeights, [LinearWeights; 3]) {
+    (cross.norm, [cross.query, cross.key_value, cross.output])
+}
+
+/// Cache entries of new tokens.
+pub(super) struct NewKv<M: Ops> {
+    /// Inputs of the projections, which ACT blocks hold.
+    pub(super) act: M::Matrix,
+    /// Keys, rotated by their positions, and values.
+    pub(super) kv: M::Matrix,
+}
+
+impl<M: Ops> Layer<M> {
+    /// KV Gen (equation 7): computes keys and values from activations, by the projection alone.
+    pub(super) fn generate(
+        &self,
+        ctx: LayerContext<'_, M>,
+        acts: &M::Matrix,
+        positions: &[usize],
+    ) -> M::Matrix {
+        let LayerContext {
+            ops, model_config, ..
+        } = ctx;
+        let mut kv = ops.multiply(acts, &self.key_value);
+        if let Some(rotary) = &model_config.rotary {
+            ops.rotate(
+                &mut kv,
+                model_config.heads.keys,
+                model_config.heads.head_dim,
+                rotary,
+                positions,
+            );
+        }
+        kv
+    }
+
+    /// Computes the cache entries of a mini-batch's new tokens.
+    pub(super) fn project(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, positions: &[usize]) -> NewKv<M> {
+        let act = ctx.ops.normalise(x, &self.attention_norm);
+        let kv = self.generate(ctx, &act, positions);
+        NewKv { act, kv }
+    }
+
+    /// Computes the rest of the layer (equations 2 to 6) on the hidden vectors `x` of the new tokens, in place. `act`
+    /// is the result of [`Layer::project`]; `self_spans` are the keys and values of the self-attention, per request,
+    /// `prompts` those of the cross-attention, which is skipped if there are none.
+    pub(super) fn forward(
+        &self,
+        ctx: LayerContext<'_, M>,
+        x: &mut M::Matrix,
+        positions: &[usize],
+        act: &M::Matrix,
+        self_spans: &[AttentionSpans<'_, M::Matrix>],
+        prompts: &[AttentionSpans<'_, M::Matrix>],
+    ) {
+        let LayerContext {
+            ops,
+            model_config,
+            position_bias,
+        } = ctx;
+        let mut query = ops.multiply(act, &self.query);
+        if let Some(rotary) = &model_config.rotary {
+            ops.rotate(
+                &mut query,
+                model_config.heads.queries,
+                model_config.heads.head_dim,
+                rotary,
+                positions,
+            );
+        }
+        let attended = ops.attend(&query, self_spans, &model_config.heads, position_bias);
+        ops.add(x, &ops.multiply(&attended, &self.output));
+        if let Some(cross) = self.cross.as_ref().filter(|_| !prompts.is_empty()) {
+            cross.forward(ops, model_config, x, prompts);
+        }
+        let normed = self.feed_forward_norm.as_ref().map(|norm| ops.normalise(x, norm));
+        // A parallel feed-forward layer has the same input as the attention.
+        let hidden = ops.multiply(normed.as_ref().unwrap_or(act), &self.up);
+        let hidden = ops.activate(hidden, model_config.activation, model_config.gated);
+        ops.add(x, &ops.multiply(&hidden, &self.down));
+    }
+}

@@ -1,0 +1,220 @@
+//! Plans an engine's configuration from memory limits.
+
+use kaskade_policy::hybrid_cache::{Capacity, CostError, Kind, Memory, Mix, Planned, Shares};
+
+use super::config::{Caching, EngineConfig};
+use super::config::{block_bytes, split_for};
+use super::cost_sampling::Workload;
+use super::engine::Engine;
+use super::error::EngineError;
+use crate::decoder::weights::{Decoder, Encoder};
+use crate::ops::Ops;
+
+/// Limits for an engine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MemoryLimits {
+    /// What is cached.
+    pub caching: Caching,
+    /// Memory budget on the device, bytes; `None`: the whole model is resident.
+    pub device_bytes: Option<u64>,
+    /// Bandwidth of each direction of the link, bytes per second; `None`: unthrottled.
+    pub link: Option<f64>,
+    /// Maximum running requests.
+    pub requests: usize,
+    /// Maximum tokens of all running requests, prompts and answers.
+    pub tokens: usize,
+}
+
+/// A planned configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MemoryPlan {
+    /// The configuration.
+    pub config: EngineConfig,
+    /// Why costs could not be measured, if the model is too small for it.
+    pub unmeasured: Option<CostError>,
+}
+
+impl EngineConfig {
+    /// Plans a configuration. Without a budget everything is on the device. With one, as many layers as fit beside the
+    /// buffers are resident, and the cache is in host memory with the best mixture for the measured costs (§4.3). `ops`
+    /// is used for measuring only.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfMemory`] if the budget does not hold the head and the buffers; errors of measuring.
+    pub fn plan<M: Ops>(
+        ops: M,
+        decoder: &Decoder,
+        memory_limits: &MemoryLimits,
+    ) -> Result<MemoryPlan, EngineError> {
+        let whole = Self {
+            requests: memory_limits.requests.max(1),
+            ..Self::resident(decoder, memory_limits.tokens)
+        };
+        let Some(budget) = memory_limits.device_bytes else {
+            return Ok(MemoryPlan {
+                config: whole,
+                unmeasured: None,
+            });
+        };
+        let blocks = memory_limits.tokens.div_ceil(whole.block_tokens);
+        let either = Mix {
+            act: blocks,
+            kv: blocks,
+        };
+        let mut config = Self {
+            caching: memory_limits.caching,
+            resident_layers: 0,
+            buffer: either,
+            device_bytes: Some(budget),
+            capacity: Capacity::default(),
+            link: memory_limits.link,
+            ..whole
+        };
+        // Resident layers may use the memory that an engine with all layers streamed leaves.
+        let probe = Engine::new(ops, first_layer(decoder), None, config.clone())?;
+        let left = budget.saturating_sub(probe.device_memory().total());
+        let resident = usize::try_from(left / probe.streamed_bytes().max(1)).unwrap_or(usize::MAX);
+        // An encoder's layers are not larger than those of its decoder.
+        config.resident_layers = resident.min(decoder.depth());
+        // Host memory is sized for any mixture; only the mixture is planned.
+        config.capacity.host = either;
+        let (act, unmeasured) = match memory_limits.caching {
+            Caching::Hybrid => mixture(&mut config, &probe, decoder.layers.len(), memory_limits)?,
+            Caching::Act => (1.0, None),
+            Caching::Kv | Caching::Tokens => (0.0, None),
+        };
+        config.shares = Shares::device_first(act);
+        Ok(MemoryPlan { config, unmeasured })
+    }
+}
+
+/// Copies the first layer only: layers are alike, and a full copy would double the host memory.
+fn first_layer(decoder: &Decoder) -> Decoder {
+    Decoder {
+        model_config: decoder.model_config.clone(),
+        embedding: Vec::new(),
+        positions: None,
+        layers: decoder.layers.iter().take(1).cloned().collect(),
+        final_norm: decoder.final_norm.clone(),
+        head: decoder.head.clone(),
+        encoder: decoder.encoder.as_ref().map(|encoder| Encoder {
+            layers: Vec::new(),
+            relative_bias: encoder.relative_bias.clone(),
+            final_norm: encoder.final_norm.clone(),
+            ..*encoder
+        }),
+    }
+}
+
+/// Returns the best share of ACT blocks by measured costs; one half if the model is too small to measure.
+fn mixture<M: Ops>(
+    config: &mut EngineConfig,
+    probe: &Engine<M>,
+    layers: usize,
+    memory_limits: &MemoryLimits,
+) -> Result<(f64, Option<CostError>), EngineError> {
+    let load = Workload {
+        requests: config.requests,
+        mini_batch: config.requests,
+        tokens: memory_limits.tokens / config.requests,
+    };
+    let costs = match probe.measure(&load) {
+        Ok(measured) => measured.costs,
+        Err(EngineError::Costs(error)) => return Ok((0.5, Some(error))),
+        Err(error) => return Err(error),
+    };
+    let bytes = |kind| block_bytes(probe.model_config(), layers, config.block_tokens, kind);
+    let memory = Memory {
+        host_bytes: u64::MAX / 2,
+        weight_bytes: 0,
+        device_bytes: 0,
+        kv_block_bytes: bytes(Kind::Kv),
+        act_block_bytes: bytes(Kind::Act),
+    };
+    let blocks = memory_limits.tokens.div_ceil(config.block_tokens);
+    config.planned = Some(Planned {
+        memory,
+        blocks,
+        costs,
+    });
+    // A split exists, because host memory is not limited here.
+    let act = split_for(Caching::Hybrid, blocks, &memory, &costs).map_or(0.5, |split| split.shares().act);
+    Ok((act, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decoder::registry;
+    use crate::generation::{Cpu, OutOfMemory, Sampling, fixtures};
+
+    fn decoder() -> Decoder {
+        registry::read_decoder(fixtures::checkpoint("gpt2")).unwrap()
+    }
+
+    fn memory_limits(device_bytes: Option<u64>) -> MemoryLimits {
+        MemoryLimits {
+            caching: Caching::Hybrid,
+            device_bytes,
+            link: Some(1e9),
+            requests: 2,
+            tokens: 96,
+        }
+    }
+
+    fn generated(config: EngineConfig) -> Vec<u32> {
+        let mut engine = Engine::new(Cpu, decoder(), None, config).unwrap();
+        let sampling = Sampling {
+            max_tokens: 24,
+            ..Sampling::default()
+        };
+        engine.submit(1, vec![3, 1, 4, 1, 5], sampling).unwrap();
+        let mut tokens = Vec::new();
+        while !engine.is_idle() {
+            let choices = engine.step().unwrap().events.into_iter();
+            tokens.extend(
+                choices
+                    .filter_map(|event| event.sampled)
+                    .map(|sampled| sampled.token),
+            );
+        }
+        tokens
+    }
+
+    #[test]
+    fn streaming_gives_the_same_answers_as_residence() {
+        let decoder = decoder();
+        let fit = |bytes| {
+            EngineConfig::plan(Cpu, &decoder, &memory_limits(bytes))
+                .unwrap()
+                .config
+        };
+        let free = fit(None);
+        assert_eq!(free.resident_layers, decoder.layers.len());
+        let ample = fit(Some(1 << 30));
+        assert_eq!(ample.resident_layers, decoder.layers.len());
+        let streamed = EngineConfig {
+            resident_layers: 0,
+            ..ample.clone()
+        };
+        let least = Engine::new(Cpu, decoder.clone(), None, streamed)
+            .unwrap()
+            .device_memory()
+            .total();
+        let tight = fit(Some(least));
+        assert_eq!(tight.resident_layers, 0);
+        let expected = generated(free);
+        assert_eq!(expected.len(), 24);
+        assert_eq!(generated(ample), expected);
+        assert_eq!(generated(tight), expected);
+    }
+
+    #[test]
+    fn a_budget_below_the_buffers_is_rejected_with_the_numbers() {
+        let rejected = EngineConfig::plan(Cpu, &decoder(), &memory_limits(Some(10))).unwrap_err();
+        assert!(
+            matches!(rejected, EngineError::OutOfMemory(OutOfMemory { budget: 10, required, .. }) if required > 10),
+            "{rejected}"
+        );
+    }
+}

@@ -1,0 +1,62 @@
+//! The engine for language models: a paged hybrid cache of keys and values and of activations, on the device and in
+//! host memory, with resident or streamed weights (HybridServe, KAIST).
+//!
+//! [`Engine::submit`] accepts a request, [`Engine::step`] generates one token per running request, [`Engine::cancel`]
+//! ends a request at the next step. A step runs layer by layer and, within a layer, mini-batch by mini-batch, so that
+//! each layer's weights are loaded once; meanwhile the transfer thread loads what comes next.
+//! [`kaskade_policy::hybrid_cache`] decides what is cached in which form, which requests run and how mini-batches are
+//! packed.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `engine`, `requests`, `step` | the engine's state, submission and cancellation, one step |
+//! | `forward_pass`, `layer` | a pass through all layers, and one layer |
+//! | `encoder`, `cross_attention` | the encoder of an encoder-decoder, and the decoder's attention to it |
+//! | `block_cache`, `cached_context` | storage of blocks, and the cached tokens of a mini-batch |
+//! | `transfer`, `link` | the transfer thread, and the link to the device, which can be throttled on the CPU |
+//! | [`config`], `memory_plan`, `cost_sampling` | configuration, planning it from memory limits, and measuring costs |
+//! | `sampling`, `detokenizer` | the next token, and tokens as text |
+//! | `slice` | a slice of a decoder's layers, for models over several workers |
+
+mod block_cache;
+mod cached_context;
+pub mod config;
+mod cost_sampling;
+mod cross_attention;
+pub(crate) mod detokenizer;
+mod encoder;
+mod engine;
+mod error;
+#[cfg(test)]
+mod fixtures;
+mod forward_pass;
+mod layer;
+mod link;
+mod memory_plan;
+mod requests;
+pub(crate) mod sampling;
+mod sequence;
+pub(crate) mod slice;
+mod step;
+mod transfer;
+
+pub use crate::decoder::registry::{architecture, read_decoder};
+pub use crate::decoder::weights::{Decoder, ModelConfig};
+pub use crate::ops::cpu::Cpu;
+pub use config::{Caching, DeviceMemory, EngineConfig, OutOfMemory};
+pub use cost_sampling::{MeasuredCosts, Workload};
+pub use detokenizer::tokenizer_of;
+pub use engine::{Engine, Event, FinishReason, StepReport};
+pub use error::EngineError;
+pub use memory_plan::{MemoryLimits, MemoryPlan};
+pub use sampling::{SampledToken, Sampling, SamplingError};
+pub use transfer::Traffic;
+
+#[cfg(test)]
+mod burn_tests;
+#[cfg(test)]
+mod encoder_tests;
+#[cfg(test)]
+mod learning_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! Submission and cancellation of requests.
+
+use kaskade_policy::hybrid_cache::Refused;
+
+use super::detokenizer::Detokenizer;
+use super::engine::Engine;
+use super::error::EngineError;
+use super::sampling::{Sampler, Sampling};
+use super::sequence::Sequence;
+use crate::ops::Ops;
+
+impl<M: Ops> Engine<M> {
+    /// Submits a request.
+    ///
+    /// # Errors
+    /// [`EngineError`] for a request that could never run: too long, too large for the cache, with unknown tokens,
+    /// invalid sampling parameters, or a number in use.
+    pub fn submit(&mut self, request: u64, prompt: Vec<u32>, sampling: Sampling) -> Result<(), EngineError> {
+        sampling.check()?;
+        if !sampling.stop.is_empty() && self.tokenizer.is_none() {
+            return Err(EngineError::NoTokenizer);
+        }
+        self.check_tokens(&prompt)?;
+        if self.sequences.contains_key(&request) {
+            return Err(Refused::Twice { request }.into());
+        }
+        let (tokens, source) = self.initial_tokens(prompt)?;
+        // The first token of an answer replaces its last, which is not cached.
+        let answer = sampling.max_tokens - usize::from(source > 0);
+        self.scheduler
+            .submit(request, tokens.len(), answer, &self.space)?;
+        let sequence = Sequence {
+            prompt: tokens.len(),
+            tokens,
+            source,
+            sampler: Sampler::new(sampling.seed),
+            sampling,
+            answer: Detokenizer::default(),
+        };
+        self.sequences.insert(request, sequence);
+        Ok(())
+    }
+
+    /// Cancels a request; the next step reports its end. Returns whether the request exists.
+    pub fn cancel(&mut self, request: u64) -> bool {
+        let here = self.sequences.contains_key(&request);
+        if here {
+            self.cancelled.insert(request);
+        }
+        here
+    }
+
+    /// Returns the initial tokens of a request for this prompt, and how many of them an encoder reads.
+    pub(super) fn initial_tokens(&self, mut prompt: Vec<u32>) -> Result<(Vec<u32>, usize), EngineError> {
+        let Some(encoder) = &self.encoder else {
+            return Ok((prompt, 0));
+        };
+        let (source, limit) = (prompt.len(), encoder.context);
+        if source == 0 {
+            return Err(Refused::Empty.into());
+        }
+        if source > limit {
+            return Err(EngineError::Prompt {
+                tokens: source,
+                limit,
+            });
+        }
+        prompt.push(encoder.start_token);
+        Ok((prompt, source))
+    }
+
+    pub(super) fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        let last = self.decoder.model_config.vocabulary.saturating_sub(1);
+        match tokens.iter().find(|token| **token as usize > last) {
+            Some(token) => Err(EngineError::Token { token: *token, last }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn end(&mut self, request: u64) {
+        self.scheduler.end(request, &mut self.space);
+        self.sequences.remove(&request);
+        self.cancelled.remove(&request);
+    }
+}

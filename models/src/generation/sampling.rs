@@ -1,0 +1,293 @@
+//! Sampling of the next token.
+
+use kaskade_policy::confidence::{Calibration, Estimator, Scores};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use thiserror::Error;
+
+/// Sampling parameters of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampling {
+    /// Maximum tokens of the answer, at least 1.
+    pub max_tokens: usize,
+    /// 0 is greedy: always the most probable token. Higher values are more random.
+    pub temperature: f32,
+    /// Samples from this many most probable tokens; 0 means all.
+    pub top_k: usize,
+    /// Samples from the most probable tokens that together have this probability; 1 means all.
+    pub top_p: f32,
+    /// Seed of the random numbers: the same seed gives the same answer.
+    pub seed: u64,
+    /// Texts that end the answer; they are removed from it.
+    pub stop: Vec<String>,
+    /// Whether end-of-sequence tokens do not end the answer.
+    pub ignore_eos: bool,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            max_tokens: 64,
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            seed: 0,
+            stop: Vec::new(),
+            ignore_eos: false,
+        }
+    }
+}
+
+/// Why sampling parameters are invalid.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum SamplingError {
+    /// The maximum number of tokens is 0.
+    #[error("max_tokens is 0; ask for at least one token")]
+    NoTokens,
+    /// The temperature is negative or not a number.
+    #[error("temperature {0} is invalid; use 0 (greedy) or more")]
+    Temperature(f32),
+    /// The probability is not in (0, 1].
+    #[error("top_p {0} is invalid; use a probability above 0, 1 for all tokens")]
+    TopP(f32),
+    /// An empty stop text would end every answer at once.
+    #[error("a stop text is empty; remove it")]
+    EmptyStop,
+}
+
+/// A sampled token with its probabilities.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SampledToken {
+    /// The token.
+    pub token: u32,
+    /// Its probability among all tokens, at temperature 1.
+    pub probability: f32,
+    /// Its probability minus that of the best other token; negative if another one was more probable.
+    pub margin: f32,
+    /// Confidence of the model in the most probable token: the square of its probability among the [`CONFIDENCE_TOP_K`]
+    /// most probable ones (HybridServe Edinburgh §IV-A). Over the whole vocabulary the many improbable tokens would
+    /// dominate.
+    pub confidence: f32,
+}
+
+/// Number of most probable tokens that a token's confidence is computed from.
+pub(crate) const CONFIDENCE_TOP_K: u32 = 10;
+
+impl Sampling {
+    /// Checks the parameters.
+    ///
+    /// # Errors
+    /// [`SamplingError`].
+    pub fn check(&self) -> Result<(), SamplingError> {
+        if self.max_tokens == 0 {
+            return Err(SamplingError::NoTokens);
+        }
+        if !(self.temperature.is_finite() && self.temperature >= 0.0) {
+            return Err(SamplingError::Temperature(self.temperature));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return Err(SamplingError::TopP(self.top_p));
+        }
+        if self.stop.iter().any(String::is_empty) {
+            return Err(SamplingError::EmptyStop);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the most probable token, the first of equals; `None` if a logit is not finite or there are none.
+pub(crate) fn greedy(logits: &[f32]) -> Option<SampledToken> {
+    Sampler::new(0).sample(logits, &Sampling::default())
+}
+
+/// Random numbers of one answer.
+#[derive(Debug, Clone)]
+pub(super) struct Sampler {
+    rng: ChaCha8Rng,
+}
+
+impl Sampler {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            rng: ChaCha8Rng::seed_from_u64(seed),
+        }
+    }
+
+    /// Samples the next token from its logits; `None` if one is not finite or there are none.
+    pub(super) fn sample(&mut self, logits: &[f32], sampling: &Sampling) -> Option<SampledToken> {
+        if logits.iter().any(|logit| !logit.is_finite()) {
+            return None;
+        }
+        let best = best(logits)?;
+        let token = if sampling.temperature > 0.0 {
+            self.draw(logits, sampling).unwrap_or(best)
+        } else {
+            best
+        };
+        let (chosen, most) = (*logits.get(token)?, *logits.get(best)?);
+        let total: f32 = logits.iter().map(|logit| (logit - most).exp()).sum();
+        let others = logits.iter().enumerate().filter(|(index, _)| *index != token);
+        let other = others.map(|(_, logit)| *logit).fold(f32::NEG_INFINITY, f32::max);
+        let probability = |logit: f32| (logit - most).exp() / total;
+        Some(SampledToken {
+            token: u32::try_from(token).ok()?,
+            probability: probability(chosen),
+            margin: probability(chosen) - probability(other),
+            confidence: confidence(logits),
+        })
+    }
+
+    fn draw(&mut self, logits: &[f32], sampling: &Sampling) -> Option<usize> {
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        let logit = |index: &usize| logits.get(*index).copied().unwrap_or(f32::NEG_INFINITY);
+        order.sort_by(|a, b| logit(b).total_cmp(&logit(a)).then(a.cmp(b)));
+        if sampling.top_k > 0 {
+            order.truncate(sampling.top_k);
+        }
+        let most = logit(order.first()?);
+        let mut weights: Vec<f64> = order
+            .iter()
+            .map(|index| (f64::from(logit(index) - most) / f64::from(sampling.temperature)).exp())
+            .collect();
+        let total: f64 = weights.iter().sum();
+        // The fewest tokens that reach the probability: a token is kept while those before it do not reach it.
+        let mut before = 0.0;
+        let kept = weights.iter().take_while(|weight| {
+            let keep = before < f64::from(sampling.top_p) * total;
+            before += **weight;
+            keep
+        });
+        let kept = kept.count();
+        weights.truncate(kept.max(1));
+        let mut left = self.rng.random::<f64>() * weights.iter().sum::<f64>();
+        let drawn = weights.iter().position(|weight| {
+            left -= weight;
+            left < 0.0
+        });
+        order.get(drawn.unwrap_or(weights.len() - 1)).copied()
+    }
+}
+
+/// The logits are finite; a vocabulary of one token gives full confidence.
+fn confidence(logits: &[f32]) -> f32 {
+    let calibration = Calibration {
+        estimator: Estimator::TopK { k: CONFIDENCE_TOP_K },
+        temperature: 1.0,
+    };
+    calibration
+        .confidence(&Scores::Logits(logits))
+        .map_or(1.0, |confidence| confidence as f32)
+}
+
+/// Index of the largest value, the first of equals.
+fn best(logits: &[f32]) -> Option<usize> {
+    let mut best: Option<(usize, f32)> = None;
+    for (index, logit) in logits.iter().enumerate() {
+        if best.is_none_or(|(_, most)| *logit > most) {
+            best = Some((index, *logit));
+        }
+    }
+    best.map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(logits: &[f32], sampling: &Sampling, count: usize) -> Vec<usize> {
+        let mut sampler = Sampler::new(sampling.seed);
+        let mut counts = vec![0; logits.len()];
+        for _ in 0..count {
+            counts[sampler.sample(logits, sampling).unwrap().token as usize] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn greedy_takes_the_first_of_equals() {
+        let sampled = Sampler::new(0)
+            .sample(&[1.0, 3.0, 3.0, 0.0], &Sampling::default())
+            .unwrap();
+        assert_eq!(sampled.token, 1);
+        assert!(sampled.margin.abs() < 1e-6 && (sampled.probability - 0.4576).abs() < 1e-3);
+        assert!((sampled.confidence - sampled.probability.powi(2)).abs() < 1e-6);
+    }
+
+    #[test]
+    fn improbable_tokens_do_not_lower_the_confidence() {
+        let mut logits = vec![0.0; 10_000];
+        logits[7] = 9.0;
+        let sampled = Sampler::new(0).sample(&logits, &Sampling::default()).unwrap();
+        assert!(
+            sampled.probability < 0.5 && sampled.confidence > 0.99,
+            "{sampled:?}"
+        );
+    }
+
+    #[test]
+    fn samples_follow_the_probabilities_and_the_limits() {
+        let logits = [0.0, 3.0_f32.ln(), 6.0_f32.ln()];
+        let warm = Sampling {
+            temperature: 1.0,
+            ..Sampling::default()
+        };
+        let counts = drawn(&logits, &warm, 10_000);
+        for (count, expected) in counts.iter().zip([1_000, 3_000, 6_000]) {
+            assert!(count.abs_diff(expected) < 250, "{counts:?}");
+        }
+        let top_k = drawn(
+            &logits,
+            &Sampling {
+                top_k: 1,
+                ..warm.clone()
+            },
+            100,
+        );
+        assert_eq!(top_k, [0, 0, 100]);
+        let top_p = drawn(
+            &logits,
+            &Sampling {
+                top_p: 0.65,
+                ..warm.clone()
+            },
+            1_000,
+        );
+        assert_eq!(top_p[0], 0);
+        assert!(top_p[1] > 200 && top_p[2] > 500);
+        let cold = drawn(
+            &logits,
+            &Sampling {
+                temperature: 0.01,
+                ..warm.clone()
+            },
+            100,
+        );
+        assert_eq!(cold, [0, 0, 100]);
+        assert_eq!(
+            drawn(&logits, &warm, 50),
+            drawn(&logits, &warm, 50),
+            "one seed, one answer"
+        );
+    }
+
+    #[test]
+    fn non_finite_logits_give_no_token() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert_eq!(Sampler::new(0).sample(&[0.0, bad], &Sampling::default()), None);
+        }
+        assert_eq!(Sampler::new(0).sample(&[], &Sampling::default()), None);
+    }
+
+    #[test]
+    fn invalid_parameters_are_named() {
+        let of = |change: fn(&mut Sampling)| {
+            let mut sampling = Sampling::default();
+            change(&mut sampling);
+            sampling.check().unwrap_err()
+        };
+        assert_eq!(of(|s| s.max_tokens = 0), SamplingError::NoTokens);
+        assert_eq!(of(|s| s.temperature = -1.0), SamplingError::Temperature(-1.0));
+        assert!(matches!(of(|s| s.top_p = f32::NAN), SamplingError::TopP(_)));
+        assert_eq!(of(|s| s.stop.push(String::new())), SamplingError::EmptyStop);
+    }
+}

@@ -1,0 +1,18 @@
+//! State of a request in the engine.
+
+use super::detokenizer::Detokenizer;
+use super::sampling::{Sampler, Sampling};
+
+/// A waiting or running request.
+pub(super) struct Sequence {
+    /// Prompt and answer, in the order of the block table. The answer of an encoder-decoder begins with the encoder's
+    /// start token.
+    pub(super) tokens: Vec<u32>,
+    /// Tokens that an encoder reads.
+    pub(super) source: usize,
+    /// Tokens before the first generated one.
+    pub(super) prompt: usize,
+    pub(super) sampling: Sampling,
+    pub(super) sampler: Sampler,
+    pub(super) answer: Detokenizer,
+}

@@ -1,0 +1,366 @@
+//! One step: scheduling, the forward pass in mini-batches, sampling.
+
+use std::time::Instant;
+
+use kaskade_policy::fit::LinearFit;
+use kaskade_policy::hybrid_cache::{
+    Block, Capacity, Costs, Demand, Place, Prediction, Refused, Sides, in_order, pack,
+};
+
+use super::block_cache::slices;
+use super::cached_context::BatchEntry;
+use super::config::Caching;
+use super::engine::{Engine, Event, FinishReason, StepReport};
+use super::error::EngineError;
+use super::forward_pass::{ForwardPass, MiniBatch};
+use super::sampling::SampledToken;
+use super::transfer::Traffic;
+use crate::ops::{Ops, OpsError, Span};
+
+impl<M: Ops> Engine<M> {
+    /// Runs one step; does nothing without requests.
+    ///
+    /// # Errors
+    /// [`EngineError`] if the device fails or the transfer thread ends. The requests stay, and the step can be
+    /// repeated.
+    pub fn step(&mut self) -> Result<StepReport, EngineError> {
+        let began = Instant::now();
+        let mut report = StepReport::default();
+        for request in std::mem::take(&mut self.cancelled) {
+            self.end(request);
+            report.events.push(Event {
+                request,
+                sampled: None,
+                text: String::new(),
+                finish_reason: Some(FinishReason::Cancelled),
+            });
+        }
+        let step = self.scheduler.step(&mut self.space);
+        report.prefilled = step.prefill.len();
+        report.preempted = step.preempted.len();
+        let prefill = !step.prefill.is_empty();
+        let requests = if prefill { step.prefill } else { step.decode };
+        let entries = requests
+            .into_iter()
+            .filter_map(|request| self.entry_of(request, prefill))
+            .collect();
+        let mut batches = self.mini_batches(entries);
+        report.mini_batches = batches.len();
+        if !batches.is_empty() {
+            let prediction = self.predict(&batches);
+            report.predicted_s = prediction.map(|prediction| prediction.step_s);
+            let [to_device, _] = &self.links;
+            let busy_before_s = to_device.busy_s();
+            let waited = self.run_layers(&mut batches, &mut report.traffic)?;
+            let answers = self.answer(&batches)?;
+            report.events.extend(answers);
+            let [to_device, back] = &self.links;
+            let drained = Instant::now();
+            back.drain();
+            report.wall_s = began.elapsed().as_secs_f64();
+            report.compute_s = report.wall_s - waited - drained.elapsed().as_secs_f64();
+            report.load_s = to_device.busy_s() - busy_before_s;
+            if let Some(prediction) = prediction {
+                self.learn(&prediction, &report);
+            }
+        }
+        Ok(report)
+    }
+
+    /// Returns the policy's prediction for a step that decodes; `None` for one that prefills.
+    fn predict(&self, batches: &[MiniBatch<M>]) -> Option<Prediction> {
+        let policy = self.policy.as_ref()?;
+        let entries = || batches.iter().flat_map(|batch| &batch.entries);
+        if entries().any(|entry| entry.cached == 0) {
+            return None;
+        }
+        let blocks = Capacity::of(entries().flat_map(blocks));
+        Some(policy.predict(blocks, self.layers(), batches.len()))
+    }
+
+    /// Lets the policy learn from a step, and adopts its new mixture. Without mini-batches requests were admitted by
+    /// the planned mixture, so it stays.
+    fn learn(&mut self, prediction: &Prediction, report: &StepReport) {
+        let took = Sides {
+            compute_s: report.compute_s,
+            load_s: report.load_s,
+        };
+        let shares = self
+            .policy
+            .as_mut()
+            .and_then(|policy| policy.learn(prediction, took));
+        if let Some(shares) =
+            shares.filter(|_| self.config.caching == Caching::Hybrid && self.config.mini_batches)
+        {
+            self.config.shares = shares;
+            self.space.keep(shares);
+        }
+    }
+
+    /// Returns the logits of every token of a text, one row of the vocabulary's size each. Nothing is cached, and
+    /// running requests are not affected. An encoder-decoder reads the text as a prompt and returns one row, that of
+    /// its answer's first token.
+    ///
+    /// # Errors
+    /// [`EngineError`] for unknown tokens, for more tokens than the context, or if the device fails.
+    pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, EngineError> {
+        if self.encoder.is_some() {
+            return self.score_answer(tokens, &[]);
+        }
+        self.check_tokens(tokens)?;
+        self.rows(tokens, 0)
+    }
+
+    /// Returns the logits of every token of an answer to a prompt, followed by those of the next token.
+    ///
+    /// # Errors
+    /// As [`Engine::score`], and [`Refused::Empty`] for an empty prompt.
+    pub fn score_answer(&mut self, prompt: &[u32], answer: &[u32]) -> Result<Vec<Vec<f32>>, EngineError> {
+        self.check_tokens(prompt)?;
+        self.check_tokens(answer)?;
+        let (mut tokens, source) = self.initial_tokens(prompt.to_vec())?;
+        // The logits of a token come from the one before it.
+        let first = (tokens.len() - source).checked_sub(1).ok_or(Refused::Empty)?;
+        tokens.extend(answer);
+        Ok(self.rows(&tokens, source)?.split_off(first))
+    }
+
+    /// Returns one row of logits per token that the decoder reads.
+    fn rows(&mut self, tokens: &[u32], source: usize) -> Result<Vec<Vec<f32>>, EngineError> {
+        let (new, context) = (tokens.len() - source, self.decoder.model_config.context);
+        if new > context {
+            return Err(Refused::Context {
+                prompt: new,
+                answer: 0,
+                context,
+            }
+            .into());
+        }
+        let entry = BatchEntry {
+            request: u64::MAX,
+            source,
+            cached: 0,
+            new,
+            slices: Vec::new(),
+        };
+        let mut batches = [self.mini_batch(vec![entry], |_| tokens)];
+        self.run_layers(&mut batches, &mut Traffic::default())?;
+        let mut rows = Vec::new();
+        for batch in &batches {
+            rows.extend(self.logits(&batch.x)?);
+        }
+        Ok(rows)
+    }
+
+    fn entry_of(&self, request: u64, prefill: bool) -> Option<BatchEntry> {
+        let sequence = self.sequences.get(&request)?;
+        let (tokens, source) = (sequence.tokens.len(), sequence.source);
+        let cached = if prefill || self.config.caching == Caching::Tokens {
+            0
+        } else {
+            tokens.saturating_sub(1)
+        };
+        Some(BatchEntry {
+            request,
+            source,
+            cached,
+            new: tokens - cached.max(source),
+            slices: slices(
+                self.space.table(request),
+                self.space.block_tokens(),
+                source,
+                cached,
+            ),
+        })
+    }
+
+    fn mini_batches(&self, entries: Vec<BatchEntry>) -> Vec<MiniBatch<M>> {
+        let groups = if !self.config.mini_batches {
+            vec![(0..entries.len()).collect()]
+        } else if entries.iter().any(|entry| entry.cached > 0) {
+            let demands: Vec<Demand> = entries.iter().map(demand).collect();
+            let costs = self.costs().unwrap_or_else(default_costs);
+            pack(
+                &demands,
+                self.config.buffer,
+                self.config.mini_batch_requests,
+                &costs,
+            )
+        } else {
+            let tokens: Vec<usize> = entries.iter().map(|entry| entry.encoded() + entry.new).collect();
+            in_order(
+                &tokens,
+                self.config.mini_batch_tokens,
+                self.config.mini_batch_requests,
+            )
+        };
+        let mut entries: Vec<Option<BatchEntry>> = entries.into_iter().map(Some).collect();
+        let mut taken = |index: usize| entries.get_mut(index).and_then(Option::take);
+        let groups: Vec<Vec<BatchEntry>> = groups
+            .into_iter()
+            .map(|group: Vec<usize>| group.into_iter().filter_map(&mut taken).collect())
+            .collect();
+        let groups = groups.into_iter().filter(|group| !group.is_empty());
+        let text = |request: u64| {
+            let sequence = self.sequences.get(&request);
+            sequence.map_or(&[][..], |sequence| &sequence.tokens)
+        };
+        groups.map(|entries| self.mini_batch(entries, text)).collect()
+    }
+
+    /// Builds a mini-batch with the embedded tokens of its requests.
+    fn mini_batch<'a>(&self, entries: Vec<BatchEntry>, text: impl Fn(u64) -> &'a [u32]) -> MiniBatch<M> {
+        let (mut vectors, mut positions, mut source) = (Vec::new(), Vec::new(), Vec::new());
+        for entry in &entries {
+            let (tokens, places) = (text(entry.request), entry.places());
+            let first = places.start - entry.source;
+            let new = tokens.get(places).unwrap_or_default();
+            vectors.extend(self.decoder.embed(new, first));
+            positions.extend(first..first + new.len());
+            let prompt = tokens.get(..entry.encoded()).unwrap_or_default();
+            source.extend(self.decoder.embed(prompt, 0));
+        }
+        let loaded = entries.iter().flat_map(|entry| &entry.slices);
+        let upload = |vectors| self.ops.upload(vectors, self.decoder.model_config.width);
+        MiniBatch {
+            x: upload(vectors),
+            positions,
+            source: (!source.is_empty()).then(|| upload(source)),
+            loaded: loaded
+                .filter(|slice| slice.block.place == Place::Host)
+                .copied()
+                .collect(),
+            entries,
+        }
+    }
+
+    /// Runs all layers; returns the time spent waiting for the link, seconds.
+    fn run_layers(
+        &mut self,
+        batches: &mut [MiniBatch<M>],
+        traffic: &mut Traffic,
+    ) -> Result<f64, EngineError> {
+        let pass = ForwardPass {
+            ops: &self.ops,
+            model_config: &self.decoder.model_config,
+            placements: &self.placements,
+            encoder: self.encoder.as_ref(),
+            position_bias: self.position_bias.as_ref(),
+            host: &self.host,
+            space: &self.space,
+            links: &self.links,
+        };
+        let result = pass.run(
+            &mut self.device,
+            self.prefetched.take(),
+            batches,
+            &mut self.buffers,
+        )?;
+        self.prefetched = result.prefetched;
+        *traffic = result.traffic;
+        Ok(result.waited_s)
+    }
+
+    /// Returns the logits of hidden vectors.
+    pub(super) fn logits(&self, x: &M::Matrix) -> Result<Vec<Vec<f32>>, OpsError> {
+        let logits = self
+            .ops
+            .multiply(&self.ops.normalise(x, &self.final_norm), &self.head);
+        let values = self.ops.values(&logits)?;
+        let rows = values.chunks(self.decoder.model_config.vocabulary.max(1));
+        Ok(rows.map(<[f32]>::to_vec).collect())
+    }
+
+    /// Samples one token for every request of a step, from its last row.
+    fn answer(&mut self, batches: &[MiniBatch<M>]) -> Result<Vec<Event>, EngineError> {
+        let (mut requests, mut last_rows) = (Vec::new(), Vec::new());
+        for batch in batches {
+            let mut next = 0;
+            for entry in &batch.entries {
+                next += entry.new;
+                requests.push(entry.request);
+                last_rows.push(Span {
+                    matrix: &batch.x,
+                    from: next.saturating_sub(1),
+                    count: 1,
+                });
+            }
+        }
+        let rows = self.logits(&self.ops.gather(&last_rows, self.decoder.model_config.width))?;
+        let answers = requests.into_iter().zip(rows);
+        Ok(answers
+            .filter_map(|(request, logits)| self.extend(request, &logits))
+            .collect())
+    }
+
+    fn extend(&mut self, request: u64, logits: &[f32]) -> Option<Event> {
+        let sequence = self.sequences.get_mut(&request)?;
+        let sampled = sequence.sampler.sample(logits, &sequence.sampling);
+        let (mut text, mut finish_reason) = (String::new(), None);
+        match sampled {
+            None => finish_reason = Some(FinishReason::NotFinite),
+            Some(SampledToken { token, .. }) => {
+                let is_eos =
+                    !sequence.sampling.ignore_eos && self.decoder.model_config.eos_token_ids.contains(&token);
+                sequence.tokens.push(token);
+                if is_eos {
+                    finish_reason = Some(FinishReason::Token);
+                } else if let Some(tokenizer) = &self.tokenizer {
+                    let (certain, stopped) = sequence.answer.push(token, tokenizer, &sequence.sampling.stop);
+                    text = certain;
+                    finish_reason = stopped.then_some(FinishReason::Stop);
+                }
+                let length = sequence.tokens.len() - sequence.prompt;
+                if finish_reason.is_none() && length >= sequence.sampling.max_tokens {
+                    finish_reason = Some(FinishReason::Length);
+                }
+            }
+        }
+        if finish_reason.is_some_and(|finish_reason| finish_reason != FinishReason::Stop) {
+            text.push_str(&sequence.answer.finish());
+        }
+        match finish_reason {
+            Some(_) => self.end(request),
+            None => self.scheduler.extend(request),
+        }
+        Some(Event {
+            request,
+            sampled,
+            text,
+            finish_reason,
+        })
+    }
+}
+
+/// Blocks that a request reads.
+fn blocks(entry: &BatchEntry) -> impl Iterator<Item = Block> {
+    // A block shared by prompt and answer has two slices, one of which begins it.
+    let begins = entry.slices.iter().filter(|slice| slice.from == 0);
+    begins.map(|slice| slice.block)
+}
+
+/// Input of packing for a request.
+fn demand(entry: &BatchEntry) -> Demand {
+    let blocks = Capacity::of(blocks(entry));
+    Demand {
+        loaded: blocks.host,
+        on_device: blocks.device.act,
+    }
+}
+
+/// Default costs for packing without measured ones: computing and loading take the same time.
+fn default_costs() -> Costs {
+    let line = LinearFit {
+        intercept: 0.0,
+        slope: 1.0,
+        r2: 1.0,
+    };
+    Costs {
+        load_weights_s: 0.0,
+        kv_gen: line,
+        load_kv: line,
+        load_act: LinearFit { slope: 0.5, ..line },
+        forward: LinearFit { slope: 0.0, ..line },
+        head_s: 0.0,
+    }
+}

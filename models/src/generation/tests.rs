@@ -1,0 +1,611 @@
+//! The engine against transformers, and its configurations against each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kaskade_policy::hybrid_cache::{Capacity, Mix, Refused, Shares};
+use proptest::prelude::*;
+
+use super::detokenizer;
+use super::learning_tests::planned;
+use super::*;
+use crate::decoder::registry;
+use crate::ops::Ops;
+use crate::ops::{Activation, Heads, RelativeBias, Rotary};
+
+pub(super) fn model_config(rotary: bool, gated: bool, keys: usize) -> ModelConfig {
+    let heads = Heads {
+        queries: 4,
+        keys,
+        head_dim: 6,
+        scale: 0.4,
+    };
+    ModelConfig {
+        width: 20,
+        heads,
+        intermediate_size: 36,
+        vocabulary: 50,
+        context: 64,
+        epsilon: 1e-5,
+        activation: if gated { Activation::Silu } else { Activation::Relu },
+        gated,
+        parallel: rotary && !gated,
+        relative_bias: None,
+        rotary: rotary.then(|| Rotary {
+            frequencies: vec![1.0, 0.1],
+            neighbours: !gated,
+        }),
+        eos_token_ids: vec![0],
+    }
+}
+
+/// A random model by number: four decoders and two encoder-decoders.
+pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
+    let [rotary, gated] = [!number.is_multiple_of(4), matches!(number, 1 | 3 | 5)];
+    let mut model_config = model_config(rotary, gated, [4, 2, 4, 1, 4, 4][number]);
+    if number < 4 {
+        return Decoder::random(model_config, layers, seed);
+    }
+    model_config.rotary = None;
+    model_config.parallel = false;
+    // Smaller than the answers are long, so that both the table and its limit are used.
+    model_config.relative_bias = Some(RelativeBias {
+        max_distance: 5,
+        values: (0..4 * 11).map(|place| (place * 7 % 13) as f32 / 5.0).collect(),
+    });
+    Decoder::random(model_config, layers, seed).with_random_encoder(2, 24, seed + 1)
+}
+
+pub(super) fn greedy(max_tokens: usize) -> Sampling {
+    Sampling {
+        max_tokens,
+        ignore_eos: true,
+        ..Sampling::default()
+    }
+}
+
+/// Runs all requests to the end; returns the answers by request.
+pub(super) fn run<M: Ops>(engine: &mut Engine<M>) -> BTreeMap<u64, Vec<u32>> {
+    let mut answers: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+    let mut steps = 0;
+    while !engine.is_idle() {
+        for event in engine.step().unwrap().events {
+            let answer = answers.entry(event.request).or_default();
+            answer.extend(event.sampled.map(|sampled| sampled.token));
+        }
+        steps += 1;
+        assert!(steps < 5_000, "requests never end");
+    }
+    let (free, all) = engine.blocks();
+    assert_eq!(free, all, "blocks leak");
+    answers
+}
+
+pub(super) fn generate<M: Ops>(
+    engine: &mut Engine<M>,
+    prompts: &[Vec<u32>],
+    max_tokens: usize,
+) -> Vec<Vec<u32>> {
+    for (request, prompt) in (0..).zip(prompts) {
+        engine
+            .submit(request, prompt.clone(), greedy(max_tokens))
+            .unwrap();
+    }
+    run(engine).into_values().collect()
+}
+
+pub(super) fn resident(decoder: &Decoder) -> Engine<Cpu> {
+    Engine::new(Cpu, decoder.clone(), None, EngineConfig::resident(decoder, 1024)).unwrap()
+}
+
+#[test]
+fn logits_and_tokens_match_transformers() {
+    for name in fixtures::DECODERS {
+        let decoder = registry::read_decoder(fixtures::checkpoint(name)).unwrap();
+        let mut engine = resident(&decoder);
+        let cases = fixtures::cases(name);
+        let mut largest: f32 = 0.0;
+        for case in &cases {
+            let logits = fixtures::score(&mut engine, case);
+            let sampled = logits.iter().map(|row| row.iter().step_by(7));
+            for (actual, expected) in sampled.zip(&case.sampled_logits) {
+                let differences = actual
+                    .zip(expected)
+                    .map(|(actual, expected)| (actual - expected).abs());
+                largest = differences.fold(largest, f32::max);
+            }
+            let last = logits.last().unwrap().iter().zip(&case.last_logits);
+            largest = last
+                .map(|(actual, expected)| (actual - expected).abs())
+                .fold(largest, f32::max);
+        }
+        println!("{name}: logits differ by {largest:e} at most");
+        assert!(largest < 1e-4, "{name}: logits differ by {largest}");
+        let prompts: Vec<Vec<u32>> = cases.iter().map(|case| case.prompt.clone()).collect();
+        for (answer, case) in generate(&mut engine, &prompts, 64).iter().zip(&cases) {
+            assert_eq!(answer, &case.tokens, "{name}");
+        }
+    }
+}
+
+/// A configuration of the engine.
+#[derive(Debug, Clone)]
+struct Way {
+    caching: Caching,
+    shares: Shares,
+    block_tokens: usize,
+    device: Mix,
+    resident_layers: usize,
+    mini_batches: bool,
+    buffer: Mix,
+    mini_batch_requests: usize,
+    mini_batch_tokens: usize,
+    requests: usize,
+    roomy: bool,
+    /// Whether costs are given, so wrong that steps change the mixture.
+    learns: bool,
+}
+
+fn ways() -> impl Strategy<Value = Way> {
+    let caching = prop_oneof![
+        3 => Just(Caching::Hybrid),
+        1 => Just(Caching::Kv),
+        1 => Just(Caching::Act),
+        1 => Just(Caching::Tokens),
+    ];
+    let mix = |most: usize| (0..most, 0..most).prop_map(|(act, kv)| Mix { act, kv });
+    let shape = (
+        caching,
+        (0.0..=1.0, 0.0..=1.0, 0.0..=1.0),
+        1..9_usize,
+        mix(12),
+        0..6_usize,
+    );
+    let batches = (
+        prop::bool::weighted(0.8),
+        mix(20),
+        1..6_usize,
+        1..40_usize,
+        1..6_usize,
+        any::<bool>(),
+        any::<bool>(),
+    );
+    (shape, batches).prop_map(
+        |((caching, shares, block_tokens, device, resident_layers), batches)| {
+            let (mini_batches, buffer, mini_batch_requests, mini_batch_tokens, requests, roomy, learns) =
+                batches;
+            Way {
+                caching,
+                shares: Shares {
+                    act: shares.0,
+                    act_on_device: shares.1,
+                    kv_on_device: shares.2,
+                },
+                block_tokens,
+                device,
+                resident_layers,
+                mini_batches,
+                buffer,
+                mini_batch_requests,
+                mini_batch_tokens,
+                requests,
+                roomy,
+                learns,
+            }
+        },
+    )
+}
+
+fn engine_of(decoder: &Decoder, way: &Way) -> Engine<Cpu> {
+    // Either the blocks of a single request, so that requests are preempted, or plenty.
+    let blocks = 40_usize.div_ceil(way.block_tokens) + if way.roomy { 200 } else { 2 };
+    let config = EngineConfig {
+        caching: way.caching,
+        shares: way.shares,
+        block_tokens: way.block_tokens,
+        capacity: Capacity {
+            device: way.device,
+            host: Mix {
+                act: blocks,
+                kv: blocks,
+            },
+        },
+        resident_layers: way.resident_layers,
+        buffer: if way.mini_batches {
+            way.buffer
+        } else {
+            Mix { act: 200, kv: 200 }
+        },
+        mini_batches: way.mini_batches,
+        mini_batch_requests: way.mini_batch_requests,
+        mini_batch_tokens: way.mini_batch_tokens,
+        prefill_tokens: 2 * way.mini_batch_tokens,
+        requests: way.requests,
+        planned: way.learns.then(|| planned(4, 1e-3, 1e-3)),
+        ..EngineConfig::resident(decoder, 0)
+    };
+    Engine::new(Cpu, decoder.clone(), None, config).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Answers do not depend on caching, streaming, packing, preemption and other requests.
+    #[test]
+    fn every_way_of_running_gives_the_same_tokens(
+        way in ways(),
+        prompts in prop::collection::vec(prop::collection::vec(0..50_u32, 1..20), 1..7),
+        number in 0..6_usize,
+        answer in 1..20_usize,
+    ) {
+        let decoder = family(number, 3, 5);
+        let alone: Vec<Vec<u32>> = prompts
+            .iter()
+            .map(|prompt| generate(&mut resident(&decoder), std::slice::from_ref(prompt), answer).remove(0))
+            .collect();
+        let together = generate(&mut engine_of(&decoder, &way), &prompts, answer);
+        prop_assert_eq!(alone, together);
+    }
+
+    /// Requests cancelled at any time get their last event in the next step, and leave nothing behind.
+    #[test]
+    fn cancelled_requests_end_within_a_step(
+        way in ways(),
+        cancelled in prop::collection::vec((0..6_u64, 0..12_usize), 0..6),
+        encoder in any::<bool>(),
+    ) {
+        let decoder = family(if encoder { 4 } else { 0 }, 3, 6);
+        let mut engine = engine_of(&decoder, &way);
+        for request in 0..6_u64 {
+            engine.submit(request, vec![3; 1 + request as usize * 3], greedy(12)).unwrap();
+        }
+        let mut ended = BTreeSet::new();
+        for step in 0.. {
+            if engine.is_idle() { break; }
+            prop_assert!(step < 2_000);
+            let due: Vec<u64> = cancelled.iter().filter(|(_, at)| *at == step).map(|(request, _)| *request).collect();
+            let here: BTreeSet<u64> = due.into_iter().filter(|request| engine.cancel(*request)).collect();
+            for event in engine.step().unwrap().events {
+                prop_assert!(!ended.contains(&event.request), "an event after the last");
+                prop_assert_eq!(here.contains(&event.request), event.finish_reason == Some(FinishReason::Cancelled));
+                if event.finish_reason.is_some() { ended.insert(event.request); }
+            }
+            prop_assert!(here.is_subset(&ended));
+        }
+        prop_assert_eq!(ended.len(), 6);
+        let (free, all) = engine.blocks();
+        prop_assert_eq!(free, all);
+    }
+}
+
+#[test]
+fn invalid_requests_are_rejected_and_leave_nothing() {
+    let decoder = Decoder::random(model_config(false, false, 4), 2, 1);
+    let mut engine = Engine::new(Cpu, decoder.clone(), None, EngineConfig::resident(&decoder, 32)).unwrap();
+    let mut rejected = |prompt: Vec<u32>, sampling: Sampling| engine.submit(1, prompt, sampling).unwrap_err();
+    assert!(matches!(
+        rejected(vec![1; 60], greedy(10)),
+        EngineError::Refused(Refused::Context { context: 64, .. })
+    ));
+    assert!(matches!(
+        rejected(vec![1; 30], greedy(10)),
+        EngineError::Refused(Refused::Cache {
+            blocks: 3,
+            capacity: 2,
+            ..
+        })
+    ));
+    assert!(matches!(
+        rejected(vec![], greedy(1)),
+        EngineError::Refused(Refused::Empty)
+    ));
+    assert_eq!(
+        rejected(vec![1, 50], greedy(1)).to_string(),
+        "token 50 is not in this model's vocabulary, 0..=49"
+    );
+    assert!(matches!(rejected(vec![1], greedy(0)), EngineError::Sampling(_)));
+    let stopping = Sampling {
+        stop: vec!["END".into()],
+        ..greedy(1)
+    };
+    assert!(matches!(rejected(vec![1], stopping), EngineError::NoTokenizer));
+    assert!(engine.is_idle() && !engine.cancel(1));
+    assert_eq!(engine.step().unwrap(), StepReport::default());
+    assert!(engine.score(&[1; 65]).is_err());
+}
+
+#[test]
+fn a_budget_that_is_too_small_is_rejected_with_the_numbers() {
+    let decoder = Decoder::random(model_config(false, false, 4), 4, 1);
+    let config = |resident_layers, device_bytes| EngineConfig {
+        resident_layers,
+        device_bytes: Some(device_bytes),
+        ..EngineConfig::resident(&decoder, 32)
+    };
+    let build = |config| Engine::new(Cpu, decoder.clone(), None, config);
+    let whole = build(config(4, u64::MAX)).unwrap().device_memory();
+    assert!(build(config(4, whole.total())).is_ok());
+    let rejected = build(config(4, whole.total() - 1)).err().unwrap();
+    assert_eq!(
+        (rejected.required, rejected.budget),
+        (whole.total(), whole.total() - 1)
+    );
+    let streamed = build(config(0, whole.total() - 1)).unwrap();
+    assert!(streamed.device_memory().total() < whole.total() && streamed.streamed_bytes() > 0);
+}
+
+#[test]
+fn weights_are_loaded_once_per_step() {
+    let decoder = Decoder::random(model_config(false, false, 4), 3, 2);
+    let config = EngineConfig {
+        caching: Caching::Kv,
+        capacity: Capacity {
+            device: Mix::default(),
+            host: Mix { act: 0, kv: 100 },
+        },
+        block_tokens: 4,
+        resident_layers: 1,
+        buffer: Mix { act: 0, kv: 6 },
+        ..EngineConfig::resident(&decoder, 0)
+    };
+    let mut engine = Engine::new(Cpu, decoder, None, config).unwrap();
+    for request in 0..4 {
+        engine.submit(request, vec![1; 9], greedy(5)).unwrap();
+    }
+    let first = engine.step().unwrap();
+    assert_eq!((first.prefilled, first.traffic.kv), (4, 0));
+    let token = engine.model_config().kv_width() as u64 * 4;
+    assert_eq!(first.traffic.stored, 3 * 4 * 9 * token);
+    let second = engine.step().unwrap();
+    assert_eq!((second.prefilled, second.mini_batches), (0, 2));
+    assert_eq!(second.traffic.weights, engine.streamed_bytes());
+    assert_eq!(second.traffic.kv, 3 * 4 * 9 * token);
+    assert_eq!((second.traffic.act, second.traffic.stored), (0, 3 * 4 * token));
+}
+
+#[test]
+fn answers_end_by_eos_stop_text_and_length() {
+    let checkpoint = fixtures::checkpoint("gpt2");
+    let tokenizer = detokenizer::tokenizer(checkpoint.tokenizer.as_ref().unwrap()).unwrap();
+    let decoder = registry::read_decoder(checkpoint).unwrap();
+    let case = fixtures::cases("gpt2").remove(0);
+    let answer = tokenizer.decode(&case.tokens, true).unwrap();
+    let config = EngineConfig::resident(&decoder, 256);
+    let ended = |decoder: &Decoder, sampling: Sampling| {
+        let mut engine = Engine::new(Cpu, decoder.clone(), Some(tokenizer.clone()), config.clone()).unwrap();
+        engine.submit(7, case.prompt.clone(), sampling).unwrap();
+        let (mut text, mut end, mut count) = (String::new(), None, 0);
+        while !engine.is_idle() {
+            for event in engine.step().unwrap().events {
+                text += &event.text;
+                end = event.finish_reason;
+                count += 1;
+            }
+        }
+        (text, end.unwrap(), count)
+    };
+    assert_eq!(ended(&decoder, greedy(40)).1, FinishReason::Length);
+    let stop = answer.get(4..6).unwrap().to_owned();
+    let (text, end, _) = ended(
+        &decoder,
+        Sampling {
+            stop: vec![stop.clone()],
+            ..greedy(60)
+        },
+    );
+    assert_eq!(end, FinishReason::Stop);
+    assert_eq!(text, answer.split(&stop).next().unwrap());
+    let mut ending = decoder.clone();
+    ending.model_config.eos_token_ids = vec![case.tokens[5]];
+    let first = case
+        .tokens
+        .iter()
+        .position(|token| *token == case.tokens[5])
+        .unwrap();
+    let sampling = Sampling {
+        ignore_eos: false,
+        ..greedy(60)
+    };
+    let (_, end, count) = ended(&ending, sampling);
+    assert_eq!((end, count), (FinishReason::Token, first + 1));
+}
+
+#[test]
+fn samples_depend_on_the_seed_only() {
+    let decoder = Decoder::random(model_config(true, true, 2), 2, 9);
+    let warm = |seed| Sampling {
+        temperature: 3.0,
+        seed,
+        ..greedy(12)
+    };
+    let mut alone = resident(&decoder);
+    alone.submit(0, vec![5, 6], warm(1)).unwrap();
+    let alone = run(&mut alone).remove(&0).unwrap();
+    let mut together = resident(&decoder);
+    for (request, seed) in [(3, 2), (4, 1), (5, 7)] {
+        together.submit(request, vec![5, 6], warm(seed)).unwrap();
+    }
+    let together = run(&mut together);
+    assert_eq!(together[&4], alone);
+    assert_ne!(together[&3], alone);
+}
+
+/// A fixture, one of its files, the text to replace, its replacement, and a part of the error.
+type Wrong = [&'static str; 5];
+
+const GPT2: [&str; 2] = ["gpt2", "config.json"];
+const LLAMA: [&str; 2] = ["llama", "config.json"];
+const INDEX: [&str; 2] = ["llama", "model.safetensors.index.json"];
+
+const fn wrong(
+    [name, file]: [&'static str; 2],
+    from: &'static str,
+    to: &'static str,
+    error: &'static str,
+) -> Wrong {
+    [name, file, from, to, error]
+}
+
+const T5: [&str; 2] = ["t5", "config.json"];
+
+const WRONG: [Wrong; 19] = [
+    wrong(GPT2, "GPT2LMHeadModel", "Gpt9", "T5ForConditionalGeneration"),
+    wrong(
+        T5,
+        "\"num_layers\": 2",
+        "\"num_layers\": 3",
+        "no tensor `encoder.block.2.",
+    ),
+    wrong(T5, "decoder_layers\": 3", "decoder_layers\": 2", "does not use"),
+    wrong(
+        T5,
+        "\"d_kv\": 10",
+        "\"d_kv\": 8",
+        "has shape [30, 24]; the configuration needs [24, 24]",
+    ),
+    wrong(
+        T5,
+        "proj\": \"relu\"",
+        "proj\": \"tanh\"",
+        "also with the prefix gated-",
+    ),
+    wrong(
+        T5,
+        "proj\": \"relu\"",
+        "proj\": \"gated-relu\"",
+        "DenseReluDense.wi_0.weight`",
+    ),
+    wrong(
+        T5,
+        "num_buckets\": 12",
+        "num_buckets\": 11",
+        "even and at least 4",
+    ),
+    wrong(T5, "max_distance\": 30", "max_distance\": 6", "it must be over 6"),
+    wrong(
+        T5,
+        "start_token_id\": 1",
+        "start_token_id\": 96",
+        "below the vocabulary size of 96",
+    ),
+    wrong(
+        GPT2,
+        "GPT2LMHeadModel",
+        "Gpt9",
+        "this build supports GPT2LMHeadModel, OPT",
+    ),
+    wrong(
+        GPT2,
+        "\"n_embd\": 24",
+        "\"n_embd\": 48",
+        "has shape [96, 24]; the configuration needs [96, 48]",
+    ),
+    wrong(GPT2, "\"n_layer\": 2", "\"n_layer\": 1", "does not use"),
+    wrong(
+        GPT2,
+        "\"n_layer\": 2",
+        "\"n_layer\": 3",
+        "has no tensor `transformer.h.2.",
+    ),
+    wrong(
+        ["opt", "config.json"],
+        "norm_before\": true",
+        "norm_before\": false",
+        "use another size",
+    ),
+    wrong(LLAMA, "\"llama3\"", "\"yarn\"", "default, linear and llama3"),
+    wrong(LLAMA, "value_heads\": 2", "value_heads\": 3", "must divide"),
+    wrong(INDEX, "model-00001", "model-00002", "does not list"),
+    wrong(
+        INDEX,
+        "model-00001",
+        "../model-00001",
+        "not a file of its directory",
+    ),
+    wrong(INDEX, "\"lm_head.weight\"", "\"other.weight\"", "does not list"),
+];
+
+pub(super) fn copied(name: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(fixtures::folder(name)).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), dir.path().join(file.file_name())).unwrap();
+    }
+    dir
+}
+
+fn rejection(dir: &tempfile::TempDir) -> crate::LoadError {
+    crate::Checkpoint::open(dir.path())
+        .and_then(registry::read_decoder)
+        .unwrap_err()
+}
+
+pub(super) fn replace(dir: &tempfile::TempDir, file: &str, from: &str, to: &str) {
+    let path = dir.path().join(file);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{from}");
+    std::fs::write(path, text.replacen(from, to, 1)).unwrap();
+}
+
+#[test]
+fn invalid_checkpoints_are_rejected_by_name() {
+    for [name, file, from, to, expected] in WRONG {
+        let dir = copied(name);
+        replace(&dir, file, from, to);
+        if to == "Gpt9" {
+            replace(&dir, file, "\"model_type\": \"gpt2\"", "\"model_type\": \"gpt9\"");
+        }
+        let error = rejection(&dir).to_string();
+        assert!(error.contains(expected), "{name} {to}: {error}");
+    }
+}
+
+#[test]
+fn missing_and_truncated_shards_are_named() {
+    let shard = "model-00002-of-00003.safetensors";
+    let dir = copied("llama");
+    let path = dir.path().join(shard);
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
+    assert!(matches!(rejection(&dir), crate::LoadError::BadWeights { file, .. } if file.ends_with(shard)));
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(rejection(&dir), crate::LoadError::MissingFile { path, .. } if path.ends_with(shard)));
+}
+
+#[test]
+fn scores_and_steps_keep_streamed_weights_in_order() {
+    let decoder = Decoder::random(model_config(false, false, 4), 3, 4);
+    let expected = resident(&decoder).score(&[1, 2, 3]).unwrap();
+    for resident_layers in 0..4 {
+        let config = EngineConfig {
+            resident_layers,
+            ..EngineConfig::resident(&decoder, 64)
+        };
+        let mut engine = Engine::new(Cpu, decoder.clone(), None, config).unwrap();
+        for _ in 0..3 {
+            assert_eq!(engine.score(&[1, 2, 3]).unwrap(), expected);
+        }
+    }
+}
+
+#[test]
+fn the_costs_of_a_layer_can_be_measured() {
+    let decoder = Decoder::random(model_config(false, false, 4), 2, 3);
+    let config = EngineConfig {
+        resident_layers: 0,
+        link: Some(5e6),
+        ..EngineConfig::resident(&decoder, 64)
+    };
+    let engine = Engine::new(Cpu, decoder, None, config).unwrap();
+    let load = Workload {
+        requests: 4,
+        mini_batch: 2,
+        tokens: 256,
+    };
+    // Other processes may spoil a sample, which gives a typed error, but not every time.
+    let measured = (0..50).find_map(|_| engine.measure(&load).ok()).unwrap();
+    let block = 16.0 * engine.model_config().kv_width() as f64 * 4.0;
+    // A throttled link takes at least its throttled time.
+    assert!(measured.costs.load_kv.slope * 5e6 >= 0.9 * block && measured.costs.load_kv.r2 > 0.9);
+    assert!(measured.costs.load_weights_s >= engine.streamed_bytes() as f64 / 2.0 / 5e6 * 0.99);
+    assert_eq!(measured.mini_batches, 2);
+}

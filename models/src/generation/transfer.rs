@@ -1,0 +1,182 @@
+//! The transfer thread: loads weights and blocks of the next layer while the current one is computed.
+//!
+//! Its jobs are known at the beginning of a step, in the order of need. There are two buffers for blocks and two for a
+//! layer's weights (§4.2.1: double buffering); a job begins when a buffer of its kind is free. The next layer's weights
+//! are split into as many parts as there are mini-batches, so that the link is used evenly and a large layer does not
+//! delay the blocks after it.
+
+use std::sync::mpsc::{Receiver, Sender};
+
+use kaskade_policy::hybrid_cache::Kind;
+
+use super::block_cache::BlockSlice;
+use super::block_cache::HostCache;
+use super::layer::{HostLayer, Layer};
+use super::link::Link;
+use crate::ops::Ops;
+
+/// A transfer.
+#[derive(Debug, Clone)]
+pub(super) enum TransferJob<'a> {
+    /// Part `part` of `of` of a layer's weights; the last one completes the layer.
+    Weights {
+        layer: usize,
+        stored: &'a HostLayer,
+        part: usize,
+        of: usize,
+    },
+    /// Blocks of a mini-batch in a layer.
+    Blocks { layer: usize, slices: &'a [BlockSlice] },
+}
+
+/// A completed transfer.
+pub(super) enum Transferred<M: Ops> {
+    Weights(usize, Layer<M>),
+    Blocks(StagedBlocks<M>),
+}
+
+/// Blocks of a mini-batch in a layer on the device, the slices of each kind stacked in the order of the requests.
+pub(super) struct StagedBlocks<M: Ops> {
+    pub(super) act: M::Matrix,
+    pub(super) kv: M::Matrix,
+}
+
+/// Transferred bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Weights to the device.
+    pub weights: u64,
+    /// KV blocks to the device.
+    pub kv: u64,
+    /// ACT blocks to the device.
+    pub act: u64,
+    /// Entries of new tokens, back to host memory.
+    pub stored: u64,
+}
+
+impl Traffic {
+    /// All bytes to the device.
+    pub fn loaded(&self) -> u64 {
+        self.weights + self.kv + self.act
+    }
+}
+
+/// Free buffers: one message per buffer.
+pub(super) struct Buffers {
+    pub(super) weights: Receiver<()>,
+    pub(super) blocks: Receiver<Buffer>,
+}
+
+/// Memory for a mini-batch's blocks. It is reused, because allocating costs the operating system as much as the copy.
+#[derive(Debug, Default)]
+pub(super) struct Buffer {
+    act: Vec<f32>,
+    kv: Vec<f32>,
+}
+
+impl<M: Ops> StagedBlocks<M> {
+    /// Returns the buffer after the blocks have been used.
+    pub(super) fn free(self, ops: &M) -> Buffer {
+        Buffer {
+            act: ops.recycle(self.act),
+            kv: ops.recycle(self.kv),
+        }
+    }
+}
+
+/// Runs the jobs in order until they are done or the receiver is dropped. Returns the transferred bytes.
+pub(super) fn copy<M: Ops>(
+    ops: &M,
+    link: &Link,
+    host: &HostCache,
+    jobs: &[TransferJob<'_>],
+    buffers: &Buffers,
+    done: &Sender<Transferred<M>>,
+) -> Traffic {
+    let mut traffic = Traffic::default();
+    let mut parts: Vec<Vec<f32>> = Vec::new();
+    for job in jobs {
+        let loaded = match job {
+            TransferJob::Weights {
+                layer,
+                stored,
+                part,
+                of,
+            } => {
+                if *part == 0 {
+                    if buffers.weights.recv().is_err() {
+                        break;
+                    }
+                    parts = Vec::new();
+                }
+                let (from, to) = (
+                    stored.bytes() * *part as u64 / *of as u64,
+                    stored.bytes() * (*part as u64 + 1) / *of as u64,
+                );
+                link.transfer(to - from, || copy_weights(stored, &mut parts, to));
+                traffic.weights += to - from;
+                if part + 1 < *of {
+                    continue;
+                }
+                Transferred::Weights(*layer, stored.layer(ops, std::mem::take(&mut parts)))
+            }
+            TransferJob::Blocks { layer, slices } => {
+                let Ok(buffer) = buffers.blocks.recv() else {
+                    break;
+                };
+                Transferred::Blocks(stage(ops, link, host, *layer, slices, buffer, &mut traffic))
+            }
+        };
+        if done.send(loaded).is_err() {
+            break;
+        }
+    }
+    traffic
+}
+
+/// Copies a layer's tensors up to its first `until` bytes.
+fn copy_weights(stored: &HostLayer, parts: &mut Vec<Vec<f32>>, until: u64) {
+    let until = until as usize / size_of::<f32>();
+    let mut before = 0;
+    for (index, tensor) in stored.tensors().iter().enumerate() {
+        if parts.len() == index {
+            parts.push(Vec::with_capacity(tensor.len()));
+        }
+        if let Some(part) = parts.get_mut(index) {
+            let to = until.saturating_sub(before).min(tensor.len());
+            part.extend_from_slice(tensor.get(part.len()..to).unwrap_or_default());
+        }
+        before += tensor.len();
+        if before > until {
+            break;
+        }
+    }
+}
+
+/// Transfers a mini-batch's blocks of one layer to the device.
+pub(super) fn stage<M: Ops>(
+    ops: &M,
+    link: &Link,
+    host: &HostCache,
+    layer: usize,
+    slices: &[BlockSlice],
+    buffer: Buffer,
+    traffic: &mut Traffic,
+) -> StagedBlocks<M> {
+    let mut bring = |kind: Kind, memory: Vec<f32>| {
+        let wanted = slices.iter().filter(|slice| slice.block.kind == kind);
+        let bytes: u64 = wanted.map(|slice| host.slice_bytes(slice)).sum();
+        match kind {
+            Kind::Act => traffic.act += bytes,
+            Kind::Kv => traffic.kv += bytes,
+        }
+        link.transfer(bytes, || {
+            ops.upload(host.copy(layer, kind, slices, memory), host.widths().of(kind))
+        })
+    };
+    // Activations first: computing can start on them, while keys and values are needed later.
+    StagedBlocks {
+        act: bring(Kind::Act, buffer.act),
+        kv: bring(Kind::Kv, buffer.kv),
+    }
+}

@@ -1,0 +1,297 @@
+//! The operations by burn's tensors, on any device of burn.
+//!
+//! Matrix products pad and batch as the device's library decides, so the last bits of a row may depend on the other
+//! rows. Greedy tokens differ from those of the CPU kernels only if two logits are almost equal.
+
+use std::borrow::Cow;
+
+use burn::tensor::activation::{gelu, gelu_approximate, relu, silu, softmax};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+
+use super::{Activation, AttentionSpans, Heads, Ops, OpsError, Rotary, Span};
+
+/// A device of burn.
+#[derive(Debug, Clone)]
+pub struct Burn {
+    /// The device.
+    pub device: Device,
+}
+
+/// A linear layer.
+#[derive(Debug)]
+pub struct BurnLinear {
+    weight: Tensor<2>,
+    bias: Option<Tensor<2>>,
+}
+
+/// Weights of a norm.
+#[derive(Debug)]
+pub struct BurnNorm {
+    gamma: Tensor<2>,
+    beta: Option<Tensor<2>>,
+    epsilon: f32,
+}
+
+impl Burn {
+    fn tensor(&self, values: Vec<f32>, width: usize) -> Tensor<2> {
+        let rows = values.len().checked_div(width).unwrap_or_default();
+        Tensor::from_data(TensorData::new(values, [rows, width]), &self.device)
+    }
+
+    /// Sines and cosines of positions, `[rows, 1, pairs]` each.
+    fn angles(&self, rotary: &Rotary, positions: &[usize]) -> (Tensor<3>, Tensor<3>) {
+        let angles = positions
+            .iter()
+            .flat_map(|position| rotary.frequencies.iter().map(|angle| *position as f32 * angle));
+        let (sines, cosines): (Vec<f32>, Vec<f32>) = angles.map(f32::sin_cos).unzip();
+        let shape = [positions.len(), 1, rotary.frequencies.len()];
+        let tensor = |values| Tensor::from_data(TensorData::new(values, shape), &self.device);
+        (tensor(sines), tensor(cosines))
+    }
+
+    /// Position bias of the scores of `new` queries from position `first` on: `[heads, new * tokens]`, from the table
+    /// `[heads, 2 * max_distance + 1]`. Distances are computed on the device, so that no matrix of this size is
+    /// uploaded.
+    fn position_bias(&self, table: &Tensor<2>, first: usize, new: usize, tokens: usize) -> Tensor<2> {
+        let [_, width] = table.dims();
+        let max_distance = signed(width / 2);
+        let range = |from: usize, count: usize| -> Tensor<1, Int> {
+            Tensor::arange(signed(from)..signed(from + count), &self.device)
+        };
+        let keys: Tensor<2, Int> = range(0, tokens).reshape([1, tokens]);
+        let queries: Tensor<2, Int> = range(first, new).reshape([new, 1]);
+        let distances = keys.expand([new, tokens]) - queries.expand([new, tokens]);
+        let places: Tensor<1, Int> =
+            (distances.clamp(-max_distance, max_distance) + max_distance).reshape([new * tokens]);
+        table.clone().select(1, places)
+    }
+
+    fn attend_one(
+        &self,
+        queries: Tensor<2>,
+        request: &AttentionSpans<'_, Tensor<2>>,
+        heads: &Heads,
+        position_bias: Option<&Tensor<2>>,
+    ) -> Tensor<2> {
+        let Heads {
+            queries: count,
+            keys,
+            head_dim,
+            scale,
+        } = *heads;
+        let new = request.queries;
+        let spans: Vec<Tensor<2>> = request.cached.iter().chain(&request.new_kv).map(rows).collect();
+        let lines = Tensor::cat(spans, 0);
+        let [tokens, width] = lines.dims();
+        let half = |from: usize| -> Tensor<4> {
+            let columns = lines.clone().slice([0..tokens, from..from + width / 2]);
+            columns.reshape([tokens, keys, 1, head_dim]).permute([1, 2, 0, 3])
+        };
+        // Query heads that share keys are adjacent, so the product broadcasts the keys.
+        let shared = count / keys.max(1);
+        let queries = queries
+            .reshape([new, keys, shared, head_dim])
+            .permute([1, 2, 0, 3]);
+        let mut scores = queries.matmul(half(0).swap_dims(2, 3)) * scale;
+        if let Some(table) = position_bias {
+            let first = request.new_kv.map_or(0, |_| tokens - new);
+            let gained = self.position_bias(table, first, new, tokens);
+            scores = scores + gained.reshape([keys, shared, new, tokens]);
+        }
+        if request.new_kv.is_some() && new > 1 {
+            let hidden: Vec<bool> = (0..new)
+                .flat_map(|row| (0..tokens).map(move |token| token > tokens - new + row))
+                .collect();
+            let hidden: Tensor<4, Bool> =
+                Tensor::from_data(TensorData::new(hidden, [1, 1, new, tokens]), &self.device);
+            scores = scores.mask_fill(hidden.expand([keys, shared, new, tokens]), f32::NEG_INFINITY);
+        }
+        let attended = softmax(scores, 3).matmul(half(width / 2));
+        attended.permute([2, 0, 1, 3]).reshape([new, count * head_dim])
+    }
+}
+
+fn signed(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn rows(span: &Span<'_, Tensor<2>>) -> Tensor<2> {
+    let [_, width] = span.matrix.dims();
+    span.matrix
+        .clone()
+        .slice([span.from..span.from + span.count, 0..width])
+}
+
+impl Ops for Burn {
+    type Matrix = Tensor<2>;
+    type Linear = BurnLinear;
+    type Norm = BurnNorm;
+
+    fn upload(&self, values: Vec<f32>, width: usize) -> Tensor<2> {
+        self.tensor(values, width)
+    }
+
+    fn values<'a>(&self, matrix: &'a Tensor<2>) -> Result<Cow<'a, [f32]>, OpsError> {
+        let values = matrix.clone().try_into_vec_as::<f32>();
+        values.map(Cow::Owned).map_err(|error| OpsError {
+            reason: error.to_string(),
+        })
+    }
+
+    fn gather(&self, spans: &[Span<'_, Tensor<2>>], width: usize) -> Tensor<2> {
+        if spans.is_empty() {
+            return self.tensor(Vec::new(), width);
+        }
+        Tensor::cat(spans.iter().map(rows).collect(), 0)
+    }
+
+    fn write(&self, target: &mut Tensor<2>, at: usize, source: Span<'_, Tensor<2>>) {
+        let [_, width] = target.dims();
+        let range = [at..at + source.count, 0..width];
+        target.inplace(|target| target.slice_assign(range, rows(&source)));
+    }
+
+    fn prepare(&self, weight: Vec<f32>, _inputs: usize, _outputs: usize) -> Vec<f32> {
+        weight
+    }
+
+    fn linear(&self, prepared: Vec<f32>, bias: Vec<f32>, _inputs: usize, outputs: usize) -> BurnLinear {
+        BurnLinear {
+            weight: self.tensor(prepared, outputs),
+            bias: (!bias.is_empty()).then(|| self.tensor(bias, outputs)),
+        }
+    }
+
+    fn norm(&self, gamma: Vec<f32>, beta: Option<Vec<f32>>, epsilon: f32) -> BurnNorm {
+        let width = gamma.len();
+        BurnNorm {
+            gamma: self.tensor(gamma, width),
+            beta: beta.map(|beta| self.tensor(beta, width)),
+            epsilon,
+        }
+    }
+
+    fn normalise(&self, rows: &Tensor<2>, norm: &BurnNorm) -> Tensor<2> {
+        let centred = match norm.beta {
+            Some(_) => rows.clone() - rows.clone().mean_dim(1),
+            None => rows.clone(),
+        };
+        let variance = (centred.clone() * centred.clone()).mean_dim(1);
+        let scaled = centred / (variance + norm.epsilon).sqrt() * norm.gamma.clone();
+        match &norm.beta {
+            Some(beta) => scaled + beta.clone(),
+            None => scaled,
+        }
+    }
+
+    fn multiply(&self, rows: &Tensor<2>, linear: &BurnLinear) -> Tensor<2> {
+        let product = rows.clone().matmul(linear.weight.clone());
+        match &linear.bias {
+            Some(bias) => product + bias.clone(),
+            None => product,
+        }
+    }
+
+    fn add(&self, rows: &mut Tensor<2>, other: &Tensor<2>) {
+        rows.inplace(|rows| rows + other.clone());
+    }
+
+    fn activate(&self, rows: Tensor<2>, activation: Activation, gated: bool) -> Tensor<2> {
+        let of = |x: Tensor<2>| match activation {
+            Activation::Relu => relu(x),
+            Activation::Gelu => gelu(x),
+            Activation::GeluTanh => gelu_approximate(x),
+            Activation::Silu => silu(x),
+        };
+        if !gated {
+            return of(rows);
+        }
+        let [count, width] = rows.dims();
+        let first = rows.clone().slice([0..count, 0..width / 2]);
+        of(first) * rows.slice([0..count, width / 2..width])
+    }
+
+    fn rotate(
+        &self,
+        rows: &mut Tensor<2>,
+        heads: usize,
+        head_dim: usize,
+        rotary: &Rotary,
+        positions: &[usize],
+    ) {
+        let [count, width] = rows.dims();
+        let (pairs, turned) = (rotary.frequencies.len(), heads * head_dim);
+        if count == 0 || pairs == 0 {
+            return;
+        }
+        let (sines, cosines) = self.angles(rotary, positions);
+        let x: Tensor<3> = rows
+            .clone()
+            .slice([0..count, 0..turned])
+            .reshape([count, heads, head_dim]);
+        // The two elements of every pair, `[rows, heads, pairs]` each.
+        let element = |second: usize| -> Tensor<3> {
+            let part = x.clone().slice([0..count, 0..heads, 0..2 * pairs]);
+            if rotary.neighbours {
+                let part: Tensor<4> = part.reshape([count, heads, pairs, 2]);
+                let part = part.slice([0..count, 0..heads, 0..pairs, second..second + 1]);
+                part.reshape([count, heads, pairs])
+            } else {
+                part.slice([0..count, 0..heads, second * pairs..(second + 1) * pairs])
+            }
+        };
+        let (a, b) = (element(0), element(1));
+        let first = a.clone() * cosines.clone() - b.clone() * sines.clone();
+        let second = b * cosines + a * sines;
+        let both: Tensor<3> = if rotary.neighbours {
+            let concat_outputs: Tensor<4> = Tensor::stack(vec![first, second], 3);
+            concat_outputs.reshape([count, heads, 2 * pairs])
+        } else {
+            Tensor::cat(vec![first, second], 2)
+        };
+        let rest = x.slice([0..count, 0..heads, 2 * pairs..head_dim]);
+        let whole = if 2 * pairs < head_dim {
+            Tensor::cat(vec![both, rest], 2)
+        } else {
+            both
+        };
+        let turned_rows: Tensor<2> = whole.reshape([count, turned]);
+        rows.inplace(|rows| rows.slice_assign([0..count, 0..turned], turned_rows));
+        debug_assert_eq!(rows.dims(), [count, width]);
+    }
+
+    fn attend(
+        &self,
+        queries: &Tensor<2>,
+        requests: &[AttentionSpans<'_, Tensor<2>>],
+        heads: &Heads,
+        position_bias: Option<&Tensor<2>>,
+    ) -> Tensor<2> {
+        let mut from = 0;
+        let answers = requests.iter().map(|request| {
+            let count = request.queries;
+            from += count;
+            let queries = queries
+                .clone()
+                .slice([from - count..from, 0..heads.query_width()]);
+            self.attend_one(queries, request, heads, position_bias)
+        });
+        let answers: Vec<Tensor<2>> = answers.collect();
+        Tensor::cat(answers, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cpu::Cpu;
+    use super::*;
+
+    #[test]
+    fn gathering_nothing_gives_an_empty_matrix() {
+        let ops = Burn {
+            device: Device::flex(),
+        };
+        assert_eq!(ops.gather(&[], 3).dims(), [0, 3]);
+        assert!(Cpu.gather(&[], 3).values.is_empty());
+    }
+}

@@ -1,0 +1,339 @@
+//! The operations by kernels for the CPU.
+
+use std::borrow::Cow;
+
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::attention;
+use super::gemm::{gemm, pack};
+use super::rows::Rows;
+use super::{Activation, AttentionSpans, Heads, Ops, OpsError, Rotary, Span};
+use crate::ops::elementwise::{exp_of_negative, gelu_of};
+
+/// Elements per task.
+const CHUNK: usize = 1 << 14;
+
+/// The CPU. The bits of its matrix products do not depend on the batch.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cpu;
+
+/// A linear layer with packed weights.
+#[derive(Debug)]
+pub struct PackedLinear {
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+    inputs: usize,
+    outputs: usize,
+}
+
+/// Weights of a norm.
+#[derive(Debug)]
+pub struct CpuNorm {
+    gamma: Vec<f32>,
+    beta: Option<Vec<f32>>,
+    epsilon: f32,
+}
+
+impl Ops for Cpu {
+    type Matrix = Rows;
+    type Linear = PackedLinear;
+    type Norm = CpuNorm;
+
+    fn upload(&self, values: Vec<f32>, width: usize) -> Rows {
+        Rows { values, width }
+    }
+
+    fn recycle(&self, matrix: Rows) -> Vec<f32> {
+        matrix.values
+    }
+
+    fn values<'a>(&self, matrix: &'a Rows) -> Result<Cow<'a, [f32]>, OpsError> {
+        Ok(Cow::Borrowed(&matrix.values))
+    }
+
+    fn gather(&self, spans: &[Span<'_, Rows>], width: usize) -> Rows {
+        let count: usize = spans.iter().map(|span| span.count).sum();
+        let mut values = Vec::with_capacity(count * width);
+        for span in spans {
+            values.extend_from_slice(span.matrix.span(span.from, span.count));
+        }
+        Rows { values, width }
+    }
+
+    fn write(&self, target: &mut Rows, at: usize, source: Span<'_, Rows>) {
+        let from = at * target.width;
+        let values = source.matrix.span(source.from, source.count);
+        if let Some(slots) = target.values.get_mut(from..from + values.len()) {
+            slots.copy_from_slice(values);
+        }
+    }
+
+    fn prepare(&self, weight: Vec<f32>, inputs: usize, outputs: usize) -> Vec<f32> {
+        pack(&weight, inputs, outputs)
+    }
+
+    fn linear(&self, prepared: Vec<f32>, bias: Vec<f32>, inputs: usize, outputs: usize) -> PackedLinear {
+        PackedLinear {
+            weight: prepared,
+            bias,
+            inputs,
+            outputs,
+        }
+    }
+
+    fn norm(&self, gamma: Vec<f32>, beta: Option<Vec<f32>>, epsilon: f32) -> CpuNorm {
+        CpuNorm { gamma, beta, epsilon }
+    }
+
+    fn normalise(&self, rows: &Rows, norm: &CpuNorm) -> Rows {
+        let mut out = rows.clone();
+        let arch = Arch::new();
+        let many = (CHUNK / rows.width.max(1)).max(1) * rows.width.max(1);
+        out.values
+            .par_chunks_mut(many)
+            .for_each(|rows| arch.dispatch(Normalise { rows, norm }));
+        out
+    }
+
+    fn multiply(&self, rows: &Rows, linear: &PackedLinear) -> Rows {
+        let PackedLinear {
+            weight,
+            bias,
+            inputs,
+            outputs,
+        } = linear;
+        Rows {
+            values: gemm(&rows.values, *inputs, weight, bias, *outputs),
+            width: *outputs,
+        }
+    }
+
+    fn add(&self, rows: &mut Rows, other: &Rows) {
+        for (value, other) in rows.values.iter_mut().zip(&other.values) {
+            *value += other;
+        }
+    }
+
+    fn activate(&self, mut rows: Rows, activation: Activation, gated: bool) -> Rows {
+        let arch = Arch::new();
+        if !gated {
+            let values = rows.values.par_chunks_mut(CHUNK);
+            values.for_each(|values| arch.dispatch(Activate { values, activation }));
+            return rows;
+        }
+        let width = rows.width / 2;
+        let mut out = vec![0.0; rows.values.len() / 2];
+        let pairs = out
+            .par_chunks_mut(width.max(1))
+            .zip(rows.values.par_chunks(rows.width.max(1)));
+        pairs.for_each(|(out, row)| {
+            let (first, second) = row.split_at(width);
+            out.copy_from_slice(first);
+            arch.dispatch(Activate {
+                values: &mut *out,
+                activation,
+            });
+            for (out, value) in out.iter_mut().zip(second) {
+                *out *= value;
+            }
+        });
+        Rows { values: out, width }
+    }
+
+    fn rotate(&self, rows: &mut Rows, heads: usize, head_dim: usize, rotary: &Rotary, positions: &[usize]) {
+        let width = rows.width.max(1);
+        rows.values
+            .par_chunks_mut(width)
+            .zip(positions)
+            .for_each(|(row, position)| {
+                let turns: Vec<(f32, f32)> = rotary
+                    .frequencies
+                    .iter()
+                    .map(|frequency| (*position as f32 * frequency).sin_cos())
+                    .collect();
+                for head in row.chunks_mut(head_dim.max(1)).take(heads) {
+                    rotate_pair(head, rotary, &turns);
+                }
+            });
+    }
+
+    fn attend(
+        &self,
+        queries: &Rows,
+        requests: &[AttentionSpans<'_, Rows>],
+        heads: &Heads,
+        position_bias: Option<&Rows>,
+    ) -> Rows {
+        attention::attend(queries, requests, heads, position_bias)
+    }
+}
+
+fn rotate_pair(head: &mut [f32], rotary: &Rotary, turns: &[(f32, f32)]) {
+    for (index, (sin, cos)) in turns.iter().enumerate() {
+        let (first, second) = rotary.pair(index);
+        if let (Some(a), Some(b)) = (head.get(first).copied(), head.get(second).copied()) {
+            for (at, value) in [(first, a * cos - b * sin), (second, b * cos + a * sin)] {
+                if let Some(slot) = head.get_mut(at) {
+                    *slot = value;
+                }
+            }
+        }
+    }
+}
+
+struct Normalise<'a> {
+    rows: &'a mut [f32],
+    norm: &'a CpuNorm,
+}
+
+impl WithSimd for Normalise<'_> {
+    type Output = ();
+
+    #[expect(
+        clippy::inline_always,
+        reason = "only inlined code is compiled for the vector extension"
+    )]
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let CpuNorm { gamma, beta, epsilon } = self.norm;
+        let width = gamma.len().max(1);
+        for row in self.rows.chunks_mut(width) {
+            let mean = match beta {
+                Some(_) => sum_of(row, |value| value) / width as f32,
+                None => 0.0,
+            };
+            let variance = sum_of(row, |value| (value - mean) * (value - mean)) / width as f32;
+            let factor = 1.0 / (variance + epsilon).sqrt();
+            for (value, gamma) in row.iter_mut().zip(gamma) {
+                *value = (*value - mean) * factor * gamma;
+            }
+            for (value, beta) in row.iter_mut().zip(beta.iter().flatten()) {
+                *value += beta;
+            }
+        }
+    }
+}
+
+/// Sums in sixteen lanes, so that the loop is vectorised and the rounding error stays small.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+fn sum_of(values: &[f32], of: impl Fn(f32) -> f32) -> f32 {
+    let (chunks, rest) = values.as_chunks::<16>();
+    let mut sums = [0.0; 16];
+    for chunk in chunks {
+        for (sum, value) in sums.iter_mut().zip(chunk) {
+            *sum += of(*value);
+        }
+    }
+    sums.iter().sum::<f32>() + rest.iter().map(|value| of(*value)).sum::<f32>()
+}
+
+struct Activate<'a> {
+    values: &'a mut [f32],
+    activation: Activation,
+}
+
+impl WithSimd for Activate<'_> {
+    type Output = ();
+
+    #[expect(
+        clippy::inline_always,
+        reason = "only inlined code is compiled for the vector extension"
+    )]
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let values = self.values.iter_mut();
+        match self.activation {
+            Activation::Relu => values.for_each(|value| *value = value.max(0.0)),
+            Activation::Gelu => values.for_each(|value| *value = gelu_of(*value)),
+            Activation::GeluTanh => values.for_each(|value| *value = gelu_tanh_of(*value)),
+            Activation::Silu => values.for_each(|value| *value *= sigmoid_of(*value)),
+        }
+    }
+}
+
+/// `1 / (1 + exp(-x))` without branches.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+fn sigmoid_of(x: f32) -> f32 {
+    let small = exp_of_negative(x.abs());
+    (if x >= 0.0 { 1.0 } else { small }) / (1.0 + small)
+}
+
+/// `x / 2 (1 + tanh(u))` is `x` times the sigmoid of `2u`.
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+#[inline(always)]
+fn gelu_tanh_of(x: f32) -> f32 {
+    let u = 0.797_884_6 * (x + 0.044_715 * x * x * x);
+    x * sigmoid_of(2.0 * u)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn activated(values: Vec<f32>, activation: Activation, gated: bool) -> Vec<f32> {
+        let width = values.len();
+        Cpu.activate(Cpu.upload(values, width), activation, gated).values
+    }
+
+    #[test]
+    fn activations_match_their_definitions() {
+        let values: Vec<f32> = (-80..80).map(|step| step as f32 / 8.0).collect();
+        let of = |activation, expected: &dyn Fn(f64) -> f64| {
+            for (x, actual) in values.iter().zip(activated(values.clone(), activation, false)) {
+                let expected = expected(f64::from(*x));
+                assert!((f64::from(actual) - expected).abs() < 1e-5, "{activation:?}({x})");
+            }
+        };
+        of(Activation::Relu, &|x| x.max(0.0));
+        of(Activation::Silu, &|x| x / (1.0 + (-x).exp()));
+        of(Activation::GeluTanh, &|x| {
+            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
+        });
+        assert_eq!(
+            activated(vec![-1.0, 2.0, 3.0, 4.0], Activation::Relu, true),
+            [0.0, 8.0]
+        );
+    }
+
+    #[test]
+    fn layer_norm_centres_and_rms_norm_does_not() {
+        let rows = Cpu.upload(vec![1.0, 3.0, 5.0, 7.0], 4);
+        let layer = Cpu.norm(vec![1.0; 4], Some(vec![0.0; 4]), 0.0);
+        let expected = [-1.341_640_8, -0.447_213_6, 0.447_213_6, 1.341_640_8];
+        for (actual, expected) in Cpu.normalise(&rows, &layer).values.iter().zip(expected) {
+            assert!((actual - expected).abs() < 1e-6);
+        }
+        let rms = Cpu.norm(vec![2.0; 4], None, 0.0);
+        let scale = 2.0 / 21.0_f32.sqrt();
+        for (actual, x) in Cpu.normalise(&rows, &rms).values.iter().zip([1.0, 3.0, 5.0, 7.0]) {
+            assert!((actual - x * scale).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn spans_are_gathered_and_written() {
+        let source = Cpu.upload((0..12).map(|value| value as f32).collect(), 3);
+        let span = |from, count| Span {
+            matrix: &source,
+            from,
+            count,
+        };
+        let gathered = Cpu.gather(&[span(2, 2), span(0, 1)], 3);
+        assert_eq!(gathered.values, [6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 0.0, 1.0, 2.0]);
+        let mut target = Cpu.upload(vec![0.0; 9], 3);
+        Cpu.write(&mut target, 1, span(1, 1));
+        assert_eq!(target.values, [0.0, 0.0, 0.0, 3.0, 4.0, 5.0, 0.0, 0.0, 0.0]);
+    }
+}

@@ -1,0 +1,310 @@
+//! Matrix products (GEMM) with a packed matrix on the CPU: most of the time of decoding.
+//!
+//! The matrix is stored in panels of [`PANEL`] columns, row by row, so that it is read once and in order for any number
+//! of rows; a product with one row runs at memory bandwidth. Every element of the result is summed over the inner
+//! dimension in order, one fused multiply-add at a time, whatever else is computed with it. A row's result therefore
+//! has the same bits in any batch, and recomputed keys and values equal the discarded ones.
+
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+/// Columns of a panel: two vectors of AVX-512, four of AVX2, eight of Neon.
+pub(crate) const PANEL: usize = 32;
+/// Rows per task if there are many: four of the kernel's largest groups, whose inputs stay in the cache.
+const ROWS: usize = 48;
+/// If there are fewer rows, the number per task is a multiple of this, which the largest groups divide.
+const GROUP: usize = 12;
+/// Fewer rows than this are split by columns, so that all cores read the matrix together.
+const FEW: usize = 24;
+
+/// Packs a row-major matrix `[inputs, outputs]` into panels; the last one is padded with zeros.
+pub(crate) fn pack(weight: &[f32], inputs: usize, outputs: usize) -> Vec<f32> {
+    let mut packed = vec![0.0; outputs.div_ceil(PANEL) * PANEL * inputs];
+    let panels = packed.chunks_mut((PANEL * inputs).max(1));
+    for (index, panel) in panels.enumerate() {
+        let from = index * PANEL;
+        let columns = PANEL.min(outputs - from);
+        for (row, target) in weight.chunks(outputs.max(1)).zip(panel.chunks_mut(PANEL)) {
+            if let (Some(source), Some(target)) = (row.get(from..from + columns), target.get_mut(..columns)) {
+                target.copy_from_slice(source);
+            }
+        }
+    }
+    packed
+}
+
+/// Computes `rows * matrix + bias`, row-major: `rows` `[m, inputs]`, `packed` from [`pack`], `bias` `[outputs]` or
+/// empty.
+pub(crate) fn gemm(rows: &[f32], inputs: usize, packed: &[f32], bias: &[f32], outputs: usize) -> Vec<f32> {
+    let count = rows.len().checked_div(inputs).unwrap_or_default();
+    let mut out = vec![0.0; count * outputs];
+    if out.is_empty() {
+        return out;
+    }
+    let arch = Arch::new();
+    let share = |rows: &[f32], panels: std::ops::Range<usize>, out: &mut [f32], stride: usize| {
+        arch.dispatch(Gemm {
+            rows,
+            inputs,
+            packed: packed.get(panels.start * PANEL * inputs..).unwrap_or_default(),
+            bias: bias.get(panels.start * PANEL..).unwrap_or_default(),
+            out,
+            stride,
+        });
+    };
+    let panels = outputs.div_ceil(PANEL);
+    if count >= FEW {
+        let even = count
+            .div_ceil(rayon::current_num_threads())
+            .next_multiple_of(GROUP);
+        let each = even.min(ROWS);
+        out.par_chunks_mut(each * outputs)
+            .zip(rows.par_chunks(each * inputs))
+            .for_each(|(out, rows)| share(rows, 0..panels, out, outputs));
+        return out;
+    }
+    // Columns of one matrix cannot be borrowed by several threads, so each task computes a buffer that is then copied.
+    let width = panels.div_ceil(rayon::current_num_threads() * 2).max(1);
+    let parts: Vec<(usize, usize, Vec<f32>)> = (0..panels.div_ceil(width))
+        .into_par_iter()
+        .map(|index| {
+            let (from, to) = (index * width, panels.min((index + 1) * width));
+            let columns = outputs.min(to * PANEL) - from * PANEL;
+            let mut part = vec![0.0; count * columns];
+            share(rows, from..to, &mut part, columns);
+            (from * PANEL, columns, part)
+        })
+        .collect();
+    for (from, columns, part) in parts {
+        for (target, source) in out.chunks_mut(outputs).zip(part.chunks(columns)) {
+            if let Some(target) = target.get_mut(from..from + columns) {
+                target.copy_from_slice(source);
+            }
+        }
+    }
+    out
+}
+
+/// A product of some rows with the first panels of `packed`, as many as `out` has columns for.
+struct Gemm<'a> {
+    rows: &'a [f32],
+    inputs: usize,
+    packed: &'a [f32],
+    bias: &'a [f32],
+    out: &'a mut [f32],
+    stride: usize,
+}
+
+impl WithSimd for Gemm<'_> {
+    type Output = ();
+
+    #[expect(
+        clippy::inline_always,
+        reason = "only inlined code is compiled for the vector extension"
+    )]
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        match S::F32_LANES {
+            16 => self.groups::<S, 2, 12>(simd),
+            // With few rows registers stay free, and more columns at a time keep the multipliers busy.
+            8 if self.rows.len() <= 3 * self.inputs => self.groups::<S, 4, 3>(simd),
+            8 => self.groups::<S, 2, 6>(simd),
+            4 => self.groups::<S, 4, 6>(simd),
+            _ => self.groups::<S, PANEL, 1>(simd),
+        }
+    }
+}
+
+#[expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` is vectorised"
+)]
+impl Gemm<'_> {
+    /// Computes rows in groups of at most `MOST`, by parts of a panel that are `VECTORS` vectors wide, which fill the
+    /// registers. Larger groups read a panel less often.
+    #[inline(always)]
+    fn groups<S: Simd, const VECTORS: usize, const MOST: usize>(mut self, simd: S) {
+        let mut groups = Vec::new();
+        let mut rest = self.rows;
+        while !rest.is_empty() {
+            let size = match rest.len() / self.inputs {
+                12.. if MOST >= 12 => 12,
+                8.. if MOST >= 8 => 8,
+                // Two equal groups instead of six and a remainder.
+                7 | 8 => 4,
+                6.. if MOST >= 6 => 6,
+                4.. if MOST >= 4 => 4,
+                3.. if MOST >= 3 => 3,
+                2.. if MOST >= 2 => 2,
+                0 => break,
+                _ => 1,
+            };
+            let (group, left) = rest.split_at(size * self.inputs);
+            groups.push((size, interleaved(group, self.inputs)));
+            rest = left;
+        }
+        let panels = self.packed.chunks_exact((PANEL * self.inputs).max(1));
+        for (index, panel) in panels.take(self.stride.div_ceil(PANEL)).enumerate() {
+            let stride = self.stride;
+            let parts = (0..PANEL).step_by(VECTORS * S::F32_LANES);
+            let parts = parts.map(|from| (index * PANEL + from, from));
+            for (first, from) in parts.take_while(|(first, _)| *first < stride) {
+                let mut row = 0;
+                for (size, group) in &groups {
+                    match size {
+                        12 => self.kernel::<S, VECTORS, 12>(simd, (first, from), panel, group, row),
+                        8 => self.kernel::<S, VECTORS, 8>(simd, (first, from), panel, group, row),
+                        6 => self.kernel::<S, VECTORS, 6>(simd, (first, from), panel, group, row),
+                        4 => self.kernel::<S, VECTORS, 4>(simd, (first, from), panel, group, row),
+                        3 => self.kernel::<S, VECTORS, 3>(simd, (first, from), panel, group, row),
+                        2 => self.kernel::<S, VECTORS, 2>(simd, (first, from), panel, group, row),
+                        _ => self.kernel::<S, VECTORS, 1>(simd, (first, from), panel, group, row),
+                    }
+                    row += size;
+                }
+            }
+        }
+    }
+
+    /// Computes a group of rows with the part of a panel that begins at its column `from`, which is column `first` of
+    /// the matrix.
+    #[inline(always)]
+    fn kernel<S: Simd, const VECTORS: usize, const SIZE: usize>(
+        &mut self,
+        simd: S,
+        (first, from): (usize, usize),
+        panel: &[f32],
+        group: &[f32],
+        row: usize,
+    ) {
+        let mut sums = [[simd.splat_f32s(0.0); VECTORS]; SIZE];
+        let (inputs, _) = group.as_chunks::<SIZE>();
+        let (weights, _) = panel.as_chunks::<PANEL>();
+        for (inputs, weights) in inputs.iter().zip(weights) {
+            let (weights, _) = S::as_simd_f32s(weights);
+            // The length must be known at compile time, or the sums would not stay in registers.
+            let part = weights.get(from / S::F32_LANES..);
+            let Some(weights) = part.and_then(<[_]>::first_chunk::<VECTORS>) else {
+                break;
+            };
+            for (sums, input) in sums.iter_mut().zip(inputs) {
+                let input = simd.splat_f32s(*input);
+                for (sum, weight) in sums.iter_mut().zip(weights) {
+                    *sum = simd.mul_add_f32s(input, *weight, *sum);
+                }
+            }
+        }
+        let columns = (VECTORS * S::F32_LANES).min(self.stride - first);
+        let bias = self.bias.get(first..).unwrap_or_default();
+        let rows = self.out.chunks_exact_mut(self.stride).skip(row);
+        for (sums, out) in sums.iter().zip(rows) {
+            let mut line = [0.0; PANEL];
+            let (vectors, _) = S::as_mut_simd_f32s(&mut line);
+            for (vector, sum) in vectors.iter_mut().zip(sums) {
+                *vector = *sum;
+            }
+            for (value, bias) in line.iter_mut().zip(bias) {
+                *value += bias;
+            }
+            if let (Some(out), Some(line)) = (out.get_mut(first..first + columns), line.get(..columns)) {
+                out.copy_from_slice(line);
+            }
+        }
+    }
+}
+
+/// Interleaves rows to `[inputs, rows]`, so that the kernel reads them in order.
+fn interleaved(rows: &[f32], inputs: usize) -> Vec<f32> {
+    let count = rows.len() / inputs.max(1);
+    let mut out = vec![0.0; rows.len()];
+    for (index, row) in rows.chunks(inputs.max(1)).enumerate() {
+        for (slot, value) in out.iter_mut().skip(index).step_by(count.max(1)).zip(row) {
+            *slot = *value;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(count: usize, seed: u32) -> Vec<f32> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn products_match_a_plain_sum() {
+        for (rows, inputs, outputs) in [
+            (1, 1, 1),
+            (1, 7, 33),
+            (3, 64, 31),
+            (5, 5, 32),
+            (6, 9, 70),
+            (7, 30, 48),
+            (8, 11, 40),
+            (17, 6, 33),
+            (30, 20, 100),
+            (100, 12, 65),
+        ] {
+            let (x, w, b) = (
+                numbers(rows * inputs, 1),
+                numbers(inputs * outputs, 2),
+                numbers(outputs, 3),
+            );
+            let out = gemm(&x, inputs, &pack(&w, inputs, outputs), &b, outputs);
+            for row in 0..rows {
+                for column in 0..outputs {
+                    let expected: f64 = (0..inputs)
+                        .map(|k| f64::from(x[row * inputs + k]) * f64::from(w[k * outputs + column]))
+                        .sum::<f64>()
+                        + f64::from(b[column]);
+                    let actual = f64::from(out[row * outputs + column]);
+                    assert!(
+                        (actual - expected).abs() < 1e-5,
+                        "{rows} {inputs} {outputs}: {actual} {expected}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Without vector code a product takes a hundred times as long.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn the_widest_vectors_of_the_processor_are_used() {
+        struct Lanes;
+        impl WithSimd for Lanes {
+            type Output = usize;
+            fn with_simd<S: Simd>(self, _: S) -> usize {
+                S::F32_LANES
+            }
+        }
+        let fused = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let least = match fused {
+            true if is_x86_feature_detected!("avx512vl") && is_x86_feature_detected!("avx512dq") => 16,
+            true => 8,
+            false => 1,
+        };
+        assert!(Arch::new().dispatch(Lanes) >= least);
+    }
+
+    /// The exactness of all cache modes depends on this.
+    #[test]
+    fn a_row_has_the_same_bits_in_any_batch() {
+        let (inputs, outputs) = (96, 70);
+        let packed = pack(&numbers(inputs * outputs, 2), inputs, outputs);
+        let x = numbers(61 * inputs, 1);
+        let all = gemm(&x, inputs, &packed, &[], outputs);
+        for (from, to) in [(0, 1), (3, 5), (7, 20), (20, 60), (60, 61)] {
+            let some = gemm(&x[from * inputs..to * inputs], inputs, &packed, &[], outputs);
+            assert_eq!(some, all[from * outputs..to * outputs]);
+        }
+        assert!(gemm(&[], inputs, &packed, &[], outputs).is_empty());
+    }
+}

@@ -1,0 +1,206 @@
+//! Tensor operations that a language model needs, behind the trait [`Ops`].
+//!
+//! Two types implement it. [`Cpu`](cpu::Cpu) uses kernels whose bits do not depend on the batch, with weights packed
+//! once; [`Burn`](burn::Burn) runs on any device of burn, such as a GPU. burn alone would work on the CPU too, but its
+//! products pack the weights on every call, which at the batch sizes of decoding costs more than the product.
+
+mod attention;
+pub mod burn;
+pub mod cpu;
+pub(crate) mod elementwise;
+mod gemm;
+mod rows;
+
+use std::borrow::Cow;
+
+use thiserror::Error;
+
+/// The device failed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("the device failed: {reason}")]
+pub struct OpsError {
+    /// Message of the device.
+    pub reason: String,
+}
+
+/// Activation of the feed-forward layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// Rectified linear unit.
+    Relu,
+    /// GELU by the error function.
+    Gelu,
+    /// GELU by its tanh approximation.
+    GeluTanh,
+    /// `x / (1 + exp(-x))`.
+    Silu,
+}
+
+/// Attention heads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Heads {
+    /// Number of query heads.
+    pub queries: usize,
+    /// Number of key and value heads; divides `queries`, and each is shared by `queries / keys` query heads.
+    pub keys: usize,
+    /// Size of a head.
+    pub head_dim: usize,
+    /// Factor of the scores.
+    pub scale: f32,
+}
+
+impl Heads {
+    /// Size of a query.
+    pub fn query_width(&self) -> usize {
+        self.queries * self.head_dim
+    }
+
+    /// Size of a key, and of a value.
+    pub fn key_width(&self) -> usize {
+        self.keys * self.head_dim
+    }
+}
+
+/// Rotary position embedding (Su et al. 2021, "RoFormer", section 3.4).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rotary {
+    /// Angle per position of every pair of elements, radians; further elements are not rotated.
+    pub frequencies: Vec<f32>,
+    /// Whether pairs are adjacent elements (GPT-J) instead of one element of each half (Llama).
+    pub neighbours: bool,
+}
+
+impl Rotary {
+    /// Rotated elements of a head.
+    pub fn rotary_dim(&self) -> usize {
+        2 * self.frequencies.len()
+    }
+
+    /// Indices of the two elements of a pair within a head.
+    pub fn pair(&self, index: usize) -> (usize, usize) {
+        if self.neighbours {
+            (2 * index, 2 * index + 1)
+        } else {
+            (index, index + self.frequencies.len())
+        }
+    }
+}
+
+/// Relative position bias (Raffel et al. 2020, "T5", section 2.1): added to a score by the distance of key and query.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RelativeBias {
+    /// Largest distance with its own value, on either side; larger distances use the value of this one.
+    pub max_distance: usize,
+    /// `[heads, 2 * max_distance + 1]`, from a key `max_distance` tokens before its query to one as far after it.
+    pub values: Vec<f32>,
+}
+
+impl RelativeBias {
+    /// Number of distances: both sides, and zero.
+    pub fn width(&self) -> usize {
+        2 * self.max_distance + 1
+    }
+}
+
+/// A range of rows of a matrix.
+#[derive(Debug)]
+pub struct Span<'a, X> {
+    /// The matrix.
+    pub matrix: &'a X,
+    /// First row.
+    pub from: usize,
+    /// Number of rows.
+    pub count: usize,
+}
+
+impl<X> Clone for Span<'_, X> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<X> Copy for Span<'_, X> {}
+
+/// Keys and values that a request's queries attend to.
+pub struct AttentionSpans<'a, X> {
+    /// Number of queries.
+    pub queries: usize,
+    /// Keys and values visible to all queries, in order; rows `[keys | values]`. Those of cached tokens, or all.
+    pub cached: Vec<Span<'a, X>>,
+    /// Keys and values of the queries' own tokens; each sees itself and earlier ones. `None` if every query sees the
+    /// same: in an encoder, where the first query has the position of the first key, and in cross-attention.
+    pub new_kv: Option<Span<'a, X>>,
+}
+
+/// Operations on a device. Matrices are `[rows, width]`, f32.
+pub trait Ops: Send + Sync + 'static {
+    /// A matrix on the device.
+    type Matrix: Send + Sync;
+    /// A linear layer on the device.
+    type Linear: Send + Sync;
+    /// A norm on the device.
+    type Norm: Send + Sync;
+
+    /// Uploads row-major values as a matrix. `values` is a whole number of rows.
+    fn upload(&self, values: Vec<f32>, width: usize) -> Self::Matrix;
+
+    /// Returns the memory of a matrix for the next [`Ops::upload`]; empty if reuse saves nothing.
+    fn recycle(&self, matrix: Self::Matrix) -> Vec<f32> {
+        drop(matrix);
+        Vec::new()
+    }
+
+    /// Downloads a matrix's values, row-major.
+    ///
+    /// # Errors
+    /// [`OpsError`] with the message of the device.
+    fn values<'a>(&self, matrix: &'a Self::Matrix) -> Result<Cow<'a, [f32]>, OpsError>;
+
+    /// Copies several spans into one matrix, in order; all are `width` wide.
+    fn gather(&self, spans: &[Span<'_, Self::Matrix>], width: usize) -> Self::Matrix;
+
+    /// Writes a span into a matrix of the same width, starting at row `at`.
+    fn write(&self, target: &mut Self::Matrix, at: usize, source: Span<'_, Self::Matrix>);
+
+    /// Prepares the weight of a linear layer, `[inputs, outputs]` row-major, for host memory and for upload.
+    fn prepare(&self, weight: Vec<f32>, inputs: usize, outputs: usize) -> Vec<f32>;
+
+    /// Creates a linear layer from a prepared weight; the bias has `outputs` elements or none.
+    fn linear(&self, prepared: Vec<f32>, bias: Vec<f32>, inputs: usize, outputs: usize) -> Self::Linear;
+
+    /// Creates a layer norm, or an RMS norm if `beta` is `None`.
+    fn norm(&self, gamma: Vec<f32>, beta: Option<Vec<f32>>, epsilon: f32) -> Self::Norm;
+
+    /// Normalises every row.
+    fn normalise(&self, rows: &Self::Matrix, norm: &Self::Norm) -> Self::Matrix;
+
+    /// Multiplies rows by a linear layer and adds its bias.
+    fn multiply(&self, rows: &Self::Matrix, linear: &Self::Linear) -> Self::Matrix;
+
+    /// Adds `other` to `rows`.
+    fn add(&self, rows: &mut Self::Matrix, other: &Self::Matrix);
+
+    /// Applies the activation to every element. If `gated`, multiplies the activation of each row's first half by its
+    /// second half.
+    fn activate(&self, rows: Self::Matrix, activation: Activation, gated: bool) -> Self::Matrix;
+
+    /// Applies the rotary embedding to the first `heads` heads of every row, by its position.
+    fn rotate(
+        &self,
+        rows: &mut Self::Matrix,
+        heads: usize,
+        head_dim: usize,
+        rotary: &Rotary,
+        positions: &[usize],
+    );
+
+    /// Computes attention. The rows of `queries` are grouped by request, in the order of `requests`. `position_bias` is
+    /// the table of a [`RelativeBias`].
+    fn attend(
+        &self,
+        queries: &Self::Matrix,
+        requests: &[AttentionSpans<'_, Self::Matrix>],
+        heads: &Heads,
+        position_bias: Option<&Self::Matrix>,
+    ) -> Self::Matrix;
+}

@@ -1,0 +1,154 @@
+//! Batches of requests: a malformed request fails alone, the others are computed together.
+
+use burn::tensor::{Device, Tensor};
+use rayon::prelude::*;
+
+use super::model::{Inputs, ModelError, Outputs};
+use super::tensor;
+use crate::device::is_host;
+
+/// One result per request, in the order of the batch.
+pub(crate) type BatchResults = Vec<Result<Outputs, ModelError>>;
+
+/// Runs a batch. Requests that `read` rejects fail alone; `forward` computes the others together and returns one result
+/// per request.
+pub(crate) fn run_batch<T>(
+    batch: &[Inputs],
+    read: impl Fn(&Inputs) -> Result<T, ModelError>,
+    forward: impl FnOnce(&[T]) -> Result<BatchResults, ModelError>,
+) -> BatchResults {
+    run_parsed(batch, read, |requests| exactly_one_each(&requests, forward))
+}
+
+/// Runs a batch like [`run_batch`], on all cores of the CPU: [`map_in_parallel`] distributes the requests by their
+/// `size`.
+pub(crate) fn run_batch_in_parallel<T: Send + Sync>(
+    device: &Device,
+    batch: &[Inputs],
+    read: impl Fn(&Inputs) -> Result<T, ModelError>,
+    size: impl Fn(&T) -> usize,
+    forward: impl Fn(&[T]) -> Result<BatchResults, ModelError> + Sync,
+) -> BatchResults {
+    run_parsed(batch, read, |requests| {
+        map_in_parallel(device, requests, size, |part| exactly_one_each(part, &forward))
+    })
+}
+
+fn run_parsed<T>(
+    batch: &[Inputs],
+    read: impl Fn(&Inputs) -> Result<T, ModelError>,
+    answer: impl FnOnce(Vec<T>) -> BatchResults,
+) -> BatchResults {
+    let (mut requests, mut rejections) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+    for inputs in batch {
+        match read(inputs) {
+            Ok(request) => {
+                requests.push(request);
+                rejections.push(None);
+            }
+            Err(error) => rejections.push(Some(error)),
+        }
+    }
+    let mut answers = if requests.is_empty() {
+        Vec::new()
+    } else {
+        answer(requests)
+    }
+    .into_iter();
+    rejections
+        .into_iter()
+        .filter_map(|rejection| rejection.map_or_else(|| answers.next(), |error| Some(Err(error))))
+        .collect()
+}
+
+/// Calls `forward` and returns one result per request, also if it fails or returns another number of results.
+fn exactly_one_each<T>(
+    requests: &[T],
+    forward: impl FnOnce(&[T]) -> Result<BatchResults, ModelError>,
+) -> BatchResults {
+    let failed = |error: ModelError| vec![Err(error); requests.len()];
+    match forward(requests) {
+        Ok(answers) if answers.len() == requests.len() => answers,
+        Ok(answers) => failed(ModelError::Failed {
+            reason: format!(
+                "it returned {} results for {} requests",
+                answers.len(),
+                requests.len()
+            ),
+        }),
+        Err(error) => failed(error),
+    }
+}
+
+/// Downloads the rows of a matrix from its device.
+///
+/// # Errors
+/// [`ModelError::Failed`] with the message of the device.
+pub(crate) fn rows(matrix: Tensor<2>) -> Result<Vec<Vec<f32>>, ModelError> {
+    let [_, columns] = matrix.dims();
+    let values = matrix
+        .try_into_vec_as::<f32>()
+        .map_err(|error| ModelError::Failed {
+            reason: format!("its device: {error}"),
+        })?;
+    Ok(values.chunks(columns.max(1)).map(<[f32]>::to_vec).collect())
+}
+
+/// Returns one output `logits` FP32 `[columns]` per row of a matrix.
+///
+/// # Errors
+/// As [`rows`].
+pub(crate) fn logits_per_row(matrix: Tensor<2>) -> Result<BatchResults, ModelError> {
+    let outputs = |row: Vec<f32>| Ok(vec![tensor::Tensor::from_f32("logits", &[row.len()], &row)?]);
+    Ok(rows(matrix)?.into_iter().map(outputs).collect())
+}
+
+/// Maps the items of a batch: on the CPU in one part per core, each on its own core; on other devices in one part.
+///
+/// Items are sorted by `size` before they are split into parts, so that a part pads its items only to its own largest.
+/// `answer` returns as many results as it receives items; the results are in the order of the items.
+fn map_in_parallel<T: Send + Sync, R: Send>(
+    device: &Device,
+    items: Vec<T>,
+    size: impl Fn(&T) -> usize,
+    answer: impl Fn(&[T]) -> Vec<R> + Sync,
+) -> Vec<R> {
+    let parts = if is_host(device) {
+        rayon::current_num_threads().min(items.len())
+    } else {
+        1
+    };
+    if parts <= 1 {
+        return answer(&items);
+    }
+    let mut ordered: Vec<(usize, T)> = items.into_iter().enumerate().collect();
+    ordered.sort_by_key(|(_, item)| size(item));
+    let (order, ordered): (Vec<usize>, Vec<T>) = ordered.into_iter().unzip();
+    let part = ordered.len().div_ceil(parts);
+    let results: Vec<R> = ordered.par_chunks(part).flat_map_iter(&answer).collect();
+    let mut results: Vec<(usize, R)> = order.into_iter().zip(results).collect();
+    results.sort_by_key(|(position, _)| *position);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_come_back_in_order() {
+        for count in 0..9 {
+            let items: Vec<usize> = (0..count).map(|item| (item * 7) % 5).collect();
+            let doubled = map_in_parallel(
+                &Device::flex(),
+                items.clone(),
+                |item| *item,
+                |part| {
+                    assert!(part.is_sorted() || part.len() == items.len());
+                    part.iter().map(|item| item * 2).collect()
+                },
+            );
+            assert_eq!(doubled, items.iter().map(|item| item * 2).collect::<Vec<_>>());
+        }
+    }
+}

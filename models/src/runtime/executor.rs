@@ -1,0 +1,480 @@
+//! The executor: one thread per model.
+//!
+//! A model blocks for as long as a batch takes, may not be movable between threads once its device is initialised, and
+//! may panic in third-party code. The executor therefore builds, runs and drops the model on one dedicated thread, and
+//! checks every output before it returns it.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use thiserror::Error;
+
+use crate::device::panic_message;
+use crate::runtime::model::Progress;
+use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature, check_outputs};
+
+/// A model on its own thread. It runs one batch at a time or, if the model is
+/// [`Continuous`](crate::runtime::model::Continuous), requests that join and leave between its steps. Dropping it waits
+/// for the batch or the step in progress.
+#[derive(Debug)]
+pub struct Executor {
+    /// `None` only while the executor is dropped.
+    commands: Option<Sender<Command>>,
+    thread: Option<JoinHandle<()>>,
+    busy: Arc<AtomicBool>,
+    signature: Signature,
+    continuous: bool,
+}
+
+/// Result of one step of a continuous model.
+#[derive(Debug)]
+pub struct Stepped {
+    /// Progress of the requests; every `Ok` end has passed [`check_outputs`].
+    pub progress: Vec<Progress>,
+    /// Wall time of the step, microseconds.
+    pub run_us: u64,
+}
+
+/// Callback for the results of steps; runs on the model's thread.
+type Listener = Box<dyn FnMut(Stepped) + Send>;
+
+/// Result of one batch.
+#[derive(Debug)]
+pub struct BatchResult {
+    /// One result per request, in order; every `Ok` has passed [`check_outputs`].
+    pub outputs: Vec<Result<Outputs, ModelError>>,
+    /// Wall time of the model's run, microseconds.
+    pub run_us: u64,
+    /// CPU time of the model's thread during the run, microseconds. Excludes worker threads that it uses.
+    pub thread_cpu_us: u64,
+    /// CPU time of the whole process during the run, microseconds: includes the model's worker threads and all other
+    /// work of the process.
+    pub process_cpu_us: u64,
+}
+
+/// Why a batch was not accepted. The variants return the batch unchanged.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// Another batch is running.
+    #[error("the model is busy with another batch")]
+    Busy(Vec<Inputs>),
+    /// The model's thread has ended.
+    #[error("the model's thread has ended; load the model again")]
+    Stopped(Vec<Inputs>),
+}
+
+/// Why an executor could not be started.
+#[derive(Debug, Error)]
+pub enum SpawnError<E> {
+    /// The model could not be built.
+    #[error(transparent)]
+    Build(E),
+    /// Building the model panicked.
+    #[error("building the model panicked: {reason}")]
+    Panicked {
+        /// Message of the panic.
+        reason: String,
+    },
+    /// The operating system could not start a thread.
+    #[error("cannot start the model's thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Commands to the model's thread.
+enum Command {
+    Batch {
+        batch: Vec<Inputs>,
+        done: Box<dyn FnOnce(BatchResult) + Send>,
+    },
+    Listen(Listener),
+    Submit {
+        number: u64,
+        inputs: Inputs,
+    },
+    Cancel(u64),
+}
+
+/// Properties of a model, reported once it is built.
+struct Traits {
+    signature: Signature,
+    continuous: bool,
+}
+
+impl Executor {
+    /// Builds a model on a new thread named `name` and waits until it is ready.
+    ///
+    /// # Errors
+    /// [`SpawnError`] if the model cannot be built or the thread cannot be started.
+    pub fn spawn<E: Send + 'static>(
+        name: &str,
+        model: impl FnOnce() -> Result<Box<dyn Model>, E> + Send + 'static,
+    ) -> Result<Self, SpawnError<E>> {
+        let (commands, queue) = channel();
+        let (report, ready) = sync_channel(1);
+        let busy = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn({
+                let busy = Arc::clone(&busy);
+                move || match build(model) {
+                    Err(error) => drop(report.send(Err(error))),
+                    Ok(mut model) => {
+                        let traits = Traits {
+                            signature: model.signature(),
+                            continuous: model.continuous().is_some(),
+                        };
+                        // The receiver is gone if the process is shutting down.
+                        if report.send(Ok(traits)).is_ok() {
+                            serve(model, &queue, &busy);
+                        }
+                    }
+                }
+            })
+            .map_err(SpawnError::Thread)?;
+        let traits = ready.recv().unwrap_or_else(|_| {
+            Err(SpawnError::Panicked {
+                reason: "its thread ended without a report".into(),
+            })
+        })?;
+        Ok(Self {
+            commands: Some(commands),
+            thread: Some(thread),
+            busy,
+            signature: traits.signature,
+            continuous: traits.continuous,
+        })
+    }
+
+    /// The inputs that a request must have.
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// Whether the model batches continuously; requests are then passed by [`Executor::submit`].
+    pub fn is_continuous(&self) -> bool {
+        self.continuous
+    }
+
+    /// Registers the callback for steps; it replaces the previous one. It runs on the model's thread and blocks it, so
+    /// it should only forward the result.
+    pub fn listen(&self, listener: impl FnMut(Stepped) + Send + 'static) {
+        self.send(Command::Listen(Box::new(listener)));
+    }
+
+    /// Submits a request under a number that no other request in flight has. The listener receives its progress, also
+    /// if the model rejects it. Returns false if the model's thread has ended.
+    pub fn submit(&self, number: u64, inputs: Inputs) -> bool {
+        self.send(Command::Submit { number, inputs })
+    }
+
+    /// Cancels a request before the model's next step; the listener receives nothing more about it.
+    pub fn cancel(&self, number: u64) {
+        self.send(Command::Cancel(number));
+    }
+
+    fn send(&self, command: Command) -> bool {
+        self.commands
+            .as_ref()
+            .is_some_and(|commands| commands.send(command).is_ok())
+    }
+
+    /// Whether a batch is running.
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Acquire)
+    }
+
+    /// Submits a batch and returns at once. `done` runs on the model's thread after the executor is free for the next
+    /// batch; it blocks that thread, so it should only forward the result.
+    ///
+    /// # Errors
+    /// [`RunError`] with the batch; `done` is then not called.
+    pub fn run(
+        &self,
+        batch: Vec<Inputs>,
+        done: impl FnOnce(BatchResult) + Send + 'static,
+    ) -> Result<(), RunError> {
+        let Some(commands) = &self.commands else {
+            return Err(RunError::Stopped(batch));
+        };
+        if self.busy.swap(true, Ordering::AcqRel) {
+            return Err(RunError::Busy(batch));
+        }
+        let done = Box::new(done);
+        commands.send(Command::Batch { batch, done }).map_err(|returned| {
+            self.busy.store(false, Ordering::Release);
+            match returned.0 {
+                Command::Batch { batch, .. } => RunError::Stopped(batch),
+                _ => RunError::Stopped(Vec::new()),
+            }
+        })
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        self.commands = None;
+        // The last handle may be dropped inside `done`, on the thread itself, which cannot join itself.
+        let elsewhere = self
+            .thread
+            .take()
+            .filter(|thread| thread.thread().id() != std::thread::current().id());
+        if let Some(thread) = elsewhere {
+            drop(thread.join());
+        }
+    }
+}
+
+fn build<E>(model: impl FnOnce() -> Result<Box<dyn Model>, E>) -> Result<Box<dyn Model>, SpawnError<E>> {
+    match catch_unwind(AssertUnwindSafe(model)) {
+        Ok(built) => built.map_err(SpawnError::Build),
+        Err(panic) => Err(SpawnError::Panicked {
+            reason: panic_message(panic.as_ref()),
+        }),
+    }
+}
+
+fn serve(mut model: Box<dyn Model>, queue: &Receiver<Command>, busy: &AtomicBool) {
+    let mut in_flight = InFlight::default();
+    while let Some(command) = in_flight.next(queue) {
+        match command {
+            Some(Command::Batch { batch, done }) => {
+                let result = run(model.as_mut(), &batch);
+                drop(batch);
+                busy.store(false, Ordering::Release);
+                call_receiver(|| done(result));
+            }
+            Some(Command::Listen(listener)) => in_flight.listener = Some(listener),
+            Some(Command::Submit { number, inputs }) => in_flight.submit(model.as_mut(), number, &inputs),
+            Some(Command::Cancel(number)) => in_flight.cancel(model.as_mut(), number),
+            None => in_flight.step(model.as_mut()),
+        }
+    }
+}
+
+/// Calls the receiver of a result and logs its panic, if it panics.
+fn call_receiver(receiver: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(receiver)) {
+        tracing::error!(
+            reason = panic_message(panic.as_ref()),
+            "the receiver of a result panicked"
+        );
+    }
+}
+
+/// The requests of a continuous model that are in flight.
+#[derive(Default)]
+struct InFlight {
+    /// Output units so far (tokens of a language model), by request.
+    pieces: BTreeMap<u64, u32>,
+    listener: Option<Listener>,
+}
+
+impl InFlight {
+    /// Returns the next command, or `Some(None)` for a step if there is no command and requests are in flight. `None`
+    /// once all handles are dropped.
+    #[expect(
+        clippy::option_option,
+        reason = "no command means a step, a closed channel means the end"
+    )]
+    fn next(&self, queue: &Receiver<Command>) -> Option<Option<Command>> {
+        if self.pieces.is_empty() {
+            return queue.recv().ok().map(Some);
+        }
+        match queue.try_recv() {
+            Ok(command) => Some(Some(command)),
+            Err(TryRecvError::Empty) => Some(None),
+            Err(TryRecvError::Disconnected) => None,
+        }
+    }
+
+    fn submit(&mut self, model: &mut dyn Model, number: u64, inputs: &Inputs) {
+        let taken = catch_unwind(AssertUnwindSafe(|| match model.continuous() {
+            Some(model) => model.submit(number, inputs),
+            None => Err(failed("it does not support continuous batching".to_owned())),
+        }));
+        match taken.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))) {
+            Ok(()) => {
+                self.pieces.insert(number, 0);
+            }
+            Err(error) => self.notify(vec![failed_progress(number, 0, error)], 0),
+        }
+    }
+
+    fn cancel(&mut self, model: &mut dyn Model, number: u64) {
+        if self.pieces.remove(&number).is_some() {
+            cancel_in_model(model, number);
+        }
+    }
+
+    fn step(&mut self, model: &mut dyn Model) {
+        let started = Instant::now();
+        let stepped = catch_unwind(AssertUnwindSafe(|| {
+            model.continuous().map(crate::runtime::model::Continuous::step)
+        }));
+        let run_us = started.elapsed().as_micros() as u64;
+        let progress = match stepped {
+            Ok(progress) => self.servable(progress.unwrap_or_default()),
+            Err(panic) => {
+                let lost = std::mem::take(&mut self.pieces);
+                let error = panicked(panic.as_ref());
+                lost.into_iter()
+                    .map(|(number, pieces)| {
+                        cancel_in_model(model, number);
+                        failed_progress(number, pieces, error.clone())
+                    })
+                    .collect()
+            }
+        };
+        self.notify(progress, run_us);
+    }
+
+    /// Returns the progress of requests in flight, with checked outputs.
+    fn servable(&mut self, progress: Vec<Progress>) -> Vec<Progress> {
+        let mut updates = Vec::with_capacity(progress.len());
+        for mut progress in progress {
+            let Some(pieces) = self.pieces.get_mut(&progress.number) else {
+                continue;
+            };
+            *pieces = progress.pieces;
+            progress.end = progress.end.map(|end| end.and_then(check_outputs));
+            if progress.end.is_some() {
+                self.pieces.remove(&progress.number);
+            }
+            updates.push(progress);
+        }
+        updates
+    }
+
+    fn notify(&mut self, progress: Vec<Progress>, run_us: u64) {
+        if let Some(listener) = &mut self.listener {
+            call_receiver(|| listener(Stepped { progress, run_us }));
+        }
+    }
+}
+
+/// Cancels a request in the model, also if the model panics.
+fn cancel_in_model(model: &mut dyn Model, number: u64) {
+    let forgotten = catch_unwind(AssertUnwindSafe(|| {
+        if let Some(model) = model.continuous() {
+            model.cancel(number);
+        }
+    }));
+    if let Err(panic) = forgotten {
+        tracing::error!(
+            reason = panic_message(panic.as_ref()),
+            "cancelling a request panicked"
+        );
+    }
+}
+
+fn failed_progress(number: u64, pieces: u32, error: ModelError) -> Progress {
+    Progress {
+        number,
+        pieces,
+        part: Outputs::new(),
+        end: Some(Err(error)),
+    }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> ModelError {
+    failed(format!("it panicked: {}", panic_message(panic)))
+}
+
+/// Runs a batch. A panic does not tell which request caused it, so a batch that panics runs again in halves until the
+/// failing request is alone and the others are answered. One such request costs twice the logarithm of the batch size
+/// in additional runs.
+fn run_halving(model: &mut dyn Model, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+    match catch_unwind(AssertUnwindSafe(|| model.run(batch))) {
+        Ok(outputs) => check_results(outputs, batch.len()),
+        Err(panic) if batch.len() < 2 => vec![Err(panicked(panic.as_ref()))],
+        Err(_) => {
+            let (front, back) = batch.split_at(batch.len() / 2);
+            let mut outputs = run_halving(model, front);
+            outputs.extend(run_halving(model, back));
+            outputs
+        }
+    }
+}
+
+fn run(model: &mut dyn Model, batch: &[Inputs]) -> BatchResult {
+    let (started, clocks) = (Instant::now(), CpuClocks::now());
+    let outputs = if batch.is_empty() {
+        Vec::new()
+    } else {
+        run_halving(model, batch)
+    };
+    let (run_us, cpu) = (
+        started.elapsed().as_micros() as u64,
+        CpuClocks::now().since(clocks),
+    );
+    BatchResult {
+        outputs,
+        run_us,
+        thread_cpu_us: cpu.thread_us,
+        process_cpu_us: cpu.process_us,
+    }
+}
+
+/// Returns one result per request, with checked outputs. If the number of results is wrong, they cannot be assigned to
+/// requests, and all requests fail.
+fn check_results(
+    outputs: Vec<Result<Outputs, ModelError>>,
+    requests: usize,
+) -> Vec<Result<Outputs, ModelError>> {
+    let results = outputs.len();
+    if results != requests {
+        return vec![
+            Err(failed(format!(
+                "it returned {results} results for {requests} requests"
+            )));
+            requests
+        ];
+    }
+    outputs
+        .into_iter()
+        .map(|outputs| outputs.and_then(check_outputs))
+        .collect()
+}
+
+fn failed(reason: String) -> ModelError {
+    ModelError::Failed { reason }
+}
+
+/// CPU time used so far by this thread and by the process, microseconds.
+#[derive(Clone, Copy)]
+struct CpuClocks {
+    thread_us: u64,
+    process_us: u64,
+}
+
+impl CpuClocks {
+    fn now() -> Self {
+        Self {
+            thread_us: micros(clock_gettime(ClockId::ThreadCPUTime)),
+            process_us: micros(clock_gettime(ClockId::ProcessCPUTime)),
+        }
+    }
+
+    fn since(self, earlier: Self) -> Self {
+        let thread_us = self.thread_us.saturating_sub(earlier.thread_us);
+        // The two clocks are read one after the other; the process has used at least as much as its thread.
+        let process_us = self.process_us.saturating_sub(earlier.process_us).max(thread_us);
+        Self {
+            thread_us,
+            process_us,
+        }
+    }
+}
+
+fn micros(time: Timespec) -> u64 {
+    u64::try_from(time.tv_sec * 1_000_000 + time.tv_nsec / 1_000).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+use std::sync::mpsc::channel;
+
+use super::*;
+use crate::runtime::tensor::Tensor;
+
+/// Answers each request according to the number in its input.
+struct Scripted;
+
+fn number(value: f32) -> Inputs {
+    vec![Tensor::from_f32("x", &[1], &[value]).unwrap()]
+}
+
+impl Model for Scripted {
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let mut answers = Vec::new();
+        for inputs in batch {
+            let value = inputs[0].to_f32().unwrap()[0];
+            assert!(value >= 0.0, "negative {value}");
+            answers.push(match value as u32 {
+                1 => Ok(vec![]),
+                2 => Ok(number(f32::NAN)),
+                3 => continue,
+                4 => Err(failed("asked to".into())),
+                _ => Ok(number(value)),
+            });
+        }
+        answers
+    }
+}
+
+fn scripted() -> Executor {
+    Executor::spawn("scripted", || {
+        Ok::<_, ModelError>(Box::new(Scripted) as Box<dyn Model>)
+    })
+    .unwrap()
+}
+
+fn outputs(executor: &Executor, values: &[f32]) -> Vec<Result<Outputs, ModelError>> {
+    let (send, receive) = channel();
+    let batch = values.iter().copied().map(number).collect();
+    executor
+        .run(batch, move |result| send.send(result).unwrap())
+        .unwrap();
+    receive.recv().unwrap().outputs
+}
+
+#[test]
+fn invalid_outputs_fail_alone() {
+    let answers = outputs(&scripted(), &[9.0, 1.0, 2.0, 4.0]);
+    assert_eq!(answers[0], Ok(number(9.0)));
+    assert!(matches!(answers[1], Err(ModelError::BadOutput { .. })));
+    assert!(matches!(answers[2], Err(ModelError::BadOutput { .. })));
+    assert_eq!(answers[3], Err(failed("asked to".into())));
+}
+
+#[test]
+fn a_missing_result_fails_the_batch() {
+    let answers = outputs(&scripted(), &[9.0, 3.0]);
+    assert_eq!(
+        answers,
+        vec![Err(failed("it returned 1 results for 2 requests".into())); 2]
+    );
+}
+
+#[test]
+fn a_request_that_panics_fails_alone() {
+    let executor = scripted();
+    for size in 1..9 {
+        for poisoned in 0..size {
+            let mut values = vec![9.0; size];
+            values[poisoned] = -1.0;
+            let answers = outputs(&executor, &values);
+            assert_eq!(answers.len(), size);
+            for (place, answer) in answers.into_iter().enumerate() {
+                let panicked = Err(failed("it panicked: negative -1".into()));
+                let expected = if place == poisoned {
+                    panicked
+                } else {
+                    Ok(number(9.0))
+                };
+                assert_eq!(answer, expected, "{place} of {size}, {poisoned} is poisoned");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_model_that_always_panics_fails_every_request() {
+    let answers = outputs(&scripted(), &[-1.0, -2.0, -3.0]);
+    let panicked = |value: i32| Err(failed(format!("it panicked: negative {value}")));
+    assert_eq!(answers, [-1, -2, -3].map(panicked));
+}
+
+#[test]
+fn a_panicking_receiver_does_not_stop_the_model() {
+    let executor = scripted();
+    executor.run(vec![number(9.0)], |_| panic!("receiver")).unwrap();
+    let mut batch = vec![number(8.0)];
+    let (send, receive) = channel();
+    loop {
+        let send = send.clone();
+        match executor.run(batch, move |result| send.send(result).unwrap()) {
+            Ok(()) => break,
+            Err(RunError::Busy(returned)) => batch = returned,
+            Err(error) => panic!("{error}"),
+        }
+        std::thread::yield_now();
+    }
+    assert_eq!(receive.recv().unwrap().outputs, [Ok(number(8.0))]);
+}
+
+#[test]
+fn an_empty_batch_does_not_reach_the_model() {
+    assert_eq!(outputs(&scripted(), &[]), []);
+}
+
+/// Blocks in `run` until it is released.
+struct Gated(Receiver<()>);
+
+impl Model for Gated {
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        self.0.recv().unwrap();
+        batch.iter().cloned().map(Ok).collect()
+    }
+}
+
+#[test]
+fn one_batch_runs_at_a_time_and_done_may_submit_the_next() {
+    let (go, gate) = channel();
+    let build = move || Ok::<_, ModelError>(Box::new(Gated(gate)) as Box<dyn Model>);
+    let executor = Arc::new(Executor::spawn("gated", build).unwrap());
+    let (send, receive) = channel();
+    let again = Arc::clone(&executor);
+    executor
+        .run(vec![number(1.0)], move |_| {
+            let second = again.run(vec![number(2.0)], move |result| {
+                send.send(result.outputs).unwrap();
+            });
+            second.unwrap();
+        })
+        .unwrap();
+    assert!(executor.is_busy());
+    let rejected = executor
+        .run(vec![number(3.0)], |_| panic!("rejected"))
+        .unwrap_err();
+    assert!(matches!(rejected, RunError::Busy(batch) if batch == [number(3.0)]));
+    go.send(()).unwrap();
+    go.send(()).unwrap();
+    assert_eq!(receive.recv().unwrap(), [Ok(number(2.0))]);
+}
+
+#[test]
+fn the_last_handle_may_be_dropped_inside_done() {
+    let executor = Arc::new(scripted());
+    let (send, receive) = channel();
+    let (release, released) = channel();
+    let held = Arc::clone(&executor);
+    executor
+        .run(vec![number(9.0)], move |_| {
+            released.recv().unwrap();
+            drop(held);
+            send.send(()).unwrap();
+        })
+        .unwrap();
+    drop(executor);
+    release.send(()).unwrap();
+    receive.recv().unwrap();
+}
+
+#[test]
+fn a_failed_build_is_reported() {
+    let rejected = Executor::spawn("rejected", || Err::<Box<dyn Model>, _>(failed("no".into())));
+    assert!(matches!(
+        rejected,
+        Err(SpawnError::Build(ModelError::Failed { .. }))
+    ));
+    let panicked = Executor::spawn("panicked", || -> Result<Box<dyn Model>, ModelError> {
+        panic!("no device")
+    });
+    assert!(matches!(panicked, Err(SpawnError::Panicked { reason }) if reason == "no device"));
+}
+
+#[test]
+fn time_is_measured() {
+    struct Spin;
+    impl Model for Spin {
+        fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            let clocks = CpuClocks::now();
+            while CpuClocks::now().since(clocks).thread_us < 3_000 {}
+            batch.iter().cloned().map(Ok).collect()
+        }
+    }
+    let executor = Executor::spawn("spin", || Ok::<_, ModelError>(Box::new(Spin) as Box<dyn Model>)).unwrap();
+    let (send, receive) = channel();
+    executor
+        .run(vec![number(0.0)], move |result| send.send(result).unwrap())
+        .unwrap();
+    let result = receive.recv().unwrap();
+    assert!(result.thread_cpu_us >= 3_000 && result.run_us >= 3_000);
+    assert!(result.process_cpu_us >= result.thread_cpu_us);
+}

@@ -1,0 +1,55 @@
+//! Loaded models and their description.
+
+use serde::{Deserialize, Serialize};
+
+use super::model::Model;
+
+/// A model as its architecture builds it; the registry adds the rest of the description.
+pub(crate) struct Built {
+    /// The model.
+    pub model: Box<dyn Model>,
+    /// Meaning of its outputs.
+    pub task: Task,
+    /// Class names in the order of the logits; empty for tasks without classes.
+    pub labels: Vec<String>,
+}
+
+/// A loaded model with its description.
+pub struct Loaded {
+    /// The model.
+    pub model: Box<dyn Model>,
+    /// Its description.
+    pub info: ModelInfo,
+}
+
+/// Description of a loaded model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelInfo {
+    /// Its name.
+    pub name: String,
+    /// Its architecture, by the name in `config.json`.
+    pub architecture: String,
+    /// Number of parameters.
+    pub parameters: u64,
+    /// Memory of the weights on the device, bytes.
+    pub weight_bytes: u64,
+    /// Meaning of its outputs.
+    pub task: Task,
+    /// Class names in the order of the logits; empty for tasks without classes.
+    pub labels: Vec<String>,
+}
+
+/// Meaning of a model's outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Task {
+    /// One class per request: `logits` FP32 `[labels]`.
+    Classification,
+    /// A span of the context: `start_logits` and `end_logits` FP32 `[sequence]`.
+    QuestionAnswering,
+    /// Objects in an image: `boxes` FP32 `[found, 4]`, and one crop per object as input of a downstream task.
+    Detection,
+    /// Text that continues the prompt: `text` BYTES `[1]` and its confidence ([`crate::language`]).
+    Generation,
+}

@@ -1,0 +1,11 @@
+//! What every model is served with: tensors, the `Model` trait, batches, the executor thread, limits on processor time,
+//! slices of models.
+
+pub(crate) mod batch;
+pub(crate) mod executor;
+pub(crate) mod hidden_states;
+pub(crate) mod loaded;
+pub(crate) mod model;
+pub(crate) mod pace;
+pub(crate) mod slice;
+pub(crate) mod tensor;

@@ -1,0 +1,358 @@
+//! The `Model` trait, implemented by everything that can be served.
+
+use thiserror::Error;
+
+use crate::runtime::tensor::{Datatype, Tensor, TensorError};
+
+/// Inputs of one request, without a batch dimension.
+pub type Inputs = Vec<Tensor>;
+
+/// Outputs of one request, without a batch dimension.
+pub type Outputs = Vec<Tensor>;
+
+/// A model that answers requests, one batch at a time.
+///
+/// The executor runs it on a dedicated thread, so it may block. It never receives an empty batch.
+pub trait Model: Send {
+    /// The inputs that a request must have. They are checked before a request is queued, so `run` receives only inputs
+    /// that match. An empty signature accepts anything.
+    fn signature(&self) -> Signature {
+        Signature::default()
+    }
+
+    /// Runs one batch and returns one result per request, in the same order. A request that cannot be answered fails
+    /// alone.
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>>;
+
+    /// Returns the interface for continuous batching, or `None` if the model only runs whole batches.
+    fn continuous(&mut self) -> Option<&mut dyn Continuous> {
+        None
+    }
+}
+
+/// Continuous batching: requests join and leave a model's batch between two of its steps.
+/// [`Model::continuous`](crate::Model::continuous) returns it for models that support it.
+///
+/// The caller identifies requests by numbers that are unique among the requests in flight.
+pub trait Continuous {
+    /// Accepts a request; the following steps report its progress.
+    ///
+    /// # Errors
+    /// [`ModelError`] if the request cannot be answered.
+    fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError>;
+
+    /// Cancels a request if it is in flight; later steps report nothing about it.
+    fn cancel(&mut self, number: u64);
+
+    /// Runs one step for all requests in flight and returns their progress.
+    fn step(&mut self) -> Vec<Progress>;
+}
+
+/// Progress of a request in one step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Progress {
+    /// Number of the request.
+    pub number: u64,
+    /// Output units so far, the new ones included: tokens of a language model.
+    pub pieces: u32,
+    /// New part of the answer, for streaming; may be empty.
+    pub part: Outputs,
+    /// Final result or error once the request has ended.
+    pub end: Option<Result<Outputs, ModelError>>,
+}
+
+/// The inputs that a model takes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Signature {
+    /// The inputs the model knows; it rejects others.
+    pub inputs: Vec<InputSpec>,
+}
+
+/// One input of a [`Signature`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InputSpec {
+    /// Its name.
+    pub name: String,
+    /// Its element type.
+    pub datatype: Datatype,
+    /// Its dimensions, without the batch dimension.
+    pub shape: Vec<Extent>,
+    /// Whether a request may omit it.
+    pub optional: bool,
+}
+
+impl InputSpec {
+    /// An input that every request must have.
+    pub fn required(name: impl Into<String>, datatype: Datatype, shape: Vec<Extent>) -> Self {
+        Self {
+            name: name.into(),
+            datatype,
+            shape,
+            optional: false,
+        }
+    }
+
+    /// An input that a request may omit.
+    pub fn optional(name: impl Into<String>, datatype: Datatype, shape: Vec<Extent>) -> Self {
+        Self {
+            optional: true,
+            ..Self::required(name, datatype, shape)
+        }
+    }
+}
+
+/// Allowed sizes of one dimension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Exactly this size.
+    Exactly(usize),
+    /// Any size from 1 to this, such as a sequence length.
+    UpTo(usize),
+}
+
+impl Signature {
+    /// Checks that the inputs are known and complete, match in type and shape, and are finite.
+    ///
+    /// # Errors
+    /// The first [`ModelError`] found, naming the input.
+    pub fn check(&self, inputs: &[Tensor]) -> Result<(), ModelError> {
+        if self.inputs.is_empty() {
+            return Ok(());
+        }
+        if let Some(unknown) = inputs
+            .iter()
+            .find(|input| !self.inputs.iter().any(|spec| spec.name == input.name))
+        {
+            return Err(ModelError::UnknownInput {
+                name: unknown.name.clone(),
+                expected: self.names(),
+            });
+        }
+        for spec in &self.inputs {
+            let mut named = inputs.iter().filter(|input| input.name == spec.name);
+            let Some(input) = named.next() else {
+                if spec.optional {
+                    continue;
+                }
+                return Err(ModelError::MissingInput {
+                    name: spec.name.clone(),
+                    expected: self.names(),
+                });
+            };
+            if named.next().is_some() {
+                return Err(ModelError::RepeatedInput {
+                    name: spec.name.clone(),
+                });
+            }
+            spec.check(input)?;
+        }
+        Ok(())
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.inputs.iter().map(|spec| spec.name.clone()).collect()
+    }
+}
+
+/// Returns the outputs if they can be served: at least one, each well-formed, not empty and finite.
+///
+/// # Errors
+/// [`ModelError::BadOutput`] for the first that is not.
+pub fn check_outputs(outputs: Outputs) -> Result<Outputs, ModelError> {
+    let bad = |reason: String| ModelError::BadOutput { reason };
+    if outputs.is_empty() {
+        return Err(bad("it has no outputs".into()));
+    }
+    outputs
+        .into_iter()
+        .map(|output| {
+            let output = output.checked().map_err(|error| bad(error.to_string()))?;
+            if output.data.is_empty() {
+                return Err(bad(format!("output `{}` is empty", output.name)));
+            }
+            output.check_finite().map_err(|error| bad(error.to_string()))?;
+            Ok(output)
+        })
+        .collect()
+}
+
+impl InputSpec {
+    fn check(&self, input: &Tensor) -> Result<(), ModelError> {
+        if input.datatype != self.datatype {
+            return Err(TensorError::WrongDatatype {
+                name: input.name.clone(),
+                expected: self.datatype.name(),
+                actual: input.datatype.name(),
+            }
+            .into());
+        }
+        let fits = input.shape.len() == self.shape.len()
+            && input
+                .shape
+                .iter()
+                .zip(&self.shape)
+                .all(|(actual, extent)| match extent {
+                    Extent::Exactly(expected) => actual == expected,
+                    Extent::UpTo(limit) => (1..=*limit).contains(actual),
+                });
+        if !fits {
+            return Err(ModelError::WrongShape {
+                name: input.name.clone(),
+                expected: self
+                    .shape
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join(", "),
+                actual: input.shape.clone(),
+            });
+        }
+        input.check_finite()?;
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Extent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exactly(extent) => write!(f, "{extent}"),
+            Self::UpTo(limit) => write!(f, "1..={limit}"),
+        }
+    }
+}
+
+/// Why a model did not answer a request.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ModelError {
+    /// An input is not a well-formed tensor of the right type.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// A required input is missing.
+    #[error("input `{name}` is missing; this model takes {expected:?}")]
+    MissingInput {
+        /// The input.
+        name: String,
+        /// All inputs it takes.
+        expected: Vec<String>,
+    },
+    /// An input that the model does not take.
+    #[error("input `{name}` is unknown; this model takes {expected:?}")]
+    UnknownInput {
+        /// The input.
+        name: String,
+        /// All inputs it takes.
+        expected: Vec<String>,
+    },
+    /// An input is given twice.
+    #[error("input `{name}` is given more than once")]
+    RepeatedInput {
+        /// The input.
+        name: String,
+    },
+    /// An input has the wrong shape.
+    #[error("input `{name}` has shape {actual:?}; this model takes [{expected}]")]
+    WrongShape {
+        /// The input.
+        name: String,
+        /// The shape the model takes, as text.
+        expected: String,
+        /// The shape received.
+        actual: Vec<usize>,
+    },
+    /// An input has the right type and shape, but values that the model cannot use, such as an unknown token.
+    #[error("input `{name}` cannot be used: {reason}")]
+    BadInput {
+        /// The input.
+        name: String,
+        /// The reason.
+        reason: String,
+    },
+    /// The outputs cannot be served: empty, malformed, NaN or infinite.
+    #[error("the model's output cannot be served: {reason}")]
+    BadOutput {
+        /// The reason.
+        reason: String,
+    },
+    /// The model itself failed.
+    #[error("the model failed: {reason}")]
+    Failed {
+        /// The reason.
+        reason: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signature() -> Signature {
+        Signature {
+            inputs: vec![
+                InputSpec::required("image", Datatype::F32, vec![Extent::Exactly(2), Extent::UpTo(3)]),
+                InputSpec::optional("weight", Datatype::F32, vec![Extent::Exactly(1)]),
+            ],
+        }
+    }
+
+    #[test]
+    fn matching_inputs_pass() {
+        let image = Tensor::from_f32("image", &[2, 3], &[0.0; 6]).unwrap();
+        assert_eq!(signature().check(std::slice::from_ref(&image)), Ok(()));
+        let weight = |shape: &[usize]| Tensor::from_f32("weight", shape, &vec![0.0; shape[0]]).unwrap();
+        assert_eq!(signature().check(&[image.clone(), weight(&[1])]), Ok(()));
+        assert!(matches!(
+            signature().check(&[image, weight(&[2])]),
+            Err(ModelError::WrongShape { .. })
+        ));
+    }
+
+    #[test]
+    fn invalid_outputs_are_rejected() {
+        let logits = |values: &[f32]| Tensor::from_f32("logits", &[values.len()], values).unwrap();
+        assert!(check_outputs(vec![logits(&[0.5, -0.5])]).is_ok());
+        for rejected in [
+            vec![],
+            vec![logits(&[])],
+            vec![logits(&[1.0]), logits(&[0.0, f32::NAN])],
+            vec![logits(&[f32::NEG_INFINITY])],
+            vec![Tensor {
+                shape: vec![3],
+                ..logits(&[1.0])
+            }],
+        ] {
+            assert!(matches!(
+                check_outputs(rejected),
+                Err(ModelError::BadOutput { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn each_mismatch_names_the_input() {
+        let image =
+            |shape: &[usize]| Tensor::from_f32("image", shape, &vec![0.0; shape.iter().product()]).unwrap();
+        let check = |inputs: &[Tensor]| signature().check(inputs).unwrap_err();
+        assert!(matches!(check(&[]), ModelError::MissingInput { .. }));
+        assert!(matches!(
+            check(&[image(&[2, 3]), image(&[2, 3])]),
+            ModelError::RepeatedInput { .. }
+        ));
+        assert_eq!(
+            check(&[image(&[2, 4])]).to_string(),
+            "input `image` has shape [2, 4]; this model takes [2, 1..=3]"
+        );
+        let other = Tensor {
+            name: "mask".into(),
+            ..image(&[2, 3])
+        };
+        assert!(matches!(
+            check(&[image(&[2, 3]), other]),
+            ModelError::UnknownInput { .. }
+        ));
+        let nan = Tensor::from_f32("image", &[2, 1], &[0.0, f32::NAN]).unwrap();
+        assert!(matches!(
+            check(&[nan]),
+            ModelError::Tensor(TensorError::NotFinite { .. })
+        ));
+    }
+}

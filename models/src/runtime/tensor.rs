@@ -1,0 +1,472 @@
+//! Tensors in the format of the Open Inference Protocol v2 (`name`, `shape`, `datatype`, raw little-endian data).
+//!
+//! The data is a [`Bytes`], so that tensors are passed between actors and sliced from received messages without a copy.
+
+use bytes::Bytes;
+use thiserror::Error;
+
+/// Element type, by its Open Inference Protocol name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Datatype {
+    /// `BOOL`, one byte, 0 or 1.
+    Bool,
+    /// `UINT8`.
+    U8,
+    /// `INT8`.
+    I8,
+    /// `INT32`.
+    I32,
+    /// `INT64`.
+    I64,
+    /// `FP16`.
+    F16,
+    /// `BF16`.
+    Bf16,
+    /// `FP32`.
+    F32,
+    /// `FP64`.
+    F64,
+    /// `BYTES`: UTF-8 text or opaque bytes; each element is a little-endian u32 length and that many bytes.
+    Bytes,
+}
+
+impl Datatype {
+    /// Every type, in the order of the protocol's table.
+    pub const ALL: [Self; 10] = [
+        Self::Bool,
+        Self::U8,
+        Self::I8,
+        Self::I32,
+        Self::I64,
+        Self::F16,
+        Self::Bf16,
+        Self::F32,
+        Self::F64,
+        Self::Bytes,
+    ];
+
+    /// Its name in the protocol.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "BOOL",
+            Self::U8 => "UINT8",
+            Self::I8 => "INT8",
+            Self::I32 => "INT32",
+            Self::I64 => "INT64",
+            Self::F16 => "FP16",
+            Self::Bf16 => "BF16",
+            Self::F32 => "FP32",
+            Self::F64 => "FP64",
+            Self::Bytes => "BYTES",
+        }
+    }
+
+    /// Returns the type of that name.
+    ///
+    /// # Errors
+    /// [`TensorError::UnknownDatatype`] if the protocol has no such name.
+    pub fn from_name(name: &str) -> Result<Self, TensorError> {
+        Self::ALL
+            .into_iter()
+            .find(|datatype| datatype.name() == name)
+            .ok_or_else(|| TensorError::UnknownDatatype {
+                datatype: name.to_owned(),
+            })
+    }
+
+    /// Bytes per element; `None` for [`Datatype::Bytes`], whose elements have individual lengths.
+    pub const fn size(self) -> Option<usize> {
+        match self {
+            Self::Bool | Self::U8 | Self::I8 => Some(1),
+            Self::F16 | Self::Bf16 => Some(2),
+            Self::I32 | Self::F32 => Some(4),
+            Self::I64 | Self::F64 => Some(8),
+            Self::Bytes => None,
+        }
+    }
+}
+
+/// A named tensor: row-major, little-endian.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tensor {
+    /// Name of the input or output.
+    pub name: String,
+    /// Size of each dimension; empty for a scalar.
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub datatype: Datatype,
+    /// The elements, raw.
+    pub data: Bytes,
+}
+
+/// Why bytes are not a valid tensor.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum TensorError {
+    /// The protocol has no datatype of this name.
+    #[error(
+        "unknown datatype `{datatype}`; the Open Inference Protocol has BOOL, UINT8, INT8, INT32, INT64, FP16, BF16, FP32, FP64 and BYTES here"
+    )]
+    UnknownDatatype {
+        /// The name received.
+        datatype: String,
+    },
+    /// The shape and the number of bytes disagree.
+    #[error("tensor `{name}` has {actual} bytes, but shape {shape:?} of {datatype} takes {expected}")]
+    WrongLength {
+        /// Its name.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Its datatype's name.
+        datatype: &'static str,
+        /// Bytes that the shape takes.
+        expected: usize,
+        /// Bytes received.
+        actual: usize,
+    },
+    /// The product of the dimensions overflows.
+    #[error("tensor `{name}` has shape {shape:?}, whose element count overflows")]
+    Overflow {
+        /// Its name.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+    },
+    /// The tensor has another type than the requested one.
+    #[error("tensor `{name}` is {actual}, not {expected}")]
+    WrongDatatype {
+        /// Its name.
+        name: String,
+        /// The requested type.
+        expected: &'static str,
+        /// Its type.
+        actual: &'static str,
+    },
+    /// The element lengths of a `BYTES` tensor do not add up to its bytes.
+    #[error(
+        "tensor `{name}` is BYTES of shape {shape:?}, but its elements' lengths do not add up to its {actual} bytes"
+    )]
+    WrongElements {
+        /// Its name.
+        name: String,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// Bytes received.
+        actual: usize,
+    },
+    /// A `BYTES` element requested as text is not UTF-8.
+    #[error("tensor `{name}` is not UTF-8 text at element {index}")]
+    NotText {
+        /// Its name.
+        name: String,
+        /// Position of the first invalid element.
+        index: usize,
+    },
+    /// The tensor contains NaN or infinity.
+    #[error("tensor `{name}` holds {value} at element {index}; only finite numbers are served")]
+    NotFinite {
+        /// Its name.
+        name: String,
+        /// Position of the first invalid element.
+        index: usize,
+        /// `NaN`, `inf` or `-inf`.
+        value: String,
+    },
+}
+
+impl Tensor {
+    /// Builds a tensor of f32 values with one copy.
+    ///
+    /// # Errors
+    /// [`TensorError::WrongLength`] if `values` does not fill `shape`.
+    pub fn from_f32(name: impl Into<String>, shape: &[usize], values: &[f32]) -> Result<Self, TensorError> {
+        let data = values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect::<Vec<u8>>();
+        Self {
+            name: name.into(),
+            shape: shape.to_vec(),
+            datatype: Datatype::F32,
+            data: data.into(),
+        }
+        .checked()
+    }
+
+    /// Builds a tensor of i64 values with one copy.
+    ///
+    /// # Errors
+    /// [`TensorError::WrongLength`] if `values` does not fill `shape`.
+    pub fn from_i64(name: impl Into<String>, shape: &[usize], values: &[i64]) -> Result<Self, TensorError> {
+        let data = values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect::<Vec<u8>>();
+        Self {
+            name: name.into(),
+            shape: shape.to_vec(),
+            datatype: Datatype::I64,
+            data: data.into(),
+        }
+        .checked()
+    }
+
+    /// Builds a `BYTES` tensor of texts with one copy, of shape `[texts.len()]`.
+    ///
+    /// # Errors
+    /// [`TensorError::Overflow`] if a text exceeds the protocol's 32-bit length.
+    pub fn from_texts(name: impl Into<String>, texts: &[&str]) -> Result<Self, TensorError> {
+        let (name, shape) = (name.into(), vec![texts.len()]);
+        let mut data = Vec::with_capacity(texts.iter().map(|text| text.len() + 4).sum());
+        for text in texts {
+            let Ok(length) = u32::try_from(text.len()) else {
+                return Err(TensorError::Overflow { name, shape });
+            };
+            data.extend(length.to_le_bytes());
+            data.extend(text.as_bytes());
+        }
+        Ok(Self {
+            name,
+            shape,
+            datatype: Datatype::Bytes,
+            data: data.into(),
+        })
+    }
+
+    /// Number of elements.
+    ///
+    /// # Errors
+    /// [`TensorError::Overflow`] if the product of the dimensions overflows.
+    pub fn elements(&self) -> Result<usize, TensorError> {
+        self.shape
+            .iter()
+            .try_fold(1_usize, |product, extent| product.checked_mul(*extent))
+            .ok_or_else(|| TensorError::Overflow {
+                name: self.name.clone(),
+                shape: self.shape.clone(),
+            })
+    }
+
+    /// Returns the tensor if its bytes fill its shape.
+    ///
+    /// # Errors
+    /// [`TensorError::WrongLength`], [`TensorError::WrongElements`] or [`TensorError::Overflow`].
+    pub fn checked(self) -> Result<Self, TensorError> {
+        let elements = self.elements()?;
+        let Some(size) = self.datatype.size() else {
+            return self.elements_of_bytes().map(|_| ()).map(|()| self);
+        };
+        let expected = elements.checked_mul(size).ok_or_else(|| TensorError::Overflow {
+            name: self.name.clone(),
+            shape: self.shape.clone(),
+        })?;
+        if expected == self.data.len() {
+            return Ok(self);
+        }
+        Err(TensorError::WrongLength {
+            name: self.name,
+            shape: self.shape,
+            datatype: self.datatype.name(),
+            expected,
+            actual: self.data.len(),
+        })
+    }
+
+    /// Returns the elements as f32; `FP32` only, without conversion.
+    ///
+    /// # Errors
+    /// [`TensorError::WrongDatatype`] for any other type.
+    pub fn to_f32(&self) -> Result<Vec<f32>, TensorError> {
+        self.expect_type(Datatype::F32)?;
+        Ok(self
+            .data
+            .chunks_exact(4)
+            .filter_map(|b| b.try_into().ok())
+            .map(f32::from_le_bytes)
+            .collect())
+    }
+
+    /// Returns the elements as i64; `INT64` only, without conversion.
+    ///
+    /// # Errors
+    /// [`TensorError::WrongDatatype`] for any other type.
+    pub fn to_i64(&self) -> Result<Vec<i64>, TensorError> {
+        self.expect_type(Datatype::I64)?;
+        Ok(self
+            .data
+            .chunks_exact(8)
+            .filter_map(|b| b.try_into().ok())
+            .map(i64::from_le_bytes)
+            .collect())
+    }
+
+    /// Returns the elements as texts; `BYTES` only.
+    ///
+    /// # Errors
+    /// [`TensorError::WrongDatatype`], [`TensorError::WrongElements`] or [`TensorError::NotText`].
+    pub fn to_texts(&self) -> Result<Vec<&str>, TensorError> {
+        self.expect_type(Datatype::Bytes)?;
+        self.elements_of_bytes()?
+            .into_iter()
+            .enumerate()
+            .map(|(index, bytes)| {
+                std::str::from_utf8(bytes).map_err(|_| TensorError::NotText {
+                    name: self.name.clone(),
+                    index,
+                })
+            })
+            .collect()
+    }
+
+    /// Checks that every element is finite; types without NaN and infinity always pass.
+    ///
+    /// # Errors
+    /// [`TensorError::NotFinite`] with the first NaN or infinity.
+    pub fn check_finite(&self) -> Result<(), TensorError> {
+        let offending = match self.datatype {
+            Datatype::F32 => first_not_finite(self.data.chunks_exact(4), |b: [u8; 4]| {
+                f64::from(f32::from_le_bytes(b))
+            }),
+            Datatype::F64 => first_not_finite(self.data.chunks_exact(8), f64::from_le_bytes),
+            Datatype::F16 => first_not_finite(self.data.chunks_exact(2), |b| {
+                half::f16::from_le_bytes(b).to_f64()
+            }),
+            Datatype::Bf16 => first_not_finite(self.data.chunks_exact(2), |b| {
+                half::bf16::from_le_bytes(b).to_f64()
+            }),
+            _ => None,
+        };
+        match offending {
+            None => Ok(()),
+            Some((index, value)) => Err(TensorError::NotFinite {
+                name: self.name.clone(),
+                index,
+                value: value.to_string(),
+            }),
+        }
+    }
+
+    /// Returns the elements of a `BYTES` tensor, as many as its shape states.
+    fn elements_of_bytes(&self) -> Result<Vec<&[u8]>, TensorError> {
+        let expected = self.elements()?;
+        let mut rest = self.data.as_ref();
+        let mut elements = Vec::new();
+        while let Some((length, after)) = rest.split_first_chunk() {
+            let Some((element, after)) = after.split_at_checked(u32::from_le_bytes(*length) as usize) else {
+                break;
+            };
+            elements.push(element);
+            rest = after;
+        }
+        if rest.is_empty() && elements.len() == expected {
+            return Ok(elements);
+        }
+        Err(TensorError::WrongElements {
+            name: self.name.clone(),
+            shape: self.shape.clone(),
+            actual: self.data.len(),
+        })
+    }
+
+    fn expect_type(&self, expected: Datatype) -> Result<(), TensorError> {
+        if self.datatype == expected {
+            return Ok(());
+        }
+        Err(TensorError::WrongDatatype {
+            name: self.name.clone(),
+            expected: expected.name(),
+            actual: self.datatype.name(),
+        })
+    }
+}
+
+/// Returns position and value of the first element that is NaN or infinite.
+fn first_not_finite<'a, const N: usize>(
+    elements: impl Iterator<Item = &'a [u8]>,
+    read: impl Fn([u8; N]) -> f64,
+) -> Option<(usize, f64)> {
+    elements
+        .filter_map(|bytes| <[u8; N]>::try_from(bytes).ok())
+        .map(read)
+        .enumerate()
+        .find(|(_, value)| !value.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_do_not_fill_the_shape_are_rejected() {
+        let error = Tensor::from_f32("x", &[2, 2], &[1.0, 2.0, 3.0]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "tensor `x` has 12 bytes, but shape [2, 2] of FP32 takes 16"
+        );
+    }
+
+    #[test]
+    fn an_overflowing_shape_is_rejected() {
+        let tensor = Tensor {
+            name: "x".into(),
+            shape: vec![usize::MAX, 2],
+            datatype: Datatype::U8,
+            data: Bytes::new(),
+        };
+        assert!(matches!(tensor.checked(), Err(TensorError::Overflow { .. })));
+    }
+
+    #[test]
+    fn the_first_non_finite_element_is_named() {
+        let tensor = Tensor::from_f32("x", &[3], &[0.0, f32::NAN, f32::INFINITY]).unwrap();
+        assert!(matches!(
+            tensor.check_finite(),
+            Err(TensorError::NotFinite { index: 1, .. })
+        ));
+    }
+
+    #[test]
+    fn texts_round_trip() {
+        let texts = ["", "sea", "雪 and light"];
+        let tensor = Tensor::from_texts("text", &texts).unwrap().checked().unwrap();
+        assert_eq!(tensor.to_texts().unwrap(), texts);
+    }
+
+    #[test]
+    fn inconsistent_element_lengths_are_rejected() {
+        let bytes = |shape: &[usize], data: &[u8]| Tensor {
+            name: "text".into(),
+            shape: shape.to_vec(),
+            datatype: Datatype::Bytes,
+            data: data.to_vec().into(),
+        };
+        for (shape, data) in [
+            (vec![1], &[][..]),
+            (vec![0], &[0][..]),
+            (vec![1], &[1, 0, 0][..]),
+            (vec![1], &[2, 0, 0, 0, 7][..]),
+            (vec![1], &[255, 255, 255, 255, 7][..]),
+            (vec![1], &[1, 0, 0, 0, 7, 7][..]),
+            (vec![2], &[1, 0, 0, 0, 7][..]),
+        ] {
+            let rejected = bytes(&shape, data).checked();
+            assert!(
+                matches!(rejected, Err(TensorError::WrongElements { .. })),
+                "{shape:?} {data:?}"
+            );
+        }
+        let not_text = bytes(&[1], &[1, 0, 0, 0, 0xff]).checked().unwrap();
+        assert!(matches!(
+            not_text.to_texts(),
+            Err(TensorError::NotText { index: 0, .. })
+        ));
+    }
+
+    #[test]
+    fn every_datatype_round_trips_by_name() {
+        for datatype in Datatype::ALL {
+            assert_eq!(Datatype::from_name(datatype.name()), Ok(datatype));
+        }
+        assert!(Datatype::from_name("FP8").is_err());
+    }
+}

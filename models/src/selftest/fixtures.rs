@@ -1,0 +1,304 @@
+//! Small random checkpoints with their expected answers: `models/fixtures/make_fixtures.py` saves them by transformers,
+//! `make_small_fixtures.py` those of the architectures that transformers lacks, by torch. They are part of the library,
+//! so that a device can be checked wherever the binary runs.
+
+use bytes::Bytes;
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::architectures::registry::{LoadOptions, load_checkpoint};
+use crate::checkpoint::{Checkpoint, LoadError};
+use crate::runtime::model::{Inputs, ModelError, Outputs};
+use crate::runtime::tensor::{Datatype, Tensor, TensorError};
+use crate::{Device, Model};
+
+/// A checkpoint and its expected answers.
+#[derive(Debug, Clone, Copy)]
+pub struct Fixture {
+    /// Name of its folder.
+    pub name: &'static str,
+    /// `config.json`.
+    pub config: &'static [u8],
+    /// `model.safetensors`.
+    pub weights: &'static [u8],
+    /// `tokenizer.json`, if there is one.
+    pub tokenizer: Option<&'static [u8]>,
+    /// `expected.json`: requests and their answers.
+    pub expected: &'static [u8],
+}
+
+macro_rules! file {
+    ($folder:literal, $file:literal) => {
+        include_bytes!(concat!("../../fixtures/", $folder, "/", $file))
+    };
+}
+
+/// Every fixture.
+pub const ALL: [Fixture; 5] = [
+    Fixture {
+        name: "bert-classification",
+        config: file!("bert-classification", "config.json"),
+        weights: file!("bert-classification", "model.safetensors"),
+        tokenizer: Some(file!("bert-classification", "tokenizer.json")),
+        expected: file!("bert-classification", "expected.json"),
+    },
+    Fixture {
+        name: "bert-question-answering",
+        config: file!("bert-question-answering", "config.json"),
+        weights: file!("bert-question-answering", "model.safetensors"),
+        tokenizer: Some(file!("bert-question-answering", "tokenizer.json")),
+        expected: file!("bert-question-answering", "expected.json"),
+    },
+    Fixture {
+        name: "vit",
+        config: file!("vit", "config.json"),
+        weights: file!("vit", "model.safetensors"),
+        tokenizer: None,
+        expected: file!("vit", "expected.json"),
+    },
+    Fixture {
+        name: "cnn",
+        config: file!("cnn", "config.json"),
+        weights: file!("cnn", "model.safetensors"),
+        tokenizer: None,
+        expected: file!("cnn", "expected.json"),
+    },
+    Fixture {
+        name: "mlp",
+        config: file!("mlp", "config.json"),
+        weights: file!("mlp", "model.safetensors"),
+        tokenizer: None,
+        expected: file!("mlp", "expected.json"),
+    },
+];
+
+/// A request and its expected answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Case {
+    /// Inputs of the request.
+    pub inputs: Inputs,
+    /// Outputs of transformers.
+    pub outputs: Outputs,
+}
+
+/// Differences between a device's answers and the expected ones.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Parity {
+    /// Number of compared requests, each alone and all in one padded batch.
+    pub cases: usize,
+    /// Largest absolute difference of a logit from the expected one.
+    pub largest_difference: f32,
+    /// Largest absolute difference of a logit between a request alone and in the padded batch.
+    pub largest_padding_difference: f32,
+}
+
+/// Why a fixture could not be compared.
+#[derive(Debug, Error)]
+pub enum FixtureError {
+    /// The checkpoint was not loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The model failed.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// `expected.json` is malformed.
+    #[error("fixture `{name}`: expected.json is malformed: {reason}")]
+    Expected {
+        /// The fixture.
+        name: &'static str,
+        /// The reason.
+        reason: String,
+    },
+    /// An answer differs in more than rounding: a name, a shape, a text, a position.
+    #[error("fixture `{name}`, request {case}: the model returned {actual}, expected {expected}")]
+    Differs {
+        /// The fixture.
+        name: &'static str,
+        /// Position of the request.
+        case: usize,
+        /// The model's output.
+        actual: String,
+        /// The expected output.
+        expected: String,
+    },
+}
+
+#[derive(Deserialize)]
+struct Expected {
+    cases: Vec<ExpectedCase>,
+}
+
+#[derive(Deserialize)]
+struct ExpectedCase {
+    inputs: Vec<JsonTensor>,
+    outputs: Vec<JsonTensor>,
+}
+
+/// A tensor in the JSON format of the Open Inference Protocol.
+#[derive(Deserialize)]
+struct JsonTensor {
+    name: String,
+    shape: Vec<usize>,
+    #[serde(flatten)]
+    elements: Elements,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "datatype", content = "data")]
+enum Elements {
+    #[serde(rename = "FP32")]
+    F32(Vec<f32>),
+    #[serde(rename = "INT64")]
+    I64(Vec<i64>),
+    #[serde(rename = "BYTES")]
+    Texts(Vec<String>),
+}
+
+impl JsonTensor {
+    fn tensor(&self) -> Result<Tensor, TensorError> {
+        match &self.elements {
+            Elements::F32(values) => Tensor::from_f32(&self.name, &self.shape, values),
+            Elements::I64(values) => Tensor::from_i64(&self.name, &self.shape, values),
+            Elements::Texts(texts) => {
+                Tensor::from_texts(&self.name, &texts.iter().map(String::as_str).collect::<Vec<_>>())
+            }
+        }
+    }
+}
+
+impl Fixture {
+    /// Opens the checkpoint.
+    ///
+    /// # Errors
+    /// [`LoadError`]; the committed fixtures have none.
+    pub fn checkpoint(&self) -> Result<Checkpoint, LoadError> {
+        let tokenizer = self.tokenizer.map(Bytes::from_static);
+        Checkpoint::from_bytes(
+            self.name,
+            self.config,
+            Bytes::from_static(self.weights),
+            tokenizer,
+        )
+    }
+
+    /// Returns the requests and their expected answers.
+    ///
+    /// # Errors
+    /// [`FixtureError::Expected`]; the committed fixtures have none.
+    pub fn cases(&self) -> Result<Vec<Case>, FixtureError> {
+        let malformed = |reason: String| FixtureError::Expected {
+            name: self.name,
+            reason,
+        };
+        let expected: Expected =
+            serde_json::from_slice(self.expected).map_err(|error| malformed(error.to_string()))?;
+        let tensors = |listed: &[JsonTensor]| {
+            let tensors = listed
+                .iter()
+                .map(JsonTensor::tensor)
+                .collect::<Result<Vec<_>, _>>();
+            tensors.map_err(|error| malformed(error.to_string()))
+        };
+        let cases = expected.cases.iter();
+        cases
+            .map(|case| {
+                Ok(Case {
+                    inputs: tensors(&case.inputs)?,
+                    outputs: tensors(&case.outputs)?,
+                })
+            })
+            .collect()
+    }
+
+    /// Loads the checkpoint onto a device and compares its answers, each request alone and all in one batch.
+    ///
+    /// # Errors
+    /// [`FixtureError`] if it does not load or answer, or an answer has another text, position, name or shape.
+    pub fn compare(&self, device: &Device) -> Result<Parity, FixtureError> {
+        let mut model = load_checkpoint(self.checkpoint()?, device, &LoadOptions::default())?.model;
+        self.compare_model(model.as_mut())
+    }
+
+    /// Compares the answers of a loaded model, as [`Fixture::compare`] does.
+    ///
+    /// # Errors
+    /// As [`Fixture::compare`].
+    pub fn compare_model(&self, model: &mut dyn Model) -> Result<Parity, FixtureError> {
+        let cases = self.cases()?;
+        let requests: Vec<Inputs> = cases.iter().map(|case| case.inputs.clone()).collect();
+        let together = model.run(&requests).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let alone = requests
+            .iter()
+            .flat_map(|request| model.run(std::slice::from_ref(request)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut parity = Parity {
+            cases: cases.len(),
+            largest_difference: 0.0,
+            largest_padding_difference: 0.0,
+        };
+        for (case, ((expected, together), alone)) in cases.iter().zip(&together).zip(&alone).enumerate() {
+            let difference = |actual: &[Tensor], expected: &[Tensor]| {
+                largest_difference(actual, expected).ok_or_else(|| FixtureError::Differs {
+                    name: self.name,
+                    case,
+                    actual: described(actual),
+                    expected: described(expected),
+                })
+            };
+            parity.largest_difference = parity
+                .largest_difference
+                .max(difference(together, &expected.outputs)?)
+                .max(difference(alone, &expected.outputs)?);
+            parity.largest_padding_difference = parity
+                .largest_padding_difference
+                .max(difference(together, alone)?);
+        }
+        Ok(parity)
+    }
+}
+
+/// Returns the largest absolute difference of an element; `None` if the tensors differ in more than their floats, or
+/// contain NaN.
+fn largest_difference(actual: &[Tensor], expected: &[Tensor]) -> Option<f32> {
+    if actual.len() != expected.len() {
+        return None;
+    }
+    let mut largest = 0.0_f32;
+    for (actual, expected) in actual.iter().zip(expected) {
+        if actual.datatype != Datatype::F32 {
+            if actual != expected {
+                return None;
+            }
+            continue;
+        }
+        if (&actual.name, &actual.shape) != (&expected.name, &expected.shape) {
+            return None;
+        }
+        for (actual, expected) in actual.to_f32().ok()?.iter().zip(expected.to_f32().ok()?) {
+            let difference = (actual - expected).abs();
+            if difference.is_nan() {
+                return None;
+            }
+            largest = largest.max(difference);
+        }
+    }
+    Some(largest)
+}
+
+fn described(tensors: &[Tensor]) -> String {
+    let described = tensors.iter().map(|tensor| {
+        let Tensor {
+            name,
+            shape,
+            datatype,
+            ..
+        } = tensor;
+        let content = match datatype {
+            Datatype::Bytes => format!(" {:?}", tensor.to_texts()),
+            Datatype::I64 => format!(" {:?}", tensor.to_i64()),
+            _ => String::new(),
+        };
+        format!("{name} {}{shape:?}{content}", datatype.name())
+    });
+    described.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,373 @@
+//! The self-test: checks a device's results and measures its speed (`kaskade selftest`).
+//!
+//! Everything it needs is in the binary: checkpoints with expected answers, networks with random weights, a Python
+//! program that measures torch. Each section fails alone: a panic or an error in one is reported, and the others still
+//! run.
+//!
+//! | section | holds |
+//! |---|---|
+//! | `device` | device, driver, memory |
+//! | `parity` | every architecture against expected answers |
+//! | `throughput` | BERT and ViT by batch size, compared with torch |
+//! | `transfers` | host to device and back, by size |
+//! | `memory` | memory of the device and of this process |
+//! | `energy` | the meter over the whole run |
+
+pub mod fixtures;
+mod memory;
+mod parity;
+mod random;
+mod shapes;
+mod throughput;
+mod torch;
+mod transfers;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use burn::tensor::Device;
+use serde::Serialize;
+
+use crate::device::{self, DeviceChoice, DeviceInfo, panic_message};
+use crate::power::{EnergySample, PowerConfig, PowerMeter};
+
+pub use self::memory::MemoryReport;
+pub use crate::device::memory::ProcessMemory;
+pub use parity::{Agreement, ParityReport, ParityRow};
+pub use shapes::{Network, Shape};
+pub use throughput::{Measured, Point, ThroughputReport};
+pub use torch::{TorchFigure, TorchReport};
+pub use transfers::{Direction, Transfer};
+
+/// Version of the report's format.
+pub const SELFTEST_VERSION: u32 = 1;
+
+/// Options of the self-test.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SelftestOptions {
+    /// The device.
+    pub device: DeviceChoice,
+    /// Extent of the suite.
+    pub extent: SelftestExtent,
+    /// Time to spend on each shape and batch size, besides loading and warming up.
+    pub budget: Duration,
+    /// Time for all shapes; those not reached by then are skipped and reported as such. `None`: no limit.
+    pub limit: Option<Duration>,
+    /// The Python to measure torch with; `None` skips torch.
+    pub python: Option<PathBuf>,
+    /// Allowed energy sources.
+    pub power: PowerConfig,
+}
+
+/// Extent of the suite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SelftestExtent {
+    /// Seconds on a CPU: parity, the smallest network at two batch sizes, small transfers.
+    Quick,
+    /// Every network and every batch size on a GPU; on a CPU the batch sizes 1, 8 and 32.
+    Standard,
+    /// Every network and every batch size on any device.
+    Full,
+}
+
+impl Default for SelftestOptions {
+    /// The standard suite on the CPU, one second per shape, compared with the `python3` of the PATH.
+    fn default() -> Self {
+        Self {
+            device: DeviceChoice::Cpu,
+            extent: SelftestExtent::Standard,
+            budget: Duration::from_secs(1),
+            limit: None,
+            python: Some("python3".into()),
+            power: PowerConfig::default(),
+        }
+    }
+}
+
+/// Report of the self-test.
+#[derive(Debug, Clone, Serialize)]
+pub struct SelftestReport {
+    /// Format version, [`SELFTEST_VERSION`].
+    pub version: u32,
+    /// Version of this program.
+    pub program: &'static str,
+    /// True if no section failed and every architecture matches.
+    pub passed: bool,
+    /// Duration, seconds.
+    pub seconds: f64,
+    /// Average number of runnable processes over the minute before the run and over its last minute. Far above the
+    /// number of cores, other processes distorted the times.
+    pub load: [Option<f64>; 2],
+    /// The device.
+    pub device: Section<DeviceReport>,
+    /// Results against expected answers.
+    pub parity: Section<ParityReport>,
+    /// Speed of networks.
+    pub throughput: Section<ThroughputReport>,
+    /// Speed of transfers.
+    pub transfers: Section<Vec<Transfer>>,
+    /// Memory after the run.
+    pub memory: Section<MemoryReport>,
+    /// Energy of the whole run.
+    pub energy: Section<EnergyReport>,
+}
+
+/// A part of the report.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Section<T> {
+    /// The section ran.
+    Done(T),
+    /// The section failed with this error or panic.
+    Failed(String),
+    /// The section does not apply, for this reason.
+    Skipped(String),
+}
+
+impl<T> Section<T> {
+    /// Whether it failed.
+    pub fn failed(&self) -> bool {
+        matches!(self, Self::Failed(_))
+    }
+
+    /// The result, if it ran.
+    pub fn done(&self) -> Option<&T> {
+        match self {
+            Self::Done(result) => Some(result),
+            Self::Failed(_) | Self::Skipped(_) => None,
+        }
+    }
+}
+
+/// The device that was tested.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeviceReport {
+    /// Its description, as in profiles.
+    pub description: String,
+    /// Details of the device.
+    #[serde(flatten)]
+    pub info: DeviceInfo,
+    /// The GPU driver's version.
+    pub driver: Option<String>,
+    /// Whether this program has the CUDA back end.
+    pub built_with_cuda: bool,
+}
+
+/// Energy of the whole run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EnergyReport {
+    /// The last reading; its totals count from the start of the suite.
+    #[serde(flatten)]
+    pub total: EnergySample,
+    /// Mean power over the run, watts.
+    pub mean_watts: Option<f64>,
+    /// Why better sources were not used.
+    pub passed_over: Vec<String>,
+}
+
+/// Runs the suite. `progress` receives one line of text before each step that takes time.
+///
+/// It always returns a report: sections that cannot run state the reason.
+pub fn selftest(options: &SelftestOptions, progress: &mut dyn FnMut(&str)) -> SelftestReport {
+    let started = Instant::now();
+    let load = memory::load();
+    progress(&format!("opening {}", options.device));
+    let mut report = match guarded(|| device::open(options.device).map_err(|error| error.to_string())) {
+        Section::Done(device) => on_device(options, &device, progress),
+        Section::Failed(reason) | Section::Skipped(reason) => SelftestReport::without_device(reason),
+    };
+    report.seconds = started.elapsed().as_secs_f64();
+    report.load = [load, memory::load()];
+    report
+}
+
+fn on_device(options: &SelftestOptions, device: &Device, progress: &mut dyn FnMut(&str)) -> SelftestReport {
+    let info = device::describe(options.device, device);
+    let mut meter = PowerMeter::detect(&options.power, &info).map_err(|error| error.to_string());
+    let device_report = guarded(|| Ok(describe(&info)));
+    let parity = guarded(|| Ok(parity::compare_all(options.device, device, progress)));
+    let throughput = guarded(|| {
+        Ok(throughput::measure_all(
+            options,
+            device,
+            meter.as_mut().ok(),
+            progress,
+        ))
+    });
+    let transfers = match options.device {
+        DeviceChoice::Cpu => {
+            Section::Skipped("the CPU computes in host memory: nothing is transferred".into())
+        }
+        DeviceChoice::Cuda(_) => guarded(|| transfers::measure(device, transfers::SIZES, progress)),
+    };
+    let memory = guarded(|| Ok(memory::read(&info)));
+    let energy = guarded(|| meter.map(|mut meter| energy(&mut meter)));
+    let correct = parity.done().is_some_and(ParityReport::passed);
+    let failed = [
+        device_report.failed(),
+        parity.failed(),
+        throughput.failed(),
+        transfers.failed(),
+        memory.failed(),
+        energy.failed(),
+    ];
+    let answered = throughput.done().is_none_or(ThroughputReport::answered);
+    SelftestReport {
+        passed: correct && answered && !failed.contains(&true),
+        device: device_report,
+        parity,
+        throughput,
+        transfers,
+        memory,
+        energy,
+        ..SelftestReport::without_device(String::new())
+    }
+}
+
+impl SelftestReport {
+    fn without_device(reason: String) -> Self {
+        let skipped = "the device could not be opened";
+        Self {
+            version: SELFTEST_VERSION,
+            program: env!("CARGO_PKG_VERSION"),
+            passed: false,
+            seconds: 0.0,
+            load: [None, None],
+            device: Section::Failed(reason),
+            parity: Section::Skipped(skipped.into()),
+            throughput: Section::Skipped(skipped.into()),
+            transfers: Section::Skipped(skipped.into()),
+            memory: Section::Skipped(skipped.into()),
+            energy: Section::Skipped(skipped.into()),
+        }
+    }
+}
+
+fn describe(info: &DeviceInfo) -> DeviceReport {
+    let gpu = device::nvml::Gpu::open(info).ok();
+    DeviceReport {
+        description: info.to_string(),
+        driver: gpu.and_then(|gpu| gpu.driver_version().ok()),
+        built_with_cuda: cfg!(feature = "cuda"),
+        info: info.clone(),
+    }
+}
+
+fn energy(meter: &mut PowerMeter) -> EnergyReport {
+    let total = meter.sample();
+    EnergyReport {
+        total,
+        mean_watts: total
+            .joules_total
+            .filter(|_| total.wall_s > 0.0)
+            .map(|joules| joules / total.wall_s),
+        passed_over: meter.passed_over().to_vec(),
+    }
+}
+
+/// Runs a section; an error or a panic becomes its failure.
+fn guarded<T>(section: impl FnOnce() -> Result<T, String>) -> Section<T> {
+    // A panic leaves only state of the back end inconsistent, which it reports at the next call.
+    match catch_unwind(AssertUnwindSafe(section)) {
+        Ok(Ok(result)) => Section::Done(result),
+        Ok(Err(reason)) => Section::Failed(reason),
+        Err(payload) => Section::Failed(format!("it panicked: {}", panic_message(payload.as_ref()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quick() -> SelftestOptions {
+        SelftestOptions {
+            extent: SelftestExtent::Quick,
+            budget: Duration::from_millis(50),
+            python: None,
+            ..SelftestOptions::default()
+        }
+    }
+
+    #[test]
+    fn the_quick_suite_passes_on_the_cpu() {
+        let mut lines = Vec::new();
+        let report = selftest(&quick(), &mut |line| lines.push(line.to_owned()));
+        assert!(report.passed, "{report:#?}");
+        assert!(!lines.is_empty());
+
+        let parity = report.parity.done().unwrap();
+        assert!(parity.rows.iter().all(|row| row.passed && row.cases > 0));
+        let points = &report.throughput.done().unwrap().points;
+        assert!(!points.is_empty());
+        for point in points {
+            let measured = point.measured.done().unwrap();
+            assert!(measured.median_s > 0.0 && measured.items_per_s > 0.0, "{point:?}");
+            assert!(
+                measured.joules_per_item.is_some_and(|joules| joules > 0.0),
+                "{point:?}"
+            );
+            assert!(measured.finite);
+        }
+        let energy = report.energy.done().unwrap();
+        assert!(energy.total.joules_total.is_some_and(|joules| joules > 0.0));
+
+        let json: serde_json::Value = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
+        assert_eq!(json["version"], 1);
+        assert!(
+            json["device"]["done"]["description"]
+                .as_str()
+                .unwrap()
+                .starts_with("cpu (")
+        );
+        assert!(json["transfers"]["skipped"].is_string());
+        assert!(json["energy"]["done"]["source"].is_string());
+    }
+
+    #[test]
+    fn a_missing_device_gives_a_report_not_a_panic() {
+        let options = SelftestOptions {
+            device: DeviceChoice::Cuda(999),
+            ..quick()
+        };
+        let report = selftest(&options, &mut |_| ());
+        assert!(!report.passed);
+        let Section::Failed(reason) = &report.device else {
+            panic!("{:?}", report.device)
+        };
+        assert!(reason.contains("cuda:999"), "{reason}");
+        assert!(matches!(report.parity, Section::Skipped(_)));
+    }
+
+    #[test]
+    fn a_section_that_panics_fails_alone() {
+        let panicked: Section<()> = guarded(|| panic!("a kernel went astray"));
+        assert_eq!(
+            panicked,
+            Section::Failed("it panicked: a kernel went astray".into())
+        );
+        assert_eq!(guarded(|| Ok(3)), Section::Done(3));
+        assert!(guarded(|| Err::<(), _>("no".into())).failed());
+    }
+
+    #[test]
+    fn unknown_energy_stays_unknown_in_the_report() {
+        let options = SelftestOptions {
+            power: PowerConfig {
+                sources: Vec::new(),
+                ..PowerConfig::default()
+            },
+            ..quick()
+        };
+        let report = selftest(&options, &mut |_| ());
+        let json = serde_json::to_value(&report).unwrap();
+        assert!(json["energy"]["done"]["joules_total"].is_null(), "{json:#}");
+        assert_eq!(json["energy"]["done"]["source"], "unknown");
+        let points = &report.throughput.done().unwrap().points;
+        assert!(
+            points
+                .iter()
+                .all(|point| point.measured.done().is_some_and(|m| m.joules_per_item.is_none()))
+        );
+    }
+}

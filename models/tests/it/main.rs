@@ -1,0 +1,8 @@
+//! Integration tests over the committed families and fixtures, in one binary.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
+
+mod critics;
+mod digits;
+mod sentiment;
+mod shakespeare;
+mod small_families;
