@@ -25,8 +25,8 @@ mod table;
 
 pub use evaluate::{Band, Exits, Outcome, evaluate, threshold_exits};
 pub use family::{Column, CostBasis, Family, FamilyError};
-pub use point::{FORWARD_ALL, Frontier, Point};
 pub use named::{Guard, Paired, Yardstick, accuracy_preserving, alone, energy_optimising};
+pub use point::{FORWARD_ALL, Frontier, Point};
 
 use envelope::Envelope;
 use table::Table;

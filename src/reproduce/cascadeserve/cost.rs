@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kaskade::planners::gears::peers::Peer;
+use kaskade_papers::peers::gears::Peer;
 use kaskade::policy::plan::Slo;
 
 use super::field::{Contestant, Field, Reached};

@@ -1,7 +1,7 @@
 //! Contestants on one workload: each plans for a fleet and an objective, and is simulated on the same arrivals.
 
-use kaskade::planners::gears::cocktail::{Autoscale, Ensemble, ensembles, plan_cocktail};
-use kaskade::planners::gears::peers::{Peer, plan_peer};
+use kaskade_papers::peers::cocktail::{Autoscale, Ensemble, ensembles, plan_cocktail};
+use kaskade_papers::peers::gears::{Peer, plan_peer};
 use kaskade::planners::gears::{
     CascadeSearch, DeviceSpec, GearError, GearOptions, GearPlan, Prior, Simulated, plan_gears,
 };

@@ -13,7 +13,7 @@ use anyhow::{Context as _, ensure};
 use kaskade::App;
 use kaskade::actors::bus::BusConfig;
 use kaskade::models::{CoreShare, Inputs, device};
-use kaskade::planners::gears::peers::{Peer, plan_peer};
+use kaskade_papers::peers::gears::{Peer, plan_peer};
 use kaskade::planners::gears::{GearOptions, GearPlan, Simulated, plan_gears};
 use kaskade::policy::plan::{Plan, Slo};
 use kaskade::policy::profile::Profile;

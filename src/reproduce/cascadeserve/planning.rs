@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use kaskade::planners::gears::exhaustive::{Landscape, constrained};
-use kaskade::planners::gears::peers::Peer;
+use kaskade_papers::peers::gears::Peer;
 use kaskade::planners::gears::random::random;
 use kaskade::planners::gears::{GearOptions, Prior, Simulated, plan_gears};
 use kaskade::policy::plan::Slo;

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use kaskade::planners::gears::cocktail::{Autoscale, ensembles, plan_cocktail};
-use kaskade::planners::gears::peers::Peer;
+use kaskade_papers::peers::cocktail::{Autoscale, ensembles, plan_cocktail};
+use kaskade_papers::peers::gears::Peer;
 use kaskade::policy::plan::{Plan, Slo};
 use kaskade::simulator::{Bucket, SimConfig, Timeline};
 use kaskade::simulator::trace::Trace;
