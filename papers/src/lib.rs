@@ -2,17 +2,10 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`cascadeserve`], [`hybridserve`], [`hybridcache`], [`loki`] | one paper each |
-//! | [`args`] | flags that several systems share |
-//! | [`stated`] | profiles, pipelines, workloads and decoders in the shape of the papers', every figure stated |
-//! | [`reproduction`] | what a reproduction ends with: claims, assumptions, files |
+//! | [`stated`] | profiles, pipelines and decoders in the shape of the papers', every figure stated |
+//! | [`peers`] | the systems that the papers measure against |
+//! | [`machine`] | the language model engine's schedule on stated hardware |
 
-mod abreast;
-pub mod args;
-pub mod cascadeserve;
-pub mod hybridcache;
-pub mod hybridserve;
-pub mod loki;
-pub mod pipeline;
-pub mod reproduction;
+pub mod machine;
+pub mod peers;
 pub mod stated;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use kaskade_planners::allocate::AllocationPolicy;
 use kaskade_planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
 use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
 use kaskade_policy::plan::Dropping;
@@ -131,16 +130,6 @@ pub enum PipelinePolicy {
     Inferline,
     /// Accuracy scaling task by task, blind to the pipeline (Proteus).
     Proteus,
-}
-
-impl From<PipelinePolicy> for AllocationPolicy {
-    fn from(policy: PipelinePolicy) -> Self {
-        match policy {
-            PipelinePolicy::Loki => Self::Loki,
-            PipelinePolicy::Inferline => Self::HardwareOnly,
-            PipelinePolicy::Proteus => Self::PerTask,
-        }
-    }
 }
 
 /// What becomes of requests that are late at a task.

@@ -5,15 +5,19 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kaskade_actors::planner::{PlannerConfig, Planning};
-use kaskade_actors::rhythm::Rhythm;
-use kaskade_actors::wire::{Forks, PlanRequest, Runs};
-use kaskade_models::DeviceChoice;
-use kaskade_planners::allocate::{AllocateOptions, Slot};
-use kaskade_planners::manager::{Manager, ManagerOptions};
-use kaskade_policy::demand::Ran;
-use kaskade_policy::pipeline::Pipeline;
-use kaskade_policy::plan::Plan;
+use anyhow::{Context as _, ensure};
+use kaskade::App;
+use kaskade::actors::planner::{PlannerConfig, Planning};
+use kaskade::actors::rhythm::Rhythm;
+use kaskade::actors::wire::{Forks, PlanRequest, Runs};
+use kaskade::config::pipeline::{AllocatorRule, PipelinePolicy, PipelineRule};
+use kaskade::models::DeviceChoice;
+use kaskade::planners::allocate::{AllocateOptions, Slot};
+use kaskade::policy::demand::Ran;
+use kaskade::planners::manager::{Manager, ManagerOptions};
+use kaskade::policy::pipeline::Pipeline;
+use kaskade::policy::plan::Plan;
+use kaskade_papers::peers::pipelines::PipelinePeer;
 
 use crate::config::App;
 use crate::config::pipeline::{AllocatorRule, PipelineRule};
@@ -87,16 +91,24 @@ pub fn manager(app: &App, rule: &PipelineRule, allocator: &AllocatorRule) -> Res
         app: app.name.to_string(),
         slots: slots(app)?,
         dropping: allocator.dropping.into(),
-        allocate: AllocateOptions {
-            policy: allocator.policy.into(),
-            ..AllocateOptions::default()
-        },
+        allocate: AllocateOptions::default(),
         demand: allocator.demand,
         factors: allocator.factors,
         run_times: allocator.run_times,
         headroom: allocator.headroom.get(),
     };
-    Ok(Manager::new(measured(app, rule)?, options, 0)?)
+    let pipeline = measured(app, rule)?;
+    let allocating = peer(allocator.policy).allocator(&pipeline)?;
+    Ok(Manager::with(allocating, pipeline, options, 0)?)
+}
+
+/// Who allocates by this policy.
+pub(crate) fn peer(policy: PipelinePolicy) -> PipelinePeer {
+    match policy {
+        PipelinePolicy::Loki => PipelinePeer::Loki,
+        PipelinePolicy::Inferline => PipelinePeer::InferLine,
+        PipelinePolicy::Proteus => PipelinePeer::Proteus,
+    }
 }
 
 /// The plan that a pipeline begins with: for the least demand that is planned for.

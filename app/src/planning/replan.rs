@@ -3,15 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kaskade_actors::planner::{PlannerConfig, Planning};
-use kaskade_actors::rhythm::Rhythm;
-use kaskade_actors::wire::PlanRequest;
-use kaskade_planners::gears::cocktail;
-use kaskade_planners::gears::cocktail::Autoscale;
-use kaskade_planners::gears::peers::{Peer, plan_peer};
-use kaskade_planners::gears::{GearOptions, GearPlan, Prior, Simulated, Step, plan_gears};
-use kaskade_policy::plan::{Plan, Slo};
-use kaskade_policy::profile::Profile;
+use anyhow::Context as _;
+use kaskade::App;
+use kaskade::actors::planner::{PlannerConfig, Planning};
+use kaskade::actors::rhythm::Rhythm;
+use kaskade::actors::wire::PlanRequest;
+use kaskade::config::planner::{GearPolicy, PlannerRule};
+use kaskade::config::scalar::Span;
+use kaskade_papers::peers::cocktail::{self, Autoscale};
+use kaskade_papers::peers::gears::{Peer, plan_peer};
+use kaskade::planners::gears::{GearOptions, GearPlan, Prior, Simulated, Step, plan_gears};
+use kaskade::policy::plan::{Plan, Slo};
+use kaskade::policy::profile::Profile;
 
 use crate::config::App;
 use crate::config::planner::{GearPolicy, PlannerRule};

@@ -2,13 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
-use kaskade_app::report::{self, units};
-use kaskade_planners::gears::cocktail::{Autoscale, ensembles, plan_cocktail};
-use kaskade_planners::gears::peers::Peer;
-use kaskade_policy::plan::{Plan, Slo};
-use kaskade_simulator::trace::Trace;
-use kaskade_simulator::{Bucket, SimConfig, Timeline};
+use kaskade_papers::peers::cocktail::{Autoscale, ensembles, plan_cocktail};
+use kaskade_papers::peers::gears::Peer;
+use kaskade::policy::plan::{Plan, Slo};
+use kaskade::simulator::{Bucket, SimConfig, Timeline};
+use kaskade::simulator::trace::Trace;
 
 use super::field::{Contestant, Field};
 use crate::reproduction::Claim;

@@ -1,11 +1,10 @@
 //! How much a cluster serves, at which accuracy (Loki Figure 1, §6.2).
 
 use anyhow::Context as _;
-use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
-use kaskade_app::report::{self, units};
-use kaskade_planners::allocate::{AllocateOptions, Allocation, AllocationPolicy, Allocator, Scaling};
-use kaskade_policy::pipeline::{Pipeline, Task, TaskVariant};
-use kaskade_simulator::trace::Trace;
+use kaskade_papers::peers::pipelines::PipelinePeer;
+use kaskade::planners::allocate::{AllocateOptions, Allocation, AllocationPolicy, Allocator, Scaling};
+use kaskade::policy::pipeline::{Pipeline, Task, TaskVariant};
+use kaskade::simulator::trace::Trace;
 
 use super::Args;
 use super::field::{Contestant, Field};
@@ -358,9 +357,9 @@ type Figure = fn(&Allocation) -> f64;
 fn picture(chain: &Pipeline, phases: &Phases, workers: u32) -> anyhow::Result<Panels> {
     const POINTS: u32 = 160;
     let policies = [
-        ("Loki", AllocationPolicy::Loki),
-        ("InferLine", AllocationPolicy::HardwareOnly),
-        ("Proteus", AllocationPolicy::PerTask),
+        ("Loki", PipelinePeer::Loki),
+        ("InferLine", PipelinePeer::InferLine),
+        ("Proteus", PipelinePeer::Proteus),
     ];
     let axes: [(&str, Figure); 3] = [
         ("accuracy (%)", |allocation| 100.0 * allocation.accuracy),
@@ -376,7 +375,7 @@ fn picture(chain: &Pipeline, phases: &Phases, workers: u32) -> anyhow::Result<Pa
         })
         .collect();
     for (name, policy) in policies {
-        let allocator = allocator(chain, policy)?;
+        let allocator = policy.allocator(chain)?;
         let demands =
             (1..=POINTS).map(|point| 1.05 * phases.most.served_qps * f64::from(point) / f64::from(POINTS));
         let curve = demands.map(|demand| Ok((demand, allocator.allocate(demand, workers)?)));

@@ -1,14 +1,15 @@
 //! A pipeline and a load: everybody manages the same one on the same workers and is simulated on the same arrivals.
 
 use anyhow::ensure;
-use kaskade_planners::allocate::{AllocateOptions, AllocationPolicy, Scaling, Slot};
-use kaskade_planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
-use kaskade_planners::manager::{Manager, ManagerOptions};
-use kaskade_policy::pipeline::Pipeline;
-use kaskade_policy::plan::{Dropping, Plan};
-use kaskade_policy::profile::Profile;
-use kaskade_simulator::trace::{Spacing, Trace};
-use kaskade_simulator::{Bucket, Controller, Loading, Look, Report, SimConfig, Simulator, Timeline};
+use kaskade_papers::peers::pipelines::PipelinePeer;
+use kaskade::planners::allocate::{AllocateOptions, Scaling, Slot};
+use kaskade::planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
+use kaskade::planners::manager::{Manager, ManagerOptions};
+use kaskade::policy::pipeline::Pipeline;
+use kaskade::policy::plan::{Dropping, Plan};
+use kaskade::policy::profile::Profile;
+use kaskade::simulator::{Bucket, Controller, Loading, Look, Report, SimConfig, Simulator, Timeline};
+use kaskade::simulator::trace::{Spacing, Trace};
 
 /// How often the demand is looked at, microseconds.
 pub(super) const LOOK_US: u64 = 200_000;
@@ -41,7 +42,7 @@ pub(super) struct Field {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Contestant {
     /// Who allocates.
-    pub(super) policy: AllocationPolicy,
+    pub(super) policy: PipelinePeer,
     /// What becomes of late requests.
     pub(super) dropping: Dropping,
     /// It is planned for this many times the demand.
@@ -53,7 +54,7 @@ pub(super) struct Contestant {
 impl Contestant {
     /// Loki, as the paper has it.
     pub(super) const LOKI: Self = Self {
-        policy: AllocationPolicy::Loki,
+        policy: PipelinePeer::Loki,
         dropping: Dropping::OpportunisticRerouting,
         headroom: HEADROOM,
         expires: true,
@@ -67,14 +68,14 @@ impl Contestant {
 
     /// `InferLine`.
     pub(super) const INFERLINE: Self = Self {
-        policy: AllocationPolicy::HardwareOnly,
+        policy: PipelinePeer::InferLine,
         dropping: Dropping::None,
         ..Self::LOKI
     };
 
     /// Proteus.
     pub(super) const PROTEUS: Self = Self {
-        policy: AllocationPolicy::PerTask,
+        policy: PipelinePeer::Proteus,
         dropping: Dropping::None,
         ..Self::LOKI
     };
@@ -82,10 +83,10 @@ impl Contestant {
     /// Its name in tables and pictures.
     pub(super) fn name(&self) -> &'static str {
         match self.policy {
-            AllocationPolicy::Loki if self.dropping == Dropping::LastTask => "Loki, last-task dropping",
-            AllocationPolicy::Loki => "Loki",
-            AllocationPolicy::HardwareOnly => "InferLine",
-            AllocationPolicy::PerTask => "Proteus",
+            PipelinePeer::Loki if self.dropping == Dropping::LastTask => "Loki, last-task dropping",
+            PipelinePeer::Loki => "Loki",
+            PipelinePeer::InferLine => "InferLine",
+            PipelinePeer::Proteus => "Proteus",
         }
     }
 }
@@ -154,16 +155,14 @@ impl Field {
             app: self.pipeline.name.clone(),
             slots: (0..self.workers).map(slot).collect(),
             dropping: contestant.dropping,
-            allocate: AllocateOptions {
-                policy: contestant.policy,
-                ..AllocateOptions::default()
-            },
+            allocate: AllocateOptions::default(),
             demand: DemandOptions::default(),
             headroom: contestant.headroom,
             factors: FactorOptions::default(),
             run_times: RunTimeOptions::default(),
         };
-        Ok(Manager::new(self.pipeline.clone(), options, 0)?)
+        let allocator = contestant.policy.allocator(&self.pipeline)?;
+        Ok(Manager::with(allocator, self.pipeline.clone(), options, 0)?)
     }
 
     /// Lets a contestant manage the pipeline under the load.

@@ -20,7 +20,6 @@ mod hull;
 mod instances;
 mod options;
 mod paper;
-mod per_task;
 mod round;
 mod scale;
 mod scaled;
@@ -37,41 +36,63 @@ pub use fault::AllocateError;
 use flow::Flow;
 use instances::instances;
 pub use options::{AllocateOptions, AllocationPolicy};
-use per_task::PerTask;
 use scale::Scaler;
 use scaled::Scaled;
 use ways::Ways;
+
+/// Allocates workers to a pipeline, again and again: what a [manager](crate::manager::Manager) plans with. [`Allocator`] is Loki's.
+pub trait Allocate: std::fmt::Debug + Send {
+    /// Takes another profile or other multiplicative factors of the pipeline. Does nothing if they are the same.
+    ///
+    /// # Errors
+    /// An [`AllocateError`], after which the old ones stay in force.
+    fn update(&mut self, pipeline: Pipeline) -> Result<(), AllocateError>;
+
+    /// Allocates `workers` to a demand of so many requests/s at the root.
+    ///
+    /// # Errors
+    /// An [`AllocateError`] if the demand is no demand, or the workers are fewer than the tasks.
+    fn allocate(&self, demand_qps: f64, workers: u32) -> Result<Allocation, AllocateError>;
+
+    /// Itself, if it goes by what arrives at each task and not by the demand at the root: then it sees nothing of the pipeline between
+    /// the tasks, and is told no multiplicative factors.
+    fn by_task(&self) -> Option<&dyn AllocateTasks> {
+        None
+    }
+}
+
+/// Allocates workers by what arrives at each task of a pipeline.
+pub trait AllocateTasks {
+    /// Allocates `workers` where so many requests/s arrive at each task, in the pipeline's order.
+    ///
+    /// # Errors
+    /// As [`Allocate::allocate`].
+    fn allocate_tasks(&self, arriving_qps: &[f64], workers: u32) -> Result<Allocation, AllocateError>;
+}
+
+impl Allocate for Allocator {
+    fn update(&mut self, pipeline: Pipeline) -> Result<(), AllocateError> {
+        Self::update(self, pipeline)
+    }
+
+    fn allocate(&self, demand_qps: f64, workers: u32) -> Result<Allocation, AllocateError> {
+        Self::allocate(self, demand_qps, workers)
+    }
+}
 
 /// Allocates workers to a pipeline, again and again.
 #[derive(Debug, Clone)]
 pub struct Allocator {
     pipeline: Pipeline,
     options: AllocateOptions,
-    planned: Planned,
-}
-
-/// What was prepared of the pipeline.
-#[derive(Debug, Clone)]
-enum Planned {
-    Whole {
-        /// The ways of the most accurate variants; none if they are too slow for the objective.
-        best: Option<Box<Scaler>>,
-        /// All ways; none where accuracy is not scaled.
-        all: Option<Box<Scaler>>,
-    },
-    PerTask(PerTask),
+    /// The ways of the most accurate variants; none if they are too slow for the objective.
+    best: Option<Box<Scaler>>,
+    /// All ways; none where accuracy is not scaled.
+    all: Option<Box<Scaler>>,
 }
 
 impl Allocator {
     /// Prepares a pipeline, which takes milliseconds; allocating then is fast.
-    ///
-    /// [`AllocationPolicy::PerTask`] reads the paper's set-up of Proteus (§6.1) as follows, since the paper says only that each task
-    /// is scaled independently, unaware of the others. Every task is an app of its own. It gets an equal slice of the objective:
-    /// the objective without messages, divided by the tasks of the longest path. The workers are split as Proteus splits a
-    /// cluster among apps: so that all demands are served, and then for the highest mean accuracy over the requests of all apps, whatever
-    /// a request of one is worth to those of another. Its demand is what arrives there: counted
-    /// ([`allocate_tasks`](Self::allocate_tasks)), or with the most accurate variants upstream where nobody counted, because what other
-    /// variants would multiply it by is the very thing that it does not see. All workers are always in use.
     ///
     /// # Errors
     /// An [`AllocateError`] if the pipeline is unsound, too large, or too slow for its objective.
@@ -85,25 +106,22 @@ impl Allocator {
             let ways = Ways::new(&pipeline, &tree, |task, variant| most(task) == Some(variant))?;
             Ok(Box::new(Scaler::new(ways)))
         };
-        let planned = match options.policy {
-            AllocationPolicy::Loki => Planned::Whole {
-                all: Some(Box::new(Scaler::new(Ways::new(&pipeline, &tree, |_, _| true)?))),
-                best: match best() {
-                    Ok(best) => Some(best),
-                    Err(AllocateError::Slo { .. }) => None,
+        let (best, all) = match options.policy {
+            AllocationPolicy::Loki => {
+                let all = Box::new(Scaler::new(Ways::new(&pipeline, &tree, |_, _| true)?));
+                match best() {
+                    Ok(best) => (Some(best), Some(all)),
+                    Err(AllocateError::Slo { .. }) => (None, Some(all)),
                     Err(error) => return Err(error),
-                },
-            },
-            AllocationPolicy::HardwareOnly => Planned::Whole {
-                all: None,
-                best: Some(best()?),
-            },
-            AllocationPolicy::PerTask => Planned::PerTask(PerTask::new(&pipeline, &tree)?),
+                }
+            }
+            AllocationPolicy::HardwareOnly => (Some(best()?), None),
         };
         Ok(Self {
             pipeline,
             options,
-            planned,
+            best,
+            all,
         })
     }
 
@@ -136,42 +154,65 @@ impl Allocator {
     /// An [`AllocateError`] if the demand is no demand, or the workers are fewer than the tasks.
     pub fn allocate(&self, demand_qps: f64, workers: u32) -> Result<Allocation, AllocateError> {
         self.check(demand_qps, workers)?;
-        let (best, all) = match &self.planned {
-            Planned::Whole { best, all } => (best, all),
-            Planned::PerTask(planned) => return self.per_task_of(planned, demand_qps, workers),
-        };
         let tasks = self.pipeline.tasks.len();
-        let hardware = best
+        let hardware = self
+            .best
             .as_ref()
             .and_then(|best| Some((best, best.hardware(demand_qps, workers)?)));
         if let Some((best, scaled)) = hardware {
             return Ok(self.stated(&best.ways, Scaling::Hardware, demand_qps, workers, scaled));
         }
         let options = &self.options;
-        let (scaler, found) = match (all, best) {
+        let (scaler, found) = match (&self.all, &self.best) {
             (Some(all), _) => (all, all.served(demand_qps, workers, options)),
             // Without accuracy scaling, what the hardware cannot carry is overload.
             (None, Some(best)) => (best, best.most(demand_qps, workers, options)),
             (None, None) => return Err(AllocateError::TooFewWorkers { tasks, workers }),
         };
         let found = found.ok_or(AllocateError::TooFewWorkers { tasks, workers })?;
+        Ok(self.scaled(scaler, demand_qps, workers, found))
+    }
+
+    /// Allocates all of `workers` by accuracy scaling alone, without asking whether fewer would do with the most accurate variants.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    pub fn scale_accuracy(&self, demand_qps: f64, workers: u32) -> Result<Allocation, AllocateError> {
+        self.check(demand_qps, workers)?;
+        let tasks = self.pipeline.tasks.len();
+        let few = AllocateError::TooFewWorkers { tasks, workers };
+        let scaler = self.all.as_ref().or(self.best.as_ref());
+        let Some(scaler) = scaler else { return Err(few) };
+        let found = scaler.served(demand_qps, workers, &self.options).ok_or(few)?;
+        Ok(self.scaled(scaler, demand_qps, workers, found))
+    }
+
+    fn scaled(&self, scaler: &Scaler, demand_qps: f64, workers: u32, found: Scaled) -> Allocation {
         let scaling = if found.demand < demand_qps {
             Scaling::Overload
         } else {
             Scaling::Accuracy
         };
-        Ok(self.stated(&scaler.ways, scaling, demand_qps, workers, found))
+        self.stated(&scaler.ways, scaling, demand_qps, workers, found)
+    }
+
+    /// Workers that a request/s at the root keeps busy at least, with the variants that the policy allows, fractions included; proven.
+    pub fn least_load(&self) -> Option<f64> {
+        let scaler = self.all.as_ref().or(self.best.as_ref());
+        scaler.and_then(|scaler| scaler.least_load())
+    }
+
+    /// The best accuracy that so many workers per request/s could give, fractions of them included; 0 where they cannot serve it.
+    pub fn accuracy_at_most(&self, load: f64) -> f64 {
+        let scaler = self.all.as_ref().or(self.best.as_ref());
+        scaler.map_or(0.0, |scaler| scaler.worth_at_most(load))
     }
 
     /// Requests/s at the root that no allocation to so many workers exceeds, fractions of workers included, with the variants that the
-    /// policy allows; proven. For [`AllocationPolicy::PerTask`], of which nothing is proven, infinite.
+    /// policy allows; proven.
     pub fn most_qps(&self, workers: u32) -> f64 {
-        let scaler = match &self.planned {
-            Planned::Whole { best, all } => all.as_ref().or(best.as_ref()),
-            Planned::PerTask(_) => None,
-        };
-        let least = scaler.and_then(|scaler| scaler.least_load());
-        least.map_or(f64::INFINITY, |load| f64::from(workers) / load)
+        self.least_load()
+            .map_or(f64::INFINITY, |load| f64::from(workers) / load)
     }
 
     fn check(&self, demand_qps: f64, workers: u32) -> Result<(), AllocateError> {
@@ -236,7 +277,7 @@ impl Allocator {
     ) -> Allocation {
         let instances = instances(&self.pipeline.tasks, ways, &scaled);
         Allocation {
-            policy: self.options.policy,
+            policy: self.options.policy.name(),
             scaling,
             demand_qps,
             served_qps: scaled.demand,

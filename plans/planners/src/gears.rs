@@ -13,7 +13,8 @@
 //! | [`evaluate`](Evaluate) | the simulator as the planner sees it |
 //! | `bench` | what was simulated, and is not simulated again |
 //! | `assemble` | from decisions to a plan |
-//! | [`peers`], [`cocktail`] | DynBa, MS+, Cocktail+ and the ablations |
+//! | [`strategy`](plan_gears_by) | plans by other strategies than Algorithm 1 |
+//! | [`fluid`](Fluid) | flows instead of requests: an approximation of the simulator |
 //! | [`exhaustive`], [`random`](mod@random) | all plans of a small space, and some: what the planner is judged by |
 //! | [`fault`](Fault) | what goes wrong, where, and what would help |
 //! | [`options`](GearOptions) | what a plan is made for |
@@ -24,27 +25,32 @@ mod assemble;
 mod balance;
 mod batching;
 mod bench;
-pub mod cocktail;
 mod evaluate;
 pub mod exhaustive;
 mod fault;
-#[cfg(test)]
 mod fluid;
 mod mapping;
 mod models;
 mod options;
-pub mod peers;
 mod planner;
 pub mod random;
 mod rearrange;
 mod search;
 mod served;
 mod set;
+mod strategy;
 mod workload;
 
 pub use crate::device::DeviceSpec;
+pub use balance::Group;
+pub use batching::Tuned;
 pub use evaluate::{Evaluate, Outcome, Simulated};
 pub use fault::{Effort, Fault, FaultKind, GearError, Remedy, Step, Submodule};
+pub use fluid::Fluid;
+pub use models::Models;
 pub use options::{Ablation, BatchLimits, CascadeSearch, GearOptions, LONGEST_CASCADE, OptionError, Prior};
 pub use planner::{GearPlan, plan_gears, plan_gears_with};
+pub use rearrange::join;
 pub use search::Cascade;
+pub use set::ModelSet;
+pub use strategy::{Context, Decision, plan_gears_by};

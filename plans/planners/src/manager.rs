@@ -2,7 +2,7 @@
 //!
 //! A [`Manager`] is told what came, what the variants made of it and how long that took them. When the demand says so, or the run
 //! times do ([`crate::demand`]), it allocates anew; at every other look it renews the routing tables for the demand of the moment,
-//! which loads nothing. Who allocates is the allocator's [policy](crate::allocate::AllocationPolicy): the peers are managed likewise.
+//! which loads nothing. Who allocates is [exchangeable](crate::allocate::Allocate): other systems are managed likewise.
 //! One that plans task by task is told what arrived at every task, since that is all that such a system sees.
 //!
 //! It is a [`Controller`], so that the simulator plans as a service would.
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use crate::allocate::{
-    AllocateError, AllocateOptions, Allocation, AllocationPolicy, Allocator, EmitError, PlanFor, Slot,
+    Allocate, AllocateError, AllocateOptions, Allocation, Allocator, EmitError, PlanFor, Slot,
 };
 use crate::demand::{DemandEstimator, DemandOptions, FactorBook, FactorOptions, RunTimeBook, RunTimeOptions};
 use kaskade_policy::demand::Ran;
@@ -54,10 +54,10 @@ pub enum ManageError {
 }
 
 /// Plans a pipeline again and again while it is served.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Manager {
     options: ManagerOptions,
-    allocator: Allocator,
+    allocator: Box<dyn Allocate>,
     /// With the factors and run times that were learned.
     pipeline: Pipeline,
     /// By task, what arrives there; the root's is the demand.
@@ -80,6 +80,19 @@ impl Manager {
     /// An [`AllocateError`] if the pipeline is unsound, too large, or too slow for its objective.
     pub fn new(pipeline: Pipeline, options: ManagerOptions, now: u64) -> Result<Self, AllocateError> {
         let allocator = Allocator::new(pipeline.clone(), options.allocate)?;
+        Self::with(Box::new(allocator), pipeline, options, now)
+    }
+
+    /// The same with another allocator, which was made for this pipeline.
+    ///
+    /// # Errors
+    /// An [`AllocateError`] if the pipeline is unsound.
+    pub fn with(
+        allocator: Box<dyn Allocate>,
+        pipeline: Pipeline,
+        options: ManagerOptions,
+        now: u64,
+    ) -> Result<Self, AllocateError> {
         let tree = Tree::of(&pipeline).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
         Ok(Self {
             arriving: vec![DemandEstimator::new(options.demand, now); pipeline.tasks.len()],
@@ -216,7 +229,7 @@ impl Manager {
     }
 
     fn plans_per_task(&self) -> bool {
-        self.options.allocate.policy == AllocationPolicy::PerTask
+        self.allocator.by_task().is_some()
     }
 
     /// Whether the demand asks for an allocation: that at the root, or that of any app where every task is one. So do run times that have
@@ -237,14 +250,12 @@ impl Manager {
         for estimator in &mut self.arriving {
             estimator.planned(estimator.estimate_qps(), now);
         }
-        let per_task = self.plans_per_task();
         self.learn()?;
         let (workers, headroom) = (self.workers(), self.options.headroom);
-        let allocation = if per_task {
+        let allocation = if let Some(allocator) = self.allocator.by_task() {
             let arriving = self.arriving.iter();
             let arriving = arriving.map(|estimator| estimator.estimate_qps() * headroom);
-            self.allocator
-                .allocate_tasks(&arriving.collect::<Vec<_>>(), workers)?
+            allocator.allocate_tasks(&arriving.collect::<Vec<_>>(), workers)?
         } else {
             self.allocator.allocate(demand * headroom, workers)?
         };

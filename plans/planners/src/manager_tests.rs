@@ -1,4 +1,5 @@
 use super::*;
+use crate::allocate::AllocationPolicy;
 use crate::allocate::Scaling;
 use kaskade_papers::stated::pipelines::stated;
 use kaskade_simulator::trace::{Spacing, Trace};
@@ -112,27 +113,6 @@ fn factors_that_were_observed_are_planned_with() {
     manager.heard("detect-x", 1_000, &made, SECOND);
     plans(&mut manager, 0, &[20; 11]);
     assert!(manager.allocation().unwrap().used > used);
-}
-
-#[test]
-fn proteus_goes_by_what_arrives_at_every_task() {
-    let mut manager = begun(AllocationPolicy::PerTask, 60.0);
-    let batch_of = |manager: &Manager| {
-        let instances = &manager.allocation().unwrap().instances;
-        let cars = instances.iter().filter(|own| own.task == "car");
-        cars.map(|own| own.load_qps).sum::<f64>()
-    };
-    let assumed = batch_of(&manager);
-    for second in 1..=12 {
-        manager.observe(60, second * SECOND - 1);
-        let made = [("car".to_owned(), 300), ("face".to_owned(), 3)].into();
-        manager.heard("detect-x", 60, &made, second * SECOND - 1);
-        manager.next(second * SECOND);
-    }
-    let counted = batch_of(&manager);
-    assert!((assumed - 60.0 * 17.1).abs() < 1.0, "{assumed}");
-    assert!((counted - 300.0).abs() < 1.0, "{counted}");
-    assert_eq!(manager.allocation().unwrap().used, 20);
 }
 
 #[test]

@@ -2,15 +2,14 @@
 
 use serde::Serialize;
 
-use super::options::AllocationPolicy;
 use crate::balance::Instances;
 use crate::lp::LpError;
 
 /// Which variants serve a pipeline, and how.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Allocation {
-    /// Who decided.
-    pub policy: AllocationPolicy,
+    /// Who decided, as a plan says it.
+    pub policy: &'static str,
     /// How the demand is met.
     pub scaling: Scaling,
     /// Demand that was asked for, requests/s at the root.

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 use super::allocation::{Allocation, Scaling};
-use super::options::AllocationPolicy;
 use crate::balance::{Balanced, Balancer, Instances, Table};
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::pipeline::Pipeline;
@@ -120,19 +119,14 @@ impl Allocation {
     }
 
     fn made_by(&self) -> String {
-        let policy = match self.policy {
-            AllocationPolicy::Loki => "loki",
-            AllocationPolicy::HardwareOnly => "inferline",
-            AllocationPolicy::PerTask => "proteus",
-        };
         let scaling = match self.scaling {
             Scaling::Hardware => "hardware",
             Scaling::Accuracy => "accuracy",
             Scaling::Overload => "overload",
         };
         format!(
-            "{policy}/{scaling} qps={:.1} workers={}/{}",
-            self.served_qps, self.used, self.workers
+            "{}/{scaling} qps={:.1} workers={}/{}",
+            self.policy, self.served_qps, self.used, self.workers
         )
     }
 }

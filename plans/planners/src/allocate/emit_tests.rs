@@ -1,5 +1,6 @@
 use super::super::{AllocateOptions, Allocator};
 use super::*;
+use crate::allocate::AllocationPolicy;
 use kaskade_papers::stated::pipelines::stated;
 
 fn slots(count: usize) -> Vec<Slot> {
@@ -44,11 +45,7 @@ fn an_allocation_becomes_a_plan() {
 
 #[test]
 fn every_policy_makes_sound_plans_at_every_load() {
-    for policy in [
-        AllocationPolicy::Loki,
-        AllocationPolicy::HardwareOnly,
-        AllocationPolicy::PerTask,
-    ] {
+    for policy in [AllocationPolicy::Loki, AllocationPolicy::HardwareOnly] {
         for demand in [0.5, 10.0, 100.0, 300.0, 1_000.0, 5_000.0] {
             let made = allocation(policy, demand)
                 .plan(&stated(), plan_for(&slots(20), None))

@@ -18,10 +18,16 @@ pub enum AllocationPolicy {
     /// for each task". They specify the most accurate. When the cluster is exhausted it serves what it can.
     #[serde(alias = "inferline")]
     HardwareOnly,
-    /// Proteus: it scales accuracy and not hardware, and "handles each task in the pipeline independently". Every task is an app
-    /// of its own; what that means is said at [`Allocator::new`](super::Allocator::new).
-    #[serde(alias = "proteus")]
-    PerTask,
+}
+
+impl AllocationPolicy {
+    /// Its name, as a plan carries it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Loki => "loki",
+            Self::HardwareOnly => "inferline",
+        }
+    }
 }
 
 /// How to allocate.

@@ -106,37 +106,6 @@ fn inferline_keeps_its_variants_and_loses_load() {
 }
 
 #[test]
-fn proteus_uses_all_workers_and_does_not_see_the_pipeline() {
-    let allocator = allocator(AllocationPolicy::PerTask);
-    for demand in [1.0, 50.0, 300.0] {
-        let allocation = allocator.allocate(demand, 20).unwrap();
-        assert_eq!(allocation.used, 20);
-        let loki = self::allocator(AllocationPolicy::Loki)
-            .allocate(demand, 20)
-            .unwrap();
-        assert!(allocation.accuracy <= loki.accuracy + 1e-3, "{demand}");
-    }
-}
-
-#[test]
-fn proteus_splits_the_workers_by_what_arrives_at_every_task() {
-    let allocator = allocator(AllocationPolicy::PerTask);
-    let workers = |allocation: &Allocation, task: &str| -> u32 {
-        let own = allocation.instances.iter().filter(|own| own.task == task);
-        own.map(|own| own.count).sum()
-    };
-    let many = allocator.allocate_tasks(&[60.0, 1_000.0, 50.0], 20).unwrap();
-    let few = allocator.allocate_tasks(&[60.0, 60.0, 50.0], 20).unwrap();
-    assert_eq!((many.used, few.used), (20, 20));
-    assert!(workers(&many, "car") > workers(&few, "car"));
-    assert!(workers(&many, "detect") < workers(&few, "detect"));
-    assert_eq!(few.scaling, Scaling::Accuracy, "all of it is served");
-    let over = allocator.allocate_tasks(&[60.0, 1e6, 50.0], 20).unwrap();
-    assert_eq!((over.scaling, over.used), (Scaling::Overload, 20));
-    assert!(allocator.allocate_tasks(&[], 20).is_err());
-}
-
-#[test]
 fn what_cannot_be_exceeded_is_no_less_than_what_is_served() {
     for policy in [AllocationPolicy::Loki, AllocationPolicy::HardwareOnly] {
         let allocator = allocator(policy);
@@ -147,7 +116,6 @@ fn what_cannot_be_exceeded_is_no_less_than_what_is_served() {
             "{policy:?}: {served} of {most}"
         );
     }
-    assert!(allocator(AllocationPolicy::PerTask).most_qps(20).is_infinite());
 }
 
 #[test]

@@ -30,12 +30,15 @@ pub(super) struct Demand {
 
 /// Devices that cannot be told apart: of one kind, with the same models.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Group {
-    pub(super) speed: f64,
-    pub(super) memory_bytes: u64,
-    pub(super) hosted: ModelSet,
+pub struct Group {
+    /// How many times as fast as the device that was profiled.
+    pub speed: f64,
+    /// Memory of each for replicas, bytes.
+    pub memory_bytes: u64,
+    /// The models that each hosts.
+    pub hosted: ModelSet,
     /// Their indices, ascending.
-    pub(super) devices: Vec<usize>,
+    pub devices: Vec<usize>,
 }
 
 impl Group {

@@ -15,9 +15,11 @@ use kaskade_policy::plan::{LoadRange, Slo};
 
 /// The first `min_queue` that holds, and how it fares at the upper end of the range.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Tuned {
-    pub(super) min_queue: u32,
-    pub(super) outcome: Outcome,
+pub struct Tuned {
+    /// Requests that the first model waits for.
+    pub min_queue: u32,
+    /// How it fares at the upper end of the range.
+    pub outcome: Outcome,
 }
 
 /// What no batching makes good.

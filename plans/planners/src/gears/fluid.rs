@@ -1,58 +1,114 @@
-//! A test double of the simulator: flows instead of requests.
+//! Evaluates gears by flows instead of requests: an approximation of the simulator.
 //!
-//! Good enough to plan against (busier is slower, larger batches carry more and wait longer), and quick enough for thousands of plans.
+//! Busier is slower, larger batches carry more and wait longer. It ranks gears well enough to plan against, and is quick enough for
+//! thousands of plans; its latencies promise nothing.
 
 use std::collections::BTreeMap;
 
 use super::evaluate::{Evaluate, Outcome};
 use kaskade_policy::fit::batch_latency_s;
 use kaskade_policy::plan::{Edge, Plan, Wiring};
-use kaskade_policy::profile::Profile;
+use kaskade_policy::profile::{Profile, VariantProfile};
 use kaskade_policy::routing::{Route, route};
 
-pub(super) struct Fluid<'a> {
-    pub(super) profile: &'a Profile,
-    pub(super) calls: usize,
+/// A flow approximation of a service.
+#[derive(Debug)]
+pub struct Fluid<'a> {
+    profile: &'a Profile,
 }
 
 impl<'a> Fluid<'a> {
-    pub(super) fn new(profile: &'a Profile) -> Self {
-        Self { profile, calls: 0 }
+    /// Of a service by this profile.
+    pub fn new(profile: &'a Profile) -> Self {
+        Self { profile }
     }
 
-    fn seconds(&self, variant: &str, batch: u32) -> f64 {
-        let profiled = self
-            .profile
+    fn variant(&self, name: &str) -> Option<&VariantProfile> {
+        self.profile
             .variants
             .iter()
-            .find(|profiled| profiled.name == variant)
-            .unwrap();
-        batch_latency_s(&profiled.costs, batch).unwrap() / f64::from(batch)
+            .find(|profiled| profiled.name == name)
+    }
+
+    /// Seconds per request in batches of this size.
+    fn seconds(&self, variant: &str, batch: u32) -> Option<f64> {
+        Some(batch_latency_s(&self.variant(variant)?.costs, batch)? / f64::from(batch))
     }
 
     /// Share of the samples that every stage sees.
-    fn reach(&self, wiring: &Wiring) -> Vec<f64> {
+    fn reach(&self, wiring: &Wiring) -> Option<Vec<f64>> {
         let mut seen = vec![0.0; wiring.stages.len()];
         for sample in 0..self.profile.samples {
-            let mut at = Some(wiring.entry.stage.clone());
+            let mut at = Some(wiring.entry.stage.as_str());
             while let Some(name) = at {
-                let place = wiring.stages.iter().position(|stage| stage.name == name).unwrap();
-                seen[place] += 1.0 / self.profile.samples as f64;
-                let stage = &wiring.stages[place];
-                let profiled = self
-                    .profile
-                    .variants
-                    .iter()
-                    .find(|profiled| profiled.name == stage.variant)
-                    .unwrap();
-                at = match route(&stage.exit, Some(profiled.validation.confidences[sample])).unwrap() {
-                    Route::Forward(edge) => Some(edge.stage.clone()),
+                let place = place(wiring, name)?;
+                *seen.get_mut(place)? += 1.0 / self.profile.samples as f64;
+                let stage = wiring.stages.get(place)?;
+                let confidence = self.variant(&stage.variant)?.validation.confidences.get(sample)?;
+                at = match route(&stage.exit, Some(*confidence)).ok()? {
+                    Route::Forward(edge) => Some(edge.stage.as_str()),
                     _ => None,
                 };
             }
         }
-        seen
+        Some(seen)
     }
+
+    /// Utilisation of the busiest device in batches of this size.
+    fn utilisation(
+        &self,
+        candidate: &Plan,
+        wiring: &Wiring,
+        reach: &[f64],
+        qps: f64,
+        batch: u32,
+    ) -> Option<f64> {
+        let mut busy: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+        for edge in edges(wiring) {
+            let place = place(wiring, &edge.stage)?;
+            let stage = wiring.stages.get(place)?;
+            let each = self.seconds(&stage.variant, batch.min(stage.batching.max_batch))?;
+            for (id, share) in &edge.shares {
+                let replica = candidate.placement.iter().find(|replica| replica.id == *id)?;
+                let device = (replica.worker.as_str(), replica.device.as_str());
+                *busy.entry(device).or_default() += qps * reach.get(place)? * share * each;
+            }
+        }
+        Some(busy.into_values().fold(0.0, f64::max))
+    }
+
+    fn outcome(&self, candidate: &Plan, qps: f64) -> Option<Outcome> {
+        let wiring = &candidate.gears.first()?.wiring;
+        let reach = self.reach(wiring)?;
+        let utilisation = |batch: u32| self.utilisation(candidate, wiring, &reach, qps, batch);
+        let first = &wiring.stages.first()?.batching;
+        let most = wiring.stages.iter().map(|stage| stage.batching.max_batch).max()?;
+        // Batches grow until the busiest device keeps up.
+        let batch = (first.min_queue..=most)
+            .find(|batch| utilisation(*batch).is_some_and(|busy| busy < 0.9))
+            .unwrap_or(most);
+        let busy = utilisation(batch)?;
+        let largest_share = wiring.entry.shares.values().copied().fold(0.0, f64::max);
+        let fill = f64::from(first.min_queue - 1) / (qps * largest_share);
+        let fill = fill.min(first.max_wait_us as f64 / 1e6);
+        let mut path = 0.0;
+        for (stage, reach) in wiring.stages.iter().zip(&reach) {
+            if *reach > 0.05 {
+                let batch = batch.min(stage.batching.max_batch);
+                path += self.seconds(&stage.variant, batch)? * f64::from(batch);
+            }
+        }
+        let waiting = path * busy / (1.0 - busy.min(0.99));
+        Some(Outcome {
+            p95_us: ((fill + path + waiting) * 1e6) as u64,
+            keeps_up: busy < 0.98,
+            utilisation: busy.min(1.0),
+        })
+    }
+}
+
+fn place(wiring: &Wiring, stage: &str) -> Option<usize> {
+    wiring.stages.iter().position(|known| known.name == stage)
 }
 
 fn edges(wiring: &Wiring) -> Vec<&Edge> {
@@ -71,66 +127,8 @@ fn edges(wiring: &Wiring) -> Vec<&Edge> {
 
 impl Evaluate for Fluid<'_> {
     fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<Outcome, String> {
-        self.calls += 1;
         candidate.validate().map_err(|invalid| invalid.to_string())?;
-        let wiring = &candidate.gears[0].wiring;
-        let reach = self.reach(wiring);
-        let devices: BTreeMap<&str, (&str, &str)> = candidate
-            .placement
-            .iter()
-            .map(|replica| {
-                (
-                    replica.id.as_str(),
-                    (replica.worker.as_str(), replica.device.as_str()),
-                )
-            })
-            .collect();
-        let utilisation = |batch: u32| {
-            let mut busy: BTreeMap<(&str, &str), f64> = BTreeMap::new();
-            for edge in edges(wiring) {
-                let place = wiring
-                    .stages
-                    .iter()
-                    .position(|stage| stage.name == edge.stage)
-                    .unwrap();
-                let stage = &wiring.stages[place];
-                let each = self.seconds(&stage.variant, batch.min(stage.batching.max_batch));
-                for (id, share) in &edge.shares {
-                    *busy.entry(devices[id.as_str()]).or_default() += qps * reach[place] * share * each;
-                }
-            }
-            busy.into_values().fold(0.0, f64::max)
-        };
-        let first = &wiring.stages[0].batching;
-        let most = wiring
-            .stages
-            .iter()
-            .map(|stage| stage.batching.max_batch)
-            .max()
-            .unwrap();
-        // Batches grow until the busiest device keeps up.
-        let batch = (first.min_queue..=most)
-            .find(|batch| utilisation(*batch) < 0.9)
-            .unwrap_or(most);
-        let busy = utilisation(batch);
-        let largest_share = wiring.entry.shares.values().copied().fold(0.0, f64::max);
-        let fill = f64::from(first.min_queue - 1) / (qps * largest_share);
-        let fill = fill.min(first.max_wait_us as f64 / 1e6);
-        let path: f64 = wiring
-            .stages
-            .iter()
-            .zip(&reach)
-            .filter(|(_, reach)| **reach > 0.05)
-            .map(|(stage, _)| {
-                let batch = batch.min(stage.batching.max_batch);
-                self.seconds(&stage.variant, batch) * f64::from(batch)
-            })
-            .sum();
-        let waiting = path * busy / (1.0 - busy.min(0.99));
-        Ok(Outcome {
-            p95_us: ((fill + path + waiting) * 1e6) as u64,
-            keeps_up: busy < 0.98,
-            utilisation: busy.min(1.0),
-        })
+        self.outcome(candidate, qps)
+            .ok_or_else(|| "the plan names what the profile has not".to_owned())
     }
 }

@@ -11,7 +11,7 @@ const BYTES_PER_PARAMETER: u64 = 4;
 
 /// What planning needs to know of every variant.
 #[derive(Debug, Clone)]
-pub(super) struct Models {
+pub struct Models {
     models: Vec<Model>,
 }
 
@@ -57,7 +57,7 @@ impl Models {
 
     /// The variants as these options let them run. Under a latency objective a batch lasts at most half of it: a request that
     /// just missed one waits for it, and then for its own.
-    pub(super) fn of(profile: &Profile, options: &GearOptions) -> Self {
+    pub fn of(profile: &Profile, options: &GearOptions) -> Self {
         let longest_us = match options.slo {
             Slo::Latency { p95_us } => Some(p95_us / 2),
             Slo::Accuracy { .. } => None,
@@ -65,40 +65,43 @@ impl Models {
         Self::new(profile, options.batching.max_batch, longest_us)
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// How many there are.
+    #[expect(clippy::len_without_is_empty, reason = "a profile is never empty")]
+    pub fn len(&self) -> usize {
         self.models.len()
     }
 
-    pub(super) fn name(&self, model: usize) -> &str {
+    /// The name of a model.
+    pub fn name(&self, model: usize) -> &str {
         self.models.get(model).map_or("", |model| model.name.as_str())
     }
 
     /// Seconds of one request in a batch of one, at speed 1.
-    pub(super) fn alone_s(&self, model: usize) -> f64 {
+    pub fn alone_s(&self, model: usize) -> f64 {
         self.models
             .get(model)
             .map_or(f64::INFINITY, |model| model.alone_s)
     }
 
     /// Seconds per request in a batch of the working size, at speed 1: `t_r` of the load balancer.
-    pub(super) fn working_s(&self, model: usize) -> f64 {
+    pub fn working_s(&self, model: usize) -> f64 {
         self.models
             .get(model)
             .map_or(f64::INFINITY, |model| model.working_s)
     }
 
     /// Most requests in a batch.
-    pub(super) fn max_batch(&self, model: usize) -> u32 {
+    pub fn max_batch(&self, model: usize) -> u32 {
         self.models.get(model).map_or(1, |model| model.max_batch)
     }
 
     /// Memory of a replica at its largest batch, bytes.
-    pub(super) fn memory_bytes(&self, model: usize) -> u64 {
+    pub fn memory_bytes(&self, model: usize) -> u64 {
         self.models.get(model).map_or(0, |model| model.memory_bytes)
     }
 
     /// Memory of one replica each of a set, bytes.
-    pub(super) fn memory_of(&self, set: ModelSet) -> u64 {
+    pub fn memory_of(&self, set: ModelSet) -> u64 {
         set.iter().map(|model| self.memory_bytes(model)).sum()
     }
 }

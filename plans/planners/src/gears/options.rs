@@ -183,7 +183,7 @@ impl GearOptions {
     ///
     /// # Errors
     /// The first [`OptionError`] found.
-    pub(super) fn check(&self, profile: &Profile) -> Result<(), OptionError> {
+    pub fn check(&self, profile: &Profile) -> Result<(), OptionError> {
         let bad = |option, needs| Err(OptionError::OutOfRange { option, needs });
         let stages = self.search.max_stages as usize;
         match self.slo {

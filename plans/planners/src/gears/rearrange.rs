@@ -89,7 +89,7 @@ fn moved(groups: &[Group], index: usize, set: ModelSet, count: usize) -> Vec<Gro
 }
 
 /// Adds a group to its like, or as one more.
-pub(super) fn join(groups: &mut Vec<Group>, added: Group) {
+pub fn join(groups: &mut Vec<Group>, added: Group) {
     let like = |group: &&mut Group| {
         group.hosted == added.hosted
             && group.memory_bytes == added.memory_bytes

@@ -2,29 +2,37 @@
 
 /// A set of variants, by their index in the profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(super) struct ModelSet(u64);
+pub struct ModelSet(u64);
 
 impl ModelSet {
     /// Most variants that a set can tell apart.
-    pub(super) const LARGEST: usize = 64;
+    pub const LARGEST: usize = 64;
 
-    pub(super) fn contains(self, model: usize) -> bool {
+    /// Whether a model is in it.
+    pub fn contains(self, model: usize) -> bool {
         self.0 >> model & 1 == 1
     }
 
-    pub(super) fn with(self, model: usize) -> Self {
+    /// The set and one model more.
+    #[must_use]
+    pub fn with(self, model: usize) -> Self {
         Self(self.0 | 1 << model)
     }
 
-    pub(super) fn without(self, model: usize) -> Self {
+    /// The set without one model.
+    #[must_use]
+    pub fn without(self, model: usize) -> Self {
         Self(self.0 & !(1 << model))
     }
 
-    pub(super) fn union(self, other: Self) -> Self {
+    /// What is in either.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    pub(super) fn iter(self) -> impl Iterator<Item = usize> {
+    /// Its models, ascending.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..Self::LARGEST).filter(move |model| self.contains(*model))
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
-use crate::device::DeviceSpec;
-use kaskade_papers::stated::workloads::{StatedWorkload, bert};
+use crate::stated::workloads::{StatedWorkload, bert};
+use kaskade_planners::gears::DeviceSpec;
 use kaskade_policy::plan::Slo;
 use kaskade_simulator::{SimConfig, Simulator};
 

@@ -1,7 +1,7 @@
 use super::*;
-use crate::device::DeviceSpec;
-use crate::gears::fluid::Fluid;
-use kaskade_papers::stated::workloads::{StatedWorkload, bert, llama};
+use crate::stated::workloads::{StatedWorkload, bert, llama};
+use kaskade_planners::gears::DeviceSpec;
+use kaskade_planners::gears::Fluid;
 
 fn small(workload: StatedWorkload) -> Profile {
     StatedWorkload {
@@ -98,7 +98,13 @@ fn models_are_collocated_and_each_is_somewhere() {
     let profile = small(llama());
     let options = options(Slo::Latency { p95_us: 3_000_000 }, 20.0, 4);
     let models = Models::of(&profile, &options);
-    let groups = collocate(&Fleet::new(&options.devices), &models);
+    let alike = Group {
+        speed: 1.0,
+        memory_bytes: 32_000_000_000,
+        hosted: ModelSet::default(),
+        devices: (0..4).collect(),
+    };
+    let groups = collocate(vec![alike], &models);
     for model in 0..4 {
         assert!(groups.iter().any(|group| group.hosted.contains(model)), "{model}");
     }

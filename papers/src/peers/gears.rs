@@ -7,21 +7,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::assemble::Parts;
-use super::balance::Group;
-use super::batching::{Tuned, tune};
-use super::bench::Spread;
-use super::evaluate::{Evaluate, Outcome};
-use super::fault::{GearError, Step};
-use super::mapping::Fleet;
-use super::models::Models;
-use super::options::{Ablation, GearOptions};
-use super::planner::{Feasible, GearPlan, Planner, plan_gears_with};
-use super::rearrange::join;
-use super::search::Cascade;
-use super::set::ModelSet;
-use super::workload::Workload;
-use crate::thresholds::FamilyError;
+use kaskade_planners::gears::{
+    Ablation, Cascade, Context, Decision, Evaluate, GearError, GearOptions, GearPlan, Group, ModelSet,
+    Models, Outcome, Tuned, join, plan_gears_by, plan_gears_with,
+};
 use kaskade_policy::plan::{LoadRange, Slo};
 use kaskade_policy::profile::Profile;
 
@@ -67,8 +56,6 @@ pub fn plan_peer(
     peer: &Peer,
     evaluate: impl Evaluate,
 ) -> Result<GearPlan, GearError> {
-    profile.validate().map_err(FamilyError::from)?;
-    options.check(profile)?;
     let ablated = |ablation| GearOptions {
         ablation,
         ..options.clone()
@@ -109,36 +96,30 @@ fn one_variant(
     name: &str,
     evaluate: impl Evaluate,
 ) -> Result<GearPlan, GearError> {
-    let variant = profile.variants.iter().position(|variant| variant.name == name);
-    let variant = variant.ok_or_else(|| GearError::NoVariant {
-        name: name.to_owned(),
-    })?;
-    let models = Models::of(profile, options);
-    let parts = Parts {
-        profile,
-        models: &models,
-        devices: &options.devices,
-    };
-    let mut planner = Planner::new(parts, options, evaluate, |_: &Step| {});
-    let cascade = single(profile, variant);
-    let hosts = |group: &Group| models.memory_bytes(variant) <= group.memory_bytes;
-    let mut placement = Fleet::new(&options.devices).everywhere(ModelSet::default().with(variant));
-    placement.retain(hosts);
-    let load = planner.scope.ranges.first().copied().unwrap_or(LoadRange::ALL);
-    let spread = Spread::new(&planner.bench.parts, &cascade, &placement)?;
-    let tuned = match tune(&mut planner.bench, &spread, load)? {
-        Ok(tuned) => tuned,
-        Err(_) => Tuned {
-            min_queue: 1,
-            outcome: planner.bench.measure(&spread, 1, options.qps_max)?,
-        },
-    };
-    let plan = Feasible {
-        cascades: vec![cascade.clone()],
-        placement,
-        tuned: vec![tuned],
-    };
-    planner.finish(&plan, vec![cascade])
+    plan_gears_by(profile, options, evaluate, |context| {
+        let variant = profile.variants.iter().position(|variant| variant.name == name);
+        let variant = variant.ok_or_else(|| GearError::NoVariant {
+            name: name.to_owned(),
+        })?;
+        let cascade = single(profile, variant);
+        let mut placement = context.devices(ModelSet::default().with(variant));
+        let needed = context.models().memory_bytes(variant);
+        placement.retain(|group: &Group| needed <= group.memory_bytes);
+        let load = context.ranges().first().copied().unwrap_or(LoadRange::ALL);
+        let batching = match context.tune(&cascade, &placement, load)? {
+            Some(tuned) => tuned,
+            None => Tuned {
+                min_queue: 1,
+                outcome: context.measure(&cascade, &placement, 1, options.qps_max)?,
+            },
+        };
+        Ok(Decision {
+            cascades: vec![cascade.clone()],
+            placement,
+            batching: vec![batching],
+            ladder: vec![cascade],
+        })
+    })
 }
 
 /// The most accurate variant that holds the latency objective in every range, or the fastest where none does; under an accuracy
@@ -148,41 +129,40 @@ fn model_switching(
     options: &GearOptions,
     evaluate: impl Evaluate,
 ) -> Result<GearPlan, GearError> {
-    let models = Models::of(profile, options);
-    let parts = Parts {
-        profile,
-        models: &models,
-        devices: &options.devices,
-    };
-    let mut planner = Planner::new(parts, options, evaluate, |_: &Step| {});
-    let placement = collocate(&Fleet::new(&options.devices), &models);
+    plan_gears_by(profile, options, evaluate, |context| {
+        switched(profile, options, context)
+    })
+}
+
+fn switched<E: Evaluate>(
+    profile: &Profile,
+    options: &GearOptions,
+    context: &mut Context<'_, E>,
+) -> Result<Decision, GearError> {
+    let placement = collocate(context.devices(ModelSet::default()), context.models());
     let hosted = placement
         .iter()
         .fold(ModelSet::default(), |set, group| set.union(group.hosted));
     let mut ladder: Vec<Cascade> = hosted.iter().map(|variant| single(profile, variant)).collect();
     ladder.sort_by(|a, b| a.accuracy.total_cmp(&b.accuracy));
     let mut outcomes: Vec<Vec<Outcome>> = Vec::new();
-    for load in planner.scope.ranges.clone() {
+    for load in context.ranges().to_vec() {
         let mut row = Vec::new();
         for cascade in &ladder {
-            let spread = Spread::new(&planner.bench.parts, cascade, &placement)?;
-            row.push(
-                planner
-                    .bench
-                    .measure(&spread, 1, load.to_qps.unwrap_or(load.from_qps))?,
-            );
+            row.push(context.measure(cascade, &placement, 1, load.to_qps.unwrap_or(load.from_qps))?);
         }
         outcomes.push(row);
     }
     let rungs = match options.slo {
         Slo::Latency { p95_us } => outcomes.iter().map(|row| most_accurate(row, p95_us)).collect(),
-        Slo::Accuracy { at_least } => cheapest(&planner.scope.weights, &ladder, &outcomes, at_least)
-            .ok_or_else(|| GearError::Inaccurate {
+        Slo::Accuracy { at_least } => {
+            cheapest(context, &ladder, &outcomes, at_least).ok_or_else(|| GearError::Inaccurate {
                 at_least,
                 reached: ladder.last().map_or(0.0, |best| best.accuracy),
                 devices: options.devices.len(),
                 fault: None,
-            })?,
+            })?
+        }
     };
     let chosen = |rung: &usize| ladder.get(*rung).cloned();
     let outcome = |(row, rung): (&Vec<Outcome>, &usize)| {
@@ -191,12 +171,12 @@ fn model_switching(
             outcome: *outcome,
         })
     };
-    let plan = Feasible {
+    Ok(Decision {
         cascades: rungs.iter().filter_map(chosen).collect(),
-        tuned: outcomes.iter().zip(&rungs).filter_map(outcome).collect(),
+        batching: outcomes.iter().zip(&rungs).filter_map(outcome).collect(),
         placement,
-    };
-    planner.finish(&plan, ladder)
+        ladder,
+    })
 }
 
 /// The highest rung that holds the objective, or the fastest of all.
@@ -212,30 +192,28 @@ fn most_accurate(row: &[Outcome], slo_us: u64) -> usize {
         .unwrap_or(0)
 }
 
-fn cheapest(
-    weights: &[f64],
+fn cheapest<E: Evaluate>(
+    context: &Context<'_, E>,
     ladder: &[Cascade],
     outcomes: &[Vec<Outcome>],
     at_least: f64,
 ) -> Option<Vec<usize>> {
-    let workload = Workload::new(ladder.to_vec(), weights.to_vec());
-    let latency = |range: usize, cascade: &Cascade| {
+    context.fastest(ladder, at_least, |range, cascade| {
         let rung = ladder.iter().position(|other| other == cascade);
         let outcome = rung.and_then(|rung| outcomes.get(range)?.get(rung));
         let kept = outcome.filter(|outcome| outcome.keeps_up);
-        Ok::<f64, GearError>(kept.map_or(f64::INFINITY, |outcome| outcome.p95_us as f64))
-    };
-    workload.fastest(at_least, latency).ok().flatten()
+        kept.map_or(f64::INFINITY, |outcome| outcome.p95_us as f64)
+    })
 }
 
 /// MS+ puts as many variants as fit on every device: first the one with the fewest replicas so far (the largest of several), then
 /// whatever still fits, smallest first. So every variant that fits anywhere is somewhere.
-fn collocate(fleet: &Fleet, models: &Models) -> Vec<Group> {
+fn collocate(kinds: Vec<Group>, models: &Models) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut replicas = vec![0_usize; models.len()];
     let mut smallest_first: Vec<usize> = (0..models.len()).collect();
     smallest_first.sort_by_key(|model| models.memory_bytes(*model));
-    for kind in fleet.everywhere(ModelSet::default()) {
+    for kind in kinds {
         for device in &kind.devices {
             let fits = |set: ModelSet| models.memory_of(set) <= kind.memory_bytes;
             let alone = smallest_first
@@ -266,5 +244,5 @@ fn collocate(fleet: &Fleet, models: &Models) -> Vec<Group> {
 }
 
 #[cfg(test)]
-#[path = "peers_tests.rs"]
+#[path = "gears_tests.rs"]
 mod tests;

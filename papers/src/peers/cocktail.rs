@@ -7,11 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::fault::GearError;
-use super::models::Models;
-use super::options::GearOptions;
-use super::set::ModelSet;
-use crate::thresholds::FamilyError;
+use kaskade_planners::gears::{GearError, GearOptions, ModelSet, Models};
+use kaskade_planners::thresholds::FamilyError;
 use kaskade_policy::plan::{
     Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing,
     Slo, Stage, Wiring,
