@@ -81,22 +81,15 @@ impl From<Spacing> for arrivals::Spacing {
     }
 }
 
-/// Who plans gears.
+/// What the gear planner may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum GearPolicy {
-    /// CascadeServe's gear planner.
+    /// Cascades that change with the load (CascadeServe).
     Gears,
     /// One cascade for every load.
     NoSwitching,
     /// Single models, switched by load.
     NoCascade,
-    /// One model for every load (DynBa).
-    Dynba,
-    /// Single models, switched by load, with Clipper's batching (MS+).
-    MsPlus,
-    /// A bagging ensemble (Cocktail+), with the replicas that the highest load needs. While serving, a planner with this
-    /// policy starts and stops replicas period by period.
-    Cocktail,
 }
 
 impl From<GearPolicy> for planner::GearPolicy {
@@ -105,30 +98,24 @@ impl From<GearPolicy> for planner::GearPolicy {
             GearPolicy::Gears => Self::Gears,
             GearPolicy::NoSwitching => Self::NoSwitching,
             GearPolicy::NoCascade => Self::NoCascade,
-            GearPolicy::Dynba => Self::Dynba,
-            GearPolicy::MsPlus => Self::MsPlus,
-            GearPolicy::Cocktail => Self::Cocktail,
         }
     }
 }
 
-/// Who allocates the workers of a pipeline.
+/// What the allocator of a pipeline may scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum PipelinePolicy {
     /// Hardware scaling, then accuracy scaling over the whole pipeline.
     Loki,
-    /// Hardware scaling alone (`InferLine`).
-    Inferline,
-    /// Accuracy scaling task by task, blind to the pipeline (Proteus).
-    Proteus,
+    /// Hardware scaling alone: the most accurate variants whatever the demand.
+    HardwareOnly,
 }
 
 impl From<PipelinePolicy> for pipeline::PipelinePolicy {
     fn from(policy: PipelinePolicy) -> Self {
         match policy {
             PipelinePolicy::Loki => Self::Loki,
-            PipelinePolicy::Inferline => Self::Inferline,
-            PipelinePolicy::Proteus => Self::Proteus,
+            PipelinePolicy::HardwareOnly => Self::HardwareOnly,
         }
     }
 }

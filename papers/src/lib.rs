@@ -1,11 +1,21 @@
-//! The papers' headline comparisons, run again (DESIGN §5c): claims beside what was found here.
+//! The papers' headline comparisons: what each paper claims beside what this code shows.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`stated`] | profiles, pipelines and decoders in the shape of the papers', every figure stated |
+//! | [`cascadeserve`], [`hybridserve`], [`hybridcache`], [`loki`] | one paper each |
 //! | [`peers`] | the systems that the papers measure against |
-//! | [`machine`] | the language model engine's schedule on stated hardware |
+//! | [`stated`] | profiles, pipelines and workloads in the shape of the papers', every figure stated |
+//! | [`pipeline`] | writes a pipeline of the Loki paper as a file |
+//! | [`args`] | flags that several systems share |
+//! | [`reproduction`] | what a reproduction ends with: claims, assumptions, files |
 
-pub mod machine;
+mod abreast;
+pub mod args;
+pub mod cascadeserve;
+pub mod hybridcache;
+pub mod hybridserve;
+pub mod loki;
 pub mod peers;
+pub mod pipeline;
+pub mod reproduction;
 pub mod stated;

@@ -3,19 +3,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use kaskade_app::charts::panels;
-use kaskade_app::config::App;
 use kaskade_app::config::scalar::{Size, Span};
+use kaskade_app::config::{App, planner};
 use kaskade_app::planning::read_profile;
-use kaskade_app::planning::replan::{self, Planned};
 use kaskade_app::planning::{gears, initial};
 use kaskade_app::report;
 use kaskade_app::report::progress::{Progress, say};
-use kaskade_planners::gears::{DeviceSpec, GearOptions, Prior};
+use kaskade_planners::gears::{DeviceSpec, GearOptions, GearPlan, Prior, plan_gears};
 use kaskade_policy::plan::Slo;
 use kaskade_policy::profile::Profile;
 use kaskade_simulator::trace::Trace;
 use serde::Serialize;
-use serde_json::json;
 
 use crate::args::{GearPolicy, TraceArgs, positive};
 use crate::output;
@@ -56,7 +54,7 @@ pub(crate) struct Args {
     /// Time of a message between two actors.
     #[arg(long, value_name = "TIME", default_value = "100us")]
     hop: Span,
-    /// Who plans: the gear planner, an ablation of it, or a peer that it is measured against.
+    /// What the planner may use: cascades that change with the load, one cascade, or single models.
     #[arg(long, value_enum, default_value = "gears")]
     policy: GearPolicy,
     /// Where to write the plan.
@@ -84,10 +82,10 @@ enum PriorKind {
 
 /// What is printed for machines.
 #[derive(Serialize)]
-struct Report<'a, P> {
+struct Report<'a> {
     files: Vec<&'a Path>,
     #[serde(flatten)]
-    planned: &'a P,
+    planned: &'a GearPlan,
 }
 
 /// Plans gears, writes and prints them.
@@ -97,33 +95,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let options = options(args, app.as_ref())?;
     let planned = plan(&profile, &options, args)?;
     if let Some(app) = &app {
-        initial::check(app, planned.plan())?;
+        initial::check(app, &planned.plan)?;
     }
-    report::write_file(&args.out, &planned.plan().to_json()?)?;
+    report::write_file(&args.out, &planned.plan.to_json()?)?;
     let mut files = vec![args.out.as_path()];
     if let Some(path) = &args.svg {
-        report::write_file(path, &panels::svg(&gears::picture(planned.plan()))?)?;
+        report::write_file(path, &panels::svg(&gears::picture(&planned.plan))?)?;
         files.push(path);
     }
     if args.json {
-        return match &planned {
-            Planned::Gears(planned) => output::print_json(&Report { files, planned }),
-            Planned::Ensemble(plan) => output::print_json(&Report {
-                files,
-                planned: &json!({ "plan": plan }),
-            }),
-        };
+        return output::print_json(&Report {
+            files,
+            planned: &planned,
+        });
     }
-    let text = match &planned {
-        Planned::Gears(planned) => gears::as_text(&profile, planned),
-        Planned::Ensemble(plan) => format!(
-            "{}: {}; {} replicas for {:.0} requests/s",
-            plan.app,
-            plan.made_by,
-            plan.placement.len(),
-            options.qps_max
-        ),
-    };
+    let text = gears::as_text(&profile, &planned);
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     output::print(&format!("{text}\n\nwritten to {}", written.join(", ")))
 }
@@ -151,6 +137,7 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<GearOptions> {
         prior: prior(args, trace.as_ref(), qps_max)?,
         hop_us: args.hop.duration().as_micros() as u64,
         seed: args.seed,
+        ablation: planner::GearPolicy::from(args.policy).into(),
         ..GearOptions::new(slo, qps_max, devices)
     };
     if let Some(app) = app {
@@ -180,18 +167,18 @@ fn prior(args: &Args, trace: Option<&Trace>, qps_max: f64) -> anyhow::Result<Pri
     Ok(Prior::Measured { weights })
 }
 
-/// Plans as the policy does, saying where it stands.
+/// Plans, showing progress.
 ///
 /// # Errors
 /// When an input is unusable, or the objective cannot be met.
-fn plan(profile: &Profile, options: &GearOptions, args: &Args) -> anyhow::Result<Planned> {
+fn plan(profile: &Profile, options: &GearOptions, args: &Args) -> anyhow::Result<GearPlan> {
     let mut progress = Progress::begin("plan gears", u64::from(options.ranges), args.json);
-    let planned = replan::by_policy(profile, options, args.policy.into(), None, |step| {
+    let planned = plan_gears(profile, options, |step| {
         if let Some(fault) = step.fault.as_ref().filter(|_| !args.json && step.call % 50 == 0) {
             say(&format!("plan gears: call {}, resolving: {fault}", step.call));
         }
     })?;
     progress.advance(u64::from(options.ranges));
-    progress.end(&format!("{} gears", planned.plan().gears.len()));
+    progress.end(&format!("{} gears", planned.plan.gears.len()));
     Ok(planned)
 }

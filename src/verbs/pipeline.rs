@@ -1,11 +1,15 @@
 //! `kaskade plan pipeline`: decides which variants of a pipeline's tasks run on how many workers.
 use std::path::{Path, PathBuf};
 
-use kaskade::App;
-use kaskade::config::pipeline::{Late, PipelinePolicy};
-use kaskade::planners::allocate::{Allocate, Allocation, PlanFor, Scaling, Slot};
-use kaskade::policy::pipeline::Pipeline;
-use kaskade::policy::plan::Plan;
+use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
+use kaskade_app::config::App;
+use kaskade_app::config::pipeline;
+use kaskade_app::planning::allocator;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::{self, units};
+use kaskade_planners::allocate::{AllocateOptions, Allocation, Allocator, PlanFor, Scaling, Slot};
+use kaskade_policy::pipeline::Pipeline;
+use kaskade_policy::plan::Plan;
 use serde::Serialize;
 
 use crate::args::{Late, PipelineArgs, PipelinePolicy, positive};
@@ -57,7 +61,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let pipeline = args.pipeline.read(app.as_ref())?;
     let slots = slots(args, app.as_ref())?;
     let workers = u32::try_from(slots.len()).unwrap_or(u32::MAX);
-    let allocator = allocating::peer(args.policy).allocator(&named.pipeline)?;
+    let options = AllocateOptions {
+        policy: pipeline::PipelinePolicy::from(args.policy).into(),
+        ..AllocateOptions::default()
+    };
+    let allocator = Allocator::new(pipeline.clone(), options)?;
     let allocation = allocator.allocate(args.qps, workers)?;
     let name = app
         .as_ref()
@@ -72,7 +80,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     report::write_file(&args.out, &plan.to_json()?)?;
     let mut files = vec![args.out.as_path()];
     if let Some(path) = &args.svg {
-        report::write_file(path, &panels::svg(&picture(&*allocator, args.qps, workers)?)?)?;
+        report::write_file(path, &panels::svg(&picture(&allocator, args.qps, workers)?)?)?;
         files.push(path);
     }
     if args.json {
@@ -137,7 +145,7 @@ fn as_text(pipeline: &Pipeline, allocation: &Allocation) -> String {
 }
 
 /// Accuracy, workers and what is served by demand (Loki Figure 1).
-fn picture(allocator: &dyn Allocate, qps: f64, workers: u32) -> anyhow::Result<Panels> {
+fn picture(allocator: &Allocator, qps: f64, workers: u32) -> anyhow::Result<Panels> {
     const POINTS: u32 = 40;
     let mut curves = [Vec::new(), Vec::new(), Vec::new()];
     for point in 1..=POINTS {

@@ -66,7 +66,7 @@ fn gears_are_planned_checked_and_simulated() {
 fn every_policy_makes_a_valid_plan() {
     let folder = tempfile::tempdir().unwrap();
     let profile = profile();
-    for policy in ["gears", "no-switching", "no-cascade", "dynba", "ms-plus"] {
+    for policy in ["gears", "no-switching", "no-cascade"] {
         let plan = [
             "plan",
             "gears",

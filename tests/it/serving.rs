@@ -189,22 +189,6 @@ fn a_restarted_planner_keeps_the_stored_plan() {
 }
 
 #[test]
-fn an_ensemble_is_served_and_scaled() {
-    let folder = tempfile::tempdir().unwrap();
-    let app = planning_app(folder.path(), "cocktail", "every = \"300ms\"");
-    let (_served, url) = serve(&app);
-    let asked = ["infer", "--app", &app, "--nats", &url, "--index", "3", "--json"];
-    let hops = json(&kaskade(ROOT, &asked))["hops"].as_array().unwrap().len();
-    assert!(hops > 1, "an ensemble has several members");
-    let idle = std::fs::read_to_string(&app)
-        .unwrap()
-        .replace("every = ", "# every = ");
-    std::fs::write(&app, idle).unwrap();
-    let message = text(&kaskade(ROOT, &["serve", "--app", &app]).stderr);
-    assert!(message.contains("planner.every"), "{message}");
-}
-
-#[test]
 fn a_missing_planner_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());

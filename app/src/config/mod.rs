@@ -33,7 +33,7 @@ use kaskade_models::device::DeviceChoice;
 use kaskade_policy::confidence::Estimator;
 use kaskade_policy::plan::Batching;
 use pipeline::PipelineRule;
-use planner::{GearPolicy, PlannerRule};
+use planner::PlannerRule;
 use power::Power;
 use scalar::{Address, Size, Span, Token};
 use schemars::JsonSchema;
@@ -480,11 +480,7 @@ fn planner_problems(planner: &PlannerRule) -> impl Iterator<Item = String> {
             planner.profile.display()
         )
     });
-    let idle = (planner.policy == GearPolicy::Cocktail && planner.every.is_none()).then(|| {
-        "planner.every: is absent; `cocktail` starts and stops replicas period by period, say how often"
-            .to_owned()
-    });
-    absent.into_iter().chain(idle)
+    absent.into_iter()
 }
 
 fn nats_problems(nats: &Nats) -> impl Iterator<Item = String> {

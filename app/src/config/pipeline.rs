@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use kaskade_planners::allocate::AllocationPolicy;
 use kaskade_planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
 use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
 use kaskade_policy::plan::Dropping;
@@ -53,7 +54,7 @@ pub struct TaskRule {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AllocatorRule {
-    /// Who allocates.
+    /// What the allocator may scale.
     pub policy: PipelinePolicy,
     /// What becomes of requests that are late at a task.
     pub dropping: Late,
@@ -119,17 +120,24 @@ impl AllocatorRule {
     }
 }
 
-/// Who allocates.
+/// What the allocator may scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PipelinePolicy {
     /// Hardware scaling, then accuracy scaling over the whole pipeline.
     #[default]
     Loki,
-    /// Hardware scaling alone (`InferLine`).
-    Inferline,
-    /// Accuracy scaling task by task, blind to the pipeline (Proteus).
-    Proteus,
+    /// Hardware scaling alone: the most accurate variants whatever the demand.
+    HardwareOnly,
+}
+
+impl From<PipelinePolicy> for AllocationPolicy {
+    fn from(policy: PipelinePolicy) -> Self {
+        match policy {
+            PipelinePolicy::Loki => Self::Loki,
+            PipelinePolicy::HardwareOnly => Self::HardwareOnly,
+        }
+    }
 }
 
 /// What becomes of requests that are late at a task.

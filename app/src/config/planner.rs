@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use kaskade_planners::gears::Ablation;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -32,29 +33,32 @@ pub struct PlannerRule {
     /// Whether a drift of the load makes a new plan without anybody asking.
     #[serde(default)]
     pub on_drift: bool,
-    /// How often a new plan is made without anybody asking; needed by `cocktail`, which starts and stops replicas.
+    /// How often a new plan is made without a request for one [default: never].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<Span>,
 }
 
-/// Who plans gears.
+/// What the gear planner may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GearPolicy {
-    /// CascadeServe's gear planner.
+    /// Cascades that change with the load (CascadeServe).
     #[default]
     Gears,
     /// One cascade for every load.
     NoSwitching,
     /// Single models, switched by load.
     NoCascade,
-    /// One model for every load (DynBa).
-    Dynba,
-    /// Single models, switched by load, with Clipper's batching (MS+).
-    MsPlus,
-    /// A bagging ensemble (Cocktail+), with the replicas that the highest load needs. While serving, a planner with this
-    /// policy starts and stops replicas period by period.
-    Cocktail,
+}
+
+impl From<GearPolicy> for Ablation {
+    fn from(policy: GearPolicy) -> Self {
+        match policy {
+            GearPolicy::Gears => Self::Full,
+            GearPolicy::NoSwitching => Self::NoSwitching,
+            GearPolicy::NoCascade => Self::NoCascade,
+        }
+    }
 }
 
 fn sixteen_gigabytes() -> Size {

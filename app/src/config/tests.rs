@@ -51,7 +51,7 @@ fn every_field_is_read() {
 
         [planner]
         profile = "profile.json"
-        policy = "ms-plus"
+        policy = "no-switching"
         memory = "4GB"
         hop = "50us"
         ranges = 8
@@ -100,7 +100,10 @@ fn every_field_is_read() {
     assert_eq!(app.device_of(&app.variants[0]), DeviceChoice::Cuda(1));
     assert_eq!(Batching::from(app.batching).max_wait_us, 500);
     let planner = app.planner.as_ref().unwrap();
-    assert_eq!((planner.policy, planner.on_drift), (GearPolicy::MsPlus, true));
+    assert_eq!(
+        (planner.policy, planner.on_drift),
+        (planner::GearPolicy::NoSwitching, true)
+    );
     assert_eq!((planner.memory.bytes(), planner.ranges.get()), (4_000_000_000, 8));
     let power = PowerConfig::from(&app.power);
     assert_eq!(power.sources, [SourceKind::Rapl, SourceKind::Modelled]);

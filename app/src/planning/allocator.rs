@@ -5,19 +5,15 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
-use kaskade::App;
-use kaskade::actors::planner::{PlannerConfig, Planning};
-use kaskade::actors::rhythm::Rhythm;
-use kaskade::actors::wire::{Forks, PlanRequest, Runs};
-use kaskade::config::pipeline::{AllocatorRule, PipelinePolicy, PipelineRule};
-use kaskade::models::DeviceChoice;
-use kaskade::planners::allocate::{AllocateOptions, Slot};
-use kaskade::policy::demand::Ran;
-use kaskade::planners::manager::{Manager, ManagerOptions};
-use kaskade::policy::pipeline::Pipeline;
-use kaskade::policy::plan::Plan;
-use kaskade_papers::peers::pipelines::PipelinePeer;
+use kaskade_actors::planner::{PlannerConfig, Planning};
+use kaskade_actors::rhythm::Rhythm;
+use kaskade_actors::wire::{Forks, PlanRequest, Runs};
+use kaskade_models::DeviceChoice;
+use kaskade_planners::allocate::{AllocateOptions, Slot};
+use kaskade_planners::manager::{Manager, ManagerOptions};
+use kaskade_policy::demand::Ran;
+use kaskade_policy::pipeline::Pipeline;
+use kaskade_policy::plan::Plan;
 
 use crate::config::App;
 use crate::config::pipeline::{AllocatorRule, PipelineRule};
@@ -82,33 +78,33 @@ fn read(app: &App, rule: &PipelineRule, path: &Path) -> Result<Pipeline, Plannin
     Ok(pipeline)
 }
 
-/// What plans an app's pipeline, from the time 0 on.
+/// Returns the manager that plans an app's pipeline, from the time 0 on.
 ///
 /// # Errors
 /// When nothing was measured, or the objective cannot be met by any of its paths.
 pub fn manager(app: &App, rule: &PipelineRule, allocator: &AllocatorRule) -> Result<Manager, PlanningError> {
-    let options = ManagerOptions {
+    let pipeline = measured(app, rule)?;
+    Ok(Manager::new(pipeline, options(app, allocator)?, 0)?)
+}
+
+/// Returns the options of the manager of an app's pipeline.
+///
+/// # Errors
+/// As [`slots`].
+pub fn options(app: &App, allocator: &AllocatorRule) -> Result<ManagerOptions, PlanningError> {
+    Ok(ManagerOptions {
         app: app.name.to_string(),
         slots: slots(app)?,
         dropping: allocator.dropping.into(),
-        allocate: AllocateOptions::default(),
+        allocate: AllocateOptions {
+            policy: allocator.policy.into(),
+            ..AllocateOptions::default()
+        },
         demand: allocator.demand,
         factors: allocator.factors,
         run_times: allocator.run_times,
         headroom: allocator.headroom.get(),
-    };
-    let pipeline = measured(app, rule)?;
-    let allocating = peer(allocator.policy).allocator(&pipeline)?;
-    Ok(Manager::with(allocating, pipeline, options, 0)?)
-}
-
-/// Who allocates by this policy.
-pub(crate) fn peer(policy: PipelinePolicy) -> PipelinePeer {
-    match policy {
-        PipelinePolicy::Loki => PipelinePeer::Loki,
-        PipelinePolicy::Inferline => PipelinePeer::InferLine,
-        PipelinePolicy::Proteus => PipelinePeer::Proteus,
-    }
+    })
 }
 
 /// The plan that a pipeline begins with: for the least demand that is planned for.

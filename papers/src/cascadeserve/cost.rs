@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
-use kaskade_papers::peers::gears::Peer;
-use kaskade::policy::plan::Slo;
+use crate::peers::gears::Peer;
+use kaskade_app::charts::grid::{self, Cell, Grid};
+use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
+use kaskade_app::report;
+use kaskade_policy::plan::Slo;
 
 use super::field::{Contestant, Field, Reached};
 use super::work::Work;

@@ -1,8 +1,8 @@
 //! Contestants on one workload: each plans for a fleet and an objective, and is simulated on the same arrivals.
 
-use kaskade_papers::peers::cocktail::{Autoscale, Ensemble, ensembles, plan_cocktail};
-use kaskade_papers::peers::gears::{Peer, plan_peer};
-use kaskade::planners::gears::{
+use crate::peers::cocktail::{Autoscale, Ensemble, ensembles, plan_cocktail};
+use crate::peers::gears::{Peer, plan_peer};
+use kaskade_planners::gears::{
     CascadeSearch, DeviceSpec, GearError, GearOptions, GearPlan, Prior, Simulated, plan_gears,
 };
 use kaskade_policy::plan::{Plan, Slo};

@@ -4,11 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use kaskade::planners::gears::exhaustive::{Landscape, constrained};
-use kaskade_papers::peers::gears::Peer;
-use kaskade::planners::gears::random::random;
-use kaskade::planners::gears::{GearOptions, Prior, Simulated, plan_gears};
-use kaskade::policy::plan::Slo;
+use crate::peers::gears::Peer;
+use kaskade_app::charts::bars::{self, Bars};
+use kaskade_app::report::{self, units};
+use kaskade_planners::gears::exhaustive::{Landscape, constrained};
+use kaskade_planners::gears::random::random;
+use kaskade_planners::gears::{GearOptions, Prior, Simulated, plan_gears};
+use kaskade_policy::plan::Slo;
 
 use super::field::{Contestant, Field};
 use crate::reproduction::Claim;

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use kaskade_papers::peers::cocktail::{Autoscale, ensembles, plan_cocktail};
-use kaskade_papers::peers::gears::Peer;
-use kaskade::policy::plan::{Plan, Slo};
-use kaskade::simulator::{Bucket, SimConfig, Timeline};
-use kaskade::simulator::trace::Trace;
+use crate::peers::cocktail::{Autoscale, ensembles, plan_cocktail};
+use crate::peers::gears::Peer;
+use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
+use kaskade_app::report::{self, units};
+use kaskade_policy::plan::{Plan, Slo};
+use kaskade_simulator::trace::Trace;
+use kaskade_simulator::{Bucket, SimConfig, Timeline};
 
 use super::field::{Contestant, Field};
 use crate::reproduction::Claim;

@@ -1,14 +1,16 @@
 //! How much a cluster serves, at which accuracy (Loki Figure 1, §6.2).
 
 use anyhow::Context as _;
-use kaskade_papers::peers::pipelines::PipelinePeer;
-use kaskade::planners::allocate::{AllocateOptions, Allocation, AllocationPolicy, Allocator, Scaling};
-use kaskade::policy::pipeline::{Pipeline, Task, TaskVariant};
-use kaskade::simulator::trace::Trace;
+use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
+use kaskade_app::report::{self, units};
+use kaskade_planners::allocate::{AllocateOptions, Allocation, AllocationPolicy, Allocator, Scaling};
+use kaskade_policy::pipeline::{Pipeline, Task, TaskVariant};
+use kaskade_simulator::trace::Trace;
 
 use super::Args;
 use super::field::{Contestant, Field};
 use crate::abreast::abreast;
+use crate::peers::pipelines::PipelinePeer;
 use crate::reproduction::{Claim, Reproduction};
 
 /// More than any cluster serves, requests/s.

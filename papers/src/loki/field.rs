@@ -1,15 +1,16 @@
 //! A pipeline and a load: everybody manages the same one on the same workers and is simulated on the same arrivals.
 
 use anyhow::ensure;
-use kaskade_papers::peers::pipelines::PipelinePeer;
-use kaskade::planners::allocate::{AllocateOptions, Scaling, Slot};
-use kaskade::planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
-use kaskade::planners::manager::{Manager, ManagerOptions};
-use kaskade::policy::pipeline::Pipeline;
-use kaskade::policy::plan::{Dropping, Plan};
-use kaskade::policy::profile::Profile;
-use kaskade::simulator::{Bucket, Controller, Loading, Look, Report, SimConfig, Simulator, Timeline};
-use kaskade::simulator::trace::{Spacing, Trace};
+use kaskade_planners::allocate::{AllocateOptions, Scaling, Slot};
+use kaskade_planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
+use kaskade_planners::manager::{Manager, ManagerOptions};
+use kaskade_policy::pipeline::Pipeline;
+use kaskade_policy::plan::{Dropping, Plan};
+use kaskade_policy::profile::Profile;
+use kaskade_simulator::trace::{Spacing, Trace};
+use kaskade_simulator::{Bucket, Controller, Loading, Look, Report, SimConfig, Simulator, Timeline};
+
+use crate::peers::pipelines::PipelinePeer;
 
 /// How often the demand is looked at, microseconds.
 pub(super) const LOOK_US: u64 = 200_000;
