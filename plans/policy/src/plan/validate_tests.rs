@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::*;
+use crate::confidence::{Calibration, Estimator};
 use crate::plan::{
     Band, Batching, Child, Dropping, Edge, Exit, Expected, Gear, LoadRange, PLAN_VERSION, Plan,
     PlannedVariant, Replica, Sharing, Slo, Stage, Target, Wiring,
