@@ -12,10 +12,6 @@
 
 #![expect(clippy::print_stdout, reason = "it prints tables")]
 #![expect(
-    clippy::disallowed_methods,
-    reason = "it measures time; the planner does not read it"
-)]
-#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,

@@ -1,5 +1,5 @@
 //! From scores to a confidence. Runs once per reply, so it makes two passes over the scores and allocates nothing
-//! (`top_k` beyond [`INLINE_K`] excepted).
+//! (`top_k` beyond `INLINE_K` excepted).
 
 use super::{Calibration, ConfidenceError, Estimator};
 

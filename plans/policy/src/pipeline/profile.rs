@@ -26,7 +26,7 @@ impl Pipeline {
     }
 
     /// End-to-end accuracies by task and variant of each step, where they were profiled
-    /// ([`SimConfig::path_accuracies`](crate::simulator::SimConfig::path_accuracies)); empty where products stand in.
+    /// (`path_accuracies` of the simulator); empty where products stand in.
     pub fn path_accuracies(&self) -> BTreeMap<Vec<(String, String)>, f64> {
         let PathAccuracy::Profiled { paths } = &self.path_accuracy else {
             return BTreeMap::new();
