@@ -1,7 +1,7 @@
 //! A small convolutional network for images: stages of residual blocks, 3x3 convolutions, no normalisation.
 //!
-//! A stage begins with one convolution, which sets the channels and may halve the image, followed by residual blocks `x
-//! + conv2(relu(conv1(x)))`; a ReLU follows the first convolution and every block. A linear classifier reads the
+//! A stage begins with one convolution, which sets the channels and may halve the image. Residual blocks follow:
+//! `x + conv2(relu(conv1(x)))`. A `ReLU` follows the first convolution and every block. A linear classifier reads the
 //! flattened last stage. Normalisation is omitted because training works without it at these depths, and every
 //! element-wise pass costs time on a CPU.
 //!

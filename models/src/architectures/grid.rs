@@ -16,8 +16,8 @@
 //! | `threshold` | minimum probability of an object, above 0 and below 1 |
 //! | `stages` or `hidden_sizes` | the network, as in [`cnn`] or [`mlp`] |
 //!
-//! Tensors are those of the network. Its classifier has `1 + kinds * positions` outputs for the `(height - crop + 1) *
-//! (width - crop + 1)` positions of an object: empty first, then by kind, and by position, row-major.
+//! Tensors are those of the network. Its classifier has `1 + kinds * positions` outputs for the
+//! `(height - crop + 1) * (width - crop + 1)` positions of an object: empty first, then by kind, and by position, row-major.
 //!
 //! Outputs: `count` FP32 `[kinds]`; if there are detections, `boxes` FP32 `[found, 4]` (kind, top, left, probability;
 //! by cell, row-major), and for every detected kind `<kind>/image` FP32 `[n, channels, crop, crop]` in the order of its

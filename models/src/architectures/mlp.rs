@@ -1,4 +1,4 @@
-//! A multi-layer perceptron for images: linear layers with ReLU between them.
+//! A multi-layer perceptron for images: linear layers with `ReLU` between them.
 //!
 //! `config.json`:
 //!

@@ -85,7 +85,7 @@ impl Config {
     ///
     /// # Errors
     /// [`LoadError::BadKey`] if it is not a positive integer, or larger than in any model.
-    pub fn optional_size(&self, key: &str) -> Result<Option<usize>, LoadError> {
+    pub(crate) fn optional_size(&self, key: &str) -> Result<Option<usize>, LoadError> {
         match self.optional(key)? {
             Some(0) => Err(self.invalid_value(key, "it must be at least 1")),
             Some(size) if size > MAX_SIZE => {
@@ -117,7 +117,7 @@ impl Config {
     }
 
     /// Builds the error for a value that is not supported.
-    pub fn invalid_value(&self, key: &str, reason: impl Into<String>) -> LoadError {
+    pub(crate) fn invalid_value(&self, key: &str, reason: impl Into<String>) -> LoadError {
         LoadError::BadKey {
             file: self.file.clone(),
             key: key.to_owned(),

@@ -15,7 +15,7 @@ use bytes::Bytes;
 pub use config::Config;
 pub use error::LoadError;
 pub(crate) use weights::transposed;
-pub use weights::{IGNORED_BUFFERS, WeightTotals, Weights};
+pub use weights::{WeightTotals, Weights};
 
 /// Configurations have a few kilobytes; ten thousand label names still fit.
 const MAX_CONFIG: u64 = 4 << 20;

@@ -27,7 +27,7 @@ const PREFIX: u64 = 8;
 
 /// Buffers that old versions of transformers saved with the weights, by name suffix. No model needs them: they hold 0,
 /// 1, 2, ... or a count of training steps.
-pub const IGNORED_BUFFERS: [&str; 3] = ["position_ids", "token_type_ids", "num_batches_tracked"];
+pub(crate) const IGNORED_BUFFERS: [&str; 3] = ["position_ids", "token_type_ids", "num_batches_tracked"];
 
 /// The tensors of a checkpoint; each can be taken once.
 #[derive(Debug)]
@@ -136,7 +136,7 @@ impl Weights {
     ///
     /// # Errors
     /// [`LoadError::BadWeights`] if a tensor is in another file than the index states, or in two.
-    pub fn from_shards(
+    pub(crate) fn from_shards(
         index: impl Into<String>,
         files: Vec<Self>,
         shard_of_tensor: &BTreeMap<String, usize>,
@@ -250,7 +250,7 @@ impl Weights {
     ///
     /// # Errors
     /// As [`Weights::take`], with shapes as in the file.
-    pub fn take_transposed(
+    pub(crate) fn take_transposed(
         &mut self,
         name: &str,
         inputs: usize,
@@ -260,7 +260,7 @@ impl Weights {
     }
 
     /// Drops tensors that no model needs, whose names end with one of `suffixes`.
-    pub fn ignore_suffixes(&mut self, suffixes: &[&str]) {
+    pub(crate) fn ignore_suffixes(&mut self, suffixes: &[&str]) {
         self.remaining
             .retain(|name, _| !suffixes.iter().any(|end| name.ends_with(end)));
     }
@@ -299,12 +299,12 @@ impl Weights {
         ))
     }
 
-    /// Takes a convolution's kernel of shape `[outputs, channels, height, width]` as the matrix `[channels * height *
-    /// width, outputs]`.
+    /// Takes a convolution's kernel of shape `[outputs, channels, height, width]` as the matrix
+    /// `[channels * height * width, outputs]`.
     ///
     /// # Errors
     /// As [`Weights::take`], with shapes as in the file.
-    pub fn kernel_matrix(
+    pub(crate) fn kernel_matrix(
         &mut self,
         name: &str,
         shape: [usize; 4],
@@ -322,7 +322,7 @@ impl Weights {
         self.taken
     }
 
-    /// Returns the totals if all tensors are taken. [`IGNORED_BUFFERS`] and tensors whose names begin with one of
+    /// Returns the totals if all tensors are taken. `IGNORED_BUFFERS` and tensors whose names begin with one of
     /// `unused`, which the architecture saves but never uses, may remain.
     ///
     /// # Errors

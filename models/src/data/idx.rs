@@ -263,8 +263,8 @@ impl LabelledImages {
             .zip(self.labels.iter().copied())
     }
 
-    /// Returns every image as a model input with its label, in order: an FP32 tensor `name` of shape `[1, height,
-    /// width]`, each pixel multiplied by `rescale` (1/16 for the 8x8 digits, 1/255 for MNIST).
+    /// Returns every image as a model input with its label, in order: an FP32 tensor `name` of shape
+    /// `[1, height, width]`, each pixel multiplied by `rescale` (1/16 for the 8x8 digits, 1/255 for MNIST).
     pub fn tensors(
         &self,
         name: &str,

@@ -1,5 +1,5 @@
 //! T5 (Raffel et al. 2020): an encoder for the prompt and a decoder for the answer, relative positions, RMS norms,
-//! unscaled scores. The original uses ReLU and a head tied to the embedding; version 1.1 and FLAN use a gated
+//! unscaled scores. The original uses `ReLU` and a head tied to the embedding; version 1.1 and FLAN use a gated
 //! feed-forward layer and a separate head.
 
 use super::config_values::{eos_token_ids, epsilon, parse_activation};

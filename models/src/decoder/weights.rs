@@ -128,7 +128,7 @@ pub struct Decoder {
 
 impl ModelConfig {
     /// Elements of an ACT entry per token and layer.
-    pub fn act_width(&self) -> usize {
+    pub(crate) fn act_width(&self) -> usize {
         self.width
     }
 
@@ -187,7 +187,7 @@ impl LinearWeights {
     ///
     /// # Errors
     /// As [`Weights::take`].
-    pub fn take_input_major(
+    pub(crate) fn take_input_major(
         weights: &mut Weights,
         name: &str,
         inputs: usize,
@@ -213,7 +213,7 @@ impl LinearWeights {
 
     /// Concatenates the outputs of two layers with the same inputs.
     #[must_use]
-    pub fn concat_outputs(self, other: &Self) -> Self {
+    pub(crate) fn concat_outputs(self, other: &Self) -> Self {
         let (left, right) = (self.outputs.max(1), other.outputs.max(1));
         let rows = self.weight.chunks(left).zip(other.weight.chunks(right));
         Self {
@@ -282,7 +282,7 @@ impl NormWeights {
     ///
     /// # Errors
     /// As [`Weights::take`].
-    pub fn take_rms(weights: &mut Weights, name: &str, width: usize) -> Result<Self, LoadError> {
+    pub(crate) fn take_rms(weights: &mut Weights, name: &str, width: usize) -> Result<Self, LoadError> {
         Ok(Self {
             gamma: weights.take(&format!("{name}.weight"), &[width])?,
             beta: None,
@@ -320,8 +320,9 @@ impl Decoder {
 
     /// Adds an encoder of `layers` layers for prompts of at most `context` tokens, and cross-attention, with random
     /// weights. Answers begin with token 0.
+    #[cfg(test)]
     #[must_use]
-    pub fn with_random_encoder(mut self, layers: usize, context: usize, seed: u64) -> Self {
+    pub(crate) fn with_random_encoder(mut self, layers: usize, context: usize, seed: u64) -> Self {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
         let (model_config, max_distance) = (&self.model_config, 8);
         let (width, rms) = (model_config.width, !model_config.has_learned_positions());
@@ -350,7 +351,7 @@ impl Decoder {
     }
 
     /// Maximum tokens of a prompt; of a decoder, its answer counts too.
-    pub fn longest_prompt(&self) -> usize {
+    pub(crate) fn longest_prompt(&self) -> usize {
         self.encoder
             .as_ref()
             .map_or(self.model_config.context, |encoder| encoder.context)

@@ -17,13 +17,13 @@ pub struct ProcessMemory {
 }
 
 /// Reads the host memory of this process.
-pub fn of_process() -> ProcessMemory {
+pub(crate) fn of_process() -> ProcessMemory {
     fs::read_to_string("/proc/self/status").map_or_else(|_| ProcessMemory::default(), |status| parse(&status))
 }
 
 /// Resets the peak of this process. Returns false if the system does not allow it; the peak is then that of the whole
 /// run.
-pub fn reset_peak() -> bool {
+pub(crate) fn reset_peak() -> bool {
     fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 

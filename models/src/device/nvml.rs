@@ -80,7 +80,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`NvmlError::NotSupported`] if the GPU has no counter, and other NVML errors.
-    pub fn energy_mj(&self) -> Result<u64, NvmlError> {
+    pub(crate) fn energy_mj(&self) -> Result<u64, NvmlError> {
         self.device()?.total_energy_consumption()
     }
 
@@ -88,7 +88,7 @@ impl Gpu {
     ///
     /// # Errors
     /// NVML errors.
-    pub fn power_mw(&self) -> Result<u32, NvmlError> {
+    pub(crate) fn power_mw(&self) -> Result<u32, NvmlError> {
         self.device()?.power_usage()
     }
 
@@ -128,7 +128,7 @@ impl Gpu {
     ///
     /// # Errors
     /// NVML errors.
-    pub fn driver_version(&self) -> Result<String, NvmlError> {
+    pub(crate) fn driver_version(&self) -> Result<String, NvmlError> {
         self.nvml.sys_driver_version()
     }
 

@@ -199,7 +199,7 @@ impl<M: Ops> Engine<M> {
     }
 
     /// Maximum tokens of a prompt; of a decoder, its answer counts too.
-    pub fn longest_prompt(&self) -> usize {
+    pub(crate) fn longest_prompt(&self) -> usize {
         self.encoder
             .as_ref()
             .map_or(self.model_config().context, |encoder| encoder.context)

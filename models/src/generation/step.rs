@@ -115,7 +115,11 @@ impl<M: Ops> Engine<M> {
     ///
     /// # Errors
     /// As [`Engine::score`], and [`Refused::Empty`] for an empty prompt.
-    pub fn score_answer(&mut self, prompt: &[u32], answer: &[u32]) -> Result<Vec<Vec<f32>>, EngineError> {
+    pub(crate) fn score_answer(
+        &mut self,
+        prompt: &[u32],
+        answer: &[u32],
+    ) -> Result<Vec<Vec<f32>>, EngineError> {
         self.check_tokens(prompt)?;
         self.check_tokens(answer)?;
         let (mut tokens, source) = self.initial_tokens(prompt.to_vec())?;

@@ -51,12 +51,12 @@ pub struct Heads {
 
 impl Heads {
     /// Size of a query.
-    pub fn query_width(&self) -> usize {
+    pub(crate) fn query_width(&self) -> usize {
         self.queries * self.head_dim
     }
 
     /// Size of a key, and of a value.
-    pub fn key_width(&self) -> usize {
+    pub(crate) fn key_width(&self) -> usize {
         self.keys * self.head_dim
     }
 }
@@ -71,11 +71,6 @@ pub struct Rotary {
 }
 
 impl Rotary {
-    /// Rotated elements of a head.
-    pub fn rotary_dim(&self) -> usize {
-        2 * self.frequencies.len()
-    }
-
     /// Indices of the two elements of a pair within a head.
     pub fn pair(&self, index: usize) -> (usize, usize) {
         if self.neighbours {

@@ -27,7 +27,8 @@ use crate::device::{DeviceChoice, DeviceInfo};
 use nvml::NvmlReader;
 use rapl::Rapl;
 
-pub use modelled::{Wattage, process_cpu_s};
+pub use modelled::Wattage;
+use modelled::process_cpu_s;
 
 /// Allowed sources and assumed power.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -205,7 +206,7 @@ impl PowerMeter {
     }
 
     /// Why better sources are not used, as text.
-    pub fn passed_over(&self) -> &[String] {
+    pub(crate) fn passed_over(&self) -> &[String] {
         &self.passed_over
     }
 

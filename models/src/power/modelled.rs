@@ -30,7 +30,7 @@ impl Wattage {
 }
 
 /// CPU time of this process since its start, seconds, all threads.
-pub fn process_cpu_s() -> f64 {
+pub(crate) fn process_cpu_s() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }

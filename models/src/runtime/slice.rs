@@ -51,12 +51,12 @@ impl Slice {
     }
 
     /// Whether it reads the request.
-    pub fn is_first(self) -> bool {
+    pub(crate) fn is_first(self) -> bool {
         self.index == 0
     }
 
     /// Whether it produces the answer.
-    pub fn is_last(self) -> bool {
+    pub(crate) fn is_last(self) -> bool {
         self.index + 1 == self.of
     }
 

@@ -322,7 +322,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`TensorError::NotFinite`] with the first NaN or infinity.
-    pub fn check_finite(&self) -> Result<(), TensorError> {
+    pub(crate) fn check_finite(&self) -> Result<(), TensorError> {
         let offending = match self.datatype {
             Datatype::F32 => first_not_finite(self.data.chunks_exact(4), |b: [u8; 4]| {
                 f64::from(f32::from_le_bytes(b))

@@ -223,7 +223,7 @@ impl Fixture {
     ///
     /// # Errors
     /// As [`Fixture::compare`].
-    pub fn compare_model(&self, model: &mut dyn Model) -> Result<Parity, FixtureError> {
+    pub(crate) fn compare_model(&self, model: &mut dyn Model) -> Result<Parity, FixtureError> {
         let cases = self.cases()?;
         let requests: Vec<Inputs> = cases.iter().map(|case| case.inputs.clone()).collect();
         let together = model.run(&requests).into_iter().collect::<Result<Vec<_>, _>>()?;
