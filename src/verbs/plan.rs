@@ -1,4 +1,5 @@
 //! `kaskade plan`: decides how a family serves.
+
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
@@ -96,24 +97,24 @@ pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
         Aim::Largest => Objective::Largest,
         Aim::Thresholds => Objective::Thresholds(args.thresholds.clone()),
     };
-    let mut planner = planning::cascade(&profile)
+    let mut search = planning::cascade(&profile)
         .objective(objective)
         .seed(args.seed)
         .skips(!args.no_skips);
     if let Some(app) = &app {
-        planner = planner.app(app);
+        search = search.app(app);
     }
     if let Some(batch) = args.batch {
-        planner = planner.batch(batch);
+        search = search.batch(batch);
     }
     if args.no_guard {
-        planner = planner.guard(Guard::None);
+        search = search.guard(Guard::None);
     }
-    let planned = planner.plan()?;
+    let planned = search.plan()?;
     report::write_file(&args.out, &planned.plan.to_json()?)?;
     let mut files = vec![args.out.as_path()];
     if let Some(path) = &args.svg {
-        let drawn = graph::svg(&planning::cascade::graph(&profile, &planned, planner.costs_at()))?;
+        let drawn = graph::svg(&planning::cascade::graph(&profile, &planned, search.costs_at()))?;
         report::write_file(path, &drawn)?;
         files.push(path);
     }

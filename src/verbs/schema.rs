@@ -1,4 +1,5 @@
 //! `kaskade schema`: what a file may hold.
+
 use clap::ValueEnum;
 use kaskade::plans::pipeline::Pipeline;
 use kaskade::plans::placement::Channels;

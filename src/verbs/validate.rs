@@ -1,4 +1,5 @@
 //! `kaskade validate`: checks files whole, before anything binds.
+
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -6,6 +7,7 @@ use kaskade::plans::plan::Plan;
 use kaskade::plans::profile::Profile;
 use kaskade_app::config::{App, ConfigError};
 use kaskade_app::planning::initial;
+use kaskade_app::report::in_one_line;
 use serde::Serialize;
 
 use crate::output;
@@ -78,11 +80,12 @@ fn check_app(file: &Path) -> Vec<String> {
     match App::load(file) {
         Ok(app) => match initial::of(&app) {
             Ok(_) => Vec::new(),
-            Err(error) => vec![format!("plan: {error:#}")],
+            Err(error) => vec![format!("plan: {}", in_one_line(&error))],
         },
         Err(ConfigError::Inconsistent { problems, .. }) => problems,
         Err(ConfigError::Malformed { line, reason, .. }) => vec![format!("line {line}: {reason}")],
         Err(ConfigError::Unreadable { reason, .. }) => vec![format!("cannot be read: {reason}")],
+        Err(error) => vec![error.to_string()],
     }
 }
 

@@ -341,6 +341,7 @@ fn skips_line(planned: &CascadePlan) -> String {
 }
 
 /// The named points' plans of one family, and its graph.
+#[non_exhaustive]
 pub struct Cascades {
     /// The graph.
     pub graph: Graph,

@@ -13,6 +13,7 @@ const BATCHES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// Where a pipeline comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PipelineSource {
     /// What was measured of the app's own pipeline; the stated traffic pipeline if the app has none.
     #[default]
@@ -30,6 +31,7 @@ pub enum PipelineSource {
 
 /// A pipeline, and what to know about it.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Named {
     /// The pipeline, checked.
     pub pipeline: Pipeline,

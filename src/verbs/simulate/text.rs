@@ -1,4 +1,5 @@
 //! A simulation for people.
+
 use kaskade::plans::plan::Plan;
 use kaskade::plans::simulator::{BranchReport, Report, VariantReport};
 use kaskade_app::report::table::{Align, table};
