@@ -7,6 +7,7 @@
 //! | [`actors`] | the bus, the wire messages, one file per actor |
 //! | [`models`] | tensors, the [`Model`] trait, the families that burn runs |
 //! | [`plans`] | everything that decides: plans, profiles, confidence, thresholds |
+//! | [`app`] | apps as a library: measuring, planning, serving, load |
 //! | [`config`] | the TOML file of an app |
 //!
 //! The shortest way in is a [`Model`]: one method that answers a batch. `examples/custom_actor` shows it on the bus.
