@@ -16,7 +16,7 @@ use crate::report::units;
 /// Frontier points shown besides the named ones.
 const EXCERPT: usize = 10;
 
-/// Plans confidence cascades from a profile; [`cascade`](super::cascade) begins one.
+/// Plans confidence cascades from a profile; [`cascade`](super::cascade()) begins one.
 ///
 /// The same profile, settings and seed give the same plan.
 #[derive(Debug, Clone)]

@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`mod@cascade`] | confidence cascades from a profile |
+//! | [`cascade`](mod@cascade) | confidence cascades from a profile |
 //! | [`gears`] | gear plans from a profile, by load |
 //! | [`placement`] | placements on devices: as text, as a drawing |
 //! | [`pipelines`] | where pipelines come from |

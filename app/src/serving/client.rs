@@ -16,6 +16,19 @@ use super::ServingError;
 const DEFAULT_BUDGET: Duration = Duration::from_secs(2);
 
 /// Asks one app. Cheap to clone.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use kaskade_app::serving::Client;
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = Client::connect("nats://127.0.0.1:4222", "reviews").await?;
+/// let request = client.text("a film that stays with you")?.budget(Duration::from_millis(250));
+/// println!("{:?}", request.send().await?.confidence);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Client {
     bus: Bus,
