@@ -9,6 +9,7 @@
 //! | [`policy`] | the decisions of serving: plans, profiles, confidence, routing |
 //! | [`planners`] | from profiles to plans: thresholds, placement, gears, pipelines |
 //! | [`simulator`] | what a plan does with a load, without serving it |
+//! | [`app`] | applications as a library: measuring, planning, serving, load |
 //! | [`config`] | the TOML file of an app |
 //!
 //! The shortest way in is a [`Model`]: one method that answers a batch. `examples/custom_actor` shows it on the bus.

@@ -1,4 +1,5 @@
 //! What people and machines read: results on standard output, everything else on standard error.
+
 use std::io::Write;
 
 use anyhow::Context as _;

@@ -116,7 +116,7 @@ impl Family {
 
 impl Member {
     /// The same with whole cores, where only its answers count.
-    pub fn unpaced(&self) -> Self {
+    pub(crate) fn unpaced(&self) -> Self {
         Self {
             share: CoreShare::WHOLE,
             ..self.clone()

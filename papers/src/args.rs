@@ -166,6 +166,9 @@ impl From<Format> for tracefile::Format {
 struct Part(Range<usize>);
 
 /// A number above zero, from the command line.
+///
+/// # Errors
+/// When the text is no such number.
 pub fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
     if number.is_finite() && number > 0.0 {

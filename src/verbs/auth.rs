@@ -1,4 +1,5 @@
 //! `kaskade auth init`: who may connect to the broker, and what they may do there.
+
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 

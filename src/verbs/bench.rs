@@ -1,4 +1,5 @@
 //! `kaskade bench`: puts an app under load and says what became of it.
+
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

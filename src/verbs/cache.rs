@@ -1,4 +1,5 @@
 //! `kaskade plan cache`: what a language model beyond the device's memory caches, where, and how fast that makes it.
+
 use std::path::PathBuf;
 
 use anyhow::Context as _;

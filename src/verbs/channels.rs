@@ -1,4 +1,5 @@
 //! `kaskade channels`: how long messages take from stage to stage, for `kaskade plan placement`.
+
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
 //! `kaskade plan gears`: decides which cascade serves which load.
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};

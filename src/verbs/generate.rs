@@ -1,4 +1,5 @@
 //! `kaskade generate`: text from a language model, in this process.
+
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
 //! `kaskade infer`: asks an app once.
+
 use std::io::{Read as _, Write as _};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
 //! `kaskade plan pipeline`: decides which variants of a pipeline's tasks run on how many workers.
+
 use std::path::{Path, PathBuf};
 
 use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};

@@ -10,8 +10,8 @@ use kaskade_app::charts::deployment;
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::{Size, Span};
 use kaskade_app::planning::placement::{picture, slices, text};
-use kaskade_app::planning::read_profile;
-use kaskade_app::planning::{cascade, gears, initial};
+use kaskade_app::planning::{self, read_profile};
+use kaskade_app::planning::{gears, initial};
 use kaskade_app::report::progress::{self, Progress};
 use kaskade_app::report::{self};
 use kaskade_planners::cascade::Objective;
@@ -291,12 +291,17 @@ fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<
         Aim::Eo => Objective::Eo,
         Aim::Largest => Objective::Largest,
     };
-    let mut options = cascade::options(app, objective, args.seed);
-    options.skips = !args.chosen.no_skips;
-    if args.chosen.no_guard {
-        options.guard = Guard::None;
+    let mut planner = planning::cascade(profile)
+        .objective(objective)
+        .seed(args.seed)
+        .skips(!args.chosen.no_skips);
+    if let Some(app) = app {
+        planner = planner.app(app);
     }
-    Ok(cascade::cascade(app, profile, &options)?.plan)
+    if args.chosen.no_guard {
+        planner = planner.guard(Guard::None);
+    }
+    Ok(planner.plan()?.plan)
 }
 
 fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {

@@ -1,11 +1,11 @@
 //! `kaskade plan`: decides how a family serves.
+
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use kaskade_app::charts::graph;
 use kaskade_app::config::App;
-use kaskade_app::planning::cascade;
-use kaskade_app::planning::read_profile;
+use kaskade_app::planning::{self, read_profile};
 use kaskade_app::report;
 use kaskade_planners::cascade::{CascadePlan, Objective};
 use kaskade_planners::thresholds::Guard;
@@ -97,17 +97,24 @@ pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
         Aim::Largest => Objective::Largest,
         Aim::Thresholds => Objective::Thresholds(args.thresholds.clone()),
     };
-    let mut options = cascade::options(app.as_ref(), objective, args.seed);
-    options.batch = args.batch.unwrap_or(options.batch);
-    options.skips = !args.no_skips;
-    if args.no_guard {
-        options.guard = Guard::None;
+    let mut search = planning::cascade(&profile)
+        .objective(objective)
+        .seed(args.seed)
+        .skips(!args.no_skips);
+    if let Some(app) = &app {
+        search = search.app(app);
     }
-    let planned = cascade::cascade(app.as_ref(), &profile, &options)?;
+    if let Some(batch) = args.batch {
+        search = search.batch(batch);
+    }
+    if args.no_guard {
+        search = search.guard(Guard::None);
+    }
+    let planned = search.plan()?;
     report::write_file(&args.out, &planned.plan.to_json()?)?;
     let mut files = vec![args.out.as_path()];
     if let Some(path) = &args.svg {
-        let drawn = graph::svg(&cascade::graph(&profile, &planned, options.batch))?;
+        let drawn = graph::svg(&planning::cascade::graph(&profile, &planned, search.costs_at()))?;
         report::write_file(path, &drawn)?;
         files.push(path);
     }
@@ -120,7 +127,7 @@ pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     output::print(&format!(
         "{}\n\nwritten to {}",
-        cascade::as_text(&profile, &planned),
+        planning::cascade::as_text(&profile, &planned),
         written.join(", ")
     ))
 }

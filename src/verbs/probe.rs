@@ -1,4 +1,5 @@
 //! `kaskade probe`: asks a process that serves whether it lives, or is ready.
+
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;

@@ -1,4 +1,5 @@
 //! `kaskade profile`: measures a family, so that planners can decide about it.
+
 use std::path::PathBuf;
 
 use anyhow::Context as _;

@@ -1,4 +1,5 @@
 //! `kaskade replan`: asks the planner of an app that is being served for another plan.
+
 use std::path::PathBuf;
 use std::time::Duration;
 

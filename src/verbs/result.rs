@@ -1,4 +1,5 @@
 //! `kaskade result`: fetches the result of a durable request.
+
 use std::path::PathBuf;
 use std::time::Duration;
 

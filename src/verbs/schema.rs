@@ -1,4 +1,5 @@
 //! `kaskade schema`: what a file may hold.
+
 use clap::ValueEnum;
 use kaskade::planners::placement::Channels;
 use kaskade::policy::pipeline::Pipeline;

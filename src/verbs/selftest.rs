@@ -1,4 +1,5 @@
 //! `kaskade selftest`: does this machine compute what it should, and how fast?
+
 use std::path::PathBuf;
 
 use anyhow::ensure;

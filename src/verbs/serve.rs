@@ -1,4 +1,5 @@
 //! `kaskade serve`: serves an app until it is told to stop.
+
 use std::path::PathBuf;
 
 use anyhow::ensure;

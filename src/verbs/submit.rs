@@ -1,4 +1,5 @@
 //! `kaskade submit`: asks an app for an answer that survives whatever is lost meanwhile.
+
 use std::path::PathBuf;
 
 use anyhow::Context as _;

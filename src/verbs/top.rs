@@ -1,4 +1,5 @@
 //! `kaskade top`: what an app is doing right now.
+
 use std::io::IsTerminal as _;
 use std::num::NonZeroU32;
 use std::path::PathBuf;

@@ -1,9 +1,11 @@
 //! `kaskade validate`: checks files whole, before anything binds.
+
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use kaskade_app::config::{App, ConfigError};
 use kaskade_app::planning::initial;
+use kaskade_app::report::in_one_line;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use serde::Serialize;
@@ -78,11 +80,12 @@ fn check_app(file: &Path) -> Vec<String> {
     match App::load(file) {
         Ok(app) => match initial::of(&app) {
             Ok(_) => Vec::new(),
-            Err(error) => vec![format!("plan: {error:#}")],
+            Err(error) => vec![format!("plan: {}", in_one_line(&error))],
         },
         Err(ConfigError::Inconsistent { problems, .. }) => problems,
         Err(ConfigError::Malformed { line, reason, .. }) => vec![format!("line {line}: {reason}")],
         Err(ConfigError::Unreadable { reason, .. }) => vec![format!("cannot be read: {reason}")],
+        Err(error) => vec![error.to_string()],
     }
 }
 

@@ -1,4 +1,5 @@
 //! `kaskade weigh`: what a model, or a slice of it, takes of its device's memory.
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -15,6 +15,7 @@ use super::scalar::{Finite, Positive, Token};
 /// Labelled samples of one app.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct DataSets {
     /// What `profile` measures and calibrates on. Never the set that a model was trained on.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,6 +44,7 @@ pub enum DataSet {
 /// One sample per line: an object with `text`, and with `answer`, the text that should come of it. Space around an answer does not count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Completions {
     /// The file, relative to this one or to a folder that an environment variable names: `$NAME/test.jsonl`.
     pub file: PathBuf,
@@ -57,6 +59,7 @@ pub struct Completions {
 /// Words of a running text, evenly spaced over a part of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Words {
     /// The file, relative to this one or to a folder that an environment variable names: `$NAME/text.txt`.
     pub file: PathBuf,
@@ -91,6 +94,7 @@ fn context() -> NonZeroUsize {
 /// Images and labels as two IDX files of unsigned bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct IdxImages {
     /// IDX file of the images, `[n, height, width]` or `[n, height, width, channels]`, relative to this file
     /// or to a folder that an environment variable names: `$NAME/images`.
@@ -114,6 +118,7 @@ pub struct IdxImages {
 /// Images of several objects and what is where in them, as two IDX files of unsigned bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Scenes {
     /// IDX file of the images, `[n, height, width]`, relative to this file or to a folder that an environment variable
     /// names: `$NAME/images`.
@@ -138,6 +143,7 @@ pub struct Scenes {
 /// Objects that one task looks at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Kind {
     /// The task.
     pub task: Token,
@@ -148,6 +154,7 @@ pub struct Kind {
 /// How a byte of an image becomes a number: `(byte / divide_by - mean) / std`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Normalise {
     /// What a byte is divided by first.
     pub divide_by: Positive,
@@ -177,6 +184,7 @@ impl Normalise {
 /// One sample per line: a text, optionally a second one, and the label (a number from 0), separated by tabs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct TsvTexts {
     /// The file, relative to this one or to a folder that an environment variable names: `$NAME/test.tsv`.
     pub file: PathBuf,

@@ -13,6 +13,7 @@ use super::scalar::{Size, Span};
 /// they are when the values change later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct DurableRule {
     /// Deliveries of a request at which models fail, before it is put aside as a dead letter.
     pub max_deliver: NonZeroU32,

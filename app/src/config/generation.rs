@@ -12,6 +12,7 @@ use super::scalar::{Finite, Positive, Size};
 /// How language models answer, and what memory they get.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct GenerationRule {
     /// Most tokens of an answer.
     pub max_tokens: NonZeroU32,

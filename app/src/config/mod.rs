@@ -43,6 +43,7 @@ use thiserror::Error;
 /// One app: a family of models, what they are measured on, and how they are served.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct App {
     /// Name of the app, the second token of all its subjects.
     pub name: Token,
@@ -134,6 +135,7 @@ impl Task {
 /// One model of the family.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Variant {
     /// Name, unique in the family.
     pub name: Token,
@@ -161,6 +163,7 @@ pub enum PlanSource {
 /// When a replica's queue becomes a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct BatchingRule {
     /// An idle replica starts as soon as this many wait.
     pub min_queue: NonZeroU32,
@@ -193,6 +196,7 @@ impl From<BatchingRule> for Batching {
 /// What the doors let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Ingress {
     /// Requests that an ingress holds at once; more are refused at the door.
     pub max_in_flight: NonZeroU32,
@@ -224,6 +228,7 @@ impl Default for Ingress {
 /// Who hosts replicas.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Worker {
     /// Name, unique in the app.
     pub name: Token,
@@ -235,6 +240,7 @@ pub struct Worker {
 /// The broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Nats {
     /// A nats-server of 2.10 or newer; without one, a small broker is started in the process, on the loopback.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -268,6 +274,7 @@ impl Default for Nats {
 /// Probes and metrics over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Http {
     /// Where every process that serves the app listens, `0.0.0.0:8080` for instance; `KASKADE_HTTP` and `--http` override it.
     pub address: Address,
@@ -302,6 +309,7 @@ const fn one() -> NonZeroU32 {
 
 /// Why an app's configuration cannot be used.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: cannot be read: {reason}; name an app's TOML file", path.display())]

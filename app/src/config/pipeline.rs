@@ -17,6 +17,7 @@ use super::scalar::{Positive, Span, Token};
 /// A tree of tasks, each served by one variant or another of the family (Loki).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct PipelineRule {
     /// What `kaskade profile` measured of it, relative to this file: needed by who plans, not by who serves a plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -39,6 +40,7 @@ pub struct PipelineRule {
 /// One task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct TaskRule {
     /// Name, unique in the pipeline: what the outputs of the task above are addressed to.
     pub name: Token,

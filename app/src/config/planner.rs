@@ -12,6 +12,7 @@ use super::scalar::{Size, Span};
 /// The planner that runs beside the doors, and answers `kaskade.<app>.replan`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct PlannerRule {
     /// The profile that it plans from, relative to this file.
     pub profile: PathBuf,

@@ -9,6 +9,7 @@ use super::scalar::Watts;
 /// Where joules are read from, and what is assumed where nothing can be read. Assumed figures are always called modelled.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Power {
     /// Sources that may be used, best first.
     #[schemars(with = "Vec<String>")]
@@ -23,6 +24,7 @@ pub struct Power {
 /// The power that a device is assumed to draw.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct StatedPower {
     /// While it does nothing, watts.
     pub idle_watts: Watts,

@@ -106,7 +106,7 @@ pub enum DataError {
         /// What is in them.
         objects: PathBuf,
         /// What is wrong with them.
-        source: SceneError,
+        source: Box<SceneError>,
     },
     /// An IDX file cannot be read.
     #[error(transparent)]

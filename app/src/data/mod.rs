@@ -172,6 +172,11 @@ impl Samples {
         self.labels.len()
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+
     /// Nothing, if every sample is what a model of this signature takes.
     ///
     /// # Errors
@@ -206,7 +211,7 @@ fn parse_line(line: &str) -> Result<(Inputs, usize), DataError> {
 }
 
 /// The one input that images go to.
-pub fn image_input(signature: &Signature) -> Result<&InputSpec, DataError> {
+pub(crate) fn image_input(signature: &Signature) -> Result<&InputSpec, DataError> {
     let mut required = signature.inputs.iter().filter(|input| !input.optional);
     match (required.next(), required.next()) {
         (Some(input), None) if input.datatype == Datatype::F32 => Ok(input),

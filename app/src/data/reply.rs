@@ -56,7 +56,7 @@ pub(crate) fn text_of(outputs: &[Tensor]) -> Option<Label> {
 ///
 /// # Errors
 /// When there are none, or they are not FP32.
-pub fn logits_of(outputs: &[Tensor]) -> Result<Vec<f32>, ReplyError> {
+pub(crate) fn logits_of(outputs: &[Tensor]) -> Result<Vec<f32>, ReplyError> {
     let logits = outputs.iter().find(|output| output.name == LOGITS);
     let logits = logits.ok_or_else(|| ReplyError::NoLogits {
         outputs: outputs.iter().map(|output| output.name.clone()).collect(),
@@ -65,7 +65,7 @@ pub fn logits_of(outputs: &[Tensor]) -> Result<Vec<f32>, ReplyError> {
 }
 
 /// The class with the highest score, the first of equals; none where there is no score.
-pub fn class_of(logits: &[f32]) -> Option<usize> {
+pub(crate) fn class_of(logits: &[f32]) -> Option<usize> {
     let mut best: Option<(usize, f32)> = None;
     for (class, score) in logits.iter().copied().enumerate() {
         if best.is_none_or(|(_, highest)| score > highest) {

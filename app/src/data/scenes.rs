@@ -172,7 +172,7 @@ impl Scenes {
         Self::of(spec, &images, &objects, signature).map_err(|source| DataError::Scenes {
             images: spec.images.clone(),
             objects: spec.objects.clone(),
-            source,
+            source: Box::new(source),
         })
     }
 
@@ -232,6 +232,11 @@ impl Scenes {
     /// Number of scenes.
     pub fn len(&self) -> usize {
         self.inputs.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.inputs.is_empty()
     }
 
     /// What a detector's outputs say was found.
@@ -323,7 +328,7 @@ impl Scenes {
     }
 
     /// How much of what was found in a scene is there, whatever class it has.
-    pub fn judge_found(&self, scene: usize, found: &[Found]) -> Score {
+    pub(crate) fn judge_found(&self, scene: usize, found: &[Found]) -> Score {
         let truth = self.truths.get(scene).map_or(&[][..], Vec::as_slice);
         let is_there = |found: &&Found| self.kind_at(scene, found.cell) == Some(found.kind);
         Score {
@@ -339,7 +344,7 @@ impl Scenes {
     }
 
     /// The class of what is in the cell of something found, if it is of that kind.
-    pub fn class_at(&self, scene: usize, found: Found) -> Option<usize> {
+    pub(crate) fn class_at(&self, scene: usize, found: Found) -> Option<usize> {
         let object = self.truths.get(scene)?.get(found.cell).copied()??;
         (object.kind == found.kind).then_some(object.class)
     }

@@ -36,6 +36,7 @@ pub struct Record {
 
 /// A run in figures.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Figures {
     /// Length of the measured part, seconds.
     pub seconds: f64,
@@ -59,6 +60,7 @@ pub struct Figures {
 
 /// Quantiles of a latency, milliseconds; absent where nothing was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[non_exhaustive]
 pub struct Latency {
     /// Mean.
     pub mean: Option<f64>,

@@ -56,6 +56,7 @@ const WORDS: usize = 16;
 
 /// What was seen of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Weighed {
     /// The variant.
     pub variant: String,
@@ -73,6 +74,7 @@ pub struct Weighed {
 
 /// Memory at one batch size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct BatchMemory {
     /// Requests in the batch.
     pub batch: u32,

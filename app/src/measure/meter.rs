@@ -75,7 +75,7 @@ impl Meter {
     }
 
     /// Ends a stretch of time during which the model worked throughout.
-    pub fn end_busy(&mut self, begun: EnergySample) -> Stretch {
+    pub(crate) fn end_busy(&mut self, begun: EnergySample) -> Stretch {
         if self.device.choice != DeviceChoice::Cpu {
             let now = self.power.sample();
             self.power.add_device_busy(now.wall_s - begun.wall_s);

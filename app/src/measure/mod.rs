@@ -5,7 +5,7 @@
 //! | [`answers`] | what a model answers on a labelled set, calibrated |
 //! | [`channels`] | how long a message takes from stage to stage |
 //! | [`cost`] | latency, energy and utilisation by batch size |
-//! | [`findings`] | what a detector found in scenes, and how right that is |
+//! | `findings` | what a detector found in scenes, and how right that is |
 //! | [`memory`] | what a model takes of its device's memory by batch size |
 //! | [`meter`] | stretches of work and their energy |
 //! | [`profiler`] | [`Profiler`]: measures an app, as its file says |

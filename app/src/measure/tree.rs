@@ -19,6 +19,7 @@ use crate::family::{Family, Member};
 use crate::report::progress::Progress;
 
 /// What was measured of a pipeline.
+#[non_exhaustive]
 pub struct Measured {
     /// What planners read.
     pub pipeline: Pipeline,

@@ -193,7 +193,7 @@ fn what_was_measured_of_another_tree_is_refused() {
     let mut rule = app.pipeline.clone().unwrap();
     rule.tasks.swap_remove(2);
     app.pipeline = Some(rule.clone());
-    let error = format!("{:#}", measured(&app, &rule).unwrap_err());
+    let error = in_one_line(&measured(&app, &rule).unwrap_err());
     assert!(error.contains("as the app describes it"), "{error}");
 }
 

@@ -1,8 +1,8 @@
-//! Cascades from a profile: the planner's options of an app, and what people see of the outcome.
+//! Cascades from a profile, and what people see of them.
 
 use kaskade_planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use kaskade_planners::skips::{Reason, Split};
-use kaskade_planners::thresholds::{CostBasis, FORWARD_ALL, Point};
+use kaskade_planners::thresholds::{CostBasis, FORWARD_ALL, Guard, Point};
 use kaskade_policy::fit;
 use kaskade_policy::plan::{Band, Exit, Plan, Stage, Target};
 use kaskade_policy::profile::Profile;
@@ -16,35 +16,93 @@ use crate::report::units;
 /// Frontier points shown besides the named ones.
 const EXCERPT: usize = 10;
 
-/// The planner's options that an app implies, for an objective.
-pub fn options(app: Option<&App>, objective: Objective, seed: u64) -> CascadeOptions {
-    let defaults = CascadeOptions {
-        objective,
-        seed,
-        ..CascadeOptions::default()
-    };
-    let Some(app) = app else { return defaults };
-    CascadeOptions {
-        batch: app.batching.max_batch.get(),
-        batching: app.batching.into(),
-        ..defaults
-    }
+/// Plans confidence cascades from a profile; [`cascade`](super::cascade()) begins one.
+///
+/// The same profile, settings and seed give the same plan.
+#[derive(Debug, Clone)]
+#[must_use = "a cascade is planned by `plan`"]
+pub struct CascadePlanner<'a> {
+    profile: &'a Profile,
+    app: Option<&'a App>,
+    batch: Option<u32>,
+    options: CascadeOptions,
 }
 
-/// Plans one cascade, placed on the workers and devices of the app where there is one.
-///
-/// # Errors
-/// When the profile or an option is unusable.
-pub fn cascade(
-    app: Option<&App>,
-    profile: &Profile,
-    options: &CascadeOptions,
-) -> Result<CascadePlan, PlanningError> {
-    let mut planned = plan_cascade(profile, options)?;
-    if let Some(app) = app {
-        if profile.app != app.name.as_str() {
+impl<'a> CascadePlanner<'a> {
+    pub(super) fn new(profile: &'a Profile) -> Self {
+        Self {
+            profile,
+            app: None,
+            batch: None,
+            options: CascadeOptions::default(),
+        }
+    }
+
+    /// Places the plan on the workers and devices of an app, with the app's batching. Without an app, it is one worker `local` on the CPU.
+    pub fn app(mut self, app: &'a App) -> Self {
+        self.app = Some(app);
+        self.options.batching = app.batching.into();
+        self
+    }
+
+    /// Sets what to plan for; by default the accuracy of the best variant at the least energy ([`Objective::Ap`]).
+    pub fn objective(mut self, objective: Objective) -> Self {
+        self.options.objective = objective;
+        self
+    }
+
+    /// Sets the batch size at which costs are taken; by default the largest batch of the app.
+    pub fn batch(mut self, batch: u32) -> Self {
+        self.batch = Some(batch);
+        self
+    }
+
+    /// Sets how sure the named points must be.
+    pub fn guard(mut self, guard: Guard) -> Self {
+        self.options.guard = guard;
+        self
+    }
+
+    /// Sets whether skip connections are tried.
+    pub fn skips(mut self, skips: bool) -> Self {
+        self.options.skips = skips;
+        self
+    }
+
+    /// Sets how much accuracy skip connections may cost under given thresholds, in [0, 1].
+    pub fn skip_loss(mut self, loss: f64) -> Self {
+        self.options.skip_loss = loss;
+        self
+    }
+
+    /// Sets the seed of the random part of the search.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.options.seed = seed;
+        self
+    }
+
+    /// Returns the batch size at which costs are taken.
+    pub fn costs_at(&self) -> u32 {
+        let of_app = || self.app.map(|app| app.batching.max_batch.get());
+        self.batch.or_else(of_app).unwrap_or(self.options.batch)
+    }
+
+    /// Plans the cascade.
+    ///
+    /// # Errors
+    /// When the profile or a setting is unusable, or the profile is another app's.
+    pub fn plan(&self) -> Result<CascadePlan, PlanningError> {
+        let options = CascadeOptions {
+            batch: self.costs_at(),
+            ..self.options.clone()
+        };
+        let mut planned = plan_cascade(self.profile, &options)?;
+        let Some(app) = self.app else {
+            return Ok(planned);
+        };
+        if self.profile.app != app.name.as_str() {
             return Err(PlanningError::OtherProfile {
-                profile: profile.app.clone(),
+                profile: self.profile.app.clone(),
                 app: app.name.to_string(),
             });
         }
@@ -52,8 +110,8 @@ pub fn cascade(
         planned.plan.placement = initial::placement(app, &variants.collect::<Vec<_>>());
         planned.plan.validate()?;
         initial::check(app, &planned.plan)?;
+        Ok(planned)
     }
-    Ok(planned)
 }
 
 /// The accuracy-energy graph of a family: its frontier, its models, AP and EO.
@@ -283,6 +341,7 @@ fn skips_line(planned: &CascadePlan) -> String {
 }
 
 /// The named points' plans of one family, and its graph.
+#[non_exhaustive]
 pub struct Cascades {
     /// The graph.
     pub graph: Graph,
@@ -295,12 +354,13 @@ pub struct Cascades {
 /// Plans both named cascades of an app.
 ///
 /// # Errors
-/// As [`cascade`].
+/// As [`CascadePlanner::plan`].
 pub fn cascades(app: &App, profile: &Profile, seed: u64) -> Result<Cascades, PlanningError> {
-    let plan = |objective| cascade(Some(app), profile, &options(Some(app), objective, seed));
-    let (ap, eo) = (plan(Objective::Ap)?, plan(Objective::Eo)?);
+    let planner = CascadePlanner::new(profile).app(app).seed(seed);
+    let ap = planner.clone().objective(Objective::Ap).plan()?;
+    let eo = planner.clone().objective(Objective::Eo).plan()?;
     Ok(Cascades {
-        graph: graph(profile, &ap, app.batching.max_batch.get()),
+        graph: graph(profile, &ap, planner.costs_at()),
         ap,
         eo,
     })

@@ -1,4 +1,14 @@
 //! Plans for an app: cascades, gears, placements and pipelines, from what was measured.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`cascade`](mod@cascade) | confidence cascades from a profile |
+//! | [`gears`] | gear plans from a profile, by load |
+//! | [`placement`] | placements on devices: as text, as a drawing |
+//! | [`pipelines`] | where pipelines come from |
+//! | [`allocator`] | the planner of an app that is a pipeline |
+//! | [`replan`] | the planner that runs while an app serves |
+//! | [`initial`] | the plan that an app begins with, and whether a plan fits an app |
 
 pub mod allocator;
 pub mod cascade;
@@ -13,7 +23,23 @@ use std::path::Path;
 
 use kaskade_policy::profile::Profile;
 
-pub use error::PlanningError;
+use self::cascade::CascadePlanner;
+pub use self::error::PlanningError;
+
+/// Begins to plan a confidence cascade from a profile.
+///
+/// ```no_run
+/// use kaskade_app::planning;
+/// use kaskade_planners::cascade::Objective;
+///
+/// let profile = planning::read_profile("profile.json".as_ref())?;
+/// let planned = planning::cascade(&profile).objective(Objective::Eo).plan()?;
+/// std::fs::write("plan.json", planned.plan.to_json()?)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn cascade(profile: &Profile) -> CascadePlanner<'_> {
+    CascadePlanner::new(profile)
+}
 
 /// Reads a profile.
 ///

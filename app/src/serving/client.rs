@@ -16,10 +16,23 @@ use super::ServingError;
 const DEFAULT_BUDGET: Duration = Duration::from_secs(2);
 
 /// Asks one app. Cheap to clone.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use kaskade_app::serving::Client;
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = Client::connect("nats://127.0.0.1:4222", "reviews").await?;
+/// let request = client.text("a film that stays with you")?.budget(Duration::from_millis(250));
+/// println!("{:?}", request.send().await?.confidence);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Client {
     bus: Bus,
-    client: actors::Client,
+    asked: actors::Client,
     budget: Duration,
     durable: bool,
 }
@@ -41,7 +54,7 @@ impl Client {
         let app = subjects::App::new(app)?;
         let bus = Bus::connect(bus).await?;
         Ok(Self {
-            client: actors::Client::new(&bus, app),
+            asked: actors::Client::new(&bus, app),
             bus,
             budget,
             durable: false,
@@ -91,10 +104,10 @@ impl Client {
     /// The app's own fault, or that nobody answered.
     pub async fn ask(&self, inputs: Inputs) -> Result<InferReply, Fault> {
         if !self.durable {
-            return self.client.infer(inputs, self.budget).await;
+            return self.asked.infer(inputs, self.budget).await;
         }
         let (request, headers) = self.submission(inputs, None);
-        self.client.submit_and_wait(&request, headers, self.budget).await
+        self.asked.submit_and_wait(&request, headers, self.budget).await
     }
 
     /// Submits, to be answered once whatever is lost meanwhile.
@@ -103,7 +116,7 @@ impl Client {
     /// What the app or the stream says.
     pub async fn submit(&self, inputs: Inputs, id: Option<&str>) -> Result<Accepted, Fault> {
         let (request, headers) = self.submission(inputs, id);
-        self.client.submit(&request, headers).await
+        self.asked.submit(&request, headers).await
     }
 
     fn submission(&self, inputs: Inputs, id: Option<&str>) -> (InferRequest, HeaderMap) {
@@ -122,7 +135,7 @@ impl Client {
     /// # Errors
     /// The request's own fault, or that it has no result yet.
     pub async fn wait_for(&self, id: &str, patience: Duration) -> Result<InferReply, Fault> {
-        self.client.wait_for(id, patience).await
+        self.asked.wait_for(id, patience).await
     }
 
     /// The same, with what is new of the answer each time while it is made.
@@ -138,7 +151,7 @@ impl Client {
             inputs,
             ..InferRequest::default()
         };
-        self.client
+        self.asked
             .read_along(request, HeaderMap::new(), self.budget, part)
             .await
     }

@@ -156,7 +156,7 @@ impl Role {
 ///
 /// # Errors
 /// What the broker, the plan or a model says.
-pub fn start(
+pub(crate) fn start(
     app: &App,
     family: Family,
     role: Role,

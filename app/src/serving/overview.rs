@@ -252,6 +252,7 @@ fn all(parts: impl Iterator<Item = Option<f64>>) -> Option<f64> {
 
 /// An app at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Look {
     /// Its name.
     pub app: String,
@@ -273,6 +274,7 @@ pub struct Look {
 
 /// All ingresses together.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[non_exhaustive]
 pub struct Doors {
     /// How many there are.
     pub ingresses: usize,
@@ -290,6 +292,7 @@ pub struct Doors {
 
 /// A variant over all its replicas.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[non_exhaustive]
 pub struct ModelRow {
     /// Its name.
     pub variant: String,
@@ -336,6 +339,7 @@ impl ModelRow {
 
 /// A process that meters.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct NodeRow {
     /// Its name.
     pub node: String,

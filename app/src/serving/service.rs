@@ -12,7 +12,24 @@ use crate::config::App;
 use crate::family::Family;
 use crate::planning::initial;
 
-/// An app that is served by this process. Dropping it stops it without grace; [`Service::stop`] lets requests in flight finish.
+/// An app that is served by this process.
+///
+/// ```no_run
+/// use kaskade_app::config::App;
+/// use kaskade_app::serving::Service;
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let app = App::load("app.toml".as_ref())?;
+/// let service = Service::builder(&app).listen("127.0.0.1:4222".parse()?).start()?;
+/// let client = service.client().await?;
+/// let reply = client.text("a film that stays with you")?.send().await?;
+/// println!("{} answered", reply.variant);
+/// service.stop();
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Dropping it stops it without grace; [`Service::stop`] lets requests in flight finish.
 pub struct Service {
     node: Node,
     app: App,

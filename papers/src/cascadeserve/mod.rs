@@ -2,12 +2,12 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`field`] | a workload, and who plans for it |
-//! | [`work`] | the device time that cascading can save at all |
-//! | [`cost`] | devices by latency and accuracy (Figures 5 to 7) |
-//! | [`spike`] | a load that jumps (Figure 8) |
-//! | [`live`] | simulated against live (Figure 13), and a live spike |
-//! | [`planning`] | quality and speed of planning, ablations (Figures 10 to 12) |
+//! | `field` | a workload, and who plans for it |
+//! | `work` | the device time that cascading can save at all |
+//! | `cost` | devices by latency and accuracy (Figures 5 to 7) |
+//! | `spike` | a load that jumps (Figure 8) |
+//! | `live` | simulated against live (Figure 13), and a live spike |
+//! | `planning` | quality and speed of planning, ablations (Figures 10 to 12) |
 
 mod cost;
 mod field;

@@ -18,12 +18,12 @@ use kaskade_app::load::drive;
 use kaskade_app::load::questions::{Questions, Set};
 use kaskade_app::load::record::{Figures, Record};
 use kaskade_app::measure::meter::Meter;
-use kaskade_app::planning::{cascade, initial};
+use kaskade_app::planning::{self, initial};
 use kaskade_app::report::progress::say;
 use kaskade_app::report::units;
 use kaskade_app::serving::{self, Client, Service};
 use kaskade_models::device;
-use kaskade_planners::cascade::{CascadeOptions, Objective};
+use kaskade_planners::cascade::Objective;
 use kaskade_planners::thresholds::Guard;
 use kaskade_policy::plan::{Band, Edge, Exit, Plan, Target};
 use kaskade_policy::profile::{Profile, VariantProfile};
@@ -197,21 +197,17 @@ impl Bench {
     /// All models as a chain, with skips, and what the planner makes of AP. The first two pass on by [`cautious`] thresholds, so that every
     /// model is asked: AP's own would leave some of them out.
     fn skips(&self) -> anyhow::Result<Claim> {
-        let options = |objective| CascadeOptions {
-            guard: Guard::None,
-            ..cascade::options(Some(&self.app), objective, self.seed)
-        };
+        let planner = planning::cascade(&self.profile)
+            .app(&self.app)
+            .guard(Guard::None)
+            .seed(self.seed);
         let thresholds = cautious(&self.profile);
         let given = |skips: bool| {
-            let given = CascadeOptions {
-                skips,
-                skip_loss: 1.0,
-                ..options(Objective::Thresholds(thresholds.clone()))
-            };
-            cascade::cascade(Some(&self.app), &self.profile, &given)
+            let given = planner.clone().skips(skips).skip_loss(1.0);
+            given.objective(Objective::Thresholds(thresholds.clone())).plan()
         };
         let largest = initial::single(&self.app, &self.largest()?.name);
-        let chosen = cascade::cascade(Some(&self.app), &self.profile, &options(Objective::Ap))?;
+        let chosen = planner.clone().objective(Objective::Ap).plan()?;
         let (chain, skipping) = (given(false)?, given(true)?);
         let qps = EQUAL * self.largest_qps();
         let mut served = Vec::new();

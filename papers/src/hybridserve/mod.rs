@@ -2,15 +2,15 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`field`] | a family on the servers: constructed, placed, simulated |
-//! | [`paper`] | what the paper says of each family |
-//! | [`served`], [`families`] | what each mode reaches, and the claims on it (Tables III to V, Figures 4 and 5) |
-//! | [`eight`] | eight models with and without skip connections (§IV-C) |
-//! | [`planning`], [`made_up`], [`took`] | the planner's time, growth and distance from the optimum (§V-D, §VI-D) |
-//! | [`routing`] | what routing a result costs (Figure 8) |
-//! | [`live`] | skip connections and co-location on real actors |
-//! | [`measured`] | families of the project's own, from their profiles |
-//! | [`pictures`] | the figures |
+//! | `field` | a family on the servers: constructed, placed, simulated |
+//! | `paper` | what the paper says of each family |
+//! | `served`, `families` | what each mode reaches, and the claims on it (Tables III to V, Figures 4 and 5) |
+//! | `eight` | eight models with and without skip connections (§IV-C) |
+//! | `planning`, `made_up`, `took` | the planner's time, growth and distance from the optimum (§V-D, §VI-D) |
+//! | `routing` | what routing a result costs (Figure 8) |
+//! | `live` | skip connections and co-location on real actors |
+//! | `measured` | families of the project's own, from their profiles |
+//! | `pictures` | the figures |
 
 mod eight;
 mod families;

@@ -2,13 +2,13 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`field`] | a pipeline and a load, and who manages it |
-//! | [`capacity`] | how much a cluster serves, at which accuracy (Figure 1) |
-//! | [`day`], [`pictures`] | Loki, `InferLine` and Proteus over a day (Figures 5 and 6) |
-//! | [`dropping`] | ways of dropping early (Figure 7) |
-//! | [`objectives`] | tighter and looser objectives (Figure 8) |
-//! | [`live`] | a live pipeline under a load that rises and falls, and the same simulated (§6.4) |
-//! | [`allocator`] | optimality and speed of the allocator and the balancer (§4, §6.5) |
+//! | `field` | a pipeline and a load, and who manages it |
+//! | `capacity` | how much a cluster serves, at which accuracy (Figure 1) |
+//! | `day`, `pictures` | Loki, `InferLine` and Proteus over a day (Figures 5 and 6) |
+//! | `dropping` | ways of dropping early (Figure 7) |
+//! | `objectives` | tighter and looser objectives (Figure 8) |
+//! | `live` | a live pipeline under a load that rises and falls, and the same simulated (§6.4) |
+//! | `allocator` | optimality and speed of the allocator and the balancer (§4, §6.5) |
 
 mod allocator;
 mod capacity;

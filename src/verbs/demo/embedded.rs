@@ -1,4 +1,5 @@
 //! The digits family and its images, in this program, so that the demo needs no file.
+
 use std::path::Path;
 
 use anyhow::{Context as _, bail};

@@ -11,6 +11,7 @@
 
 pub(crate) mod embedded;
 pub(crate) mod mode;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

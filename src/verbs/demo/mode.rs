@@ -1,4 +1,5 @@
 //! One way of serving the test set: its actors started, the set asked over the bus, the figures taken.
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

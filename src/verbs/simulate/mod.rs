@@ -1,6 +1,7 @@
 //! `kaskade simulate`: what a plan would do with a load, without serving it.
 
 mod text;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;

@@ -56,7 +56,7 @@ fn profile(energy: bool) -> Profile {
 }
 
 fn planned(profile: &Profile, objective: Objective) -> CascadePlan {
-    cascade(None, profile, &options(None, objective, 0)).unwrap()
+    CascadePlanner::new(profile).objective(objective).plan().unwrap()
 }
 
 #[test]
@@ -95,8 +95,7 @@ fn an_app_places_the_plan_on_its_workers() {
         App::parse(&format!("name = \"{name}\"\n{}{workers}", variants.concat())).unwrap()
     };
     let (profile, ours) = (profile(true), app("tiny-app"));
-    let options = options(Some(&ours), Objective::Ap, 0);
-    let plan = cascade(Some(&ours), &profile, &options).unwrap().plan;
+    let plan = CascadePlanner::new(&profile).app(&ours).plan().unwrap().plan;
     let of_a = plan
         .placement
         .iter()
@@ -106,7 +105,9 @@ fn an_app_places_the_plan_on_its_workers() {
         (plan.placement.len(), of_a),
         (3 * plan.variants.len(), 2 * plan.variants.len())
     );
-    let error = cascade(Some(&app("other")), &profile, &options)
+    let error = CascadePlanner::new(&profile)
+        .app(&app("other"))
+        .plan()
         .unwrap_err()
         .to_string();
     assert!(
