@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use kaskade::App;
-use kaskade::actors::planner::{PlannerConfig, Planning};
-use kaskade::actors::rhythm::Rhythm;
+use kaskade::actors::control::planner::{PlannerConfig, Planning};
+use kaskade::actors::control::replan_trigger::Rhythm;
 use kaskade::actors::wire::{Forks, PlanRequest, Runs};
 use kaskade::config::pipeline::{AllocatorRule, PipelineRule};
 use kaskade::models::DeviceChoice;

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use kaskade::actors::permissions::{Permissions, Role, inbox_prefix, permissions};
+use kaskade::actors::ops::permissions::{Permissions, Role, inbox_prefix, permissions};
 use kaskade::actors::subjects::App;
 use nkeys::{KeyPair, KeyPairType};
 

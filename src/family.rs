@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use kaskade::App;
-use kaskade::actors::worker::Loader;
+use kaskade::actors::stage::worker::Loader;
 use kaskade::models::device::{self, DeviceChoice};
 use kaskade::models::{
     Checkpoint, CoreShare, Generation, LoadOptions, Loaded, Paced, Slice, load_checkpoint,

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use kaskade::actors::meter::EnergyReport;
 use kaskade::actors::metrics::Tokens;
+use kaskade::actors::ops::meter::EnergyReport;
 use kaskade::actors::wire::{Beat, GearShift};
 use kaskade::plans::energy;
 use serde::Serialize;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use kaskade::App;
-use kaskade::actors::planner::{PlannerConfig, Planning};
-use kaskade::actors::rhythm::Rhythm;
+use kaskade::actors::control::planner::{PlannerConfig, Planning};
+use kaskade::actors::control::replan_trigger::Rhythm;
 use kaskade::actors::wire::PlanRequest;
 use kaskade::config::planner::{GearPolicy, PlannerRule};
 use kaskade::config::scalar::Span;

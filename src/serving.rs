@@ -11,10 +11,10 @@ use kaskade::actors::bus::{Bus, BusConfig};
 use kaskade::actors::client::Accepted;
 use kaskade::actors::ingress::IngressConfig;
 use kaskade::actors::node::{Node, NodeConfig};
-use kaskade::actors::store::StoreError;
+use kaskade::actors::plan::store::StoreError;
+use kaskade::actors::stage::worker::WorkerConfig;
 use kaskade::actors::wire::{InferReply, InferRequest};
-use kaskade::actors::worker::WorkerConfig;
-use kaskade::actors::{Client, Fault, headers, subjects};
+use kaskade::actors::{Client, Fault, subjects, wire::headers};
 use kaskade::models::{Inputs, PowerMeter, device};
 use kaskade::plans::plan::Plan;
 

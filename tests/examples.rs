@@ -12,7 +12,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use kaskade::actors::{Node, NodeConfig, bus::BusConfig, ingress::IngressConfig, service};
+use kaskade::actors::{Node, NodeConfig, bus::BusConfig, ingress::IngressConfig, node::service};
 use kaskade::plans::confidence::{Calibration, Estimator};
 use kaskade::plans::plan::{Band, Batching, Edge, Exit, Plan, Replica, Stage, Target};
 

@@ -22,7 +22,9 @@ use std::{
 use futures::StreamExt;
 use kaskade::Tensor;
 use kaskade::actors::{
-    Code, headers, service,
+    Code,
+    node::service,
+    wire::headers,
     wire::{InferReply, InferRequest, Message as _},
 };
 use kaskade::plans::plan::{Batching, Replica};

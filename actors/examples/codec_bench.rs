@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use kaskade_actors::headers::{self, Context, Trace};
+use kaskade_actors::wire::headers::{self, Context, Trace};
 use kaskade_actors::wire::{CodecError, Hop, Message, StageRequest};
 use kaskade_models::{Datatype, Tensor};
 

@@ -22,9 +22,9 @@ use kaskade_actors::{
     App, Client, Node, Service,
     bus::{BusConfig, PlanKeeping},
     ingress::IngressConfig,
-    planbook::PlanBook,
+    plan::versions::PlanBook,
+    stage::worker::WorkerConfig,
     wire::{GearShift, Message as _},
-    worker::WorkerConfig,
 };
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_plans::{

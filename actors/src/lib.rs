@@ -37,47 +37,26 @@
 //! | [`ids`] | identifiers unlike each other |
 //! | [`shutdown`] | when to stop |
 
-pub mod attach;
-pub mod batcher;
-pub mod broker;
 pub mod bus;
 pub mod client;
 pub mod clock;
-pub mod delivery;
-pub mod device;
-pub mod discovery;
-pub mod durable;
-pub mod exchange;
-pub mod fault;
-mod fork;
-pub mod generator;
-pub mod headers;
+pub mod control;
+pub mod dispatch;
+pub mod error;
 pub mod ids;
 pub mod ingress;
-pub mod meter;
 pub mod metrics;
 pub mod node;
-pub mod permissions;
-pub mod planbook;
-pub mod planner;
-pub mod post;
-pub mod probes;
-pub mod rhythm;
-pub mod router;
-pub mod service;
-pub mod shifter;
+pub mod ops;
+pub mod plan;
 pub mod shutdown;
-pub mod store;
+pub mod stage;
 pub mod subjects;
-pub mod system;
-pub mod vitals;
-pub mod watcher;
 pub mod wire;
-pub mod worker;
 
 pub use client::Client;
-pub use delivery::Delivery;
-pub use fault::{Code, Fault};
+pub use dispatch::delivery::Delivery;
+pub use error::{Code, Fault};
+pub use node::service::Service;
 pub use node::{Node, NodeConfig, NodeError};
-pub use service::Service;
 pub use subjects::App;

@@ -14,10 +14,10 @@ use async_nats::HeaderMap;
 use common::{PANIC, ask, label, service};
 use futures::StreamExt;
 use kaskade_actors::bus::{Bus, BusConfig};
-use kaskade_actors::durable::DurableConfig;
 use kaskade_actors::ingress::IngressConfig;
+use kaskade_actors::ingress::durable::DurableConfig;
 use kaskade_actors::wire::{InferRequest, Message as _};
-use kaskade_actors::{App, Client, Code, Node, NodeConfig, Service, headers};
+use kaskade_actors::{App, Client, Code, Node, NodeConfig, Service, wire::headers};
 use kaskade_plans::redelivery::RedeliveryConfig;
 use kaskade_testkit::{NatsOptions, NatsServer, eventually};
 

@@ -26,8 +26,8 @@ use futures::future::join_all;
 use kaskade_actors::{
     App, Client, Service,
     bus::BusConfig,
+    stage::worker::WorkerConfig,
     wire::{DriftNotice, GearShift, Message, ShiftReport},
-    worker::WorkerConfig,
 };
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature};
 use kaskade_plans::plan::Sharing;
@@ -183,7 +183,7 @@ fn two_ingresses_are_summed_and_one_of_them_shifts_everybody() {
         ..BusConfig::new("pair")
     };
     let worker = WorkerConfig {
-        name: kaskade_actors::service::SOLE_WORKER.to_owned(),
+        name: kaskade_actors::node::service::SOLE_WORKER.to_owned(),
         queue_capacity: 1024,
     };
     let worker = service("pair")

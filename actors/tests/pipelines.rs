@@ -23,7 +23,9 @@ use common::{
     label,
 };
 use futures::future::join_all;
-use kaskade_actors::{App, Client, Code, Service, bus::BusConfig, wire::InferReply, worker::WorkerConfig};
+use kaskade_actors::{
+    App, Client, Code, Service, bus::BusConfig, stage::worker::WorkerConfig, wire::InferReply,
+};
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_plans::plan::{
     Batching, Child, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Profiled,
@@ -154,7 +156,7 @@ fn pipeline(app: &str, worker: impl Fn(&str) -> String) -> Plan {
 }
 
 fn local(app: &str) -> Plan {
-    pipeline(app, |_| kaskade_actors::service::SOLE_WORKER.to_owned())
+    pipeline(app, |_| kaskade_actors::node::service::SOLE_WORKER.to_owned())
 }
 
 fn service(app: &str, plan: Plan) -> Service {

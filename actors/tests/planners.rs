@@ -19,8 +19,8 @@ use common::{
 use kaskade_actors::{
     App, Client, Node,
     bus::BusConfig,
-    planner::{PlannerConfig, Planning},
-    rhythm::Rhythm,
+    control::planner::{PlannerConfig, Planning},
+    control::replan_trigger::Rhythm,
     wire::{DriftNotice, Message, PlanReport, PlanRequest},
 };
 use tokio::time::timeout;

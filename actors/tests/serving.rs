@@ -13,12 +13,12 @@ use std::{num::NonZeroU32, time::Duration};
 use bytes::Bytes;
 use common::{BUDGET, EMPTY, FAIL, NAN, PANIC, Scripted, ask, cascade, label, service};
 use futures::StreamExt;
-use kaskade_actors::meter::EnergyReport;
+use kaskade_actors::ops::meter::EnergyReport;
 use kaskade_actors::{
     App, Client, Code, Node, NodeConfig, Service,
     bus::BusConfig,
-    headers,
     ingress::IngressConfig,
+    wire::headers,
     wire::{self, ContentType},
 };
 use kaskade_models::power::SourceKind;

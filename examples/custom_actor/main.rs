@@ -19,9 +19,9 @@ use std::time::Duration;
 use actix::{Actor, Context, Handler};
 use kaskade::actors::{
     App, Client, Delivery, Service,
-    attach::{Place, attach},
     bus::BusConfig,
-    service::SOLE_WORKER,
+    node::attach::{Place, attach},
+    node::service::SOLE_WORKER,
 };
 use kaskade::plans::{
     confidence::{Calibration, Estimator},

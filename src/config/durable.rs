@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use kaskade_actors::durable::DurableConfig;
+use kaskade_actors::ingress::durable::DurableConfig;
 use kaskade_plans::redelivery::RedeliveryConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

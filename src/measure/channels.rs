@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use futures::StreamExt as _;
+use kaskade::actors::bus::publisher::HEADROOM;
 use kaskade::actors::bus::{Bus, BusConfig};
-use kaskade::actors::post::HEADROOM;
 use kaskade::actors::wire::{Message as _, StageRequest};
 use kaskade::actors::{ids, subjects};
 use kaskade::models::Tensor;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::ensure;
-use kaskade::actors::permissions::Role;
+use kaskade::actors::ops::permissions::Role;
 use kaskade::actors::subjects::App;
 use kaskade::config::scalar::Token;
 use serde_json::json;

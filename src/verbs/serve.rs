@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail, ensure};
 use kaskade::App;
-use kaskade::actors::probes::Probes;
+use kaskade::actors::ops::probes::Probes;
 use kaskade::actors::shutdown;
 use kaskade::config::scalar::Address;
 

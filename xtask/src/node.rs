@@ -8,12 +8,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use humantime::Duration as Span;
 use kaskade::actors::bus::BusConfig;
-use kaskade::actors::durable::DurableConfig;
+use kaskade::actors::control::planner::{PlannerConfig, Planning};
+use kaskade::actors::control::replan_trigger::Rhythm;
 use kaskade::actors::ingress::IngressConfig;
-use kaskade::actors::planner::{PlannerConfig, Planning};
-use kaskade::actors::rhythm::Rhythm;
-use kaskade::actors::worker::{Loader, WorkerConfig};
-use kaskade::actors::{Node, NodeConfig, service, shutdown};
+use kaskade::actors::ingress::durable::DurableConfig;
+use kaskade::actors::stage::worker::{Loader, WorkerConfig};
+use kaskade::actors::{Node, NodeConfig, node::service, shutdown};
 use kaskade::models::{Datatype, Extent, InputSpec, Model, Signature};
 use kaskade::plans::confidence::{Calibration, Estimator};
 use kaskade::plans::plan::{

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::broker::{Broker, BrokerConfig, BrokerError, BrokerStats};
-use crate::store::MemoryStore;
+use crate::plan::store::MemoryStore;
 use crate::subjects::App;
+use kaskade_broker::{Broker, BrokerConfig, BrokerError, BrokerStats};
 
 /// A running embedded broker and its plan stores. Cheap to clone; it stops when the last clone, and the last
 /// [`Bus`](super::Bus) on it, is dropped.

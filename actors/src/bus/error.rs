@@ -2,8 +2,8 @@
 
 use thiserror::Error;
 
-use crate::broker::BrokerError;
-use crate::fault::{Code, Fault};
+use crate::error::{Code, Fault};
+use kaskade_broker::BrokerError;
 
 /// Why the bus does not serve.
 #[derive(Debug, Error)]

@@ -10,6 +10,7 @@
 mod embedded;
 mod error;
 mod health;
+pub mod publisher;
 mod secret;
 
 use std::fmt;
@@ -26,9 +27,9 @@ use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use tokio::sync::OnceCell;
 
-use crate::broker::{BrokerConfig, BrokerError};
-use crate::store::{KeyValueStore, MemoryStore, PlanStore, StoreError};
+use crate::plan::store::{KeyValueStore, MemoryStore, PlanStore, StoreError};
 use crate::subjects::{self, App};
+use kaskade_broker::{BrokerConfig, BrokerError};
 
 pub use embedded::Embedded;
 use embedded::{SHARED, Slot};
@@ -70,7 +71,7 @@ pub struct BusConfig {
     /// A `.creds` file for a nats-server that wants one.
     pub credentials: Option<PathBuf>,
     /// A file with the seed of an nkey, for a nats-server that wants one. Answers then go to that user's own inbox
-    /// ([`crate::permissions::inbox_prefix`]).
+    /// ([`crate::ops::permissions::inbox_prefix`]).
     pub nkey: Option<PathBuf>,
     /// A file with the certificates to trust beside the system's, for a nats-server that is reached by TLS.
     pub ca: Option<PathBuf>,

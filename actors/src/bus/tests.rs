@@ -205,7 +205,7 @@ async fn a_shared_broker_ends_with_its_last_user() {
     assert_eq!(first, second);
     drop((running, also));
     let (_, fresh) = find_broker(&config(), &slot).unwrap();
-    assert_eq!(fresh.unwrap().stats(), crate::broker::BrokerStats::default());
+    assert_eq!(fresh.unwrap().stats(), kaskade_broker::BrokerStats::default());
     let gone = BusConfig {
         timeout: Duration::from_millis(200),
         ..config().url(first)
@@ -249,8 +249,8 @@ async fn a_message_over_max_payload_is_refused_with_both_sizes_before_it_is_sent
         let limit = bus.max_payload();
         assert_eq!(limit, 1 << 20);
         let mut received = bus.subscribe("big".into(), None).await.unwrap();
-        let mut headers = crate::headers::for_body(crate::wire::ContentType::Json);
-        crate::headers::put_budget(&mut headers, Duration::from_secs(1));
+        let mut headers = crate::wire::headers::for_body(crate::wire::ContentType::Json);
+        crate::wire::headers::put_budget(&mut headers, Duration::from_secs(1));
         let room = limit - header_bytes(&headers);
         for size in [room, room + 1] {
             let sent = bus

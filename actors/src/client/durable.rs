@@ -9,8 +9,9 @@ use serde::Deserialize;
 
 use super::{Client, read};
 use crate::{
-    fault::{Code, Fault},
-    headers, ids, subjects,
+    error::{Code, Fault},
+    ids, subjects,
+    wire::headers,
     wire::{InferReply, InferRequest},
 };
 

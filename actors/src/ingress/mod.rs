@@ -3,10 +3,11 @@
 //! The book-keeping from which "exactly one terminal reply, before the budget ends" follows is
 //! [`kaskade_plans::ledger`]; when to shed is [`kaskade_plans::admission`]. Here they meet messages and timers.
 
-mod answering;
-mod ballot;
-mod door;
+mod completion;
+pub mod durable;
+mod intake;
 mod reply;
+mod tally;
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,17 +25,17 @@ use kaskade_plans::{
 };
 use tokio::sync::OwnedSemaphorePermit;
 
-use answering::End;
-use ballot::Ballot;
-pub use door::{Door, open};
+use completion::End;
+pub use intake::{Door, open};
+use tally::Ballot;
 
 use crate::{
-    durable::{DurableConfig, Submission, Submitted},
-    exchange::{Exchange, Finished},
-    fault::{Code, Fault},
-    headers::Trace,
+    dispatch::dispatcher::{Exchange, Finished},
+    error::{Code, Fault},
+    ingress::durable::{DurableConfig, Submission, Submitted},
     metrics::Metrics,
-    planbook::{Adopted, PlanBook},
+    plan::versions::{Adopted, PlanBook},
+    wire::headers::Trace,
     wire::{ContentType, DoneResult, StageRequest},
 };
 
@@ -286,7 +287,7 @@ impl Ingress {
             let fault = Fault::new(Code::Unavailable, "no plan has been adopted yet");
             return self.refuse(Client::of(message, to), &fault);
         };
-        let read = door::read(message, &self.config).and_then(|read| read.check(&to).map(|()| read));
+        let read = intake::read(message, &self.config).and_then(|read| read.check(&to).map(|()| read));
         let read = match read {
             Ok(read) => read,
             Err(fault) => return self.refuse(Client::of(message, to), &fault),

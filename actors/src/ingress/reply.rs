@@ -6,11 +6,11 @@ use kaskade_plans::gather::Branch;
 
 use super::{Client, Ingress, Kept, To};
 use crate::{
-    exchange::Exchange,
-    fault::{Code, Fault},
-    headers,
+    bus::publisher::HEADROOM,
+    dispatch::dispatcher::Exchange,
+    error::{Code, Fault},
     metrics::Metrics,
-    post::HEADROOM,
+    wire::headers,
     wire::{self, BranchReply, ContentType, Done, DoneResult, InferReply, MAX_HOPS},
 };
 

@@ -306,8 +306,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::fault::{Code, Fault};
-    use crate::meter::{EnergyReport, ModelEnergy};
+    use crate::error::{Code, Fault};
+    use crate::ops::meter::{EnergyReport, ModelEnergy};
 
     fn busy() -> Metrics {
         let metrics = Metrics::default();
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn every_metric_that_has_a_name_is_told() {
         let page = Metrics::default().text("digits", &Gauges::default());
-        let names = include_str!("../metrics.rs")
+        let names = include_str!("mod.rs")
             .lines()
             .filter(|line| line.starts_with("pub const ") && line.contains(": &str = \"kaskade_"))
             .map(|line| line.split('"').nth(1).unwrap());

@@ -11,7 +11,7 @@ use async_nats::Subject;
 use bytes::{Bytes, BytesMut};
 use thiserror::Error;
 
-use crate::fault::{Code, Fault};
+use crate::error::{Code, Fault};
 
 /// Which part of which message: what the header `Kaskade-Chunk` says, as `<message, 16 hex digits>/<index>/<count>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

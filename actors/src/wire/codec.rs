@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use super::scan;
-use crate::fault::{Code, Fault};
+use crate::error::{Code, Fault};
 
 /// What a message may claim before anything is decoded from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

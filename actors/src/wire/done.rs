@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::lists::at_most;
 use super::{Hop, MAX_HOPS, Message, branch_name_hint, hops_hint, tensors};
-use crate::fault::{Code, Fault};
+use crate::error::{Code, Fault};
 
 /// The result of a stage, for the ingress that owns the request.
 ///

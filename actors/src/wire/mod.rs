@@ -1,12 +1,13 @@
 //! What actors say to each other, and how it becomes bytes.
 //!
 //! Messages are MessagePack maps with field names; unknown fields are ignored, so that peers of different versions and
-//! languages take part. [`Message`] encodes and decodes; [`door`] adds JSON where clients come in.
+//! languages take part. [`Message`] encodes and decodes; [`client_codec`] adds JSON where clients come in.
 
 pub mod chunks;
+pub mod client_codec;
 mod codec;
 mod done;
-pub mod door;
+pub mod headers;
 mod lists;
 mod scan;
 mod tensors;
@@ -19,11 +20,11 @@ use kaskade_models::Tensor;
 use kaskade_plans::gather::{Branch, MAX_BRANCHES};
 use serde::{Deserialize, Serialize};
 
-use crate::fault::Fault;
+use crate::error::Fault;
 
+pub use client_codec::{ContentType, decode_infer, decode_reply, encode_fault, encode_reply};
 pub use codec::{CodecError, Limits, Message};
 pub use done::{Done, DoneResult};
-pub use door::{ContentType, decode_infer, decode_reply, encode_fault, encode_reply};
 pub use lists::MAX_PARAMETERS;
 use lists::at_most;
 pub use tensors::{MAX_RANK, MAX_TENSORS};

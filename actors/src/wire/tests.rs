@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::*;
-use crate::fault::{Code, Fault};
+use crate::error::{Code, Fault};
 
 fn texts(elements: &[String]) -> Bytes {
     elements

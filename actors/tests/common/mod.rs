@@ -16,7 +16,7 @@ pub mod gears;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use kaskade_actors::{Service, service::SOLE_WORKER};
+use kaskade_actors::{Service, node::service::SOLE_WORKER};
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_plans::{
     confidence::{Calibration, Estimator},

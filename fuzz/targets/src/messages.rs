@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use kaskade_actors::fault::{Code, Fault};
+use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::wire::{
     Abandoned, Beat, BranchReply, Done, DoneResult, DriftNotice, Forks, GearShift, Hop, InferReply,
     InferRequest, LoadCount, Message, PlanNotice, PlanReport, PlanRequest, ReplicaBeat, Runs, Seen,

@@ -3,12 +3,12 @@
 use std::str::FromStr;
 
 use async_nats::{HeaderMap, HeaderName, HeaderValue};
-use kaskade_actors::fault::{Code, Fault};
-use kaskade_actors::headers::{self, Context};
+use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::subjects::{
     App, Route, check_token, discovery, discovery_verb, may_be_answered, token_from,
 };
 use kaskade_actors::wire::ContentType;
+use kaskade_actors::wire::headers::{self, Context};
 
 /// Lines: an app, a name, and subjects. What a name makes is read back as it was meant; what is read is one of the app's.
 pub fn subjects(input: &[u8]) {

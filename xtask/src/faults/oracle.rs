@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use kaskade::Inputs;
 use kaskade::actors::wire::{InferReply, InferRequest, Message as _};
-use kaskade::actors::{Code, headers};
+use kaskade::actors::{Code, wire::headers};
 
 use crate::node::{APP, inputs};
 

@@ -6,7 +6,7 @@ use async_nats::HeaderMap;
 use futures::stream::{self, StreamExt as _};
 use kaskade::actors::bus::Bus;
 use kaskade::actors::wire::InferRequest;
-use kaskade::actors::{App, Client, Code, headers};
+use kaskade::actors::{App, Client, Code, wire::headers};
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use kaskade::actors::bus::Bus;
 use kaskade::actors::wire::{InferRequest, Message as _};
-use kaskade::actors::{App, Code, headers};
+use kaskade::actors::{App, Code, wire::headers};
 use kaskade::{Inputs, Tensor};
 use kaskade_testkit::NatsOptions;
 

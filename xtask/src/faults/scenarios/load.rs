@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use kaskade::actors::headers;
+use kaskade::actors::wire::headers;
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use kaskade::actors::App;
 use kaskade::actors::bus::Bus;
-use kaskade::actors::store::{PlanStore, StoreError};
+use kaskade::actors::plan::store::{PlanStore, StoreError};
 use kaskade::actors::wire::{Beat, Message as _};
 use kaskade_testkit::NatsOptions;
 

@@ -1,0 +1,150 @@
+//! What a process publishes, in order: whole where the broker carries it, else in chunks.
+
+use async_nats::{HeaderMap, Subject};
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    bus::Bus,
+    error::{Code, Fault},
+    ids,
+    wire::headers,
+    wire::{Limits, Message, chunks},
+};
+
+/// Bytes that the headers of a message may take of the broker's `max_payload`.
+pub const HEADROOM: usize = 1024;
+
+/// One thing for the bus.
+enum Outgoing {
+    Message {
+        subject: Subject,
+        reply: Option<Subject>,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+    },
+    Flush(oneshot::Sender<()>),
+}
+
+/// The way to the bus. Must be made inside an actix system: the task that publishes runs there.
+pub(crate) struct Post {
+    max_payload: usize,
+    outgoing: mpsc::UnboundedSender<Outgoing>,
+}
+
+impl Post {
+    pub(crate) fn new(bus: &Bus) -> Self {
+        // Unbounded, but bounded in fact: whatever is published was admitted under somebody's permit.
+        let (outgoing, receiver) = mpsc::unbounded_channel();
+        actix::spawn(publish(bus.client().clone(), receiver));
+        Self {
+            max_payload: bus.max_payload(),
+            outgoing,
+        }
+    }
+
+    /// Publishes raw bytes.
+    pub(crate) fn publish(
+        &self,
+        subject: Subject,
+        reply: Option<Subject>,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+    ) {
+        // The receiver outlives every actor; after it, nobody is left to hear.
+        let _ = self.outgoing.send(Outgoing::Message {
+            subject,
+            reply,
+            headers,
+            payload,
+        });
+    }
+
+    /// Publishes a message to its one reader, in chunks where the broker does not carry it whole.
+    pub(crate) fn send(
+        &self,
+        subject: &Subject,
+        mut reply: Option<Subject>,
+        headers: HeaderMap,
+        payload: &Bytes,
+    ) {
+        let limit = self.carried();
+        if payload.len() <= limit {
+            let headers = Some(headers).filter(|headers| !headers.is_empty());
+            return self.publish(subject.clone(), reply, headers, payload.clone());
+        }
+        for (chunk, part) in chunks::cut(ids::unique(), payload, limit) {
+            let mut headers = headers.clone();
+            headers::put_chunk(&mut headers, chunk);
+            // To be told once that nobody listens is enough.
+            self.publish(subject.clone(), reply.take(), Some(headers), part);
+        }
+    }
+
+    /// The message as bytes, if whoever reads it decodes that many.
+    pub(crate) fn written<M: Message>(&self, message: &M) -> Result<Bytes, Fault> {
+        let payload = message.encode()?;
+        if payload.len() <= Limits::default().bytes {
+            Ok(payload)
+        } else {
+            Err(self.too_large::<M>(payload.len()))
+        }
+    }
+
+    /// Bytes of a body that the broker carries whole; headers count towards its limit.
+    pub(crate) fn carried(&self) -> usize {
+        self.max_payload.saturating_sub(HEADROOM)
+    }
+
+    pub(crate) fn too_large<M: Message>(&self, size: usize) -> Fault {
+        let message = format!(
+            "{} takes {size} bytes on the wire; this broker carries {} at once, and at most {} are decoded; send less, or raise max_payload in \
+             its configuration",
+            M::NAME,
+            self.carried(),
+            Limits::default().bytes,
+        );
+        Fault::new(Code::TooLarge, message)
+    }
+
+    /// Resolves once everything published so far has reached the broker.
+    pub(crate) async fn flush(&self) {
+        let (flushed, done) = oneshot::channel();
+        if self.outgoing.send(Outgoing::Flush(flushed)).is_ok() {
+            let _ = done.await;
+        }
+    }
+}
+
+/// Publishes in order until every exchange is gone, then flushes.
+async fn publish(client: async_nats::Client, mut outgoing: mpsc::UnboundedReceiver<Outgoing>) {
+    while let Some(next) = outgoing.recv().await {
+        let (subject, reply, headers, payload) = match next {
+            Outgoing::Message {
+                subject,
+                reply,
+                headers,
+                payload,
+            } => (subject, reply, headers, payload),
+            Outgoing::Flush(flushed) => {
+                let _ = client.flush().await;
+                let _ = flushed.send(());
+                continue;
+            }
+        };
+        let published = match (reply, headers) {
+            (None, None) => client.publish(subject, payload).await,
+            (None, Some(headers)) => client.publish_with_headers(subject, headers, payload).await,
+            (Some(reply), None) => client.publish_with_reply(subject, reply, payload).await,
+            (Some(reply), Some(headers)) => {
+                client
+                    .publish_with_reply_and_headers(subject, reply, headers, payload)
+                    .await
+            }
+        };
+        if let Err(error) = published {
+            tracing::warn!(%error, "a message was not published");
+        }
+    }
+    let _ = client.flush().await;
+}

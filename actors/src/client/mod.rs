@@ -1,0 +1,322 @@
+//! A client: publishes a request, gets its one reply.
+
+mod durable;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use async_nats::{HeaderMap, RequestErrorKind, StatusCode, Subject};
+use bytes::Bytes;
+use futures::StreamExt;
+use kaskade_models::Tensor;
+
+use crate::{
+    bus::publisher::HEADROOM,
+    bus::{Bus, Link},
+    error::{Code, Fault},
+    subjects::App,
+    wire::headers,
+    wire::{self, InferReply, InferRequest, Message as _},
+};
+
+pub use durable::Accepted;
+
+/// How much longer than its budget a client waits for the reply: the way back.
+const WAY_BACK: Duration = Duration::from_millis(500);
+
+/// How long an app that has answered before may seem to have no doors: when a server of a cluster goes, its clients are with the
+/// others before these know of everybody who listens.
+const MOVING: Duration = Duration::from_secs(1);
+
+/// Between two attempts meanwhile.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// Asks one app. Cheap to clone.
+///
+/// A request whose connection breaks before the reply is there is sent again with what is left of its budget, since either may have
+/// been lost: a model may run twice, and its caller gets one answer.
+#[derive(Debug, Clone)]
+pub struct Client {
+    bus: Bus,
+    nats: async_nats::Client,
+    app: App,
+    max_payload: usize,
+    /// Whether the app has ever answered.
+    served: Arc<AtomicBool>,
+}
+
+/// What came of one attempt.
+enum Attempt {
+    Replied(async_nats::Message),
+    Nobody,
+    Broken,
+    Failed(Fault),
+}
+
+impl Client {
+    /// A client of `app` on that bus.
+    pub fn new(bus: &Bus, app: App) -> Self {
+        Self {
+            nats: bus.client().clone(),
+            app,
+            max_payload: bus.max_payload(),
+            served: Arc::default(),
+            bus: bus.clone(),
+        }
+    }
+
+    /// Asks, and waits for the answer as long as the budget says.
+    ///
+    /// # Errors
+    /// The service's own [`Fault`]; or `UnknownApp` when nobody serves the app, `TooLarge` when the request exceeds what
+    /// the broker carries, `Expired` when no reply came in time.
+    pub async fn infer(&self, inputs: Vec<Tensor>, budget: Duration) -> Result<InferReply, Fault> {
+        let request = InferRequest {
+            inputs,
+            ..InferRequest::default()
+        };
+        self.ask(&request, request_headers(budget), budget).await
+    }
+
+    /// The same with headers of one's own (see [`headers`]).
+    ///
+    /// # Errors
+    /// As [`Client::infer`].
+    pub async fn ask(
+        &self,
+        request: &InferRequest,
+        headers: HeaderMap,
+        budget: Duration,
+    ) -> Result<InferReply, Fault> {
+        let payload = self.written(request)?;
+        let (begun, mut headers) = (Instant::now(), headers);
+        loop {
+            let left = budget.saturating_sub(begun.elapsed());
+            match self.attempt(headers.clone(), payload.clone(), left).await {
+                Attempt::Replied(reply) => {
+                    self.served.store(true, Ordering::Relaxed);
+                    return read(&reply);
+                }
+                Attempt::Nobody if self.served.load(Ordering::Relaxed) && begun.elapsed() < MOVING => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Attempt::Nobody => return Err(self.nobody()),
+                Attempt::Failed(fault) => return Err(fault),
+                Attempt::Broken => {}
+            }
+            let left = budget.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Err(late());
+            }
+            headers::put_budget(&mut headers, left);
+        }
+    }
+
+    async fn attempt(&self, headers: HeaderMap, payload: Bytes, budget: Duration) -> Attempt {
+        let message = async_nats::Request::new()
+            .headers(headers)
+            .payload(payload)
+            .timeout(Some(budget + WAY_BACK));
+        let broken = self.reconnected();
+        let sent = self.nats.send_request(self.app.infer(), message);
+        let sent = tokio::select! {
+            sent = sent => sent,
+            () = broken => return Attempt::Broken,
+        };
+        sent.map_or_else(
+            |error| match error.kind() {
+                RequestErrorKind::NoResponders => Attempt::Nobody,
+                RequestErrorKind::TimedOut => Attempt::Failed(late()),
+                _ => Attempt::Failed(Fault::new(Code::Unavailable, error.to_string())),
+            },
+            Attempt::Replied,
+        )
+    }
+
+    /// Ends when the connection has broken since this was called, and stands again.
+    fn reconnected(&self) -> impl Future<Output = ()> + use<> {
+        let (bus, mut link) = (self.bus.clone(), self.bus.health().link());
+        let before = bus.health().counts().disconnects;
+        async move {
+            loop {
+                // A link that broke and stands again may be seen standing both times; the count has not forgotten.
+                let broken = bus.health().counts().disconnects > before;
+                if broken && *link.borrow_and_update() == Link::Up {
+                    return;
+                }
+                if link.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+            }
+        }
+    }
+
+    /// Asks a language model, and reads its answer while it is made: `part` gets what is new of it each time, in order. Only the answer
+    /// of a stage that does not pass requests on comes in parts; the whole comes back in any case.
+    ///
+    /// # Errors
+    /// As [`Client::infer`].
+    pub async fn read_along(
+        &self,
+        mut request: InferRequest,
+        mut headers: HeaderMap,
+        budget: Duration,
+        mut part: impl FnMut(InferReply),
+    ) -> Result<InferReply, Fault> {
+        request.parameters.insert("stream".to_owned(), "true".to_owned());
+        headers::put_budget(&mut headers, budget);
+        let payload = self.written(&request)?;
+        let absent = |error: String| Fault::new(Code::Unavailable, error);
+        let inbox: Subject = self.nats.new_inbox().into();
+        let subscribed = self.nats.subscribe(inbox.clone()).await;
+        let mut replies = subscribed.map_err(|error| absent(error.to_string()))?;
+        self.nats
+            .publish_with_reply_and_headers(self.app.infer(), inbox, headers, payload)
+            .await
+            .map_err(|error| absent(error.to_string()))?;
+        let answer = async {
+            while let Some(message) = replies.next().await {
+                if message.status == Some(StatusCode::NO_RESPONDERS) {
+                    return Err(self.nobody());
+                }
+                let reply = read(&message)?;
+                if reply.part.is_none() {
+                    return Ok(reply);
+                }
+                part(reply);
+            }
+            Err(absent("the connection was closed".to_owned()))
+        };
+        let answer = tokio::time::timeout(budget + WAY_BACK, answer).await;
+        answer.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Says that nobody waits any more for the requests of that id (header `Kaskade-Request-Id`, or `id` of the request). They are
+    /// answered with [`Code::Cancelled`]; a language model lets go of them at its next token.
+    ///
+    /// # Errors
+    /// [`Code::Malformed`] for an id that cannot be one; [`Code::Unavailable`] where the connection is closed.
+    pub async fn cancel(&self, id: &str) -> Result<(), Fault> {
+        let mut headers = HeaderMap::new();
+        headers::put_request_id(&mut headers, id)?;
+        self.nats
+            .publish_with_headers(self.app.cancel(), headers, Bytes::new())
+            .await
+            .map_err(|error| Fault::new(Code::Unavailable, error.to_string()))
+    }
+
+    fn written(&self, request: &InferRequest) -> Result<Bytes, Fault> {
+        let payload = request.encode()?;
+        let limit = self.max_payload.saturating_sub(HEADROOM);
+        if payload.len() > limit {
+            let message = format!(
+                "the request takes {} bytes, this broker carries {limit}",
+                payload.len()
+            );
+            return Err(Fault::new(Code::TooLarge, message));
+        }
+        Ok(payload)
+    }
+
+    fn nobody(&self) -> Fault {
+        let app = self.app.name();
+        let message = format!("nobody serves app `{app}` on this broker; is it started, and the name right?");
+        Fault::new(Code::UnknownApp, message)
+    }
+}
+
+fn late() -> Fault {
+    Fault::new(Code::Expired, "no reply came within the budget")
+}
+
+fn read(reply: &async_nats::Message) -> Result<InferReply, Fault> {
+    match headers::fault(reply.headers.as_ref()) {
+        Some(fault) => Err(fault),
+        None => wire::decode_reply(headers::content_type(reply.headers.as_ref())?, &reply.payload),
+    }
+}
+
+/// Headers of a request with that budget.
+fn request_headers(budget: Duration) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers::put_budget(&mut headers, budget);
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use kaskade_testkit::{NatsOptions, NatsServer};
+
+    use super::*;
+    use crate::bus::BusConfig;
+
+    const BUDGET: Duration = Duration::from_secs(20);
+
+    async fn bus(server: &NatsServer) -> Bus {
+        let config = BusConfig {
+            url: Some(server.url()),
+            ..BusConfig::new("test")
+        };
+        Bus::connect(config).await.unwrap()
+    }
+
+    fn replied() -> Bytes {
+        InferReply::default().encode().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_request_is_sent_again_when_its_connection_broke() {
+        let server = NatsServer::start(NatsOptions::default());
+        let (ours, theirs) = (bus(&server).await, bus(&server).await);
+        let app = App::new("moving").unwrap();
+        let mut asked = theirs.subscribe(app.infer(), None).await.unwrap();
+        theirs.barrier().await.unwrap();
+        let client = Client::new(&ours, app);
+        let doors = async {
+            let first = asked.next().await.unwrap();
+            let budget = headers::budget(&first.headers.unwrap()).unwrap();
+            ours.client().force_reconnect().await.unwrap();
+            let second = asked.next().await.unwrap();
+            let left = headers::budget(&second.headers.unwrap()).unwrap();
+            theirs
+                .client()
+                .publish(second.reply.unwrap(), replied())
+                .await
+                .unwrap();
+            (budget, left)
+        };
+        let (answer, (budget, left)) = tokio::join!(client.infer(Vec::new(), BUDGET), doors);
+        assert!(answer.is_ok(), "{answer:?}");
+        assert!(left < budget, "what has passed is not given twice");
+    }
+
+    #[tokio::test]
+    async fn doors_that_moved_are_found_again_and_strangers_are_refused_at_once() {
+        let server = NatsServer::start(NatsOptions::default());
+        let (ours, theirs) = (bus(&server).await, bus(&server).await);
+        let app = App::new("moved").unwrap();
+        let client = Client::new(&ours, app.clone());
+        let refused = client.infer(Vec::new(), BUDGET).await.unwrap_err();
+        assert_eq!(refused.code, Code::UnknownApp);
+        let doors = || async {
+            let asked = theirs.subscribe(app.infer(), None).await.unwrap();
+            theirs.barrier().await.unwrap();
+            asked
+        };
+        let answer =
+            |message: async_nats::Message| theirs.client().publish(message.reply.unwrap(), replied());
+        let mut asked = doors().await;
+        let (first, ()) = tokio::join!(client.infer(Vec::new(), BUDGET), async {
+            answer(asked.next().await.unwrap()).await.unwrap();
+        });
+        assert!(first.is_ok());
+        asked.unsubscribe().await.unwrap();
+        theirs.barrier().await.unwrap();
+        let (second, ()) = tokio::join!(client.infer(Vec::new(), BUDGET), async {
+            let mut asked = doors().await;
+            answer(asked.next().await.unwrap()).await.unwrap();
+        });
+        assert!(second.is_ok(), "{second:?}");
+    }
+}

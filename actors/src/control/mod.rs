@@ -1,0 +1,6 @@
+//! Gears, plans and failures.
+
+pub mod failure_detector;
+pub mod planner;
+pub mod replan_trigger;
+pub mod shifter;

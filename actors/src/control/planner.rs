@@ -1,0 +1,249 @@
+//! The planner: makes another plan when asked, while the old one serves.
+//!
+//! Planning is somebody's function ([`Planning`]), run on a thread of its own: it may crash, hang or find nothing, and the
+//! running plan is untouched; the asker gets a [`PlanReport`] in any case. What it finds is written by compare-and-set
+//! against the epoch that ran when it began, so of two planners one wins and the other is told that it is stale.
+//!
+//! It plans when asked, when the load has drifted, or in a rhythm of its own ([`Rhythm`]).
+
+use std::{sync::Arc, thread, time::Duration};
+
+use actix::{Actor, Addr, Context, Handler, Message, ResponseFuture};
+use async_nats::Subject;
+use futures::StreamExt;
+use kaskade_plans::plan::Plan;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::{
+    bus::Bus,
+    control::replan_trigger::{Listening, Rhythm},
+    control::shifter::DRIFT,
+    dispatch::dispatcher::Exchange,
+    node::NodeError,
+    plan::store::{PlanStore, StoreError},
+    plan::versions::PlanBook,
+    subjects,
+    wire::{DriftNotice, Message as _, PlanReport, PlanRequest},
+};
+
+/// Name of the event that tells how planning ended.
+pub const PLANNED: &str = "planner";
+
+/// Makes a plan for a request, given the plan that runs. The error is for people.
+pub type Planning = Arc<dyn Fn(&PlanRequest, Option<&Plan>) -> Result<Plan, String> + Send + Sync>;
+
+/// What a planner is told at its start.
+#[derive(Clone)]
+pub struct PlannerConfig {
+    /// What plans.
+    pub planning: Planning,
+    /// How long it may take before it is given up.
+    pub limit: Duration,
+    /// Whether a drift of the load makes a new plan without anybody asking.
+    pub on_drift: bool,
+    /// When else a new plan is made without anybody asking.
+    pub rhythm: Rhythm,
+}
+
+impl std::fmt::Debug for PlannerConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PlannerConfig")
+            .field("limit", &self.limit)
+            .field("on_drift", &self.on_drift)
+            .field("rhythm", &self.rhythm)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The planner actor.
+pub struct Planner {
+    config: PlannerConfig,
+    store: Arc<dyn PlanStore>,
+    book: PlanBook,
+    exchange: Exchange,
+    /// One plan at a time.
+    desk: Arc<Semaphore>,
+}
+
+/// Makes a plan now.
+#[derive(Message)]
+#[rtype(result = "PlanReport")]
+pub struct MakePlan(pub PlanRequest);
+
+impl Planner {
+    /// A planner that writes to that store.
+    pub fn new(config: PlannerConfig, store: Arc<dyn PlanStore>, book: PlanBook, exchange: Exchange) -> Self {
+        Self {
+            config,
+            store,
+            book,
+            exchange,
+            desk: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// Starts it, taking requests from the app's `replan` subject and, if so configured, from drifts.
+    ///
+    /// # Errors
+    /// [`NodeError`] when a subscription fails.
+    pub async fn listen(self, bus: &Bus) -> Result<Addr<Self>, NodeError> {
+        let app = self.exchange.app().clone();
+        let (exchange, on_drift) = (self.exchange.clone(), self.config.on_drift);
+        let rhythm = match &self.config.rhythm {
+            Rhythm::Asked => None,
+            unasked => Some(Listening::begin(bus, &exchange, *unasked).await?),
+        };
+        let mut requests = bus
+            .subscribe(app.replan(), Some(subjects::PLANNER_GROUP.to_owned()))
+            .await?;
+        let mut drifts = bus.subscribe(app.event(DRIFT)?, None).await?;
+        // Only a round trip proves that the subscriptions stand.
+        bus.barrier().await?;
+        let planner = self.start();
+        if let Some(listening) = rhythm {
+            let desk = planner.clone();
+            actix::spawn(listening.ask(move |request| desk.do_send(MakePlan(request))));
+        }
+        let desk = planner.clone();
+        actix::spawn(async move {
+            loop {
+                tokio::select! {
+                    message = requests.next() => match message {
+                        Some(message) => take(&desk, &exchange, &message),
+                        None => return,
+                    },
+                    message = drifts.next() => match message {
+                        Some(message) if on_drift => match DriftNotice::decode(&message.payload) {
+                            Ok(drift) => desk.do_send(MakePlan(after(drift))),
+                            Err(error) => tracing::warn!(%error, "a drift could not be read"),
+                        },
+                        Some(_) => {}
+                        None => return,
+                    },
+                }
+            }
+        });
+        Ok(planner)
+    }
+}
+
+/// The request that a drift makes.
+fn after(drift: DriftNotice) -> PlanRequest {
+    PlanRequest {
+        reason: format!("the load drifted by {:.2}", drift.distance),
+        peak_qps: Some(drift.peak_qps),
+        measured: drift.measured,
+        ..PlanRequest::default()
+    }
+}
+
+/// A request from the bus: answered with the report, if an answer is wanted.
+fn take(planner: &Addr<Planner>, exchange: &Exchange, message: &async_nats::Message) {
+    let (planner, exchange, reply) = (planner.clone(), exchange.clone(), message.reply.clone());
+    // An empty body asks for a plan without saying why.
+    let request = if message.payload.is_empty() {
+        Ok(PlanRequest::default())
+    } else {
+        PlanRequest::decode(&message.payload)
+    };
+    actix::spawn(async move {
+        let report = match request {
+            Ok(request) => planner
+                .send(MakePlan(request))
+                .await
+                .unwrap_or(PlanReport::Crashed),
+            Err(error) => PlanReport::Refused {
+                reason: format!("the request could not be read: {error}"),
+            },
+        };
+        if let Some(reply) = reply {
+            say(&exchange, reply, &report);
+        }
+    });
+}
+
+fn say(exchange: &Exchange, subject: Subject, report: &PlanReport) {
+    if let Ok(payload) = report.encode() {
+        exchange.publish(subject, None, None, payload);
+    }
+}
+
+impl Actor for Planner {
+    type Context = Context<Self>;
+}
+
+impl Handler<MakePlan> for Planner {
+    type Result = ResponseFuture<PlanReport>;
+
+    fn handle(&mut self, MakePlan(request): MakePlan, _: &mut Context<Self>) -> Self::Result {
+        let Ok(at_desk) = Arc::clone(&self.desk).try_acquire_owned() else {
+            return Box::pin(std::future::ready(PlanReport::Busy));
+        };
+        let (config, store, book) = (self.config.clone(), Arc::clone(&self.store), self.book.clone());
+        let exchange = self.exchange.clone();
+        Box::pin(async move {
+            let report = make(&config, &*store, &book, request).await;
+            drop(at_desk);
+            match &report {
+                PlanReport::Adopted { epoch } => tracing::info!(epoch, "a new plan runs"),
+                PlanReport::Unchanged { epoch } => {
+                    tracing::debug!(epoch, "the running plan is still the one to run");
+                }
+                other => tracing::error!(report = ?other, "no new plan; the running one goes on serving"),
+            }
+            if let Ok(subject) = exchange.app().event(PLANNED) {
+                say(&exchange, subject, &report);
+            }
+            report
+        })
+    }
+}
+
+async fn make(
+    config: &PlannerConfig,
+    store: &dyn PlanStore,
+    book: &PlanBook,
+    request: PlanRequest,
+) -> PlanReport {
+    let running = book.current().map(|(adopted, _)| adopted);
+    // A thread and not the runtime's pool: one that hangs must not keep the process from stopping.
+    let (finished, result) = oneshot::channel();
+    let (planning, before) = (Arc::clone(&config.planning), running.clone());
+    let spawned = thread::Builder::new().name("planner".to_owned()).spawn(move || {
+        let _ = finished.send(planning(&request, before.as_ref().map(|adopted| &adopted.plan)));
+    });
+    if let Err(error) = spawned {
+        let reason = format!("no thread to plan on: {error}");
+        return PlanReport::Refused { reason };
+    }
+    let plan = match tokio::time::timeout(config.limit, result).await {
+        Err(_) => {
+            let limit_ms = config.limit.as_millis() as u64;
+            return PlanReport::TimedOut { limit_ms };
+        }
+        // The thread ended without a word: it panicked.
+        Ok(Err(_)) => return PlanReport::Crashed,
+        Ok(Ok(Err(reason))) => return PlanReport::Refused { reason },
+        Ok(Ok(Ok(plan))) => plan,
+    };
+    if let Some(running) = running.as_ref().filter(|running| running.plan == plan) {
+        return PlanReport::Unchanged { epoch: running.epoch };
+    }
+    write(store, book, &plan, running.map(|adopted| adopted.epoch)).await
+}
+
+/// Puts the plan into the store, unless it could not be served or another one came first.
+async fn write(store: &dyn PlanStore, book: &PlanBook, plan: &Plan, expected: Option<u64>) -> PlanReport {
+    // Tried on a book of its own first: what this process would not serve is not put before others either.
+    if let Err(error) = PlanBook::new(book.app()).adopt(u64::MAX, plan.clone()) {
+        let reason = error.to_string();
+        return PlanReport::Refused { reason };
+    }
+    match store.put(plan, expected).await {
+        Ok(epoch) => PlanReport::Adopted { epoch },
+        Err(StoreError::Stale { newest, .. }) => PlanReport::Stale { newest },
+        Err(error) => PlanReport::Refused {
+            reason: error.to_string(),
+        },
+    }
+}

@@ -1,0 +1,231 @@
+//! When a planner plans without anybody asking: period by period, or whenever it looks at a pipeline (Loki §4). *Whether* a look makes
+//! another plan, and for which demand, is decided by who plans ([`kaskade_plans::manager`]).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use async_nats::Subscriber;
+use futures::StreamExt;
+use kaskade_plans::{
+    demand::Periods,
+    liveness::{BEAT_PERIOD_US, MISSED_BEATS},
+    load::LoadBook,
+};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::{
+    bus::Bus,
+    control::shifter::LOAD,
+    dispatch::dispatcher::Exchange,
+    node::NodeError,
+    wire::{Beat, LoadCount, Message as _, PlanRequest, Seen},
+};
+
+/// When a planner plans without anybody asking.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Rhythm {
+    /// Never.
+    #[default]
+    Asked,
+    /// This often, for the highest load that a second of the period had.
+    Every(Duration),
+    /// At every look, this far apart, it is shown what it needs to decide: Loki's Resource Manager.
+    Looks(Duration),
+}
+
+impl Rhythm {
+    /// How often the load is looked at.
+    fn look(&self) -> Duration {
+        match self {
+            Self::Every(every) => LOOK.min(*every).max(SHORTEST),
+            Self::Looks(every) => (*every).max(SHORTEST),
+            Self::Asked => LOOK,
+        }
+    }
+}
+
+/// How often the load is looked at, at least. Ingresses tell theirs ten times a second.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What no rhythm is faster than.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// A planner's ears.
+pub(crate) struct Listening {
+    rhythm: Rhythm,
+    exchange: Exchange,
+    loads: Subscriber,
+    beats: Subscriber,
+}
+
+impl Listening {
+    pub(crate) async fn begin(bus: &Bus, exchange: &Exchange, rhythm: Rhythm) -> Result<Self, NodeError> {
+        let app = exchange.app();
+        Ok(Self {
+            rhythm,
+            loads: bus.subscribe(app.event(LOAD)?, None).await?,
+            beats: bus.subscribe(app.beats(), None).await?,
+            exchange: exchange.clone(),
+        })
+    }
+
+    /// Asks for a plan whenever it is time, until the connection ends.
+    pub(crate) async fn ask(mut self, desk: impl Fn(PlanRequest)) {
+        let clock = self.exchange.clock();
+        let mut book = LoadBook::new(clock.now());
+        let mut pace = Pace::new(self.rhythm, clock.now());
+        let (mut forks, mut runs) = (BTreeMap::new(), BTreeMap::new());
+        let mut workers = Workers::default();
+        let mut looks = interval(self.rhythm.look());
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                message = self.loads.next() => match message.map(|message| LoadCount::decode(&message.payload)) {
+                    Some(Ok(count)) => book.heard(&count.ingress, count.arrivals, clock.now()),
+                    Some(Err(error)) => tracing::warn!(%error, "a count of the load could not be read"),
+                    None => return,
+                },
+                message = self.beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
+                    Some(Ok(beat)) => {
+                        workers.heard(&beat, clock.now());
+                        hear(&mut forks, &beat.actor, beat.forks);
+                        hear(&mut runs, &beat.actor, beat.runs);
+                    }
+                    Some(Err(error)) => tracing::warn!(%error, "a beat could not be read"),
+                    None => return,
+                },
+                _ = looks.tick() => {
+                    let now = clock.now();
+                    if let Some(mut request) = pace.look(book.take(now), now) {
+                        request.forks.clone_from(&forks);
+                        request.runs.clone_from(&runs);
+                        if let Some(seen) = &mut request.seen {
+                            seen.workers = workers.alive(now);
+                        }
+                        desk(request);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Keeps what a worker told last of its variants.
+fn hear<T>(told: &mut BTreeMap<String, BTreeMap<String, T>>, worker: &str, now: BTreeMap<String, T>) {
+    if now.is_empty() {
+        told.remove(worker);
+    } else {
+        told.insert(worker.to_owned(), now);
+    }
+}
+
+/// When each worker was heard last, microseconds. One that missed as many beats as kill a replica is dead.
+#[derive(Debug, Default)]
+struct Workers(BTreeMap<String, u64>);
+
+impl Workers {
+    fn heard(&mut self, beat: &Beat, now: u64) {
+        // A worker on its way out says so with a beat without replicas, and one that waits for its first plan has none either.
+        if beat.kind == "worker" {
+            self.0.insert(beat.actor.clone(), now);
+        }
+    }
+
+    fn alive(&self, now: u64) -> Vec<String> {
+        let fresh = self.0.iter();
+        let fresh = fresh.filter(|(_, heard)| now.saturating_sub(**heard) <= MISSED_BEATS * BEAT_PERIOD_US);
+        fresh.map(|(worker, _)| worker.clone()).collect()
+    }
+}
+
+/// When to ask, and for what.
+enum Pace {
+    Periods(Periods),
+    /// Arrivals since the beginning: a look that nobody had time for is made good by the next.
+    Looks(u64),
+}
+
+impl Pace {
+    fn new(rhythm: Rhythm, now: u64) -> Self {
+        let periods = |length| Self::Periods(Periods::new(length, now));
+        match rhythm {
+            Rhythm::Looks(_) => Self::Looks(0),
+            Rhythm::Every(every) => periods(u64::try_from(every.as_micros()).unwrap_or(u64::MAX)),
+            Rhythm::Asked => periods(u64::MAX),
+        }
+    }
+
+    /// Takes the arrivals since the last look; gives what to ask for, if anything.
+    fn look(&mut self, arrivals: u64, now: u64) -> Option<PlanRequest> {
+        match self {
+            Self::Looks(total) => {
+                *total += arrivals;
+                let seen = Seen {
+                    at_us: now,
+                    arrivals: *total,
+                    workers: Vec::new(),
+                };
+                Some(PlanRequest {
+                    reason: "a look".to_owned(),
+                    seen: Some(seen),
+                    ..PlanRequest::default()
+                })
+            }
+            Self::Periods(periods) => Some(PlanRequest {
+                peak_qps: Some(periods.look(arrivals, now)?),
+                reason: "the period is over".to_owned(),
+                ..PlanRequest::default()
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    #[test]
+    fn every_look_shows_what_arrived_since_the_beginning() {
+        let mut pace = Pace::new(Rhythm::Looks(Duration::from_secs(1)), 0);
+        let seen: Vec<Option<Seen>> = [(3, 1), (0, 2), (4, 3)]
+            .map(|(arrivals, second)| {
+                pace.look(arrivals, second * SECOND)
+                    .and_then(|request| request.seen)
+            })
+            .to_vec();
+        let expected = [(1, 3), (2, 3), (3, 7)].map(|(second, arrivals)| {
+            Some(Seen {
+                at_us: second * SECOND,
+                arrivals,
+                workers: Vec::new(),
+            })
+        });
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn a_worker_that_falls_silent_is_dead() {
+        let mut workers = Workers::default();
+        let beat = |actor: &str| Beat {
+            actor: actor.into(),
+            kind: "worker".into(),
+            ..Beat::default()
+        };
+        workers.heard(&beat("a"), 0);
+        workers.heard(&beat("b"), BEAT_PERIOD_US);
+        assert_eq!(workers.alive(BEAT_PERIOD_US), ["a", "b"]);
+        assert_eq!(workers.alive(1 + MISSED_BEATS * BEAT_PERIOD_US), ["b"]);
+    }
+
+    #[test]
+    fn a_period_asks_for_its_busiest_second_and_who_is_asked_only_never_does() {
+        let mut pace = Pace::new(Rhythm::Every(Duration::from_secs(2)), 0);
+        let asked: Vec<f64> = (1..=4)
+            .filter_map(|second| pace.look(10 * second, second * SECOND)?.peak_qps)
+            .collect();
+        assert_eq!(asked, [20.0, 40.0]);
+        let mut pace = Pace::new(Rhythm::Asked, 0);
+        assert!((1..100).all(|second| pace.look(1, second * SECOND).is_none()));
+    }
+}

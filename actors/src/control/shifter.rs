@@ -1,0 +1,299 @@
+//! The shifter: which gear the app is in. *When* to shift is decided by [`kaskade_plans::shifting`].
+//!
+//! Every ingress has one. Each tells what it has counted; the one that leads ([`kaskade_plans::load`]) acts on the sum and
+//! publishes the gear, one small message. All gears of a plan are known to every actor beforehand and all their models stay
+//! loaded, so a shift loads nothing and loses nothing: requests in flight finish as they were admitted.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
+use futures::StreamExt;
+use kaskade_plans::{
+    drift::{Drift, DriftConfig, DriftWatch},
+    load::LoadBook,
+    plan::{Plan, Slo},
+    shifting::{self, ShiftConfig},
+};
+
+use crate::{
+    bus::Bus,
+    dispatch::dispatcher::Exchange,
+    metrics::Metrics,
+    node::NodeError,
+    plan::versions::{Adopted, PlanBook},
+    wire::{Beat, DriftNotice, GearShift, LoadCount, Message as _, ShiftReport},
+};
+
+/// Name of the event by which ingresses tell their counts.
+pub const LOAD: &str = "load";
+/// Name of the event that tells of a shift.
+pub const SHIFTED: &str = "gear";
+/// Name of the event that tells that the load is not what was planned for.
+pub const DRIFT: &str = "drift";
+
+/// Ticks after which the leader says the gear again, for whoever came late: one second.
+const SAY_AGAIN: u64 = 10;
+
+/// Queue lengths that are older than this say nothing of now, microseconds.
+const STALE_QUEUE_US: u64 = 500_000;
+
+/// The shifter actor.
+pub struct Shifter {
+    ingress: String,
+    config: ShiftConfig,
+    drift_config: DriftConfig,
+    book: PlanBook,
+    exchange: Exchange,
+    metrics: Arc<Metrics>,
+    load: LoadBook,
+    queues: BTreeMap<String, Queues>,
+    epoch: u64,
+    policy: shifting::Shifter,
+    drift: Option<DriftWatch>,
+    last_tick: u64,
+    ticks: u64,
+}
+
+/// What one worker said of its queues.
+struct Queues {
+    heard: u64,
+    of_replica: BTreeMap<String, (String, u64)>,
+}
+
+#[derive(Message)]
+#[rtype(result = "()")]
+enum Heard {
+    Load(LoadCount),
+    Beat(Beat),
+}
+
+impl Shifter {
+    /// The shifter of that ingress.
+    pub fn new(
+        ingress: &str,
+        config: ShiftConfig,
+        drift: DriftConfig,
+        book: PlanBook,
+        exchange: Exchange,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let last_tick = exchange.clock().now();
+        let mut load = LoadBook::new(last_tick);
+        load.heard(ingress, metrics.arrivals(), last_tick);
+        Self {
+            ingress: ingress.to_owned(),
+            policy: shifting::Shifter::new(&[], config),
+            config,
+            drift_config: drift,
+            book,
+            exchange,
+            metrics,
+            load,
+            queues: BTreeMap::new(),
+            epoch: 0,
+            drift: None,
+            last_tick,
+            ticks: 0,
+        }
+    }
+
+    /// Starts it, listening to the other ingresses and to the workers' queues.
+    ///
+    /// # Errors
+    /// [`NodeError`] when a subscription fails.
+    pub async fn listen(self, bus: &Bus) -> Result<Addr<Self>, NodeError> {
+        let app = self.exchange.app().clone();
+        let mut beats = bus.subscribe(app.beats(), None).await?;
+        let mut loads = bus.subscribe(app.event(LOAD)?, None).await?;
+        // Only a round trip proves that the subscriptions stand.
+        bus.barrier().await?;
+        let shifter = self.start();
+        let listener = shifter.clone();
+        actix::spawn(async move {
+            loop {
+                let heard = tokio::select! {
+                    message = beats.next() => match message {
+                        Some(message) => Beat::decode(&message.payload).map(Heard::Beat),
+                        None => return,
+                    },
+                    message = loads.next() => match message {
+                        Some(message) => LoadCount::decode(&message.payload).map(Heard::Load),
+                        None => return,
+                    },
+                };
+                match heard {
+                    Ok(heard) => listener.do_send(heard),
+                    Err(error) => tracing::warn!(%error, "what the shifter heard could not be read"),
+                }
+            }
+        });
+        Ok(shifter)
+    }
+
+    fn tick(&mut self) {
+        let now = self.exchange.clock().now();
+        self.tell_own_count(now);
+        let elapsed = now.saturating_sub(self.last_tick).max(1);
+        self.last_tick = now;
+        let arrivals = self.load.take(now);
+        let Some((adopted, gear)) = self.book.current() else {
+            return;
+        };
+        self.follow(&adopted);
+        if !self.load.leads(&self.ingress, now) {
+            return self.policy.set_gear(gear);
+        }
+        // A late timer makes a long tick; the policy is told what one of the right length would have counted.
+        let counted = (arrivals as f64 * self.config.tick_us as f64 / elapsed as f64).round() as u64;
+        let first_queue = self.first_queue(&adopted, gear, now);
+        if let Some(to) = self.policy.tick(now, counted, first_queue as usize) {
+            self.shift(&adopted, gear, to, first_queue);
+        }
+        self.watch_drift(&adopted);
+        self.ticks += 1;
+        if self.ticks.is_multiple_of(SAY_AGAIN) && adopted.plan.gears.len() > 1 {
+            self.say(&adopted);
+        }
+    }
+
+    fn tell_own_count(&mut self, now: u64) {
+        let count = LoadCount {
+            ingress: self.ingress.clone(),
+            arrivals: self.metrics.arrivals(),
+        };
+        self.load.heard(&count.ingress, count.arrivals, now);
+        self.publish_event(LOAD, &count);
+    }
+
+    /// Takes up a plan that was adopted since the last tick.
+    fn follow(&mut self, adopted: &Adopted) {
+        if self.epoch == adopted.epoch {
+            return;
+        }
+        self.epoch = adopted.epoch;
+        self.policy.adopt(&adopted.plan.gears);
+        self.policy.set_scale(1.0);
+        self.drift = DriftWatch::new(&adopted.plan.gears, self.drift_config);
+    }
+
+    fn shift(&self, adopted: &Adopted, from: u32, to: u32, first_queue: u64) {
+        // This process shifts first: its ingress admits by the new gear from here on.
+        match self.book.shift(adopted.epoch, to) {
+            Ok(_) => self.metrics.shifted(),
+            // A newer plan came in between; its own gears are looked at in the next tick.
+            Err(error) => return tracing::debug!(%error, "a shift came too late"),
+        }
+        self.say(adopted);
+        let report = ShiftReport {
+            epoch: adopted.epoch,
+            from,
+            to,
+            qps: self.policy.qps(),
+            first_queue,
+        };
+        tracing::info!(
+            epoch = report.epoch,
+            from,
+            to,
+            qps = report.qps,
+            first_queue,
+            "gear shift"
+        );
+        self.publish_event(SHIFTED, &report);
+    }
+
+    fn say(&self, adopted: &Adopted) {
+        let shift = GearShift {
+            epoch: adopted.epoch,
+            gear: self.policy.gear(),
+        };
+        if let Ok(payload) = shift.encode() {
+            self.exchange
+                .publish(self.exchange.app().gear(), None, None, payload);
+        }
+    }
+
+    fn watch_drift(&mut self, adopted: &Adopted) {
+        let qps = self.policy.qps();
+        let Some(watch) = &mut self.drift else { return };
+        let drift = watch.tick(qps);
+        if let Some(Slo::Accuracy { .. }) = adopted.plan.slo {
+            let scale = watch.scale();
+            self.policy.set_scale(scale);
+        }
+        if let Some(drift) = drift {
+            self.tell_drift(&adopted.plan, adopted.epoch, drift);
+        }
+    }
+
+    fn tell_drift(&self, plan: &Plan, epoch: u64, drift: Drift) {
+        tracing::warn!(
+            epoch,
+            distance = drift.distance,
+            peak_qps = drift.peak_qps,
+            made_by = plan.made_by,
+            "the load is not what the plan was made for; ask `{}` for another plan",
+            self.exchange.app().replan()
+        );
+        let notice = DriftNotice {
+            epoch,
+            distance: drift.distance,
+            measured: drift.measured,
+            peak_qps: drift.peak_qps,
+        };
+        self.publish_event(DRIFT, &notice);
+    }
+
+    /// Requests that wait for the first stage of the gear, over all workers that were heard lately.
+    fn first_queue(&mut self, adopted: &Adopted, gear: u32, now: u64) -> u64 {
+        self.queues
+            .retain(|_, queues| now.saturating_sub(queues.heard) < STALE_QUEUE_US);
+        let entry = adopted
+            .gear(gear)
+            .map(|gear| gear.wiring.entry.stage.as_str())
+            .and_then(|stage| adopted.stage(gear, stage));
+        let Some(entry) = entry else { return 0 };
+        let of_replica = self.queues.values().flat_map(|queues| queues.of_replica.values());
+        of_replica
+            .filter(|(variant, _)| *variant == entry.variant)
+            .map(|(_, waiting)| waiting)
+            .sum()
+    }
+
+    fn publish_event(&self, name: &str, event: &impl crate::wire::Message) {
+        if let (Ok(subject), Ok(payload)) = (self.exchange.app().event(name), event.encode()) {
+            self.exchange.publish(subject, None, None, payload);
+        }
+    }
+}
+
+impl Actor for Shifter {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        let tick = Duration::from_micros(self.config.tick_us.max(1_000));
+        ctx.run_interval(tick, |shifter, _| shifter.tick());
+    }
+}
+
+impl Handler<Heard> for Shifter {
+    type Result = ();
+
+    fn handle(&mut self, heard: Heard, _: &mut Context<Self>) {
+        let now = self.exchange.clock().now();
+        match heard {
+            // Its own count is read from its source, at the moment of the tick.
+            Heard::Load(count) if count.ingress == self.ingress => {}
+            Heard::Load(count) => self.load.heard(&count.ingress, count.arrivals, now),
+            Heard::Beat(beat) => {
+                let of_replica = beat.replicas.into_iter();
+                let of_replica = of_replica.map(|one| (one.id, (one.variant, u64::from(one.queue))));
+                let queues = Queues {
+                    heard: now,
+                    of_replica: of_replica.collect(),
+                };
+                self.queues.insert(beat.actor, queues);
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! A request on loan to whoever serves a stage.
+
+use std::collections::BTreeMap;
+
+use actix::Message;
+use kaskade_models::Tensor;
+use kaskade_plans::plan::{Child, Edge};
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::{
+    dispatch::dispatcher::{Exchange, TaskEnd},
+    dispatch::fan_out::Forked,
+    error::{Code, Fault},
+    plan::versions::Adopted,
+    wire::headers::Trace,
+    wire::{Done, DoneResult, Hop, StageRequest},
+};
+
+/// One request for one stage, and the duty to answer it.
+///
+/// Any actix actor with `Handler<Delivery>` can serve a stage (see [`crate::dispatch::subscribe::bind`]). A delivery that is dropped
+/// unanswered, by a bug or a panic, answers for itself with a fault, so that nobody waits for it in vain.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Delivery {
+    /// The request.
+    pub request: StageRequest,
+    /// When its budget ends, on this process's clock, microseconds.
+    pub deadline: u64,
+    /// When it arrived here, on this process's clock, microseconds.
+    pub arrived: u64,
+    /// The trace it belongs to.
+    pub trace: Trace,
+    duty: Option<Duty>,
+}
+
+/// What is needed to answer. The permit comes last: it is dropped once the answer is on its way.
+struct Duty {
+    exchange: Exchange,
+    replica: String,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Delivery {
+    /// A delivery to `replica`, which answers through `exchange` and then frees the permit.
+    pub fn new(
+        request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+        exchange: Exchange,
+        replica: &str,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        let arrived = exchange.clock().now();
+        let duty = Some(Duty {
+            exchange,
+            replica: replica.to_owned(),
+            _permit: permit,
+        });
+        Self {
+            request,
+            deadline,
+            arrived,
+            trace,
+            duty,
+        }
+    }
+
+    /// Answers with outputs whose way the ingress still has to decide: it applies the stage's exit to `confidence`, or to
+    /// the confidence it computes from the outputs where that is absent.
+    pub fn answer(self, outputs: Vec<Tensor>, confidence: Option<f64>) {
+        self.finish(DoneResult::Outputs {
+            outputs,
+            confidence,
+            routed: false,
+            children: BTreeMap::new(),
+        });
+    }
+
+    /// Answers with outputs that are the reply, whatever the stage's exit says.
+    pub fn reply(self, outputs: Vec<Tensor>, confidence: Option<f64>) {
+        self.finish(DoneResult::Outputs {
+            outputs,
+            confidence,
+            routed: true,
+            children: BTreeMap::new(),
+        });
+    }
+
+    /// Sends what is new of the answer to a client that reads along ([`StageRequest::stream`]): the pieces from `from` up to `until`. The
+    /// answer itself is still owed.
+    pub fn part(&self, outputs: Vec<Tensor>, from: u32, until: u32) {
+        let Some(duty) = &self.duty else { return };
+        let request = &self.request;
+        let done = Done {
+            id: request.id,
+            attempt: request.attempt,
+            branch: request.branch.clone(),
+            stage: request.stage.clone(),
+            replica: duty.replica.clone(),
+            hops: Vec::new(),
+            result: DoneResult::Part { outputs, from, until },
+        };
+        duty.exchange.done(&request.ingress, done);
+    }
+
+    /// Lets go of a request that nobody waits for any more.
+    pub fn let_go(mut self) {
+        self.duty = None;
+    }
+
+    /// Answers with a fault.
+    pub fn fail(self, fault: Fault) {
+        self.finish(DoneResult::Fault(fault));
+    }
+
+    /// Notes what the stage cost this request.
+    pub fn hop(&mut self, started: u64, run_us: u64, batch: usize) {
+        let wait_us = u32::try_from(started.saturating_sub(self.arrived)).unwrap_or(u32::MAX);
+        let run_us = u32::try_from(run_us).unwrap_or(u32::MAX);
+        let batch = u32::try_from(batch).unwrap_or(u32::MAX);
+        self.request.hops.push(Hop {
+            stage: self.request.stage.clone(),
+            wait_us,
+            run_us,
+            batch,
+        });
+    }
+
+    /// Whether the request would be passed on to nobody, for all that is known here. A branch of a pipeline is passed on all the same:
+    /// its inputs are nowhere else.
+    pub(crate) fn leads_nowhere(&self, adopted: &Adopted, edge: &Edge) -> bool {
+        let gone = |duty: &Duty| duty.exchange.seems_gone(adopted, edge, self.request.gear);
+        self.request.branch.is_root() && self.duty.as_ref().is_some_and(gone)
+    }
+
+    /// Passes the request on: no answer is owed any more, the next stage owes it. `inputs` replaces what it was asked.
+    pub(crate) fn forward(mut self, adopted: &Adopted, edge: &Edge, inputs: Option<Vec<Tensor>>) {
+        let Some(duty) = self.duty.take() else { return };
+        let mut request = std::mem::take(&mut self.request);
+        if let Some(inputs) = inputs {
+            request.inputs = inputs;
+        }
+        duty.exchange
+            .dispatch(&duty.replica, adopted, edge, request, self.deadline, self.trace);
+    }
+
+    /// Passes on the requests that a pipeline's task made of this one, and answers with how many there are and with the task's
+    /// own outputs. One that is dropped for being late is answered in its branch.
+    pub(crate) fn fork(mut self, adopted: &Adopted, children: &[Child], forked: Forked) {
+        let Some(duty) = &self.duty else { return };
+        let (exchange, replica) = (duty.exchange.clone(), duty.replica.clone());
+        let stage = adopted.stage(self.request.gear, &self.request.stage);
+        let end = TaskEnd {
+            replica: &replica,
+            spent_us: exchange.clock().now().saturating_sub(self.arrived),
+            budget_us: stage.and_then(|stage| stage.budget_us),
+        };
+        let counts = forked.counts();
+        for child in children {
+            let task = adopted.task_of(self.request.gear, &child.to);
+            let requests = forked.children.get(task).map_or(&[][..], Vec::as_slice);
+            for (index, inputs) in (0..).zip(requests) {
+                let request = StageRequest {
+                    branch: self.request.branch.child(task, index),
+                    inputs: inputs.clone(),
+                    ..self.request.without_inputs()
+                };
+                let (deadline, trace) = (self.deadline, self.trace);
+                let sent = exchange.forward(adopted, &child.to, request, deadline, trace, &end);
+                if let Err(dropped) = sent {
+                    let (request, dropped) = *dropped;
+                    exchange.refuse(request, Fault::new(Code::Dropped, dropped.to_string()));
+                }
+            }
+        }
+        self.settle(DoneResult::Outputs {
+            outputs: forked.own,
+            confidence: None,
+            routed: true,
+            children: counts,
+        });
+    }
+
+    fn finish(mut self, result: DoneResult) {
+        self.settle(result);
+    }
+
+    fn settle(&mut self, result: DoneResult) {
+        let Some(duty) = self.duty.take() else { return };
+        let request = std::mem::take(&mut self.request);
+        let done = Done {
+            id: request.id,
+            attempt: request.attempt,
+            branch: request.branch,
+            stage: request.stage,
+            replica: duty.replica,
+            hops: request.hops,
+            result,
+        };
+        duty.exchange.done(&request.ingress, done);
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        let message = "the stage let go of the request without an answer";
+        self.settle(DoneResult::Fault(Fault::new(Code::ModelFailed, message)));
+    }
+}

@@ -1,0 +1,415 @@
+//! The switch in front of the bus: what is for an actor of this process goes to its mailbox, the rest onto a subject.
+//!
+//! A cascade step inside one process costs two mailbox hops and copies no tensor; the same step between processes costs
+//! one hop over NATS. Senders cannot tell the difference.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use actix::{Message, Recipient};
+use async_nats::{HeaderMap, Subject};
+use bytes::Bytes;
+use dashmap::DashMap;
+use kaskade_plans::{
+    liveness::Liveness,
+    plan::{Edge, Exit},
+    rerouting::{self, Backup, Decision, Dropped, Forwarding},
+    routing::{self, Destination},
+};
+use tokio::sync::Semaphore;
+
+use crate::{
+    bus::Bus,
+    bus::publisher::Post,
+    clock::Clock,
+    dispatch::delivery::Delivery,
+    error::{Code, Fault},
+    plan::versions::Adopted,
+    subjects::{App, SubjectError},
+    wire::headers::{self, Trace},
+    wire::{Done, DoneResult, Message as _, StageRequest},
+};
+
+/// A stage's answer, handed to the ingress that owns the request.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Finished(pub Done);
+
+/// A replica of this process, as its neighbours see it.
+#[derive(Clone)]
+pub struct LocalReplica {
+    /// Its id.
+    pub id: String,
+    /// Its mailbox.
+    pub mailbox: Recipient<Delivery>,
+    /// Room in its queue.
+    pub room: Arc<Semaphore>,
+    /// Requests that wait in its queue.
+    pub depth: Arc<AtomicUsize>,
+    /// Its largest batch.
+    pub max_batch: u32,
+}
+
+/// A request at the end of a pipeline's task: at which replica, how long it was there, and how long it should have been.
+pub(crate) struct TaskEnd<'a> {
+    pub(crate) replica: &'a str,
+    pub(crate) spent_us: u64,
+    pub(crate) budget_us: Option<u64>,
+}
+
+/// Cheap to clone; one per process and app.
+#[derive(Clone)]
+pub struct Exchange(Arc<Inner>);
+
+struct Inner {
+    app: App,
+    clock: Clock,
+    post: Post,
+    ingresses: DashMap<String, Recipient<Finished>>,
+    /// Stage to the replicas of this process that serve it.
+    stages: DashMap<String, Vec<LocalReplica>>,
+    liveness: Mutex<Liveness>,
+    /// By who sends. One sequence for all would tie the draws of a request to each other: who was drawn at one task would say who
+    /// is drawn at the next.
+    draws: DashMap<String, u64>,
+}
+
+impl Exchange {
+    /// An exchange over `bus`. Must be called inside an actix system: it spawns the task that publishes.
+    pub fn new(bus: &Bus, app: App, clock: Clock) -> Self {
+        Self(Arc::new(Inner {
+            app,
+            clock,
+            post: Post::new(bus),
+            ingresses: DashMap::new(),
+            stages: DashMap::new(),
+            liveness: Mutex::default(),
+            draws: DashMap::new(),
+        }))
+    }
+
+    /// The clock that all actors of the process read.
+    pub fn clock(&self) -> Clock {
+        self.0.clock
+    }
+
+    /// The subjects of the app.
+    pub fn app(&self) -> &App {
+        &self.0.app
+    }
+
+    /// Who beats and who fell silent.
+    pub fn liveness<T>(&self, look: impl FnOnce(&mut Liveness) -> T) -> T {
+        look(&mut self.0.liveness.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes an ingress of this process known to its neighbours.
+    pub fn join_ingress(&self, id: &str, mailbox: Recipient<Finished>) {
+        self.0.ingresses.insert(id.to_owned(), mailbox);
+    }
+
+    /// Makes a replica of this process known to its neighbours, for one stage.
+    pub fn join_stage(&self, stage: &str, replica: LocalReplica) {
+        self.0.stages.entry(stage.to_owned()).or_default().push(replica);
+    }
+
+    /// Takes a replica out of every stage: nothing new reaches it from inside the process.
+    pub fn leave(&self, replica: &str) {
+        for mut replicas in self.0.stages.iter_mut() {
+            replicas.retain(|local| local.id != replica);
+        }
+        self.0.draws.remove(replica);
+    }
+
+    /// Publishes raw bytes.
+    pub fn publish(
+        &self,
+        subject: Subject,
+        reply: Option<Subject>,
+        headers: Option<HeaderMap>,
+        payload: Bytes,
+    ) {
+        self.0.post.publish(subject, reply, headers, payload);
+    }
+
+    /// Brings an answer to the ingress that owns the request.
+    pub fn done(&self, ingress: &str, done: Done) {
+        if let Some(mailbox) = self.0.ingresses.get(ingress) {
+            mailbox.do_send(Finished(done));
+            return;
+        }
+        let subject = match self.0.app.done(ingress, done.id) {
+            Ok(subject) => subject,
+            // Only a forged request names an ingress that cannot exist; there is nobody to tell.
+            Err(error) => return tracing::warn!(%error, "an answer has no address"),
+        };
+        let payload = self.0.post.written(&done).or_else(|fault| {
+            let result = DoneResult::Fault(fault);
+            Done { result, ..done }.encode()
+        });
+        match payload {
+            Ok(payload) => self.0.post.send(&subject, None, HeaderMap::new(), &payload),
+            Err(error) => tracing::error!(%error, "an answer could not be written"),
+        }
+    }
+
+    /// Sends a request along an edge of the plan that admitted it: to a replica of this process where the policy prefers one,
+    /// else over the bus. `from` is the replica or ingress that sends it. Returns the replica it went to, where that is known.
+    pub fn dispatch(
+        &self,
+        from: &str,
+        adopted: &Adopted,
+        edge: &Edge,
+        request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+    ) -> Option<String> {
+        match self.destination(from, edge) {
+            Destination::Replica(id) => {
+                let id = id.to_owned();
+                self.to_replica(adopted, edge, &id, request, deadline, trace);
+                Some(id)
+            }
+            Destination::QueueGroup => self.to_group(from, adopted, edge, request, deadline, trace),
+        }
+    }
+
+    /// Sends on what came of a pipeline's task, unless the policy drops it for being late ([`rerouting`]).
+    ///
+    /// # Errors
+    /// Why it was dropped, with the request.
+    pub(crate) fn forward(
+        &self,
+        adopted: &Adopted,
+        edge: &Edge,
+        request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+        end: &TaskEnd<'_>,
+    ) -> Result<(), Box<(StageRequest, Dropped)>> {
+        let Destination::Replica(chosen) = self.destination(end.replica, edge) else {
+            self.to_group(end.replica, adopted, edge, request, deadline, trace);
+            return Ok(());
+        };
+        let gear = request.gear;
+        let stage = |id: &str| adopted.stage_at(gear, edge, Some(id));
+        let profiled = |id: &str| stage(id).and_then(|stage| stage.profiled);
+        let forwarding = Forwarding {
+            spent_us: end.spent_us,
+            budget_us: end.budget_us,
+            left_us: Some(deadline.saturating_sub(self.0.clock.now())),
+            run_us: profiled(chosen).map_or(0, |profiled| profiled.run_us),
+            last: stage(chosen).is_some_and(|stage| !matches!(stage.exit, Exit::FanOut { .. })),
+        };
+        let backups = edge.backup.iter().map(String::as_str).filter_map(|id| {
+            let profiled = profiled(id).filter(|_| self.reachable(id))?;
+            Some(Backup {
+                replica: id,
+                run_us: profiled.run_us,
+                accuracy: profiled.accuracy,
+            })
+        });
+        let backups: Vec<Backup<&str>> = backups.collect();
+        let dropping = adopted.plan.dropping;
+        let draw = self.draw(end.replica);
+        let to = match rerouting::decide(dropping, &forwarding, backups.iter().copied(), draw) {
+            Decision::Forward => chosen,
+            Decision::Reroute(backup) => backup,
+            Decision::Drop(dropped) => return Err(Box::new((request, dropped))),
+        };
+        self.to_replica(adopted, edge, to, request, deadline, trace);
+        Ok(())
+    }
+
+    fn destination<'a>(&self, from: &str, edge: &'a Edge) -> Destination<&'a str> {
+        routing::destination_from(edge, from, |replica| self.reachable(replica), self.draw(from))
+    }
+
+    fn to_replica(
+        &self,
+        adopted: &Adopted,
+        edge: &Edge,
+        id: &str,
+        mut request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+    ) {
+        let stage = adopted.stage_at(request.gear, edge, Some(id));
+        let stage = stage.map_or(edge.stage.as_str(), |stage| stage.name.as_str());
+        stage.clone_into(&mut request.stage);
+        match self.local(stage, |replica| replica.id == id) {
+            Some(replica) => self.hand_over(&replica, request, deadline, trace),
+            None => match self.0.post.written(&request) {
+                Ok(payload) => self.send(self.0.app.replica(id), request, &payload, deadline, trace),
+                Err(fault) => self.refuse(request, fault),
+            },
+        }
+    }
+
+    fn to_group(
+        &self,
+        from: &str,
+        adopted: &Adopted,
+        edge: &Edge,
+        mut request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+    ) -> Option<String> {
+        edge.stage.clone_into(&mut request.stage);
+        let near = self.local(&edge.stage, |replica| {
+            routing::prefer_local(replica.depth.load(Ordering::Relaxed), replica.max_batch)
+        });
+        if let Some(replica) = near {
+            self.hand_over(&replica, request, deadline, trace);
+            return Some(replica.id);
+        }
+        if let Some(one) = self.past_the_silent(from, adopted, edge, request.gear) {
+            self.to_replica(adopted, edge, &one, request, deadline, trace);
+            return Some(one);
+        }
+        let payload = match self.0.post.written(&request) {
+            Ok(payload) => payload,
+            Err(fault) => {
+                self.refuse(request, fault);
+                return None;
+            }
+        };
+        if payload.len() <= self.0.post.carried() {
+            self.send(self.0.app.stage(&edge.stage), request, &payload, deadline, trace);
+            return None;
+        }
+        // The members of a queue group would each get some of the chunks.
+        let one = self.one_of_group(from, adopted, edge, request.gear);
+        match &one {
+            Some(id) => self.send(self.0.app.replica(id), request, &payload, deadline, trace),
+            None => self.refuse(request, self.0.post.too_large::<StageRequest>(payload.len())),
+        }
+        one
+    }
+
+    /// A replica to name instead of the queue group, where one of a stage's has fallen silent ([`routing::past_the_silent`]).
+    fn past_the_silent(&self, from: &str, adopted: &Adopted, edge: &Edge, gear: u32) -> Option<String> {
+        if !self.liveness(|liveness| liveness.any_lost()) {
+            return None;
+        }
+        let stage = adopted.stage(gear, &edge.stage)?;
+        let placed = adopted.plan.placement.iter();
+        let members = placed
+            .filter(|replica| stage.is_run_by(replica))
+            .map(|replica| replica.id.as_str());
+        let silent = |id: &str| self.liveness(|liveness| liveness.lost(id));
+        let one = routing::past_the_silent(members, silent, |id| self.reachable(id), self.draw(from));
+        one.map(ToOwned::to_owned)
+    }
+
+    /// Whether, for all that is known here, nobody serves what an edge leads to. Then the broker must be asked by the ingress that owns
+    /// the request: it says "nobody" to the connection that asks and that listens for the answer, and to no other.
+    pub(crate) fn seems_gone(&self, adopted: &Adopted, edge: &Edge, gear: u32) -> bool {
+        let Some(stage) = adopted.stage(gear, &edge.stage) else {
+            return false;
+        };
+        let mut placed = adopted.plan.placement.iter();
+        !placed.any(|replica| adopted.serves(gear, stage, replica) && self.reachable(&replica.id))
+    }
+
+    /// A replica of the plan that serves the stage an edge names. Actors that the plan does not place are not asked: they need not
+    /// understand chunks.
+    fn one_of_group(&self, from: &str, adopted: &Adopted, edge: &Edge, gear: u32) -> Option<String> {
+        let stage = adopted.stage(gear, &edge.stage)?;
+        let placed = adopted.plan.placement.iter();
+        let members = placed
+            .filter(|replica| stage.is_run_by(replica))
+            .map(|replica| replica.id.as_str());
+        routing::member(members, |id| self.reachable(id), self.draw(from)).map(ToOwned::to_owned)
+    }
+
+    /// The shortest queue among the local replicas of a stage that pass the test.
+    fn local(&self, stage: &str, passes: impl Fn(&LocalReplica) -> bool) -> Option<LocalReplica> {
+        let replicas = self.0.stages.get(stage)?;
+        let candidates = replicas.iter().filter(|replica| passes(replica));
+        candidates
+            .min_by_key(|replica| replica.depth.load(Ordering::Relaxed))
+            .cloned()
+    }
+
+    fn reachable(&self, replica: &str) -> bool {
+        let here = || {
+            let mut stages = self.0.stages.iter();
+            stages.any(|replicas| replicas.iter().any(|local| local.id == replica))
+        };
+        self.liveness(|liveness| liveness.alive(replica)) || here()
+    }
+
+    fn hand_over(&self, replica: &LocalReplica, request: StageRequest, deadline: u64, trace: Trace) {
+        let permit = Arc::clone(&replica.room).try_acquire_owned().ok();
+        let full = permit.is_none();
+        let delivery = Delivery::new(request, deadline, trace, self.clone(), &replica.id, permit);
+        if full {
+            delivery.fail(full_queue(&replica.id));
+        } else {
+            replica.mailbox.do_send(delivery);
+        }
+    }
+
+    fn send(
+        &self,
+        subject: Result<Subject, SubjectError>,
+        request: StageRequest,
+        payload: &Bytes,
+        deadline: u64,
+        trace: Trace,
+    ) {
+        let budget = Duration::from_micros(deadline.saturating_sub(self.0.clock.now()));
+        // The reply subject is where the answer belongs; it is also where the server says that nobody listens.
+        let addressed =
+            subject.and_then(|subject| Ok((subject, self.0.app.done(&request.ingress, request.id)?)));
+        match addressed {
+            Ok((subject, reply)) => {
+                let headers = headers::for_hop(budget, &trace.child());
+                self.0.post.send(&subject, Some(reply), headers, payload);
+            }
+            Err(error) => self.refuse(request, error.into()),
+        }
+    }
+
+    /// Answers a request that goes no further.
+    pub(crate) fn refuse(&self, request: StageRequest, fault: Fault) {
+        let done = Done {
+            id: request.id,
+            attempt: request.attempt,
+            branch: request.branch,
+            stage: request.stage,
+            replica: String::new(),
+            hops: request.hops,
+            result: DoneResult::Fault(fault),
+        };
+        self.done(&request.ingress, done);
+    }
+
+    /// Resolves once everything published so far has reached the broker.
+    pub async fn flush(&self) {
+        self.0.post.flush().await;
+    }
+
+    fn draw(&self, from: &str) -> f64 {
+        if let Some(mut count) = self.0.draws.get_mut(from) {
+            *count += 1;
+            return routing::draw(*count);
+        }
+        self.0.draws.insert(from.to_owned(), 0);
+        routing::draw(0)
+    }
+}
+
+/// The refusal of a replica whose queue is full.
+pub(crate) fn full_queue(replica: &str) -> Fault {
+    Fault::new(
+        Code::Overloaded,
+        format!("the queue of replica `{replica}` is full; try again later, or add replicas"),
+    )
+}

@@ -1,0 +1,7 @@
+//! Moves requests between ingresses and replicas.
+
+pub mod delivery;
+pub mod dispatcher;
+pub mod exits;
+pub(crate) mod fan_out;
+pub mod subscribe;

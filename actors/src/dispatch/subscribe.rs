@@ -1,0 +1,168 @@
+//! The one thin module around actix: subjects become mailboxes here.
+//!
+//! actix is in passive maintenance, so nothing outside this module relies on more of it than actors, addresses and
+//! arbiters. The shape that was measured to work is: subscription pump -> permit -> actor -> model thread -> publish,
+//! the permit dropped last; no permit means an immediate refusal.
+
+use std::{sync::Arc, time::Duration};
+
+use actix::{Recipient, dev::ToEnvelope};
+use async_nats::{Message, Subject};
+use bytes::Bytes;
+use futures::StreamExt;
+use kaskade_plans::gather::Branch;
+use tokio::sync::{Semaphore, watch};
+
+use crate::{
+    bus::{Bus, BusError},
+    dispatch::delivery::Delivery,
+    dispatch::dispatcher::{Exchange, full_queue},
+    error::{Code, Fault},
+    wire::headers::{self, Trace},
+    wire::{Done, DoneResult, Message as _, StageRequest, chunks::Assembler},
+};
+
+/// An actor that serves, and how much it takes.
+#[derive(Clone)]
+pub struct Seat {
+    /// The replica's id.
+    pub replica: String,
+    /// The actor.
+    pub mailbox: Recipient<Delivery>,
+    /// Permits for deliveries that are not answered yet.
+    pub room: Arc<Semaphore>,
+}
+
+/// Serves `subject` with an actor: every message becomes a [`Delivery`] in its mailbox, as long as there is room; without,
+/// the sender is refused at once with `Overloaded`. With a `group`, its members share the messages. Ends, after what was
+/// received has been handed over, when `stop` turns true.
+///
+/// # Errors
+/// [`BusError`] when the subscription fails.
+pub async fn bind(
+    bus: &Bus,
+    exchange: &Exchange,
+    subject: Subject,
+    group: Option<String>,
+    seat: Seat,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), BusError> {
+    let mut subscription = bus.subscribe(subject, group).await?;
+    let exchange = exchange.clone();
+    actix::spawn(async move {
+        let mut assembler = Assembler::default();
+        loop {
+            tokio::select! {
+                message = subscription.next() => match message {
+                    Some(message) => receive(&exchange, &seat, &mut assembler, message),
+                    None => break,
+                },
+                _ = stop.wait_for(|stop| *stop) => {
+                    // Drain, not drop: a dropped subscription loses what it has buffered.
+                    let _ = subscription.drain().await;
+                    while let Some(message) = subscription.next().await {
+                        receive(&exchange, &seat, &mut assembler, message);
+                    }
+                    break;
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Turns a message into a delivery, or refuses it with a typed fault where it can be told whose it is. A chunk waits for the others.
+fn receive(exchange: &Exchange, seat: &Seat, assembler: &mut Assembler, message: Message) {
+    let replica = seat.replica.as_str();
+    let now = exchange.clock().now();
+    let headers = message.headers.as_ref();
+    let budget = headers
+        .and_then(|headers| headers::budget(headers).ok().flatten())
+        .unwrap_or(DEFAULT_BUDGET);
+    let deadline = now.saturating_add(budget.as_micros() as u64);
+    let trace = headers.and_then(Trace::read).unwrap_or_else(Trace::start);
+    let payload = match whole(assembler, &message, now, deadline) {
+        Ok(Some(payload)) => payload,
+        Ok(None) => return,
+        Err(Unreadable { fault, reply }) => return refuse(exchange, replica, &message.subject, reply, fault),
+    };
+    let request = match StageRequest::decode(&payload) {
+        Ok(request) => request,
+        Err(error) => {
+            let reason = format!("the stage could not read the request: {error}");
+            let fault = Fault::new(Code::Malformed, reason);
+            return refuse(exchange, replica, &message.subject, message.reply, fault);
+        }
+    };
+    let permit = Arc::clone(&seat.room).try_acquire_owned().ok();
+    let full = permit.is_none();
+    let delivery = Delivery::new(request, deadline, trace, exchange.clone(), replica, permit);
+    if full {
+        delivery.fail(full_queue(replica));
+    } else {
+        seat.mailbox.do_send(delivery);
+    }
+}
+
+/// Budget of a stage request whose sender named none, such as a hand-written client: generous, but never unbounded.
+const DEFAULT_BUDGET: Duration = Duration::from_secs(30);
+
+/// A message without a body, why, and who waits for an answer to it.
+pub(crate) struct Unreadable {
+    pub(crate) fault: Fault,
+    reply: Option<Subject>,
+}
+
+/// The body of a message; of one in chunks once the last of them is there.
+///
+/// # Errors
+/// What is wrong with the chunk.
+pub(crate) fn whole(
+    assembler: &mut Assembler,
+    message: &Message,
+    now: u64,
+    until: u64,
+) -> Result<Option<Bytes>, Unreadable> {
+    let reply = message.reply.clone();
+    let chunk = match message.headers.as_ref().map_or(Ok(None), headers::chunk) {
+        Ok(Some(chunk)) => chunk,
+        Ok(None) => return Ok(Some(message.payload.clone())),
+        Err(fault) => return Err(Unreadable { fault, reply }),
+    };
+    let taken = assembler.take(chunk, message.payload.clone(), reply, now, until);
+    taken.map_err(|spoilt| Unreadable {
+        fault: spoilt.error.into(),
+        reply: spoilt.reply,
+    })
+}
+
+/// The request cannot be read, but the reply subject says where it belongs: `done.<ingress>.<id>`.
+fn refuse(exchange: &Exchange, replica: &str, subject: &Subject, reply: Option<Subject>, fault: Fault) {
+    tracing::warn!(%subject, %fault, "a stage request could not be read");
+    let Some(reply) = reply else {
+        return;
+    };
+    let result = DoneResult::Fault(fault);
+    let done = Done {
+        id: 0,
+        attempt: 0,
+        branch: Branch::ROOT,
+        stage: String::new(),
+        replica: replica.to_owned(),
+        hops: Vec::new(),
+        result,
+    };
+    if let Ok(payload) = done.encode() {
+        exchange.publish(reply, None, None, payload);
+    }
+}
+
+/// Starts an actor on a thread of its own, so that a handler that blocks or panics takes nobody else down.
+pub fn spawn_apart<A>(make: impl FnOnce() -> A + Send + 'static) -> actix::Addr<A>
+where
+    A: actix::Actor<Context = actix::Context<A>>,
+    A::Context: ToEnvelope<A, Delivery>,
+    A: actix::Handler<Delivery>,
+{
+    A::start_in_arbiter(&actix::Arbiter::new().handle(), move |_| make())
+}

@@ -1,0 +1,311 @@
+//! What a request or a command can fail with, classified once, each with a code that says what to do.
+//!
+//! A [`Fault`] is what crosses the bus: a stable code and a message for people. Inside a module errors are that module's
+//! own types; each becomes a fault by one `From` at the boundary that understands it.
+
+use kaskade_models::{ModelError, TensorError};
+use serde::{Deserialize, Serialize};
+
+use crate::subjects::SubjectError;
+
+/// Writes the enum and its tables from one list, so that no code lacks a number, a class or an explanation.
+macro_rules! codes {
+    ($($name:ident $id:literal $status:literal $retry:literal $title:literal $explanation:literal)+) => {
+        /// The class of a fault. The `KSK` numbers are stable: a number is never given a second meaning.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Code {
+            $(#[doc = $title] $name,)+
+        }
+
+        impl Code {
+            /// Every code, in the order of its number.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// Its stable name on the wire and in documentation.
+            pub const fn id(self) -> &'static str {
+                match self { $(Self::$name => $id,)+ }
+            }
+
+            /// The number it has as a NATS service error (ADR-32), in HTTP's sense.
+            pub const fn status(self) -> u16 {
+                match self { $(Self::$name => $status,)+ }
+            }
+
+            /// Whether the same request, sent again after a moment, may succeed.
+            pub const fn retryable(self) -> bool {
+                match self { $(Self::$name => $retry,)+ }
+            }
+
+            /// A few words.
+            pub const fn title(self) -> &'static str {
+                match self { $(Self::$name => $title,)+ }
+            }
+
+            /// The cause, and what to do; what `kaskade explain` prints.
+            pub const fn explain(self) -> &'static str {
+                match self { $(Self::$name => $explanation,)+ }
+            }
+        }
+    };
+}
+
+codes! {
+    Malformed "KSK0001" 400 false "The message cannot be read."
+        "The body is not the MessagePack or JSON that its subject takes, a header has no value of its kind, or a claimed \
+length, depth or count goes beyond what is accepted. The message names the field or the byte.\n\
+Send MessagePack maps with field names (or JSON with `content-type: application/json`) as docs/wire.md gives them."
+    TooLarge "KSK0002" 413 false "The message is larger than may travel or be decoded."
+        "Either the NATS server's `max_payload` (1 MiB unless configured; headers count) or the codec's own cap is \
+exceeded. Both sizes are in the message.\n\
+Send a smaller input, split the batch, or raise `max_payload` in the server's configuration."
+    WrongInput "KSK0003" 422 false "The inputs are not the ones that the model takes."
+        "An input is missing, unknown, repeated, of another type or shape, or holds NaN or an infinity.\n\
+Compare the named input with the model's signature."
+    UnknownApp "KSK0004" 404 false "Nobody serves that app or stage."
+        "No subscriber answers on the app's subject: it is not running, runs under another name, or runs on another \
+server.\n\
+Look at `nats micro ls`, start the app with `kaskade serve`, or correct the name or the `--nats` URL."
+    Expired "KSK0005" 504 false "The time budget ran out."
+        "The request's remaining budget reached zero before an answer was there: in a queue, in a model, or on the way.\n\
+Give a larger budget (`Kaskade-Budget-Us`), lower the load, or plan with a looser latency objective."
+    Overloaded "KSK0006" 429 true "No room for another request."
+        "Every permit of the ingress, or every place in a replica's queue, is taken; the request was refused at once \
+so that those accepted stay inside their objective.\n\
+Try again with growing pauses, add replicas, or let the planner use a faster gear."
+    Unavailable "KSK0007" 503 true "No replica can run this stage now."
+        "The replicas of the stage are gone or unreachable, and none came back inside the budget.\n\
+Look at the workers' logs and beats; start a worker that hosts the stage's variant."
+    ModelFailed "KSK0008" 500 false "The model failed on this request."
+        "The model returned an error or panicked; the message carries what it said. Other requests of its batch are \
+answered by themselves.\n\
+Reproduce it with `kaskade infer` and the same input; look at the replica's log."
+    BadOutput "KSK0009" 500 false "The model's output is not an answer."
+        "An output holds NaN or an infinity, is empty, has a shape that its bytes do not fill, or its confidence is not \
+in [0, 1]. Such an output is never passed on as a confident one.\n\
+Check the weights and the numeric type; a model that overflows in FP16 often does not in BF16."
+    Draining "KSK0010" 503 true "This instance is shutting down."
+        "It has stopped taking requests and finishes those it has.\n\
+Try again: another instance of the queue group takes it."
+    NotCalibrated "KSK0011" 503 false "A stage exits by confidence, but its variant has no calibration."
+        "Thresholds compare calibrated confidences; without a fitted temperature the plan's accuracy would mean \
+nothing, so the app refuses to start.\n\
+Run `kaskade profile` and `kaskade plan cascade` again, or give the variant a `calibration` in the plan."
+    BrokerAbsent "KSK0012" 503 true "No NATS server answers at that address."
+        "The connection was refused or timed out, or the server refused the credentials.\n\
+Start nats-server or correct `--nats` (`NATS_URL`); without a URL Kaskade brings its own broker on the loopback."
+    BrokerTooOld "KSK0013" 503 false "The NATS server is older than 2.10."
+        "Key-value buckets cannot be created on older servers by today's client; Debian 12's package is 2.9.\n\
+Install nats-server 2.10 or newer: the official image, or Debian 13's or Ubuntu 24.04's package."
+    NeedsJetStream "KSK0014" 503 false "That needs JetStream, and this broker has none."
+        "Durable requests (`submit`) and a plan store shared by several hosts live in JetStream. The broker that Kaskade \
+brings speaks core NATS only, and a nats-server has JetStream only when started with `-js`.\n\
+Start `nats-server -js` and give its URL with `--nats`."
+    PlanRefused "KSK0015" 422 false "The plan cannot be used."
+        "It is not of this version, names a stage, variant or replica that it does not define, or cannot be parsed. \
+The last good plan goes on running.\n\
+Run `kaskade validate` on the file; it names the place."
+    StaleEpoch "KSK0016" 503 true "Somebody else wrote a newer epoch first."
+        "Plans are written by compare-and-set; the epoch that this writer had read is no longer the newest, so its plan \
+was refused.\n\
+Read the plan again, decide again, write again."
+    Internal "KSK0017" 500 false "Something that should not happen."
+        "A defect in Kaskade, or a fault of a kind that a newer peer knows and this one does not; then its own code \
+stands at the start of the message.\n\
+Please report it with the message and the log around it."
+    Dropped "KSK0018" 504 false "It was dropped early: it would have been late."
+        "A task of a pipeline took longer for this request than its latency budget, and what follows could not make up for it; \
+dropping it now leaves its time to requests that can still be answered in theirs (Loki's early dropping).\n\
+Send it again when the load is lower, add workers, or plan with a looser latency objective; `dropping` in the plan chooses the mechanism."
+    Cancelled "KSK0019" 499 false "The client cancelled it."
+        "Somebody published the request's id (`Kaskade-Request-Id`) to the app's `cancel` subject before an answer was there. A language \
+model stops at its next token; other models finish the batch they are in, and the result is thrown away.\n\
+Nothing is to be done; give requests ids of their own if it was another client's cancellation that hit this one."
+    ReplicasLost "KSK0020" 503 true "Every replica that had it was lost."
+        "The request was tried on one replica after the other, and each was gone before it answered, until no attempt was left. That is bad \
+luck where replicas are being killed or moved; otherwise suspect the request: an input that makes a process run out of memory does this.\n\
+Look at the workers' logs around that time; try the input alone with `kaskade infer`."
+    NotDurable "KSK0021" 501 false "This app takes no durable requests."
+        "Somebody published to the app's `submit` subject, and the app is not configured to keep requests.\n\
+Add a table `[durable]` to the app's file and serve it on a nats-server with JetStream, or use `infer`."
+}
+
+impl Code {
+    /// The code of that `KSK` number; `None` when this build has none.
+    pub fn from_id(id: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|code| code.id() == id)
+    }
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.id())
+    }
+}
+
+/// A failure as it crosses the bus.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {message}")]
+pub struct Fault {
+    /// Its class.
+    pub code: Code,
+    /// What is wrong, where, and what to do next, for people.
+    pub message: String,
+}
+
+impl Fault {
+    /// A fault of that class.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+}
+
+/// A fault as a map, borrowed for writing.
+#[derive(Serialize)]
+struct Written<'a> {
+    code: &'static str,
+    message: &'a str,
+}
+
+/// A fault as peers write it: the map, or only its text, which is what a ten-line worker has at hand.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Received {
+    Text(String),
+    Map {
+        #[serde(default)]
+        code: Option<String>,
+        #[serde(default)]
+        message: String,
+    },
+}
+
+impl Serialize for Fault {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Written {
+            code: self.code.id(),
+            message: &self.message,
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fault {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Received::deserialize(deserializer)? {
+            Received::Text(message) | Received::Map { code: None, message } => {
+                Self::new(Code::ModelFailed, message)
+            }
+            Received::Map {
+                code: Some(id),
+                message,
+            } => match Code::from_id(&id) {
+                Some(code) => Self::new(code, message),
+                None => Self::new(Code::Internal, format!("{id}: {message}")),
+            },
+        })
+    }
+}
+
+impl From<SubjectError> for Fault {
+    fn from(error: SubjectError) -> Self {
+        Self::new(Code::Malformed, error.to_string())
+    }
+}
+
+impl From<TensorError> for Fault {
+    fn from(error: TensorError) -> Self {
+        Self::new(Code::WrongInput, error.to_string())
+    }
+}
+
+impl From<ModelError> for Fault {
+    fn from(error: ModelError) -> Self {
+        let code = match error {
+            ModelError::Failed { .. } => Code::ModelFailed,
+            ModelError::BadOutput { .. } => Code::BadOutput,
+            _ => Code::WrongInput,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// The page of all codes, as `docs/errors.md` holds it.
+pub fn errors_page() -> String {
+    let entries = Code::ALL.iter().map(|code| {
+        let retry = if code.retryable() { "yes" } else { "no" };
+        format!(
+            "\n## {} {code:?}\n\n**{}** Service error {}. Retry: {retry}.\n\n{}\n",
+            code.id(),
+            code.title(),
+            code.status(),
+            code.explain().replace('\n', "\n\n"),
+        )
+    });
+    std::iter::once(ERRORS_HEAD.to_owned()).chain(entries).collect()
+}
+
+const ERRORS_HEAD: &str = "# Error codes\n\nWritten from `actors/src/error.rs`; `kaskade explain KSK0001` prints one. \"Retry\" \
+says whether the same request, sent again after a moment, may succeed.\n";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_unique_ascending_and_found_again() {
+        let ids = Code::ALL.iter().map(|code| code.id()).collect::<Vec<_>>();
+        assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
+        assert!(ids.is_sorted());
+        for code in Code::ALL {
+            assert_eq!(Code::from_id(code.id()), Some(*code));
+            assert!([400, 404, 413, 422, 429, 499, 500, 501, 503, 504].contains(&code.status()));
+            assert!(code.explain().contains('\n'), "{code} says no cause and remedy");
+        }
+    }
+
+    #[test]
+    fn a_fault_survives_both_formats() {
+        for code in Code::ALL {
+            let fault = Fault::new(*code, "why");
+            let packed = rmp_serde::to_vec_named(&fault).unwrap();
+            assert_eq!(rmp_serde::from_slice::<Fault>(&packed).unwrap(), fault);
+            let json = serde_json::to_vec(&fault).unwrap();
+            assert_eq!(serde_json::from_slice::<Fault>(&json).unwrap(), fault);
+        }
+    }
+
+    #[test]
+    fn a_newer_peers_code_becomes_internal_and_keeps_its_text() {
+        let fault: Fault =
+            serde_json::from_str(r#"{"code":"KSK9999","message":"warp core","hint":1}"#).unwrap();
+        assert_eq!(fault, Fault::new(Code::Internal, "KSK9999: warp core"));
+    }
+
+    #[test]
+    fn a_plain_text_or_a_map_without_code_is_the_models_failure() {
+        let text: Fault = serde_json::from_str(r#""out of cheese""#).unwrap();
+        assert_eq!(text, Fault::new(Code::ModelFailed, "out of cheese"));
+        let map: Fault = serde_json::from_str(r#"{"message":"no"}"#).unwrap();
+        assert_eq!(map, Fault::new(Code::ModelFailed, "no"));
+    }
+
+    #[test]
+    fn the_documentation_is_current() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/errors.md");
+        if std::env::var_os("KASKADE_BLESS").is_some() {
+            std::fs::write(&path, errors_page()).unwrap();
+        }
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(
+            written,
+            errors_page(),
+            "docs/errors.md is stale: KASKADE_BLESS=1 cargo test -p kaskade-actors documentation"
+        );
+    }
+}

@@ -1,0 +1,309 @@
+//! From stages' answers to the one reply: exits taken on behalf of stages that take none, votes, branches, failures.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use kaskade_models::Tensor;
+use kaskade_plans::{
+    ledger::{Answer, Failure},
+    plan::Child,
+};
+
+use super::{Ingress, Kept, may_retry};
+use crate::{
+    dispatch::exits::{self, Way},
+    dispatch::fan_out,
+    error::{Code, Fault},
+    wire::{Abandoned, Done, DoneResult, MAX_ABANDONED, Message as _, StageRequest},
+};
+
+/// How a branch of a pipeline's request ended.
+pub(super) type End = Done;
+
+impl Ingress {
+    /// A stage that does not route by itself (a custom actor, a process in another language) left the exit to us.
+    pub(super) fn route_on_behalf(&mut self, mut done: Done, now: u64) {
+        let (id, attempt) = (done.id, done.attempt);
+        let DoneResult::Outputs {
+            outputs, confidence, ..
+        } = std::mem::replace(&mut done.result, DoneResult::nothing())
+        else {
+            return;
+        };
+        let Some(kept) = self.ledger.get(id) else {
+            return self.metrics.stale();
+        };
+        let decided = match confidence {
+            Some(given) => Ok(Some(given)),
+            None => Self::confidence_of(kept, &done.stage, &outputs),
+        };
+        let adopted = Arc::clone(&kept.adopted);
+        let decided = decided.and_then(|confidence| {
+            let settle = self.ledger.must_settle(attempt);
+            exits::way(&adopted, kept.gear, &done.stage, confidence, settle).map(|way| (way, confidence))
+        });
+        match decided {
+            Err(fault) => self.fail_branch(done, fault, now),
+            Ok((Way::Reply, confidence)) => {
+                let result = DoneResult::Outputs {
+                    outputs,
+                    confidence,
+                    routed: true,
+                    children: BTreeMap::new(),
+                };
+                self.answer(Done { result, ..done }, now);
+            }
+            // Only the root's inputs are kept here.
+            Ok((Way::Forward(_), _)) if !done.branch.is_root() => {
+                let message = format!(
+                    "stage `{}` passes on what only it has the inputs of; route there, or fan out",
+                    done.stage
+                );
+                self.fail_branch(done, Fault::new(Code::Internal, message), now);
+            }
+            Ok((Way::Forward(edge), _)) => {
+                let (edge, request) = (edge.clone(), self.stage_request(id, attempt, kept, done.hops));
+                self.send_to(&edge, request, now);
+            }
+            Ok((Way::Continue(edge), _)) => {
+                let request = StageRequest {
+                    inputs: outputs,
+                    branch: done.branch,
+                    ..self.stage_request(id, attempt, kept, done.hops)
+                };
+                let edge = edge.clone();
+                self.send_to(&edge, request, now);
+            }
+            Ok((Way::Fork(children), _)) => {
+                let children = children.to_vec();
+                self.fork_on_behalf(done, &children, outputs, now);
+            }
+        }
+    }
+
+    /// Sends on the requests that a pipeline's task made of one, for a stage that does not do so itself.
+    fn fork_on_behalf(&mut self, done: Done, children: &[Child], outputs: Vec<Tensor>, now: u64) {
+        let Some(kept) = self.ledger.get(done.id) else {
+            return;
+        };
+        let (adopted, gear) = (Arc::clone(&kept.adopted), kept.gear);
+        let tasks = children.iter().map(|child| adopted.task_of(gear, &child.to));
+        let forked = match fan_out::fork(outputs, tasks) {
+            Ok(forked) => forked,
+            Err(fault) => return self.fail_branch(done, fault, now),
+        };
+        let bare = StageRequest {
+            inputs: Vec::new(),
+            ..self.stage_request(done.id, done.attempt, kept, done.hops.clone())
+        };
+        for child in children {
+            let task = adopted.task_of(gear, &child.to);
+            let requests = forked.children.get(task).map_or(&[][..], Vec::as_slice);
+            for (index, inputs) in (0..).zip(requests) {
+                let request = StageRequest {
+                    branch: done.branch.child(task, index),
+                    inputs: inputs.clone(),
+                    ..bare.clone()
+                };
+                self.send_to(&child.to, request, now);
+            }
+        }
+        self.ledger.sent(done.id, done.attempt, None, now);
+        let result = DoneResult::Outputs {
+            children: forked.counts(),
+            outputs: forked.own,
+            confidence: None,
+            routed: true,
+        };
+        self.answer(Done { result, ..done }, now);
+    }
+
+    /// Fills in what a worker in another language may leave out: it answers what it was asked last.
+    pub(super) fn complete(&self, done: &mut Done) {
+        if done.attempt == 0 {
+            done.attempt = self.ledger.place(done.id).map_or(0, |(attempt, _)| attempt);
+        }
+        if done.stage.is_empty()
+            && let Some(kept) = self.ledger.get(done.id)
+        {
+            kept.stage.clone_into(&mut done.stage);
+        }
+    }
+
+    fn confidence_of(kept: &Kept, stage: &str, outputs: &[Tensor]) -> Result<Option<f64>, Fault> {
+        let variant = kept
+            .adopted
+            .stage(kept.gear, stage)
+            .map(|stage| stage.variant.as_str());
+        variant.map_or(Ok(None), |variant| {
+            exits::confidence(&kept.adopted, variant, outputs)
+        })
+    }
+
+    /// The terminal result, unless the request has been answered already, or further members of an ensemble must vote.
+    pub(super) fn answer(&mut self, done: Done, now: u64) {
+        let (id, attempt) = (done.id, done.attempt);
+        if done.is_of_a_pipeline() {
+            return self.gather(done, now);
+        }
+        let members = self.members(id);
+        if members <= 1 {
+            let degraded = self.is_doubtful(&done);
+            return self.end(done, degraded, now);
+        }
+        if let Some(kept) = self.ledger.get_mut(id) {
+            kept.ballot.cast(done);
+        }
+        self.count(id, attempt, members, now);
+    }
+
+    /// Whether the stage would have passed this answer on, had there been somebody to pass it to.
+    fn is_doubtful(&self, done: &Done) -> bool {
+        let DoneResult::Outputs { confidence, .. } = &done.result else {
+            return false;
+        };
+        let Some(kept) = self.ledger.get(done.id) else {
+            return false;
+        };
+        let way = exits::way(&kept.adopted, kept.gear, &done.stage, *confidence, false);
+        matches!(way, Ok(Way::Forward(_)))
+    }
+
+    /// How many answers make up the reply; 0 for a request that has had it.
+    fn members(&self, id: u64) -> usize {
+        let gear = self.ledger.get(id).and_then(|kept| kept.adopted.gear(kept.gear));
+        gear.map_or(0, |gear| gear.wiring.members().count())
+    }
+
+    /// Ends a request of an ensemble once every member has answered or failed. True if that has happened.
+    fn count(&mut self, id: u64, attempt: u32, members: usize, now: u64) -> bool {
+        let Some(ballot) = self.ledger.get(id).map(|kept| &kept.ballot) else {
+            return false;
+        };
+        let degraded = ballot.lacks(members);
+        match ballot.winner().filter(|_| ballot.len() >= members) {
+            Some(winner) => self.end(
+                Done {
+                    id,
+                    attempt,
+                    ..winner
+                },
+                degraded,
+                now,
+            ),
+            None => return false,
+        }
+        true
+    }
+
+    /// Sends a part of an answer on to a client that reads along, if it is the next one of the newest attempt.
+    pub(super) fn pass_on(&mut self, done: Done) {
+        let DoneResult::Part { outputs, from, until } = done.result else {
+            return;
+        };
+        let newest = self.ledger.place(done.id).map(|(attempt, _)| attempt) == Some(done.attempt);
+        let Some(kept) = self.ledger.get_mut(done.id) else {
+            return;
+        };
+        let reading = kept.reading.as_mut();
+        if reading.is_some_and(|reading| reading.take(newest, from, until)) {
+            self.publish_part(done.id, done.stage, outputs, from);
+        }
+    }
+
+    /// Tells whoever works on these requests that nobody waits for them any more.
+    pub(super) fn abandon(&self, ids: &[u64]) {
+        for ids in ids.chunks(MAX_ABANDONED) {
+            let abandoned = Abandoned {
+                ingress: self.id.clone(),
+                ids: ids.to_vec(),
+            };
+            if let Ok(payload) = abandoned.encode() {
+                self.exchange
+                    .publish(self.exchange.app().abandon(), None, None, payload);
+            }
+        }
+    }
+
+    fn end(&mut self, done: Done, degraded: bool, now: u64) {
+        match self.ledger.answered(done.id, done.attempt, now) {
+            Answer::First(kept) => {
+                self.admission.completed(now);
+                self.reply_with(kept, done, degraded);
+            }
+            Answer::Stale => self.metrics.stale(),
+        }
+    }
+
+    /// The end of a branch of a pipeline's request, with outputs or with its own fault. With the last one the request ends.
+    pub(super) fn gather(&mut self, done: Done, now: u64) {
+        let (id, attempt) = (done.id, done.attempt);
+        let newest = self.ledger.place(id).map_or(0, |(newest, _)| newest);
+        let Some(kept) = self.ledger.get_mut(id) else {
+            return self.metrics.stale();
+        };
+        let (branch, children) = (done.branch.clone(), done.children().clone());
+        if let Err(error) = kept.gather.arrive(attempt, newest, branch, &children, done) {
+            let fault = Fault::new(Code::BadOutput, error.to_string());
+            return self.fail(id, attempt, &fault, now);
+        }
+        if !kept.gather.complete() {
+            return;
+        }
+        match self.ledger.answered(id, attempt, now) {
+            Answer::First(kept) => {
+                self.admission.completed(now);
+                self.reply_with_branches(kept, None);
+            }
+            Answer::Stale => self.metrics.stale(),
+        }
+    }
+
+    /// A branch of a request failed for good: of a pipeline's, that branch alone.
+    fn fail_branch(&mut self, done: Done, fault: Fault, now: u64) {
+        if done.branch.is_root() {
+            return self.fail(done.id, done.attempt, &fault, now);
+        }
+        let result = DoneResult::Fault(fault);
+        self.gather(Done { result, ..done }, now);
+    }
+
+    /// The end of a request without its answer: what its branches came to, or the vote of the members that did answer, or else
+    /// the fault.
+    pub(super) fn close(&self, kept: Kept, fault: &Fault) {
+        if kept.gather.begun() {
+            return self.reply_with_branches(kept, Some(fault));
+        }
+        match kept.ballot.winner() {
+            Some(done) => self.reply_with(kept, done, true),
+            None => self.refuse(kept.client, fault),
+        }
+    }
+
+    /// A member of an ensemble failed for good: the others answer for it, unless none is left. True if they do, or may.
+    pub(super) fn abstain(&mut self, done: &Done, fault: &Fault, now: u64) -> bool {
+        let members = self.members(done.id);
+        if members <= 1 || may_retry(fault) {
+            return false;
+        }
+        if let Some(kept) = self.ledger.get_mut(done.id) {
+            kept.ballot.abstain(&done.stage);
+            if kept.ballot.len() < members {
+                return true;
+            }
+        }
+        self.count(done.id, done.attempt, members, now)
+    }
+
+    /// An attempt failed: another one, or the terminal fault.
+    pub(super) fn fail(&mut self, id: u64, attempt: u32, fault: &Fault, now: u64) {
+        match self.ledger.failed(id, attempt, may_retry(fault), now) {
+            // The sweep sends it again once it is due.
+            Failure::Retry { .. } => {}
+            Failure::Terminal(kept) => {
+                self.admission.completed(now);
+                self.close(kept, fault);
+            }
+            Failure::Stale => self.metrics.stale(),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! From the stream to the ingress, as many as there is room for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::Recipient;
+use async_nats::Message;
+use async_nats::jetstream::consumer::PullConsumer;
+use futures::StreamExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::{Desk, DurableConfig, DurableError, Submission, Submitted};
+use crate::bus::{Bus, Link};
+use crate::dispatch::dispatcher::Exchange;
+use crate::error::{Code, Fault};
+use crate::metrics::Metrics;
+use crate::subjects;
+use crate::wire;
+use crate::wire::headers;
+
+/// Most requests asked of the stream at once: one at a time would be a round trip each.
+const BATCH: usize = 64;
+
+/// How long the stream may take to find that many. Also the time after which a question that a broken connection swallowed is asked
+/// again, if the connection itself has not said that it is back.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Pause after JetStream refused something.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Where durable requests come in.
+pub(crate) struct Counter {
+    /// Permits for durable requests in flight.
+    pub(crate) room: Arc<Semaphore>,
+    /// All of them.
+    pub(crate) capacity: usize,
+}
+
+/// Opens the door for durable requests, or, without a configuration or without JetStream in a broker of one's own, one at which
+/// they are refused with the reason. It takes no more once `stop` turns true.
+///
+/// # Errors
+/// [`DurableError`] when a nats-server has no JetStream, or does not make the streams.
+pub(crate) async fn open(
+    bus: &Bus,
+    exchange: &Exchange,
+    ingress: Recipient<Submitted>,
+    config: Option<DurableConfig>,
+    metrics: Arc<Metrics>,
+    stop: watch::Receiver<bool>,
+) -> Result<Option<Counter>, DurableError> {
+    let Some(config) = config else {
+        if Desk::is_kept(bus, exchange.app()).await {
+            // The stream accepts them whatever is said here, and keeps them until doors take them that are there for it.
+            tracing::warn!("this app has a stream of durable requests, and these doors take none of them");
+            return Ok(None);
+        }
+        let message = "this app takes no durable requests; its file says so with a table `[durable]`";
+        refuse_all(bus, exchange, metrics, Fault::new(Code::NotDurable, message)).await?;
+        return Ok(None);
+    };
+    if !bus.has_jetstream().await {
+        let url = bus.url().to_owned();
+        let error = DurableError::NeedsJetStream { url };
+        if bus.embedded().is_none() {
+            return Err(error);
+        }
+        tracing::warn!(%error, "durable requests are refused");
+        refuse_all(bus, exchange, metrics, Fault::from(&error)).await?;
+        return Ok(None);
+    }
+    let capacity = config.in_flight;
+    let desk = Arc::new(Desk::new(bus, config, exchange.clone(), metrics));
+    let consumer = desk.consumer().await?;
+    let room = Arc::new(Semaphore::new(capacity));
+    actix::spawn(give_signs(Arc::downgrade(&desk)));
+    let pump = Pump {
+        desk,
+        ingress,
+        room: Arc::clone(&room),
+    };
+    actix::spawn(pump.run(consumer, stop));
+    Ok(Some(Counter { room, capacity }))
+}
+
+/// Answers everything that is submitted with one fault.
+async fn refuse_all(
+    bus: &Bus,
+    exchange: &Exchange,
+    metrics: Arc<Metrics>,
+    fault: Fault,
+) -> Result<(), DurableError> {
+    let group = Some(subjects::INGRESS_GROUP.to_owned());
+    let mut submitted = bus.subscribe(exchange.app().submit(), group).await?;
+    let exchange = exchange.clone();
+    actix::spawn(async move {
+        while let Some(message) = submitted.next().await {
+            metrics.fault(&fault);
+            refuse(&exchange, &message, &fault);
+        }
+    });
+    Ok(())
+}
+
+fn refuse(exchange: &Exchange, message: &Message, fault: &Fault) {
+    let inbox = message.reply.clone();
+    if let Some(inbox) = inbox.filter(|inbox| subjects::may_be_answered(inbox)) {
+        let content_type = headers::content_type(message.headers.as_ref()).unwrap_or_default();
+        let payload = wire::encode_fault(content_type, fault);
+        exchange.publish(
+            inbox,
+            None,
+            Some(headers::for_fault(content_type, fault)),
+            payload,
+        );
+    }
+}
+
+async fn give_signs(desk: std::sync::Weak<Desk>) {
+    while let Some(every) = desk.upgrade().map(|desk| desk.sign_every()) {
+        tokio::time::sleep(every).await;
+        if let Some(desk) = desk.upgrade() {
+            desk.give_signs();
+        }
+    }
+}
+
+/// Waits until the connection is lost. What `wait_for` gives holds a lock that the connection's own task wants, so it must not be kept.
+async fn broken(link: &mut watch::Receiver<Link>) {
+    drop(link.wait_for(|link| *link != Link::Up).await);
+}
+
+struct Pump {
+    desk: Arc<Desk>,
+    ingress: Recipient<Submitted>,
+    room: Arc<Semaphore>,
+}
+
+impl Pump {
+    async fn run(self, mut consumer: PullConsumer, mut stop: watch::Receiver<bool>) {
+        loop {
+            let permits = tokio::select! {
+                permits = self.permits() => permits,
+                _ = stop.wait_for(|stop| *stop) => return,
+            };
+            if let Err(error) = self.take_up_to(permits, &consumer).await {
+                tracing::warn!(%error, "durable requests are not delivered now");
+                tokio::time::sleep(PAUSE).await;
+                // The stream or the consumer may be gone, as after the loss of a server's files.
+                match self.desk.consumer().await {
+                    Ok(found) => consumer = found,
+                    Err(error) => tracing::warn!(%error, "they are asked for again"),
+                }
+            }
+        }
+    }
+
+    /// As many permits as there are, up to a batch; waits for the first.
+    async fn permits(&self) -> Vec<OwnedSemaphorePermit> {
+        let mut permits = Vec::new();
+        permits.extend(Arc::clone(&self.room).acquire_owned().await.ok());
+        while permits.len() < BATCH {
+            let Ok(another) = Arc::clone(&self.room).try_acquire_owned() else {
+                break;
+            };
+            permits.push(another);
+        }
+        permits
+    }
+
+    /// Hands on what comes until there is one for every permit, the stream's patience is over, or the connection was lost and renewed:
+    /// the question went down with the old one. What was asked for is taken also when it is time to stop; nobody else would get it
+    /// before the silence is over.
+    async fn take_up_to(
+        &self,
+        mut permits: Vec<OwnedSemaphorePermit>,
+        consumer: &PullConsumer,
+    ) -> Result<(), String> {
+        let asked = consumer.batch().max_messages(permits.len()).expires(PATIENCE);
+        let mut delivered = asked.messages().await.map_err(|error| error.to_string())?;
+        let mut link = self.desk.bus.health().link();
+        loop {
+            let next = tokio::select! {
+                next = delivered.next() => next,
+                () = broken(&mut link) => return self.until_back().await,
+            };
+            let Some(message) = next else { return Ok(()) };
+            let message = message.map_err(|error| error.to_string())?;
+            let Some(permit) = permits.pop() else {
+                return Ok(());
+            };
+            self.take(&message, permit);
+        }
+    }
+
+    /// Waits until the connection is there again.
+    async fn until_back(&self) -> Result<(), String> {
+        let mut link = self.desk.bus.health().link();
+        let back = link.wait_for(|link| *link != Link::Down).await;
+        match back.map(|link| *link) {
+            Ok(Link::Up) => Ok(()),
+            _ => Err("the connection is closed".to_owned()),
+        }
+    }
+
+    fn take(&self, message: &async_nats::jetstream::Message, permit: OwnedSemaphorePermit) {
+        self.desk.metrics.arrived();
+        let Some(mut submission) = Submission::of(&self.desk, message, permit) else {
+            return;
+        };
+        let (ingress, message) = (self.ingress.clone(), message.message.clone());
+        if !submission.again() {
+            return ingress.do_send(Submitted { message, submission });
+        }
+        actix::spawn(async move {
+            if !submission.settled_before().await {
+                ingress.do_send(Submitted { message, submission });
+            }
+        });
+    }
+}

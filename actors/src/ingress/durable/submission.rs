@@ -1,0 +1,220 @@
+//! One durable request under way, from its delivery until it is settled.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_nats::jetstream::{self, AckKind};
+use async_nats::{HeaderMap, Subject, header};
+use bytes::Bytes;
+use kaskade_plans::redelivery::{Blame, Verdict};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{Desk, DurableError};
+use crate::error::{Code, Fault};
+use crate::subjects;
+use crate::wire::headers;
+use crate::wire::{self, ContentType};
+
+/// Pause before another try where the stream did not take what was to be kept.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A delivery of a durable request. Whoever drops it unsettled hands it back to the stream.
+pub(crate) struct Submission {
+    desk: Arc<Desk>,
+    /// Where the stream is told what became of the delivery; told once.
+    ack: Option<Subject>,
+    /// What the client calls it; a name made of its number where it has none.
+    id: String,
+    /// Its number in the stream.
+    number: u64,
+    delivered: u32,
+    submitted: SystemTime,
+    /// Where the client wants the result sent as well.
+    push: Option<Subject>,
+    /// As it was submitted, for the dead letter.
+    headers: HeaderMap,
+    payload: Bytes,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Submission {
+    /// What a consumer handed out; `None` for a message of another kind.
+    pub(super) fn of(
+        desk: &Arc<Desk>,
+        message: &jetstream::Message,
+        permit: OwnedSemaphorePermit,
+    ) -> Option<Self> {
+        let info = message.info().ok()?;
+        let headers = message.headers.clone().unwrap_or_default();
+        let named = headers::request_id(&headers).ok().flatten();
+        let id = named.map_or_else(
+            || format!("submitted-{}", info.stream_sequence),
+            ToOwned::to_owned,
+        );
+        let reply = message.reply.clone()?;
+        desk.began(info.stream_sequence, reply.clone());
+        Some(Self {
+            desk: Arc::clone(desk),
+            ack: Some(reply),
+            id,
+            number: info.stream_sequence,
+            delivered: u32::try_from(info.delivered).unwrap_or(u32::MAX),
+            submitted: info.published.into(),
+            push: headers::push(&headers).filter(|subject| subjects::may_be_answered(subject)),
+            payload: message.payload.clone(),
+            headers,
+            _permit: permit,
+        })
+    }
+
+    /// The id that its body gives, where its headers give none.
+    pub(crate) fn call(&mut self, id: &str) {
+        id.clone_into(&mut self.id);
+    }
+
+    /// Whether it was delivered before, and so may have been settled by somebody who could not say so any more.
+    pub(super) fn again(&self) -> bool {
+        self.delivered > 1
+    }
+
+    /// Settles it without doing anything if its result is there. True if it was.
+    pub(super) async fn settled_before(&mut self) -> bool {
+        let settled = self.desk.is_settled(&self.id).await;
+        if settled {
+            self.tell(AckKind::Ack);
+        }
+        settled
+    }
+
+    /// Settles it with a result.
+    pub(crate) fn answer(self, content_type: ContentType, payload: Bytes) {
+        actix::spawn(self.finish(headers::for_body(content_type), payload));
+    }
+
+    /// Settles it with a fault, or hands it back to be tried again; which of the two is [`kaskade_plans::redelivery`]'s.
+    pub(crate) fn fail(self, content_type: ContentType, fault: Fault) {
+        actix::spawn(self.end(content_type, fault));
+    }
+
+    async fn end(self, content_type: ContentType, fault: Fault) {
+        let verdict = match fault.code {
+            // Its client settled it: there is a result, and nothing to look into.
+            Code::Cancelled => None,
+            // Somebody else takes it at once.
+            Code::Draining => Some(Verdict::Again { after_us: 0 }),
+            code => Some(self.judge(blame(code))),
+        };
+        match verdict {
+            Some(Verdict::Again { after_us }) => {
+                self.desk.metrics.redelivered();
+                tracing::debug!(id = self.id, %fault, after_us, "a durable request is tried again");
+                return self.hand_back(Duration::from_micros(after_us));
+            }
+            Some(Verdict::Dead) => {
+                if let Err(error) = self.bury(&fault).await {
+                    tracing::warn!(id = self.id, %error, "a dead letter is not kept yet");
+                    return self.hand_back(PAUSE);
+                }
+            }
+            None => {}
+        }
+        self.desk.metrics.fault(&fault);
+        let payload = wire::encode_fault(content_type, &fault);
+        self.finish(headers::for_fault(content_type, &fault), payload)
+            .await;
+    }
+
+    fn judge(&self, blame: Blame) -> Verdict {
+        // The stream's clock against this process's: only for how long to go on trying, and never negative.
+        let age = SystemTime::now()
+            .duration_since(self.submitted)
+            .unwrap_or_default();
+        let age_us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
+        let rules = &self.desk.config.redelivery;
+        rules.after_failure(self.number, blame, self.delivered, age_us)
+    }
+
+    /// Keeps the result, tells who waits for it, and lets the stream forget the request: in this order, so that whatever is lost in
+    /// between, the request comes again.
+    async fn finish(mut self, headers: HeaderMap, payload: Bytes) {
+        match self.desk.keep(&self.id, headers.clone(), payload.clone()).await {
+            Ok(first) => {
+                if first {
+                    self.desk.metrics.kept();
+                }
+                self.push(headers, payload);
+                self.tell(AckKind::Ack);
+            }
+            Err(error) => {
+                tracing::warn!(id = self.id, %error, "a result is not kept yet; its request is tried again");
+                self.hand_back(PAUSE);
+            }
+        }
+    }
+
+    fn push(&mut self, mut headers: HeaderMap, payload: Bytes) {
+        if let Some(subject) = self.push.take()
+            && headers::put_request_id(&mut headers, &self.id).is_ok()
+        {
+            self.desk.exchange.publish(subject, None, Some(headers), payload);
+        }
+    }
+
+    /// Puts it aside as it was submitted, with the reason and how often it was tried.
+    async fn bury(&self, fault: &Fault) -> Result<(), DurableError> {
+        let mut headers = headers::for_dead_letter(&self.headers, fault, self.delivered);
+        // The same request given up twice, because the first time could not be acknowledged, is one dead letter.
+        headers.insert(header::NATS_MESSAGE_ID, self.number.to_string());
+        let fits = self
+            .desk
+            .bus
+            .check_size(Some(&headers), self.payload.len())
+            .is_ok();
+        // The reason may be what makes it too large; then the reason is worth more.
+        let payload = if fits { self.payload.clone() } else { Bytes::new() };
+        self.desk.bury(&self.id, headers, payload).await?;
+        self.desk.metrics.died();
+        tracing::warn!(id = self.id, deliveries = self.delivered, %fault, "a durable request is given up");
+        Ok(())
+    }
+
+    fn hand_back(mut self, after: Duration) {
+        self.tell(AckKind::Nak(Some(after).filter(|after| !after.is_zero())));
+    }
+
+    /// Tells the stream. What gets lost on the way is told by nobody: the request comes again, finds its result, and is acknowledged
+    /// then.
+    fn tell(&mut self, kind: AckKind) {
+        if let Some(ack) = self.ack.take() {
+            self.desk.exchange.publish(ack, None, None, kind.into());
+        }
+    }
+}
+
+impl Drop for Submission {
+    fn drop(&mut self) {
+        self.desk.ended(self.number);
+        self.tell(AckKind::Nak(None));
+    }
+}
+
+/// Whose failure it is.
+fn blame(code: Code) -> Blame {
+    match code {
+        Code::Malformed | Code::TooLarge | Code::WrongInput | Code::Cancelled => Blame::Sender,
+        Code::ModelFailed | Code::BadOutput | Code::Internal | Code::ReplicasLost => Blame::Request,
+        Code::UnknownApp
+        | Code::Expired
+        | Code::Overloaded
+        | Code::Unavailable
+        | Code::Draining
+        | Code::NotCalibrated
+        | Code::BrokerAbsent
+        | Code::BrokerTooOld
+        | Code::NeedsJetStream
+        | Code::PlanRefused
+        | Code::StaleEpoch
+        | Code::Dropped
+        | Code::NotDurable => Blame::Service,
+    }
+}

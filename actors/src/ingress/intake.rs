@@ -1,0 +1,297 @@
+//! The doors: how requests and answers reach the ingress, and what is read of a request before it is accepted.
+
+use std::sync::Arc;
+
+use actix::Addr;
+use async_nats::{Message, StatusCode, Subject};
+use futures::StreamExt;
+use kaskade_models::Tensor;
+use kaskade_plans::gather::Branch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::{Cancel, Client, Inbound, Ingress, IngressConfig, Reconnected, To, Undeliverable, reply};
+use crate::{
+    bus::{Bus, Link},
+    dispatch::dispatcher::{Exchange, Finished},
+    dispatch::subscribe,
+    error::{Code, Fault},
+    metrics::Metrics,
+    node::NodeError,
+    subjects,
+    wire::headers::{self, Context, Trace},
+    wire::{self, ContentType, Done, DoneResult, Message as _, chunks::Assembler},
+};
+
+/// What a request says of itself, read and checked.
+pub(super) struct Read {
+    content_type: ContentType,
+    id: Option<String>,
+    pub(super) inputs: Vec<Tensor>,
+    pub(super) budget_us: u64,
+    pub(super) trace: Trace,
+    /// Whether the client reads along.
+    pub(super) stream: bool,
+}
+
+impl Read {
+    /// Nothing, if it can be answered there: a result is kept under the request's id, which must be one.
+    pub(super) fn check(&self, to: &To) -> Result<(), Fault> {
+        match (to, &self.id) {
+            (To::Stream(_), Some(id)) => headers::check_request_id(id),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whom to answer.
+    pub(super) fn client(&self, mut to: To) -> Client {
+        if let (To::Stream(submission), Some(id)) = (&mut to, &self.id) {
+            submission.call(id);
+        }
+        Client {
+            to,
+            content_type: self.content_type,
+            id: self.id.clone(),
+        }
+    }
+}
+
+impl To {
+    /// Who sent the message, holding a permit while it waits.
+    pub(super) fn inbox(message: &Message, permit: Option<OwnedSemaphorePermit>) -> Self {
+        Self::Inbox {
+            inbox: inbox_of(message),
+            _permit: permit,
+        }
+    }
+}
+
+impl Client {
+    /// As much of the client as can be told without reading the body.
+    pub(super) fn of(message: &Message, to: To) -> Self {
+        // A content type or id that is none is refused by `read`; the refusal itself goes out in the default form.
+        let id = message
+            .headers
+            .as_ref()
+            .and_then(|headers| headers::request_id(headers).ok().flatten());
+        Self {
+            to,
+            content_type: headers::content_type(message.headers.as_ref()).unwrap_or_default(),
+            id: id.map(ToOwned::to_owned),
+        }
+    }
+}
+
+/// Where the client wants its answer; nowhere, if that would speak to actors in the ingress's name.
+fn inbox_of(message: &Message) -> Option<Subject> {
+    let inbox = message.reply.clone()?;
+    let may = subjects::may_be_answered(&inbox);
+    if !may {
+        tracing::warn!(reply = %inbox, "a request asks for its answer where actors listen; it is not sent");
+    }
+    may.then_some(inbox)
+}
+
+/// The parameter by which a client asks to read along.
+const STREAM: &str = "stream";
+
+/// Reads a request: content type, capped body, budget.
+pub(super) fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fault> {
+    let content_type = headers::content_type(message.headers.as_ref())?;
+    let Context {
+        request_id,
+        budget,
+        trace,
+        ..
+    } = Context::read(message.headers.as_ref())?;
+    let budget = budget.unwrap_or(config.default_budget).min(config.max_budget);
+    if budget.is_zero() {
+        return Err(Fault::new(
+            Code::Expired,
+            "the budget was used up before the request arrived",
+        ));
+    }
+    let request = wire::decode_infer(content_type, &message.payload)?;
+    if request.inputs.is_empty() {
+        return Err(Fault::new(Code::WrongInput, "the request has no inputs"));
+    }
+    let stream = match request.parameters.get(STREAM).map(String::as_str) {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(other) => {
+            let message = format!("the parameter `{STREAM}` is {other:?}; it is `true` or `false`");
+            return Err(Fault::new(Code::Malformed, message));
+        }
+    };
+    Ok(Read {
+        content_type,
+        id: request_id.or(request.id),
+        inputs: request.inputs,
+        budget_us: budget.as_micros() as u64,
+        trace,
+        stream,
+    })
+}
+
+/// The open doors of an ingress.
+pub struct Door {
+    /// Permits for requests in flight; all free means that nothing is in flight.
+    pub room: Arc<Semaphore>,
+}
+
+/// Opens the doors: requests from the app's queue group, answers from `done.<ingress>.*`. The first closes when `stop`
+/// turns true; the second stays open, for the requests that are still in flight.
+///
+/// # Errors
+/// [`NodeError`] when a subscription fails.
+pub async fn open(
+    bus: &Bus,
+    exchange: &Exchange,
+    ingress: &Addr<Ingress>,
+    id: &str,
+    config: &IngressConfig,
+    metrics: Arc<Metrics>,
+    stop: watch::Receiver<bool>,
+) -> Result<Door, NodeError> {
+    let app = exchange.app();
+    let answers = bus.subscribe(app.done_all(id)?, None).await?;
+    let wanted_us = config.max_budget.as_micros() as u64;
+    actix::spawn(pump_answers(
+        answers,
+        exchange.clone(),
+        ingress.clone(),
+        wanted_us,
+    ));
+    let room = Arc::new(Semaphore::new(config.max_in_flight));
+    let requests = bus
+        .subscribe(app.infer(), Some(subjects::INGRESS_GROUP.to_owned()))
+        .await?;
+    actix::spawn(pump_requests(
+        requests,
+        ingress.clone(),
+        exchange.clone(),
+        metrics,
+        Arc::clone(&room),
+        stop,
+    ));
+    let cancelled = bus.subscribe(app.cancel(), None).await?;
+    actix::spawn(pump_cancellations(cancelled, ingress.clone()));
+    actix::spawn(watch_link(bus.health().link(), ingress.clone()));
+    bus.barrier().await?;
+    Ok(Door { room })
+}
+
+/// Core NATS keeps nothing: what was on its way when a connection broke is gone, and nobody else will say so.
+async fn watch_link(mut link: watch::Receiver<Link>, ingress: Addr<Ingress>) {
+    let mut down = false;
+    loop {
+        let now = *link.borrow_and_update();
+        match now {
+            Link::Down => down = true,
+            Link::Up if down => {
+                down = false;
+                ingress.do_send(Reconnected);
+            }
+            Link::Up => {}
+            Link::Closed => return,
+        }
+        if link.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn pump_requests(
+    mut requests: async_nats::Subscriber,
+    ingress: Addr<Ingress>,
+    exchange: Exchange,
+    metrics: Arc<Metrics>,
+    room: Arc<Semaphore>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let take = |message: Message| {
+        metrics.arrived();
+        match Arc::clone(&room).try_acquire_owned() {
+            Ok(permit) => ingress.do_send(Inbound { message, permit }),
+            Err(_) => refuse_full(&exchange, &metrics, &message),
+        }
+    };
+    loop {
+        tokio::select! {
+            message = requests.next() => match message {
+                Some(message) => take(message),
+                None => return,
+            },
+            _ = stop.wait_for(|stop| *stop) => break,
+        }
+    }
+    // Drain, not drop: a dropped subscription loses what it has buffered.
+    let _ = requests.drain().await;
+    while let Some(message) = requests.next().await {
+        take(message);
+    }
+}
+
+/// No permit: refused here and now, without a place in any queue.
+fn refuse_full(exchange: &Exchange, metrics: &Metrics, message: &Message) {
+    let reason = "the ingress has as many requests in flight as it allows; try again later";
+    reply::refuse(
+        exchange,
+        metrics,
+        Client::of(message, To::inbox(message, None)),
+        &Fault::new(Code::Overloaded, reason),
+    );
+}
+
+/// Every ingress hears of every cancellation: only the one that has the request knows it.
+async fn pump_cancellations(mut cancelled: async_nats::Subscriber, ingress: Addr<Ingress>) {
+    while let Some(message) = cancelled.next().await {
+        let id = message
+            .headers
+            .as_ref()
+            .and_then(|headers| headers::request_id(headers).ok().flatten());
+        if let Some(id) = id {
+            ingress.do_send(Cancel { id: id.to_owned() });
+        } else {
+            tracing::warn!("a cancellation names no request; it takes the header Kaskade-Request-Id");
+        }
+    }
+}
+
+/// `wanted_us` is how long an answer may be wanted at most.
+async fn pump_answers(
+    mut answers: async_nats::Subscriber,
+    exchange: Exchange,
+    ingress: Addr<Ingress>,
+    wanted_us: u64,
+) {
+    let mut assembler = Assembler::default();
+    while let Some(message) = answers.next().await {
+        let Some(id) = exchange.app().parse_done(&message.subject) else {
+            continue;
+        };
+        if message.status == Some(StatusCode::NO_RESPONDERS) {
+            ingress.do_send(Undeliverable { id });
+            continue;
+        }
+        let now = exchange.clock().now();
+        let done = match subscribe::whole(&mut assembler, &message, now, now.saturating_add(wanted_us)) {
+            Ok(None) => continue,
+            Ok(Some(payload)) => Done::decode(&payload).map_err(|error| {
+                let reason = format!("the stage's answer could not be read: {error}");
+                Fault::new(Code::BadOutput, reason)
+            }),
+            Err(unreadable) => Err(unreadable.fault),
+        };
+        let done = done.unwrap_or_else(|fault| Done {
+            id,
+            attempt: 0,
+            branch: Branch::ROOT,
+            stage: String::new(),
+            replica: String::new(),
+            hops: Vec::new(),
+            result: DoneResult::Fault(fault),
+        });
+        // The subject decides whose answer it is: a worker may leave the id out, or get it wrong.
+        ingress.do_send(Finished(Done { id, ..done }));
+    }
+}

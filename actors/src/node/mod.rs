@@ -1,0 +1,567 @@
+//! A node: one process's share of an app, its actors assembled on one actix system.
+
+pub mod attach;
+pub mod service;
+
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use actix::{Actor, Addr};
+use futures::StreamExt;
+use kaskade_models::power::PowerMeter;
+use kaskade_plans::plan::Plan;
+use thiserror::Error;
+use tokio::sync::{Semaphore, watch};
+
+use crate::{
+    bus::{Bus, BusConfig, BusError},
+    clock::Clock,
+    control::failure_detector,
+    control::planner::{Planner, PlannerConfig},
+    control::shifter::Shifter,
+    dispatch::dispatcher::Exchange,
+    ingress::durable::{self, Counter, DurableError},
+    ingress::{self, GiveUp, Ingress, IngressConfig},
+    metrics::Metrics,
+    ops::discovery::{self, Announcement},
+    ops::health::{Doors, Vitals, WorkerVitals},
+    ops::meter::{EnergyReport, Meter, ReadEnergy},
+    plan::store::{PlanStore, Plans, StoreError, Stored},
+    plan::versions::{AdoptError, PlanBook},
+    stage::worker::{Leave, Loader, Readiness, Reconcile, Worker, WorkerConfig},
+    subjects::{App, SubjectError},
+    wire::{GearShift, Message as _},
+};
+
+/// What a node runs.
+pub struct NodeConfig {
+    /// The app it serves.
+    pub app: String,
+    /// The broker.
+    pub bus: BusConfig,
+    /// The ingress, if it has one.
+    pub ingress: Option<IngressConfig>,
+    /// The worker, if it has one, and how it makes models.
+    pub worker: Option<(WorkerConfig, Loader)>,
+    /// The plan to begin with; without one, the plan store's.
+    pub plan: Option<Plan>,
+    /// What makes another plan when asked, if this node has a planner.
+    pub planner: Option<PlannerConfig>,
+    /// What reads the energy of this process, if it is to be metered.
+    pub power: Option<PowerMeter>,
+    /// How long a shutdown waits for requests in flight.
+    pub grace: Duration,
+}
+
+/// Why a node did not start.
+#[derive(Debug, Error)]
+pub enum NodeError {
+    /// The app's name is no subject token.
+    #[error(transparent)]
+    App(#[from] SubjectError),
+    /// The broker is absent, too old, or failed.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// The plan store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Durable requests cannot be taken.
+    #[error(transparent)]
+    Durable(#[from] DurableError),
+    /// The plan is not served.
+    #[error(transparent)]
+    Plan(#[from] AdoptError),
+    /// Replicas could not be loaded.
+    #[error("{} of the worker's replicas could not be loaded: {}", .0.failed.len(), reasons(.0))]
+    Replicas(Readiness),
+    /// The thread of the actors could not be started, or died.
+    #[error("the actors' thread failed: {0}")]
+    Thread(String),
+}
+
+fn reasons(readiness: &Readiness) -> String {
+    let reasons = readiness
+        .failed
+        .iter()
+        .map(|(replica, reason)| format!("`{replica}`: {reason}"));
+    reasons.collect::<Vec<_>>().join("; ")
+}
+
+/// A running node. Dropping it stops it without grace; [`Node::stop`] lets it finish.
+pub struct Node {
+    bus: Bus,
+    book: PlanBook,
+    metrics: Arc<Metrics>,
+    meter: Option<Addr<Meter>>,
+    vitals: Vitals,
+    exchange: Exchange,
+    stop: watch::Sender<Option<Duration>>,
+    thread: Option<thread::JoinHandle<()>>,
+    grace: Duration,
+}
+
+/// What the actors' thread reports once it serves.
+struct Up {
+    bus: Bus,
+    exchange: Exchange,
+    book: PlanBook,
+    metrics: Arc<Metrics>,
+    meter: Option<Addr<Meter>>,
+    vitals: Vitals,
+}
+
+impl Node {
+    /// Starts the actors on a thread of their own and returns once they serve: replicas loaded, doors open.
+    ///
+    /// # Errors
+    /// [`NodeError`]; nothing is left running.
+    pub fn start(config: NodeConfig) -> Result<Self, NodeError> {
+        let (stop, stopped) = watch::channel(None);
+        let (up, started) = mpsc::sync_channel(1);
+        let grace = config.grace;
+        let thread = thread::Builder::new()
+            .name(format!("kaskade-{}", config.app))
+            .spawn(move || actix::System::new().block_on(run(config, stopped, up)))
+            .map_err(|error| NodeError::Thread(error.to_string()))?;
+        let up = match started.recv() {
+            Ok(up) => up?,
+            Err(_) => return Err(NodeError::Thread("it ended before it served".to_owned())),
+        };
+        let Up {
+            bus,
+            exchange,
+            book,
+            metrics,
+            meter,
+            vitals,
+        } = up;
+        Ok(Self {
+            bus,
+            book,
+            metrics,
+            meter,
+            vitals,
+            exchange,
+            stop,
+            thread: Some(thread),
+            grace,
+        })
+    }
+
+    /// The broker it is connected to.
+    pub fn bus(&self) -> &Bus {
+        &self.bus
+    }
+
+    /// The plans it knows.
+    pub fn book(&self) -> &PlanBook {
+        &self.book
+    }
+
+    /// What it has counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// How it fares, for probes and metrics.
+    pub fn vitals(&self) -> &Vitals {
+        &self.vitals
+    }
+
+    /// What it has spent so far; `None` if it is not metered, or has stopped.
+    pub async fn energy(&self) -> Option<EnergyReport> {
+        self.meter.as_ref()?.send(ReadEnergy).await.ok()
+    }
+
+    /// The exchange its actors meet at, for custom actors that join the process.
+    pub fn exchange(&self) -> &Exchange {
+        &self.exchange
+    }
+
+    /// Stops taking requests, answers those in flight within the grace time, and ends.
+    pub fn stop(mut self) {
+        self.finish(self.grace);
+    }
+
+    fn finish(&mut self, grace: Duration) {
+        self.stop.send_replace(Some(grace));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.finish(Duration::ZERO);
+    }
+}
+
+async fn run(
+    config: NodeConfig,
+    stopped: watch::Receiver<Option<Duration>>,
+    up: mpsc::SyncSender<Result<Up, NodeError>>,
+) {
+    match assemble(config, stopped.clone()).await {
+        Ok((parts, report)) => {
+            if up.send(Ok(report)).is_ok() {
+                parts.serve(stopped).await;
+            }
+        }
+        Err(error) => {
+            let _ = up.send(Err(error));
+        }
+    }
+}
+
+/// An ingress with its doors open.
+struct OpenDoors {
+    ingress: Addr<Ingress>,
+    /// Permits for requests in flight, and how many there are in all.
+    room: Arc<Semaphore>,
+    capacity: usize,
+    /// The same for durable requests.
+    durable: Option<Counter>,
+    announced: Announcement,
+}
+
+impl OpenDoors {
+    /// Whether everything that was accepted has its reply.
+    fn quiet(&self) -> bool {
+        self.room.available_permits() == self.capacity && self.settled()
+    }
+
+    /// Whether every durable request has been settled or handed back.
+    fn settled(&self) -> bool {
+        let durable = self.durable.as_ref();
+        durable.is_none_or(|durable| durable.room.available_permits() == durable.capacity)
+    }
+}
+
+/// The actors of a node.
+struct Parts {
+    bus: Bus,
+    store: Arc<dyn PlanStore>,
+    book: PlanBook,
+    metrics: Arc<Metrics>,
+    exchange: Exchange,
+    doors: Option<OpenDoors>,
+    worker: Option<Addr<Worker>>,
+    close: watch::Sender<bool>,
+}
+
+async fn assemble(
+    config: NodeConfig,
+    stopped: watch::Receiver<Option<Duration>>,
+) -> Result<(Parts, Up), NodeError> {
+    let app = App::new(&config.app)?;
+    let bus = Bus::connect(config.bus).await?;
+    let store = bus.plan_store(&app).await?;
+    let book = PlanBook::new(&config.app);
+    first_plan(&*store, &book, config.plan).await?;
+    let metrics = Arc::new(Metrics::default());
+    let node = config
+        .worker
+        .as_ref()
+        .map_or_else(discovery::instance_id, |(worker, _)| worker.name.clone());
+    let exchange = Exchange::new(&bus, app.clone(), Clock::start());
+    let (close, closed) = watch::channel(false);
+
+    let (worker, worker_vitals) = match config.worker {
+        Some(worker) => {
+            let (worker, vitals) = host(worker, &bus, &book, &exchange, &metrics).await?;
+            (Some(worker), Some(vitals))
+        }
+        None => (None, None),
+    };
+    let doors = match config.ingress {
+        Some(limits) => Some(open_doors(limits, &bus, &book, &exchange, &metrics, closed).await?),
+        None => None,
+    };
+    if let Some(planner) = config.planner {
+        let planner = Planner::new(planner, Arc::clone(&store), book.clone(), exchange.clone());
+        planner.listen(&bus).await?;
+    }
+    let meter = config.power.map(|power| {
+        let meter = Meter::new(&node, power, exchange.clone(), Arc::clone(&metrics));
+        meter.start()
+    });
+    failure_detector::watch(
+        &bus,
+        &exchange,
+        doors.as_ref().map(|doors| doors.ingress.clone().recipient()),
+    )
+    .await?;
+    let seen = doors.as_ref().map(|doors| Doors {
+        room: Arc::clone(&doors.room),
+        capacity: doors.capacity,
+    });
+    let vitals = Vitals::new(
+        &bus,
+        &app,
+        book.clone(),
+        Arc::clone(&metrics),
+        stopped,
+        seen,
+        worker_vitals,
+    );
+    let up = Up {
+        bus: bus.clone(),
+        exchange: exchange.clone(),
+        book: book.clone(),
+        metrics: Arc::clone(&metrics),
+        meter,
+        vitals,
+    };
+    Ok((
+        Parts {
+            bus,
+            store,
+            book,
+            metrics,
+            exchange,
+            doors,
+            worker,
+            close,
+        },
+        up,
+    ))
+}
+
+/// Starts the ingress, opens its doors, and tells the world.
+async fn open_doors(
+    limits: IngressConfig,
+    bus: &Bus,
+    book: &PlanBook,
+    exchange: &Exchange,
+    metrics: &Arc<Metrics>,
+    closed: watch::Receiver<bool>,
+) -> Result<OpenDoors, NodeError> {
+    let id = discovery::instance_id();
+    let ingress = Ingress::new(
+        &id,
+        limits.clone(),
+        book.clone(),
+        exchange.clone(),
+        Arc::clone(metrics),
+        bus.max_payload(),
+    )
+    .start();
+    let door = ingress::open(
+        bus,
+        exchange,
+        &ingress,
+        &id,
+        &limits,
+        metrics.clone(),
+        closed.clone(),
+    )
+    .await?;
+    let submitted = ingress.clone().recipient();
+    let durable = durable::open(bus, exchange, submitted, limits.durable, metrics.clone(), closed).await?;
+    let shifter = Shifter::new(
+        &id,
+        limits.shift,
+        limits.drift,
+        book.clone(),
+        exchange.clone(),
+        Arc::clone(metrics),
+    );
+    shifter.listen(bus).await?;
+    let announced = discovery::announce(bus, exchange.app(), &id, metrics.clone()).await?;
+    Ok(OpenDoors {
+        ingress,
+        room: door.room,
+        capacity: limits.max_in_flight,
+        durable,
+        announced,
+    })
+}
+
+/// Starts the worker, and waits until it has loaded what the first plan gives it.
+async fn host(
+    (config, loader): (WorkerConfig, Loader),
+    bus: &Bus,
+    book: &PlanBook,
+    exchange: &Exchange,
+    metrics: &Arc<Metrics>,
+) -> Result<(Addr<Worker>, WorkerVitals), NodeError> {
+    let (name, capacity) = (config.name.clone(), config.queue_capacity);
+    let (worker, readiness) = Worker::new(
+        config,
+        bus.clone(),
+        book.clone(),
+        exchange.clone(),
+        Arc::clone(metrics),
+        loader,
+    );
+    let vitals = WorkerVitals::listen(bus, exchange.app(), &name, capacity, readiness.clone()).await?;
+    let worker = worker.start();
+    ready(book, readiness).await?;
+    Ok((worker, vitals))
+}
+
+/// The plan given, written to the store; or the store's.
+///
+/// The processes of an app start side by side with the same plan: whoever finds it stored already takes that epoch, and
+/// whoever loses the race to write it looks again.
+async fn first_plan(store: &dyn PlanStore, book: &PlanBook, plan: Option<Plan>) -> Result<(), NodeError> {
+    let Some(plan) = plan else {
+        return match store.get().await? {
+            Some(Stored { plan, epoch }) => Ok(book.adopt(epoch, plan)?),
+            None => Ok(()),
+        };
+    };
+    // Tried before it is stored: what this process would not serve is not put before others either.
+    PlanBook::new(&plan.app).adopt(u64::MAX, plan.clone())?;
+    for _ in 0..FIRST_PLAN_TRIES {
+        let expected = match store.get().await {
+            Ok(Some(stored)) if stored.plan == plan => return Ok(book.adopt(stored.epoch, plan)?),
+            Ok(stored) => stored.map(|stored| stored.epoch),
+            // What nobody can read is replaced by what this process was told to serve.
+            Err(StoreError::Malformed { epoch, .. }) => Some(epoch),
+            Err(error) => return Err(error.into()),
+        };
+        match store.put(&plan, expected).await {
+            Ok(epoch) => return Ok(book.adopt(epoch, plan)?),
+            Err(StoreError::Stale { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(StoreError::Stale {
+        expected: None,
+        newest: None,
+    }
+    .into())
+}
+
+/// How often a starting process tries to write its plan while others write theirs.
+const FIRST_PLAN_TRIES: usize = 8;
+
+/// Waits until the worker has loaded what the first plan gives it.
+async fn ready(book: &PlanBook, mut readiness: watch::Receiver<Readiness>) -> Result<(), NodeError> {
+    let Some((adopted, _)) = book.current() else {
+        return Ok(());
+    };
+    let reached = readiness.wait_for(|ready| ready.epoch >= adopted.epoch).await;
+    match reached.map(|ready| ready.clone()) {
+        Ok(ready) if ready.failed.is_empty() => Ok(()),
+        Ok(ready) => Err(NodeError::Replicas(ready)),
+        Err(_) => Err(NodeError::Thread("the worker ended".to_owned())),
+    }
+}
+
+impl Parts {
+    /// Follows plans and gears until it is stopped, then drains.
+    async fn serve(self, mut stopped: watch::Receiver<Option<Duration>>) {
+        let follow_store = actix::spawn(follow_store(Arc::clone(&self.store), self.book.clone()));
+        let follow_gears = actix::spawn(follow_gears(
+            self.bus.clone(),
+            self.exchange.clone(),
+            self.book.clone(),
+            Arc::clone(&self.metrics),
+        ));
+        let follow_book = self.worker.clone().map(|worker| {
+            let mut changes = self.book.changes();
+            actix::spawn(async move {
+                while changes.next().await {
+                    worker.do_send(Reconcile);
+                }
+            })
+        });
+        let grace = match stopped.wait_for(Option::is_some).await {
+            Ok(grace) => grace.unwrap_or_default(),
+            Err(_) => Duration::ZERO,
+        };
+        for task in [Some(follow_store), Some(follow_gears), follow_book]
+            .into_iter()
+            .flatten()
+        {
+            task.abort();
+        }
+        self.drain(grace).await;
+    }
+
+    async fn drain(self, grace: Duration) {
+        let end = tokio::time::Instant::now() + grace;
+        self.close.send_replace(true);
+        if let Some(doors) = &self.doors {
+            doors.announced.withdraw();
+            until(end, || doors.quiet()).await;
+        }
+        if let Some(worker) = &self.worker
+            && let Ok(draining) = worker.send(Leave).await
+        {
+            until(end, || draining.done()).await;
+        }
+        if let Some(doors) = &self.doors {
+            let _ = doors.ingress.send(GiveUp).await;
+            // Handing back is a message each; without it another ingress would wait for the silence to be long enough.
+            until(tokio::time::Instant::now() + HANDING_BACK, || doors.settled()).await;
+        }
+        self.exchange.flush().await;
+        self.bus.close().await;
+    }
+}
+
+/// How long durable requests in flight may take to be handed back when the grace time is over.
+const HANDING_BACK: Duration = Duration::from_secs(1);
+
+/// Polls until the condition holds or the time is over.
+async fn until(end: tokio::time::Instant, condition: impl Fn() -> bool) {
+    const POLL: Duration = Duration::from_millis(2);
+    while !condition() && tokio::time::Instant::now() < end {
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Adopts every plan that appears in the store; one that is refused changes nothing.
+async fn follow_store(store: Arc<dyn PlanStore>, book: PlanBook) {
+    loop {
+        match store.watch().await {
+            Ok(plans) => follow_plans(plans, &book).await,
+            Err(error) => tracing::error!(%error, "the plan store is not watched; it is tried again"),
+        }
+        tokio::time::sleep(WATCH_AGAIN).await;
+    }
+}
+
+/// How long to wait before a plan store is watched again that could not be watched, or fell silent for good.
+const WATCH_AGAIN: Duration = Duration::from_secs(1);
+
+async fn follow_plans(mut plans: Plans, book: &PlanBook) {
+    while let Some(change) = plans.next().await {
+        let adopted = change
+            .map_err(|error| error.to_string())
+            .and_then(|Stored { plan, epoch }| match book.adopt(epoch, plan) {
+                Err(AdoptError::Stale { .. }) | Ok(()) => Ok(()),
+                Err(error) => Err(error.to_string()),
+            });
+        if let Err(reason) = adopted {
+            tracing::error!(reason, "a plan was refused; the last good one goes on serving");
+        }
+    }
+}
+
+/// Shifts gears as they are announced.
+async fn follow_gears(bus: Bus, exchange: Exchange, book: PlanBook, metrics: Arc<Metrics>) {
+    let Ok(mut shifts) = bus.subscribe(exchange.app().gear(), None).await else {
+        return;
+    };
+    while let Some(message) = shifts.next().await {
+        let shifted = GearShift::decode(&message.payload)
+            .map_err(|error| error.to_string())
+            .and_then(|shift| {
+                book.shift(shift.epoch, shift.gear)
+                    .map_err(|error| error.to_string())
+            });
+        match shifted {
+            Ok(true) => metrics.shifted(),
+            Ok(false) => {}
+            Err(reason) => tracing::warn!(reason, "a gear shift was not followed"),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The meter: joules per request, idle included, and what served them.
+//!
+//! It owns the clock of the energy readings (HybridServe §VI-C samples every 100 ms); where they come from is
+//! [`kaskade_models::power`], and the arithmetic per request is [`kaskade_plans::energy`].
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use actix::{Actor, AsyncContext, Context, Handler, Message, MessageResult};
+use kaskade_models::power::{EnergySample, PowerMeter};
+use kaskade_plans::energy;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    dispatch::dispatcher::Exchange,
+    metrics::{Metrics, Reading, Tokens, VariantCount},
+    wire::Message as _,
+};
+
+/// How often energy is read.
+pub const SAMPLE: Duration = Duration::from_millis(100);
+
+/// Readings per published report: one a second.
+const READINGS_PER_REPORT: u32 = 10;
+
+/// Name of the event that reports are published as.
+pub const EVENT: &str = "energy";
+
+/// What a process has spent, and on what.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EnergyReport {
+    /// Who measured.
+    pub node: String,
+    /// What the joules were read from.
+    pub source: String,
+    /// Energy since the start, idle included, joules; unknown where no source could be read.
+    pub joules: Option<f64>,
+    /// Requests that its replicas ran or its ingress answered since the start, whichever it has.
+    pub requests: u64,
+    /// Joules per such request; unknown where the joules are, and before the first request.
+    pub joules_per_request: Option<f64>,
+    /// Processor time of the process since the start, seconds over all cores.
+    pub busy_core_s: f64,
+    /// Time since the start, seconds.
+    pub wall_s: f64,
+    /// What each model of the process has done, and its part of the joules.
+    #[serde(default)]
+    pub models: BTreeMap<String, ModelEnergy>,
+}
+
+/// What a model has done in a process since its start.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ModelEnergy {
+    /// Requests run.
+    pub requests: u64,
+    /// Batches run.
+    pub batches: u64,
+    /// Time its threads were busy, seconds.
+    pub busy_s: f64,
+    /// Its part of the process's joules, by busy time, idle included ([`kaskade_plans::energy::attributed`]); unknown where
+    /// those are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joules: Option<f64>,
+    /// What it made, if it is a language model.
+    #[serde(default)]
+    pub tokens: Tokens,
+    /// Joules per token; unknown where the joules are, and before the first token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joules_per_token: Option<f64>,
+}
+
+impl crate::wire::Message for EnergyReport {
+    const NAME: &'static str = "EnergyReport";
+}
+
+/// The meter actor.
+pub struct Meter {
+    node: String,
+    power: PowerMeter,
+    start: EnergySample,
+    last: EnergySample,
+    exchange: Exchange,
+    metrics: Arc<Metrics>,
+    readings: u32,
+}
+
+impl Meter {
+    /// A meter that counts from now.
+    pub fn new(node: &str, mut power: PowerMeter, exchange: Exchange, metrics: Arc<Metrics>) -> Self {
+        let start = power.sample();
+        Self {
+            node: node.to_owned(),
+            power,
+            last: start,
+            start,
+            exchange,
+            metrics,
+            readings: 0,
+        }
+    }
+
+    fn report(&self) -> EnergyReport {
+        let Reading {
+            answered, variants, ..
+        } = self.metrics.read();
+        // Without an ingress, the last stage is somebody else's: what was run here is what can be counted.
+        let run = variants.values().map(|count| count.requests).max().unwrap_or(0);
+        let requests = answered.max(run);
+        let joules = self
+            .last
+            .joules_total
+            .zip(self.start.joules_total)
+            .map(|(now, then)| now - then);
+        EnergyReport {
+            node: self.node.clone(),
+            source: self.last.source.to_string(),
+            joules,
+            requests,
+            joules_per_request: energy::joules_per_request(joules, requests),
+            busy_core_s: self.last.busy_core_s - self.start.busy_core_s,
+            wall_s: self.last.wall_s - self.start.wall_s,
+            models: models(&variants, joules),
+        }
+    }
+
+    fn read(&mut self) {
+        self.last = self.power.sample();
+        self.readings += 1;
+        if !self.readings.is_multiple_of(READINGS_PER_REPORT) {
+            return;
+        }
+        let report = self.report();
+        if let (Ok(subject), Ok(payload)) = (self.exchange.app().event(EVENT), report.encode()) {
+            self.exchange.publish(subject, None, None, payload);
+        }
+        self.metrics.metered(report);
+    }
+}
+
+fn models(variants: &BTreeMap<String, VariantCount>, joules: Option<f64>) -> BTreeMap<String, ModelEnergy> {
+    let busy_s = |count: &VariantCount| count.busy_us as f64 / 1e6;
+    let busy = variants
+        .iter()
+        .map(|(name, count)| (name.as_str(), busy_s(count)));
+    let shares = energy::attributed(joules, &busy.collect());
+    let models = variants.iter().map(|(name, count)| {
+        let joules = shares.get(name.as_str()).copied();
+        let model = ModelEnergy {
+            requests: count.requests,
+            batches: count.batches,
+            busy_s: busy_s(count),
+            joules,
+            tokens: count.tokens,
+            joules_per_token: energy::joules_per_request(joules, count.tokens.count),
+        };
+        (name.clone(), model)
+    });
+    models.collect()
+}
+
+impl Actor for Meter {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        ctx.run_interval(SAMPLE, |meter, _| meter.read());
+    }
+}
+
+/// Reads the meter now.
+#[derive(Message)]
+#[rtype(result = "EnergyReport")]
+pub struct ReadEnergy;
+
+impl Handler<ReadEnergy> for Meter {
+    type Result = MessageResult<ReadEnergy>;
+
+    fn handle(&mut self, _: ReadEnergy, _: &mut Context<Self>) -> Self::Result {
+        self.last = self.power.sample();
+        MessageResult(self.report())
+    }
+}

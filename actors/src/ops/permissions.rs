@@ -1,0 +1,315 @@
+//! Who may publish and subscribe what: the table of roles, made from the subject grammar.
+//!
+//! `kaskade auth init` writes it into a nats-server's configuration. What is not in a list is refused by the server, to
+//! publishers and subscribers alike. `SECURITY.md` says what that is good for and what it leaves open.
+
+use crate::control::planner::PLANNED;
+use crate::control::shifter::{DRIFT, LOAD, SHIFTED};
+use crate::ops::meter;
+use crate::subjects::{self, App, SubjectError, check_token};
+
+/// What somebody is there for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Role {
+    /// Asks the app.
+    Client,
+    /// The doors: owns requests, sends them to stages, shifts gears.
+    Ingress,
+    /// Runs replicas of any stage.
+    Worker,
+    /// Writes plans, and nobody else does.
+    Planner,
+    /// Looks on: `kaskade top`, `nats micro stats`, dashboards.
+    Observer,
+    /// A process that is the whole app: doors, worker and planner in one.
+    All,
+    /// Serves the named stages and nothing else: an actor of one's own.
+    Actor {
+        /// Its name, which is its replica's.
+        name: String,
+        /// The stages.
+        stages: Vec<String>,
+    },
+}
+
+/// Subjects and patterns that somebody may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Permissions {
+    /// To publish on.
+    pub publish: Vec<String>,
+    /// To subscribe to.
+    pub subscribe: Vec<String>,
+}
+
+/// Where the answers to a user go. It has the user's public key in it, so that "one's own inbox" is something that a server
+/// can check, and nobody has to be told a name: whoever holds the seed knows it.
+pub fn inbox_prefix(public_key: &str) -> String {
+    format!("_INBOX.{public_key}")
+}
+
+/// What `role` may do in `app`, its answers going to the inbox of `public_key`.
+///
+/// # Errors
+/// [`SubjectError`] when the name of an actor or a stage is no token.
+pub fn permissions(app: &App, role: &Role, public_key: &str) -> Result<Permissions, SubjectError> {
+    let everyones = Permissions {
+        // A round trip to nobody, by which a connection knows that its subscriptions stand.
+        publish: vec![subjects::nobodies()],
+        subscribe: vec![format!("{}.>", inbox_prefix(public_key))],
+    };
+    let own = match role {
+        Role::Client => client(app),
+        Role::Ingress => ingress(app)?,
+        Role::Worker => worker(app)?,
+        Role::Planner => planner(app)?,
+        Role::Observer => observer(app),
+        Role::All => joined([ingress(app)?, worker(app)?, planner(app)?]),
+        Role::Actor { name, stages } => actor(app, name, stages)?,
+    };
+    Ok(joined([own, everyones]))
+}
+
+fn client(app: &App) -> Permissions {
+    let mut publish = app.all_of(["infer", "submit", "cancel"]);
+    publish.extend(subjects::result_reading(app));
+    Permissions {
+        publish,
+        subscribe: Vec::new(),
+    }
+}
+
+fn ingress(app: &App) -> Result<Permissions, SubjectError> {
+    let events = [LOAD, SHIFTED, DRIFT, meter::EVENT];
+    let mut publish = app.all_of(["stage.*", "replica.*", "abandon", "gear"]);
+    publish.extend(named(app, &events)?);
+    publish.extend(subjects::durable_taking(app));
+    // Clients are answered where they say; only inboxes, so that an answer cannot be made to reach a stage.
+    publish.push(INBOXES.to_owned());
+    let mut subscribe = app.all_of(["infer", "submit", "cancel", "done.*.*", "beat.*", "gear", "plan"]);
+    subscribe.extend(named(app, &[LOAD])?);
+    subscribe.extend(subjects::discoveries(app));
+    Ok(joined([Permissions { publish, subscribe }, reads_plans(app)]))
+}
+
+fn worker(app: &App) -> Result<Permissions, SubjectError> {
+    let mut publish = app.all_of(["stage.*", "replica.*", "done.*.*", "beat.*"]);
+    publish.extend(named(app, &[meter::EVENT])?);
+    let subscribe = app.all_of(["stage.*", "replica.*", "abandon", "beat.*", "gear", "plan"]);
+    Ok(joined([Permissions { publish, subscribe }, reads_plans(app)]))
+}
+
+fn planner(app: &App) -> Result<Permissions, SubjectError> {
+    let mut publish = app.all_of(["plan", "replan"]);
+    publish.extend(named(app, &[PLANNED, meter::EVENT])?);
+    // Whoever asked for another plan is told what came of it.
+    publish.push(INBOXES.to_owned());
+    publish.extend(subjects::plan_writing(app));
+    let mut subscribe = app.all_of(["replan", "beat.*", "gear", "plan"]);
+    subscribe.extend(named(app, &[LOAD, DRIFT])?);
+    Ok(joined([Permissions { publish, subscribe }, reads_plans(app)]))
+}
+
+fn observer(app: &App) -> Permissions {
+    let looks = Permissions {
+        publish: subjects::discoveries(app),
+        subscribe: app.all_of(["beat.*", "event.>", "gear", "plan", "dead.*"]),
+    };
+    joined([looks, reads_plans(app)])
+}
+
+fn actor(app: &App, name: &str, stages: &[String]) -> Result<Permissions, SubjectError> {
+    check_token("actor", name)?;
+    let mut publish = app.all_of(["done.*.*"]);
+    publish.push(app.beat(name)?.into_string());
+    let mut subscribe = vec![app.replica(name)?.into_string()];
+    for stage in stages {
+        subscribe.push(app.stage(stage)?.into_string());
+    }
+    Ok(Permissions { publish, subscribe })
+}
+
+fn reads_plans(app: &App) -> Permissions {
+    Permissions {
+        publish: subjects::plan_reading(app),
+        subscribe: Vec::new(),
+    }
+}
+
+fn named(app: &App, events: &[&str]) -> Result<Vec<String>, SubjectError> {
+    events
+        .iter()
+        .map(|event| app.event(event).map(async_nats::Subject::into_string))
+        .collect()
+}
+
+/// One after the other, each subject once.
+fn joined<const N: usize>(parts: [Permissions; N]) -> Permissions {
+    let mut all = Permissions {
+        publish: Vec::new(),
+        subscribe: Vec::new(),
+    };
+    for part in parts {
+        for (to, from) in [
+            (&mut all.publish, part.publish),
+            (&mut all.subscribe, part.subscribe),
+        ] {
+            for subject in from {
+                if !to.contains(&subject) {
+                    to.push(subject);
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Every inbox there is.
+const INBOXES: &str = "_INBOX.>";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "UKEY";
+
+    fn digits() -> App {
+        App::new("digits").unwrap()
+    }
+
+    fn table(role: &Role) -> Permissions {
+        permissions(&digits(), role, KEY).unwrap()
+    }
+
+    fn roles() -> Vec<(&'static str, Role)> {
+        let own = Role::Actor {
+            name: "mine".into(),
+            stages: vec!["small".into()],
+        };
+        vec![
+            ("client", Role::Client),
+            ("ingress", Role::Ingress),
+            ("worker", Role::Worker),
+            ("planner", Role::Planner),
+            ("observer", Role::Observer),
+            ("actor", own),
+        ]
+    }
+
+    /// The whole table, as it is meant: who changes it changes this, on purpose.
+    #[test]
+    fn the_table_is_the_one_that_was_agreed() {
+        let mut lines = Vec::new();
+        for (name, role) in roles() {
+            let Permissions { publish, subscribe } = table(&role);
+            lines.extend(publish.iter().map(|subject| format!("{name} > {subject}")));
+            lines.extend(subscribe.iter().map(|subject| format!("{name} < {subject}")));
+        }
+        let agreed = include_str!("permissions/agreed.txt");
+        assert_eq!(
+            lines.join("\n"),
+            agreed.trim_end(),
+            "> may be published, < may be subscribed to"
+        );
+    }
+
+    /// Whether a pattern covers a subject, by NATS' rules.
+    fn covers(pattern: &str, subject: &str) -> bool {
+        let (mut pattern, mut subject) = (pattern.split('.'), subject.split('.'));
+        loop {
+            match (pattern.next(), subject.next()) {
+                (Some(">"), Some(_)) | (None, None) => return true,
+                (Some(expected), Some(found)) if expected == "*" || expected == found => {}
+                _ => return false,
+            }
+        }
+    }
+
+    fn may_publish(subject: &str) -> Vec<&'static str> {
+        let may = |role: &Role| table(role).publish.iter().any(|pattern| covers(pattern, subject));
+        roles()
+            .iter()
+            .filter(|(_, role)| may(role))
+            .map(|(name, _)| *name)
+            .collect()
+    }
+
+    fn may_subscribe(subject: &str) -> Vec<&'static str> {
+        let may = |role: &Role| {
+            table(role)
+                .subscribe
+                .iter()
+                .any(|pattern| covers(pattern, subject))
+        };
+        roles()
+            .iter()
+            .filter(|(_, role)| may(role))
+            .map(|(name, _)| *name)
+            .collect()
+    }
+
+    #[test]
+    fn only_the_planner_writes_plans() {
+        assert_eq!(may_publish("$KV.kaskade-digits.plan"), ["planner"]);
+        assert_eq!(
+            may_publish("$JS.API.STREAM.CREATE.KV_kaskade-digits"),
+            ["planner"]
+        );
+        for verb in ["DELETE", "PURGE", "UPDATE", "MSG.DELETE"] {
+            assert!(may_publish(&format!("$JS.API.STREAM.{verb}.KV_kaskade-digits")).is_empty());
+        }
+    }
+
+    #[test]
+    fn another_app_and_another_bucket_are_nobodys() {
+        for subject in [
+            "kaskade.other.infer",
+            "kaskade.other.stage.small",
+            "$KV.kaskade-other.plan",
+            "$JS.API.STREAM.INFO.KV_kaskade-other",
+        ] {
+            assert!(may_publish(subject).is_empty(), "{subject}");
+            assert!(may_subscribe(subject).is_empty(), "{subject}");
+        }
+    }
+
+    #[test]
+    fn requests_and_answers_are_read_by_those_they_are_for() {
+        assert_eq!(may_subscribe("kaskade.digits.infer"), ["ingress"]);
+        assert_eq!(may_subscribe("kaskade.digits.done.x.1"), ["ingress"]);
+        assert_eq!(may_subscribe("kaskade.digits.stage.small"), ["worker", "actor"]);
+        assert_eq!(may_subscribe("kaskade.digits.stage.large"), ["worker"]);
+        assert!(may_subscribe("_INBOX.UOTHER.1").is_empty());
+        assert_eq!(may_subscribe("_INBOX.UKEY.1").len(), roles().len());
+        assert_eq!(may_publish("kaskade.digits.infer"), ["client"]);
+        assert_eq!(may_publish("kaskade.digits.done.x.1"), ["worker", "actor"]);
+        assert_eq!(may_publish("kaskade.digits.beat.mine"), ["worker", "actor"]);
+        assert_eq!(may_publish("kaskade.digits.beat.other"), ["worker"]);
+        assert_eq!(may_publish("_INBOX.UOTHER.1"), ["ingress", "planner"]);
+    }
+
+    #[test]
+    fn a_whole_process_may_what_its_parts_may() {
+        let whole = table(&Role::All);
+        for role in [Role::Ingress, Role::Worker, Role::Planner] {
+            let part = table(&role);
+            assert!(part.publish.iter().all(|subject| whole.publish.contains(subject)));
+            assert!(
+                part.subscribe
+                    .iter()
+                    .all(|subject| whole.subscribe.contains(subject))
+            );
+        }
+        assert!(!whole.publish.contains(&"kaskade.digits.infer".to_owned()));
+    }
+
+    #[test]
+    fn a_name_that_would_address_others_is_refused() {
+        for (name, stage) in [("a.b", "small"), ("mine", ">"), ("*", "small")] {
+            let role = Role::Actor {
+                name: name.into(),
+                stages: vec![stage.into()],
+            };
+            assert!(permissions(&digits(), &role, KEY).is_err(), "{name} {stage}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Probes and metrics over HTTP: `/live`, `/ready` and `/metrics`, for orchestrators and Prometheus.
+//!
+//! The listener has a thread and a runtime of its own, and is there before the node is: a process that still loads its models
+//! answers "not ready" instead of refusing the connection, and one whose actors are stuck can still say so.
+
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use thiserror::Error;
+use tokio::sync::{oneshot, watch};
+
+use crate::metrics;
+use crate::ops::health::Vitals;
+
+/// Why there are no probes.
+#[derive(Debug, Error)]
+pub enum ProbesError {
+    /// The address is taken, or not this machine's.
+    #[error(
+        "cannot listen on {address} for probes: {reason}; give another address, such as `--http 127.0.0.1:0`"
+    )]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        reason: String,
+    },
+    /// The system gives no thread.
+    #[error("the thread of the probes cannot be started: {reason}; the system is out of threads or memory")]
+    Thread {
+        /// What the system says.
+        reason: String,
+    },
+}
+
+/// The listener. Dropping it closes it.
+pub struct Probes {
+    address: SocketAddr,
+    vitals: watch::Sender<Option<Vitals>>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Probes {
+    /// Listens, and says "not ready" until it is told whom to watch. Port 0 takes a free one.
+    ///
+    /// # Errors
+    /// [`ProbesError`].
+    pub fn listen(address: SocketAddr) -> Result<Self, ProbesError> {
+        let refused = |error: std::io::Error| ProbesError::Listen {
+            address,
+            reason: error.to_string(),
+        };
+        let listener = TcpListener::bind(address).map_err(refused)?;
+        listener.set_nonblocking(true).map_err(refused)?;
+        let bound = listener.local_addr().map_err(refused)?;
+        let (vitals, watched) = watch::channel(None);
+        let (stop, stopped) = oneshot::channel();
+        let no_thread = |error: std::io::Error| ProbesError::Thread {
+            reason: error.to_string(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(no_thread)?;
+        let thread = thread::Builder::new()
+            .name("kaskade-probes".to_owned())
+            .spawn(move || runtime.block_on(serve(listener, watched, stopped)))
+            .map_err(no_thread)?;
+        Ok(Self {
+            address: bound,
+            vitals,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// From now on the probes tell how this process fares.
+    pub fn watch(&self, vitals: Vitals) {
+        self.vitals.send_replace(Some(vitals));
+    }
+}
+
+impl Drop for Probes {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whom to watch, once that is known.
+type Watched = watch::Receiver<Option<Vitals>>;
+
+async fn serve(listener: TcpListener, watched: Watched, stopped: oneshot::Receiver<()>) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "the probes cannot be served"),
+    };
+    let router = Router::new()
+        .route("/live", get(live))
+        .route("/ready", get(ready))
+        .route("/metrics", get(metrics_page))
+        .with_state(watched);
+    tokio::select! {
+        served = axum::serve(listener, router) => {
+            if let Err(error) = served {
+                tracing::error!(%error, "the probes are served no more");
+            }
+        }
+        // A probe that is under way when the process ends gets no answer; there is none to give.
+        _ = stopped => {}
+    }
+}
+
+const STARTING: &str = "starting: the broker is connected to and models are loaded\n";
+
+fn known(watched: &Watched) -> Option<Vitals> {
+    watched.borrow().clone()
+}
+
+async fn live(State(watched): State<Watched>) -> Response {
+    match known(&watched) {
+        // Loading models takes its time; a process that fails at it ends.
+        None => (StatusCode::OK, STARTING).into_response(),
+        Some(vitals) => verdict("live", vitals.live().await),
+    }
+}
+
+async fn ready(State(watched): State<Watched>) -> Response {
+    match known(&watched) {
+        None => (StatusCode::SERVICE_UNAVAILABLE, STARTING).into_response(),
+        Some(vitals) => verdict("ready", vitals.ready()),
+    }
+}
+
+async fn metrics_page(State(watched): State<Watched>) -> Response {
+    match known(&watched) {
+        None => (StatusCode::SERVICE_UNAVAILABLE, STARTING).into_response(),
+        Some(vitals) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], vitals.page()).into_response(),
+    }
+}
+
+fn verdict(word: &str, found: Result<(), impl std::fmt::Display>) -> Response {
+    match found {
+        Ok(()) => (StatusCode::OK, format!("{word}\n")).into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+    }
+}

@@ -1,0 +1,4 @@
+//! The plans that a process knows, and the store they come from.
+
+pub mod store;
+pub mod versions;

@@ -1,0 +1,165 @@
+//! The plan store: one plan per app, written by compare-and-set.
+//!
+//! Every plan written gets an epoch, larger than every one before. A writer names the epoch that it read; when that is no
+//! longer the newest its plan is refused, so that of two planners that decide at once one decides again, knowing what the
+//! other did.
+//!
+//! Two backends: [`MemoryStore`] for the embedded broker, shared by everything in the process, and [`KeyValueStore`] in
+//! JetStream, shared by everything on the nats-server.
+
+mod key_value;
+mod memory;
+
+use std::fmt;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use kaskade_plans::plan::Plan;
+use thiserror::Error;
+
+use crate::error::{Code, Fault};
+
+pub use key_value::KeyValueStore;
+pub use memory::MemoryStore;
+
+/// A plan as stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stored {
+    /// The plan.
+    pub plan: Plan,
+    /// Its epoch; 1 or more.
+    pub epoch: u64,
+}
+
+/// Keeps the plan of one app.
+pub trait PlanStore: Send + Sync {
+    /// The newest plan; `None` when none was ever written, or the last was deleted.
+    ///
+    /// Errors: [`StoreError::Malformed`] when what is stored is no plan, [`StoreError::Unreachable`].
+    fn get(&self) -> BoxFuture<'_, Result<Option<Stored>, StoreError>>;
+
+    /// Writes a plan if the newest epoch still is `expected` (`None`: if there is no plan), and returns its epoch.
+    ///
+    /// Errors: [`StoreError::Stale`] when somebody else was first, [`StoreError::TooLarge`], [`StoreError::Unreachable`].
+    fn put<'a>(&'a self, plan: &'a Plan, expected: Option<u64>) -> BoxFuture<'a, Result<u64, StoreError>>;
+
+    /// The newest plan, and every newer one as it is written. Of plans that follow each other fast some may be left out,
+    /// never the last.
+    ///
+    /// Errors: [`StoreError::Unreachable`].
+    fn watch(&self) -> BoxFuture<'_, Result<Plans, StoreError>>;
+}
+
+/// Plans as they are written.
+pub struct Plans(BoxStream<'static, Result<Stored, StoreError>>);
+
+impl Plans {
+    /// The next one; an error when what was written is no plan, after which more may come. `None` when the store is gone.
+    pub async fn next(&mut self) -> Option<Result<Stored, StoreError>> {
+        self.0.next().await
+    }
+}
+
+impl fmt::Debug for Plans {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Plans")
+    }
+}
+
+/// Why a plan was not read or written.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum StoreError {
+    /// Key-value buckets live in JetStream.
+    #[error(
+        "the broker at {url} has no JetStream, which a plan store shared by several processes needs; start `nats-server -js`, \
+         or keep the plan in one process's memory"
+    )]
+    NeedsJetStream {
+        /// The broker, without credentials.
+        url: String,
+    },
+    /// The compare-and-set found another epoch.
+    #[error(
+        "the newest plan is of {}, not of {}: somebody else wrote first; read it, decide again, write again",
+        epoch(*.newest),
+        epoch(*.expected)
+    )]
+    Stale {
+        /// The epoch that the writer had read.
+        expected: Option<u64>,
+        /// The newest epoch; `None` when there is no plan, or the store did not say.
+        newest: Option<u64>,
+    },
+    /// What is stored is no plan of this version.
+    #[error("what is stored as epoch {epoch} is no plan: {reason}; write a good one over it with that epoch")]
+    Malformed {
+        /// Its epoch, which the writer that replaces it names.
+        epoch: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The plan does not fit one message.
+    #[error(
+        "the plan takes {size} bytes and this broker carries {limit}; raise max_payload in its configuration"
+    )]
+    TooLarge {
+        /// Bytes of the plan.
+        size: usize,
+        /// Bytes that fit.
+        limit: usize,
+    },
+    /// The store did not do what was asked.
+    #[error("{what} failed: {reason}")]
+    Unreachable {
+        /// What was asked.
+        what: &'static str,
+        /// What the client says.
+        reason: String,
+    },
+}
+
+fn epoch(epoch: Option<u64>) -> String {
+    epoch.map_or_else(|| "no epoch".to_owned(), |epoch| format!("epoch {epoch}"))
+}
+
+impl StoreError {
+    fn unreachable(what: &'static str, reason: &dyn fmt::Display) -> Self {
+        Self::Unreachable {
+            what,
+            reason: reason.to_string(),
+        }
+    }
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Self {
+        let code = match error {
+            StoreError::NeedsJetStream { .. } => Code::NeedsJetStream,
+            StoreError::Stale { .. } => Code::StaleEpoch,
+            StoreError::Malformed { .. } => Code::PlanRefused,
+            StoreError::TooLarge { .. } => Code::TooLarge,
+            StoreError::Unreachable { .. } => Code::Unavailable,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// A plan as its bytes in either backend: the JSON of a plan file, so that `nats kv get` shows one.
+fn write(plan: &Plan) -> Result<Vec<u8>, StoreError> {
+    serde_json::to_vec_pretty(plan)
+        .map_err(|error| StoreError::unreachable("writing the plan as JSON", &error))
+}
+
+fn read(bytes: &[u8], epoch: u64) -> Result<Stored, StoreError> {
+    match serde_json::from_slice(bytes) {
+        Ok(plan) => Ok(Stored { plan, epoch }),
+        Err(error) => Err(StoreError::Malformed {
+            epoch,
+            reason: error.to_string(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,348 @@
+//! The plans that a process knows, by epoch, and the gear it is in.
+//!
+//! Which epoch runs, which are kept and what a gear means is decided by [`kaskade_plans::adoption`]. The book lives in a
+//! watch channel: control never waits behind a mailbox full of work.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use kaskade_plans::{
+    adoption::{Adoption, EPOCHS_KEPT},
+    confidence::Calibration,
+    plan::{Batching, Edge, Exit, Gear, Plan, Replica, Stage},
+};
+use thiserror::Error;
+use tokio::sync::watch;
+
+/// A plan and the epoch it was adopted as.
+#[derive(Debug)]
+pub struct Adopted {
+    /// Its epoch.
+    pub epoch: u64,
+    /// The plan, validated.
+    pub plan: Plan,
+    /// Replica to the variant it runs.
+    variants: BTreeMap<String, String>,
+}
+
+/// Why a plan or a gear was not adopted. What served before goes on serving.
+#[derive(Debug, Error)]
+pub enum AdoptError {
+    /// The plan does not hold together.
+    #[error("the plan of epoch {epoch} is refused: {reason}")]
+    Invalid {
+        /// Its epoch.
+        epoch: u64,
+        /// The first thing wrong with it.
+        reason: String,
+    },
+    /// The plan is for another app.
+    #[error("the plan of epoch {epoch} is for app `{theirs}`, this is `{ours}`")]
+    WrongApp {
+        /// Its epoch.
+        epoch: u64,
+        /// Its app.
+        theirs: String,
+        /// This app.
+        ours: String,
+    },
+    /// A newer plan has been adopted already.
+    #[error("epoch {epoch} is stale: {current} is running")]
+    Stale {
+        /// The epoch offered.
+        epoch: u64,
+        /// The one that runs.
+        current: u64,
+    },
+    /// The gear does not exist in the running plan.
+    #[error(
+        "gear {gear} of epoch {epoch} does not exist in the running plan (epoch {current}, {gears} gears)"
+    )]
+    NoSuchGear {
+        /// The gear asked for.
+        gear: u32,
+        /// The epoch it was meant for.
+        epoch: u64,
+        /// The epoch that runs.
+        current: u64,
+        /// How many gears that has.
+        gears: usize,
+    },
+}
+
+impl Adopted {
+    fn new(epoch: u64, plan: Plan) -> Self {
+        let placed = plan.placement.iter();
+        let variants = placed.map(|replica| (replica.id.clone(), replica.variant.clone()));
+        Self {
+            epoch,
+            variants: variants.collect(),
+            plan,
+        }
+    }
+
+    /// The stage at which a request that came along an edge is handled by that replica ([`Wiring::stage_for`]); the one that
+    /// the edge names where no replica was picked.
+    ///
+    /// [`Wiring::stage_for`]: kaskade_plans::plan::Wiring::stage_for
+    pub fn stage_at(&self, gear: u32, edge: &Edge, replica: Option<&str>) -> Option<&Stage> {
+        let wiring = &self.gear(gear)?.wiring;
+        match replica.and_then(|id| self.variants.get(id)) {
+            Some(variant) => wiring.stage_for(edge, variant),
+            None => wiring.stages.iter().find(|stage| stage.name == edge.stage),
+        }
+    }
+
+    /// The gear of that index.
+    pub fn gear(&self, index: u32) -> Option<&Gear> {
+        self.plan.gears.get(index as usize)
+    }
+
+    /// The stage of that name in that gear.
+    pub fn stage(&self, gear: u32, name: &str) -> Option<&Stage> {
+        self.gear(gear)?
+            .wiring
+            .stages
+            .iter()
+            .find(|stage| stage.name == name)
+    }
+
+    /// Whether what comes along that edge may go on from there to somebody else.
+    pub fn roams(&self, gear: u32, edge: &Edge) -> bool {
+        let Some(gear) = self.gear(gear) else { return false };
+        let stages = &gear.wiring.stages;
+        let named = stages.iter().find(|stage| stage.name == edge.stage);
+        named.is_some_and(|named| {
+            let mut siblings = gear.wiring.siblings(named);
+            siblings.any(|stage| stage.exit != Exit::Reply)
+        })
+    }
+
+    /// The task that an edge leads to; the stage itself where that serves none.
+    pub fn task_of<'a>(&'a self, gear: u32, edge: &'a Edge) -> &'a str {
+        let task = self
+            .stage(gear, &edge.stage)
+            .and_then(|stage| stage.task.as_deref());
+        task.unwrap_or(&edge.stage)
+    }
+
+    /// How the variant's outputs become a confidence.
+    pub fn calibration(&self, variant: &str) -> Option<&Calibration> {
+        self.plan
+            .variants
+            .iter()
+            .find(|planned| planned.name == variant)?
+            .calibration
+            .as_ref()
+    }
+
+    /// Whether a stage's results go on to the next slice of its model.
+    pub fn goes_on(&self, gear: u32, stage: &str) -> bool {
+        let found = self.stage(gear, stage);
+        found.is_some_and(|stage| matches!(stage.exit, Exit::Next { .. }))
+    }
+
+    /// Whether the replica runs a stage, or another one of its task.
+    pub fn serves(&self, gear: u32, stage: &Stage, replica: &Replica) -> bool {
+        let Some(gear) = self.gear(gear) else { return false };
+        gear.wiring
+            .siblings(stage)
+            .any(|sibling| sibling.is_run_by(replica))
+    }
+
+    /// Names of the stages that the replica runs, over all gears, each once: those of its variant, and of its slice of it.
+    pub fn stages_of(&self, replica: &Replica) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .plan
+            .gears
+            .iter()
+            .flat_map(|gear| &gear.wiring.stages)
+            .filter(|stage| stage.is_run_by(replica))
+            .map(|stage| stage.name.clone())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// The batching of the variant's first stage in that gear.
+    pub fn batching(&self, gear: u32, variant: &str) -> Option<Batching> {
+        self.gear(gear)?.batching(variant)
+    }
+}
+
+/// What the book holds at one moment.
+type Page = Adoption<Arc<Adopted>>;
+
+/// The plans of one app, shared by the actors of a process.
+#[derive(Debug, Clone)]
+pub struct PlanBook {
+    app: String,
+    page: Arc<watch::Sender<Page>>,
+}
+
+impl PlanBook {
+    /// An empty book.
+    pub fn new(app: &str) -> Self {
+        Self {
+            app: app.to_owned(),
+            page: Arc::new(watch::Sender::new(Page::keeping(EPOCHS_KEPT))),
+        }
+    }
+
+    /// The app it is for.
+    pub fn app(&self) -> &str {
+        &self.app
+    }
+
+    /// The running plan and gear; `None` before the first plan.
+    pub fn current(&self) -> Option<(Arc<Adopted>, u32)> {
+        let page = self.page.borrow();
+        page.current()
+            .map(|(_, adopted, gear)| (Arc::clone(adopted), gear))
+    }
+
+    /// The plan of that epoch, while it is kept.
+    pub fn at(&self, epoch: u64) -> Option<Arc<Adopted>> {
+        self.page.borrow().at(epoch).cloned()
+    }
+
+    /// Makes the plan the running one, in its first gear.
+    ///
+    /// # Errors
+    /// [`AdoptError`]; the running plan stays as it is.
+    pub fn adopt(&self, epoch: u64, plan: Plan) -> Result<(), AdoptError> {
+        plan.validate().map_err(|error| AdoptError::Invalid {
+            epoch,
+            reason: error.to_string(),
+        })?;
+        if plan.app != self.app {
+            return Err(AdoptError::WrongApp {
+                epoch,
+                theirs: plan.app,
+                ours: self.app.clone(),
+            });
+        }
+        let adopted = Arc::new(Adopted::new(epoch, plan));
+        let gears = adopted.plan.gears.len();
+        let mut outcome = Ok(());
+        self.page.send_if_modified(|page| {
+            outcome = page.adopt(epoch, gears, adopted);
+            outcome.is_ok()
+        });
+        outcome.map_err(|stale| AdoptError::Stale {
+            epoch: stale.epoch,
+            current: stale.current,
+        })
+    }
+
+    /// Shifts the running plan into another gear. True if that changed anything.
+    ///
+    /// # Errors
+    /// [`AdoptError::NoSuchGear`] when the running plan is of another epoch or has no such gear.
+    pub fn shift(&self, epoch: u64, gear: u32) -> Result<bool, AdoptError> {
+        let mut outcome = Ok(false);
+        self.page.send_if_modified(|page| {
+            outcome = page.shift(epoch, gear);
+            outcome == Ok(true)
+        });
+        outcome.map_err(|refused| AdoptError::NoSuchGear {
+            gear: refused.gear,
+            epoch: refused.epoch,
+            current: refused.current,
+            gears: refused.gears,
+        })
+    }
+
+    /// Resolves whenever the plan or the gear changes.
+    pub fn changes(&self) -> Changes {
+        Changes(self.page.subscribe())
+    }
+}
+
+/// Notices of changes in a [`PlanBook`].
+pub struct Changes(watch::Receiver<Page>);
+
+impl Changes {
+    /// Waits for the next change. False once the book is gone.
+    pub async fn next(&mut self) -> bool {
+        self.0.changed().await.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+    use crate::node::service::single;
+
+    fn plan(app: &str) -> Plan {
+        single(app, "m", "w", NonZeroU32::MIN, Batching::default())
+    }
+
+    fn two_gears() -> Plan {
+        let mut plan = plan("a");
+        let mut fast = plan.gears[0].clone();
+        plan.gears[0].load.to_qps = Some(100.0);
+        fast.name = "fast".into();
+        fast.load.from_qps = 100.0;
+        plan.gears.push(fast);
+        plan
+    }
+
+    #[test]
+    fn the_newest_epoch_runs_and_a_few_old_ones_are_kept() {
+        let book = PlanBook::new("a");
+        assert!(book.current().is_none());
+        for epoch in 1..=12 {
+            book.adopt(epoch, plan("a")).unwrap();
+        }
+        assert_eq!(book.current().unwrap().0.epoch, 12);
+        assert!(book.at(12 - EPOCHS_KEPT as u64 + 1).is_some());
+        assert!(book.at(12 - EPOCHS_KEPT as u64).is_none());
+    }
+
+    #[test]
+    fn stale_foreign_and_unsound_plans_change_nothing() {
+        let book = PlanBook::new("a");
+        book.adopt(5, plan("a")).unwrap();
+        assert!(matches!(
+            book.adopt(5, plan("a")),
+            Err(AdoptError::Stale { epoch: 5, current: 5 })
+        ));
+        assert!(matches!(
+            book.adopt(6, plan("b")),
+            Err(AdoptError::WrongApp { .. })
+        ));
+        let mut unsound = plan("a");
+        unsound.placement.clear();
+        assert!(matches!(
+            book.adopt(6, unsound),
+            Err(AdoptError::Invalid { epoch: 6, .. })
+        ));
+        assert_eq!(book.current().unwrap().0.epoch, 5);
+    }
+
+    #[test]
+    fn gears_shift_within_the_running_plan_only() {
+        let book = PlanBook::new("a");
+        book.adopt(1, two_gears()).unwrap();
+        assert!(book.shift(1, 1).unwrap());
+        assert!(!book.shift(1, 1).unwrap());
+        assert_eq!(book.current().unwrap().1, 1);
+        assert!(matches!(
+            book.shift(1, 2),
+            Err(AdoptError::NoSuchGear { gears: 2, .. })
+        ));
+        assert!(matches!(
+            book.shift(2, 0),
+            Err(AdoptError::NoSuchGear { current: 1, .. })
+        ));
+        book.adopt(2, two_gears()).unwrap();
+        assert_eq!(
+            book.current().unwrap().1,
+            0,
+            "a new plan begins in its first gear"
+        );
+    }
+}

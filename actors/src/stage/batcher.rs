@@ -1,0 +1,255 @@
+//! The batcher: the queue of one replica. *When* a queue becomes a batch is decided by [`kaskade_plans::batching`].
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle};
+use kaskade_models::{Executor, Signature};
+use kaskade_plans::{
+    batching::{BatchQueue, Next},
+    plan::Batching,
+    run_time::RunTimeEstimate,
+};
+
+use crate::{
+    clock::Clock,
+    dispatch::delivery::Delivery,
+    dispatch::dispatcher::full_queue,
+    dispatch::exits::{Batch, Router},
+    error::{Code, Fault},
+    metrics::Metrics,
+    stage::lease::{Device, Turn, YourTurn},
+};
+
+/// Queues deliveries for one replica and hands them to its model thread in batches.
+pub struct Batcher {
+    replica: String,
+    queue: BatchQueue<Delivery>,
+    signature: Signature,
+    executor: Executor,
+    router: Addr<Router>,
+    clock: Clock,
+    depth: Arc<AtomicUsize>,
+    metrics: Arc<Metrics>,
+    run_time: RunTimeEstimate,
+    idle: bool,
+    turn: Option<Turn>,
+    /// It is this replica's turn, and its batch has not begun.
+    granted: bool,
+    timer: Option<SpawnHandle>,
+}
+
+/// The model thread has finished a batch.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Idle {
+    batch: usize,
+    run_us: u64,
+}
+
+/// The gear has shifted, or the plan has changed.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Rebatch {
+    /// The trigger from now on.
+    pub batching: Batching,
+    /// The device whose replicas take turns; `None` where each runs when it likes.
+    pub device: Option<Device>,
+}
+
+/// What a batcher is made of.
+pub struct BatcherParts {
+    /// The replica it queues for.
+    pub replica: String,
+    /// The trigger it starts with.
+    pub batching: Batching,
+    /// Requests that may wait.
+    pub capacity: usize,
+    /// The replica's model thread.
+    pub executor: Executor,
+    /// Where finished batches go.
+    pub router: Addr<Router>,
+    /// The process's clock.
+    pub clock: Clock,
+    /// Where it tells its neighbours how long its queue is.
+    pub depth: Arc<AtomicUsize>,
+    /// Where it counts.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Batcher {
+    /// A batcher for an idle replica.
+    pub fn new(parts: BatcherParts) -> Self {
+        Self {
+            replica: parts.replica,
+            queue: BatchQueue::new(parts.batching, parts.capacity),
+            signature: parts.executor.signature().clone(),
+            executor: parts.executor,
+            router: parts.router,
+            clock: parts.clock,
+            depth: parts.depth,
+            metrics: parts.metrics,
+            run_time: RunTimeEstimate::default(),
+            idle: true,
+            turn: None,
+            granted: false,
+            timer: None,
+        }
+    }
+
+    /// Asks the policy what to do now, and does it.
+    fn pump(&mut self, ctx: &mut Context<Self>) {
+        let now = self.clock.now();
+        let may_run = self.may_run(now);
+        let poll = self.queue.poll(now, may_run);
+        for late in poll.late {
+            let message = format!(
+                "replica `{}` could not have answered within the budget",
+                self.replica
+            );
+            late.fail(Fault::new(Code::Expired, message));
+        }
+        match poll.next {
+            Next::Run(batch) => self.run(batch, now, ctx),
+            Next::WaitUntil(at) => self.wait(Some(at), now, ctx),
+            Next::Wait => self.wait(None, now, ctx),
+        }
+        self.depth.store(self.queue.len(), Ordering::Relaxed);
+    }
+
+    /// Whether a batch could start now. On a device whose replicas take turns a queue stands in line from the moment it is
+    /// due, also while the batch before runs.
+    fn may_run(&mut self, now: u64) -> bool {
+        let Some(turn) = &self.turn else {
+            return self.idle;
+        };
+        if !self.granted && self.queue.due_at(now).is_some_and(|due| due <= now) {
+            self.granted = turn.request(now);
+        }
+        self.idle && self.granted
+    }
+
+    /// Nothing to run before `at`, if ever: the turn goes to somebody else, and the queue asks again when it is due.
+    fn wait(&mut self, at: Option<u64>, now: u64, ctx: &mut Context<Self>) {
+        let mut due = None;
+        if let Some(turn) = &self.turn {
+            if self.granted {
+                self.granted = turn.release();
+            }
+            due = self.queue.due_at(now).filter(|due| *due > now);
+        }
+        if let Some(at) = at.into_iter().chain(due).min() {
+            self.wake_at(at, now, ctx);
+        }
+    }
+
+    fn run(&mut self, deliveries: Vec<Delivery>, started: u64, ctx: &mut Context<Self>) {
+        if let Some(timer) = self.timer.take() {
+            ctx.cancel_future(timer);
+        }
+        let inputs = deliveries
+            .iter()
+            .map(|delivery| delivery.request.inputs.clone())
+            .collect();
+        let (router, batcher) = (self.router.clone(), ctx.address());
+        let submitted = self.executor.run(inputs, move |result| {
+            batcher.do_send(Idle {
+                batch: deliveries.len(),
+                run_us: result.run_us,
+            });
+            router.do_send(Batch {
+                deliveries,
+                result,
+                started,
+            });
+        });
+        self.idle = submitted.is_err();
+        self.granted = false;
+        if submitted.is_err() {
+            if let Some(turn) = &self.turn {
+                self.granted = turn.release();
+            }
+            // The deliveries went down with the closure and have answered for themselves.
+            tracing::error!(replica = self.replica, "the model thread is gone");
+        }
+    }
+
+    fn wake_at(&mut self, at: u64, now: u64, ctx: &mut Context<Self>) {
+        if let Some(timer) = self.timer.take() {
+            ctx.cancel_future(timer);
+        }
+        let wait = std::time::Duration::from_micros(at.saturating_sub(now));
+        self.timer = Some(ctx.run_later(wait, |batcher, ctx| {
+            batcher.timer = None;
+            batcher.pump(ctx);
+        }));
+    }
+}
+
+impl Actor for Batcher {
+    type Context = Context<Self>;
+
+    fn stopped(&mut self, _: &mut Context<Self>) {
+        if let Some(turn) = self.turn.take() {
+            turn.cancel();
+        }
+    }
+}
+
+impl Handler<Delivery> for Batcher {
+    type Result = ();
+
+    fn handle(&mut self, delivery: Delivery, ctx: &mut Context<Self>) {
+        if let Err(error) = self.signature.check(&delivery.request.inputs) {
+            return delivery.fail(Fault::new(Code::WrongInput, error.to_string()));
+        }
+        let (now, deadline) = (self.clock.now(), delivery.deadline);
+        if let Err(refused) = self.queue.push(delivery, now, deadline) {
+            self.metrics.queue_full();
+            refused.fail(full_queue(&self.replica));
+        }
+        self.pump(ctx);
+    }
+}
+
+impl Handler<Idle> for Batcher {
+    type Result = ();
+
+    fn handle(&mut self, idle: Idle, ctx: &mut Context<Self>) {
+        self.idle = true;
+        if let Some(turn) = &self.turn {
+            self.granted = turn.release();
+        }
+        self.run_time.observe(idle.batch, idle.run_us);
+        self.queue.set_expected_run(self.run_time.line());
+        self.pump(ctx);
+    }
+}
+
+impl Handler<Rebatch> for Batcher {
+    type Result = ();
+
+    fn handle(&mut self, Rebatch { batching, device }: Rebatch, ctx: &mut Context<Self>) {
+        self.queue.set_batching(batching);
+        let seated = self.turn.as_ref().map(Turn::device);
+        if seated != device.as_ref() {
+            if let Some(turn) = self.turn.take() {
+                turn.cancel();
+            }
+            self.granted = false;
+            self.turn = device.map(|device| device.seat(ctx.address().downgrade()));
+        }
+        self.pump(ctx);
+    }
+}
+
+impl Handler<YourTurn> for Batcher {
+    type Result = ();
+
+    fn handle(&mut self, _: YourTurn, ctx: &mut Context<Self>) {
+        self.granted = true;
+        self.pump(ctx);
+    }
+}

@@ -1,0 +1,247 @@
+//! The generator: a replica of a language model. Requests join and leave its batch between two steps of the model, so there is no queue
+//! of its own; who runs and who waits is decided by the engine's scheduler ([`kaskade_plans::hybrid_cache`]).
+//!
+//! What an answer has become so far goes to the client bit by bit where it asked for that and the stage's answer is the last word; a
+//! stage that may pass a request on keeps silent until it knows.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
+use kaskade_models::{Executor, Outputs, Progress, Signature, Stepped};
+
+use crate::{
+    clock::Clock,
+    dispatch::delivery::Delivery,
+    dispatch::exits::{Answered, Router},
+    error::{Code, Fault},
+    metrics::{Metrics, Tokens},
+    plan::versions::PlanBook,
+};
+
+/// What a generator is made of.
+pub struct GeneratorParts {
+    /// The replica.
+    pub replica: String,
+    /// What it runs.
+    pub variant: String,
+    /// Its model thread.
+    pub executor: Executor,
+    /// Where finished answers go.
+    pub router: Addr<Router>,
+    /// Where stages' exits are looked up.
+    pub book: PlanBook,
+    /// The process's clock.
+    pub clock: Clock,
+    /// Where it tells its neighbours how many requests it has.
+    pub depth: Arc<AtomicUsize>,
+    /// Where it counts.
+    pub metrics: Arc<Metrics>,
+}
+
+/// Answers deliveries token by token.
+pub struct Generator {
+    parts: GeneratorParts,
+    signature: Signature,
+    under_way: BTreeMap<u64, UnderWay>,
+    next: u64,
+}
+
+/// A request under way.
+struct UnderWay {
+    delivery: Delivery,
+    /// When the step that made its first token began, on the process's clock, microseconds.
+    begun: Option<u64>,
+    /// When its last token came.
+    last: u64,
+    /// Most requests that shared a step with it.
+    batch: usize,
+    /// Whether its parts are read.
+    streams: bool,
+}
+
+/// The model has taken a step.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Step(Stepped);
+
+/// Nobody waits any more for these requests of an ingress.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct Abandon {
+    /// The ingress.
+    pub ingress: String,
+    /// The requests, as it numbers them.
+    pub ids: Vec<u64>,
+}
+
+impl Generator {
+    /// A generator without requests.
+    pub fn new(parts: GeneratorParts) -> Self {
+        Self {
+            signature: parts.executor.signature().clone(),
+            parts,
+            under_way: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Whether the stage's answer is the last word, so that its parts may be read before it is whole.
+    fn is_last_word(&self, delivery: &Delivery) -> bool {
+        let request = &delivery.request;
+        let adopted = self.parts.book.at(request.epoch);
+        let stage = adopted
+            .as_ref()
+            .and_then(|adopted| adopted.stage(request.gear, &request.stage));
+        stage.is_some_and(|stage| stage.exit.always_replies())
+    }
+
+    fn progress(&mut self, progress: Progress, began: u64, now: u64, batch: usize) {
+        let Progress {
+            number,
+            pieces,
+            part,
+            end,
+        } = progress;
+        let Some(one) = self.under_way.get_mut(&number) else {
+            return;
+        };
+        one.batch = one.batch.max(batch);
+        if !part.is_empty() {
+            let tokens = match one.begun {
+                None => Tokens::first(now.saturating_sub(one.delivery.arrived)),
+                Some(_) => Tokens::next(now.saturating_sub(one.last)),
+            };
+            self.parts.metrics.tokens(&self.parts.variant, &tokens);
+            one.begun.get_or_insert(began);
+            one.last = now;
+            if one.streams {
+                one.delivery.part(part, pieces.saturating_sub(1), pieces);
+            }
+        }
+        if let Some(end) = end {
+            self.end(number, end.map_err(Fault::from), now);
+        }
+    }
+
+    fn end(&mut self, number: u64, outcome: Result<Outputs, Fault>, now: u64) {
+        let Some(mut one) = self.under_way.remove(&number) else {
+            return;
+        };
+        match outcome {
+            Ok(outputs) => {
+                let begun = one.begun.unwrap_or(now);
+                one.delivery.hop(begun, now.saturating_sub(begun), one.batch);
+                self.parts.metrics.generated(&self.parts.variant);
+                self.parts.router.do_send(Answered {
+                    delivery: one.delivery,
+                    outputs,
+                });
+            }
+            Err(fault) => one.delivery.fail(fault),
+        }
+    }
+
+    /// Requests whose budget is over are nobody's any more.
+    fn expire(&mut self, now: u64) {
+        let over = self
+            .under_way
+            .iter()
+            .filter(|(_, one)| one.delivery.deadline <= now);
+        let over: Vec<u64> = over.map(|(number, _)| *number).collect();
+        for number in over {
+            self.parts.executor.cancel(number);
+            let fault = Fault::new(Code::Expired, "the budget ended before the answer did");
+            self.end(number, Err(fault), now);
+        }
+    }
+
+    fn tell_depth(&self) {
+        self.parts.depth.store(self.under_way.len(), Ordering::Relaxed);
+    }
+}
+
+impl Actor for Generator {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        let generator = ctx.address();
+        self.parts
+            .executor
+            .listen(move |stepped| generator.do_send(Step(stepped)));
+    }
+}
+
+impl Handler<Delivery> for Generator {
+    type Result = ();
+
+    fn handle(&mut self, mut delivery: Delivery, _: &mut Context<Self>) {
+        if let Err(error) = self.signature.check(&delivery.request.inputs) {
+            return delivery.fail(Fault::new(Code::WrongInput, error.to_string()));
+        }
+        let now = self.parts.clock.now();
+        let last_word = self.is_last_word(&delivery);
+        let streams = delivery.request.stream && last_word;
+        let inputs = if last_word {
+            // Nobody passes it on.
+            std::mem::take(&mut delivery.request.inputs)
+        } else {
+            delivery.request.inputs.clone()
+        };
+        let number = self.next;
+        self.next += 1;
+        if !self.parts.executor.submit(number, inputs) {
+            let message = "the model's thread has ended; the worker must be started again";
+            return delivery.fail(Fault::new(Code::Unavailable, message));
+        }
+        let one = UnderWay {
+            delivery,
+            begun: None,
+            last: now,
+            batch: 0,
+            streams,
+        };
+        self.under_way.insert(number, one);
+        self.tell_depth();
+    }
+}
+
+impl Handler<Step> for Generator {
+    type Result = ();
+
+    fn handle(&mut self, Step(stepped): Step, _: &mut Context<Self>) {
+        let now = self.parts.clock.now();
+        let began = now.saturating_sub(stepped.run_us);
+        let batch = stepped.progress.len();
+        self.parts.metrics.step(&self.parts.variant, stepped.run_us);
+        for progress in stepped.progress {
+            self.progress(progress, began, now, batch);
+        }
+        self.expire(now);
+        self.tell_depth();
+    }
+}
+
+impl Handler<Abandon> for Generator {
+    type Result = ();
+
+    fn handle(&mut self, Abandon { ingress, ids }: Abandon, _: &mut Context<Self>) {
+        let abandoned = self.under_way.iter().filter(|(_, one)| {
+            let request = &one.delivery.request;
+            request.ingress == ingress && ids.contains(&request.id)
+        });
+        let abandoned: Vec<u64> = abandoned.map(|(number, _)| *number).collect();
+        for number in abandoned {
+            self.parts.executor.cancel(number);
+            if let Some(one) = self.under_way.remove(&number) {
+                one.delivery.let_go();
+            }
+        }
+        self.tell_depth();
+    }
+}

@@ -1,0 +1,6 @@
+//! Runs the replicas of a plan.
+
+pub mod batcher;
+pub mod generator;
+pub mod lease;
+pub mod worker;
