@@ -9,8 +9,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use kaskade::actors::ops::permissions::{Permissions, Role, inbox_prefix, permissions};
+use kaskade::actors::ops::permissions::{Permissions, Role, permissions};
 use kaskade::actors::subjects::App;
+use kaskade::actors::subjects::inbox_prefix;
 use nkeys::{KeyPair, KeyPairType};
 
 use crate::report::write_file;

@@ -7,9 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use kaskade::actors::metrics::Tokens;
-use kaskade::actors::ops::meter::EnergyReport;
-use kaskade::actors::wire::{Beat, GearShift};
+use kaskade::actors::wire::{Beat, EnergyReport, GearShift, Tokens};
 use kaskade::plans::energy;
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-use kaskade::actors::ops::meter::ModelEnergy;
+use kaskade::actors::wire::ModelEnergy;
 use kaskade::actors::wire::ReplicaBeat;
 
 use super::*;

@@ -14,7 +14,7 @@ use kaskade::actors::node::{Node, NodeConfig};
 use kaskade::actors::plan::store::StoreError;
 use kaskade::actors::stage::worker::WorkerConfig;
 use kaskade::actors::wire::{InferReply, InferRequest};
-use kaskade::actors::{Client, Fault, subjects, wire::headers};
+use kaskade::actors::{Client, Fault, plan, subjects, wire::headers};
 use kaskade::models::{Inputs, PowerMeter, device};
 use kaskade::plans::plan::Plan;
 
@@ -134,7 +134,7 @@ pub(crate) fn start(
 /// What the broker or the plan store says.
 pub(crate) async fn first_plan(app: &App, plan: &Plan, bus: BusConfig) -> anyhow::Result<()> {
     let bus = Bus::connect(bus).await?;
-    let store = bus.plan_store(&subjects::App::new(app.name.as_str())?).await?;
+    let store = plan::store::open(&bus, &subjects::App::new(app.name.as_str())?).await?;
     let written = match store.get().await {
         Ok(None) => store.put(plan, None).await.map(drop),
         Ok(Some(_)) | Err(StoreError::Malformed { .. }) => Ok(()),

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kaskade::actors::bus::{Bus, BusConfig};
+use kaskade::actors::plan::store;
 use kaskade::actors::subjects::App;
 use kaskade_testkit::{NatsOptions, NatsServer, eventually, wait_until};
 use served::{PATIENCE, Served, is_ready, quick_app, said};
@@ -240,7 +241,7 @@ async fn every_role_does_its_part_and_nothing_else() {
     // Not by the plan store's own way either, which knows the right epoch.
     let digits = App::new("digits").unwrap();
     let (worker, refused) = connect(&url, &seed(folder, "worker")).await;
-    let store = worker.plan_store(&digits).await.unwrap();
+    let store = store::open(&worker, &digits).await.unwrap();
     let stored = store.get().await.unwrap().unwrap();
     assert!(store.put(&stored.plan, Some(stored.epoch)).await.is_err());
     assert!(
@@ -250,8 +251,7 @@ async fn every_role_does_its_part_and_nothing_else() {
             .contains("publish to \"$kv.kaskade-digits.plan\"")
     );
     let (writer, _) = connect(&url, &planner).await;
-    let epoch = writer
-        .plan_store(&digits)
+    let epoch = store::open(&writer, &digits)
         .await
         .unwrap()
         .put(&stored.plan, Some(stored.epoch))

@@ -12,7 +12,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use kaskade::actors::{Node, NodeConfig, bus::BusConfig, ingress::IngressConfig, node::service};
+use kaskade::actors::{Node, NodeConfig, bus::BusConfig, ingress::IngressConfig, plan};
 use kaskade::plans::confidence::{Calibration, Estimator};
 use kaskade::plans::plan::{Band, Batching, Edge, Exit, Plan, Replica, Stage, Target};
 
@@ -71,7 +71,7 @@ fn a_model_and_an_actor_of_ones_own_make_a_cascade() {
 
 /// A plan whose two stages are served by processes of another language: below a confidence of `bar` the first passes on.
 fn doubling(app: &str, bar: f64) -> Plan {
-    let mut plan = service::single(
+    let mut plan = plan::single(
         app,
         "doubler",
         "python",

@@ -22,8 +22,7 @@ use std::{
 use futures::StreamExt;
 use kaskade::Tensor;
 use kaskade::actors::{
-    Code,
-    node::service,
+    Code, plan,
     wire::headers,
     wire::{InferReply, InferRequest, Message as _},
 };
@@ -77,7 +76,7 @@ impl Rig {
             max_batch: 16,
             max_wait_us: 1_000,
         };
-        let mut two = service::single(APP, VARIANT, "w1", std::num::NonZeroU32::MIN, batching);
+        let mut two = plan::single(APP, VARIANT, "w1", std::num::NonZeroU32::MIN, batching);
         two.placement = ["w1", "w2"]
             .iter()
             .map(|worker| Replica {

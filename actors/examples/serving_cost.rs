@@ -22,7 +22,7 @@ use futures::{StreamExt, future::join_all};
 use kaskade_actors::{
     App, Client, Service,
     bus::{Bus, BusConfig, PlanKeeping},
-    node::service::single,
+    plan::single,
     wire::{InferRequest, Message as _},
 };
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};

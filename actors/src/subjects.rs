@@ -39,6 +39,20 @@ pub const DURABLE_CONSUMER: &str = "ingress";
 /// Longest name, bytes.
 pub const MAX_TOKEN: usize = 64;
 
+/// Names of the events that Kaskade's own actors publish on `event.<name>`.
+pub mod event {
+    /// Each ingress publishes its arrival counter ([`crate::wire::LoadCount`]).
+    pub const LOAD: &str = "load";
+    /// The leading shifter reports a gear shift ([`crate::wire::ShiftReport`]).
+    pub const SHIFTED: &str = "gear";
+    /// The leading shifter reports that the load has drifted from the plan ([`crate::wire::DriftNotice`]).
+    pub const DRIFT: &str = "drift";
+    /// The planner reports the outcome of a planning run ([`crate::wire::PlanReport`]).
+    pub const PLANNED: &str = "planner";
+    /// Each meter publishes its energy report ([`crate::wire::EnergyReport`]).
+    pub const ENERGY: &str = "energy";
+}
+
 const ROOT: &str = "kaskade";
 
 /// An app's name, and every subject below it. Cheap to clone.
@@ -341,6 +355,12 @@ impl std::fmt::Debug for App {
 pub fn may_be_answered(reply: &str) -> bool {
     let first = reply.split('.').next().unwrap_or_default();
     first != ROOT && !first.starts_with('$')
+}
+
+/// Where the answers to a user go. It has the user's public key in it, so that "one's own inbox" is something that a server
+/// can check, and nobody has to be told a name: whoever holds the seed knows it.
+pub fn inbox_prefix(public_key: &str) -> String {
+    format!("_INBOX.{public_key}")
 }
 
 /// A subject that nobody serves, another one every time: what a round trip is made with.

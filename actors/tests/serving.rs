@@ -13,7 +13,7 @@ use std::{num::NonZeroU32, time::Duration};
 use bytes::Bytes;
 use common::{BUDGET, EMPTY, FAIL, NAN, PANIC, Scripted, ask, cascade, label, service};
 use futures::StreamExt;
-use kaskade_actors::ops::meter::EnergyReport;
+use kaskade_actors::wire::EnergyReport;
 use kaskade_actors::{
     App, Client, Code, Node, NodeConfig, Service,
     bus::BusConfig,

@@ -11,8 +11,7 @@ use futures::StreamExt as _;
 use kaskade::App;
 use kaskade::actors::bus::Bus;
 use kaskade::actors::metrics::Reading;
-use kaskade::actors::ops::meter::{self, EnergyReport};
-use kaskade::actors::wire::{Beat, GearShift, Message as _};
+use kaskade::actors::wire::{Beat, EnergyReport, GearShift, Message as _};
 use kaskade::actors::{ids, subjects};
 use kaskade::config::scalar::Span;
 
@@ -70,7 +69,7 @@ async fn watch(app: &App, args: &Args) -> anyhow::Result<()> {
     let [_, question, _] = subjects::discovery("STATS", names.name(), &ids::unique_token())?;
     let mut news = futures::stream::select_all([
         bus.subscribe(names.beats(), None).await?.map(News::Beat).boxed(),
-        bus.subscribe(names.event(meter::EVENT)?, None)
+        bus.subscribe(names.event(subjects::event::ENERGY)?, None)
             .await?
             .map(News::Energy)
             .boxed(),

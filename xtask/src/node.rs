@@ -13,7 +13,7 @@ use kaskade::actors::control::replan_trigger::Rhythm;
 use kaskade::actors::ingress::IngressConfig;
 use kaskade::actors::ingress::durable::DurableConfig;
 use kaskade::actors::stage::worker::{Loader, WorkerConfig};
-use kaskade::actors::{Node, NodeConfig, node::service, shutdown};
+use kaskade::actors::{Node, NodeConfig, plan, shutdown};
 use kaskade::models::{Datatype, Extent, InputSpec, Model, Signature};
 use kaskade::plans::confidence::{Calibration, Estimator};
 use kaskade::plans::plan::{
@@ -162,7 +162,7 @@ pub(crate) fn plan(workers: &[(&str, &[&str])]) -> Plan {
         max_batch: 8,
         max_wait_us: 1_000,
     };
-    let mut plan = service::single(APP, SMALL, "", NonZeroU32::MIN, batching);
+    let mut plan = plan::single(APP, SMALL, "", NonZeroU32::MIN, batching);
     let stage = |name: &str, exit| Stage {
         name: name.to_owned(),
         task: None,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::plan::store::MemoryStore;
+use super::Bucket;
 use crate::subjects::App;
 use kaskade_broker::{Broker, BrokerConfig, BrokerError, BrokerStats};
 
@@ -15,7 +15,7 @@ pub struct Embedded(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     broker: Broker,
-    plans: Mutex<HashMap<App, MemoryStore>>,
+    plans: Mutex<HashMap<App, Bucket>>,
 }
 
 /// Where a broker is shared. Weak, so that it ends with its users and not with the process.
@@ -65,8 +65,8 @@ impl Embedded {
         self.0.broker.stats()
     }
 
-    /// The plan store of an app, shared by every bus on this broker.
-    pub(super) fn plans(&self, app: &App) -> MemoryStore {
+    /// The bucket of an app's plan, shared by every bus on this broker.
+    pub(crate) fn bucket(&self, app: &App) -> Bucket {
         let mut plans = self.0.plans.lock().unwrap_or_else(PoisonError::into_inner);
         plans.entry(app.clone()).or_default().clone()
     }

@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use crate::error::{Code, Fault};
+use crate::subjects::SubjectError;
 use kaskade_broker::BrokerError;
 
 /// Why the bus does not serve.
@@ -56,6 +57,9 @@ pub enum BusError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A name cannot be part of a subject.
+    #[error(transparent)]
+    Subject(#[from] SubjectError),
     /// The embedded broker does not start.
     #[error(transparent)]
     Embedded(#[from] BrokerError),
@@ -98,6 +102,7 @@ impl BusError {
 impl From<BusError> for Fault {
     fn from(error: BusError) -> Self {
         let code = match error {
+            BusError::Subject(_) => Code::Malformed,
             BusError::TooOld { .. } => Code::BrokerTooOld,
             BusError::TooLarge { .. } => Code::TooLarge,
             BusError::Timeout { .. } | BusError::Failed { .. } => Code::Unavailable,

@@ -7,6 +7,7 @@
 //! commands meanwhile; after that publishing waits. What the server had not received, or had not delivered, is lost: core
 //! NATS keeps nothing. So requests are retried by the ingress that owns them, and never by the bus.
 
+mod bucket;
 mod embedded;
 mod error;
 mod health;
@@ -27,10 +28,10 @@ use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use tokio::sync::OnceCell;
 
-use crate::plan::store::{KeyValueStore, MemoryStore, PlanStore, StoreError};
-use crate::subjects::{self, App};
+use crate::subjects;
 use kaskade_broker::{BrokerConfig, BrokerError};
 
+pub(crate) use bucket::Bucket;
 pub use embedded::Embedded;
 use embedded::{SHARED, Slot};
 pub use error::BusError;
@@ -71,7 +72,7 @@ pub struct BusConfig {
     /// A `.creds` file for a nats-server that wants one.
     pub credentials: Option<PathBuf>,
     /// A file with the seed of an nkey, for a nats-server that wants one. Answers then go to that user's own inbox
-    /// ([`crate::ops::permissions::inbox_prefix`]).
+    /// ([`crate::subjects::inbox_prefix`]).
     pub nkey: Option<PathBuf>,
     /// A file with the certificates to trust beside the system's, for a nats-server that is reached by TLS.
     pub ca: Option<PathBuf>,
@@ -332,16 +333,9 @@ impl Bus {
         }
     }
 
-    /// The plan store of an app.
-    ///
-    /// # Errors
-    /// [`StoreError::NeedsJetStream`] on a nats-server without it, unless [`PlanKeeping::Memory`] was asked for.
-    pub async fn plan_store(&self, app: &App) -> Result<Arc<dyn PlanStore>, StoreError> {
-        match (&self.0.embedded, self.0.plans) {
-            (Some(embedded), _) => Ok(Arc::new(embedded.plans(app))),
-            (None, PlanKeeping::Memory) => Ok(Arc::new(MemoryStore::default())),
-            (None, PlanKeeping::Auto) => Ok(Arc::new(KeyValueStore::open(self, app).await?)),
-        }
+    /// Where plans are kept.
+    pub(crate) fn plan_keeping(&self) -> PlanKeeping {
+        self.0.plans
     }
 }
 

@@ -6,7 +6,7 @@ use async_nats::ConnectOptions;
 use nkeys::{KeyPair, KeyPairType};
 
 use super::BusError;
-use crate::ops::permissions::inbox_prefix;
+use crate::subjects::inbox_prefix;
 
 /// The options of the user whose seed stands in the file at `path`, answers going to the user's own inbox.
 ///

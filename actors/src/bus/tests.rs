@@ -9,6 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::subjects::App;
 
 /// Long enough for a machine that is compiling; nothing waits for all of it when all is well.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -192,8 +193,8 @@ async fn a_port_that_another_process_has_is_joined() {
     let bus = Bus::connect(config.url(url)).await.unwrap();
     let app = App::new("digits").unwrap();
     assert!(matches!(
-        bus.plan_store(&app).await,
-        Err(StoreError::NeedsJetStream { .. })
+        crate::plan::store::open(&bus, &app).await,
+        Err(crate::plan::store::StoreError::NeedsJetStream { .. })
     ));
 }
 

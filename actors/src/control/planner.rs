@@ -15,19 +15,17 @@ use kaskade_plans::plan::Plan;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::{
-    bus::Bus,
+    bus::{Bus, BusError},
     control::replan_trigger::{Listening, Rhythm},
-    control::shifter::DRIFT,
     dispatch::dispatcher::Exchange,
-    node::NodeError,
     plan::store::{PlanStore, StoreError},
     plan::versions::PlanBook,
-    subjects,
+    subjects::{
+        self,
+        event::{DRIFT, PLANNED},
+    },
     wire::{DriftNotice, Message as _, PlanReport, PlanRequest},
 };
-
-/// Name of the event that tells how planning ended.
-pub const PLANNED: &str = "planner";
 
 /// Makes a plan for a request, given the plan that runs. The error is for people.
 pub type Planning = Arc<dyn Fn(&PlanRequest, Option<&Plan>) -> Result<Plan, String> + Send + Sync>;
@@ -85,8 +83,8 @@ impl Planner {
     /// Starts it, taking requests from the app's `replan` subject and, if so configured, from drifts.
     ///
     /// # Errors
-    /// [`NodeError`] when a subscription fails.
-    pub async fn listen(self, bus: &Bus) -> Result<Addr<Self>, NodeError> {
+    /// [`BusError`] when a subscription fails.
+    pub async fn listen(self, bus: &Bus) -> Result<Addr<Self>, BusError> {
         let app = self.exchange.app().clone();
         let (exchange, on_drift) = (self.exchange.clone(), self.config.on_drift);
         let rhythm = match &self.config.rhythm {

@@ -13,10 +13,9 @@ use kaskade_plans::{
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
-    bus::Bus,
-    control::shifter::LOAD,
+    bus::{Bus, BusError},
     dispatch::dispatcher::Exchange,
-    node::NodeError,
+    subjects::event::LOAD,
     wire::{Beat, LoadCount, Message as _, PlanRequest, Seen},
 };
 
@@ -58,7 +57,7 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    pub(crate) async fn begin(bus: &Bus, exchange: &Exchange, rhythm: Rhythm) -> Result<Self, NodeError> {
+    pub(crate) async fn begin(bus: &Bus, exchange: &Exchange, rhythm: Rhythm) -> Result<Self, BusError> {
         let app = exchange.app();
         Ok(Self {
             rhythm,

@@ -16,20 +16,13 @@ use kaskade_plans::{
 };
 
 use crate::{
-    bus::Bus,
+    bus::{Bus, BusError},
     dispatch::dispatcher::Exchange,
     metrics::Metrics,
-    node::NodeError,
     plan::versions::{Adopted, PlanBook},
+    subjects::event::{DRIFT, LOAD, SHIFTED},
     wire::{Beat, DriftNotice, GearShift, LoadCount, Message as _, ShiftReport},
 };
-
-/// Name of the event by which ingresses tell their counts.
-pub const LOAD: &str = "load";
-/// Name of the event that tells of a shift.
-pub const SHIFTED: &str = "gear";
-/// Name of the event that tells that the load is not what was planned for.
-pub const DRIFT: &str = "drift";
 
 /// Ticks after which the leader says the gear again, for whoever came late: one second.
 const SAY_AGAIN: u64 = 10;
@@ -100,8 +93,8 @@ impl Shifter {
     /// Starts it, listening to the other ingresses and to the workers' queues.
     ///
     /// # Errors
-    /// [`NodeError`] when a subscription fails.
-    pub async fn listen(self, bus: &Bus) -> Result<Addr<Self>, NodeError> {
+    /// [`BusError`] when a subscription fails.
+    pub async fn listen(self, bus: &Bus) -> Result<Addr<Self>, BusError> {
         let app = self.exchange.app().clone();
         let mut beats = bus.subscribe(app.beats(), None).await?;
         let mut loads = bus.subscribe(app.event(LOAD)?, None).await?;

@@ -4,10 +4,7 @@
 //! one hop over NATS. Senders cannot tell the difference.
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -21,13 +18,13 @@ use kaskade_plans::{
     rerouting::{self, Backup, Decision, Dropped, Forwarding},
     routing::{self, Destination},
 };
-use tokio::sync::Semaphore;
 
 use crate::{
     bus::Bus,
     bus::publisher::Post,
     clock::Clock,
     dispatch::delivery::Delivery,
+    dispatch::local::{LocalReplica, LocalReplicas},
     error::{Code, Fault},
     plan::versions::Adopted,
     subjects::{App, SubjectError},
@@ -39,21 +36,6 @@ use crate::{
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Finished(pub Done);
-
-/// A replica of this process, as its neighbours see it.
-#[derive(Clone)]
-pub struct LocalReplica {
-    /// Its id.
-    pub id: String,
-    /// Its mailbox.
-    pub mailbox: Recipient<Delivery>,
-    /// Room in its queue.
-    pub room: Arc<Semaphore>,
-    /// Requests that wait in its queue.
-    pub depth: Arc<AtomicUsize>,
-    /// Its largest batch.
-    pub max_batch: u32,
-}
 
 /// A request at the end of a pipeline's task: at which replica, how long it was there, and how long it should have been.
 pub(crate) struct TaskEnd<'a> {
@@ -71,8 +53,7 @@ struct Inner {
     clock: Clock,
     post: Post,
     ingresses: DashMap<String, Recipient<Finished>>,
-    /// Stage to the replicas of this process that serve it.
-    stages: DashMap<String, Vec<LocalReplica>>,
+    local: LocalReplicas,
     liveness: Mutex<Liveness>,
     /// By who sends. One sequence for all would tie the draws of a request to each other: who was drawn at one task would say who
     /// is drawn at the next.
@@ -87,7 +68,7 @@ impl Exchange {
             clock,
             post: Post::new(bus),
             ingresses: DashMap::new(),
-            stages: DashMap::new(),
+            local: LocalReplicas::default(),
             liveness: Mutex::default(),
             draws: DashMap::new(),
         }))
@@ -115,14 +96,12 @@ impl Exchange {
 
     /// Makes a replica of this process known to its neighbours, for one stage.
     pub fn join_stage(&self, stage: &str, replica: LocalReplica) {
-        self.0.stages.entry(stage.to_owned()).or_default().push(replica);
+        self.0.local.join(stage, replica);
     }
 
     /// Takes a replica out of every stage: nothing new reaches it from inside the process.
     pub fn leave(&self, replica: &str) {
-        for mut replicas in self.0.stages.iter_mut() {
-            replicas.retain(|local| local.id != replica);
-        }
+        self.0.local.leave(replica);
         self.0.draws.remove(replica);
     }
 
@@ -242,7 +221,7 @@ impl Exchange {
         let stage = adopted.stage_at(request.gear, edge, Some(id));
         let stage = stage.map_or(edge.stage.as_str(), |stage| stage.name.as_str());
         stage.clone_into(&mut request.stage);
-        match self.local(stage, |replica| replica.id == id) {
+        match self.0.local.shortest(stage, |replica| replica.id == id) {
             Some(replica) => self.hand_over(&replica, request, deadline, trace),
             None => match self.0.post.written(&request) {
                 Ok(payload) => self.send(self.0.app.replica(id), request, &payload, deadline, trace),
@@ -261,7 +240,7 @@ impl Exchange {
         trace: Trace,
     ) -> Option<String> {
         edge.stage.clone_into(&mut request.stage);
-        let near = self.local(&edge.stage, |replica| {
+        let near = self.0.local.shortest(&edge.stage, |replica| {
             routing::prefer_local(replica.depth.load(Ordering::Relaxed), replica.max_batch)
         });
         if let Some(replica) = near {
@@ -328,21 +307,8 @@ impl Exchange {
         routing::member(members, |id| self.reachable(id), self.draw(from)).map(ToOwned::to_owned)
     }
 
-    /// The shortest queue among the local replicas of a stage that pass the test.
-    fn local(&self, stage: &str, passes: impl Fn(&LocalReplica) -> bool) -> Option<LocalReplica> {
-        let replicas = self.0.stages.get(stage)?;
-        let candidates = replicas.iter().filter(|replica| passes(replica));
-        candidates
-            .min_by_key(|replica| replica.depth.load(Ordering::Relaxed))
-            .cloned()
-    }
-
     fn reachable(&self, replica: &str) -> bool {
-        let here = || {
-            let mut stages = self.0.stages.iter();
-            stages.any(|replicas| replicas.iter().any(|local| local.id == replica))
-        };
-        self.liveness(|liveness| liveness.alive(replica)) || here()
+        self.liveness(|liveness| liveness.alive(replica)) || self.0.local.has(replica)
     }
 
     fn hand_over(&self, replica: &LocalReplica, request: StageRequest, deadline: u64, trace: Trace) {

@@ -4,4 +4,5 @@ pub mod delivery;
 pub mod dispatcher;
 pub mod exits;
 pub(crate) mod fan_out;
+pub mod local;
 pub mod subscribe;

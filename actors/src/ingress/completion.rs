@@ -8,16 +8,13 @@ use kaskade_plans::{
     plan::Child,
 };
 
-use super::{Ingress, Kept, may_retry};
+use super::in_flight::{Ingress, Kept, may_retry};
 use crate::{
     dispatch::exits::{self, Way},
     dispatch::fan_out,
     error::{Code, Fault},
     wire::{Abandoned, Done, DoneResult, MAX_ABANDONED, Message as _, StageRequest},
 };
-
-/// How a branch of a pipeline's request ended.
-pub(super) type End = Done;
 
 impl Ingress {
     /// A stage that does not route by itself (a custom actor, a process in another language) left the exit to us.

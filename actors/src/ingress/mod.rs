@@ -5,250 +5,37 @@
 
 mod completion;
 pub mod durable;
+mod in_flight;
 mod intake;
 mod reply;
+mod request;
 mod tally;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use actix::{Actor, AsyncContext, Context, Handler, Message};
-use async_nats::Subject;
-use kaskade_models::Tensor;
+use actix::{Actor, AsyncContext, Context, Handler};
 use kaskade_plans::{
-    admission::{Admission, AdmissionConfig},
-    drift::DriftConfig,
-    gather::{Branch, Gather},
-    ledger::{Admitted, Answer, Ledger, LedgerConfig},
-    plan::Edge,
+    gather::Gather,
+    ledger::{Admitted, Answer},
     reading::Reading,
-    shifting::ShiftConfig,
 };
-use tokio::sync::OwnedSemaphorePermit;
 
-use completion::End;
+use durable::Submitted;
+use in_flight::{Cancel, Client, Inbound, Kept, Reconnected, To, Undeliverable, may_retry};
+pub use in_flight::{GiveUp, InFlight, Ingress, IngressConfig, Lost};
 pub use intake::{Door, open};
 use tally::Ballot;
 
 use crate::{
-    dispatch::dispatcher::{Exchange, Finished},
+    dispatch::dispatcher::Finished,
     error::{Code, Fault},
-    ingress::durable::{DurableConfig, Submission, Submitted},
-    metrics::Metrics,
-    plan::versions::{Adopted, PlanBook},
-    wire::headers::Trace,
-    wire::{ContentType, DoneResult, StageRequest},
+    wire::DoneResult,
 };
-
-/// What an ingress allows.
-#[derive(Debug, Clone)]
-pub struct IngressConfig {
-    /// Requests in flight at once; beyond that the client is refused at once.
-    pub max_in_flight: usize,
-    /// Budget of a request that names none.
-    pub default_budget: Duration,
-    /// Largest budget granted; a request that asks for more gets this.
-    pub max_budget: Duration,
-    /// Attempts per request, the first included. Their pauses together are to outlast the time in which a dead replica's silence is
-    /// noticed: until then others go on sending to it.
-    pub max_attempts: u32,
-    /// How durable requests are taken; they are refused where absent.
-    pub durable: Option<DurableConfig>,
-    /// How it counts and shifts gears.
-    pub shift: ShiftConfig,
-    /// When it says that the load has drifted from the plan's.
-    pub drift: DriftConfig,
-}
-
-impl Default for IngressConfig {
-    fn default() -> Self {
-        Self {
-            max_in_flight: 4096,
-            default_budget: Duration::from_secs(5),
-            max_budget: Duration::from_mins(2),
-            max_attempts: 16,
-            durable: None,
-            shift: ShiftConfig::default(),
-            drift: DriftConfig::default(),
-        }
-    }
-}
-
-/// A request as it came in.
-#[derive(Message)]
-#[rtype(result = "()")]
-struct Inbound {
-    message: async_nats::Message,
-    permit: OwnedSemaphorePermit,
-}
-
-/// The broker says that nobody serves what request `id` was sent to.
-#[derive(Message)]
-#[rtype(result = "()")]
-struct Undeliverable {
-    id: u64,
-}
-
-/// A client waits no more for the requests of this id.
-#[derive(Message)]
-#[rtype(result = "()")]
-struct Cancel {
-    id: String,
-}
-
-/// Replicas that fell silent.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct Lost(pub Vec<String>);
-
-/// The connection was lost and is there again: what was under way may be gone.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub(crate) struct Reconnected;
-
-/// Asks how many requests are in flight.
-#[derive(Message)]
-#[rtype(result = "usize")]
-pub struct InFlight;
-
-/// Answers whatever is still in flight with a `Draining` fault: the grace time is over.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct GiveUp;
-
-/// What the ingress keeps of a request until its terminal reply.
-struct Kept {
-    client: Client,
-    inputs: Vec<Tensor>,
-    trace: Trace,
-    accepted: u64,
-    deadline: u64,
-    adopted: Arc<Adopted>,
-    gear: u32,
-    /// The stage that this ingress sent it to last.
-    stage: String,
-    /// What the members of an ensemble have answered.
-    ballot: Ballot,
-    /// What has come of the branches of a pipeline's request.
-    gather: Gather<End>,
-    /// How far the client has read, if it reads along.
-    reading: Option<Reading>,
-}
-
-/// Where the reply goes, and in what form.
-struct Client {
-    to: To,
-    content_type: ContentType,
-    id: Option<String>,
-}
-
-/// Who waits for a reply, and the place that the request takes until then.
-enum To {
-    /// A client, unless it names no inbox.
-    Inbox {
-        inbox: Option<Subject>,
-        _permit: Option<OwnedSemaphorePermit>,
-    },
-    /// The stream that it was submitted to.
-    Stream(Box<Submission>),
-}
-
-/// The ingress actor.
-pub struct Ingress {
-    id: String,
-    config: IngressConfig,
-    ledger: Ledger<Kept>,
-    admission: Admission,
-    book: PlanBook,
-    exchange: Exchange,
-    metrics: Arc<Metrics>,
-    max_payload: usize,
-}
 
 /// How often expiries and resends are looked for when no message does it. Coarser than a batch, finer than a budget.
 const SWEEP: Duration = Duration::from_millis(5);
 
 impl Ingress {
-    /// An ingress of that id, unique among all that serve the app.
-    pub fn new(
-        id: &str,
-        config: IngressConfig,
-        book: PlanBook,
-        exchange: Exchange,
-        metrics: Arc<Metrics>,
-        max_payload: usize,
-    ) -> Self {
-        let limits = LedgerConfig {
-            max_in_flight: config.max_in_flight,
-            max_attempts: config.max_attempts,
-            ..LedgerConfig::default()
-        };
-        Self {
-            id: id.to_owned(),
-            config,
-            ledger: Ledger::new(limits),
-            admission: Admission::new(AdmissionConfig::default()),
-            book,
-            exchange,
-            metrics,
-            max_payload,
-        }
-    }
-
-    /// Sends the request to the first stage of its wiring.
-    fn send(&mut self, id: u64, attempt: u32, now: u64) {
-        let Some(kept) = self.ledger.get(id) else { return };
-        let Some(gear) = kept.adopted.gear(kept.gear) else {
-            return;
-        };
-        let request = self.stage_request(id, attempt, kept, Vec::new());
-        let entry = gear.wiring.entry.clone();
-        if gear.wiring.ensemble.is_empty() {
-            let roams = kept.adopted.roams(kept.gear, &entry);
-            self.send_to(&entry, request, now);
-            if roams {
-                // Whoever routes it on does not say so here: whoever is lost, it may have been there.
-                self.ledger.sent(id, attempt, None, now);
-            }
-            return;
-        }
-        let missing = gear.wiring.members().filter(|edge| !kept.ballot.has(&edge.stage));
-        for edge in missing.cloned().collect::<Vec<_>>() {
-            self.send_to(&edge, request.clone(), now);
-        }
-        // It is in several places: whoever of them is lost, the missing members are asked again.
-        self.ledger.sent(id, attempt, None, now);
-    }
-
-    fn send_to(&mut self, edge: &Edge, request: StageRequest, now: u64) {
-        let (id, attempt) = (request.id, request.attempt);
-        let Some(kept) = self.ledger.get_mut(id) else {
-            return;
-        };
-        edge.stage.clone_into(&mut kept.stage);
-        let adopted = Arc::clone(&kept.adopted);
-        let (deadline, trace) = (kept.deadline, kept.trace);
-        let to = self
-            .exchange
-            .dispatch(&self.id, &adopted, edge, request, deadline, trace);
-        self.ledger.sent(id, attempt, to.as_deref(), now);
-    }
-
-    fn stage_request(&self, id: u64, attempt: u32, kept: &Kept, hops: Vec<crate::wire::Hop>) -> StageRequest {
-        StageRequest {
-            id,
-            ingress: self.id.clone(),
-            attempt,
-            branch: Branch::ROOT,
-            epoch: kept.adopted.epoch,
-            gear: kept.gear,
-            stage: String::new(),
-            hops,
-            stream: kept.reading.is_some(),
-            settle: self.ledger.must_settle(attempt),
-            inputs: kept.inputs.clone(),
-        }
-    }
-
     /// Answers what expired and resends what is due. Called by the timer and by every message, because a timer behind a
     /// busy mailbox comes late.
     fn sweep(&mut self, now: u64) {
@@ -287,7 +74,7 @@ impl Ingress {
             let fault = Fault::new(Code::Unavailable, "no plan has been adopted yet");
             return self.refuse(Client::of(message, to), &fault);
         };
-        let read = intake::read(message, &self.config).and_then(|read| read.check(&to).map(|()| read));
+        let read = request::read(message, &self.config).and_then(|read| read.check(&to).map(|()| read));
         let read = match read {
             Ok(read) => read,
             Err(fault) => return self.refuse(Client::of(message, to), &fault),
@@ -324,12 +111,6 @@ impl Ingress {
             }
         }
     }
-}
-
-/// Whether another attempt may do better. A full queue is not asked again: the client was promised a quick refusal, and a
-/// resend only adds load.
-fn may_retry(fault: &Fault) -> bool {
-    fault.code.retryable() && fault.code != Code::Overloaded
 }
 
 impl Actor for Ingress {

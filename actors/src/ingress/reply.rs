@@ -4,7 +4,7 @@ use async_nats::HeaderMap;
 use kaskade_models::Tensor;
 use kaskade_plans::gather::Branch;
 
-use super::{Client, Ingress, Kept, To};
+use super::in_flight::{Client, Ingress, Kept, To};
 use crate::{
     bus::publisher::HEADROOM,
     dispatch::dispatcher::Exchange,

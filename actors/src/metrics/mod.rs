@@ -6,7 +6,6 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 mod text;
@@ -17,9 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Code, Fault},
-    ops::discovery::{EndpointStats, ServiceStats},
-    ops::meter::EnergyReport,
-    wire::{Forks, Runs},
+    wire::{EnergyReport, Forks, Runs, Tokens},
 };
 
 pub use text::{CONTENT_TYPE, Gauges};
@@ -65,7 +62,7 @@ pub const TO_FIRST_TOKEN: &str = "kaskade_time_to_first_token_microseconds_total
 /// Time from each token of an answer to the next, in sum, by variant; there are as many as tokens that are not first.
 pub const BETWEEN_TOKENS: &str = "kaskade_time_between_tokens_microseconds_total";
 
-/// Energy of a process since its start, idle included, joules; what [`crate::ops::meter::EnergyReport`] tells.
+/// Energy of a process since its start, idle included, joules; what [`crate::wire::EnergyReport`] tells.
 pub const ENERGY: &str = "kaskade_energy_joules_total";
 /// The same per request that its replicas ran or its ingress answered.
 pub const ENERGY_PER_REQUEST: &str = "kaskade_energy_per_request_joules";
@@ -116,53 +113,6 @@ pub struct VariantCount {
     /// What it made, if it is a language model.
     #[serde(default)]
     pub tokens: Tokens,
-}
-
-/// What a language model has made: [`TOKENS`], [`FIRST_TOKENS`], [`TO_FIRST_TOKEN`] and [`BETWEEN_TOKENS`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Tokens {
-    /// Tokens made.
-    pub count: u64,
-    /// Of them, first ones of an answer.
-    pub first: u64,
-    /// Time until the first ones, in sum, microseconds.
-    pub to_first_us: u64,
-    /// Time from one to the next within an answer, in sum, microseconds.
-    pub between_us: u64,
-}
-
-impl Tokens {
-    /// The first token of an answer, so long after its arrival.
-    pub const fn first(after_us: u64) -> Self {
-        Self {
-            count: 1,
-            first: 1,
-            to_first_us: after_us,
-            between_us: 0,
-        }
-    }
-
-    /// Another token of an answer, so long after the one before.
-    pub const fn next(after_us: u64) -> Self {
-        Self {
-            count: 1,
-            first: 0,
-            to_first_us: 0,
-            between_us: after_us,
-        }
-    }
-
-    /// Mean time to the first token, seconds; none before there is one.
-    pub fn to_first_s(&self) -> Option<f64> {
-        (self.first > 0).then(|| self.to_first_us as f64 / self.first as f64 / 1e6)
-    }
-
-    /// Mean time between two tokens, seconds; none before there are two of one answer.
-    pub fn between_s(&self) -> Option<f64> {
-        let further = self.count - self.first.min(self.count);
-        (further > 0).then(|| self.between_us as f64 / further as f64 / 1e6)
-    }
 }
 
 /// The counters at one moment.
@@ -327,6 +277,19 @@ impl Metrics {
         .collect()
     }
 
+    /// Time between the arrival of answered requests and their results, summed, microseconds.
+    pub(crate) fn processing_us(&self) -> u64 {
+        self.processing_us.load(Relaxed)
+    }
+
+    /// The newest fault that a request was answered or refused with.
+    pub(crate) fn last_fault(&self) -> Option<Fault> {
+        self.last_fault
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
     /// All counters now.
     pub fn read(&self) -> Reading {
         Reading {
@@ -352,25 +315,6 @@ impl Metrics {
                 .collect(),
             forks: self.forks(),
             energy: self.energy.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-        }
-    }
-}
-
-/// What `nats micro stats` shows of an ingress.
-impl ServiceStats for Metrics {
-    fn stats(&self) -> EndpointStats {
-        let reading = self.read();
-        let errors = reading.faults.values().sum();
-        EndpointStats {
-            requests: reading.answered + errors,
-            errors,
-            last_error: self
-                .last_fault
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
-            processing: Duration::from_micros(self.processing_us.load(Relaxed)),
-            data: serde_json::to_value(&reading).ok(),
         }
     }
 }

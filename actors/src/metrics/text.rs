@@ -1,7 +1,6 @@
 //! The metrics as Prometheus reads them (text format 0.0.4). What is unknown is left out and never a zero.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::{
     ACCEPTED, ANSWERED, ARRIVED, BETWEEN_TOKENS, DEAD, ENERGY, ENERGY_PER_REQUEST, FAULTS, FIRST_TOKENS,
@@ -101,7 +100,7 @@ impl Metrics {
             text: String::new(),
         };
         state(&mut page, gauges);
-        requests(&mut page, &reading, self.processing_us.load(Relaxed));
+        requests(&mut page, &reading, self.processing_us());
         variants(&mut page, &reading.variants);
         forks(&mut page, &reading);
         energy(&mut page, &reading);
@@ -307,7 +306,7 @@ mod tests {
 
     use super::*;
     use crate::error::{Code, Fault};
-    use crate::ops::meter::{EnergyReport, ModelEnergy};
+    use crate::wire::{EnergyReport, ModelEnergy, Tokens};
 
     fn busy() -> Metrics {
         let metrics = Metrics::default();
@@ -324,8 +323,8 @@ mod tests {
             process_cpu_us: 0,
         };
         metrics.batch("small", 4, &result);
-        metrics.tokens("gpt", &super::super::Tokens::first(3_000));
-        metrics.tokens("gpt", &super::super::Tokens::next(2_000));
+        metrics.tokens("gpt", &Tokens::first(3_000));
+        metrics.tokens("gpt", &Tokens::next(2_000));
         metrics
     }
 

@@ -28,12 +28,12 @@ use crate::{
     metrics::Metrics,
     ops::discovery::{self, Announcement},
     ops::health::{Doors, Vitals, WorkerVitals},
-    ops::meter::{EnergyReport, Meter, ReadEnergy},
-    plan::store::{PlanStore, Plans, StoreError, Stored},
+    ops::meter::{Meter, ReadEnergy},
+    plan::store::{self, PlanStore, Plans, StoreError, Stored},
     plan::versions::{AdoptError, PlanBook},
     stage::worker::{Leave, Loader, Readiness, Reconcile, Worker, WorkerConfig},
     subjects::{App, SubjectError},
-    wire::{GearShift, Message as _},
+    wire::{EnergyReport, GearShift, Message as _},
 };
 
 /// What a node runs.
@@ -259,7 +259,7 @@ async fn assemble(
 ) -> Result<(Parts, Up), NodeError> {
     let app = App::new(&config.app)?;
     let bus = Bus::connect(config.bus).await?;
-    let store = bus.plan_store(&app).await?;
+    let store = store::open(&bus, &app).await?;
     let book = PlanBook::new(&config.app);
     first_plan(&*store, &book, config.plan).await?;
     let metrics = Arc::new(Metrics::default());

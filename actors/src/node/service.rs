@@ -6,16 +6,14 @@
 use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
 
 use kaskade_models::{Model, PowerMeter};
-use kaskade_plans::plan::{
-    Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing,
-    Stage, Wiring,
-};
+use kaskade_plans::plan::{Batching, Plan};
 
 use crate::{
     bus::BusConfig,
     control::planner::PlannerConfig,
     ingress::IngressConfig,
     node::{Node, NodeConfig, NodeError},
+    plan::single,
     stage::worker::{Loader, WorkerConfig},
 };
 
@@ -176,49 +174,5 @@ impl Service {
             power: self.power,
             grace: self.grace,
         })
-    }
-}
-
-/// The plan of an app with one model: every request is answered by it.
-pub fn single(app: &str, variant: &str, worker: &str, replicas: NonZeroU32, batching: Batching) -> Plan {
-    Plan {
-        version: PLAN_VERSION,
-        app: app.to_owned(),
-        made_by: "single".to_owned(),
-        variants: vec![PlannedVariant {
-            name: variant.to_owned(),
-            calibration: None,
-        }],
-        placement: (0..replicas.get())
-            .map(|index| Replica {
-                id: format!("{variant}-{index}"),
-                variant: variant.to_owned(),
-                worker: worker.to_owned(),
-                device: "cpu".to_owned(),
-                partition: None,
-            })
-            .collect(),
-        sharing: Sharing::default(),
-        dropping: Dropping::None,
-        slo: None,
-        gears: vec![Gear {
-            name: "only".to_owned(),
-            load: LoadRange::ALL,
-            expected: None,
-            wiring: Wiring {
-                entry: Edge::to(variant),
-                ensemble: Vec::new(),
-                stages: vec![Stage {
-                    name: variant.to_owned(),
-                    task: None,
-                    variant: variant.to_owned(),
-                    partition: None,
-                    budget_us: None,
-                    profiled: None,
-                    exit: Exit::Reply,
-                    batching,
-                }],
-            },
-        }],
     }
 }

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use crate::bus::{Bus, BusError};
 use crate::error::Fault;
 use crate::ids;
+use crate::metrics::Metrics;
 use crate::subjects::{self, App, INGRESS_GROUP};
 
 /// Name of the one endpoint.
@@ -54,6 +55,21 @@ impl<F: Fn() -> EndpointStats + Send + Sync> ServiceStats for F {
     }
 }
 
+/// What `nats micro stats` shows of an ingress.
+impl ServiceStats for Metrics {
+    fn stats(&self) -> EndpointStats {
+        let reading = self.read();
+        let errors = reading.faults.values().sum();
+        EndpointStats {
+            requests: reading.answered + errors,
+            errors,
+            last_error: self.last_fault(),
+            processing: Duration::from_micros(self.processing_us()),
+            data: serde_json::to_value(&reading).ok(),
+        }
+    }
+}
+
 /// A name for an instance of an ingress, unlike every other: a subject token and an ADR-32 id.
 pub fn instance_id() -> String {
     ids::unique_token()
@@ -75,7 +91,7 @@ impl Announcement {
 /// Announces an ingress of `app` and answers what is asked about it until the bus closes.
 ///
 /// # Errors
-/// [`BusError::Failed`] when a subscription fails, or `id` is no token.
+/// [`BusError::Failed`] if a subscription fails, [`BusError::Subject`] if `id` is not a valid token.
 pub async fn announce(
     bus: &Bus,
     app: &App,
@@ -84,12 +100,7 @@ pub async fn announce(
 ) -> Result<Announcement, BusError> {
     let mut questions = Vec::new();
     for verb in [PING, INFO, STATS] {
-        let subjects = subjects::discovery(verb, app.name(), id);
-        let subjects = subjects.map_err(|error| BusError::Failed {
-            what: "announcing the service",
-            reason: error.to_string(),
-        })?;
-        for subject in subjects {
+        for subject in subjects::discovery(verb, app.name(), id)? {
             questions.push(bus.subscribe(subject, None).await?);
         }
     }

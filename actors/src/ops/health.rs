@@ -117,7 +117,7 @@ impl WorkerVitals {
     /// Listens to the worker's own heartbeats. Call it inside an actix system.
     ///
     /// # Errors
-    /// [`BusError::Failed`] when the subscription fails.
+    /// [`BusError`] if the subscription fails or `name` is not a valid token.
     pub(crate) async fn listen(
         bus: &Bus,
         app: &App,
@@ -125,11 +125,7 @@ impl WorkerVitals {
         queue_capacity: usize,
         readiness: watch::Receiver<Readiness>,
     ) -> Result<Self, BusError> {
-        let subject = app.beat(name).map_err(|error| BusError::Failed {
-            what: "listening to the worker's heartbeats",
-            reason: error.to_string(),
-        })?;
-        let mut beats = bus.subscribe(subject, None).await?;
+        let mut beats = bus.subscribe(app.beat(name)?, None).await?;
         let (heard, beat) = watch::channel(Beat::default());
         actix::spawn(async move {
             while let Some(message) = beats.next().await {

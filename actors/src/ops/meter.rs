@@ -8,12 +8,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use actix::{Actor, AsyncContext, Context, Handler, Message, MessageResult};
 use kaskade_models::power::{EnergySample, PowerMeter};
 use kaskade_plans::energy;
-use serde::{Deserialize, Serialize};
 
 use crate::{
     dispatch::dispatcher::Exchange,
-    metrics::{Metrics, Reading, Tokens, VariantCount},
-    wire::Message as _,
+    metrics::{Metrics, Reading, VariantCount},
+    subjects::event::ENERGY,
+    wire::{EnergyReport, Message as _, ModelEnergy},
 };
 
 /// How often energy is read.
@@ -21,56 +21,6 @@ pub const SAMPLE: Duration = Duration::from_millis(100);
 
 /// Readings per published report: one a second.
 const READINGS_PER_REPORT: u32 = 10;
-
-/// Name of the event that reports are published as.
-pub const EVENT: &str = "energy";
-
-/// What a process has spent, and on what.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EnergyReport {
-    /// Who measured.
-    pub node: String,
-    /// What the joules were read from.
-    pub source: String,
-    /// Energy since the start, idle included, joules; unknown where no source could be read.
-    pub joules: Option<f64>,
-    /// Requests that its replicas ran or its ingress answered since the start, whichever it has.
-    pub requests: u64,
-    /// Joules per such request; unknown where the joules are, and before the first request.
-    pub joules_per_request: Option<f64>,
-    /// Processor time of the process since the start, seconds over all cores.
-    pub busy_core_s: f64,
-    /// Time since the start, seconds.
-    pub wall_s: f64,
-    /// What each model of the process has done, and its part of the joules.
-    #[serde(default)]
-    pub models: BTreeMap<String, ModelEnergy>,
-}
-
-/// What a model has done in a process since its start.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct ModelEnergy {
-    /// Requests run.
-    pub requests: u64,
-    /// Batches run.
-    pub batches: u64,
-    /// Time its threads were busy, seconds.
-    pub busy_s: f64,
-    /// Its part of the process's joules, by busy time, idle included ([`kaskade_plans::energy::attributed`]); unknown where
-    /// those are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub joules: Option<f64>,
-    /// What it made, if it is a language model.
-    #[serde(default)]
-    pub tokens: Tokens,
-    /// Joules per token; unknown where the joules are, and before the first token.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub joules_per_token: Option<f64>,
-}
-
-impl crate::wire::Message for EnergyReport {
-    const NAME: &'static str = "EnergyReport";
-}
 
 /// The meter actor.
 pub struct Meter {
@@ -129,7 +79,7 @@ impl Meter {
             return;
         }
         let report = self.report();
-        if let (Ok(subject), Ok(payload)) = (self.exchange.app().event(EVENT), report.encode()) {
+        if let (Ok(subject), Ok(payload)) = (self.exchange.app().event(ENERGY), report.encode()) {
             self.exchange.publish(subject, None, None, payload);
         }
         self.metrics.metered(report);

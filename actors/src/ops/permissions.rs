@@ -3,10 +3,8 @@
 //! `kaskade auth init` writes it into a nats-server's configuration. What is not in a list is refused by the server, to
 //! publishers and subscribers alike. `SECURITY.md` says what that is good for and what it leaves open.
 
-use crate::control::planner::PLANNED;
-use crate::control::shifter::{DRIFT, LOAD, SHIFTED};
-use crate::ops::meter;
-use crate::subjects::{self, App, SubjectError, check_token};
+use crate::subjects::event::{DRIFT, ENERGY, LOAD, PLANNED, SHIFTED};
+use crate::subjects::{self, App, SubjectError, check_token, inbox_prefix};
 
 /// What somebody is there for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,12 +39,6 @@ pub struct Permissions {
     pub subscribe: Vec<String>,
 }
 
-/// Where the answers to a user go. It has the user's public key in it, so that "one's own inbox" is something that a server
-/// can check, and nobody has to be told a name: whoever holds the seed knows it.
-pub fn inbox_prefix(public_key: &str) -> String {
-    format!("_INBOX.{public_key}")
-}
-
 /// What `role` may do in `app`, its answers going to the inbox of `public_key`.
 ///
 /// # Errors
@@ -79,7 +71,7 @@ fn client(app: &App) -> Permissions {
 }
 
 fn ingress(app: &App) -> Result<Permissions, SubjectError> {
-    let events = [LOAD, SHIFTED, DRIFT, meter::EVENT];
+    let events = [LOAD, SHIFTED, DRIFT, ENERGY];
     let mut publish = app.all_of(["stage.*", "replica.*", "abandon", "gear"]);
     publish.extend(named(app, &events)?);
     publish.extend(subjects::durable_taking(app));
@@ -93,14 +85,14 @@ fn ingress(app: &App) -> Result<Permissions, SubjectError> {
 
 fn worker(app: &App) -> Result<Permissions, SubjectError> {
     let mut publish = app.all_of(["stage.*", "replica.*", "done.*.*", "beat.*"]);
-    publish.extend(named(app, &[meter::EVENT])?);
+    publish.extend(named(app, &[ENERGY])?);
     let subscribe = app.all_of(["stage.*", "replica.*", "abandon", "beat.*", "gear", "plan"]);
     Ok(joined([Permissions { publish, subscribe }, reads_plans(app)]))
 }
 
 fn planner(app: &App) -> Result<Permissions, SubjectError> {
     let mut publish = app.all_of(["plan", "replan"]);
-    publish.extend(named(app, &[PLANNED, meter::EVENT])?);
+    publish.extend(named(app, &[PLANNED, ENERGY])?);
     // Whoever asked for another plan is told what came of it.
     publish.push(INBOXES.to_owned());
     publish.extend(subjects::plan_writing(app));

@@ -274,7 +274,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
-    use crate::node::service::single;
+    use crate::plan::single;
 
     fn plan(app: &str) -> Plan {
         single(app, "m", "w", NonZeroU32::MIN, Batching::default())

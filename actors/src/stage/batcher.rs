@@ -239,7 +239,7 @@ impl Handler<Rebatch> for Batcher {
                 turn.cancel();
             }
             self.granted = false;
-            self.turn = device.map(|device| device.seat(ctx.address().downgrade()));
+            self.turn = device.map(|device| device.seat(ctx.address().downgrade().recipient()));
         }
         self.pump(ctx);
     }

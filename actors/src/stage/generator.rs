@@ -20,8 +20,9 @@ use crate::{
     dispatch::delivery::Delivery,
     dispatch::exits::{Answered, Router},
     error::{Code, Fault},
-    metrics::{Metrics, Tokens},
+    metrics::Metrics,
     plan::versions::PlanBook,
+    wire::Tokens,
 };
 
 /// What a generator is made of.

@@ -6,10 +6,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use actix::{Message, WeakAddr};
+use actix::{Message, WeakRecipient};
 use kaskade_plans::turns::Turns;
-
-use crate::stage::batcher::Batcher;
 
 /// It is this replica's turn: it has the device until it releases it.
 #[derive(Message)]
@@ -24,7 +22,7 @@ pub struct Device(Arc<Mutex<Seats>>);
 struct Seats {
     turns: Turns<u32>,
     /// Weak, or a retired batcher would live on for its seat.
-    batchers: BTreeMap<u32, WeakAddr<Batcher>>,
+    batchers: BTreeMap<u32, WeakRecipient<YourTurn>>,
     next: u32,
 }
 
@@ -36,7 +34,7 @@ impl PartialEq for Device {
 
 impl Device {
     /// A place in the device's turns.
-    pub fn seat(self, batcher: WeakAddr<Batcher>) -> Turn {
+    pub fn seat(self, batcher: WeakRecipient<YourTurn>) -> Turn {
         let mut seats = self.lock();
         let seat = seats.next;
         seats.next += 1;
@@ -54,7 +52,7 @@ impl Seats {
     /// Tells who has the device now. A batcher that is gone gives way to the next.
     fn tell(&self, seat: u32) {
         // One that is gone has cancelled, or is about to in `stopped`: either moves the line on.
-        if let Some(batcher) = self.batchers.get(&seat).and_then(WeakAddr::upgrade) {
+        if let Some(batcher) = self.batchers.get(&seat).and_then(WeakRecipient::upgrade) {
             batcher.do_send(YourTurn);
         }
     }

@@ -27,8 +27,9 @@ use tokio::{
 
 use crate::{
     bus::Bus,
-    dispatch::dispatcher::{Exchange, LocalReplica},
+    dispatch::dispatcher::Exchange,
     dispatch::exits::Router,
+    dispatch::local::LocalReplica,
     dispatch::subscribe::{self, Seat},
     metrics::Metrics,
     plan::versions::{Adopted, PlanBook},

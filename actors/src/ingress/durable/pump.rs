@@ -9,7 +9,9 @@ use async_nats::jetstream::consumer::PullConsumer;
 use futures::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::{Desk, DurableConfig, DurableError, Submission, Submitted};
+use super::config::{DurableConfig, DurableError};
+use super::streams::Desk;
+use super::submission::{Submission, Submitted};
 use crate::bus::{Bus, Link};
 use crate::dispatch::dispatcher::Exchange;
 use crate::error::{Code, Fault};

@@ -13,7 +13,7 @@ use async_nats::{HeaderMap, Subject, header};
 use bytes::Bytes;
 use dashmap::DashMap;
 
-use super::{DurableConfig, DurableError};
+use super::config::{DurableConfig, DurableError};
 use crate::bus::Bus;
 use crate::dispatch::dispatcher::Exchange;
 use crate::metrics::Metrics;

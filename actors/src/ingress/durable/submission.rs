@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use actix::Message;
 use async_nats::jetstream::{self, AckKind};
 use async_nats::{HeaderMap, Subject, header};
 use bytes::Bytes;
 use kaskade_plans::redelivery::{Blame, Verdict};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Desk, DurableError};
+use super::config::DurableError;
+use super::streams::Desk;
 use crate::error::{Code, Fault};
 use crate::subjects;
 use crate::wire::headers;
@@ -17,6 +19,14 @@ use crate::wire::{self, ContentType};
 
 /// Pause before another try where the stream did not take what was to be kept.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// A durable request as it was delivered.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Submitted {
+    pub(crate) message: async_nats::Message,
+    pub(crate) submission: Submission,
+}
 
 /// A delivery of a durable request. Whoever drops it unsettled hands it back to the stream.
 pub(crate) struct Submission {

@@ -1,54 +1,27 @@
-//! The plan store of a process.
-
-use std::sync::Arc;
+//! The plan store in the memory of a process.
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use kaskade_plans::plan::Plan;
-use tokio::sync::watch;
 
 use super::{PlanStore, Plans, StoreError, Stored, read, write};
+use crate::bus::Bucket;
 
 /// A plan store in memory. Clones share what they hold.
 ///
-/// It keeps the bytes that the other backend would, so that nothing passes here that would fail there.
-#[derive(Debug, Clone)]
-pub struct MemoryStore {
-    newest: Arc<watch::Sender<Option<Version>>>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Version {
-    bytes: Arc<[u8]>,
-    epoch: u64,
-}
-
-impl Default for MemoryStore {
-    fn default() -> Self {
-        Self {
-            newest: Arc::new(watch::Sender::new(None)),
-        }
-    }
-}
+/// It stores the same bytes as [`KeyValueStore`](super::KeyValueStore), so that a plan that one of them accepts can also be
+/// written to the other.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryStore(Bucket);
 
 impl MemoryStore {
+    pub(super) fn on(bucket: Bucket) -> Self {
+        Self(bucket)
+    }
+
     fn swap(&self, bytes: Vec<u8>, expected: Option<u64>) -> Result<u64, StoreError> {
-        let mut outcome = Err(None);
-        self.newest.send_if_modified(|version| {
-            let newest = version.as_ref().map(|version| version.epoch);
-            if newest != expected {
-                outcome = Err(newest);
-                return false;
-            }
-            let epoch = newest.unwrap_or(0) + 1;
-            *version = Some(Version {
-                bytes: bytes.into(),
-                epoch,
-            });
-            outcome = Ok(epoch);
-            true
-        });
-        outcome.map_err(|newest| StoreError::Stale { expected, newest })
+        let swapped = self.0.swap(bytes, expected);
+        swapped.map_err(|newest| StoreError::Stale { expected, newest })
     }
 
     #[cfg(test)]
@@ -59,9 +32,9 @@ impl MemoryStore {
 
 impl PlanStore for MemoryStore {
     fn get(&self) -> BoxFuture<'_, Result<Option<Stored>, StoreError>> {
-        let version = self.newest.borrow().clone();
-        let stored = version
-            .map(|version| read(&version.bytes, version.epoch))
+        let stored = self.0.newest();
+        let stored = stored
+            .map(|revision| read(&revision.bytes, revision.number))
             .transpose();
         futures::future::ready(stored).boxed()
     }
@@ -71,15 +44,15 @@ impl PlanStore for MemoryStore {
     }
 
     fn watch(&self) -> BoxFuture<'_, Result<Plans, StoreError>> {
-        let mut newest = self.newest.subscribe();
+        let mut newest = self.0.subscribe();
         newest.mark_changed();
-        let versions = stream::unfold(newest, |mut newest| async move {
+        let revisions = stream::unfold(newest, |mut newest| async move {
             newest.changed().await.ok()?;
-            let version = newest.borrow_and_update().clone();
-            Some((version, newest))
+            let revision = newest.borrow_and_update().clone();
+            Some((revision, newest))
         });
-        let plans =
-            versions.filter_map(async |version| version.map(|version| read(&version.bytes, version.epoch)));
+        let plans = revisions
+            .filter_map(async |revision| revision.map(|revision| read(&revision.bytes, revision.number)));
         futures::future::ready(Ok(Plans(plans.boxed()))).boxed()
     }
 }

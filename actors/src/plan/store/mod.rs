@@ -11,6 +11,7 @@ mod key_value;
 mod memory;
 
 use std::fmt;
+use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -18,7 +19,9 @@ use futures::stream::BoxStream;
 use kaskade_plans::plan::Plan;
 use thiserror::Error;
 
+use crate::bus::{Bus, PlanKeeping};
 use crate::error::{Code, Fault};
+use crate::subjects::App;
 
 pub use key_value::KeyValueStore;
 pub use memory::MemoryStore;
@@ -49,6 +52,18 @@ pub trait PlanStore: Send + Sync {
     ///
     /// Errors: [`StoreError::Unreachable`].
     fn watch(&self) -> BoxFuture<'_, Result<Plans, StoreError>>;
+}
+
+/// Opens the plan store of an app: in memory on an embedded broker, in JetStream on a nats-server.
+///
+/// # Errors
+/// [`StoreError::NeedsJetStream`] on a nats-server without it, unless [`PlanKeeping::Memory`] is configured.
+pub async fn open(bus: &Bus, app: &App) -> Result<Arc<dyn PlanStore>, StoreError> {
+    match (bus.embedded(), bus.plan_keeping()) {
+        (Some(embedded), _) => Ok(Arc::new(MemoryStore::on(embedded.bucket(app)))),
+        (None, PlanKeeping::Memory) => Ok(Arc::new(MemoryStore::default())),
+        (None, PlanKeeping::Auto) => Ok(Arc::new(KeyValueStore::open(bus, app).await?)),
+    }
 }
 
 /// Plans as they are written.

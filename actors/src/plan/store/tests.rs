@@ -1,14 +1,12 @@
 //! Both backends through the same tests.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use kaskade_plans::plan::{Dropping, Edge, Gear, LoadRange, PLAN_VERSION, Sharing, Wiring};
 use kaskade_testkit::{NatsOptions, NatsServer};
 
 use super::*;
-use crate::bus::{Bus, BusConfig, Embedded, PlanKeeping};
-use crate::subjects::App;
+use crate::bus::{BusConfig, Embedded};
 use kaskade_broker::BrokerConfig;
 
 fn plan(made_by: &str) -> Plan {
@@ -223,7 +221,7 @@ async fn without_jetstream_a_shared_store_is_refused_and_a_private_one_is_not() 
     let server = NatsServer::start(NatsOptions::default());
     let app = App::new("digits").unwrap();
     let bus = Bus::connect(config(&server)).await.unwrap();
-    let Err(error) = bus.plan_store(&app).await else {
+    let Err(error) = open(&bus, &app).await else {
         panic!("a store without JetStream")
     };
     assert_eq!(error, StoreError::NeedsJetStream { url: server.url() });
@@ -233,7 +231,7 @@ async fn without_jetstream_a_shared_store_is_refused_and_a_private_one_is_not() 
         ..config(&server)
     };
     let bus = Bus::connect(private).await.unwrap();
-    let store = bus.plan_store(&app).await.unwrap();
+    let store = open(&bus, &app).await.unwrap();
     assert_eq!(store.put(&plan("mine"), None).await, Ok(1));
 }
 
@@ -246,16 +244,15 @@ async fn on_an_embedded_broker_every_bus_shares_an_apps_store() {
         Bus::connect(config).await.unwrap(),
     );
     let app = App::new("digits").unwrap();
-    let epoch = one
-        .plan_store(&app)
+    let epoch = open(&one, &app)
         .await
         .unwrap()
         .put(&plan("shared"), None)
         .await
         .unwrap();
-    let seen = two.plan_store(&app).await.unwrap().get().await.unwrap().unwrap();
+    let seen = open(&two, &app).await.unwrap().get().await.unwrap().unwrap();
     assert_eq!((seen.plan, seen.epoch), (plan("shared"), epoch));
-    let other = two.plan_store(&App::new("other").unwrap()).await.unwrap();
+    let other = open(&two, &App::new("other").unwrap()).await.unwrap();
     assert_eq!(other.get().await, Ok(None));
 }
 
@@ -264,7 +261,7 @@ async fn a_key_value_store_survives_a_restart_and_its_watch_goes_on() {
     let mut server = NatsServer::start(NatsOptions::jetstream());
     let bus = Bus::connect(config(&server)).await.unwrap();
     let app = App::new("digits").unwrap();
-    let store = bus.plan_store(&app).await.unwrap();
+    let store = open(&bus, &app).await.unwrap();
     let first = store.put(&plan("first"), None).await.unwrap();
     let mut watch = store.watch().await.unwrap();
     assert_eq!(watch.next().await.unwrap().unwrap().epoch, first);
@@ -275,12 +272,8 @@ async fn a_key_value_store_survives_a_restart_and_its_watch_goes_on() {
         .unwrap();
     server.restart();
     // Another process, one that was not there before, opens the same bucket.
-    let another = Bus::connect(config(&server))
-        .await
-        .unwrap()
-        .plan_store(&app)
-        .await
-        .unwrap();
+    let other_bus = Bus::connect(config(&server)).await.unwrap();
+    let another = open(&other_bus, &app).await.unwrap();
     assert_eq!(another.get().await.unwrap().unwrap().epoch, first);
     let second = another.put(&plan("second"), Some(first)).await.unwrap();
     let seen = tokio::time::timeout(Duration::from_mins(1), async {
@@ -300,7 +293,7 @@ async fn a_key_value_store_survives_a_restart_and_its_watch_goes_on() {
 async fn a_deleted_plan_is_none_and_the_next_has_a_larger_epoch() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let bus = Bus::connect(config(&server)).await.unwrap();
-    let store = bus.plan_store(&App::new("digits").unwrap()).await.unwrap();
+    let store = open(&bus, &App::new("digits").unwrap()).await.unwrap();
     let first = store.put(&plan("first"), None).await.unwrap();
     let jetstream = async_nats::jetstream::new(bus.client().clone());
     let bucket = jetstream.get_key_value("kaskade-digits").await.unwrap();
@@ -317,7 +310,7 @@ async fn a_plan_over_max_payload_is_refused_with_both_sizes() {
         ..NatsOptions::jetstream()
     });
     let bus = Bus::connect(config(&server)).await.unwrap();
-    let store = bus.plan_store(&App::new("digits").unwrap()).await.unwrap();
+    let store = open(&bus, &App::new("digits").unwrap()).await.unwrap();
     let error = store.put(&plan(&"x".repeat(5000)), None).await.unwrap_err();
     assert!(
         matches!(error, StoreError::TooLarge { size, limit } if size > 5000 && limit < 4096),
