@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use kaskade::App;
 use kaskade::actors::control::planner::{PlannerConfig, Planning};
-use kaskade::actors::control::replan_trigger::Rhythm;
-use kaskade::actors::wire::{Forks, PlanRequest, Runs};
+use kaskade::actors::control::replan_trigger::ReplanTrigger;
+use kaskade::actors::wire::{FanOuts, PlanRequest, Runs};
 use kaskade::config::pipeline::{AllocatorRule, PipelineRule};
 use kaskade::models::DeviceChoice;
 use kaskade::plans::allocate::{AllocateOptions, Slot};
@@ -137,7 +137,7 @@ pub(crate) fn planner(app: &App, rule: &PipelineRule) -> anyhow::Result<Option<P
         planning,
         limit: allocator.limit.duration(),
         on_drift: false,
-        rhythm: Rhythm::Looks(Duration::from_micros(allocator.demand.step_us)),
+        trigger: ReplanTrigger::Observing(Duration::from_micros(allocator.demand.step_us)),
     }))
 }
 
@@ -148,14 +148,14 @@ struct Desk {
     slots: Vec<Slot>,
     arrivals: u64,
     now_us: u64,
-    forks: BTreeMap<(String, String), Forks>,
+    forks: BTreeMap<(String, String), FanOuts>,
     runs: BTreeMap<(String, String), Runs>,
 }
 
 impl Desk {
     fn plan(&mut self, request: &PlanRequest, running: Option<&Plan>) -> anyhow::Result<Plan> {
         self.manager.follow(running);
-        let Some(seen) = &request.seen else {
+        let Some(seen) = &request.observed else {
             // Somebody asks: for a load, or for what it is now.
             let qps = request.peak_qps.unwrap_or_else(|| self.manager.demand_qps());
             return Ok(self.manager.begin(qps, self.now_us)?);
@@ -185,7 +185,7 @@ impl Desk {
     /// Tells the manager what came of requests since it was told last. A count that falls is that of a worker that started anew.
     fn hear(&mut self, request: &PlanRequest) {
         let mut news: BTreeMap<&str, (u64, BTreeMap<String, u64>)> = BTreeMap::new();
-        for (worker, variants) in &request.forks {
+        for (worker, variants) in &request.fan_outs {
             for (variant, now) in variants {
                 let old = self.forks.insert((worker.clone(), variant.clone()), now.clone());
                 let old = old.filter(|old| old.requests <= now.requests).unwrap_or_default();

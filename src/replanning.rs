@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use kaskade::App;
 use kaskade::actors::control::planner::{PlannerConfig, Planning};
-use kaskade::actors::control::replan_trigger::Rhythm;
+use kaskade::actors::control::replan_trigger::ReplanTrigger;
 use kaskade::actors::wire::PlanRequest;
 use kaskade::config::planner::{GearPolicy, PlannerRule};
 use kaskade::config::scalar::Span;
@@ -48,9 +48,9 @@ pub(crate) fn planner(app: &App) -> anyhow::Result<Option<PlannerConfig>> {
         planning,
         limit: rule.limit.duration(),
         on_drift: rule.on_drift,
-        rhythm: rule
-            .every
-            .map_or(Rhythm::Asked, |span| Rhythm::Every(span.duration())),
+        trigger: rule.every.map_or(ReplanTrigger::OnRequest, |span| {
+            ReplanTrigger::Periodic(span.duration())
+        }),
     }))
 }
 

@@ -246,7 +246,7 @@ impl Asker {
             ..InferRequest::default()
         };
         self.client
-            .read_along(request, HeaderMap::new(), self.budget, part)
+            .stream(request, HeaderMap::new(), self.budget, part)
             .await
     }
 }

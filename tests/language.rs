@@ -168,7 +168,7 @@ fn text(reply: &InferReply) -> String {
 async fn read(client: &Client, request: InferRequest) -> (Vec<(u32, String)>, Result<InferReply, Fault>) {
     let mut parts = Vec::new();
     let note = |part: InferReply| parts.push((part.part.unwrap(), text(&part)));
-    let reply = client.read_along(request, HeaderMap::new(), BUDGET, note).await;
+    let reply = client.stream(request, HeaderMap::new(), BUDGET, note).await;
     (parts, reply)
 }
 

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Two ingress nodes and four worker nodes, each with a connection of its own. A shift is published as the shifter publishes
-//! it; what is measured ends when the last node's plan book has the gear, from where batchers hear of it by a mailbox.
+//! it; what is measured ends when the last node's plan plans has the gear, from where batchers hear of it by a mailbox.
 //! Prints one line of JSON.
 #![allow(clippy::print_stdout, reason = "a program that prints figures")]
 
@@ -20,9 +20,9 @@ use std::{
 use futures::future::join_all;
 use kaskade_actors::{
     App, Client, Node, Service,
-    bus::{BusConfig, PlanKeeping},
+    bus::{BusConfig, PlanStorage},
     ingress::IngressConfig,
-    plan::versions::PlanBook,
+    plan::versions::PlanVersions,
     stage::worker::WorkerConfig,
     wire::{GearShift, Message as _},
 };
@@ -120,7 +120,7 @@ fn node(name: &str, url: Option<&str>, ingress: bool) -> Result<Node, Failure> {
         .model("only", || Ok::<_, String>(Yes))
         .bus(BusConfig {
             url: url.map(str::to_owned),
-            plans: PlanKeeping::Memory,
+            plans: PlanStorage::Memory,
             ..BusConfig::new(APP)
         })
         .worker(WorkerConfig {
@@ -139,10 +139,10 @@ fn node(name: &str, url: Option<&str>, ingress: bool) -> Result<Node, Failure> {
     Ok(service.start()?)
 }
 
-/// Resolves once the book is in that gear.
-async fn reached(book: &PlanBook, gear: u32) {
-    let mut changes = book.changes();
-    while book.current().is_some_and(|(_, now)| now != gear) {
+/// Resolves once the plans is in that gear.
+async fn reached(plans: &PlanVersions, gear: u32) {
+    let mut changes = plans.changes();
+    while plans.current().is_some_and(|(_, now)| now != gear) {
         changes.next().await;
     }
 }
@@ -153,11 +153,11 @@ async fn shift(nodes: &[Node], gear: u32) -> Result<Duration, Failure> {
     };
     let payload = GearShift { epoch: 1, gear }.encode()?;
     let begun = Instant::now();
-    leader.book().shift(1, gear)?;
+    leader.plans().shift(1, gear)?;
     leader
-        .exchange()
+        .dispatcher()
         .publish(App::new(APP)?.gear(), None, None, payload);
-    join_all(nodes.iter().map(|node| reached(node.book(), gear))).await;
+    join_all(nodes.iter().map(|node| reached(node.plans(), gear))).await;
     Ok(begun.elapsed())
 }
 

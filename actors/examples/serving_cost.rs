@@ -21,7 +21,7 @@ use bytes::Bytes;
 use futures::{StreamExt, future::join_all};
 use kaskade_actors::{
     App, Client, Service,
-    bus::{Bus, BusConfig, PlanKeeping},
+    bus::{Bus, BusConfig, PlanStorage},
     plan::single,
     wire::{InferRequest, Message as _},
 };
@@ -160,7 +160,7 @@ fn cascade() -> Plan {
 
 fn bus(url: &str, app: &str) -> BusConfig {
     let config = BusConfig {
-        plans: PlanKeeping::Memory,
+        plans: PlanStorage::Memory,
         ..BusConfig::new(app)
     };
     if url == "embedded" {

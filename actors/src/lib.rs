@@ -14,10 +14,10 @@
 //! | [`clock`] | the clock that actors read |
 //! | [`meter`] | joules per request |
 //! | [`metrics`] | every metric: its name, its unit, its counter |
-//! | [`vitals`] | how a process fares: live, ready, its page of metrics |
+//! | [`health`] | how a process fares: live, ready, its page of metrics |
 //! | [`probes`] | the same over HTTP |
 //! | [`planbook`] | the plans a process knows, by epoch, and the gear it is in |
-//! | [`exchange`] | the switch in front of the bus: mailbox or subject |
+//! | [`dispatcher`] | the switch in front of the bus: mailbox or subject |
 //! | [`system`] | the thin module around actix: subjects become mailboxes |
 //! | [`delivery`] | a request on loan to whoever serves a stage |
 //! | `fork` | how a pipeline's task makes several requests of one |
@@ -29,7 +29,7 @@
 //! | [`watcher`] | who fell silent |
 //! | [`shifter`] | which gear the app is in |
 //! | [`planner`] | makes another plan when asked |
-//! | [`rhythm`] | when a planner plans without being asked |
+//! | [`trigger`] | when a planner plans without being asked |
 //! | [`node`] | a process's share of an app, assembled |
 //! | [`service`] | an app in a few lines |
 //! | [`attach`] | joining a running app with an actor of one's own |
@@ -37,6 +37,7 @@
 //! | [`ids`] | identifiers unlike each other |
 //! | [`shutdown`] | when to stop |
 
+mod actor;
 pub mod bus;
 pub mod client;
 pub mod clock;

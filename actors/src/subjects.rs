@@ -352,7 +352,7 @@ impl std::fmt::Debug for App {
 
 /// Whether a client may have its answer sent there. A server lets a client name any reply subject, and who answers may publish more than
 /// the client may: so nothing that Kaskade's actors or the server itself listen to is answered.
-pub fn may_be_answered(reply: &str) -> bool {
+pub fn is_reply_allowed(reply: &str) -> bool {
     let first = reply.split('.').next().unwrap_or_default();
     first != ROOT && !first.starts_with('$')
 }
@@ -364,17 +364,17 @@ pub fn inbox_prefix(public_key: &str) -> String {
 }
 
 /// A subject that nobody serves, another one every time: what a round trip is made with.
-pub fn nobody() -> Subject {
-    format!("_KASKADE.NOBODY.{}", crate::ids::unique_token()).into()
+pub fn unserved() -> Subject {
+    format!("_KASKADE.UNSERVED.{}", crate::ids::unique_token()).into()
 }
 
-/// Every subject that [`nobody`] makes.
-pub(crate) fn nobodies() -> String {
-    "_KASKADE.NOBODY.*".to_owned()
+/// Every subject that [`unserved`] makes.
+pub(crate) fn all_unserved() -> String {
+    "_KASKADE.UNSERVED.*".to_owned()
 }
 
 /// Everything that [`discovery`] makes for an app, as patterns.
-pub(crate) fn discoveries(app: &App) -> Vec<String> {
+pub(crate) fn discovery_patterns(app: &App) -> Vec<String> {
     let name = app.name();
     vec![
         "$SRV.*".to_owned(),
@@ -437,7 +437,7 @@ pub(crate) fn result_reading(app: &App) -> Vec<String> {
 }
 
 /// Where a server is asked for the result of the durable request of that id.
-pub fn kept_result(app: &App, id: &str) -> Subject {
+pub fn result_query(app: &App, id: &str) -> Subject {
     format!("$JS.API.DIRECT.GET.{}.{}", app.results_stream(), app.result(id)).into()
 }
 
@@ -542,7 +542,7 @@ mod tests {
     #[test]
     fn only_what_nobody_of_ours_listens_to_is_answered() {
         for reply in ["_INBOX.abc.1", "_INBOX_mine.x", "answers.of.mine", "kaskades"] {
-            assert!(may_be_answered(reply), "{reply}");
+            assert!(is_reply_allowed(reply), "{reply}");
         }
         for reply in [
             "kaskade.app.stage.large",
@@ -551,7 +551,7 @@ mod tests {
             "$KV.plans.app",
             "$SRV.PING",
         ] {
-            assert!(!may_be_answered(reply), "{reply}");
+            assert!(!is_reply_allowed(reply), "{reply}");
         }
     }
 

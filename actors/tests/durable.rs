@@ -33,7 +33,7 @@ fn hasty() -> DurableConfig {
             max_backoff_us: 50_000,
             ..RedeliveryConfig::default()
         },
-        silence: Duration::from_secs(1),
+        ack_wait: Duration::from_secs(1),
         ..DurableConfig::default()
     }
 }
@@ -50,7 +50,7 @@ fn served(server: &NatsServer, durable: Option<DurableConfig>) -> Service {
     service(APP).bus(bus).ingress(doors(durable))
 }
 
-/// Doors whose plan places every replica on a worker that is not there.
+/// IngressHealth whose plan places every replica on a worker that is not there.
 fn doors_alone(server: &NatsServer, default_budget: Duration) -> Node {
     Node::start(NodeConfig {
         app: APP.to_owned(),
@@ -317,7 +317,7 @@ async fn who_keeps_nothing_says_so() {
 
     let core = NatsServer::start(NatsOptions::default());
     let bus = BusConfig {
-        plans: kaskade_actors::bus::PlanKeeping::Memory,
+        plans: kaskade_actors::bus::PlanStorage::Memory,
         ..BusConfig::new(APP).url(core.url())
     };
     let refused = service(APP).bus(bus).ingress(doors(Some(hasty()))).start();

@@ -68,7 +68,7 @@ fn a_jump_of_load_shifts_up_and_its_end_shifts_down() {
         assert!(up.qps >= 200.0, "{up:?}");
         let down: ShiftReport = next(&mut shifts).await;
         assert_eq!((down.from, down.to), (1, 0));
-        assert_eq!(node.book().current().unwrap().1, 0);
+        assert_eq!(node.plans().current().unwrap().1, 0);
         let reply = client.infer(ask(2.0, 0.3), BUDGET).await.unwrap();
         assert_eq!(reply.stage, "large", "the unsure go on again in the first gear");
     });

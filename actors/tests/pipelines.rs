@@ -202,8 +202,8 @@ fn one_request_becomes_many_and_its_reply_tells_of_each() {
     });
     let counted = node.metrics().read();
     assert_eq!((counted.accepted, counted.answered, counted.stale), (2, 2, 0));
-    let forks = &counted.forks["finder"];
-    assert_eq!((forks.requests, forks.children["classify"]), (2, 3));
+    let fan_outs = &counted.fan_outs["finder"];
+    assert_eq!((fan_outs.requests, fan_outs.children["classify"]), (2, 3));
     node.stop();
 }
 

@@ -20,7 +20,7 @@ use kaskade_actors::{
     App, Client, Node,
     bus::BusConfig,
     control::planner::{PlannerConfig, Planning},
-    control::replan_trigger::Rhythm,
+    control::replan_trigger::ReplanTrigger,
     wire::{DriftNotice, Message, PlanReport, PlanRequest},
 };
 use tokio::time::timeout;
@@ -30,7 +30,7 @@ fn planner(planning: Planning, limit: Duration) -> PlannerConfig {
         planning,
         limit,
         on_drift: false,
-        rhythm: Rhythm::Asked,
+        trigger: ReplanTrigger::OnRequest,
     }
 }
 
@@ -91,7 +91,7 @@ fn a_planner_that_crashes_hangs_or_finds_nothing_leaves_the_running_plan() {
             let client = Client::new(node.bus(), App::new("bad").unwrap());
             client.infer(ask(1.0, 4.0), BUDGET).await.unwrap();
         });
-        assert_eq!(node.book().current().unwrap().0.epoch, 1);
+        assert_eq!(node.plans().current().unwrap().0.epoch, 1);
         node.stop();
     }
 }
@@ -153,11 +153,11 @@ fn a_new_plan_is_adopted_and_of_two_planners_one_is_stale() {
         };
         assert!(matches!(reports[1], PlanReport::Stale { .. }), "{reports:?}");
         for node in &nodes {
-            let mut changes = node.book().changes();
-            while node.book().current().unwrap().0.epoch < epoch {
+            let mut changes = node.plans().changes();
+            while node.plans().current().unwrap().0.epoch < epoch {
                 assert!(timeout(PATIENCE, changes.next()).await.unwrap());
             }
-            assert_ne!(node.book().current().unwrap().0.plan.made_by, "test");
+            assert_ne!(node.plans().current().unwrap().0.plan.made_by, "test");
         }
     });
     for node in nodes {
@@ -182,11 +182,11 @@ fn scaling() -> Planning {
 #[test]
 fn replicas_come_and_go_with_the_load_period_by_period() {
     let config = PlannerConfig {
-        rhythm: Rhythm::Every(Duration::from_millis(200)),
+        trigger: ReplanTrigger::Periodic(Duration::from_millis(200)),
         ..planner(scaling(), PATIENCE)
     };
     let node = service("scale").planner(config).start().unwrap();
-    let replicas = |node: &Node| node.book().current().unwrap().0.plan.placement.len();
+    let replicas = |node: &Node| node.plans().current().unwrap().0.plan.placement.len();
     let told = block_on(async {
         let mut told = events(&node, "scale", "planner").await;
         let client = Client::new(node.bus(), App::new("scale").unwrap());

@@ -405,20 +405,20 @@ fn a_new_plan_takes_over_and_a_broken_one_leaves_the_last_good_one_serving() {
     let client = client(&node, "replanned");
     let stage = |margin: f32| block_on(client.infer(ask(1.0, margin), BUDGET)).unwrap().stage;
     assert_eq!(stage(4.0), "small");
-    let (running, _) = node.book().current().unwrap();
+    let (running, _) = node.plans().current().unwrap();
 
     let mut broken = common::cascade("replanned");
     broken.gears[0].wiring.entry = kaskade_plans::plan::Edge::to("nowhere");
-    assert!(node.book().adopt(running.epoch + 1, broken).is_err());
+    assert!(node.plans().adopt(running.epoch + 1, broken).is_err());
     assert_eq!(stage(4.0), "small");
 
     let mut large = common::cascade("replanned");
     large.gears[0].wiring.entry = kaskade_plans::plan::Edge::to("large");
     assert!(
-        node.book().adopt(running.epoch, large.clone()).is_err(),
+        node.plans().adopt(running.epoch, large.clone()).is_err(),
         "an epoch is won once"
     );
-    node.book().adopt(running.epoch + 1, large).unwrap();
+    node.plans().adopt(running.epoch + 1, large).unwrap();
     assert_eq!(stage(4.0), "large");
     node.stop();
 }

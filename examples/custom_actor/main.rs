@@ -20,7 +20,7 @@ use actix::{Actor, Context, Handler};
 use kaskade::actors::{
     App, Client, Delivery, Service,
     bus::BusConfig,
-    node::attach::{Place, attach},
+    node::attach::{AttachConfig, attach},
     node::service::SOLE_WORKER,
 };
 use kaskade::plans::{
@@ -162,11 +162,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("serving `parity` on {url}");
 
     actix::System::new().block_on(async {
-        let place = Place {
+        let place = AttachConfig {
             app: "parity".into(),
             stage: "round".into(),
             replica: "rounder-0".into(),
-            room: 64,
+            max_in_flight: 64,
         };
         let attached = attach(
             BusConfig::new("parity").url(url),

@@ -94,7 +94,7 @@ impl From<&DurableRule> for DurableConfig {
                 give_up_us: rule.give_up.as_micros(),
             },
             in_flight: size(rule.in_flight),
-            silence: rule.silence.duration(),
+            ack_wait: rule.silence.duration(),
             results: rule.results.duration(),
             dead: rule.dead.duration(),
             max_bytes: rule.max_size.bytes(),

@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let node = serving::start(&app, Family::of(&app), args.role, &worker, plan, bus)?;
     if let Some(probes) = &probes {
-        probes.watch(node.vitals().clone());
+        probes.watch(node.health().clone());
     }
     say(&format!(
         "serving `{}` on {}, plan {made_by}",

@@ -10,7 +10,7 @@ use async_nats::{Message, service::Stats};
 use futures::StreamExt as _;
 use kaskade::App;
 use kaskade::actors::bus::Bus;
-use kaskade::actors::metrics::Reading;
+use kaskade::actors::metrics::Snapshot;
 use kaskade::actors::wire::{Beat, EnergyReport, GearShift, Message as _};
 use kaskade::actors::{ids, subjects};
 use kaskade::config::scalar::Span;
@@ -134,7 +134,7 @@ fn take(overview: &mut Overview, now: std::time::Duration, news: News) {
 fn counts(payload: &[u8]) -> Option<(String, Counts)> {
     let stats: Stats = serde_json::from_slice(payload).ok()?;
     let endpoint = stats.endpoints.into_iter().next()?;
-    let reading: Reading = serde_json::from_value(endpoint.data?).ok()?;
+    let reading: Snapshot = serde_json::from_value(endpoint.data?).ok()?;
     let counts = Counts {
         arrived: reading.arrived,
         answered: reading.answered,

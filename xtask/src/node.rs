@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use humantime::Duration as Span;
 use kaskade::actors::bus::BusConfig;
 use kaskade::actors::control::planner::{PlannerConfig, Planning};
-use kaskade::actors::control::replan_trigger::Rhythm;
+use kaskade::actors::control::replan_trigger::ReplanTrigger;
 use kaskade::actors::ingress::IngressConfig;
 use kaskade::actors::ingress::durable::DurableConfig;
 use kaskade::actors::stage::worker::{Loader, WorkerConfig};
@@ -128,7 +128,7 @@ fn durable(args: &Args) -> DurableConfig {
             max_backoff_us: 1_000_000,
             ..RedeliveryConfig::default()
         },
-        silence: Duration::from_secs(2),
+        ack_wait: Duration::from_secs(2),
         max_bytes: args.durable_bytes,
         results: args.durable_results.into(),
         ..DurableConfig::default()
@@ -148,7 +148,7 @@ fn planner(after: Duration) -> PlannerConfig {
         planning,
         limit: Duration::from_secs(10),
         on_drift: false,
-        rhythm: Rhythm::Asked,
+        trigger: ReplanTrigger::OnRequest,
     }
 }
 

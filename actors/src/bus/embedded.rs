@@ -20,12 +20,12 @@ struct Inner {
 
 /// Where a broker is shared. Weak, so that it ends with its users and not with the process.
 #[derive(Debug)]
-pub(super) struct Slot(Mutex<Weak<Inner>>);
+pub(super) struct SharedBroker(Mutex<Weak<Inner>>);
 
 /// The broker of everybody in this process who named none.
-pub(super) static SHARED: Slot = Slot(Mutex::new(Weak::new()));
+pub(super) static SHARED: SharedBroker = SharedBroker(Mutex::new(Weak::new()));
 
-impl Slot {
+impl SharedBroker {
     /// The broker shared here, started with `config` if it is not running.
     pub(super) fn join(&self, config: BrokerConfig) -> Result<Embedded, BrokerError> {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -22,7 +22,7 @@ pub enum BusError {
         "no NATS server answers at {url}: {reason}; start nats-server there, correct the address, or leave it out to use the \
          broker that Kaskade brings"
     )]
-    Absent {
+    Unreachable {
         /// The address, without credentials.
         url: String,
         /// What the connection says.
@@ -107,7 +107,7 @@ impl From<BusError> for Fault {
             BusError::TooLarge { .. } => Code::TooLarge,
             BusError::Timeout { .. } | BusError::Failed { .. } => Code::Unavailable,
             BusError::BadUrl { .. }
-            | BusError::Absent { .. }
+            | BusError::Unreachable { .. }
             | BusError::Refused { .. }
             | BusError::Credentials { .. }
             | BusError::Embedded(_) => Code::BrokerAbsent,

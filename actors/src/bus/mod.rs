@@ -8,11 +8,11 @@
 //! NATS keeps nothing. So requests are retried by the ingress that owns them, and never by the bus.
 
 mod bucket;
+mod connection;
 mod embedded;
 mod error;
-mod health;
+mod nkey;
 pub mod publisher;
-mod secret;
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -32,10 +32,10 @@ use crate::subjects;
 use kaskade_broker::{BrokerConfig, BrokerError};
 
 pub(crate) use bucket::Bucket;
+pub use connection::{ConnectionCounts, ConnectionHealth, Link, Observer};
 pub use embedded::Embedded;
-use embedded::{SHARED, Slot};
+use embedded::{SHARED, SharedBroker};
 pub use error::BusError;
-pub use health::{Health, HealthCounts, Link, Observer};
 
 /// Oldest nats-server supported, major and minor: key-value buckets cannot be created on older ones.
 pub const OLDEST_SERVER: (u32, u32) = (2, 10);
@@ -52,7 +52,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Where plans are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PlanKeeping {
+pub enum PlanStorage {
     /// In memory on an embedded broker, in JetStream on a nats-server.
     #[default]
     Auto,
@@ -84,7 +84,7 @@ pub struct BusConfig {
     /// `max_payload` of an embedded broker, bytes.
     pub max_payload: usize,
     /// Where plans are kept.
-    pub plans: PlanKeeping,
+    pub plans: PlanStorage,
     /// Messages that one subscription buffers before it loses some.
     pub subscription_capacity: usize,
     /// How long connecting, and each question to the broker, may take.
@@ -107,7 +107,7 @@ impl BusConfig {
             embedded: None,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             max_payload,
-            plans: PlanKeeping::Auto,
+            plans: PlanStorage::Auto,
             subscription_capacity: SUBSCRIPTION_CAPACITY,
             timeout: Duration::from_secs(3),
             observer: None,
@@ -154,10 +154,10 @@ struct Inner {
     client: Client,
     /// Without credentials.
     url: String,
-    health: Arc<Health>,
+    health: Arc<ConnectionHealth>,
     embedded: Option<Embedded>,
     jetstream: OnceCell<bool>,
-    plans: PlanKeeping,
+    plans: PlanStorage,
     timeout: Duration,
 }
 
@@ -168,8 +168,8 @@ impl Bus {
     /// [`BusError`]: an address that is none, nobody there, a refusal, a server before [`OLDEST_SERVER`]; within
     /// [`BusConfig::timeout`] for each address.
     pub async fn connect(config: BusConfig) -> Result<Self, BusError> {
-        let (url, embedded) = find_broker(&config, &SHARED)?;
-        let health = Arc::new(Health::new(config.observer.clone()));
+        let (url, embedded) = locate_broker(&config, &SHARED)?;
+        let health = Arc::new(ConnectionHealth::new(config.observer.clone()));
         let client = connect(&config, &url, &health).await?;
         let found = client.server_info().version;
         if !new_enough(&found) {
@@ -205,7 +205,7 @@ impl Bus {
     }
 
     /// How the connection fares.
-    pub fn health(&self) -> &Health {
+    pub fn connection(&self) -> &ConnectionHealth {
         &self.0.health
     }
 
@@ -285,7 +285,7 @@ impl Bus {
         let request = async_nats::Request::new()
             .payload(Bytes::new())
             .timeout(Some(self.0.timeout));
-        let answer = self.0.client.send_request(subjects::nobody(), request).await;
+        let answer = self.0.client.send_request(subjects::unserved(), request).await;
         match answer.map_err(|error| (error.kind(), error)) {
             Ok(_) | Err((RequestErrorKind::NoResponders, _)) => Ok(()),
             Err((RequestErrorKind::TimedOut, _)) => Err(BusError::Timeout { what: "a round trip" }),
@@ -334,13 +334,13 @@ impl Bus {
     }
 
     /// Where plans are kept.
-    pub(crate) fn plan_keeping(&self) -> PlanKeeping {
+    pub(crate) fn plan_storage(&self) -> PlanStorage {
         self.0.plans
     }
 }
 
 /// The address to connect to, and the broker behind it when it is this process's.
-fn find_broker(config: &BusConfig, shared: &Slot) -> Result<(String, Option<Embedded>), BusError> {
+fn locate_broker(config: &BusConfig, shared: &SharedBroker) -> Result<(String, Option<Embedded>), BusError> {
     if let Some(url) = &config.url {
         return Ok((url.clone(), None));
     }
@@ -362,7 +362,7 @@ fn find_broker(config: &BusConfig, shared: &Slot) -> Result<(String, Option<Embe
     }
 }
 
-async fn connect(config: &BusConfig, url: &str, health: &Arc<Health>) -> Result<Client, BusError> {
+async fn connect(config: &BusConfig, url: &str, health: &Arc<ConnectionHealth>) -> Result<Client, BusError> {
     let addresses = url
         .split(',')
         .map(|address| address.trim().parse::<async_nats::ServerAddr>())
@@ -372,19 +372,19 @@ async fn connect(config: &BusConfig, url: &str, health: &Arc<Health>) -> Result<
             reason: error.to_string(),
         })?;
     // Each host may have several addresses, and each of those is tried for the whole timeout; together they get twice that.
-    let patience = config.timeout * 2 * u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+    let limit = config.timeout * 2 * u32::try_from(addresses.len()).unwrap_or(u32::MAX);
     let options = options(config, health).await?;
     let options = match addresses.iter().find(|address| address.has_user_pass()) {
-        Some(address) => authenticated(options, address),
+        Some(address) => with_user_info(options, address),
         None => options,
     };
     let connecting = options.connect(addresses);
-    let absent = |reason: String| BusError::Absent {
+    let absent = |reason: String| BusError::Unreachable {
         url: without_credentials(url),
         reason,
     };
-    match tokio::time::timeout(patience, connecting).await {
-        Err(_) => Err(absent(format!("no answer in {patience:?}"))),
+    match tokio::time::timeout(limit, connecting).await {
+        Err(_) => Err(absent(format!("no answer in {limit:?}"))),
         Ok(Ok(client)) => Ok(client),
         Ok(Err(error)) => Err(match error.kind() {
             ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
@@ -402,7 +402,7 @@ async fn connect(config: &BusConfig, url: &str, health: &Arc<Health>) -> Result<
     }
 }
 
-async fn options(config: &BusConfig, health: &Arc<Health>) -> Result<ConnectOptions, BusError> {
+async fn options(config: &BusConfig, health: &Arc<ConnectionHealth>) -> Result<ConnectOptions, BusError> {
     let observed = Arc::clone(health);
     let options = ConnectOptions::new()
         .name(format!("{}/{}", config.app, config.name))
@@ -419,7 +419,7 @@ async fn options(config: &BusConfig, health: &Arc<Health>) -> Result<ConnectOpti
         None => options,
     };
     let options = match &config.nkey {
-        Some(path) => secret::identified(options, path)?,
+        Some(path) => nkey::with_nkey(options, path)?,
         None => options,
     };
     let Some(path) = &config.credentials else {
@@ -435,7 +435,7 @@ async fn options(config: &BusConfig, health: &Arc<Health>) -> Result<ConnectOpti
 }
 
 /// The client reads no credentials out of an address, so they are given to it: a user and a password, or a lone token.
-fn authenticated(options: ConnectOptions, address: &async_nats::ServerAddr) -> ConnectOptions {
+fn with_user_info(options: ConnectOptions, address: &async_nats::ServerAddr) -> ConnectOptions {
     let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
     let user = decoded(address.username().unwrap_or_default());
     match address.password() {
@@ -464,22 +464,22 @@ async fn has_jetstream(client: &Client, timeout: Duration) -> bool {
         let Err(error) = jetstream.query_account().await else {
             return true;
         };
-        if !may_come(&error.kind()) || begun.elapsed() >= FORMING {
+        if !may_become_available(&error.kind()) || begun.elapsed() >= JETSTREAM_WAIT {
             return false;
         }
         tracing::warn!(%error, "JetStream is not there yet; it is asked again");
-        tokio::time::sleep(ASKED_AGAIN).await;
+        tokio::time::sleep(JETSTREAM_RETRY_PAUSE).await;
     }
 }
 
 /// How long a cluster may take until its JetStream answers.
-const FORMING: Duration = Duration::from_secs(30);
+const JETSTREAM_WAIT: Duration = Duration::from_secs(30);
 
 /// Between two questions whether it does.
-const ASKED_AGAIN: Duration = Duration::from_millis(250);
+const JETSTREAM_RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// Whether JetStream may answer later that answers so now.
-fn may_come(error: &AccountErrorKind) -> bool {
+fn may_become_available(error: &AccountErrorKind) -> bool {
     match error {
         AccountErrorKind::TimedOut => true,
         AccountErrorKind::JetStream(error) => error.error_code() == ErrorCode::CLUSTER_NOT_AVAILABLE,

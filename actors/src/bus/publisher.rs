@@ -1,5 +1,6 @@
 //! What a process publishes, in order: whole where the broker carries it, else in chunks.
 
+use crate::actor;
 use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
@@ -27,16 +28,16 @@ enum Outgoing {
 }
 
 /// The way to the bus. Must be made inside an actix system: the task that publishes runs there.
-pub(crate) struct Post {
+pub(crate) struct Publisher {
     max_payload: usize,
     outgoing: mpsc::UnboundedSender<Outgoing>,
 }
 
-impl Post {
+impl Publisher {
     pub(crate) fn new(bus: &Bus) -> Self {
         // Unbounded, but bounded in fact: whatever is published was admitted under somebody's permit.
         let (outgoing, receiver) = mpsc::unbounded_channel();
-        actix::spawn(publish(bus.client().clone(), receiver));
+        actor::spawn(publish(bus.client().clone(), receiver));
         Self {
             max_payload: bus.max_payload(),
             outgoing,
@@ -68,7 +69,7 @@ impl Post {
         headers: HeaderMap,
         payload: &Bytes,
     ) {
-        let limit = self.carried();
+        let limit = self.payload_limit();
         if payload.len() <= limit {
             let headers = Some(headers).filter(|headers| !headers.is_empty());
             return self.publish(subject.clone(), reply, headers, payload.clone());
@@ -82,7 +83,7 @@ impl Post {
     }
 
     /// The message as bytes, if whoever reads it decodes that many.
-    pub(crate) fn written<M: Message>(&self, message: &M) -> Result<Bytes, Fault> {
+    pub(crate) fn encode_checked<M: Message>(&self, message: &M) -> Result<Bytes, Fault> {
         let payload = message.encode()?;
         if payload.len() <= Limits::default().bytes {
             Ok(payload)
@@ -92,7 +93,7 @@ impl Post {
     }
 
     /// Bytes of a body that the broker carries whole; headers count towards its limit.
-    pub(crate) fn carried(&self) -> usize {
+    pub(crate) fn payload_limit(&self) -> usize {
         self.max_payload.saturating_sub(HEADROOM)
     }
 
@@ -101,7 +102,7 @@ impl Post {
             "{} takes {size} bytes on the wire; this broker carries {} at once, and at most {} are decoded; send less, or raise max_payload in \
              its configuration",
             M::NAME,
-            self.carried(),
+            self.payload_limit(),
             Limits::default().bytes,
         );
         Fault::new(Code::TooLarge, message)
@@ -116,7 +117,7 @@ impl Post {
     }
 }
 
-/// Publishes in order until every exchange is gone, then flushes.
+/// Publishes in order until every dispatcher is gone, then flushes.
 async fn publish(client: async_nats::Client, mut outgoing: mpsc::UnboundedReceiver<Outgoing>) {
     while let Some(next) = outgoing.recv().await {
         let (subject, reply, headers, payload) = match next {

@@ -81,7 +81,7 @@ async fn nobody_there_is_said_at_once() {
     let start = Instant::now();
     let error = Bus::connect(config().url(url)).await.unwrap_err();
     assert!(start.elapsed() < PATIENCE, "a refused connection was waited for");
-    assert!(matches!(error, BusError::Absent { .. }), "{error}");
+    assert!(matches!(error, BusError::Unreachable { .. }), "{error}");
     let said = error.to_string();
     assert!(
         said.contains("start nats-server") && !said.contains("secret"),
@@ -97,7 +97,7 @@ async fn somebody_silent_there_is_said_after_the_timeout() {
         ..config().url(listener.local_addr().unwrap().to_string())
     };
     let error = Bus::connect(config).await.unwrap_err();
-    assert!(matches!(error, BusError::Absent { .. }), "{error}");
+    assert!(matches!(error, BusError::Unreachable { .. }), "{error}");
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn addresses_that_are_none_are_refused() {
     for url in ["nats://", "http://[", "nats://host:port"] {
         let error = Bus::connect(config().url(url)).await.unwrap_err();
         assert!(
-            matches!(error, BusError::BadUrl { .. } | BusError::Absent { .. }),
+            matches!(error, BusError::BadUrl { .. } | BusError::Unreachable { .. }),
             "{url}: {error}"
         );
     }
@@ -151,7 +151,7 @@ async fn wrong_credentials_are_a_refusal() {
     let with = |password: &str| config().url(format!("nats://kaskade:{password}@127.0.0.1:{port}"));
     eventually("the server refuses", PATIENCE, async || {
         match Bus::connect(with("wrong")).await.unwrap_err() {
-            BusError::Absent { .. } => false,
+            BusError::Unreachable { .. } => false,
             BusError::Refused { .. } => true,
             error => panic!("{error}"),
         }
@@ -186,8 +186,8 @@ async fn a_port_that_another_process_has_is_joined() {
         listen: another.url().trim_start_matches("nats://").parse().unwrap(),
         ..config()
     };
-    let slot = Slot::empty();
-    let (url, ours) = find_broker(&config, &slot).unwrap();
+    let slot = SharedBroker::empty();
+    let (url, ours) = locate_broker(&config, &slot).unwrap();
     assert_eq!(url, another.url());
     assert!(ours.is_none());
     let bus = Bus::connect(config.url(url)).await.unwrap();
@@ -200,19 +200,22 @@ async fn a_port_that_another_process_has_is_joined() {
 
 #[tokio::test]
 async fn a_shared_broker_ends_with_its_last_user() {
-    let slot = Slot::empty();
-    let (first, running) = find_broker(&config(), &slot).unwrap();
-    let (second, also) = find_broker(&config(), &slot).unwrap();
+    let slot = SharedBroker::empty();
+    let (first, running) = locate_broker(&config(), &slot).unwrap();
+    let (second, also) = locate_broker(&config(), &slot).unwrap();
     assert_eq!(first, second);
     drop((running, also));
-    let (_, fresh) = find_broker(&config(), &slot).unwrap();
+    let (_, fresh) = locate_broker(&config(), &slot).unwrap();
     assert_eq!(fresh.unwrap().stats(), kaskade_broker::BrokerStats::default());
     let gone = BusConfig {
         timeout: Duration::from_millis(200),
         ..config().url(first)
     };
     eventually("the first broker is gone", PATIENCE, async || {
-        matches!(Bus::connect(gone.clone()).await, Err(BusError::Absent { .. }))
+        matches!(
+            Bus::connect(gone.clone()).await,
+            Err(BusError::Unreachable { .. })
+        )
     })
     .await;
 }
@@ -312,7 +315,7 @@ async fn messages_that_a_full_subscription_loses_are_counted_and_told() {
                 .unwrap();
         }
         eventually("the loss is counted", PATIENCE, async || {
-            bus.health().counts().slow_consumer > 0 && told.load(std::sync::atomic::Ordering::Relaxed) > 0
+            bus.connection().counts().slow_consumer > 0 && told.load(std::sync::atomic::Ordering::Relaxed) > 0
         })
         .await;
     })
@@ -341,7 +344,7 @@ async fn a_drain_loses_nothing_that_was_published_or_received() {
                 .unwrap();
         }
         ours.drain(PATIENCE).await.unwrap();
-        assert_eq!(*ours.health().link().borrow(), Link::Closed);
+        assert_eq!(*ours.connection().link().borrow(), Link::Closed);
         let mut buffered = 0;
         while at_ours.next().await.is_some() {
             buffered += 1;
@@ -362,7 +365,7 @@ async fn subscriptions_survive_a_restart_of_the_server() {
     let bus = Bus::connect(config().url(server.url())).await.unwrap();
     let mut received = bus.subscribe("again".into(), None).await.unwrap();
     bus.barrier().await.unwrap();
-    let mut link = bus.health().link();
+    let mut link = bus.connection().link();
     assert_eq!(*link.borrow(), Link::Up);
     server.kill();
     link.wait_for(|link| *link == Link::Down).await.unwrap();
@@ -373,7 +376,7 @@ async fn subscriptions_survive_a_restart_of_the_server() {
         .await
         .unwrap();
     assert_eq!(received.next().await.unwrap().payload, "back");
-    assert_eq!(bus.health().counts().disconnects, 1);
+    assert_eq!(bus.connection().counts().disconnects, 1);
 }
 
 #[test]
@@ -392,10 +395,10 @@ fn a_jetstream_that_is_still_forming_is_waited_for() {
         AccountErrorKind::JetStream(serde_json::from_str(&error).unwrap())
     };
     for later in [said(10008), AccountErrorKind::TimedOut] {
-        assert!(may_come(&later), "{later}");
+        assert!(may_become_available(&later), "{later}");
     }
     for never in [said(10039), said(10076), AccountErrorKind::JetStreamUnavailable] {
-        assert!(!may_come(&never), "{never}");
+        assert!(!may_become_available(&never), "{never}");
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pauses between two looks for a result, from the first to the longest.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
 /// A request that was accepted for good.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Accepted {
 
 /// What a stream says to a message (the client library's own type is not built from a plain reply).
 #[derive(Deserialize)]
-struct Said {
+struct PublishAck {
     #[serde(default)]
     duplicate: bool,
     error: Option<Refusal>,
@@ -57,7 +57,7 @@ impl Client {
     /// `NotDurable` or `NeedsJetStream` where the app takes none; `Overloaded` where the stream is full; `UnknownApp` when nobody
     /// serves the app; `TooLarge`; `Malformed` for an id that is none; `Unavailable` when the stream has not said that it has it.
     pub async fn submit(&self, request: &InferRequest, mut headers: HeaderMap) -> Result<Accepted, Fault> {
-        let payload = self.written(request)?;
+        let payload = self.encode_checked(request)?;
         let named = headers::request_id(&headers)?.map(ToOwned::to_owned);
         let id = named
             .or_else(|| request.id.clone())
@@ -70,20 +70,20 @@ impl Client {
             .timeout(Some(PATIENCE));
         let sent = self.nats.send_request(self.app.submit(), message).await;
         let reply = sent.map_err(|error| match error.kind() {
-            RequestErrorKind::NoResponders => self.nobody(),
+            RequestErrorKind::NoResponders => self.no_responders(),
             _ => Fault::new(Code::Unavailable, format!("the stream has not answered: {error}")),
         })?;
         if let Some(fault) = headers::fault(reply.headers.as_ref()) {
             return Err(fault);
         }
-        let said: Said = serde_json::from_slice(&reply.payload).map_err(|error| {
+        let ack: PublishAck = serde_json::from_slice(&reply.payload).map_err(|error| {
             let message = format!("what answers durable requests is no stream: {error}");
             Fault::new(Code::Internal, message)
         })?;
-        match said.error {
+        match ack.error {
             None => Ok(Accepted {
                 id,
-                duplicate: said.duplicate,
+                duplicate: ack.duplicate,
             }),
             Some(refusal) => Err(refused(&refusal)),
         }
@@ -100,7 +100,7 @@ impl Client {
             .timeout(Some(PATIENCE));
         let asked = self
             .nats
-            .send_request(subjects::kept_result(&self.app, id), message)
+            .send_request(subjects::result_query(&self.app, id), message)
             .await;
         let found = asked.map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => {
@@ -153,7 +153,7 @@ impl Client {
     /// # Errors
     /// The request's own fault; `Expired` when it has no result yet, and may be waited for again.
     pub async fn wait_for(&self, id: &str, patience: Duration) -> Result<InferReply, Fault> {
-        let (mut pause, longest) = LOOKS;
+        let (mut pause, longest) = POLL_PAUSES;
         let until = Instant::now() + patience;
         loop {
             match self.result(id).await {

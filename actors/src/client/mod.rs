@@ -23,14 +23,14 @@ use crate::{
 pub use durable::Accepted;
 
 /// How much longer than its budget a client waits for the reply: the way back.
-const WAY_BACK: Duration = Duration::from_millis(500);
+const REPLY_MARGIN: Duration = Duration::from_millis(500);
 
 /// How long an app that has answered before may seem to have no doors: when a server of a cluster goes, its clients are with the
 /// others before these know of everybody who listens.
-const MOVING: Duration = Duration::from_secs(1);
+const NO_RESPONDERS_GRACE: Duration = Duration::from_secs(1);
 
 /// Between two attempts meanwhile.
-const AGAIN: Duration = Duration::from_millis(50);
+const NO_RESPONDERS_PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks one app. Cheap to clone.
 ///
@@ -49,8 +49,8 @@ pub struct Client {
 /// What came of one attempt.
 enum Attempt {
     Replied(async_nats::Message),
-    Nobody,
-    Broken,
+    NoResponders,
+    Reconnected,
     Failed(Fault),
 }
 
@@ -89,7 +89,7 @@ impl Client {
         headers: HeaderMap,
         budget: Duration,
     ) -> Result<InferReply, Fault> {
-        let payload = self.written(request)?;
+        let payload = self.encode_checked(request)?;
         let (begun, mut headers) = (Instant::now(), headers);
         loop {
             let left = budget.saturating_sub(begun.elapsed());
@@ -98,16 +98,18 @@ impl Client {
                     self.served.store(true, Ordering::Relaxed);
                     return read(&reply);
                 }
-                Attempt::Nobody if self.served.load(Ordering::Relaxed) && begun.elapsed() < MOVING => {
-                    tokio::time::sleep(AGAIN).await;
+                Attempt::NoResponders
+                    if self.served.load(Ordering::Relaxed) && begun.elapsed() < NO_RESPONDERS_GRACE =>
+                {
+                    tokio::time::sleep(NO_RESPONDERS_PAUSE).await;
                 }
-                Attempt::Nobody => return Err(self.nobody()),
+                Attempt::NoResponders => return Err(self.no_responders()),
                 Attempt::Failed(fault) => return Err(fault),
-                Attempt::Broken => {}
+                Attempt::Reconnected => {}
             }
             let left = budget.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                return Err(late());
+                return Err(expired());
             }
             headers::put_budget(&mut headers, left);
         }
@@ -117,17 +119,17 @@ impl Client {
         let message = async_nats::Request::new()
             .headers(headers)
             .payload(payload)
-            .timeout(Some(budget + WAY_BACK));
+            .timeout(Some(budget + REPLY_MARGIN));
         let broken = self.reconnected();
         let sent = self.nats.send_request(self.app.infer(), message);
         let sent = tokio::select! {
             sent = sent => sent,
-            () = broken => return Attempt::Broken,
+            () = broken => return Attempt::Reconnected,
         };
         sent.map_or_else(
             |error| match error.kind() {
-                RequestErrorKind::NoResponders => Attempt::Nobody,
-                RequestErrorKind::TimedOut => Attempt::Failed(late()),
+                RequestErrorKind::NoResponders => Attempt::NoResponders,
+                RequestErrorKind::TimedOut => Attempt::Failed(expired()),
                 _ => Attempt::Failed(Fault::new(Code::Unavailable, error.to_string())),
             },
             Attempt::Replied,
@@ -136,12 +138,12 @@ impl Client {
 
     /// Ends when the connection has broken since this was called, and stands again.
     fn reconnected(&self) -> impl Future<Output = ()> + use<> {
-        let (bus, mut link) = (self.bus.clone(), self.bus.health().link());
-        let before = bus.health().counts().disconnects;
+        let (bus, mut link) = (self.bus.clone(), self.bus.connection().link());
+        let before = bus.connection().counts().disconnects;
         async move {
             loop {
                 // A link that broke and stands again may be seen standing both times; the count has not forgotten.
-                let broken = bus.health().counts().disconnects > before;
+                let broken = bus.connection().counts().disconnects > before;
                 if broken && *link.borrow_and_update() == Link::Up {
                     return;
                 }
@@ -157,7 +159,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::infer`].
-    pub async fn read_along(
+    pub async fn stream(
         &self,
         mut request: InferRequest,
         mut headers: HeaderMap,
@@ -166,7 +168,7 @@ impl Client {
     ) -> Result<InferReply, Fault> {
         request.parameters.insert("stream".to_owned(), "true".to_owned());
         headers::put_budget(&mut headers, budget);
-        let payload = self.written(&request)?;
+        let payload = self.encode_checked(&request)?;
         let absent = |error: String| Fault::new(Code::Unavailable, error);
         let inbox: Subject = self.nats.new_inbox().into();
         let subscribed = self.nats.subscribe(inbox.clone()).await;
@@ -178,7 +180,7 @@ impl Client {
         let answer = async {
             while let Some(message) = replies.next().await {
                 if message.status == Some(StatusCode::NO_RESPONDERS) {
-                    return Err(self.nobody());
+                    return Err(self.no_responders());
                 }
                 let reply = read(&message)?;
                 if reply.part.is_none() {
@@ -188,8 +190,8 @@ impl Client {
             }
             Err(absent("the connection was closed".to_owned()))
         };
-        let answer = tokio::time::timeout(budget + WAY_BACK, answer).await;
-        answer.unwrap_or_else(|_| Err(late()))
+        let answer = tokio::time::timeout(budget + REPLY_MARGIN, answer).await;
+        answer.unwrap_or_else(|_| Err(expired()))
     }
 
     /// Says that nobody waits any more for the requests of that id (header `Kaskade-Request-Id`, or `id` of the request). They are
@@ -206,7 +208,7 @@ impl Client {
             .map_err(|error| Fault::new(Code::Unavailable, error.to_string()))
     }
 
-    fn written(&self, request: &InferRequest) -> Result<Bytes, Fault> {
+    fn encode_checked(&self, request: &InferRequest) -> Result<Bytes, Fault> {
         let payload = request.encode()?;
         let limit = self.max_payload.saturating_sub(HEADROOM);
         if payload.len() > limit {
@@ -219,14 +221,14 @@ impl Client {
         Ok(payload)
     }
 
-    fn nobody(&self) -> Fault {
+    fn no_responders(&self) -> Fault {
         let app = self.app.name();
         let message = format!("nobody serves app `{app}` on this broker; is it started, and the name right?");
         Fault::new(Code::UnknownApp, message)
     }
 }
 
-fn late() -> Fault {
+fn expired() -> Fault {
     Fault::new(Code::Expired, "no reply came within the budget")
 }
 

@@ -5,40 +5,44 @@ use std::{
     time::Duration,
 };
 
-use actix::Recipient;
+use crate::actor::{self, Recipient};
 use async_nats::connection::State;
 use futures::StreamExt;
 
 use crate::{
     bus::{Bus, BusError},
-    dispatch::dispatcher::Exchange,
-    ingress::Lost,
+    dispatch::dispatcher::Dispatcher,
+    ingress::LostReplicas,
     wire::{Beat, Message as _},
 };
 
 /// How often silence is looked for: half a beat.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Listens to every beat of the app, keeps the exchange's liveness, and reports lost replicas to the ingress, if this
+/// Listens to every beat of the app, keeps the dispatcher's liveness, and reports lost replicas to the ingress, if this
 /// process has one.
 ///
 /// # Errors
 /// [`BusError`] when the subscription fails.
-pub async fn watch(bus: &Bus, exchange: &Exchange, ingress: Option<Recipient<Lost>>) -> Result<(), BusError> {
-    let mut beats = bus.subscribe(exchange.app().beats(), None).await?;
-    let (client, exchange) = (bus.client().clone(), exchange.clone());
+pub async fn watch(
+    bus: &Bus,
+    dispatcher: &Dispatcher,
+    ingress: Option<Recipient<LostReplicas>>,
+) -> Result<(), BusError> {
+    let mut beats = bus.subscribe(dispatcher.app().beats(), None).await?;
+    let (client, dispatcher) = (bus.client().clone(), dispatcher.clone());
     let tell = move |lost: Vec<String>| {
         if let (false, Some(ingress)) = (lost.is_empty(), &ingress) {
-            ingress.do_send(Lost(lost));
+            ingress.do_send(LostReplicas(lost));
         }
     };
-    actix::spawn(async move {
+    actor::spawn(async move {
         let mut hosts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let mut look = tokio::time::interval(LOOK);
         loop {
             tokio::select! {
                 message = beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
-                    Some(Ok(beat)) => tell(hear(&exchange, &mut hosts, &beat)),
+                    Some(Ok(beat)) => tell(hear(&dispatcher, &mut hosts, &beat)),
                     Some(Err(error)) => tracing::warn!(%error, "a heartbeat could not be read"),
                     None => return,
                 },
@@ -47,8 +51,8 @@ pub async fn watch(bus: &Bus, exchange: &Exchange, ingress: Option<Recipient<Los
                     if client.connection_state() != State::Connected {
                         continue;
                     }
-                    let now = exchange.clock().now();
-                    tell(exchange.liveness(|liveness| liveness.newly_lost(now)));
+                    let now = dispatcher.clock().now();
+                    tell(dispatcher.liveness(|liveness| liveness.newly_lost(now)));
                 }
             }
         }
@@ -58,13 +62,13 @@ pub async fn watch(bus: &Bus, exchange: &Exchange, ingress: Option<Recipient<Los
 
 /// Notes a beat: the replicas it names live; those that its sender no longer names have left in good order. Gives those that its sender
 /// hosted before it started again.
-fn hear(exchange: &Exchange, hosts: &mut BTreeMap<String, BTreeSet<String>>, beat: &Beat) -> Vec<String> {
-    let now = exchange.clock().now();
+fn hear(dispatcher: &Dispatcher, hosts: &mut BTreeMap<String, BTreeSet<String>>, beat: &Beat) -> Vec<String> {
+    let now = dispatcher.clock().now();
     let named: BTreeSet<String> = beat.replicas.iter().map(|replica| replica.id.clone()).collect();
     let before = hosts
         .insert(beat.actor.clone(), named.clone())
         .unwrap_or_default();
-    exchange.liveness(|liveness| {
+    dispatcher.liveness(|liveness| {
         for left in before.difference(&named) {
             liveness.forget(left);
         }

@@ -4,11 +4,11 @@
 //! running plan is untouched; the asker gets a [`PlanReport`] in any case. What it finds is written by compare-and-set
 //! against the epoch that ran when it began, so of two planners one wins and the other is told that it is stale.
 //!
-//! It plans when asked, when the load has drifted, or in a rhythm of its own ([`Rhythm`]).
+//! It plans when asked, when the load has drifted, or in a trigger of its own ([`ReplanTrigger`]).
 
 use std::{sync::Arc, thread, time::Duration};
 
-use actix::{Actor, Addr, Context, Handler, Message, ResponseFuture};
+use crate::actor::{self, Actor, Addr, Context, Handler, Message, ResponseFuture};
 use async_nats::Subject;
 use futures::StreamExt;
 use kaskade_plans::plan::Plan;
@@ -16,10 +16,10 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::{
     bus::{Bus, BusError},
-    control::replan_trigger::{Listening, Rhythm},
-    dispatch::dispatcher::Exchange,
+    control::replan_trigger::{LoadListener, ReplanTrigger},
+    dispatch::dispatcher::Dispatcher,
     plan::store::{PlanStore, StoreError},
-    plan::versions::PlanBook,
+    plan::versions::PlanVersions,
     subjects::{
         self,
         event::{DRIFT, PLANNED},
@@ -40,7 +40,7 @@ pub struct PlannerConfig {
     /// Whether a drift of the load makes a new plan without anybody asking.
     pub on_drift: bool,
     /// When else a new plan is made without anybody asking.
-    pub rhythm: Rhythm,
+    pub trigger: ReplanTrigger,
 }
 
 impl std::fmt::Debug for PlannerConfig {
@@ -48,7 +48,7 @@ impl std::fmt::Debug for PlannerConfig {
         f.debug_struct("PlannerConfig")
             .field("limit", &self.limit)
             .field("on_drift", &self.on_drift)
-            .field("rhythm", &self.rhythm)
+            .field("trigger", &self.trigger)
             .finish_non_exhaustive()
     }
 }
@@ -57,10 +57,10 @@ impl std::fmt::Debug for PlannerConfig {
 pub struct Planner {
     config: PlannerConfig,
     store: Arc<dyn PlanStore>,
-    book: PlanBook,
-    exchange: Exchange,
+    plans: PlanVersions,
+    dispatcher: Dispatcher,
     /// One plan at a time.
-    desk: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 /// Makes a plan now.
@@ -70,13 +70,18 @@ pub struct MakePlan(pub PlanRequest);
 
 impl Planner {
     /// A planner that writes to that store.
-    pub fn new(config: PlannerConfig, store: Arc<dyn PlanStore>, book: PlanBook, exchange: Exchange) -> Self {
+    pub fn new(
+        config: PlannerConfig,
+        store: Arc<dyn PlanStore>,
+        plans: PlanVersions,
+        dispatcher: Dispatcher,
+    ) -> Self {
         Self {
             config,
             store,
-            book,
-            exchange,
-            desk: Arc::new(Semaphore::new(1)),
+            plans,
+            dispatcher,
+            permits: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -85,11 +90,11 @@ impl Planner {
     /// # Errors
     /// [`BusError`] when a subscription fails.
     pub async fn listen(self, bus: &Bus) -> Result<Addr<Self>, BusError> {
-        let app = self.exchange.app().clone();
-        let (exchange, on_drift) = (self.exchange.clone(), self.config.on_drift);
-        let rhythm = match &self.config.rhythm {
-            Rhythm::Asked => None,
-            unasked => Some(Listening::begin(bus, &exchange, *unasked).await?),
+        let app = self.dispatcher.app().clone();
+        let (dispatcher, on_drift) = (self.dispatcher.clone(), self.config.on_drift);
+        let trigger = match &self.config.trigger {
+            ReplanTrigger::OnRequest => None,
+            unasked => Some(LoadListener::begin(bus, &dispatcher, *unasked).await?),
         };
         let mut requests = bus
             .subscribe(app.replan(), Some(subjects::PLANNER_GROUP.to_owned()))
@@ -98,21 +103,21 @@ impl Planner {
         // Only a round trip proves that the subscriptions stand.
         bus.barrier().await?;
         let planner = self.start();
-        if let Some(listening) = rhythm {
-            let desk = planner.clone();
-            actix::spawn(listening.ask(move |request| desk.do_send(MakePlan(request))));
+        if let Some(load_listener) = trigger {
+            let listener = planner.clone();
+            actor::spawn(load_listener.ask(move |request| listener.do_send(MakePlan(request))));
         }
-        let desk = planner.clone();
-        actix::spawn(async move {
+        let listener = planner.clone();
+        actor::spawn(async move {
             loop {
                 tokio::select! {
                     message = requests.next() => match message {
-                        Some(message) => take(&desk, &exchange, &message),
+                        Some(message) => take(&listener, &dispatcher, &message),
                         None => return,
                     },
                     message = drifts.next() => match message {
                         Some(message) if on_drift => match DriftNotice::decode(&message.payload) {
-                            Ok(drift) => desk.do_send(MakePlan(after(drift))),
+                            Ok(drift) => listener.do_send(MakePlan(after(drift))),
                             Err(error) => tracing::warn!(%error, "a drift could not be read"),
                         },
                         Some(_) => {}
@@ -136,15 +141,15 @@ fn after(drift: DriftNotice) -> PlanRequest {
 }
 
 /// A request from the bus: answered with the report, if an answer is wanted.
-fn take(planner: &Addr<Planner>, exchange: &Exchange, message: &async_nats::Message) {
-    let (planner, exchange, reply) = (planner.clone(), exchange.clone(), message.reply.clone());
+fn take(planner: &Addr<Planner>, dispatcher: &Dispatcher, message: &async_nats::Message) {
+    let (planner, dispatcher, reply) = (planner.clone(), dispatcher.clone(), message.reply.clone());
     // An empty body asks for a plan without saying why.
     let request = if message.payload.is_empty() {
         Ok(PlanRequest::default())
     } else {
         PlanRequest::decode(&message.payload)
     };
-    actix::spawn(async move {
+    actor::spawn(async move {
         let report = match request {
             Ok(request) => planner
                 .send(MakePlan(request))
@@ -155,14 +160,14 @@ fn take(planner: &Addr<Planner>, exchange: &Exchange, message: &async_nats::Mess
             },
         };
         if let Some(reply) = reply {
-            say(&exchange, reply, &report);
+            say(&dispatcher, reply, &report);
         }
     });
 }
 
-fn say(exchange: &Exchange, subject: Subject, report: &PlanReport) {
+fn say(dispatcher: &Dispatcher, subject: Subject, report: &PlanReport) {
     if let Ok(payload) = report.encode() {
-        exchange.publish(subject, None, None, payload);
+        dispatcher.publish(subject, None, None, payload);
     }
 }
 
@@ -174,14 +179,14 @@ impl Handler<MakePlan> for Planner {
     type Result = ResponseFuture<PlanReport>;
 
     fn handle(&mut self, MakePlan(request): MakePlan, _: &mut Context<Self>) -> Self::Result {
-        let Ok(at_desk) = Arc::clone(&self.desk).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             return Box::pin(std::future::ready(PlanReport::Busy));
         };
-        let (config, store, book) = (self.config.clone(), Arc::clone(&self.store), self.book.clone());
-        let exchange = self.exchange.clone();
+        let (config, store, plans) = (self.config.clone(), Arc::clone(&self.store), self.plans.clone());
+        let dispatcher = self.dispatcher.clone();
         Box::pin(async move {
-            let report = make(&config, &*store, &book, request).await;
-            drop(at_desk);
+            let report = make(&config, &*store, &plans, request).await;
+            drop(permit);
             match &report {
                 PlanReport::Adopted { epoch } => tracing::info!(epoch, "a new plan runs"),
                 PlanReport::Unchanged { epoch } => {
@@ -189,8 +194,8 @@ impl Handler<MakePlan> for Planner {
                 }
                 other => tracing::error!(report = ?other, "no new plan; the running one goes on serving"),
             }
-            if let Ok(subject) = exchange.app().event(PLANNED) {
-                say(&exchange, subject, &report);
+            if let Ok(subject) = dispatcher.app().event(PLANNED) {
+                say(&dispatcher, subject, &report);
             }
             report
         })
@@ -200,15 +205,15 @@ impl Handler<MakePlan> for Planner {
 async fn make(
     config: &PlannerConfig,
     store: &dyn PlanStore,
-    book: &PlanBook,
+    plans: &PlanVersions,
     request: PlanRequest,
 ) -> PlanReport {
-    let running = book.current().map(|(adopted, _)| adopted);
+    let running = plans.current().map(|(version, _)| version);
     // A thread and not the runtime's pool: one that hangs must not keep the process from stopping.
     let (finished, result) = oneshot::channel();
     let (planning, before) = (Arc::clone(&config.planning), running.clone());
     let spawned = thread::Builder::new().name("planner".to_owned()).spawn(move || {
-        let _ = finished.send(planning(&request, before.as_ref().map(|adopted| &adopted.plan)));
+        let _ = finished.send(planning(&request, before.as_ref().map(|version| &version.plan)));
     });
     if let Err(error) = spawned {
         let reason = format!("no thread to plan on: {error}");
@@ -227,13 +232,18 @@ async fn make(
     if let Some(running) = running.as_ref().filter(|running| running.plan == plan) {
         return PlanReport::Unchanged { epoch: running.epoch };
     }
-    write(store, book, &plan, running.map(|adopted| adopted.epoch)).await
+    write(store, plans, &plan, running.map(|version| version.epoch)).await
 }
 
 /// Puts the plan into the store, unless it could not be served or another one came first.
-async fn write(store: &dyn PlanStore, book: &PlanBook, plan: &Plan, expected: Option<u64>) -> PlanReport {
-    // Tried on a book of its own first: what this process would not serve is not put before others either.
-    if let Err(error) = PlanBook::new(book.app()).adopt(u64::MAX, plan.clone()) {
+async fn write(
+    store: &dyn PlanStore,
+    plans: &PlanVersions,
+    plan: &Plan,
+    expected: Option<u64>,
+) -> PlanReport {
+    // Tried on a plans of its own first: what this process would not serve is not put before others either.
+    if let Err(error) = PlanVersions::new(plans.app()).adopt(u64::MAX, plan.clone()) {
         let reason = error.to_string();
         return PlanReport::Refused { reason };
     }

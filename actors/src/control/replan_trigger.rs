@@ -14,30 +14,30 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
     bus::{Bus, BusError},
-    dispatch::dispatcher::Exchange,
+    dispatch::dispatcher::Dispatcher,
     subjects::event::LOAD,
-    wire::{Beat, LoadCount, Message as _, PlanRequest, Seen},
+    wire::{Beat, LoadCount, Message as _, Observation, PlanRequest},
 };
 
 /// When a planner plans without anybody asking.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub enum Rhythm {
+pub enum ReplanTrigger {
     /// Never.
     #[default]
-    Asked,
+    OnRequest,
     /// This often, for the highest load that a second of the period had.
-    Every(Duration),
+    Periodic(Duration),
     /// At every look, this far apart, it is shown what it needs to decide: Loki's Resource Manager.
-    Looks(Duration),
+    Observing(Duration),
 }
 
-impl Rhythm {
+impl ReplanTrigger {
     /// How often the load is looked at.
     fn look(&self) -> Duration {
         match self {
-            Self::Every(every) => LOOK.min(*every).max(SHORTEST),
-            Self::Looks(every) => (*every).max(SHORTEST),
-            Self::Asked => LOOK,
+            Self::Periodic(every) => LOOK.min(*every).max(SHORTEST),
+            Self::Observing(every) => (*every).max(SHORTEST),
+            Self::OnRequest => LOOK,
         }
     }
 }
@@ -45,48 +45,52 @@ impl Rhythm {
 /// How often the load is looked at, at least. Ingresses tell theirs ten times a second.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What no rhythm is faster than.
+/// What no trigger is faster than.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// A planner's ears.
-pub(crate) struct Listening {
-    rhythm: Rhythm,
-    exchange: Exchange,
+pub(crate) struct LoadListener {
+    trigger: ReplanTrigger,
+    dispatcher: Dispatcher,
     loads: Subscriber,
     beats: Subscriber,
 }
 
-impl Listening {
-    pub(crate) async fn begin(bus: &Bus, exchange: &Exchange, rhythm: Rhythm) -> Result<Self, BusError> {
-        let app = exchange.app();
+impl LoadListener {
+    pub(crate) async fn begin(
+        bus: &Bus,
+        dispatcher: &Dispatcher,
+        trigger: ReplanTrigger,
+    ) -> Result<Self, BusError> {
+        let app = dispatcher.app();
         Ok(Self {
-            rhythm,
+            trigger,
             loads: bus.subscribe(app.event(LOAD)?, None).await?,
             beats: bus.subscribe(app.beats(), None).await?,
-            exchange: exchange.clone(),
+            dispatcher: dispatcher.clone(),
         })
     }
 
     /// Asks for a plan whenever it is time, until the connection ends.
-    pub(crate) async fn ask(mut self, desk: impl Fn(PlanRequest)) {
-        let clock = self.exchange.clock();
-        let mut book = LoadBook::new(clock.now());
-        let mut pace = Pace::new(self.rhythm, clock.now());
-        let (mut forks, mut runs) = (BTreeMap::new(), BTreeMap::new());
-        let mut workers = Workers::default();
-        let mut looks = interval(self.rhythm.look());
+    pub(crate) async fn ask(mut self, request_plan: impl Fn(PlanRequest)) {
+        let clock = self.dispatcher.clock();
+        let mut load = LoadBook::new(clock.now());
+        let mut schedule = Schedule::new(self.trigger, clock.now());
+        let (mut fan_outs, mut runs) = (BTreeMap::new(), BTreeMap::new());
+        let mut workers = LiveWorkers::default();
+        let mut looks = interval(self.trigger.look());
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 message = self.loads.next() => match message.map(|message| LoadCount::decode(&message.payload)) {
-                    Some(Ok(count)) => book.heard(&count.ingress, count.arrivals, clock.now()),
+                    Some(Ok(count)) => load.heard(&count.ingress, count.arrivals, clock.now()),
                     Some(Err(error)) => tracing::warn!(%error, "a count of the load could not be read"),
                     None => return,
                 },
                 message = self.beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
                     Some(Ok(beat)) => {
                         workers.heard(&beat, clock.now());
-                        hear(&mut forks, &beat.actor, beat.forks);
+                        hear(&mut fan_outs, &beat.actor, beat.fan_outs);
                         hear(&mut runs, &beat.actor, beat.runs);
                     }
                     Some(Err(error)) => tracing::warn!(%error, "a beat could not be read"),
@@ -94,13 +98,13 @@ impl Listening {
                 },
                 _ = looks.tick() => {
                     let now = clock.now();
-                    if let Some(mut request) = pace.look(book.take(now), now) {
-                        request.forks.clone_from(&forks);
+                    if let Some(mut request) = schedule.look(load.take(now), now) {
+                        request.fan_outs.clone_from(&fan_outs);
                         request.runs.clone_from(&runs);
-                        if let Some(seen) = &mut request.seen {
-                            seen.workers = workers.alive(now);
+                        if let Some(observed) = &mut request.observed {
+                            observed.workers = workers.alive(now);
                         }
-                        desk(request);
+                        request_plan(request);
                     }
                 }
             }
@@ -119,9 +123,9 @@ fn hear<T>(told: &mut BTreeMap<String, BTreeMap<String, T>>, worker: &str, now: 
 
 /// When each worker was heard last, microseconds. One that missed as many beats as kill a replica is dead.
 #[derive(Debug, Default)]
-struct Workers(BTreeMap<String, u64>);
+struct LiveWorkers(BTreeMap<String, u64>);
 
-impl Workers {
+impl LiveWorkers {
     fn heard(&mut self, beat: &Beat, now: u64) {
         // A worker on its way out says so with a beat without replicas, and one that waits for its first plan has none either.
         if beat.kind == "worker" {
@@ -137,19 +141,19 @@ impl Workers {
 }
 
 /// When to ask, and for what.
-enum Pace {
+enum Schedule {
     Periods(Periods),
     /// Arrivals since the beginning: a look that nobody had time for is made good by the next.
     Looks(u64),
 }
 
-impl Pace {
-    fn new(rhythm: Rhythm, now: u64) -> Self {
+impl Schedule {
+    fn new(trigger: ReplanTrigger, now: u64) -> Self {
         let periods = |length| Self::Periods(Periods::new(length, now));
-        match rhythm {
-            Rhythm::Looks(_) => Self::Looks(0),
-            Rhythm::Every(every) => periods(u64::try_from(every.as_micros()).unwrap_or(u64::MAX)),
-            Rhythm::Asked => periods(u64::MAX),
+        match trigger {
+            ReplanTrigger::Observing(_) => Self::Looks(0),
+            ReplanTrigger::Periodic(every) => periods(u64::try_from(every.as_micros()).unwrap_or(u64::MAX)),
+            ReplanTrigger::OnRequest => periods(u64::MAX),
         }
     }
 
@@ -158,14 +162,14 @@ impl Pace {
         match self {
             Self::Looks(total) => {
                 *total += arrivals;
-                let seen = Seen {
+                let observed = Observation {
                     at_us: now,
                     arrivals: *total,
                     workers: Vec::new(),
                 };
                 Some(PlanRequest {
                     reason: "a look".to_owned(),
-                    seen: Some(seen),
+                    observed: Some(observed),
                     ..PlanRequest::default()
                 })
             }
@@ -186,26 +190,27 @@ mod tests {
 
     #[test]
     fn every_look_shows_what_arrived_since_the_beginning() {
-        let mut pace = Pace::new(Rhythm::Looks(Duration::from_secs(1)), 0);
-        let seen: Vec<Option<Seen>> = [(3, 1), (0, 2), (4, 3)]
+        let mut schedule = Schedule::new(ReplanTrigger::Observing(Duration::from_secs(1)), 0);
+        let observed: Vec<Option<Observation>> = [(3, 1), (0, 2), (4, 3)]
             .map(|(arrivals, second)| {
-                pace.look(arrivals, second * SECOND)
-                    .and_then(|request| request.seen)
+                schedule
+                    .look(arrivals, second * SECOND)
+                    .and_then(|request| request.observed)
             })
             .to_vec();
         let expected = [(1, 3), (2, 3), (3, 7)].map(|(second, arrivals)| {
-            Some(Seen {
+            Some(Observation {
                 at_us: second * SECOND,
                 arrivals,
                 workers: Vec::new(),
             })
         });
-        assert_eq!(seen, expected);
+        assert_eq!(observed, expected);
     }
 
     #[test]
     fn a_worker_that_falls_silent_is_dead() {
-        let mut workers = Workers::default();
+        let mut workers = LiveWorkers::default();
         let beat = |actor: &str| Beat {
             actor: actor.into(),
             kind: "worker".into(),
@@ -219,12 +224,12 @@ mod tests {
 
     #[test]
     fn a_period_asks_for_its_busiest_second_and_who_is_asked_only_never_does() {
-        let mut pace = Pace::new(Rhythm::Every(Duration::from_secs(2)), 0);
+        let mut schedule = Schedule::new(ReplanTrigger::Periodic(Duration::from_secs(2)), 0);
         let asked: Vec<f64> = (1..=4)
-            .filter_map(|second| pace.look(10 * second, second * SECOND)?.peak_qps)
+            .filter_map(|second| schedule.look(10 * second, second * SECOND)?.peak_qps)
             .collect();
         assert_eq!(asked, [20.0, 40.0]);
-        let mut pace = Pace::new(Rhythm::Asked, 0);
-        assert!((1..100).all(|second| pace.look(1, second * SECOND).is_none()));
+        let mut schedule = Schedule::new(ReplanTrigger::OnRequest, 0);
+        assert!((1..100).all(|second| schedule.look(1, second * SECOND).is_none()));
     }
 }

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
+use crate::actor::{self, Actor, Addr, AsyncContext, Context, Handler, Message};
 use futures::StreamExt;
 use kaskade_plans::{
     drift::{Drift, DriftConfig, DriftWatch},
@@ -17,9 +17,9 @@ use kaskade_plans::{
 
 use crate::{
     bus::{Bus, BusError},
-    dispatch::dispatcher::Exchange,
+    dispatch::dispatcher::Dispatcher,
     metrics::Metrics,
-    plan::versions::{Adopted, PlanBook},
+    plan::versions::{PlanVersion, PlanVersions},
     subjects::event::{DRIFT, LOAD, SHIFTED},
     wire::{Beat, DriftNotice, GearShift, LoadCount, Message as _, ShiftReport},
 };
@@ -35,8 +35,8 @@ pub struct Shifter {
     ingress: String,
     config: ShiftConfig,
     drift_config: DriftConfig,
-    book: PlanBook,
-    exchange: Exchange,
+    plans: PlanVersions,
+    dispatcher: Dispatcher,
     metrics: Arc<Metrics>,
     load: LoadBook,
     queues: BTreeMap<String, Queues>,
@@ -66,11 +66,11 @@ impl Shifter {
         ingress: &str,
         config: ShiftConfig,
         drift: DriftConfig,
-        book: PlanBook,
-        exchange: Exchange,
+        plans: PlanVersions,
+        dispatcher: Dispatcher,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let last_tick = exchange.clock().now();
+        let last_tick = dispatcher.clock().now();
         let mut load = LoadBook::new(last_tick);
         load.heard(ingress, metrics.arrivals(), last_tick);
         Self {
@@ -78,8 +78,8 @@ impl Shifter {
             policy: shifting::Shifter::new(&[], config),
             config,
             drift_config: drift,
-            book,
-            exchange,
+            plans,
+            dispatcher,
             metrics,
             load,
             queues: BTreeMap::new(),
@@ -95,14 +95,14 @@ impl Shifter {
     /// # Errors
     /// [`BusError`] when a subscription fails.
     pub async fn listen(self, bus: &Bus) -> Result<Addr<Self>, BusError> {
-        let app = self.exchange.app().clone();
+        let app = self.dispatcher.app().clone();
         let mut beats = bus.subscribe(app.beats(), None).await?;
         let mut loads = bus.subscribe(app.event(LOAD)?, None).await?;
         // Only a round trip proves that the subscriptions stand.
         bus.barrier().await?;
         let shifter = self.start();
         let listener = shifter.clone();
-        actix::spawn(async move {
+        actor::spawn(async move {
             loop {
                 let heard = tokio::select! {
                     message = beats.next() => match message {
@@ -124,28 +124,28 @@ impl Shifter {
     }
 
     fn tick(&mut self) {
-        let now = self.exchange.clock().now();
+        let now = self.dispatcher.clock().now();
         self.tell_own_count(now);
         let elapsed = now.saturating_sub(self.last_tick).max(1);
         self.last_tick = now;
         let arrivals = self.load.take(now);
-        let Some((adopted, gear)) = self.book.current() else {
+        let Some((version, gear)) = self.plans.current() else {
             return;
         };
-        self.follow(&adopted);
+        self.follow(&version);
         if !self.load.leads(&self.ingress, now) {
             return self.policy.set_gear(gear);
         }
         // A late timer makes a long tick; the policy is told what one of the right length would have counted.
         let counted = (arrivals as f64 * self.config.tick_us as f64 / elapsed as f64).round() as u64;
-        let first_queue = self.first_queue(&adopted, gear, now);
+        let first_queue = self.first_queue(&version, gear, now);
         if let Some(to) = self.policy.tick(now, counted, first_queue as usize) {
-            self.shift(&adopted, gear, to, first_queue);
+            self.shift(&version, gear, to, first_queue);
         }
-        self.watch_drift(&adopted);
+        self.watch_drift(&version);
         self.ticks += 1;
-        if self.ticks.is_multiple_of(SAY_AGAIN) && adopted.plan.gears.len() > 1 {
-            self.say(&adopted);
+        if self.ticks.is_multiple_of(SAY_AGAIN) && version.plan.gears.len() > 1 {
+            self.say(&version);
         }
     }
 
@@ -158,27 +158,27 @@ impl Shifter {
         self.publish_event(LOAD, &count);
     }
 
-    /// Takes up a plan that was adopted since the last tick.
-    fn follow(&mut self, adopted: &Adopted) {
-        if self.epoch == adopted.epoch {
+    /// Takes up a plan that was version since the last tick.
+    fn follow(&mut self, version: &PlanVersion) {
+        if self.epoch == version.epoch {
             return;
         }
-        self.epoch = adopted.epoch;
-        self.policy.adopt(&adopted.plan.gears);
+        self.epoch = version.epoch;
+        self.policy.adopt(&version.plan.gears);
         self.policy.set_scale(1.0);
-        self.drift = DriftWatch::new(&adopted.plan.gears, self.drift_config);
+        self.drift = DriftWatch::new(&version.plan.gears, self.drift_config);
     }
 
-    fn shift(&self, adopted: &Adopted, from: u32, to: u32, first_queue: u64) {
+    fn shift(&self, version: &PlanVersion, from: u32, to: u32, first_queue: u64) {
         // This process shifts first: its ingress admits by the new gear from here on.
-        match self.book.shift(adopted.epoch, to) {
+        match self.plans.shift(version.epoch, to) {
             Ok(_) => self.metrics.shifted(),
             // A newer plan came in between; its own gears are looked at in the next tick.
             Err(error) => return tracing::debug!(%error, "a shift came too late"),
         }
-        self.say(adopted);
+        self.say(version);
         let report = ShiftReport {
-            epoch: adopted.epoch,
+            epoch: version.epoch,
             from,
             to,
             qps: self.policy.qps(),
@@ -195,27 +195,27 @@ impl Shifter {
         self.publish_event(SHIFTED, &report);
     }
 
-    fn say(&self, adopted: &Adopted) {
+    fn say(&self, version: &PlanVersion) {
         let shift = GearShift {
-            epoch: adopted.epoch,
+            epoch: version.epoch,
             gear: self.policy.gear(),
         };
         if let Ok(payload) = shift.encode() {
-            self.exchange
-                .publish(self.exchange.app().gear(), None, None, payload);
+            self.dispatcher
+                .publish(self.dispatcher.app().gear(), None, None, payload);
         }
     }
 
-    fn watch_drift(&mut self, adopted: &Adopted) {
+    fn watch_drift(&mut self, version: &PlanVersion) {
         let qps = self.policy.qps();
         let Some(watch) = &mut self.drift else { return };
         let drift = watch.tick(qps);
-        if let Some(Slo::Accuracy { .. }) = adopted.plan.slo {
+        if let Some(Slo::Accuracy { .. }) = version.plan.slo {
             let scale = watch.scale();
             self.policy.set_scale(scale);
         }
         if let Some(drift) = drift {
-            self.tell_drift(&adopted.plan, adopted.epoch, drift);
+            self.tell_drift(&version.plan, version.epoch, drift);
         }
     }
 
@@ -226,7 +226,7 @@ impl Shifter {
             peak_qps = drift.peak_qps,
             made_by = plan.made_by,
             "the load is not what the plan was made for; ask `{}` for another plan",
-            self.exchange.app().replan()
+            self.dispatcher.app().replan()
         );
         let notice = DriftNotice {
             epoch,
@@ -238,13 +238,13 @@ impl Shifter {
     }
 
     /// Requests that wait for the first stage of the gear, over all workers that were heard lately.
-    fn first_queue(&mut self, adopted: &Adopted, gear: u32, now: u64) -> u64 {
+    fn first_queue(&mut self, version: &PlanVersion, gear: u32, now: u64) -> u64 {
         self.queues
             .retain(|_, queues| now.saturating_sub(queues.heard) < STALE_QUEUE_US);
-        let entry = adopted
+        let entry = version
             .gear(gear)
             .map(|gear| gear.wiring.entry.stage.as_str())
-            .and_then(|stage| adopted.stage(gear, stage));
+            .and_then(|stage| version.stage(gear, stage));
         let Some(entry) = entry else { return 0 };
         let of_replica = self.queues.values().flat_map(|queues| queues.of_replica.values());
         of_replica
@@ -254,8 +254,8 @@ impl Shifter {
     }
 
     fn publish_event(&self, name: &str, event: &impl crate::wire::Message) {
-        if let (Ok(subject), Ok(payload)) = (self.exchange.app().event(name), event.encode()) {
-            self.exchange.publish(subject, None, None, payload);
+        if let (Ok(subject), Ok(payload)) = (self.dispatcher.app().event(name), event.encode()) {
+            self.dispatcher.publish(subject, None, None, payload);
         }
     }
 }
@@ -273,7 +273,7 @@ impl Handler<Heard> for Shifter {
     type Result = ();
 
     fn handle(&mut self, heard: Heard, _: &mut Context<Self>) {
-        let now = self.exchange.clock().now();
+        let now = self.dispatcher.clock().now();
         match heard {
             // Its own count is read from its source, at the moment of the tick.
             Heard::Load(count) if count.ingress == self.ingress => {}

@@ -2,21 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use actix::Message;
+use crate::actor::Message;
 use kaskade_models::Tensor;
 use kaskade_plans::plan::{Child, Edge};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
-    dispatch::dispatcher::{Exchange, TaskEnd},
-    dispatch::fan_out::Forked,
+    dispatch::dispatcher::{Dispatcher, TaskTiming},
+    dispatch::fan_out::FannedOut,
     error::{Code, Fault},
-    plan::versions::Adopted,
+    plan::versions::PlanVersion,
     wire::headers::Trace,
     wire::{Done, DoneResult, Hop, StageRequest},
 };
 
-/// One request for one stage, and the duty to answer it.
+/// One request for one stage, and the handle to answer it.
 ///
 /// Any actix actor with `Handler<Delivery>` can serve a stage (see [`crate::dispatch::subscribe::bind`]). A delivery that is dropped
 /// unanswered, by a bug or a panic, answers for itself with a fault, so that nobody waits for it in vain.
@@ -31,29 +31,29 @@ pub struct Delivery {
     pub arrived: u64,
     /// The trace it belongs to.
     pub trace: Trace,
-    duty: Option<Duty>,
+    handle: Option<ReplyHandle>,
 }
 
 /// What is needed to answer. The permit comes last: it is dropped once the answer is on its way.
-struct Duty {
-    exchange: Exchange,
+struct ReplyHandle {
+    dispatcher: Dispatcher,
     replica: String,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Delivery {
-    /// A delivery to `replica`, which answers through `exchange` and then frees the permit.
+    /// A delivery to `replica`, which answers through `dispatcher` and then frees the permit.
     pub fn new(
         request: StageRequest,
         deadline: u64,
         trace: Trace,
-        exchange: Exchange,
+        dispatcher: Dispatcher,
         replica: &str,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Self {
-        let arrived = exchange.clock().now();
-        let duty = Some(Duty {
-            exchange,
+        let arrived = dispatcher.clock().now();
+        let handle = Some(ReplyHandle {
+            dispatcher,
             replica: replica.to_owned(),
             _permit: permit,
         });
@@ -62,7 +62,7 @@ impl Delivery {
             deadline,
             arrived,
             trace,
-            duty,
+            handle,
         }
     }
 
@@ -90,23 +90,23 @@ impl Delivery {
     /// Sends what is new of the answer to a client that reads along ([`StageRequest::stream`]): the pieces from `from` up to `until`. The
     /// answer itself is still owed.
     pub fn part(&self, outputs: Vec<Tensor>, from: u32, until: u32) {
-        let Some(duty) = &self.duty else { return };
+        let Some(handle) = &self.handle else { return };
         let request = &self.request;
         let done = Done {
             id: request.id,
             attempt: request.attempt,
             branch: request.branch.clone(),
             stage: request.stage.clone(),
-            replica: duty.replica.clone(),
+            replica: handle.replica.clone(),
             hops: Vec::new(),
             result: DoneResult::Part { outputs, from, until },
         };
-        duty.exchange.done(&request.ingress, done);
+        handle.dispatcher.done(&request.ingress, done);
     }
 
     /// Lets go of a request that nobody waits for any more.
-    pub fn let_go(mut self) {
-        self.duty = None;
+    pub fn discard(mut self) {
+        self.handle = None;
     }
 
     /// Answers with a fault.
@@ -129,37 +129,42 @@ impl Delivery {
 
     /// Whether the request would be passed on to nobody, for all that is known here. A branch of a pipeline is passed on all the same:
     /// its inputs are nowhere else.
-    pub(crate) fn leads_nowhere(&self, adopted: &Adopted, edge: &Edge) -> bool {
-        let gone = |duty: &Duty| duty.exchange.seems_gone(adopted, edge, self.request.gear);
-        self.request.branch.is_root() && self.duty.as_ref().is_some_and(gone)
+    pub(crate) fn has_no_known_target(&self, version: &PlanVersion, edge: &Edge) -> bool {
+        let gone = |handle: &ReplyHandle| {
+            handle
+                .dispatcher
+                .no_known_replica(version, edge, self.request.gear)
+        };
+        self.request.branch.is_root() && self.handle.as_ref().is_some_and(gone)
     }
 
     /// Passes the request on: no answer is owed any more, the next stage owes it. `inputs` replaces what it was asked.
-    pub(crate) fn forward(mut self, adopted: &Adopted, edge: &Edge, inputs: Option<Vec<Tensor>>) {
-        let Some(duty) = self.duty.take() else { return };
+    pub(crate) fn forward(mut self, version: &PlanVersion, edge: &Edge, inputs: Option<Vec<Tensor>>) {
+        let Some(handle) = self.handle.take() else { return };
         let mut request = std::mem::take(&mut self.request);
         if let Some(inputs) = inputs {
             request.inputs = inputs;
         }
-        duty.exchange
-            .dispatch(&duty.replica, adopted, edge, request, self.deadline, self.trace);
+        handle
+            .dispatcher
+            .dispatch(&handle.replica, version, edge, request, self.deadline, self.trace);
     }
 
     /// Passes on the requests that a pipeline's task made of this one, and answers with how many there are and with the task's
     /// own outputs. One that is dropped for being late is answered in its branch.
-    pub(crate) fn fork(mut self, adopted: &Adopted, children: &[Child], forked: Forked) {
-        let Some(duty) = &self.duty else { return };
-        let (exchange, replica) = (duty.exchange.clone(), duty.replica.clone());
-        let stage = adopted.stage(self.request.gear, &self.request.stage);
-        let end = TaskEnd {
+    pub(crate) fn fan_out(mut self, version: &PlanVersion, children: &[Child], parts: FannedOut) {
+        let Some(handle) = &self.handle else { return };
+        let (dispatcher, replica) = (handle.dispatcher.clone(), handle.replica.clone());
+        let stage = version.stage(self.request.gear, &self.request.stage);
+        let end = TaskTiming {
             replica: &replica,
-            spent_us: exchange.clock().now().saturating_sub(self.arrived),
+            spent_us: dispatcher.clock().now().saturating_sub(self.arrived),
             budget_us: stage.and_then(|stage| stage.budget_us),
         };
-        let counts = forked.counts();
+        let counts = parts.counts();
         for child in children {
-            let task = adopted.task_of(self.request.gear, &child.to);
-            let requests = forked.children.get(task).map_or(&[][..], Vec::as_slice);
+            let task = version.task_of(self.request.gear, &child.to);
+            let requests = parts.children.get(task).map_or(&[][..], Vec::as_slice);
             for (index, inputs) in (0..).zip(requests) {
                 let request = StageRequest {
                     branch: self.request.branch.child(task, index),
@@ -167,15 +172,15 @@ impl Delivery {
                     ..self.request.without_inputs()
                 };
                 let (deadline, trace) = (self.deadline, self.trace);
-                let sent = exchange.forward(adopted, &child.to, request, deadline, trace, &end);
+                let sent = dispatcher.forward(version, &child.to, request, deadline, trace, &end);
                 if let Err(dropped) = sent {
                     let (request, dropped) = *dropped;
-                    exchange.refuse(request, Fault::new(Code::Dropped, dropped.to_string()));
+                    dispatcher.refuse(request, Fault::new(Code::Dropped, dropped.to_string()));
                 }
             }
         }
-        self.settle(DoneResult::Outputs {
-            outputs: forked.own,
+        self.send_result(DoneResult::Outputs {
+            outputs: parts.own,
             confidence: None,
             routed: true,
             children: counts,
@@ -183,28 +188,28 @@ impl Delivery {
     }
 
     fn finish(mut self, result: DoneResult) {
-        self.settle(result);
+        self.send_result(result);
     }
 
-    fn settle(&mut self, result: DoneResult) {
-        let Some(duty) = self.duty.take() else { return };
+    fn send_result(&mut self, result: DoneResult) {
+        let Some(handle) = self.handle.take() else { return };
         let request = std::mem::take(&mut self.request);
         let done = Done {
             id: request.id,
             attempt: request.attempt,
             branch: request.branch,
             stage: request.stage,
-            replica: duty.replica,
+            replica: handle.replica,
             hops: request.hops,
             result,
         };
-        duty.exchange.done(&request.ingress, done);
+        handle.dispatcher.done(&request.ingress, done);
     }
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
         let message = "the stage let go of the request without an answer";
-        self.settle(DoneResult::Fault(Fault::new(Code::ModelFailed, message)));
+        self.send_result(DoneResult::Fault(Fault::new(Code::ModelFailed, message)));
     }
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use actix::{Message, Recipient};
+use crate::actor::{Message, Recipient};
 use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
 use dashmap::DashMap;
@@ -21,12 +21,12 @@ use kaskade_plans::{
 
 use crate::{
     bus::Bus,
-    bus::publisher::Post,
+    bus::publisher::Publisher,
     clock::Clock,
     dispatch::delivery::Delivery,
     dispatch::local::{LocalReplica, LocalReplicas},
     error::{Code, Fault},
-    plan::versions::Adopted,
+    plan::versions::PlanVersion,
     subjects::{App, SubjectError},
     wire::headers::{self, Trace},
     wire::{Done, DoneResult, Message as _, StageRequest},
@@ -38,7 +38,7 @@ use crate::{
 pub struct Finished(pub Done);
 
 /// A request at the end of a pipeline's task: at which replica, how long it was there, and how long it should have been.
-pub(crate) struct TaskEnd<'a> {
+pub(crate) struct TaskTiming<'a> {
     pub(crate) replica: &'a str,
     pub(crate) spent_us: u64,
     pub(crate) budget_us: Option<u64>,
@@ -46,12 +46,12 @@ pub(crate) struct TaskEnd<'a> {
 
 /// Cheap to clone; one per process and app.
 #[derive(Clone)]
-pub struct Exchange(Arc<Inner>);
+pub struct Dispatcher(Arc<Inner>);
 
 struct Inner {
     app: App,
     clock: Clock,
-    post: Post,
+    publisher: Publisher,
     ingresses: DashMap<String, Recipient<Finished>>,
     local: LocalReplicas,
     liveness: Mutex<Liveness>,
@@ -60,13 +60,13 @@ struct Inner {
     draws: DashMap<String, u64>,
 }
 
-impl Exchange {
-    /// An exchange over `bus`. Must be called inside an actix system: it spawns the task that publishes.
+impl Dispatcher {
+    /// An dispatcher over `bus`. Must be called inside an actix system: it spawns the task that publishes.
     pub fn new(bus: &Bus, app: App, clock: Clock) -> Self {
         Self(Arc::new(Inner {
             app,
             clock,
-            post: Post::new(bus),
+            publisher: Publisher::new(bus),
             ingresses: DashMap::new(),
             local: LocalReplicas::default(),
             liveness: Mutex::default(),
@@ -90,18 +90,18 @@ impl Exchange {
     }
 
     /// Makes an ingress of this process known to its neighbours.
-    pub fn join_ingress(&self, id: &str, mailbox: Recipient<Finished>) {
+    pub fn register_ingress(&self, id: &str, mailbox: Recipient<Finished>) {
         self.0.ingresses.insert(id.to_owned(), mailbox);
     }
 
     /// Makes a replica of this process known to its neighbours, for one stage.
-    pub fn join_stage(&self, stage: &str, replica: LocalReplica) {
-        self.0.local.join(stage, replica);
+    pub fn register_replica(&self, stage: &str, replica: LocalReplica) {
+        self.0.local.register(stage, replica);
     }
 
     /// Takes a replica out of every stage: nothing new reaches it from inside the process.
-    pub fn leave(&self, replica: &str) {
-        self.0.local.leave(replica);
+    pub fn unregister_replica(&self, replica: &str) {
+        self.0.local.unregister(replica);
         self.0.draws.remove(replica);
     }
 
@@ -113,7 +113,7 @@ impl Exchange {
         headers: Option<HeaderMap>,
         payload: Bytes,
     ) {
-        self.0.post.publish(subject, reply, headers, payload);
+        self.0.publisher.publish(subject, reply, headers, payload);
     }
 
     /// Brings an answer to the ingress that owns the request.
@@ -127,12 +127,12 @@ impl Exchange {
             // Only a forged request names an ingress that cannot exist; there is nobody to tell.
             Err(error) => return tracing::warn!(%error, "an answer has no address"),
         };
-        let payload = self.0.post.written(&done).or_else(|fault| {
+        let payload = self.0.publisher.encode_checked(&done).or_else(|fault| {
             let result = DoneResult::Fault(fault);
             Done { result, ..done }.encode()
         });
         match payload {
-            Ok(payload) => self.0.post.send(&subject, None, HeaderMap::new(), &payload),
+            Ok(payload) => self.0.publisher.send(&subject, None, HeaderMap::new(), &payload),
             Err(error) => tracing::error!(%error, "an answer could not be written"),
         }
     }
@@ -142,7 +142,7 @@ impl Exchange {
     pub fn dispatch(
         &self,
         from: &str,
-        adopted: &Adopted,
+        version: &PlanVersion,
         edge: &Edge,
         request: StageRequest,
         deadline: u64,
@@ -151,10 +151,10 @@ impl Exchange {
         match self.destination(from, edge) {
             Destination::Replica(id) => {
                 let id = id.to_owned();
-                self.to_replica(adopted, edge, &id, request, deadline, trace);
+                self.to_replica(version, edge, &id, request, deadline, trace);
                 Some(id)
             }
-            Destination::QueueGroup => self.to_group(from, adopted, edge, request, deadline, trace),
+            Destination::QueueGroup => self.to_group(from, version, edge, request, deadline, trace),
         }
     }
 
@@ -164,19 +164,19 @@ impl Exchange {
     /// Why it was dropped, with the request.
     pub(crate) fn forward(
         &self,
-        adopted: &Adopted,
+        version: &PlanVersion,
         edge: &Edge,
         request: StageRequest,
         deadline: u64,
         trace: Trace,
-        end: &TaskEnd<'_>,
+        end: &TaskTiming<'_>,
     ) -> Result<(), Box<(StageRequest, Dropped)>> {
         let Destination::Replica(chosen) = self.destination(end.replica, edge) else {
-            self.to_group(end.replica, adopted, edge, request, deadline, trace);
+            self.to_group(end.replica, version, edge, request, deadline, trace);
             return Ok(());
         };
         let gear = request.gear;
-        let stage = |id: &str| adopted.stage_at(gear, edge, Some(id));
+        let stage = |id: &str| version.stage_at(gear, edge, Some(id));
         let profiled = |id: &str| stage(id).and_then(|stage| stage.profiled);
         let forwarding = Forwarding {
             spent_us: end.spent_us,
@@ -194,14 +194,14 @@ impl Exchange {
             })
         });
         let backups: Vec<Backup<&str>> = backups.collect();
-        let dropping = adopted.plan.dropping;
+        let dropping = version.plan.dropping;
         let draw = self.draw(end.replica);
         let to = match rerouting::decide(dropping, &forwarding, backups.iter().copied(), draw) {
             Decision::Forward => chosen,
             Decision::Reroute(backup) => backup,
             Decision::Drop(dropped) => return Err(Box::new((request, dropped))),
         };
-        self.to_replica(adopted, edge, to, request, deadline, trace);
+        self.to_replica(version, edge, to, request, deadline, trace);
         Ok(())
     }
 
@@ -211,19 +211,19 @@ impl Exchange {
 
     fn to_replica(
         &self,
-        adopted: &Adopted,
+        version: &PlanVersion,
         edge: &Edge,
         id: &str,
         mut request: StageRequest,
         deadline: u64,
         trace: Trace,
     ) {
-        let stage = adopted.stage_at(request.gear, edge, Some(id));
+        let stage = version.stage_at(request.gear, edge, Some(id));
         let stage = stage.map_or(edge.stage.as_str(), |stage| stage.name.as_str());
         stage.clone_into(&mut request.stage);
         match self.0.local.shortest(stage, |replica| replica.id == id) {
-            Some(replica) => self.hand_over(&replica, request, deadline, trace),
-            None => match self.0.post.written(&request) {
+            Some(replica) => self.deliver_locally(&replica, request, deadline, trace),
+            None => match self.0.publisher.encode_checked(&request) {
                 Ok(payload) => self.send(self.0.app.replica(id), request, &payload, deadline, trace),
                 Err(fault) => self.refuse(request, fault),
             },
@@ -233,7 +233,7 @@ impl Exchange {
     fn to_group(
         &self,
         from: &str,
-        adopted: &Adopted,
+        version: &PlanVersion,
         edge: &Edge,
         mut request: StageRequest,
         deadline: u64,
@@ -244,40 +244,40 @@ impl Exchange {
             routing::prefer_local(replica.depth.load(Ordering::Relaxed), replica.max_batch)
         });
         if let Some(replica) = near {
-            self.hand_over(&replica, request, deadline, trace);
+            self.deliver_locally(&replica, request, deadline, trace);
             return Some(replica.id);
         }
-        if let Some(one) = self.past_the_silent(from, adopted, edge, request.gear) {
-            self.to_replica(adopted, edge, &one, request, deadline, trace);
+        if let Some(one) = self.replica_past_lost(from, version, edge, request.gear) {
+            self.to_replica(version, edge, &one, request, deadline, trace);
             return Some(one);
         }
-        let payload = match self.0.post.written(&request) {
+        let payload = match self.0.publisher.encode_checked(&request) {
             Ok(payload) => payload,
             Err(fault) => {
                 self.refuse(request, fault);
                 return None;
             }
         };
-        if payload.len() <= self.0.post.carried() {
+        if payload.len() <= self.0.publisher.payload_limit() {
             self.send(self.0.app.stage(&edge.stage), request, &payload, deadline, trace);
             return None;
         }
         // The members of a queue group would each get some of the chunks.
-        let one = self.one_of_group(from, adopted, edge, request.gear);
+        let one = self.group_member(from, version, edge, request.gear);
         match &one {
             Some(id) => self.send(self.0.app.replica(id), request, &payload, deadline, trace),
-            None => self.refuse(request, self.0.post.too_large::<StageRequest>(payload.len())),
+            None => self.refuse(request, self.0.publisher.too_large::<StageRequest>(payload.len())),
         }
         one
     }
 
     /// A replica to name instead of the queue group, where one of a stage's has fallen silent ([`routing::past_the_silent`]).
-    fn past_the_silent(&self, from: &str, adopted: &Adopted, edge: &Edge, gear: u32) -> Option<String> {
+    fn replica_past_lost(&self, from: &str, version: &PlanVersion, edge: &Edge, gear: u32) -> Option<String> {
         if !self.liveness(|liveness| liveness.any_lost()) {
             return None;
         }
-        let stage = adopted.stage(gear, &edge.stage)?;
-        let placed = adopted.plan.placement.iter();
+        let stage = version.stage(gear, &edge.stage)?;
+        let placed = version.plan.placement.iter();
         let members = placed
             .filter(|replica| stage.is_run_by(replica))
             .map(|replica| replica.id.as_str());
@@ -288,19 +288,19 @@ impl Exchange {
 
     /// Whether, for all that is known here, nobody serves what an edge leads to. Then the broker must be asked by the ingress that owns
     /// the request: it says "nobody" to the connection that asks and that listens for the answer, and to no other.
-    pub(crate) fn seems_gone(&self, adopted: &Adopted, edge: &Edge, gear: u32) -> bool {
-        let Some(stage) = adopted.stage(gear, &edge.stage) else {
+    pub(crate) fn no_known_replica(&self, version: &PlanVersion, edge: &Edge, gear: u32) -> bool {
+        let Some(stage) = version.stage(gear, &edge.stage) else {
             return false;
         };
-        let mut placed = adopted.plan.placement.iter();
-        !placed.any(|replica| adopted.serves(gear, stage, replica) && self.reachable(&replica.id))
+        let mut placed = version.plan.placement.iter();
+        !placed.any(|replica| version.serves(gear, stage, replica) && self.reachable(&replica.id))
     }
 
     /// A replica of the plan that serves the stage an edge names. Actors that the plan does not place are not asked: they need not
     /// understand chunks.
-    fn one_of_group(&self, from: &str, adopted: &Adopted, edge: &Edge, gear: u32) -> Option<String> {
-        let stage = adopted.stage(gear, &edge.stage)?;
-        let placed = adopted.plan.placement.iter();
+    fn group_member(&self, from: &str, version: &PlanVersion, edge: &Edge, gear: u32) -> Option<String> {
+        let stage = version.stage(gear, &edge.stage)?;
+        let placed = version.plan.placement.iter();
         let members = placed
             .filter(|replica| stage.is_run_by(replica))
             .map(|replica| replica.id.as_str());
@@ -311,8 +311,8 @@ impl Exchange {
         self.liveness(|liveness| liveness.alive(replica)) || self.0.local.has(replica)
     }
 
-    fn hand_over(&self, replica: &LocalReplica, request: StageRequest, deadline: u64, trace: Trace) {
-        let permit = Arc::clone(&replica.room).try_acquire_owned().ok();
+    fn deliver_locally(&self, replica: &LocalReplica, request: StageRequest, deadline: u64, trace: Trace) {
+        let permit = Arc::clone(&replica.permits).try_acquire_owned().ok();
         let full = permit.is_none();
         let delivery = Delivery::new(request, deadline, trace, self.clone(), &replica.id, permit);
         if full {
@@ -337,7 +337,7 @@ impl Exchange {
         match addressed {
             Ok((subject, reply)) => {
                 let headers = headers::for_hop(budget, &trace.child());
-                self.0.post.send(&subject, Some(reply), headers, payload);
+                self.0.publisher.send(&subject, Some(reply), headers, payload);
             }
             Err(error) => self.refuse(request, error.into()),
         }
@@ -359,7 +359,7 @@ impl Exchange {
 
     /// Resolves once everything published so far has reached the broker.
     pub async fn flush(&self) {
-        self.0.post.flush().await;
+        self.0.publisher.flush().await;
     }
 
     fn draw(&self, from: &str) -> f64 {

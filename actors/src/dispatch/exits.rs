@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use actix::{Actor, Context, Handler, Message};
+use crate::actor::{Actor, Context, Handler, Message};
 use kaskade_models::{BatchResult, Tensor};
 use kaskade_plans::{
     confidence::{Calibration, ConfidenceError, Estimator, Scores},
@@ -16,13 +16,13 @@ use crate::{
     dispatch::fan_out,
     error::{Code, Fault},
     metrics::Metrics,
-    plan::versions::{Adopted, PlanBook},
+    plan::versions::{PlanVersion, PlanVersions},
 };
 
 /// Sends every result of a batch on its way.
 pub struct Router {
     variant: String,
-    book: PlanBook,
+    plans: PlanVersions,
     metrics: Arc<Metrics>,
 }
 
@@ -49,7 +49,7 @@ pub struct Answered {
 }
 
 /// Where a result goes next.
-pub(crate) enum Way<'a> {
+pub(crate) enum RouteDecision<'a> {
     /// To the client.
     Reply,
     /// To another stage with the original inputs.
@@ -57,55 +57,57 @@ pub(crate) enum Way<'a> {
     /// To the next partition, which continues from these outputs.
     Continue(&'a Edge),
     /// To the tasks below, as many requests as there are in these outputs.
-    Fork(&'a [Child]),
+    FanOut(&'a [Child]),
 }
 
 impl Router {
     /// A router for the replicas of one variant.
-    pub fn new(variant: &str, book: PlanBook, metrics: Arc<Metrics>) -> Self {
+    pub fn new(variant: &str, plans: PlanVersions, metrics: Arc<Metrics>) -> Self {
         Self {
             variant: variant.to_owned(),
-            book,
+            plans,
             metrics,
         }
     }
 
     fn route(&self, delivery: Delivery, outputs: Vec<Tensor>) {
         let request = &delivery.request;
-        let Some(adopted) = self.book.at(request.epoch) else {
+        let Some(version) = self.plans.at(request.epoch) else {
             let fault = unknown_epoch(request.epoch);
             return delivery.fail(fault);
         };
         // Between the slices of a model nothing decides, and hidden states have no confidence.
-        let confidence = if adopted.goes_on(request.gear, &request.stage) {
+        let confidence = if version.has_next_partition(request.gear, &request.stage) {
             None
         } else {
-            match confidence(&adopted, &self.variant, &outputs) {
+            match confidence(&version, &self.variant, &outputs) {
                 Ok(confidence) => confidence,
                 Err(fault) => return delivery.fail(fault),
             }
         };
-        match way(&adopted, request.gear, &request.stage, confidence, request.settle) {
+        match decide(&version, request.gear, &request.stage, confidence, request.settle) {
             Err(fault) => delivery.fail(fault),
-            Ok(Way::Reply) => delivery.reply(outputs, confidence),
+            Ok(RouteDecision::Reply) => delivery.reply(outputs, confidence),
             // Only the ingress hears from the broker that nobody is there; it passes on in our place.
-            Ok(Way::Forward(edge) | Way::Continue(edge)) if delivery.leads_nowhere(&adopted, edge) => {
+            Ok(RouteDecision::Forward(edge) | RouteDecision::Continue(edge))
+                if delivery.has_no_known_target(&version, edge) =>
+            {
                 delivery.answer(outputs, confidence);
             }
-            Ok(Way::Forward(edge)) => delivery.forward(&adopted, edge, None),
-            Ok(Way::Continue(edge)) => delivery.forward(&adopted, edge, Some(outputs)),
-            Ok(Way::Fork(children)) => self.fork(delivery, &adopted, children, outputs),
+            Ok(RouteDecision::Forward(edge)) => delivery.forward(&version, edge, None),
+            Ok(RouteDecision::Continue(edge)) => delivery.forward(&version, edge, Some(outputs)),
+            Ok(RouteDecision::FanOut(children)) => self.fan_out(delivery, &version, children, outputs),
         }
     }
 
-    fn fork(&self, delivery: Delivery, adopted: &Adopted, children: &[Child], outputs: Vec<Tensor>) {
+    fn fan_out(&self, delivery: Delivery, version: &PlanVersion, children: &[Child], outputs: Vec<Tensor>) {
         let gear = delivery.request.gear;
-        let tasks = children.iter().map(|child| adopted.task_of(gear, &child.to));
-        match fan_out::fork(outputs, tasks) {
+        let tasks = children.iter().map(|child| version.task_of(gear, &child.to));
+        match fan_out::split(outputs, tasks) {
             Err(fault) => delivery.fail(fault),
-            Ok(forked) => {
-                self.metrics.forked(&self.variant, &forked.counts());
-                delivery.fork(adopted, children, forked);
+            Ok(parts) => {
+                self.metrics.count_fan_out(&self.variant, &parts.counts());
+                delivery.fan_out(version, children, parts);
             }
         }
     }
@@ -148,24 +150,24 @@ impl Handler<Answered> for Router {
 }
 
 /// Applies a stage's exit; to a request that must `settle`, as far as there is an answer.
-pub(crate) fn way<'a>(
-    adopted: &'a Adopted,
+pub(crate) fn decide<'a>(
+    version: &'a PlanVersion,
     gear: u32,
     stage: &str,
     confidence: Option<f64>,
     settle: bool,
-) -> Result<Way<'a>, Fault> {
-    let Some(found) = adopted.stage(gear, stage) else {
-        let message = format!("epoch {} gear {gear} has no stage `{stage}`", adopted.epoch);
+) -> Result<RouteDecision<'a>, Fault> {
+    let Some(found) = version.stage(gear, stage) else {
+        let message = format!("epoch {} gear {gear} has no stage `{stage}`", version.epoch);
         return Err(Fault::new(Code::Internal, message));
     };
     let continues = matches!(found.exit, Exit::Next { .. });
-    let route = if settle { routing::settle } else { routing::route };
-    match route(&found.exit, confidence) {
-        Ok(Route::Reply) => Ok(Way::Reply),
-        Ok(Route::Forward(edge)) if continues => Ok(Way::Continue(edge)),
-        Ok(Route::Forward(edge)) => Ok(Way::Forward(edge)),
-        Ok(Route::FanOut(children)) => Ok(Way::Fork(children)),
+    let pick = if settle { routing::settle } else { routing::route };
+    match pick(&found.exit, confidence) {
+        Ok(Route::Reply) => Ok(RouteDecision::Reply),
+        Ok(Route::Forward(edge)) if continues => Ok(RouteDecision::Continue(edge)),
+        Ok(Route::Forward(edge)) => Ok(RouteDecision::Forward(edge)),
+        Ok(Route::FanOut(children)) => Ok(RouteDecision::FanOut(children)),
         Err(error) => Err(Fault::new(
             Code::NotCalibrated,
             format!("stage `{stage}`: {error}"),
@@ -174,8 +176,12 @@ pub(crate) fn way<'a>(
 }
 
 /// The calibrated confidence of a variant's outputs; `None` for a variant without calibration.
-pub(crate) fn confidence(adopted: &Adopted, variant: &str, outputs: &[Tensor]) -> Result<Option<f64>, Fault> {
-    let Some(calibration) = adopted.calibration(variant) else {
+pub(crate) fn confidence(
+    version: &PlanVersion,
+    variant: &str,
+    outputs: &[Tensor],
+) -> Result<Option<f64>, Fault> {
+    let Some(calibration) = version.calibration(variant) else {
         return Ok(None);
     };
     score(calibration, outputs)

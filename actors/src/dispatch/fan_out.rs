@@ -14,14 +14,14 @@ use crate::error::{Code, Fault};
 
 /// What came of one request at a task.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Forked {
+pub(crate) struct FannedOut {
     /// The task's own outputs.
     pub(crate) own: Vec<Tensor>,
     /// The inputs of every request to each task below.
     pub(crate) children: BTreeMap<String, Vec<Vec<Tensor>>>,
 }
 
-impl Forked {
+impl FannedOut {
     /// How many requests go to each task.
     pub(crate) fn counts(&self) -> BTreeMap<String, u32> {
         let count = |(task, requests): (&String, &Vec<_>)| {
@@ -36,22 +36,22 @@ impl Forked {
 /// # Errors
 /// [`Code::BadOutput`] for an output to a task that is not below this one, one without a first axis, or several to one task that
 /// disagree about how many there are.
-pub(crate) fn fork<'a>(
+pub(crate) fn split<'a>(
     outputs: Vec<Tensor>,
     tasks: impl Iterator<Item = &'a str> + Clone,
-) -> Result<Forked, Fault> {
-    let mut forked = Forked::default();
+) -> Result<FannedOut, Fault> {
+    let mut parts = FannedOut::default();
     for task in tasks.clone() {
-        forked.children.insert(task.to_owned(), Vec::new());
+        parts.children.insert(task.to_owned(), Vec::new());
     }
     let mut heard = BTreeMap::new();
     for output in outputs {
         let Some((task, input)) = output.name.split_once('/') else {
-            forked.own.push(output);
+            parts.own.push(output);
             continue;
         };
         let (task, input) = (task.to_owned(), input.to_owned());
-        let Some(requests) = forked.children.get_mut(&task) else {
+        let Some(requests) = parts.children.get_mut(&task) else {
             let below: Vec<&str> = tasks.collect();
             return Err(bad(
                 &output,
@@ -69,7 +69,7 @@ pub(crate) fn fork<'a>(
             request.push(row);
         }
     }
-    Ok(forked)
+    Ok(parts)
 }
 
 /// The parts of a tensor along its first axis, uncopied.
@@ -123,8 +123,8 @@ mod tests {
         Tensor::from_f32(name, shape, &values).unwrap()
     }
 
-    fn apart(outputs: Vec<Tensor>) -> Result<Forked, Fault> {
-        fork(outputs, ["digits", "marks"].into_iter())
+    fn apart(outputs: Vec<Tensor>) -> Result<FannedOut, Fault> {
+        split(outputs, ["digits", "marks"].into_iter())
     }
 
     #[test]
@@ -136,30 +136,30 @@ mod tests {
             tensor("digits/scale", &[2]),
             texts,
         ];
-        let forked = apart(outputs).unwrap();
+        let parts = apart(outputs).unwrap();
         assert_eq!(
-            forked.own.iter().map(|own| own.name.as_str()).collect::<Vec<_>>(),
+            parts.own.iter().map(|own| own.name.as_str()).collect::<Vec<_>>(),
             ["boxes"]
         );
         assert_eq!(
-            forked.counts(),
+            parts.counts(),
             BTreeMap::from([("digits".into(), 2), ("marks".into(), 3)])
         );
-        let second = &forked.children["digits"][1];
+        let second = &parts.children["digits"][1];
         assert_eq!(
             (second[0].name.as_str(), second[0].shape.as_slice()),
             ("image", &[1, 2][..])
         );
         assert_eq!(second[0].to_f32().unwrap(), [2.0, 3.0]);
         assert_eq!(second[1].to_f32().unwrap(), [1.0]);
-        assert_eq!(forked.children["marks"][2][0].to_texts().unwrap(), ["c"]);
+        assert_eq!(parts.children["marks"][2][0].to_texts().unwrap(), ["c"]);
     }
 
     #[test]
     fn nothing_found_is_no_request() {
-        let forked = apart(vec![tensor("boxes", &[1]), tensor("digits/image", &[0, 1, 2])]).unwrap();
+        let parts = apart(vec![tensor("boxes", &[1]), tensor("digits/image", &[0, 1, 2])]).unwrap();
         assert_eq!(
-            forked.counts(),
+            parts.counts(),
             BTreeMap::from([("digits".into(), 0), ("marks".into(), 0)])
         );
     }

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use actix::Recipient;
+use crate::actor::Recipient;
 use dashmap::DashMap;
 use tokio::sync::Semaphore;
 
@@ -19,7 +19,7 @@ pub struct LocalReplica {
     /// Its mailbox.
     pub mailbox: Recipient<Delivery>,
     /// Room in its queue.
-    pub room: Arc<Semaphore>,
+    pub permits: Arc<Semaphore>,
     /// Requests that wait in its queue.
     pub depth: Arc<AtomicUsize>,
     /// Its largest batch.
@@ -31,11 +31,11 @@ pub struct LocalReplica {
 pub(super) struct LocalReplicas(DashMap<String, Vec<LocalReplica>>);
 
 impl LocalReplicas {
-    pub(super) fn join(&self, stage: &str, replica: LocalReplica) {
+    pub(super) fn register(&self, stage: &str, replica: LocalReplica) {
         self.0.entry(stage.to_owned()).or_default().push(replica);
     }
 
-    pub(super) fn leave(&self, replica: &str) {
+    pub(super) fn unregister(&self, replica: &str) {
         for mut replicas in self.0.iter_mut() {
             replicas.retain(|local| local.id != replica);
         }

@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use actix::{Recipient, dev::ToEnvelope};
+use crate::actor::{self, Recipient, ToEnvelope};
 use async_nats::{Message, Subject};
 use bytes::Bytes;
 use futures::StreamExt;
@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::{
     bus::{Bus, BusError},
     dispatch::delivery::Delivery,
-    dispatch::dispatcher::{Exchange, full_queue},
+    dispatch::dispatcher::{Dispatcher, full_queue},
     error::{Code, Fault},
     wire::headers::{self, Trace},
     wire::{Done, DoneResult, Message as _, StageRequest, chunks::Assembler},
@@ -24,13 +24,13 @@ use crate::{
 
 /// An actor that serves, and how much it takes.
 #[derive(Clone)]
-pub struct Seat {
+pub struct Binding {
     /// The replica's id.
     pub replica: String,
     /// The actor.
     pub mailbox: Recipient<Delivery>,
     /// Permits for deliveries that are not answered yet.
-    pub room: Arc<Semaphore>,
+    pub permits: Arc<Semaphore>,
 }
 
 /// Serves `subject` with an actor: every message becomes a [`Delivery`] in its mailbox, as long as there is room; without,
@@ -41,27 +41,27 @@ pub struct Seat {
 /// [`BusError`] when the subscription fails.
 pub async fn bind(
     bus: &Bus,
-    exchange: &Exchange,
+    dispatcher: &Dispatcher,
     subject: Subject,
     group: Option<String>,
-    seat: Seat,
+    binding: Binding,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), BusError> {
     let mut subscription = bus.subscribe(subject, group).await?;
-    let exchange = exchange.clone();
-    actix::spawn(async move {
+    let dispatcher = dispatcher.clone();
+    actor::spawn(async move {
         let mut assembler = Assembler::default();
         loop {
             tokio::select! {
                 message = subscription.next() => match message {
-                    Some(message) => receive(&exchange, &seat, &mut assembler, message),
+                    Some(message) => receive(&dispatcher, &binding, &mut assembler, message),
                     None => break,
                 },
                 _ = stop.wait_for(|stop| *stop) => {
                     // Drain, not drop: a dropped subscription loses what it has buffered.
                     let _ = subscription.drain().await;
                     while let Some(message) = subscription.next().await {
-                        receive(&exchange, &seat, &mut assembler, message);
+                        receive(&dispatcher, &binding, &mut assembler, message);
                     }
                     break;
                 }
@@ -72,9 +72,9 @@ pub async fn bind(
 }
 
 /// Turns a message into a delivery, or refuses it with a typed fault where it can be told whose it is. A chunk waits for the others.
-fn receive(exchange: &Exchange, seat: &Seat, assembler: &mut Assembler, message: Message) {
-    let replica = seat.replica.as_str();
-    let now = exchange.clock().now();
+fn receive(dispatcher: &Dispatcher, binding: &Binding, assembler: &mut Assembler, message: Message) {
+    let replica = binding.replica.as_str();
+    let now = dispatcher.clock().now();
     let headers = message.headers.as_ref();
     let budget = headers
         .and_then(|headers| headers::budget(headers).ok().flatten())
@@ -84,23 +84,25 @@ fn receive(exchange: &Exchange, seat: &Seat, assembler: &mut Assembler, message:
     let payload = match whole(assembler, &message, now, deadline) {
         Ok(Some(payload)) => payload,
         Ok(None) => return,
-        Err(Unreadable { fault, reply }) => return refuse(exchange, replica, &message.subject, reply, fault),
+        Err(Unreadable { fault, reply }) => {
+            return refuse(dispatcher, replica, &message.subject, reply, fault);
+        }
     };
     let request = match StageRequest::decode(&payload) {
         Ok(request) => request,
         Err(error) => {
             let reason = format!("the stage could not read the request: {error}");
             let fault = Fault::new(Code::Malformed, reason);
-            return refuse(exchange, replica, &message.subject, message.reply, fault);
+            return refuse(dispatcher, replica, &message.subject, message.reply, fault);
         }
     };
-    let permit = Arc::clone(&seat.room).try_acquire_owned().ok();
+    let permit = Arc::clone(&binding.permits).try_acquire_owned().ok();
     let full = permit.is_none();
-    let delivery = Delivery::new(request, deadline, trace, exchange.clone(), replica, permit);
+    let delivery = Delivery::new(request, deadline, trace, dispatcher.clone(), replica, permit);
     if full {
         delivery.fail(full_queue(replica));
     } else {
-        seat.mailbox.do_send(delivery);
+        binding.mailbox.do_send(delivery);
     }
 }
 
@@ -130,14 +132,14 @@ pub(crate) fn whole(
         Err(fault) => return Err(Unreadable { fault, reply }),
     };
     let taken = assembler.take(chunk, message.payload.clone(), reply, now, until);
-    taken.map_err(|spoilt| Unreadable {
-        fault: spoilt.error.into(),
-        reply: spoilt.reply,
+    taken.map_err(|failed| Unreadable {
+        fault: failed.error.into(),
+        reply: failed.reply,
     })
 }
 
 /// The request cannot be read, but the reply subject says where it belongs: `done.<ingress>.<id>`.
-fn refuse(exchange: &Exchange, replica: &str, subject: &Subject, reply: Option<Subject>, fault: Fault) {
+fn refuse(dispatcher: &Dispatcher, replica: &str, subject: &Subject, reply: Option<Subject>, fault: Fault) {
     tracing::warn!(%subject, %fault, "a stage request could not be read");
     let Some(reply) = reply else {
         return;
@@ -153,16 +155,16 @@ fn refuse(exchange: &Exchange, replica: &str, subject: &Subject, reply: Option<S
         result,
     };
     if let Ok(payload) = done.encode() {
-        exchange.publish(reply, None, None, payload);
+        dispatcher.publish(reply, None, None, payload);
     }
 }
 
 /// Starts an actor on a thread of its own, so that a handler that blocks or panics takes nobody else down.
-pub fn spawn_apart<A>(make: impl FnOnce() -> A + Send + 'static) -> actix::Addr<A>
+pub fn spawn_apart<A>(make: impl FnOnce() -> A + Send + 'static) -> actor::Addr<A>
 where
-    A: actix::Actor<Context = actix::Context<A>>,
+    A: actor::Actor<Context = actor::Context<A>>,
     A::Context: ToEnvelope<A, Delivery>,
-    A: actix::Handler<Delivery>,
+    A: actor::Handler<Delivery>,
 {
-    A::start_in_arbiter(&actix::Arbiter::new().handle(), move |_| make())
+    A::start_in_arbiter(&actor::Arbiter::new().handle(), move |_| make())
 }

@@ -8,9 +8,9 @@ use kaskade_plans::{
     plan::Child,
 };
 
-use super::in_flight::{Ingress, Kept, may_retry};
+use super::in_flight::{InFlight, Ingress, may_retry};
 use crate::{
-    dispatch::exits::{self, Way},
+    dispatch::exits::{self, RouteDecision},
     dispatch::fan_out,
     error::{Code, Fault},
     wire::{Abandoned, Done, DoneResult, MAX_ABANDONED, Message as _, StageRequest},
@@ -18,7 +18,7 @@ use crate::{
 
 impl Ingress {
     /// A stage that does not route by itself (a custom actor, a process in another language) left the exit to us.
-    pub(super) fn route_on_behalf(&mut self, mut done: Done, now: u64) {
+    pub(super) fn route_for_stage(&mut self, mut done: Done, now: u64) {
         let (id, attempt) = (done.id, done.attempt);
         let DoneResult::Outputs {
             outputs, confidence, ..
@@ -26,21 +26,22 @@ impl Ingress {
         else {
             return;
         };
-        let Some(kept) = self.ledger.get(id) else {
+        let Some(entry) = self.ledger.get(id) else {
             return self.metrics.stale();
         };
         let decided = match confidence {
             Some(given) => Ok(Some(given)),
-            None => Self::confidence_of(kept, &done.stage, &outputs),
+            None => Self::confidence_of(entry, &done.stage, &outputs),
         };
-        let adopted = Arc::clone(&kept.adopted);
+        let version = Arc::clone(&entry.version);
         let decided = decided.and_then(|confidence| {
             let settle = self.ledger.must_settle(attempt);
-            exits::way(&adopted, kept.gear, &done.stage, confidence, settle).map(|way| (way, confidence))
+            exits::decide(&version, entry.gear, &done.stage, confidence, settle)
+                .map(|route| (route, confidence))
         });
         match decided {
             Err(fault) => self.fail_branch(done, fault, now),
-            Ok((Way::Reply, confidence)) => {
+            Ok((RouteDecision::Reply, confidence)) => {
                 let result = DoneResult::Outputs {
                     outputs,
                     confidence,
@@ -49,52 +50,52 @@ impl Ingress {
                 };
                 self.answer(Done { result, ..done }, now);
             }
-            // Only the root's inputs are kept here.
-            Ok((Way::Forward(_), _)) if !done.branch.is_root() => {
+            // Only the root's inputs are entry here.
+            Ok((RouteDecision::Forward(_), _)) if !done.branch.is_root() => {
                 let message = format!(
                     "stage `{}` passes on what only it has the inputs of; route there, or fan out",
                     done.stage
                 );
                 self.fail_branch(done, Fault::new(Code::Internal, message), now);
             }
-            Ok((Way::Forward(edge), _)) => {
-                let (edge, request) = (edge.clone(), self.stage_request(id, attempt, kept, done.hops));
+            Ok((RouteDecision::Forward(edge), _)) => {
+                let (edge, request) = (edge.clone(), self.stage_request(id, attempt, entry, done.hops));
                 self.send_to(&edge, request, now);
             }
-            Ok((Way::Continue(edge), _)) => {
+            Ok((RouteDecision::Continue(edge), _)) => {
                 let request = StageRequest {
                     inputs: outputs,
                     branch: done.branch,
-                    ..self.stage_request(id, attempt, kept, done.hops)
+                    ..self.stage_request(id, attempt, entry, done.hops)
                 };
                 let edge = edge.clone();
                 self.send_to(&edge, request, now);
             }
-            Ok((Way::Fork(children), _)) => {
+            Ok((RouteDecision::FanOut(children), _)) => {
                 let children = children.to_vec();
-                self.fork_on_behalf(done, &children, outputs, now);
+                self.fan_out_for_stage(done, &children, outputs, now);
             }
         }
     }
 
     /// Sends on the requests that a pipeline's task made of one, for a stage that does not do so itself.
-    fn fork_on_behalf(&mut self, done: Done, children: &[Child], outputs: Vec<Tensor>, now: u64) {
-        let Some(kept) = self.ledger.get(done.id) else {
+    fn fan_out_for_stage(&mut self, done: Done, children: &[Child], outputs: Vec<Tensor>, now: u64) {
+        let Some(entry) = self.ledger.get(done.id) else {
             return;
         };
-        let (adopted, gear) = (Arc::clone(&kept.adopted), kept.gear);
-        let tasks = children.iter().map(|child| adopted.task_of(gear, &child.to));
-        let forked = match fan_out::fork(outputs, tasks) {
-            Ok(forked) => forked,
+        let (version, gear) = (Arc::clone(&entry.version), entry.gear);
+        let tasks = children.iter().map(|child| version.task_of(gear, &child.to));
+        let parts = match fan_out::split(outputs, tasks) {
+            Ok(parts) => parts,
             Err(fault) => return self.fail_branch(done, fault, now),
         };
         let bare = StageRequest {
             inputs: Vec::new(),
-            ..self.stage_request(done.id, done.attempt, kept, done.hops.clone())
+            ..self.stage_request(done.id, done.attempt, entry, done.hops.clone())
         };
         for child in children {
-            let task = adopted.task_of(gear, &child.to);
-            let requests = forked.children.get(task).map_or(&[][..], Vec::as_slice);
+            let task = version.task_of(gear, &child.to);
+            let requests = parts.children.get(task).map_or(&[][..], Vec::as_slice);
             for (index, inputs) in (0..).zip(requests) {
                 let request = StageRequest {
                     branch: done.branch.child(task, index),
@@ -106,8 +107,8 @@ impl Ingress {
         }
         self.ledger.sent(done.id, done.attempt, None, now);
         let result = DoneResult::Outputs {
-            children: forked.counts(),
-            outputs: forked.own,
+            children: parts.counts(),
+            outputs: parts.own,
             confidence: None,
             routed: true,
         };
@@ -115,24 +116,24 @@ impl Ingress {
     }
 
     /// Fills in what a worker in another language may leave out: it answers what it was asked last.
-    pub(super) fn complete(&self, done: &mut Done) {
+    pub(super) fn fill_defaults(&self, done: &mut Done) {
         if done.attempt == 0 {
             done.attempt = self.ledger.place(done.id).map_or(0, |(attempt, _)| attempt);
         }
         if done.stage.is_empty()
-            && let Some(kept) = self.ledger.get(done.id)
+            && let Some(entry) = self.ledger.get(done.id)
         {
-            kept.stage.clone_into(&mut done.stage);
+            entry.stage.clone_into(&mut done.stage);
         }
     }
 
-    fn confidence_of(kept: &Kept, stage: &str, outputs: &[Tensor]) -> Result<Option<f64>, Fault> {
-        let variant = kept
-            .adopted
-            .stage(kept.gear, stage)
+    fn confidence_of(entry: &InFlight, stage: &str, outputs: &[Tensor]) -> Result<Option<f64>, Fault> {
+        let variant = entry
+            .version
+            .stage(entry.gear, stage)
             .map(|stage| stage.variant.as_str());
         variant.map_or(Ok(None), |variant| {
-            exits::confidence(&kept.adopted, variant, outputs)
+            exits::confidence(&entry.version, variant, outputs)
         })
     }
 
@@ -144,41 +145,44 @@ impl Ingress {
         }
         let members = self.members(id);
         if members <= 1 {
-            let degraded = self.is_doubtful(&done);
-            return self.end(done, degraded, now);
+            let degraded = self.would_defer(&done);
+            return self.finish(done, degraded, now);
         }
-        if let Some(kept) = self.ledger.get_mut(id) {
-            kept.ballot.cast(done);
+        if let Some(entry) = self.ledger.get_mut(id) {
+            entry.tally.add(done);
         }
-        self.count(id, attempt, members, now);
+        self.finish_ensemble(id, attempt, members, now);
     }
 
     /// Whether the stage would have passed this answer on, had there been somebody to pass it to.
-    fn is_doubtful(&self, done: &Done) -> bool {
+    fn would_defer(&self, done: &Done) -> bool {
         let DoneResult::Outputs { confidence, .. } = &done.result else {
             return false;
         };
-        let Some(kept) = self.ledger.get(done.id) else {
+        let Some(entry) = self.ledger.get(done.id) else {
             return false;
         };
-        let way = exits::way(&kept.adopted, kept.gear, &done.stage, *confidence, false);
-        matches!(way, Ok(Way::Forward(_)))
+        let route = exits::decide(&entry.version, entry.gear, &done.stage, *confidence, false);
+        matches!(route, Ok(RouteDecision::Forward(_)))
     }
 
     /// How many answers make up the reply; 0 for a request that has had it.
     fn members(&self, id: u64) -> usize {
-        let gear = self.ledger.get(id).and_then(|kept| kept.adopted.gear(kept.gear));
+        let gear = self
+            .ledger
+            .get(id)
+            .and_then(|entry| entry.version.gear(entry.gear));
         gear.map_or(0, |gear| gear.wiring.members().count())
     }
 
     /// Ends a request of an ensemble once every member has answered or failed. True if that has happened.
-    fn count(&mut self, id: u64, attempt: u32, members: usize, now: u64) -> bool {
-        let Some(ballot) = self.ledger.get(id).map(|kept| &kept.ballot) else {
+    fn finish_ensemble(&mut self, id: u64, attempt: u32, members: usize, now: u64) -> bool {
+        let Some(tally) = self.ledger.get(id).map(|entry| &entry.tally) else {
             return false;
         };
-        let degraded = ballot.lacks(members);
-        match ballot.winner().filter(|_| ballot.len() >= members) {
-            Some(winner) => self.end(
+        let degraded = tally.is_incomplete(members);
+        match tally.winner().filter(|_| tally.len() >= members) {
+            Some(winner) => self.finish(
                 Done {
                     id,
                     attempt,
@@ -193,15 +197,15 @@ impl Ingress {
     }
 
     /// Sends a part of an answer on to a client that reads along, if it is the next one of the newest attempt.
-    pub(super) fn pass_on(&mut self, done: Done) {
+    pub(super) fn forward_part(&mut self, done: Done) {
         let DoneResult::Part { outputs, from, until } = done.result else {
             return;
         };
         let newest = self.ledger.place(done.id).map(|(attempt, _)| attempt) == Some(done.attempt);
-        let Some(kept) = self.ledger.get_mut(done.id) else {
+        let Some(entry) = self.ledger.get_mut(done.id) else {
             return;
         };
-        let reading = kept.reading.as_mut();
+        let reading = entry.reading.as_mut();
         if reading.is_some_and(|reading| reading.take(newest, from, until)) {
             self.publish_part(done.id, done.stage, outputs, from);
         }
@@ -215,17 +219,17 @@ impl Ingress {
                 ids: ids.to_vec(),
             };
             if let Ok(payload) = abandoned.encode() {
-                self.exchange
-                    .publish(self.exchange.app().abandon(), None, None, payload);
+                self.dispatcher
+                    .publish(self.dispatcher.app().abandon(), None, None, payload);
             }
         }
     }
 
-    fn end(&mut self, done: Done, degraded: bool, now: u64) {
+    fn finish(&mut self, done: Done, degraded: bool, now: u64) {
         match self.ledger.answered(done.id, done.attempt, now) {
-            Answer::First(kept) => {
+            Answer::First(entry) => {
                 self.admission.completed(now);
-                self.reply_with(kept, done, degraded);
+                self.reply_with(entry, done, degraded);
             }
             Answer::Stale => self.metrics.stale(),
         }
@@ -235,21 +239,21 @@ impl Ingress {
     pub(super) fn gather(&mut self, done: Done, now: u64) {
         let (id, attempt) = (done.id, done.attempt);
         let newest = self.ledger.place(id).map_or(0, |(newest, _)| newest);
-        let Some(kept) = self.ledger.get_mut(id) else {
+        let Some(entry) = self.ledger.get_mut(id) else {
             return self.metrics.stale();
         };
         let (branch, children) = (done.branch.clone(), done.children().clone());
-        if let Err(error) = kept.gather.arrive(attempt, newest, branch, &children, done) {
+        if let Err(error) = entry.gather.arrive(attempt, newest, branch, &children, done) {
             let fault = Fault::new(Code::BadOutput, error.to_string());
             return self.fail(id, attempt, &fault, now);
         }
-        if !kept.gather.complete() {
+        if !entry.gather.complete() {
             return;
         }
         match self.ledger.answered(id, attempt, now) {
-            Answer::First(kept) => {
+            Answer::First(entry) => {
                 self.admission.completed(now);
-                self.reply_with_branches(kept, None);
+                self.reply_with_branches(entry, None);
             }
             Answer::Stale => self.metrics.stale(),
         }
@@ -266,29 +270,29 @@ impl Ingress {
 
     /// The end of a request without its answer: what its branches came to, or the vote of the members that did answer, or else
     /// the fault.
-    pub(super) fn close(&self, kept: Kept, fault: &Fault) {
-        if kept.gather.begun() {
-            return self.reply_with_branches(kept, Some(fault));
+    pub(super) fn close(&self, entry: InFlight, fault: &Fault) {
+        if entry.gather.begun() {
+            return self.reply_with_branches(entry, Some(fault));
         }
-        match kept.ballot.winner() {
-            Some(done) => self.reply_with(kept, done, true),
-            None => self.refuse(kept.client, fault),
+        match entry.tally.winner() {
+            Some(done) => self.reply_with(entry, done, true),
+            None => self.refuse(entry.client, fault),
         }
     }
 
     /// A member of an ensemble failed for good: the others answer for it, unless none is left. True if they do, or may.
-    pub(super) fn abstain(&mut self, done: &Done, fault: &Fault, now: u64) -> bool {
+    pub(super) fn fail_member(&mut self, done: &Done, fault: &Fault, now: u64) -> bool {
         let members = self.members(done.id);
         if members <= 1 || may_retry(fault) {
             return false;
         }
-        if let Some(kept) = self.ledger.get_mut(done.id) {
-            kept.ballot.abstain(&done.stage);
-            if kept.ballot.len() < members {
+        if let Some(entry) = self.ledger.get_mut(done.id) {
+            entry.tally.add_failure(&done.stage);
+            if entry.tally.len() < members {
                 return true;
             }
         }
-        self.count(done.id, done.attempt, members, now)
+        self.finish_ensemble(done.id, done.attempt, members, now)
     }
 
     /// An attempt failed: another one, or the terminal fault.
@@ -296,9 +300,9 @@ impl Ingress {
         match self.ledger.failed(id, attempt, may_retry(fault), now) {
             // The sweep sends it again once it is due.
             Failure::Retry { .. } => {}
-            Failure::Terminal(kept) => {
+            Failure::Terminal(entry) => {
                 self.admission.completed(now);
-                self.close(kept, fault);
+                self.close(entry, fault);
             }
             Failure::Stale => self.metrics.stale(),
         }

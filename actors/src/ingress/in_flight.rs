@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use actix::Message;
+use crate::actor::Message;
 use async_nats::Subject;
 use kaskade_models::Tensor;
 use kaskade_plans::{
@@ -17,12 +17,12 @@ use kaskade_plans::{
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::durable::{DurableConfig, Submission};
-use super::tally::Ballot;
+use super::tally::Tally;
 use crate::{
-    dispatch::dispatcher::Exchange,
+    dispatch::dispatcher::Dispatcher,
     error::{Code, Fault},
     metrics::Metrics,
-    plan::versions::{Adopted, PlanBook},
+    plan::versions::{PlanVersion, PlanVersions},
     wire::headers::Trace,
     wire::{ContentType, Done, Hop, StageRequest},
 };
@@ -86,7 +86,7 @@ pub(super) struct Cancel {
 /// Replicas that fell silent.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Lost(pub Vec<String>);
+pub struct LostReplicas(pub Vec<String>);
 
 /// The connection was lost and is there again: what was under way may be gone.
 #[derive(Message)]
@@ -96,26 +96,26 @@ pub(super) struct Reconnected;
 /// Asks how many requests are in flight.
 #[derive(Message)]
 #[rtype(result = "usize")]
-pub struct InFlight;
+pub struct CountInFlight;
 
 /// Answers whatever is still in flight with a `Draining` fault: the grace time is over.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct GiveUp;
+pub struct FailInFlight;
 
 /// What the ingress keeps of a request until its terminal reply.
-pub(super) struct Kept {
+pub(super) struct InFlight {
     pub(super) client: Client,
     pub(super) inputs: Vec<Tensor>,
     pub(super) trace: Trace,
     pub(super) accepted: u64,
     pub(super) deadline: u64,
-    pub(super) adopted: Arc<Adopted>,
+    pub(super) version: Arc<PlanVersion>,
     pub(super) gear: u32,
     /// The stage that this ingress sent it to last.
     pub(super) stage: String,
     /// What the members of an ensemble have answered.
-    pub(super) ballot: Ballot,
+    pub(super) tally: Tally,
     /// What has come of the branches of a pipeline's request.
     pub(super) gather: Gather<Done>,
     /// How far the client has read, if it reads along.
@@ -144,10 +144,10 @@ pub(super) enum To {
 pub struct Ingress {
     pub(super) id: String,
     pub(super) config: IngressConfig,
-    pub(super) ledger: Ledger<Kept>,
+    pub(super) ledger: Ledger<InFlight>,
     pub(super) admission: Admission,
-    pub(super) book: PlanBook,
-    pub(super) exchange: Exchange,
+    pub(super) plans: PlanVersions,
+    pub(super) dispatcher: Dispatcher,
     pub(super) metrics: Arc<Metrics>,
     pub(super) max_payload: usize,
 }
@@ -157,8 +157,8 @@ impl Ingress {
     pub fn new(
         id: &str,
         config: IngressConfig,
-        book: PlanBook,
-        exchange: Exchange,
+        plans: PlanVersions,
+        dispatcher: Dispatcher,
         metrics: Arc<Metrics>,
         max_payload: usize,
     ) -> Self {
@@ -172,8 +172,8 @@ impl Ingress {
             config,
             ledger: Ledger::new(limits),
             admission: Admission::new(AdmissionConfig::default()),
-            book,
-            exchange,
+            plans,
+            dispatcher,
             metrics,
             max_payload,
         }
@@ -181,22 +181,22 @@ impl Ingress {
 
     /// Sends the request to the first stage of its wiring.
     pub(super) fn send(&mut self, id: u64, attempt: u32, now: u64) {
-        let Some(kept) = self.ledger.get(id) else { return };
-        let Some(gear) = kept.adopted.gear(kept.gear) else {
+        let Some(entry) = self.ledger.get(id) else { return };
+        let Some(gear) = entry.version.gear(entry.gear) else {
             return;
         };
-        let request = self.stage_request(id, attempt, kept, Vec::new());
-        let entry = gear.wiring.entry.clone();
+        let request = self.stage_request(id, attempt, entry, Vec::new());
+        let first = gear.wiring.entry.clone();
         if gear.wiring.ensemble.is_empty() {
-            let roams = kept.adopted.roams(kept.gear, &entry);
-            self.send_to(&entry, request, now);
-            if roams {
+            let may_be_forwarded = entry.version.may_be_forwarded(entry.gear, &first);
+            self.send_to(&first, request, now);
+            if may_be_forwarded {
                 // Whoever routes it on does not say so here: whoever is lost, it may have been there.
                 self.ledger.sent(id, attempt, None, now);
             }
             return;
         }
-        let missing = gear.wiring.members().filter(|edge| !kept.ballot.has(&edge.stage));
+        let missing = gear.wiring.members().filter(|edge| !entry.tally.has(&edge.stage));
         for edge in missing.cloned().collect::<Vec<_>>() {
             self.send_to(&edge, request.clone(), now);
         }
@@ -206,31 +206,37 @@ impl Ingress {
 
     pub(super) fn send_to(&mut self, edge: &Edge, request: StageRequest, now: u64) {
         let (id, attempt) = (request.id, request.attempt);
-        let Some(kept) = self.ledger.get_mut(id) else {
+        let Some(entry) = self.ledger.get_mut(id) else {
             return;
         };
-        edge.stage.clone_into(&mut kept.stage);
-        let adopted = Arc::clone(&kept.adopted);
-        let (deadline, trace) = (kept.deadline, kept.trace);
+        edge.stage.clone_into(&mut entry.stage);
+        let version = Arc::clone(&entry.version);
+        let (deadline, trace) = (entry.deadline, entry.trace);
         let to = self
-            .exchange
-            .dispatch(&self.id, &adopted, edge, request, deadline, trace);
+            .dispatcher
+            .dispatch(&self.id, &version, edge, request, deadline, trace);
         self.ledger.sent(id, attempt, to.as_deref(), now);
     }
 
-    pub(super) fn stage_request(&self, id: u64, attempt: u32, kept: &Kept, hops: Vec<Hop>) -> StageRequest {
+    pub(super) fn stage_request(
+        &self,
+        id: u64,
+        attempt: u32,
+        entry: &InFlight,
+        hops: Vec<Hop>,
+    ) -> StageRequest {
         StageRequest {
             id,
             ingress: self.id.clone(),
             attempt,
             branch: Branch::ROOT,
-            epoch: kept.adopted.epoch,
-            gear: kept.gear,
+            epoch: entry.version.epoch,
+            gear: entry.gear,
             stage: String::new(),
             hops,
-            stream: kept.reading.is_some(),
+            stream: entry.reading.is_some(),
             settle: self.ledger.must_settle(attempt),
-            inputs: kept.inputs.clone(),
+            inputs: entry.inputs.clone(),
         }
     }
 }

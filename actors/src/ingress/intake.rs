@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use actix::Addr;
+use crate::actor::{self, Addr};
 use async_nats::{Message, StatusCode};
 use futures::StreamExt;
 use kaskade_plans::gather::Branch;
@@ -12,7 +12,7 @@ use super::in_flight::{Cancel, Client, Inbound, Ingress, IngressConfig, Reconnec
 use super::reply;
 use crate::{
     bus::{Bus, BusError, Link},
-    dispatch::dispatcher::{Exchange, Finished},
+    dispatch::dispatcher::{Dispatcher, Finished},
     dispatch::subscribe,
     error::{Code, Fault},
     metrics::Metrics,
@@ -22,9 +22,9 @@ use crate::{
 };
 
 /// The open doors of an ingress.
-pub struct Door {
+pub struct Intake {
     /// Permits for requests in flight; all free means that nothing is in flight.
-    pub room: Arc<Semaphore>,
+    pub permits: Arc<Semaphore>,
 }
 
 /// Opens the doors: requests from the app's queue group, answers from `done.<ingress>.*`. The first closes when `stop`
@@ -34,39 +34,39 @@ pub struct Door {
 /// [`BusError`] when a subscription fails.
 pub async fn open(
     bus: &Bus,
-    exchange: &Exchange,
+    dispatcher: &Dispatcher,
     ingress: &Addr<Ingress>,
     id: &str,
     config: &IngressConfig,
     metrics: Arc<Metrics>,
     stop: watch::Receiver<bool>,
-) -> Result<Door, BusError> {
-    let app = exchange.app();
+) -> Result<Intake, BusError> {
+    let app = dispatcher.app();
     let answers = bus.subscribe(app.done_all(id)?, None).await?;
     let wanted_us = config.max_budget.as_micros() as u64;
-    actix::spawn(pump_answers(
+    actor::spawn(pump_answers(
         answers,
-        exchange.clone(),
+        dispatcher.clone(),
         ingress.clone(),
         wanted_us,
     ));
-    let room = Arc::new(Semaphore::new(config.max_in_flight));
+    let permits = Arc::new(Semaphore::new(config.max_in_flight));
     let requests = bus
         .subscribe(app.infer(), Some(subjects::INGRESS_GROUP.to_owned()))
         .await?;
-    actix::spawn(pump_requests(
+    actor::spawn(pump_requests(
         requests,
         ingress.clone(),
-        exchange.clone(),
+        dispatcher.clone(),
         metrics,
-        Arc::clone(&room),
+        Arc::clone(&permits),
         stop,
     ));
     let cancelled = bus.subscribe(app.cancel(), None).await?;
-    actix::spawn(pump_cancellations(cancelled, ingress.clone()));
-    actix::spawn(watch_link(bus.health().link(), ingress.clone()));
+    actor::spawn(pump_cancellations(cancelled, ingress.clone()));
+    actor::spawn(watch_link(bus.connection().link(), ingress.clone()));
     bus.barrier().await?;
-    Ok(Door { room })
+    Ok(Intake { permits })
 }
 
 /// Core NATS keeps nothing: what was on its way when a connection broke is gone, and nobody else will say so.
@@ -92,16 +92,16 @@ async fn watch_link(mut link: watch::Receiver<Link>, ingress: Addr<Ingress>) {
 async fn pump_requests(
     mut requests: async_nats::Subscriber,
     ingress: Addr<Ingress>,
-    exchange: Exchange,
+    dispatcher: Dispatcher,
     metrics: Arc<Metrics>,
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     mut stop: watch::Receiver<bool>,
 ) {
     let take = |message: Message| {
         metrics.arrived();
-        match Arc::clone(&room).try_acquire_owned() {
+        match Arc::clone(&permits).try_acquire_owned() {
             Ok(permit) => ingress.do_send(Inbound { message, permit }),
-            Err(_) => refuse_full(&exchange, &metrics, &message),
+            Err(_) => refuse_full(&dispatcher, &metrics, &message),
         }
     };
     loop {
@@ -121,10 +121,10 @@ async fn pump_requests(
 }
 
 /// No permit: refused here and now, without a place in any queue.
-fn refuse_full(exchange: &Exchange, metrics: &Metrics, message: &Message) {
+fn refuse_full(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message) {
     let reason = "the ingress has as many requests in flight as it allows; try again later";
     reply::refuse(
-        exchange,
+        dispatcher,
         metrics,
         Client::of(message, To::inbox(message, None)),
         &Fault::new(Code::Overloaded, reason),
@@ -149,20 +149,20 @@ async fn pump_cancellations(mut cancelled: async_nats::Subscriber, ingress: Addr
 /// `wanted_us` is how long an answer may be wanted at most.
 async fn pump_answers(
     mut answers: async_nats::Subscriber,
-    exchange: Exchange,
+    dispatcher: Dispatcher,
     ingress: Addr<Ingress>,
     wanted_us: u64,
 ) {
     let mut assembler = Assembler::default();
     while let Some(message) = answers.next().await {
-        let Some(id) = exchange.app().parse_done(&message.subject) else {
+        let Some(id) = dispatcher.app().parse_done(&message.subject) else {
             continue;
         };
         if message.status == Some(StatusCode::NO_RESPONDERS) {
             ingress.do_send(Undeliverable { id });
             continue;
         }
-        let now = exchange.clock().now();
+        let now = dispatcher.clock().now();
         let done = match subscribe::whole(&mut assembler, &message, now, now.saturating_add(wanted_us)) {
             Ok(None) => continue,
             Ok(Some(payload)) => Done::decode(&payload).map_err(|error| {

@@ -1,6 +1,6 @@
 //! The ingress: the door of an app. It owns every request it accepts until the one terminal reply.
 //!
-//! The book-keeping from which "exactly one terminal reply, before the budget ends" follows is
+//! The plans-keeping from which "exactly one terminal reply, before the budget ends" follows is
 //! [`kaskade_plans::ledger`]; when to shed is [`kaskade_plans::admission`]. Here they meet messages and timers.
 
 mod completion;
@@ -13,7 +13,7 @@ mod tally;
 
 use std::time::Duration;
 
-use actix::{Actor, AsyncContext, Context, Handler};
+use crate::actor::{Actor, AsyncContext, Context, Handler};
 use kaskade_plans::{
     gather::Gather,
     ledger::{Admitted, Answer},
@@ -21,10 +21,10 @@ use kaskade_plans::{
 };
 
 use durable::Submitted;
-use in_flight::{Cancel, Client, Inbound, Kept, Reconnected, To, Undeliverable, may_retry};
-pub use in_flight::{GiveUp, InFlight, Ingress, IngressConfig, Lost};
-pub use intake::{Door, open};
-use tally::Ballot;
+use in_flight::{Cancel, Client, InFlight, Inbound, Reconnected, To, Undeliverable, may_retry};
+pub use in_flight::{CountInFlight, FailInFlight, Ingress, IngressConfig, LostReplicas};
+pub use intake::{Intake, open};
+use tally::Tally;
 
 use crate::{
     dispatch::dispatcher::Finished,
@@ -43,15 +43,15 @@ impl Ingress {
             return;
         }
         let due = self.ledger.due(now);
-        for (_, kept) in due.expired {
+        for (_, entry) in due.expired {
             self.close(
-                kept,
+                entry,
                 &Fault::new(Code::Expired, "no stage answered within the budget"),
             );
         }
-        for (_, kept) in due.exhausted {
+        for (_, entry) in due.exhausted {
             let message = "every attempt was lost with the replica that had it";
-            self.close(kept, &Fault::new(Code::ReplicasLost, message));
+            self.close(entry, &Fault::new(Code::ReplicasLost, message));
         }
         self.resend(due.resend, now);
     }
@@ -63,15 +63,15 @@ impl Ingress {
         }
     }
 
-    fn lose(&mut self, replica: &str, now: u64) {
+    fn replica_lost(&mut self, replica: &str, now: u64) {
         let entries = self.ledger.lost(replica, now);
         tracing::warn!(replica, resent = entries.len(), "a replica is lost");
         self.resend(entries, now);
     }
 
     fn accept(&mut self, message: &async_nats::Message, to: To, now: u64) {
-        let Some((adopted, gear)) = self.book.current() else {
-            let fault = Fault::new(Code::Unavailable, "no plan has been adopted yet");
+        let Some((version, gear)) = self.plans.current() else {
+            let fault = Fault::new(Code::Unavailable, "no plan has been version yet");
             return self.refuse(Client::of(message, to), &fault);
         };
         let read = request::read(message, &self.config).and_then(|read| read.check(&to).map(|()| read));
@@ -85,29 +85,29 @@ impl Ingress {
                 "more requests wait than can be answered within the budget; try again later, or add replicas";
             return self.refuse(client, &Fault::new(Code::Overloaded, message));
         }
-        let one_answer = adopted
+        let one_answer = version
             .gear(gear)
             .is_some_and(|gear| gear.wiring.gives_one_answer());
-        let kept = Kept {
+        let entry = InFlight {
             client,
             inputs: read.inputs,
             trace: read.trace,
             accepted: now,
             deadline: now.saturating_add(read.budget_us),
-            adopted,
+            version,
             gear,
             stage: String::new(),
-            ballot: Ballot::default(),
+            tally: Tally::default(),
             gather: Gather::default(),
             reading: (read.stream && one_answer).then(Reading::default),
         };
-        match self.ledger.admit(now, read.budget_us, kept) {
+        match self.ledger.admit(now, read.budget_us, entry) {
             Ok(Admitted { id, attempt }) => {
                 self.metrics.accepted();
                 self.send(id, attempt, now);
             }
-            Err((refusal, kept)) => {
-                self.refuse(kept.client, &Fault::new(Code::Overloaded, refusal.to_string()));
+            Err((refusal, entry)) => {
+                self.refuse(entry.client, &Fault::new(Code::Overloaded, refusal.to_string()));
             }
         }
     }
@@ -117,9 +117,10 @@ impl Actor for Ingress {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        self.exchange.join_ingress(&self.id, ctx.address().recipient());
+        self.dispatcher
+            .register_ingress(&self.id, ctx.address().recipient());
         ctx.run_interval(SWEEP, |ingress, _| {
-            let now = ingress.exchange.clock().now();
+            let now = ingress.dispatcher.clock().now();
             ingress.sweep(now);
         });
     }
@@ -129,7 +130,7 @@ impl Handler<Inbound> for Ingress {
     type Result = ();
 
     fn handle(&mut self, Inbound { message, permit }: Inbound, _: &mut Context<Self>) {
-        let now = self.exchange.clock().now();
+        let now = self.dispatcher.clock().now();
         self.sweep(now);
         self.accept(&message, To::inbox(&message, Some(permit)), now);
     }
@@ -139,7 +140,7 @@ impl Handler<Submitted> for Ingress {
     type Result = ();
 
     fn handle(&mut self, Submitted { message, submission }: Submitted, _: &mut Context<Self>) {
-        let now = self.exchange.clock().now();
+        let now = self.dispatcher.clock().now();
         self.sweep(now);
         self.accept(&message, To::Stream(Box::new(submission)), now);
     }
@@ -149,17 +150,17 @@ impl Handler<Finished> for Ingress {
     type Result = ();
 
     fn handle(&mut self, Finished(mut done): Finished, _: &mut Context<Self>) {
-        let now = self.exchange.clock().now();
-        self.complete(&mut done);
+        let now = self.dispatcher.clock().now();
+        self.fill_defaults(&mut done);
         match &done.result {
             DoneResult::Outputs { routed: true, .. } => self.answer(done, now),
-            DoneResult::Outputs { routed: false, .. } => self.route_on_behalf(done, now),
-            DoneResult::Part { .. } => self.pass_on(done),
+            DoneResult::Outputs { routed: false, .. } => self.route_for_stage(done, now),
+            DoneResult::Part { .. } => self.forward_part(done),
             DoneResult::Fault(fault) => {
                 let fault = fault.clone();
                 if !done.branch.is_root() && !may_retry(&fault) {
                     self.gather(done, now);
-                } else if !self.abstain(&done, &fault, now) {
+                } else if !self.fail_member(&done, &fault, now) {
                     self.fail(done.id, done.attempt, &fault, now);
                 }
             }
@@ -172,15 +173,17 @@ impl Handler<Undeliverable> for Ingress {
     type Result = ();
 
     fn handle(&mut self, Undeliverable { id }: Undeliverable, _: &mut Context<Self>) {
-        let now = self.exchange.clock().now();
+        let now = self.dispatcher.clock().now();
         let Some((attempt, replica)) = self.ledger.place(id) else {
             return;
         };
         if let Some(replica) = replica.map(ToOwned::to_owned)
-            && self.exchange.liveness(|liveness| liveness.declare_lost(&replica))
+            && self
+                .dispatcher
+                .liveness(|liveness| liveness.declare_lost(&replica))
         {
             // It had a subject of its own, and that is gone: so are its other requests. No need to wait for its silence.
-            return self.lose(&replica, now);
+            return self.replica_lost(&replica, now);
         }
         let message = "nobody serves the next stage: its last replica is gone, or was never started";
         self.fail(id, attempt, &Fault::new(Code::Unavailable, message), now);
@@ -191,18 +194,18 @@ impl Handler<Cancel> for Ingress {
     type Result = ();
 
     fn handle(&mut self, Cancel { id }: Cancel, _: &mut Context<Self>) {
-        let now = self.exchange.clock().now();
+        let now = self.dispatcher.clock().now();
         let named = self
             .ledger
             .iter()
-            .filter(|(_, kept)| kept.client.id.as_ref() == Some(&id));
+            .filter(|(_, entry)| entry.client.id.as_ref() == Some(&id));
         let cancelled: Vec<u64> = named.map(|(number, _)| number).collect();
         for number in &cancelled {
             let attempt = self.ledger.place(*number).map_or(0, |(attempt, _)| attempt);
-            if let Answer::First(kept) = self.ledger.answered(*number, attempt, now) {
+            if let Answer::First(entry) = self.ledger.answered(*number, attempt, now) {
                 self.admission.completed(now);
                 self.refuse(
-                    kept.client,
+                    entry.client,
                     &Fault::new(Code::Cancelled, "the client cancelled it"),
                 );
             }
@@ -211,13 +214,13 @@ impl Handler<Cancel> for Ingress {
     }
 }
 
-impl Handler<Lost> for Ingress {
+impl Handler<LostReplicas> for Ingress {
     type Result = ();
 
-    fn handle(&mut self, Lost(replicas): Lost, _: &mut Context<Self>) {
-        let now = self.exchange.clock().now();
+    fn handle(&mut self, LostReplicas(replicas): LostReplicas, _: &mut Context<Self>) {
+        let now = self.dispatcher.clock().now();
         for replica in replicas {
-            self.lose(&replica, now);
+            self.replica_lost(&replica, now);
         }
     }
 }
@@ -226,30 +229,30 @@ impl Handler<Reconnected> for Ingress {
     type Result = ();
 
     fn handle(&mut self, _: Reconnected, _: &mut Context<Self>) {
-        let now = self.exchange.clock().now();
+        let now = self.dispatcher.clock().now();
         let entries = self.ledger.scattered(now);
         tracing::warn!(resent = entries.len(), "the connection is there again");
         self.resend(entries, now);
     }
 }
 
-impl Handler<InFlight> for Ingress {
+impl Handler<CountInFlight> for Ingress {
     type Result = usize;
 
-    fn handle(&mut self, _: InFlight, _: &mut Context<Self>) -> usize {
+    fn handle(&mut self, _: CountInFlight, _: &mut Context<Self>) -> usize {
         self.ledger.len()
     }
 }
 
-impl Handler<GiveUp> for Ingress {
+impl Handler<FailInFlight> for Ingress {
     type Result = ();
 
-    fn handle(&mut self, _: GiveUp, _: &mut Context<Self>) {
+    fn handle(&mut self, _: FailInFlight, _: &mut Context<Self>) {
         let message =
             "the service is shutting down and the grace time is over; send it again elsewhere".to_owned();
         let fault = Fault::new(Code::Draining, message);
-        for (_, kept) in self.ledger.drain_all() {
-            self.refuse(kept.client, &fault);
+        for (_, entry) in self.ledger.drain_all() {
+            self.refuse(entry.client, &fault);
         }
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Read {
 }
 
 impl Read {
-    /// Nothing, if it can be answered there: a result is kept under the request's id, which must be one.
+    /// Nothing, if it can be answered there: a result is entry under the request's id, which must be one.
     pub(super) fn check(&self, to: &To) -> Result<(), Fault> {
         match (to, &self.id) {
             (To::Stream(_), Some(id)) => headers::check_request_id(id),
@@ -35,7 +35,7 @@ impl Read {
     /// Whom to answer.
     pub(super) fn client(&self, mut to: To) -> Client {
         if let (To::Stream(submission), Some(id)) = (&mut to, &self.id) {
-            submission.call(id);
+            submission.set_id(id);
         }
         Client {
             to,
@@ -74,7 +74,7 @@ impl Client {
 /// Where the client wants its answer; nowhere, if that would speak to actors in the ingress's name.
 fn inbox_of(message: &Message) -> Option<Subject> {
     let inbox = message.reply.clone()?;
-    let may = subjects::may_be_answered(&inbox);
+    let may = subjects::is_reply_allowed(&inbox);
     if !may {
         tracing::warn!(reply = %inbox, "a request asks for its answer where actors listen; it is not sent");
     }

@@ -8,39 +8,39 @@ use crate::wire::{Done, DoneResult};
 
 /// What the members have said so far.
 #[derive(Debug, Default)]
-pub(super) struct Ballot {
+pub(super) struct Tally {
     votes: Vec<Done>,
     /// The stages whose answer will not come.
-    absent: BTreeSet<String>,
+    failed: BTreeSet<String>,
 }
 
-impl Ballot {
+impl Tally {
     /// Takes a member's answer; a second one of the same member, to an older attempt, changes nothing.
-    pub(super) fn cast(&mut self, done: Done) {
+    pub(super) fn add(&mut self, done: Done) {
         if !self.has(&done.stage) {
             self.votes.push(done);
         }
     }
 
     /// This member failed for good.
-    pub(super) fn abstain(&mut self, stage: &str) {
+    pub(super) fn add_failure(&mut self, stage: &str) {
         if !self.has(stage) {
-            self.absent.insert(stage.to_owned());
+            self.failed.insert(stage.to_owned());
         }
     }
 
     /// Whether this member has answered or failed.
     pub(super) fn has(&self, stage: &str) -> bool {
-        self.absent.contains(stage) || self.votes.iter().any(|vote| vote.stage == stage)
+        self.failed.contains(stage) || self.votes.iter().any(|vote| vote.stage == stage)
     }
 
     /// How many members have answered or failed.
     pub(super) fn len(&self) -> usize {
-        self.votes.len() + self.absent.len()
+        self.votes.len() + self.failed.len()
     }
 
     /// Whether a member is missing from the vote.
-    pub(super) fn lacks(&self, members: usize) -> bool {
+    pub(super) fn is_incomplete(&self, members: usize) -> bool {
         self.votes.len() < members
     }
 

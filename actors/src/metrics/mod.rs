@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Code, Fault},
-    wire::{EnergyReport, Forks, Runs, Tokens},
+    wire::{EnergyReport, FanOuts, Runs, Tokens},
 };
 
 pub use text::{CONTENT_TYPE, Gauges};
@@ -36,11 +36,11 @@ pub const STALE: &str = "kaskade_stale_answers_total";
 /// Deliveries refused by a full replica queue.
 pub const QUEUE_FULL: &str = "kaskade_queue_full_refusals_total";
 /// Results of durable requests that were kept.
-pub const KEPT: &str = "kaskade_durable_results_total";
+pub const DURABLE_RESULTS: &str = "kaskade_durable_results_total";
 /// Deliveries of durable requests that were handed back, to be tried again.
 pub const REDELIVERED: &str = "kaskade_durable_redeliveries_total";
 /// Durable requests that were given up.
-pub const DEAD: &str = "kaskade_durable_dead_letters_total";
+pub const DEAD_LETTERS: &str = "kaskade_durable_dead_letters_total";
 /// Gear shifts that this process followed.
 pub const SHIFTS: &str = "kaskade_gear_shifts_total";
 /// Requests run, by variant.
@@ -48,9 +48,9 @@ pub const VARIANT_REQUESTS: &str = "kaskade_variant_requests_total";
 /// Batches run, by variant.
 pub const VARIANT_BATCHES: &str = "kaskade_variant_batches_total";
 /// Requests that came apart at a task of a pipeline, by variant.
-pub const FORKED: &str = "kaskade_forked_requests_total";
+pub const FAN_OUTS: &str = "kaskade_fan_out_requests_total";
 /// Requests that they came to, by variant and task.
-pub const FORK_CHILDREN: &str = "kaskade_fork_children_requests_total";
+pub const FAN_OUT_CHILDREN: &str = "kaskade_fan_out_children_requests_total";
 /// Time the model thread was busy, by variant.
 pub const VARIANT_BUSY: &str = "kaskade_variant_busy_microseconds_total";
 /// Tokens that a language model made, by variant.
@@ -69,7 +69,7 @@ pub const ENERGY_PER_REQUEST: &str = "kaskade_energy_per_request_joules";
 /// A variant's part of the process's joules, by busy time, by variant.
 pub const VARIANT_ENERGY: &str = "kaskade_variant_energy_joules_total";
 
-/// Whether a process serves and has room, 1 or 0; in sum over an app's processes, how many do.
+/// Whether a process serves and has permits, 1 or 0; in sum over an app's processes, how many do.
 pub const READY: &str = "kaskade_ready_processes";
 /// Epoch of the newest plan that a process knows.
 pub const PLAN_EPOCH: &str = "kaskade_plan_epoch_number";
@@ -90,14 +90,14 @@ pub struct Metrics {
     retried: AtomicU64,
     stale: AtomicU64,
     queue_full: AtomicU64,
-    kept: AtomicU64,
+    durable_results: AtomicU64,
     redelivered: AtomicU64,
-    dead: AtomicU64,
+    dead_letters: AtomicU64,
     processing_us: AtomicU64,
     faults: DashMap<Code, u64>,
     last_fault: Mutex<Option<Fault>>,
     variants: DashMap<String, VariantCount>,
-    forks: DashMap<String, Forks>,
+    fan_outs: DashMap<String, FanOuts>,
     energy: Mutex<Option<EnergyReport>>,
 }
 
@@ -118,7 +118,7 @@ pub struct VariantCount {
 /// The counters at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Reading {
+pub struct Snapshot {
     /// [`ARRIVED`].
     pub arrived: u64,
     /// [`SHIFTS`].
@@ -133,18 +133,18 @@ pub struct Reading {
     pub stale: u64,
     /// [`QUEUE_FULL`].
     pub queue_full: u64,
-    /// [`KEPT`].
-    pub kept: u64,
+    /// [`DURABLE_RESULTS`].
+    pub durable_results: u64,
     /// [`REDELIVERED`].
     pub redelivered: u64,
-    /// [`DEAD`].
-    pub dead: u64,
+    /// [`DEAD_LETTERS`].
+    pub dead_letters: u64,
     /// [`FAULTS`], by code.
     pub faults: BTreeMap<String, u64>,
     /// [`VARIANT_REQUESTS`], [`VARIANT_BATCHES`] and [`VARIANT_BUSY`], by variant.
     pub variants: BTreeMap<String, VariantCount>,
-    /// [`FORKED`] and [`FORK_CHILDREN`], by variant.
-    pub forks: BTreeMap<String, Forks>,
+    /// [`FAN_OUTS`] and [`FAN_OUT_CHILDREN`], by variant.
+    pub fan_outs: BTreeMap<String, FanOuts>,
     /// [`ENERGY`], [`ENERGY_PER_REQUEST`] and, by variant, [`VARIANT_ENERGY`], as last metered; nothing where nobody meters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy: Option<EnergyReport>,
@@ -160,16 +160,16 @@ impl Metrics {
         self.arrived.load(Relaxed)
     }
 
-    pub(crate) fn kept(&self) {
-        self.kept.fetch_add(1, Relaxed);
+    pub(crate) fn result_stored(&self) {
+        self.durable_results.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn redelivered(&self) {
         self.redelivered.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn died(&self) {
-        self.dead.fetch_add(1, Relaxed);
+    pub(crate) fn dead_lettered(&self) {
+        self.dead_letters.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn shifted(&self) {
@@ -242,11 +242,11 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn forked(&self, variant: &str, children: &BTreeMap<String, u32>) {
-        let mut forks = self.forks.entry(variant.to_owned()).or_default();
-        forks.requests += 1;
+    pub(crate) fn count_fan_out(&self, variant: &str, children: &BTreeMap<String, u32>) {
+        let mut fan_outs = self.fan_outs.entry(variant.to_owned()).or_default();
+        fan_outs.requests += 1;
         for (task, count) in children {
-            *forks.children.entry(task.clone()).or_default() += u64::from(*count);
+            *fan_outs.children.entry(task.clone()).or_default() += u64::from(*count);
         }
     }
 
@@ -254,10 +254,10 @@ impl Metrics {
         *self.energy.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
     }
 
-    /// [`FORKED`] and [`FORK_CHILDREN`] now, by variant.
-    pub(crate) fn forks(&self) -> BTreeMap<String, Forks> {
-        let forks = self.forks.iter();
-        forks
+    /// [`FAN_OUTS`] and [`FAN_OUT_CHILDREN`] now, by variant.
+    pub(crate) fn fan_outs(&self) -> BTreeMap<String, FanOuts> {
+        let fan_outs = self.fan_outs.iter();
+        fan_outs
             .map(|entry| (entry.key().clone(), entry.value().clone()))
             .collect()
     }
@@ -291,8 +291,8 @@ impl Metrics {
     }
 
     /// All counters now.
-    pub fn read(&self) -> Reading {
-        Reading {
+    pub fn read(&self) -> Snapshot {
+        Snapshot {
             arrived: self.arrived.load(Relaxed),
             shifts: self.shifts.load(Relaxed),
             accepted: self.accepted.load(Relaxed),
@@ -300,9 +300,9 @@ impl Metrics {
             retried: self.retried.load(Relaxed),
             stale: self.stale.load(Relaxed),
             queue_full: self.queue_full.load(Relaxed),
-            kept: self.kept.load(Relaxed),
+            durable_results: self.durable_results.load(Relaxed),
             redelivered: self.redelivered.load(Relaxed),
-            dead: self.dead.load(Relaxed),
+            dead_letters: self.dead_letters.load(Relaxed),
             faults: self
                 .faults
                 .iter()
@@ -313,7 +313,7 @@ impl Metrics {
                 .iter()
                 .map(|entry| (entry.key().clone(), *entry.value()))
                 .collect(),
-            forks: self.forks(),
+            fan_outs: self.fan_outs(),
             energy: self.energy.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::{
-    ACCEPTED, ANSWERED, ARRIVED, BETWEEN_TOKENS, DEAD, ENERGY, ENERGY_PER_REQUEST, FAULTS, FIRST_TOKENS,
-    FORK_CHILDREN, FORKED, IN_FLIGHT, KEPT, Metrics, PLAN_EPOCH, PROCESSING, QUEUE_FULL, QUEUED, READY,
-    REDELIVERED, RETRIED, Reading, SHIFTS, STALE, TO_FIRST_TOKEN, TOKENS, VARIANT_BATCHES, VARIANT_BUSY,
-    VARIANT_ENERGY, VARIANT_REQUESTS, VariantCount,
+    ACCEPTED, ANSWERED, ARRIVED, BETWEEN_TOKENS, DEAD_LETTERS, DURABLE_RESULTS, ENERGY, ENERGY_PER_REQUEST,
+    FAN_OUT_CHILDREN, FAN_OUTS, FAULTS, FIRST_TOKENS, IN_FLIGHT, Metrics, PLAN_EPOCH, PROCESSING, QUEUE_FULL,
+    QUEUED, READY, REDELIVERED, RETRIED, SHIFTS, STALE, Snapshot, TO_FIRST_TOKEN, TOKENS, VARIANT_BATCHES,
+    VARIANT_BUSY, VARIANT_ENERGY, VARIANT_REQUESTS, VariantCount,
 };
 
 /// Media type of the page.
@@ -94,16 +94,16 @@ impl<'a> Page<'a> {
 impl Metrics {
     /// Every metric of the process in Prometheus' text format, each with its help, its type and the label `app`.
     pub fn text(&self, app: &str, gauges: &Gauges) -> String {
-        let reading = self.read();
+        let snapshot = self.read();
         let mut page = Page {
             app,
             text: String::new(),
         };
         state(&mut page, gauges);
-        requests(&mut page, &reading, self.processing_us());
-        variants(&mut page, &reading.variants);
-        forks(&mut page, &reading);
-        energy(&mut page, &reading);
+        requests(&mut page, &snapshot, self.processing_us());
+        variants(&mut page, &snapshot.variants);
+        fan_outs(&mut page, &snapshot);
+        energy(&mut page, &snapshot);
         page.text
     }
 }
@@ -113,7 +113,7 @@ fn state<'a>(page: &mut Page<'a>, gauges: &'a Gauges) {
     page.one(
         READY,
         Kind::Gauge,
-        "1 where the process serves and has room, 0 where it does not.",
+        "1 where the process serves and has permits, 0 where it does not.",
         Some(ready),
     );
     page.one(
@@ -141,48 +141,59 @@ fn state<'a>(page: &mut Page<'a>, gauges: &'a Gauges) {
     );
 }
 
-fn requests<'a>(page: &mut Page<'a>, reading: &'a Reading, processing_us: u64) {
+fn requests<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot, processing_us: u64) {
     let counters = [
         (
             ARRIVED,
             "Requests that came to an ingress, accepted or not.",
-            reading.arrived,
+            snapshot.arrived,
         ),
         (
             ACCEPTED,
             "Requests that an ingress took responsibility for.",
-            reading.accepted,
+            snapshot.accepted,
         ),
-        (ANSWERED, "Requests answered with a result.", reading.answered),
+        (ANSWERED, "Requests answered with a result.", snapshot.answered),
         (
             PROCESSING,
             "Time from a request's arrival to its result, in sum.",
             processing_us,
         ),
-        (RETRIED, "Attempts that were sent again.", reading.retried),
+        (RETRIED, "Attempts that were sent again.", snapshot.retried),
         (
             STALE,
             "Answers that came after the request had been answered.",
-            reading.stale,
+            snapshot.stale,
         ),
         (
             QUEUE_FULL,
             "Deliveries refused by a full replica queue.",
-            reading.queue_full,
+            snapshot.queue_full,
         ),
-        (KEPT, "Results of durable requests that were kept.", reading.kept),
+        (
+            DURABLE_RESULTS,
+            "Results of durable requests that were kept.",
+            snapshot.durable_results,
+        ),
         (
             REDELIVERED,
             "Deliveries of durable requests that were handed back, to be tried again.",
-            reading.redelivered,
+            snapshot.redelivered,
         ),
-        (DEAD, "Durable requests that were given up.", reading.dead),
-        (SHIFTS, "Gear shifts that the process followed.", reading.shifts),
+        (
+            DEAD_LETTERS,
+            "Durable requests that were given up.",
+            snapshot.dead_letters,
+        ),
+        (SHIFTS, "Gear shifts that the process followed.", snapshot.shifts),
     ];
     for (name, help, value) in counters {
         page.one(name, Kind::Counter, help, Some(value));
     }
-    let faults = reading.faults.iter().map(|(code, count)| (code.as_str(), *count));
+    let faults = snapshot
+        .faults
+        .iter()
+        .map(|(code, count)| (code.as_str(), *count));
     page.by(
         FAULTS,
         Kind::Counter,
@@ -232,33 +243,33 @@ fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount
     }
 }
 
-fn forks<'a>(page: &mut Page<'a>, reading: &'a Reading) {
-    let forks = &reading.forks;
-    let parents = forks
+fn fan_outs<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot) {
+    let fan_outs = &snapshot.fan_outs;
+    let parents = fan_outs
         .iter()
-        .map(|(variant, forks)| (variant.as_str(), forks.requests));
+        .map(|(variant, fan_outs)| (variant.as_str(), fan_outs.requests));
     page.by(
-        FORKED,
+        FAN_OUTS,
         Kind::Counter,
         "Requests that came apart at a task of a pipeline.",
         "variant",
         parents,
     );
     page.metric(
-        FORK_CHILDREN,
+        FAN_OUT_CHILDREN,
         Kind::Counter,
         "Requests that they came to, by the task below.",
     );
-    for (variant, forks) in forks {
-        for (task, count) in &forks.children {
-            page.sample(FORK_CHILDREN, &[("variant", variant), ("task", task)], count);
+    for (variant, fan_outs) in fan_outs {
+        for (task, count) in &fan_outs.children {
+            page.sample(FAN_OUT_CHILDREN, &[("variant", variant), ("task", task)], count);
         }
     }
 }
 
 /// Joules name their source in a label, so that modelled and measured ones are never added up unseen.
-fn energy(page: &mut Page<'_>, reading: &Reading) {
-    let report = reading.energy.as_ref();
+fn energy(page: &mut Page<'_>, snapshot: &Snapshot) {
+    let report = snapshot.energy.as_ref();
     let source = report.map_or("", |report| report.source.as_str());
     page.metric(
         ENERGY,
@@ -315,7 +326,7 @@ mod tests {
         metrics.accepted();
         metrics.answered(1_500);
         metrics.fault(&Fault::new(Code::Overloaded, "full"));
-        metrics.forked("find\"er", &BTreeMap::from([("tell".to_owned(), 3)]));
+        metrics.count_fan_out("find\"er", &BTreeMap::from([("tell".to_owned(), 3)]));
         let result = kaskade_models::BatchResult {
             outputs: Vec::new(),
             run_us: 700,
@@ -375,7 +386,7 @@ mod tests {
             "kaskade_time_to_first_token_microseconds_total{app=\"digits\",variant=\"gpt\"} 3000",
             "kaskade_time_between_tokens_microseconds_total{app=\"digits\",variant=\"gpt\"} 2000",
             "kaskade_variant_busy_microseconds_total{app=\"digits\",variant=\"small\"} 700",
-            "kaskade_fork_children_requests_total{app=\"digits\",variant=\"find\\\"er\",task=\"tell\"} 3",
+            "kaskade_fan_out_children_requests_total{app=\"digits\",variant=\"find\\\"er\",task=\"tell\"} 3",
             "kaskade_energy_joules_total{app=\"digits\",source=\"modelled\"} 2.5",
             "kaskade_energy_per_request_joules{app=\"digits\",source=\"modelled\"} 0.625",
             "kaskade_variant_energy_joules_total{app=\"digits\",source=\"modelled\",variant=\"small\"} 2.5",

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use actix::Recipient;
+use crate::actor::{self, Recipient};
 use kaskade_plans::liveness::BEAT_PERIOD_US;
 use tokio::sync::{Semaphore, watch};
 
@@ -10,8 +10,8 @@ use crate::{
     bus::{Bus, BusConfig},
     clock::Clock,
     dispatch::delivery::Delivery,
-    dispatch::dispatcher::Exchange,
-    dispatch::subscribe::{self, Seat},
+    dispatch::dispatcher::Dispatcher,
+    dispatch::subscribe::{self, Binding},
     node::NodeError,
     subjects::{self, App},
     wire::{Beat, Message as _, ReplicaBeat},
@@ -19,7 +19,7 @@ use crate::{
 
 /// Which stage of which app to serve, and how much at once.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct AttachConfig {
     /// The app.
     pub app: String,
     /// The stage, as the plan's wiring names it.
@@ -27,16 +27,16 @@ pub struct Place {
     /// An id for this replica, unique in the app.
     pub replica: String,
     /// Deliveries that may be unanswered at once; beyond that senders are refused.
-    pub room: usize,
+    pub max_in_flight: usize,
 }
 
 /// An attached actor. Dropping it detaches.
 pub struct Attached {
     stop: watch::Sender<bool>,
-    room: Arc<Semaphore>,
-    all: usize,
+    permits: Arc<Semaphore>,
+    capacity: usize,
     bus: Bus,
-    exchange: Exchange,
+    dispatcher: Dispatcher,
 }
 
 /// Serves a stage with the actor behind `mailbox`. Call it inside an actix system; it returns once requests arrive.
@@ -48,40 +48,58 @@ pub struct Attached {
 /// [`NodeError`]: the broker or a name.
 pub async fn attach(
     bus: BusConfig,
-    place: &Place,
+    config: &AttachConfig,
     mailbox: Recipient<Delivery>,
 ) -> Result<Attached, NodeError> {
-    let app = App::new(&place.app)?;
+    let app = App::new(&config.app)?;
     let bus = Bus::connect(bus).await?;
-    let exchange = Exchange::new(&bus, app.clone(), Clock::start());
-    let room = Arc::new(Semaphore::new(place.room));
+    let dispatcher = Dispatcher::new(&bus, app.clone(), Clock::start());
+    let permits = Arc::new(Semaphore::new(config.max_in_flight));
     let (stop, stopped) = watch::channel(false);
     let subjects = [
-        (app.stage(&place.stage)?, Some(subjects::STAGE_GROUP.to_owned())),
-        (app.replica(&place.replica)?, None),
+        (app.stage(&config.stage)?, Some(subjects::STAGE_GROUP.to_owned())),
+        (app.replica(&config.replica)?, None),
     ];
-    let seat = Seat {
-        replica: place.replica.clone(),
+    let binding = Binding {
+        replica: config.replica.clone(),
         mailbox,
-        room: Arc::clone(&room),
+        permits: Arc::clone(&permits),
     };
     for (subject, group) in subjects {
-        subscribe::bind(&bus, &exchange, subject, group, seat.clone(), stopped.clone()).await?;
+        subscribe::bind(
+            &bus,
+            &dispatcher,
+            subject,
+            group,
+            binding.clone(),
+            stopped.clone(),
+        )
+        .await?;
     }
     bus.barrier().await?;
-    actix::spawn(beat(exchange.clone(), place.clone(), Arc::clone(&room), stopped));
+    actor::spawn(beat(
+        dispatcher.clone(),
+        config.clone(),
+        Arc::clone(&permits),
+        stopped,
+    ));
     Ok(Attached {
         stop,
-        room,
-        all: place.room,
+        permits,
+        capacity: config.max_in_flight,
         bus,
-        exchange,
+        dispatcher,
     })
 }
 
 /// Beats until it is stopped; the last beat names nobody, which is how one leaves in good order.
-async fn beat(exchange: Exchange, place: Place, room: Arc<Semaphore>, mut stopped: watch::Receiver<bool>) {
-    let Ok(subject) = exchange.app().beat(&place.replica) else {
+async fn beat(
+    dispatcher: Dispatcher,
+    config: AttachConfig,
+    permits: Arc<Semaphore>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let Ok(subject) = dispatcher.app().beat(&config.replica) else {
         return;
     };
     let mut period = tokio::time::interval(Duration::from_micros(BEAT_PERIOD_US));
@@ -92,23 +110,23 @@ async fn beat(exchange: Exchange, place: Place, room: Arc<Semaphore>, mut stoppe
             _ = stopped.wait_for(|stop| *stop) => true,
         };
         sequence += 1;
-        let in_flight =
-            u32::try_from(place.room.saturating_sub(room.available_permits())).unwrap_or(u32::MAX);
+        let in_flight = u32::try_from(config.max_in_flight.saturating_sub(permits.available_permits()))
+            .unwrap_or(u32::MAX);
         let replica = ReplicaBeat {
-            id: place.replica.clone(),
-            stage: place.stage.clone(),
+            id: config.replica.clone(),
+            stage: config.stage.clone(),
             in_flight,
             ..ReplicaBeat::default()
         };
         let beat = Beat {
-            actor: place.replica.clone(),
+            actor: config.replica.clone(),
             kind: "custom".to_owned(),
             sequence,
             replicas: if leaving { Vec::new() } else { vec![replica] },
             ..Beat::default()
         };
         if let Ok(payload) = beat.encode() {
-            exchange.publish(subject.clone(), None, None, payload);
+            dispatcher.publish(subject.clone(), None, None, payload);
         }
         if leaving {
             return;
@@ -122,11 +140,11 @@ impl Attached {
         self.stop.send_replace(true);
         let _ = tokio::time::timeout(
             grace,
-            self.room
-                .acquire_many(u32::try_from(self.all).unwrap_or(u32::MAX)),
+            self.permits
+                .acquire_many(u32::try_from(self.capacity).unwrap_or(u32::MAX)),
         )
         .await;
-        self.exchange.flush().await;
+        self.dispatcher.flush().await;
         self.bus.close().await;
     }
 }

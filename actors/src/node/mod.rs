@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use actix::{Actor, Addr};
+use crate::actor::{self, Actor, Addr};
 use futures::StreamExt;
 use kaskade_models::power::PowerMeter;
 use kaskade_plans::plan::Plan;
@@ -22,15 +22,16 @@ use crate::{
     control::failure_detector,
     control::planner::{Planner, PlannerConfig},
     control::shifter::Shifter,
-    dispatch::dispatcher::Exchange,
-    ingress::durable::{self, Counter, DurableError},
-    ingress::{self, GiveUp, Ingress, IngressConfig},
+    dispatch::dispatcher::Dispatcher,
+    ingress::durable::{self, DurableError, DurableIntake},
+    ingress::{self, FailInFlight, Ingress, IngressConfig},
     metrics::Metrics,
     ops::discovery::{self, Announcement},
-    ops::health::{Doors, Vitals, WorkerVitals},
+    ops::health::{Health, IngressHealth, WorkerHealth},
     ops::meter::{Meter, ReadEnergy},
     plan::store::{self, PlanStore, Plans, StoreError, Stored},
-    plan::versions::{AdoptError, PlanBook},
+    plan::versions::{AdoptError, PlanVersions},
+    stage::hosting::Shared,
     stage::worker::{Leave, Loader, Readiness, Reconcile, Worker, WorkerConfig},
     subjects::{App, SubjectError},
     wire::{EnergyReport, GearShift, Message as _},
@@ -93,11 +94,11 @@ fn reasons(readiness: &Readiness) -> String {
 /// A running node. Dropping it stops it without grace; [`Node::stop`] lets it finish.
 pub struct Node {
     bus: Bus,
-    book: PlanBook,
+    plans: PlanVersions,
     metrics: Arc<Metrics>,
     meter: Option<Addr<Meter>>,
-    vitals: Vitals,
-    exchange: Exchange,
+    health: Health,
+    dispatcher: Dispatcher,
     stop: watch::Sender<Option<Duration>>,
     thread: Option<thread::JoinHandle<()>>,
     grace: Duration,
@@ -106,15 +107,15 @@ pub struct Node {
 /// What the actors' thread reports once it serves.
 struct Up {
     bus: Bus,
-    exchange: Exchange,
-    book: PlanBook,
+    dispatcher: Dispatcher,
+    plans: PlanVersions,
     metrics: Arc<Metrics>,
     meter: Option<Addr<Meter>>,
-    vitals: Vitals,
+    health: Health,
 }
 
 impl Node {
-    /// Starts the actors on a thread of their own and returns once they serve: replicas loaded, doors open.
+    /// Starts the actors on a thread of their own and returns once they serve: replicas loaded, ingress open.
     ///
     /// # Errors
     /// [`NodeError`]; nothing is left running.
@@ -124,7 +125,7 @@ impl Node {
         let grace = config.grace;
         let thread = thread::Builder::new()
             .name(format!("kaskade-{}", config.app))
-            .spawn(move || actix::System::new().block_on(run(config, stopped, up)))
+            .spawn(move || actor::System::new().block_on(run(config, stopped, up)))
             .map_err(|error| NodeError::Thread(error.to_string()))?;
         let up = match started.recv() {
             Ok(up) => up?,
@@ -132,19 +133,19 @@ impl Node {
         };
         let Up {
             bus,
-            exchange,
-            book,
+            dispatcher,
+            plans,
             metrics,
             meter,
-            vitals,
+            health,
         } = up;
         Ok(Self {
             bus,
-            book,
+            plans,
             metrics,
             meter,
-            vitals,
-            exchange,
+            health,
+            dispatcher,
             stop,
             thread: Some(thread),
             grace,
@@ -157,8 +158,8 @@ impl Node {
     }
 
     /// The plans it knows.
-    pub fn book(&self) -> &PlanBook {
-        &self.book
+    pub fn plans(&self) -> &PlanVersions {
+        &self.plans
     }
 
     /// What it has counted.
@@ -167,8 +168,8 @@ impl Node {
     }
 
     /// How it fares, for probes and metrics.
-    pub fn vitals(&self) -> &Vitals {
-        &self.vitals
+    pub fn health(&self) -> &Health {
+        &self.health
     }
 
     /// What it has spent so far; `None` if it is not metered, or has stopped.
@@ -176,9 +177,9 @@ impl Node {
         self.meter.as_ref()?.send(ReadEnergy).await.ok()
     }
 
-    /// The exchange its actors meet at, for custom actors that join the process.
-    pub fn exchange(&self) -> &Exchange {
-        &self.exchange
+    /// The dispatcher its actors meet at, for custom actors that join the process.
+    pub fn dispatcher(&self) -> &Dispatcher {
+        &self.dispatcher
     }
 
     /// Stops taking requests, answers those in flight within the grace time, and ends.
@@ -217,27 +218,27 @@ async fn run(
     }
 }
 
-/// An ingress with its doors open.
-struct OpenDoors {
-    ingress: Addr<Ingress>,
+/// An ingress with its ingress open.
+struct RunningIngress {
+    address: Addr<Ingress>,
     /// Permits for requests in flight, and how many there are in all.
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     capacity: usize,
     /// The same for durable requests.
-    durable: Option<Counter>,
+    durable: Option<DurableIntake>,
     announced: Announcement,
 }
 
-impl OpenDoors {
+impl RunningIngress {
     /// Whether everything that was accepted has its reply.
-    fn quiet(&self) -> bool {
-        self.room.available_permits() == self.capacity && self.settled()
+    fn is_idle(&self) -> bool {
+        self.permits.available_permits() == self.capacity && self.durable_settled()
     }
 
-    /// Whether every durable request has been settled or handed back.
-    fn settled(&self) -> bool {
+    /// Whether every durable request has been durable_settled or handed back.
+    fn durable_settled(&self) -> bool {
         let durable = self.durable.as_ref();
-        durable.is_none_or(|durable| durable.room.available_permits() == durable.capacity)
+        durable.is_none_or(|durable| durable.permits.available_permits() == durable.capacity)
     }
 }
 
@@ -245,10 +246,10 @@ impl OpenDoors {
 struct Parts {
     bus: Bus,
     store: Arc<dyn PlanStore>,
-    book: PlanBook,
+    plans: PlanVersions,
     metrics: Arc<Metrics>,
-    exchange: Exchange,
-    doors: Option<OpenDoors>,
+    dispatcher: Dispatcher,
+    ingress: Option<RunningIngress>,
     worker: Option<Addr<Worker>>,
     close: watch::Sender<bool>,
 }
@@ -260,49 +261,51 @@ async fn assemble(
     let app = App::new(&config.app)?;
     let bus = Bus::connect(config.bus).await?;
     let store = store::open(&bus, &app).await?;
-    let book = PlanBook::new(&config.app);
-    first_plan(&*store, &book, config.plan).await?;
+    let plans = PlanVersions::new(&config.app);
+    first_plan(&*store, &plans, config.plan).await?;
     let metrics = Arc::new(Metrics::default());
     let node = config
         .worker
         .as_ref()
         .map_or_else(discovery::instance_id, |(worker, _)| worker.name.clone());
-    let exchange = Exchange::new(&bus, app.clone(), Clock::start());
+    let dispatcher = Dispatcher::new(&bus, app.clone(), Clock::start());
     let (close, closed) = watch::channel(false);
 
     let (worker, worker_vitals) = match config.worker {
         Some(worker) => {
-            let (worker, vitals) = host(worker, &bus, &book, &exchange, &metrics).await?;
-            (Some(worker), Some(vitals))
+            let (worker, health) = host(worker, &bus, &plans, &dispatcher, &metrics).await?;
+            (Some(worker), Some(health))
         }
         None => (None, None),
     };
-    let doors = match config.ingress {
-        Some(limits) => Some(open_doors(limits, &bus, &book, &exchange, &metrics, closed).await?),
+    let ingress = match config.ingress {
+        Some(limits) => Some(start_ingress(limits, &bus, &plans, &dispatcher, &metrics, closed).await?),
         None => None,
     };
     if let Some(planner) = config.planner {
-        let planner = Planner::new(planner, Arc::clone(&store), book.clone(), exchange.clone());
+        let planner = Planner::new(planner, Arc::clone(&store), plans.clone(), dispatcher.clone());
         planner.listen(&bus).await?;
     }
     let meter = config.power.map(|power| {
-        let meter = Meter::new(&node, power, exchange.clone(), Arc::clone(&metrics));
+        let meter = Meter::new(&node, power, dispatcher.clone(), Arc::clone(&metrics));
         meter.start()
     });
     failure_detector::watch(
         &bus,
-        &exchange,
-        doors.as_ref().map(|doors| doors.ingress.clone().recipient()),
+        &dispatcher,
+        ingress
+            .as_ref()
+            .map(|ingress| ingress.address.clone().recipient()),
     )
     .await?;
-    let seen = doors.as_ref().map(|doors| Doors {
-        room: Arc::clone(&doors.room),
-        capacity: doors.capacity,
+    let seen = ingress.as_ref().map(|ingress| IngressHealth {
+        permits: Arc::clone(&ingress.permits),
+        capacity: ingress.capacity,
     });
-    let vitals = Vitals::new(
+    let health = Health::new(
         &bus,
         &app,
-        book.clone(),
+        plans.clone(),
         Arc::clone(&metrics),
         stopped,
         seen,
@@ -310,20 +313,20 @@ async fn assemble(
     );
     let up = Up {
         bus: bus.clone(),
-        exchange: exchange.clone(),
-        book: book.clone(),
+        dispatcher: dispatcher.clone(),
+        plans: plans.clone(),
         metrics: Arc::clone(&metrics),
         meter,
-        vitals,
+        health,
     };
     Ok((
         Parts {
             bus,
             store,
-            book,
+            plans,
             metrics,
-            exchange,
-            doors,
+            dispatcher,
+            ingress,
             worker,
             close,
         },
@@ -331,28 +334,28 @@ async fn assemble(
     ))
 }
 
-/// Starts the ingress, opens its doors, and tells the world.
-async fn open_doors(
+/// Starts the ingress, opens its ingress, and tells the world.
+async fn start_ingress(
     limits: IngressConfig,
     bus: &Bus,
-    book: &PlanBook,
-    exchange: &Exchange,
+    plans: &PlanVersions,
+    dispatcher: &Dispatcher,
     metrics: &Arc<Metrics>,
     closed: watch::Receiver<bool>,
-) -> Result<OpenDoors, NodeError> {
+) -> Result<RunningIngress, NodeError> {
     let id = discovery::instance_id();
     let ingress = Ingress::new(
         &id,
         limits.clone(),
-        book.clone(),
-        exchange.clone(),
+        plans.clone(),
+        dispatcher.clone(),
         Arc::clone(metrics),
         bus.max_payload(),
     )
     .start();
-    let door = ingress::open(
+    let intake = ingress::open(
         bus,
-        exchange,
+        dispatcher,
         &ingress,
         &id,
         &limits,
@@ -361,20 +364,28 @@ async fn open_doors(
     )
     .await?;
     let submitted = ingress.clone().recipient();
-    let durable = durable::open(bus, exchange, submitted, limits.durable, metrics.clone(), closed).await?;
+    let durable = durable::open(
+        bus,
+        dispatcher,
+        submitted,
+        limits.durable,
+        metrics.clone(),
+        closed,
+    )
+    .await?;
     let shifter = Shifter::new(
         &id,
         limits.shift,
         limits.drift,
-        book.clone(),
-        exchange.clone(),
+        plans.clone(),
+        dispatcher.clone(),
         Arc::clone(metrics),
     );
     shifter.listen(bus).await?;
-    let announced = discovery::announce(bus, exchange.app(), &id, metrics.clone()).await?;
-    Ok(OpenDoors {
-        ingress,
-        room: door.room,
+    let announced = discovery::announce(bus, dispatcher.app(), &id, metrics.clone()).await?;
+    Ok(RunningIngress {
+        address: ingress,
+        permits: intake.permits,
         capacity: limits.max_in_flight,
         durable,
         announced,
@@ -385,48 +396,54 @@ async fn open_doors(
 async fn host(
     (config, loader): (WorkerConfig, Loader),
     bus: &Bus,
-    book: &PlanBook,
-    exchange: &Exchange,
+    plans: &PlanVersions,
+    dispatcher: &Dispatcher,
     metrics: &Arc<Metrics>,
-) -> Result<(Addr<Worker>, WorkerVitals), NodeError> {
+) -> Result<(Addr<Worker>, WorkerHealth), NodeError> {
     let (name, capacity) = (config.name.clone(), config.queue_capacity);
     let (worker, readiness) = Worker::new(
         config,
-        bus.clone(),
-        book.clone(),
-        exchange.clone(),
-        Arc::clone(metrics),
+        Shared {
+            bus: bus.clone(),
+            plans: plans.clone(),
+            dispatcher: dispatcher.clone(),
+            metrics: Arc::clone(metrics),
+        },
         loader,
     );
-    let vitals = WorkerVitals::listen(bus, exchange.app(), &name, capacity, readiness.clone()).await?;
+    let health = WorkerHealth::listen(bus, dispatcher.app(), &name, capacity, readiness.clone()).await?;
     let worker = worker.start();
-    ready(book, readiness).await?;
-    Ok((worker, vitals))
+    ready(plans, readiness).await?;
+    Ok((worker, health))
 }
 
 /// The plan given, written to the store; or the store's.
 ///
 /// The processes of an app start side by side with the same plan: whoever finds it stored already takes that epoch, and
 /// whoever loses the race to write it looks again.
-async fn first_plan(store: &dyn PlanStore, book: &PlanBook, plan: Option<Plan>) -> Result<(), NodeError> {
+async fn first_plan(
+    store: &dyn PlanStore,
+    plans: &PlanVersions,
+    plan: Option<Plan>,
+) -> Result<(), NodeError> {
     let Some(plan) = plan else {
         return match store.get().await? {
-            Some(Stored { plan, epoch }) => Ok(book.adopt(epoch, plan)?),
+            Some(Stored { plan, epoch }) => Ok(plans.adopt(epoch, plan)?),
             None => Ok(()),
         };
     };
     // Tried before it is stored: what this process would not serve is not put before others either.
-    PlanBook::new(&plan.app).adopt(u64::MAX, plan.clone())?;
+    PlanVersions::new(&plan.app).adopt(u64::MAX, plan.clone())?;
     for _ in 0..FIRST_PLAN_TRIES {
         let expected = match store.get().await {
-            Ok(Some(stored)) if stored.plan == plan => return Ok(book.adopt(stored.epoch, plan)?),
+            Ok(Some(stored)) if stored.plan == plan => return Ok(plans.adopt(stored.epoch, plan)?),
             Ok(stored) => stored.map(|stored| stored.epoch),
             // What nobody can read is replaced by what this process was told to serve.
             Err(StoreError::Malformed { epoch, .. }) => Some(epoch),
             Err(error) => return Err(error.into()),
         };
         match store.put(&plan, expected).await {
-            Ok(epoch) => return Ok(book.adopt(epoch, plan)?),
+            Ok(epoch) => return Ok(plans.adopt(epoch, plan)?),
             Err(StoreError::Stale { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -442,8 +459,8 @@ async fn first_plan(store: &dyn PlanStore, book: &PlanBook, plan: Option<Plan>) 
 const FIRST_PLAN_TRIES: usize = 8;
 
 /// Waits until the worker has loaded what the first plan gives it.
-async fn ready(book: &PlanBook, mut readiness: watch::Receiver<Readiness>) -> Result<(), NodeError> {
-    let Some((adopted, _)) = book.current() else {
+async fn ready(plans: &PlanVersions, mut readiness: watch::Receiver<Readiness>) -> Result<(), NodeError> {
+    let Some((adopted, _)) = plans.current() else {
         return Ok(());
     };
     let reached = readiness.wait_for(|ready| ready.epoch >= adopted.epoch).await;
@@ -457,16 +474,16 @@ async fn ready(book: &PlanBook, mut readiness: watch::Receiver<Readiness>) -> Re
 impl Parts {
     /// Follows plans and gears until it is stopped, then drains.
     async fn serve(self, mut stopped: watch::Receiver<Option<Duration>>) {
-        let follow_store = actix::spawn(follow_store(Arc::clone(&self.store), self.book.clone()));
-        let follow_gears = actix::spawn(follow_gears(
+        let follow_store = actor::spawn(follow_store(Arc::clone(&self.store), self.plans.clone()));
+        let follow_gears = actor::spawn(follow_gears(
             self.bus.clone(),
-            self.exchange.clone(),
-            self.book.clone(),
+            self.dispatcher.clone(),
+            self.plans.clone(),
             Arc::clone(&self.metrics),
         ));
         let follow_book = self.worker.clone().map(|worker| {
-            let mut changes = self.book.changes();
-            actix::spawn(async move {
+            let mut changes = self.plans.changes();
+            actor::spawn(async move {
                 while changes.next().await {
                     worker.do_send(Reconcile);
                 }
@@ -488,21 +505,24 @@ impl Parts {
     async fn drain(self, grace: Duration) {
         let end = tokio::time::Instant::now() + grace;
         self.close.send_replace(true);
-        if let Some(doors) = &self.doors {
-            doors.announced.withdraw();
-            until(end, || doors.quiet()).await;
+        if let Some(ingress) = &self.ingress {
+            ingress.announced.withdraw();
+            until(end, || ingress.is_idle()).await;
         }
         if let Some(worker) = &self.worker
             && let Ok(draining) = worker.send(Leave).await
         {
             until(end, || draining.done()).await;
         }
-        if let Some(doors) = &self.doors {
-            let _ = doors.ingress.send(GiveUp).await;
+        if let Some(ingress) = &self.ingress {
+            let _ = ingress.address.send(FailInFlight).await;
             // Handing back is a message each; without it another ingress would wait for the silence to be long enough.
-            until(tokio::time::Instant::now() + HANDING_BACK, || doors.settled()).await;
+            until(tokio::time::Instant::now() + HANDING_BACK, || {
+                ingress.durable_settled()
+            })
+            .await;
         }
-        self.exchange.flush().await;
+        self.dispatcher.flush().await;
         self.bus.close().await;
     }
 }
@@ -519,10 +539,10 @@ async fn until(end: tokio::time::Instant, condition: impl Fn() -> bool) {
 }
 
 /// Adopts every plan that appears in the store; one that is refused changes nothing.
-async fn follow_store(store: Arc<dyn PlanStore>, book: PlanBook) {
+async fn follow_store(store: Arc<dyn PlanStore>, plans: PlanVersions) {
     loop {
         match store.watch().await {
-            Ok(plans) => follow_plans(plans, &book).await,
+            Ok(stored) => follow_plans(stored, &plans).await,
             Err(error) => tracing::error!(%error, "the plan store is not watched; it is tried again"),
         }
         tokio::time::sleep(WATCH_AGAIN).await;
@@ -532,14 +552,15 @@ async fn follow_store(store: Arc<dyn PlanStore>, book: PlanBook) {
 /// How long to wait before a plan store is watched again that could not be watched, or fell silent for good.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
-async fn follow_plans(mut plans: Plans, book: &PlanBook) {
-    while let Some(change) = plans.next().await {
-        let adopted = change
-            .map_err(|error| error.to_string())
-            .and_then(|Stored { plan, epoch }| match book.adopt(epoch, plan) {
-                Err(AdoptError::Stale { .. }) | Ok(()) => Ok(()),
-                Err(error) => Err(error.to_string()),
-            });
+async fn follow_plans(mut stored: Plans, plans: &PlanVersions) {
+    while let Some(change) = stored.next().await {
+        let adopted =
+            change
+                .map_err(|error| error.to_string())
+                .and_then(|Stored { plan, epoch }| match plans.adopt(epoch, plan) {
+                    Err(AdoptError::Stale { .. }) | Ok(()) => Ok(()),
+                    Err(error) => Err(error.to_string()),
+                });
         if let Err(reason) = adopted {
             tracing::error!(reason, "a plan was refused; the last good one goes on serving");
         }
@@ -547,15 +568,16 @@ async fn follow_plans(mut plans: Plans, book: &PlanBook) {
 }
 
 /// Shifts gears as they are announced.
-async fn follow_gears(bus: Bus, exchange: Exchange, book: PlanBook, metrics: Arc<Metrics>) {
-    let Ok(mut shifts) = bus.subscribe(exchange.app().gear(), None).await else {
+async fn follow_gears(bus: Bus, dispatcher: Dispatcher, plans: PlanVersions, metrics: Arc<Metrics>) {
+    let Ok(mut shifts) = bus.subscribe(dispatcher.app().gear(), None).await else {
         return;
     };
     while let Some(message) = shifts.next().await {
         let shifted = GearShift::decode(&message.payload)
             .map_err(|error| error.to_string())
             .and_then(|shift| {
-                book.shift(shift.epoch, shift.gear)
+                plans
+                    .shift(shift.epoch, shift.gear)
                     .map_err(|error| error.to_string())
             });
         match shifted {

@@ -58,14 +58,14 @@ impl<F: Fn() -> EndpointStats + Send + Sync> ServiceStats for F {
 /// What `nats micro stats` shows of an ingress.
 impl ServiceStats for Metrics {
     fn stats(&self) -> EndpointStats {
-        let reading = self.read();
-        let errors = reading.faults.values().sum();
+        let snapshot = self.read();
+        let errors = snapshot.faults.values().sum();
         EndpointStats {
-            requests: reading.answered + errors,
+            requests: snapshot.answered + errors,
             errors,
             last_error: self.last_fault(),
             processing: Duration::from_micros(self.processing_us()),
-            data: serde_json::to_value(&reading).ok(),
+            data: serde_json::to_value(&snapshot).ok(),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Nothing here asks an actor that serves: a probe must not wait behind the work whose health it looks at. What is known is
 //! read from channels and counters that the actors keep anyway, and the worker's queues from its own heartbeats.
 
+use crate::actor;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::bus::{Bus, BusError, Link};
 use crate::metrics::{Gauges, Metrics};
-use crate::plan::versions::PlanBook;
+use crate::plan::versions::PlanVersions;
 use crate::stage::worker::Readiness;
 use crate::subjects::App;
 use crate::wire::{Beat, Message as _};
@@ -22,11 +23,11 @@ use crate::wire::{Beat, Message as _};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Probes that may wait for the actors' thread at once; more are told that it does not turn.
-const PULSES: usize = 16;
+const MAX_PENDING_PROBES: usize = 16;
 
 /// Why a process does not live, or does not serve.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Unwell {
+pub enum NotReady {
     /// The thread of the actors does not answer.
     #[error("the actors' thread has not answered for {PATIENCE:?}; restart the process if that lasts")]
     Stuck,
@@ -60,7 +61,7 @@ pub enum Unwell {
     Failed(BTreeMap<String, String>),
     /// The ingress has as many requests as it may.
     #[error("full: {in_flight} requests are in flight, as many as `ingress.max_in_flight` allows")]
-    DoorFull {
+    IngressFull {
         /// As many.
         in_flight: usize,
     },
@@ -85,35 +86,35 @@ fn reasons(failed: &BTreeMap<String, String>) -> String {
 
 /// What a process knows of itself. Cheap to clone; it outlives its node, and then says that nothing turns.
 #[derive(Clone)]
-pub struct Vitals(Arc<Inner>);
+pub struct Health(Arc<Inner>);
 
 struct Inner {
     app: App,
     url: String,
     metrics: Arc<Metrics>,
-    book: PlanBook,
+    plans: PlanVersions,
     link: watch::Receiver<Link>,
     stopped: watch::Receiver<Option<Duration>>,
-    pulse: mpsc::Sender<oneshot::Sender<()>>,
-    doors: Option<Doors>,
-    worker: Option<WorkerVitals>,
+    liveness: mpsc::Sender<oneshot::Sender<()>>,
+    ingress: Option<IngressHealth>,
+    worker: Option<WorkerHealth>,
 }
 
-/// The doors of a process: room for requests in flight.
-pub(crate) struct Doors {
-    pub(crate) room: Arc<Semaphore>,
+/// The ingress of a process: room for requests in flight.
+pub(crate) struct IngressHealth {
+    pub(crate) permits: Arc<Semaphore>,
     pub(crate) capacity: usize,
 }
 
 /// The worker of a process.
-pub(crate) struct WorkerVitals {
+pub(crate) struct WorkerHealth {
     readiness: watch::Receiver<Readiness>,
     /// Its newest heartbeat.
     beat: watch::Receiver<Beat>,
     queue_capacity: usize,
 }
 
-impl WorkerVitals {
+impl WorkerHealth {
     /// Listens to the worker's own heartbeats. Call it inside an actix system.
     ///
     /// # Errors
@@ -127,7 +128,7 @@ impl WorkerVitals {
     ) -> Result<Self, BusError> {
         let mut beats = bus.subscribe(app.beat(name)?, None).await?;
         let (heard, beat) = watch::channel(Beat::default());
-        actix::spawn(async move {
+        actor::spawn(async move {
             while let Some(message) = beats.next().await {
                 // One that cannot be read is of another version, and the watcher says so.
                 if let Ok(beat) = Beat::decode(&message.payload) {
@@ -142,16 +143,16 @@ impl WorkerVitals {
         })
     }
 
-    fn ready(&self, newest: u64) -> Result<(), Unwell> {
+    fn ready(&self, newest: u64) -> Result<(), NotReady> {
         let ready = self.readiness.borrow().clone();
         if ready.epoch < newest {
-            return Err(Unwell::Loading {
+            return Err(NotReady::Loading {
                 epoch: newest,
                 in_place: ready.epoch,
             });
         }
         if !ready.failed.is_empty() {
-            return Err(Unwell::Failed(ready.failed));
+            return Err(NotReady::Failed(ready.failed));
         }
         let beat = self.beat.borrow();
         let full = beat
@@ -159,7 +160,7 @@ impl WorkerVitals {
             .iter()
             .find(|replica| replica.queue as usize >= self.queue_capacity);
         full.map_or(Ok(()), |replica| {
-            Err(Unwell::QueueFull {
+            Err(NotReady::QueueFull {
                 replica: replica.id.clone(),
                 waiting: replica.queue,
             })
@@ -167,19 +168,19 @@ impl WorkerVitals {
     }
 }
 
-impl Vitals {
+impl Health {
     /// Call it inside an actix system: a task of it answers whether the system turns.
     pub(crate) fn new(
         bus: &Bus,
         app: &App,
-        book: PlanBook,
+        plans: PlanVersions,
         metrics: Arc<Metrics>,
         stopped: watch::Receiver<Option<Duration>>,
-        doors: Option<Doors>,
-        worker: Option<WorkerVitals>,
+        ingress: Option<IngressHealth>,
+        worker: Option<WorkerHealth>,
     ) -> Self {
-        let (pulse, mut asked) = mpsc::channel::<oneshot::Sender<()>>(PULSES);
-        actix::spawn(async move {
+        let (liveness, mut asked) = mpsc::channel::<oneshot::Sender<()>>(MAX_PENDING_PROBES);
+        actor::spawn(async move {
             while let Some(answer) = asked.recv().await {
                 let _ = answer.send(());
             }
@@ -188,11 +189,11 @@ impl Vitals {
             app: app.clone(),
             url: bus.url().to_owned(),
             metrics,
-            book,
-            link: bus.health().link(),
+            plans,
+            link: bus.connection().link(),
             stopped,
-            pulse,
-            doors,
+            liveness,
+            ingress,
             worker,
         }))
     }
@@ -200,13 +201,13 @@ impl Vitals {
     /// Whether the actors of the process turn.
     ///
     /// # Errors
-    /// [`Unwell::Stuck`].
-    pub async fn live(&self) -> Result<(), Unwell> {
+    /// [`NotReady::Stuck`].
+    pub async fn live(&self) -> Result<(), NotReady> {
         let (answer, answered) = oneshot::channel();
-        self.0.pulse.try_send(answer).map_err(|_| Unwell::Stuck)?;
+        self.0.liveness.try_send(answer).map_err(|_| NotReady::Stuck)?;
         match tokio::time::timeout(PATIENCE, answered).await {
             Ok(Ok(())) => Ok(()),
-            _ => Err(Unwell::Stuck),
+            _ => Err(NotReady::Stuck),
         }
     }
 
@@ -214,28 +215,28 @@ impl Vitals {
     ///
     /// # Errors
     /// The first thing that keeps it from serving.
-    pub fn ready(&self) -> Result<(), Unwell> {
+    pub fn ready(&self) -> Result<(), NotReady> {
         let inner = &*self.0;
         if inner.stopped.borrow().is_some() {
-            return Err(Unwell::Draining);
+            return Err(NotReady::Draining);
         }
         if *inner.link.borrow() != Link::Up {
-            return Err(Unwell::NoBroker {
+            return Err(NotReady::NoBroker {
                 url: inner.url.clone(),
             });
         }
-        // A planner needs no plan to begin with; doors and workers have nothing to serve without one.
-        if inner.doors.is_some() || inner.worker.is_some() {
-            let epoch = self.epoch().ok_or_else(|| Unwell::NoPlan {
+        // A planner needs no plan to begin with; ingress and workers have nothing to serve without one.
+        if inner.ingress.is_some() || inner.worker.is_some() {
+            let epoch = self.epoch().ok_or_else(|| NotReady::NoPlan {
                 app: inner.app.name().to_owned(),
             })?;
             if let Some(worker) = &inner.worker {
                 worker.ready(epoch)?;
             }
         }
-        match &inner.doors {
-            Some(doors) if doors.room.available_permits() == 0 => Err(Unwell::DoorFull {
-                in_flight: doors.capacity,
+        match &inner.ingress {
+            Some(ingress) if ingress.permits.available_permits() == 0 => Err(NotReady::IngressFull {
+                in_flight: ingress.capacity,
             }),
             _ => Ok(()),
         }
@@ -247,7 +248,7 @@ impl Vitals {
     }
 
     fn epoch(&self) -> Option<u64> {
-        self.0.book.current().map(|(adopted, _)| adopted.epoch)
+        self.0.plans.current().map(|(version, _)| version.epoch)
     }
 
     fn gauges(&self) -> Gauges {
@@ -260,11 +261,11 @@ impl Vitals {
         Gauges {
             ready: self.ready().is_ok(),
             epoch: self.epoch(),
-            in_flight: self
-                .0
-                .doors
-                .as_ref()
-                .map(|doors| doors.capacity.saturating_sub(doors.room.available_permits()) as u64),
+            in_flight: self.0.ingress.as_ref().map(|ingress| {
+                ingress
+                    .capacity
+                    .saturating_sub(ingress.permits.available_permits()) as u64
+            }),
             queued,
         }
     }

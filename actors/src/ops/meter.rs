@@ -5,13 +5,13 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use actix::{Actor, AsyncContext, Context, Handler, Message, MessageResult};
+use crate::actor::{Actor, AsyncContext, Context, Handler, Message, MessageResult};
 use kaskade_models::power::{EnergySample, PowerMeter};
 use kaskade_plans::energy;
 
 use crate::{
-    dispatch::dispatcher::Exchange,
-    metrics::{Metrics, Reading, VariantCount},
+    dispatch::dispatcher::Dispatcher,
+    metrics::{Metrics, Snapshot, VariantCount},
     subjects::event::ENERGY,
     wire::{EnergyReport, Message as _, ModelEnergy},
 };
@@ -28,28 +28,28 @@ pub struct Meter {
     power: PowerMeter,
     start: EnergySample,
     last: EnergySample,
-    exchange: Exchange,
+    dispatcher: Dispatcher,
     metrics: Arc<Metrics>,
     readings: u32,
 }
 
 impl Meter {
     /// A meter that counts from now.
-    pub fn new(node: &str, mut power: PowerMeter, exchange: Exchange, metrics: Arc<Metrics>) -> Self {
+    pub fn new(node: &str, mut power: PowerMeter, dispatcher: Dispatcher, metrics: Arc<Metrics>) -> Self {
         let start = power.sample();
         Self {
             node: node.to_owned(),
             power,
             last: start,
             start,
-            exchange,
+            dispatcher,
             metrics,
             readings: 0,
         }
     }
 
     fn report(&self) -> EnergyReport {
-        let Reading {
+        let Snapshot {
             answered, variants, ..
         } = self.metrics.read();
         // Without an ingress, the last stage is somebody else's: what was run here is what can be counted.
@@ -79,8 +79,8 @@ impl Meter {
             return;
         }
         let report = self.report();
-        if let (Ok(subject), Ok(payload)) = (self.exchange.app().event(ENERGY), report.encode()) {
-            self.exchange.publish(subject, None, None, payload);
+        if let (Ok(subject), Ok(payload)) = (self.dispatcher.app().event(ENERGY), report.encode()) {
+            self.dispatcher.publish(subject, None, None, payload);
         }
         self.metrics.metered(report);
     }

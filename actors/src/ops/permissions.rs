@@ -46,7 +46,7 @@ pub struct Permissions {
 pub fn permissions(app: &App, role: &Role, public_key: &str) -> Result<Permissions, SubjectError> {
     let everyones = Permissions {
         // A round trip to nobody, by which a connection knows that its subscriptions stand.
-        publish: vec![subjects::nobodies()],
+        publish: vec![subjects::all_unserved()],
         subscribe: vec![format!("{}.>", inbox_prefix(public_key))],
     };
     let own = match role {
@@ -79,7 +79,7 @@ fn ingress(app: &App) -> Result<Permissions, SubjectError> {
     publish.push(INBOXES.to_owned());
     let mut subscribe = app.all_of(["infer", "submit", "cancel", "done.*.*", "beat.*", "gear", "plan"]);
     subscribe.extend(named(app, &[LOAD])?);
-    subscribe.extend(subjects::discoveries(app));
+    subscribe.extend(subjects::discovery_patterns(app));
     Ok(joined([Permissions { publish, subscribe }, reads_plans(app)]))
 }
 
@@ -103,7 +103,7 @@ fn planner(app: &App) -> Result<Permissions, SubjectError> {
 
 fn observer(app: &App) -> Permissions {
     let looks = Permissions {
-        publish: subjects::discoveries(app),
+        publish: subjects::discovery_patterns(app),
         subscribe: app.all_of(["beat.*", "event.>", "gear", "plan", "dead.*"]),
     };
     joined([looks, reads_plans(app)])

@@ -15,7 +15,7 @@ use thiserror::Error;
 use tokio::sync::{oneshot, watch};
 
 use crate::metrics;
-use crate::ops::health::Vitals;
+use crate::ops::health::Health;
 
 /// Why there are no probes.
 #[derive(Debug, Error)]
@@ -41,7 +41,7 @@ pub enum ProbesError {
 /// The listener. Dropping it closes it.
 pub struct Probes {
     address: SocketAddr,
-    vitals: watch::Sender<Option<Vitals>>,
+    health: watch::Sender<Option<Health>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -59,7 +59,7 @@ impl Probes {
         let listener = TcpListener::bind(address).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let bound = listener.local_addr().map_err(refused)?;
-        let (vitals, watched) = watch::channel(None);
+        let (health, watched) = watch::channel(None);
         let (stop, stopped) = oneshot::channel();
         let no_thread = |error: std::io::Error| ProbesError::Thread {
             reason: error.to_string(),
@@ -74,7 +74,7 @@ impl Probes {
             .map_err(no_thread)?;
         Ok(Self {
             address: bound,
-            vitals,
+            health,
             stop: Some(stop),
             thread: Some(thread),
         })
@@ -86,8 +86,8 @@ impl Probes {
     }
 
     /// From now on the probes tell how this process fares.
-    pub fn watch(&self, vitals: Vitals) {
-        self.vitals.send_replace(Some(vitals));
+    pub fn watch(&self, health: Health) {
+        self.health.send_replace(Some(health));
     }
 }
 
@@ -101,7 +101,7 @@ impl Drop for Probes {
 }
 
 /// Whom to watch, once that is known.
-type Watched = watch::Receiver<Option<Vitals>>;
+type Watched = watch::Receiver<Option<Health>>;
 
 async fn serve(listener: TcpListener, watched: Watched, stopped: oneshot::Receiver<()>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
@@ -126,7 +126,7 @@ async fn serve(listener: TcpListener, watched: Watched, stopped: oneshot::Receiv
 
 const STARTING: &str = "starting: the broker is connected to and models are loaded\n";
 
-fn known(watched: &Watched) -> Option<Vitals> {
+fn known(watched: &Watched) -> Option<Health> {
     watched.borrow().clone()
 }
 
@@ -134,21 +134,21 @@ async fn live(State(watched): State<Watched>) -> Response {
     match known(&watched) {
         // Loading models takes its time; a process that fails at it ends.
         None => (StatusCode::OK, STARTING).into_response(),
-        Some(vitals) => verdict("live", vitals.live().await),
+        Some(health) => verdict("live", health.live().await),
     }
 }
 
 async fn ready(State(watched): State<Watched>) -> Response {
     match known(&watched) {
         None => (StatusCode::SERVICE_UNAVAILABLE, STARTING).into_response(),
-        Some(vitals) => verdict("ready", vitals.ready()),
+        Some(health) => verdict("ready", health.ready()),
     }
 }
 
 async fn metrics_page(State(watched): State<Watched>) -> Response {
     match known(&watched) {
         None => (StatusCode::SERVICE_UNAVAILABLE, STARTING).into_response(),
-        Some(vitals) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], vitals.page()).into_response(),
+        Some(health) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], health.page()).into_response(),
     }
 }
 

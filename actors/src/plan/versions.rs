@@ -1,6 +1,6 @@
 //! The plans that a process knows, by epoch, and the gear it is in.
 //!
-//! Which epoch runs, which are kept and what a gear means is decided by [`kaskade_plans::adoption`]. The book lives in a
+//! Which epoch runs, which are kept and what a gear means is decided by [`kaskade_plans::adoption`]. The plans lives in a
 //! watch channel: control never waits behind a mailbox full of work.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -13,9 +13,9 @@ use kaskade_plans::{
 use thiserror::Error;
 use tokio::sync::watch;
 
-/// A plan and the epoch it was adopted as.
+/// A plan and the epoch it was version as.
 #[derive(Debug)]
-pub struct Adopted {
+pub struct PlanVersion {
     /// Its epoch.
     pub epoch: u64,
     /// The plan, validated.
@@ -24,7 +24,7 @@ pub struct Adopted {
     variants: BTreeMap<String, String>,
 }
 
-/// Why a plan or a gear was not adopted. What served before goes on serving.
+/// Why a plan or a gear was not version. What served before goes on serving.
 #[derive(Debug, Error)]
 pub enum AdoptError {
     /// The plan does not hold together.
@@ -45,7 +45,7 @@ pub enum AdoptError {
         /// This app.
         ours: String,
     },
-    /// A newer plan has been adopted already.
+    /// A newer plan has been version already.
     #[error("epoch {epoch} is stale: {current} is running")]
     Stale {
         /// The epoch offered.
@@ -69,7 +69,7 @@ pub enum AdoptError {
     },
 }
 
-impl Adopted {
+impl PlanVersion {
     fn new(epoch: u64, plan: Plan) -> Self {
         let placed = plan.placement.iter();
         let variants = placed.map(|replica| (replica.id.clone(), replica.variant.clone()));
@@ -107,7 +107,7 @@ impl Adopted {
     }
 
     /// Whether what comes along that edge may go on from there to somebody else.
-    pub fn roams(&self, gear: u32, edge: &Edge) -> bool {
+    pub fn may_be_forwarded(&self, gear: u32, edge: &Edge) -> bool {
         let Some(gear) = self.gear(gear) else { return false };
         let stages = &gear.wiring.stages;
         let named = stages.iter().find(|stage| stage.name == edge.stage);
@@ -136,7 +136,7 @@ impl Adopted {
     }
 
     /// Whether a stage's results go on to the next slice of its model.
-    pub fn goes_on(&self, gear: u32, stage: &str) -> bool {
+    pub fn has_next_partition(&self, gear: u32, stage: &str) -> bool {
         let found = self.stage(gear, stage);
         found.is_some_and(|stage| matches!(stage.exit, Exit::Next { .. }))
     }
@@ -170,22 +170,22 @@ impl Adopted {
     }
 }
 
-/// What the book holds at one moment.
-type Page = Adoption<Arc<Adopted>>;
+/// What the plans holds at one moment.
+type State = Adoption<Arc<PlanVersion>>;
 
 /// The plans of one app, shared by the actors of a process.
 #[derive(Debug, Clone)]
-pub struct PlanBook {
+pub struct PlanVersions {
     app: String,
-    page: Arc<watch::Sender<Page>>,
+    state: Arc<watch::Sender<State>>,
 }
 
-impl PlanBook {
-    /// An empty book.
+impl PlanVersions {
+    /// An empty plans.
     pub fn new(app: &str) -> Self {
         Self {
             app: app.to_owned(),
-            page: Arc::new(watch::Sender::new(Page::keeping(EPOCHS_KEPT))),
+            state: Arc::new(watch::Sender::new(State::keeping(EPOCHS_KEPT))),
         }
     }
 
@@ -195,15 +195,16 @@ impl PlanBook {
     }
 
     /// The running plan and gear; `None` before the first plan.
-    pub fn current(&self) -> Option<(Arc<Adopted>, u32)> {
-        let page = self.page.borrow();
-        page.current()
-            .map(|(_, adopted, gear)| (Arc::clone(adopted), gear))
+    pub fn current(&self) -> Option<(Arc<PlanVersion>, u32)> {
+        let state = self.state.borrow();
+        state
+            .current()
+            .map(|(_, version, gear)| (Arc::clone(version), gear))
     }
 
     /// The plan of that epoch, while it is kept.
-    pub fn at(&self, epoch: u64) -> Option<Arc<Adopted>> {
-        self.page.borrow().at(epoch).cloned()
+    pub fn at(&self, epoch: u64) -> Option<Arc<PlanVersion>> {
+        self.state.borrow().at(epoch).cloned()
     }
 
     /// Makes the plan the running one, in its first gear.
@@ -222,11 +223,11 @@ impl PlanBook {
                 ours: self.app.clone(),
             });
         }
-        let adopted = Arc::new(Adopted::new(epoch, plan));
-        let gears = adopted.plan.gears.len();
+        let version = Arc::new(PlanVersion::new(epoch, plan));
+        let gears = version.plan.gears.len();
         let mut outcome = Ok(());
-        self.page.send_if_modified(|page| {
-            outcome = page.adopt(epoch, gears, adopted);
+        self.state.send_if_modified(|state| {
+            outcome = state.adopt(epoch, gears, version);
             outcome.is_ok()
         });
         outcome.map_err(|stale| AdoptError::Stale {
@@ -241,8 +242,8 @@ impl PlanBook {
     /// [`AdoptError::NoSuchGear`] when the running plan is of another epoch or has no such gear.
     pub fn shift(&self, epoch: u64, gear: u32) -> Result<bool, AdoptError> {
         let mut outcome = Ok(false);
-        self.page.send_if_modified(|page| {
-            outcome = page.shift(epoch, gear);
+        self.state.send_if_modified(|state| {
+            outcome = state.shift(epoch, gear);
             outcome == Ok(true)
         });
         outcome.map_err(|refused| AdoptError::NoSuchGear {
@@ -255,15 +256,15 @@ impl PlanBook {
 
     /// Resolves whenever the plan or the gear changes.
     pub fn changes(&self) -> Changes {
-        Changes(self.page.subscribe())
+        Changes(self.state.subscribe())
     }
 }
 
-/// Notices of changes in a [`PlanBook`].
-pub struct Changes(watch::Receiver<Page>);
+/// Notices of changes in a [`PlanVersions`].
+pub struct Changes(watch::Receiver<State>);
 
 impl Changes {
-    /// Waits for the next change. False once the book is gone.
+    /// Waits for the next change. False once the plans is gone.
     pub async fn next(&mut self) -> bool {
         self.0.changed().await.is_ok()
     }
@@ -292,55 +293,55 @@ mod tests {
 
     #[test]
     fn the_newest_epoch_runs_and_a_few_old_ones_are_kept() {
-        let book = PlanBook::new("a");
-        assert!(book.current().is_none());
+        let plans = PlanVersions::new("a");
+        assert!(plans.current().is_none());
         for epoch in 1..=12 {
-            book.adopt(epoch, plan("a")).unwrap();
+            plans.adopt(epoch, plan("a")).unwrap();
         }
-        assert_eq!(book.current().unwrap().0.epoch, 12);
-        assert!(book.at(12 - EPOCHS_KEPT as u64 + 1).is_some());
-        assert!(book.at(12 - EPOCHS_KEPT as u64).is_none());
+        assert_eq!(plans.current().unwrap().0.epoch, 12);
+        assert!(plans.at(12 - EPOCHS_KEPT as u64 + 1).is_some());
+        assert!(plans.at(12 - EPOCHS_KEPT as u64).is_none());
     }
 
     #[test]
     fn stale_foreign_and_unsound_plans_change_nothing() {
-        let book = PlanBook::new("a");
-        book.adopt(5, plan("a")).unwrap();
+        let plans = PlanVersions::new("a");
+        plans.adopt(5, plan("a")).unwrap();
         assert!(matches!(
-            book.adopt(5, plan("a")),
+            plans.adopt(5, plan("a")),
             Err(AdoptError::Stale { epoch: 5, current: 5 })
         ));
         assert!(matches!(
-            book.adopt(6, plan("b")),
+            plans.adopt(6, plan("b")),
             Err(AdoptError::WrongApp { .. })
         ));
         let mut unsound = plan("a");
         unsound.placement.clear();
         assert!(matches!(
-            book.adopt(6, unsound),
+            plans.adopt(6, unsound),
             Err(AdoptError::Invalid { epoch: 6, .. })
         ));
-        assert_eq!(book.current().unwrap().0.epoch, 5);
+        assert_eq!(plans.current().unwrap().0.epoch, 5);
     }
 
     #[test]
     fn gears_shift_within_the_running_plan_only() {
-        let book = PlanBook::new("a");
-        book.adopt(1, two_gears()).unwrap();
-        assert!(book.shift(1, 1).unwrap());
-        assert!(!book.shift(1, 1).unwrap());
-        assert_eq!(book.current().unwrap().1, 1);
+        let plans = PlanVersions::new("a");
+        plans.adopt(1, two_gears()).unwrap();
+        assert!(plans.shift(1, 1).unwrap());
+        assert!(!plans.shift(1, 1).unwrap());
+        assert_eq!(plans.current().unwrap().1, 1);
         assert!(matches!(
-            book.shift(1, 2),
+            plans.shift(1, 2),
             Err(AdoptError::NoSuchGear { gears: 2, .. })
         ));
         assert!(matches!(
-            book.shift(2, 0),
+            plans.shift(2, 0),
             Err(AdoptError::NoSuchGear { current: 1, .. })
         ));
-        book.adopt(2, two_gears()).unwrap();
+        plans.adopt(2, two_gears()).unwrap();
         assert_eq!(
-            book.current().unwrap().1,
+            plans.current().unwrap().1,
             0,
             "a new plan begins in its first gear"
         );

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use actix::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle};
+use crate::actor::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle};
 use kaskade_models::{Executor, Signature};
 use kaskade_plans::{
     batching::{BatchQueue, Next},
@@ -20,7 +20,7 @@ use crate::{
     dispatch::exits::{Batch, Router},
     error::{Code, Fault},
     metrics::Metrics,
-    stage::lease::{Device, Turn, YourTurn},
+    stage::lease::{Device, Lease, LeaseGranted},
 };
 
 /// Queues deliveries for one replica and hands them to its model thread in batches.
@@ -35,8 +35,8 @@ pub struct Batcher {
     metrics: Arc<Metrics>,
     run_time: RunTimeEstimate,
     idle: bool,
-    turn: Option<Turn>,
-    /// It is this replica's turn, and its batch has not begun.
+    lease: Option<Lease>,
+    /// It is this replica's lease, and its batch has not begun.
     granted: bool,
     timer: Option<SpawnHandle>,
 }
@@ -52,7 +52,7 @@ struct Idle {
 /// The gear has shifted, or the plan has changed.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Rebatch {
+pub struct SetBatching {
     /// The trigger from now on.
     pub batching: Batching,
     /// The device whose replicas take turns; `None` where each runs when it likes.
@@ -93,7 +93,7 @@ impl Batcher {
             metrics: parts.metrics,
             run_time: RunTimeEstimate::default(),
             idle: true,
-            turn: None,
+            lease: None,
             granted: false,
             timer: None,
         }
@@ -122,21 +122,21 @@ impl Batcher {
     /// Whether a batch could start now. On a device whose replicas take turns a queue stands in line from the moment it is
     /// due, also while the batch before runs.
     fn may_run(&mut self, now: u64) -> bool {
-        let Some(turn) = &self.turn else {
+        let Some(lease) = &self.lease else {
             return self.idle;
         };
         if !self.granted && self.queue.due_at(now).is_some_and(|due| due <= now) {
-            self.granted = turn.request(now);
+            self.granted = lease.request(now);
         }
         self.idle && self.granted
     }
 
-    /// Nothing to run before `at`, if ever: the turn goes to somebody else, and the queue asks again when it is due.
+    /// Nothing to run before `at`, if ever: the lease goes to somebody else, and the queue asks again when it is due.
     fn wait(&mut self, at: Option<u64>, now: u64, ctx: &mut Context<Self>) {
         let mut due = None;
-        if let Some(turn) = &self.turn {
+        if let Some(lease) = &self.lease {
             if self.granted {
-                self.granted = turn.release();
+                self.granted = lease.release();
             }
             due = self.queue.due_at(now).filter(|due| *due > now);
         }
@@ -168,8 +168,8 @@ impl Batcher {
         self.idle = submitted.is_err();
         self.granted = false;
         if submitted.is_err() {
-            if let Some(turn) = &self.turn {
-                self.granted = turn.release();
+            if let Some(lease) = &self.lease {
+                self.granted = lease.release();
             }
             // The deliveries went down with the closure and have answered for themselves.
             tracing::error!(replica = self.replica, "the model thread is gone");
@@ -192,8 +192,8 @@ impl Actor for Batcher {
     type Context = Context<Self>;
 
     fn stopped(&mut self, _: &mut Context<Self>) {
-        if let Some(turn) = self.turn.take() {
-            turn.cancel();
+        if let Some(lease) = self.lease.take() {
+            lease.cancel();
         }
     }
 }
@@ -219,8 +219,8 @@ impl Handler<Idle> for Batcher {
 
     fn handle(&mut self, idle: Idle, ctx: &mut Context<Self>) {
         self.idle = true;
-        if let Some(turn) = &self.turn {
-            self.granted = turn.release();
+        if let Some(lease) = &self.lease {
+            self.granted = lease.release();
         }
         self.run_time.observe(idle.batch, idle.run_us);
         self.queue.set_expected_run(self.run_time.line());
@@ -228,27 +228,27 @@ impl Handler<Idle> for Batcher {
     }
 }
 
-impl Handler<Rebatch> for Batcher {
+impl Handler<SetBatching> for Batcher {
     type Result = ();
 
-    fn handle(&mut self, Rebatch { batching, device }: Rebatch, ctx: &mut Context<Self>) {
+    fn handle(&mut self, SetBatching { batching, device }: SetBatching, ctx: &mut Context<Self>) {
         self.queue.set_batching(batching);
-        let seated = self.turn.as_ref().map(Turn::device);
-        if seated != device.as_ref() {
-            if let Some(turn) = self.turn.take() {
-                turn.cancel();
+        let registered = self.lease.as_ref().map(Lease::device);
+        if registered != device.as_ref() {
+            if let Some(lease) = self.lease.take() {
+                lease.cancel();
             }
             self.granted = false;
-            self.turn = device.map(|device| device.seat(ctx.address().downgrade().recipient()));
+            self.lease = device.map(|device| device.register(ctx.address().downgrade().recipient()));
         }
         self.pump(ctx);
     }
 }
 
-impl Handler<YourTurn> for Batcher {
+impl Handler<LeaseGranted> for Batcher {
     type Result = ();
 
-    fn handle(&mut self, _: YourTurn, ctx: &mut Context<Self>) {
+    fn handle(&mut self, _: LeaseGranted, ctx: &mut Context<Self>) {
         self.granted = true;
         self.pump(ctx);
     }

@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
+use crate::actor::{Actor, Addr, AsyncContext, Context, Handler, Message};
 use kaskade_models::{Executor, Outputs, Progress, Signature, Stepped};
 
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     dispatch::exits::{Answered, Router},
     error::{Code, Fault},
     metrics::Metrics,
-    plan::versions::PlanBook,
+    plan::versions::PlanVersions,
     wire::Tokens,
 };
 
@@ -36,7 +36,7 @@ pub struct GeneratorParts {
     /// Where finished answers go.
     pub router: Addr<Router>,
     /// Where stages' exits are looked up.
-    pub book: PlanBook,
+    pub plans: PlanVersions,
     /// The process's clock.
     pub clock: Clock,
     /// Where it tells its neighbours how many requests it has.
@@ -49,12 +49,12 @@ pub struct GeneratorParts {
 pub struct Generator {
     parts: GeneratorParts,
     signature: Signature,
-    under_way: BTreeMap<u64, UnderWay>,
+    running: BTreeMap<u64, Running>,
     next: u64,
 }
 
 /// A request under way.
-struct UnderWay {
+struct Running {
     delivery: Delivery,
     /// When the step that made its first token began, on the process's clock, microseconds.
     begun: Option<u64>,
@@ -87,18 +87,18 @@ impl Generator {
         Self {
             signature: parts.executor.signature().clone(),
             parts,
-            under_way: BTreeMap::new(),
+            running: BTreeMap::new(),
             next: 0,
         }
     }
 
     /// Whether the stage's answer is the last word, so that its parts may be read before it is whole.
-    fn is_last_word(&self, delivery: &Delivery) -> bool {
+    fn is_final_stage(&self, delivery: &Delivery) -> bool {
         let request = &delivery.request;
-        let adopted = self.parts.book.at(request.epoch);
-        let stage = adopted
+        let version = self.parts.plans.at(request.epoch);
+        let stage = version
             .as_ref()
-            .and_then(|adopted| adopted.stage(request.gear, &request.stage));
+            .and_then(|version| version.stage(request.gear, &request.stage));
         stage.is_some_and(|stage| stage.exit.always_replies())
     }
 
@@ -109,7 +109,7 @@ impl Generator {
             part,
             end,
         } = progress;
-        let Some(one) = self.under_way.get_mut(&number) else {
+        let Some(one) = self.running.get_mut(&number) else {
             return;
         };
         one.batch = one.batch.max(batch);
@@ -131,7 +131,7 @@ impl Generator {
     }
 
     fn end(&mut self, number: u64, outcome: Result<Outputs, Fault>, now: u64) {
-        let Some(mut one) = self.under_way.remove(&number) else {
+        let Some(mut one) = self.running.remove(&number) else {
             return;
         };
         match outcome {
@@ -151,7 +151,7 @@ impl Generator {
     /// Requests whose budget is over are nobody's any more.
     fn expire(&mut self, now: u64) {
         let over = self
-            .under_way
+            .running
             .iter()
             .filter(|(_, one)| one.delivery.deadline <= now);
         let over: Vec<u64> = over.map(|(number, _)| *number).collect();
@@ -163,7 +163,7 @@ impl Generator {
     }
 
     fn tell_depth(&self) {
-        self.parts.depth.store(self.under_way.len(), Ordering::Relaxed);
+        self.parts.depth.store(self.running.len(), Ordering::Relaxed);
     }
 }
 
@@ -186,9 +186,9 @@ impl Handler<Delivery> for Generator {
             return delivery.fail(Fault::new(Code::WrongInput, error.to_string()));
         }
         let now = self.parts.clock.now();
-        let last_word = self.is_last_word(&delivery);
-        let streams = delivery.request.stream && last_word;
-        let inputs = if last_word {
+        let is_final = self.is_final_stage(&delivery);
+        let streams = delivery.request.stream && is_final;
+        let inputs = if is_final {
             // Nobody passes it on.
             std::mem::take(&mut delivery.request.inputs)
         } else {
@@ -200,14 +200,14 @@ impl Handler<Delivery> for Generator {
             let message = "the model's thread has ended; the worker must be started again";
             return delivery.fail(Fault::new(Code::Unavailable, message));
         }
-        let one = UnderWay {
+        let one = Running {
             delivery,
             begun: None,
             last: now,
             batch: 0,
             streams,
         };
-        self.under_way.insert(number, one);
+        self.running.insert(number, one);
         self.tell_depth();
     }
 }
@@ -232,15 +232,15 @@ impl Handler<Abandon> for Generator {
     type Result = ();
 
     fn handle(&mut self, Abandon { ingress, ids }: Abandon, _: &mut Context<Self>) {
-        let abandoned = self.under_way.iter().filter(|(_, one)| {
+        let abandoned = self.running.iter().filter(|(_, one)| {
             let request = &one.delivery.request;
             request.ingress == ingress && ids.contains(&request.id)
         });
         let abandoned: Vec<u64> = abandoned.map(|(number, _)| *number).collect();
         for number in abandoned {
             self.parts.executor.cancel(number);
-            if let Some(one) = self.under_way.remove(&number) {
-                one.delivery.let_go();
+            if let Some(one) = self.running.remove(&number) {
+                one.delivery.discard();
             }
         }
         self.tell_depth();

@@ -6,23 +6,23 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use actix::{Message, WeakRecipient};
+use crate::actor::{Message, WeakRecipient};
 use kaskade_plans::turns::Turns;
 
 /// It is this replica's turn: it has the device until it releases it.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct YourTurn;
+pub struct LeaseGranted;
 
 /// One device of a worker. Clones are the same device.
 #[derive(Clone, Default)]
-pub struct Device(Arc<Mutex<Seats>>);
+pub struct Device(Arc<Mutex<Line>>);
 
 #[derive(Default)]
-struct Seats {
+struct Line {
     turns: Turns<u32>,
-    /// Weak, or a retired batcher would live on for its seat.
-    batchers: BTreeMap<u32, WeakRecipient<YourTurn>>,
+    /// Weak, or a retired batcher would live on for its member.
+    batchers: BTreeMap<u32, WeakRecipient<LeaseGranted>>,
     next: u32,
 }
 
@@ -34,54 +34,54 @@ impl PartialEq for Device {
 
 impl Device {
     /// A place in the device's turns.
-    pub fn seat(self, batcher: WeakRecipient<YourTurn>) -> Turn {
-        let mut seats = self.lock();
-        let seat = seats.next;
-        seats.next += 1;
-        seats.batchers.insert(seat, batcher);
-        drop(seats);
-        Turn { device: self, seat }
+    pub fn register(self, batcher: WeakRecipient<LeaseGranted>) -> Lease {
+        let mut line = self.lock();
+        let member = line.next;
+        line.next += 1;
+        line.batchers.insert(member, batcher);
+        drop(line);
+        Lease { device: self, member }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seats> {
+    fn lock(&self) -> MutexGuard<'_, Line> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Seats {
+impl Line {
     /// Tells who has the device now. A batcher that is gone gives way to the next.
-    fn tell(&self, seat: u32) {
+    fn grant(&self, member: u32) {
         // One that is gone has cancelled, or is about to in `stopped`: either moves the line on.
-        if let Some(batcher) = self.batchers.get(&seat).and_then(WeakRecipient::upgrade) {
-            batcher.do_send(YourTurn);
+        if let Some(batcher) = self.batchers.get(&member).and_then(WeakRecipient::upgrade) {
+            batcher.do_send(LeaseGranted);
         }
     }
 }
 
 /// A replica's place in the turns of its device.
-pub struct Turn {
+pub struct Lease {
     device: Device,
-    seat: u32,
+    member: u32,
 }
 
-impl Turn {
+impl Lease {
     /// The device.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The queue is due at `now`, microseconds. True if the device is its own at once; otherwise [`YourTurn`] comes.
+    /// The queue is due at `now`, microseconds. True if the device is its own at once; otherwise [`LeaseGranted`] comes.
     pub fn request(&self, now: u64) -> bool {
-        self.device.lock().turns.request(self.seat, now)
+        self.device.lock().turns.request(self.member, now)
     }
 
     /// The batch has ended. True if the device stays its own: nobody fell due before its own next batch.
     pub fn release(&self) -> bool {
-        let mut seats = self.device.lock();
-        match seats.turns.release(self.seat) {
-            Some(next) if next == self.seat => true,
+        let mut line = self.device.lock();
+        match line.turns.release(self.member) {
+            Some(next) if next == self.member => true,
             Some(next) => {
-                seats.tell(next);
+                line.grant(next);
                 false
             }
             None => false,
@@ -90,10 +90,10 @@ impl Turn {
 
     /// Leaves the device for good.
     pub fn cancel(self) {
-        let mut seats = self.device.lock();
-        seats.batchers.remove(&self.seat);
-        if let Some(next) = seats.turns.cancel(self.seat) {
-            seats.tell(next);
+        let mut line = self.device.lock();
+        line.batchers.remove(&self.member);
+        if let Some(next) = line.turns.cancel(self.member) {
+            line.grant(next);
         }
     }
 }

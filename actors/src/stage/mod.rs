@@ -2,5 +2,6 @@
 
 pub mod batcher;
 pub mod generator;
+pub mod hosting;
 pub mod lease;
 pub mod worker;

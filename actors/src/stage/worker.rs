@@ -5,16 +5,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
-use actix::{Actor, Addr, AsyncContext, Context, Handler, Message};
-use async_nats::Subject;
-use futures::{StreamExt, future::join_all};
+use crate::actor::{self, Actor, Addr, AsyncContext, Context, Handler, Message};
+use futures::future::join_all;
 use kaskade_models::{Executor, Model};
 use kaskade_plans::{
     liveness::BEAT_PERIOD_US,
@@ -25,19 +21,13 @@ use tokio::{
     task::JoinHandle,
 };
 
+use super::batcher::SetBatching;
+use super::hosting::{Hosted, ReplicaActor, Shared};
+use super::lease::Device;
 use crate::{
-    bus::Bus,
-    dispatch::dispatcher::Exchange,
-    dispatch::exits::Router,
-    dispatch::local::LocalReplica,
-    dispatch::subscribe::{self, Seat},
-    metrics::Metrics,
-    plan::versions::{Adopted, PlanBook},
-    stage::batcher::{Batcher, BatcherParts, Rebatch},
-    stage::generator::{Abandon, Generator, GeneratorParts},
-    stage::lease::Device,
-    subjects::{self, SubjectError},
-    wire::{Abandoned, Beat, Message as _, ReplicaBeat},
+    plan::versions::PlanVersion,
+    subjects,
+    wire::{Beat, Message as _},
 };
 
 /// Makes the model of a replica. Called on the thread that will run it; the error is shown to the operator.
@@ -64,10 +54,7 @@ pub struct Readiness {
 /// The worker actor.
 pub struct Worker {
     config: WorkerConfig,
-    bus: Bus,
-    book: PlanBook,
-    exchange: Exchange,
-    metrics: Arc<Metrics>,
+    shared: Shared,
     loader: Loader,
     replicas: BTreeMap<String, Hosted>,
     loading: BTreeSet<String>,
@@ -83,25 +70,6 @@ pub struct Worker {
     in_place: u64,
 }
 
-/// Who answers a replica's requests.
-#[derive(Clone)]
-enum Server {
-    /// Batch by batch.
-    Batcher(Addr<Batcher>),
-    /// Token by token.
-    Generator(Addr<Generator>),
-}
-
-/// A replica that this worker runs.
-struct Hosted {
-    replica: Replica,
-    local: LocalReplica,
-    server: Server,
-    stages: BTreeSet<String>,
-    stop: watch::Sender<bool>,
-    capacity: usize,
-}
-
 /// Brings the replicas in line with the running plan.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -115,7 +83,7 @@ pub struct Leave;
 /// Beats out of turn: who has just begun to serve is known at once, and not a period later.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct Announce;
+struct BeatNow;
 
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -132,12 +100,12 @@ impl Draining {
     pub fn done(&self) -> bool {
         self.0
             .iter()
-            .all(|(room, capacity)| room.available_permits() == *capacity)
+            .all(|(permits, capacity)| permits.available_permits() == *capacity)
     }
 }
 
-impl<A: Actor, M: Message<Result = Draining>> actix::dev::MessageResponse<A, M> for Draining {
-    fn handle(self, _: &mut A::Context, sender: Option<actix::dev::OneshotSender<Draining>>) {
+impl<A: Actor, M: Message<Result = Draining>> actor::MessageResponse<A, M> for Draining {
+    fn handle(self, _: &mut A::Context, sender: Option<actor::OneshotSender<Draining>>) {
         if let Some(sender) = sender {
             let _ = sender.send(self);
         }
@@ -146,21 +114,11 @@ impl<A: Actor, M: Message<Result = Draining>> actix::dev::MessageResponse<A, M> 
 
 impl Worker {
     /// A worker without replicas, and where to see how far it is.
-    pub fn new(
-        config: WorkerConfig,
-        bus: Bus,
-        book: PlanBook,
-        exchange: Exchange,
-        metrics: Arc<Metrics>,
-        loader: Loader,
-    ) -> (Self, watch::Receiver<Readiness>) {
+    pub fn new(config: WorkerConfig, shared: Shared, loader: Loader) -> (Self, watch::Receiver<Readiness>) {
         let (readiness, watch) = watch::channel(Readiness::default());
         let worker = Self {
             config,
-            bus,
-            book,
-            exchange,
-            metrics,
+            shared,
             loader,
             replicas: BTreeMap::new(),
             loading: BTreeSet::new(),
@@ -176,14 +134,14 @@ impl Worker {
     }
 
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
-        let Some((adopted, gear)) = self.book.current() else {
+        let Some((version, gear)) = self.shared.plans.current() else {
             return;
         };
-        if self.in_place == adopted.epoch {
+        if self.in_place == version.epoch {
             // The gear has shifted and nothing else: every model is loaded, every subject served.
-            return self.rebatch(&adopted, gear);
+            return self.set_batching(&version, gear);
         }
-        let wanted: BTreeMap<&str, &Replica> = adopted
+        let wanted: BTreeMap<&str, &Replica> = version
             .plan
             .placement
             .iter()
@@ -213,30 +171,30 @@ impl Worker {
         for id in leaving {
             self.retire(&id);
         }
-        self.rebatch(&adopted, gear);
-        self.serve_stages(&adopted, ctx.address());
-        self.in_place = adopted.epoch;
+        self.set_batching(&version, gear);
+        self.serve_stages(&version, ctx.address());
+        self.in_place = version.epoch;
     }
 
-    fn rebatch(&mut self, adopted: &Adopted, gear: u32) {
+    fn set_batching(&mut self, version: &PlanVersion, gear: u32) {
         for hosted in self.replicas.values() {
             // A generator's batch changes with every step; there is no trigger to set.
-            let Server::Batcher(batcher) = &hosted.server else {
+            let ReplicaActor::Batcher(batcher) = &hosted.actor else {
                 continue;
             };
-            let device = (adopted.plan.sharing == Sharing::Exclusive).then(|| {
+            let device = (version.plan.sharing == Sharing::Exclusive).then(|| {
                 let device = self.devices.entry(hosted.replica.device.clone());
                 device.or_default().clone()
             });
-            if let Some(batching) = adopted.batching(gear, &hosted.replica.variant) {
-                batcher.do_send(Rebatch { batching, device });
+            if let Some(batching) = version.batching(gear, &hosted.replica.variant) {
+                batcher.do_send(SetBatching { batching, device });
             }
         }
     }
 
     fn load(&self, replica: Replica, ctx: &mut Context<Self>) {
         let (loader, worker) = (Arc::clone(&self.loader), ctx.address());
-        actix::spawn(async move {
+        actor::spawn(async move {
             let wanted = replica.clone();
             let executor = tokio::task::spawn_blocking(move || {
                 Executor::spawn(&wanted.id.clone(), move || loader(&wanted))
@@ -251,171 +209,72 @@ impl Worker {
 
     fn host(&mut self, replica: Replica, executor: Executor, batching: Batching) {
         self.retire(&replica.id);
-        let capacity = self.config.queue_capacity;
-        let depth = Arc::new(AtomicUsize::new(0));
-        let router = Router::new(&replica.variant, self.book.clone(), Arc::clone(&self.metrics)).start();
-        let clock = self.exchange.clock();
-        let (told, metrics) = (Arc::clone(&depth), Arc::clone(&self.metrics));
-        let server = if executor.is_continuous() {
-            let generator = Generator::new(GeneratorParts {
-                replica: replica.id.clone(),
-                variant: replica.variant.clone(),
-                executor,
-                router,
-                book: self.book.clone(),
-                clock,
-                depth: told,
-                metrics,
-            });
-            Server::Generator(generator.start())
-        } else {
-            let batcher = Batcher::new(BatcherParts {
-                replica: replica.id.clone(),
-                batching,
-                capacity,
-                executor,
-                router,
-                clock,
-                depth: told,
-                metrics,
-            });
-            Server::Batcher(batcher.start())
-        };
-        let local = LocalReplica {
-            id: replica.id.clone(),
-            mailbox: match &server {
-                Server::Batcher(batcher) => batcher.clone().recipient(),
-                Server::Generator(generator) => generator.clone().recipient(),
-            },
-            // Room for a full queue and the batch that runs.
-            room: Arc::new(Semaphore::new(capacity + batching.max_batch as usize)),
-            depth,
-            max_batch: batching.max_batch,
-        };
-        let capacity = local.room.available_permits();
-        let (stop, _) = watch::channel(false);
-        if let Server::Generator(generator) = &server {
-            self.hear_abandoned(generator.clone(), stop.subscribe());
-        }
-        let hosted = Hosted {
-            local,
-            server,
-            stages: BTreeSet::new(),
-            stop,
-            capacity,
+        let hosted = Hosted::start(
             replica,
-        };
-        self.bind(&hosted, self.exchange.app().replica(&hosted.replica.id), None);
+            executor,
+            batching,
+            self.config.queue_capacity,
+            &self.shared,
+        );
+        self.subscribing.extend(hosted.listen_for_abandoned(&self.shared));
+        let subject = self.shared.dispatcher.app().replica(&hosted.replica.id);
+        self.subscribing.extend(hosted.bind(&self.shared, subject, None));
         self.replicas.insert(hosted.replica.id.clone(), hosted);
     }
 
     /// Makes every replica serve every stage that the plan has for its variant, in any gear.
-    fn serve_stages(&mut self, adopted: &Adopted, worker: Addr<Self>) {
+    fn serve_stages(&mut self, version: &PlanVersion, worker: Addr<Self>) {
         let mut replicas = std::mem::take(&mut self.replicas);
         for hosted in replicas.values_mut() {
-            for stage in adopted.stages_of(&hosted.replica) {
+            for stage in version.stages_of(&hosted.replica) {
                 if hosted.stages.contains(&stage) {
                     continue;
                 }
-                self.bind(
-                    hosted,
-                    self.exchange.app().stage(&stage),
-                    Some(subjects::STAGE_GROUP.to_owned()),
-                );
-                self.exchange.join_stage(&stage, hosted.local.clone());
+                let subject = self.shared.dispatcher.app().stage(&stage);
+                let group = Some(subjects::STAGE_GROUP.to_owned());
+                self.subscribing.extend(hosted.bind(&self.shared, subject, group));
+                self.shared
+                    .dispatcher
+                    .register_replica(&stage, hosted.local.clone());
                 hosted.stages.insert(stage);
             }
         }
         self.replicas = replicas;
         let ready = Readiness {
-            epoch: adopted.epoch,
+            epoch: version.epoch,
             failed: self.failed.clone(),
         };
-        let (bus, readiness) = (self.bus.clone(), self.readiness.clone());
+        let (bus, readiness) = (self.shared.bus.clone(), self.readiness.clone());
         let subscribing = std::mem::take(&mut self.subscribing);
-        actix::spawn(async move {
+        actor::spawn(async move {
             join_all(subscribing).await;
             // Only a round trip proves that the subscriptions stand.
             let _ = bus.barrier().await;
-            let _ = worker.send(Announce).await;
+            let _ = worker.send(BeatNow).await;
             readiness.send_replace(ready);
         });
     }
 
-    fn bind(&mut self, hosted: &Hosted, subject: Result<Subject, SubjectError>, group: Option<String>) {
-        // Replica and stage names are checked with the plan.
-        let Ok(subject) = subject else { return };
-        let (bus, exchange, stop) = (self.bus.clone(), self.exchange.clone(), hosted.stop.subscribe());
-        let LocalReplica {
-            id, mailbox, room, ..
-        } = hosted.local.clone();
-        let seat = Seat {
-            replica: id,
-            mailbox,
-            room,
-        };
-        self.subscribing.push(actix::spawn(async move {
-            let replica = seat.replica.clone();
-            if let Err(error) = subscribe::bind(&bus, &exchange, subject, group, seat, stop).await {
-                tracing::error!(%error, replica, "a replica could not subscribe");
-            }
-        }));
-    }
-
-    /// Tells a generator of the requests that nobody waits for any more, as long as it is hosted.
-    fn hear_abandoned(&mut self, generator: Addr<Generator>, mut stop: watch::Receiver<bool>) {
-        let (bus, subject) = (self.bus.clone(), self.exchange.app().abandon());
-        self.subscribing.push(actix::spawn(async move {
-            let mut abandoned = match bus.subscribe(subject, None).await {
-                Ok(abandoned) => abandoned,
-                Err(error) => return tracing::error!(%error, "cancellations are not heard"),
-            };
-            actix::spawn(async move {
-                loop {
-                    let message = tokio::select! {
-                        message = abandoned.next() => message,
-                        _ = stop.wait_for(|stop| *stop) => None,
-                    };
-                    let Some(message) = message else { return };
-                    match Abandoned::decode(&message.payload) {
-                        Ok(Abandoned { ingress, ids }) => generator.do_send(Abandon { ingress, ids }),
-                        Err(error) => tracing::warn!(%error, "a cancellation could not be read"),
-                    }
-                }
-            });
-        }));
-    }
-
     fn retire(&mut self, id: &str) {
         if let Some(hosted) = self.replicas.remove(id) {
-            self.exchange.leave(id);
+            self.shared.dispatcher.unregister_replica(id);
             hosted.stop.send_replace(true);
         }
     }
 
     fn beat(&mut self) {
-        let disconnects = self.bus.health().counts().disconnects;
+        let disconnects = self.shared.bus.connection().counts().disconnects;
         if disconnects > std::mem::replace(&mut self.disconnects, disconnects) {
             // What was on its way here is gone, as if the process had started again; so it counts from the beginning again.
             self.beats = 0;
         }
         self.beats += 1;
-        let replicas = self
-            .replicas
-            .values()
-            .map(|hosted| ReplicaBeat {
-                id: hosted.replica.id.clone(),
-                variant: hosted.replica.variant.clone(),
-                queue: count(hosted.local.depth.load(Ordering::Relaxed)),
-                in_flight: count(
-                    hosted
-                        .capacity
-                        .saturating_sub(hosted.local.room.available_permits()),
-                ),
-                ..ReplicaBeat::default()
-            })
-            .collect::<Vec<_>>();
-        let epoch = self.book.current().map_or(0, |(adopted, _)| adopted.epoch);
+        let replicas = self.replicas.values().map(Hosted::beat).collect::<Vec<_>>();
+        let epoch = self
+            .shared
+            .plans
+            .current()
+            .map_or(0, |(version, _)| version.epoch);
         let beat = Beat {
             actor: self.config.name.clone(),
             kind: "worker".to_owned(),
@@ -423,19 +282,18 @@ impl Worker {
             epoch,
             queue: replicas.iter().map(|replica| replica.queue).sum(),
             in_flight: replicas.iter().map(|replica| replica.in_flight).sum(),
-            forks: self.metrics.forks(),
-            runs: self.metrics.runs(),
+            fan_outs: self.shared.metrics.fan_outs(),
+            runs: self.shared.metrics.runs(),
             replicas,
         };
         // The name was checked when the worker was made.
-        if let (Ok(subject), Ok(payload)) = (self.exchange.app().beat(&self.config.name), beat.encode()) {
-            self.exchange.publish(subject, None, None, payload);
+        if let (Ok(subject), Ok(payload)) = (
+            self.shared.dispatcher.app().beat(&self.config.name),
+            beat.encode(),
+        ) {
+            self.shared.dispatcher.publish(subject, None, None, payload);
         }
     }
-}
-
-fn count(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 impl Actor for Worker {
@@ -455,10 +313,10 @@ impl Handler<Reconcile> for Worker {
     }
 }
 
-impl Handler<Announce> for Worker {
+impl Handler<BeatNow> for Worker {
     type Result = ();
 
-    fn handle(&mut self, _: Announce, _: &mut Context<Self>) {
+    fn handle(&mut self, _: BeatNow, _: &mut Context<Self>) {
         self.beat();
     }
 }
@@ -469,9 +327,10 @@ impl Handler<Loaded> for Worker {
     fn handle(&mut self, Loaded { replica, executor }: Loaded, ctx: &mut Context<Self>) {
         self.loading.remove(&replica.id);
         let batching = self
-            .book
+            .shared
+            .plans
             .current()
-            .and_then(|(adopted, gear)| adopted.batching(gear, &replica.variant));
+            .and_then(|(version, gear)| version.batching(gear, &replica.variant));
         match executor {
             Ok(executor) => self.host(replica, executor, batching.unwrap_or_default()),
             Err(reason) => {
@@ -496,7 +355,7 @@ impl Handler<Leave> for Worker {
         let queues = self
             .replicas
             .values()
-            .map(|hosted| (Arc::clone(&hosted.local.room), hosted.capacity));
+            .map(|hosted| (Arc::clone(&hosted.local.permits), hosted.capacity));
         let draining = Draining(queues.collect());
         for id in leaving {
             self.retire(&id);

@@ -120,7 +120,7 @@ impl From<ChunkError> for Fault {
 
 /// A message that will not become whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spoilt {
+pub struct AssemblyError {
     /// Why.
     pub error: ChunkError,
     /// Who waits for it, as far as a chunk that came has said so.
@@ -161,7 +161,7 @@ impl Assembler {
     /// chunk said a time that has passed makes room for others.
     ///
     /// # Errors
-    /// [`Spoilt`]; nothing of the message is held any more.
+    /// [`AssemblyError`]; nothing of the message is held any more.
     pub fn take(
         &mut self,
         chunk: Chunk,
@@ -169,7 +169,7 @@ impl Assembler {
         reply: Option<Subject>,
         now: u64,
         until: u64,
-    ) -> Result<Option<Bytes>, Spoilt> {
+    ) -> Result<Option<Bytes>, AssemblyError> {
         let partial = self.partial.remove(&chunk.message);
         self.held -= partial.as_ref().map_or(0, Partial::held);
         let mut partial = match partial {
@@ -182,12 +182,12 @@ impl Assembler {
                     reply,
                     until,
                 },
-                Err(error) => return Err(Spoilt { error, reply }),
+                Err(error) => return Err(AssemblyError { error, reply }),
             },
         };
         if let Err(error) = self.add(&mut partial, chunk, bytes) {
             let reply = partial.reply;
-            return Err(Spoilt { error, reply });
+            return Err(AssemblyError { error, reply });
         }
         if chunk.index + 1 == chunk.count {
             return Ok(Some(partial.whole()));

@@ -25,7 +25,7 @@ fn take(
 ) -> Result<Option<Bytes>, ChunkError> {
     assembler
         .take(chunk, bytes, None, now, until)
-        .map_err(|spoilt| spoilt.error)
+        .map_err(|failed| failed.error)
 }
 
 #[test]
@@ -74,9 +74,9 @@ fn who_waits_for_a_spoilt_message_is_known_from_its_first_chunk_and_told_once() 
     let mut assembler = Assembler::new(100, 1_000);
     let reply = || Some(Subject::from("done.here.7"));
     assert_eq!(assembler.take(of(1, 0, 4), bytes(4), reply(), 0, LATER), Ok(None));
-    let spoilt = assembler.take(of(1, 2, 4), bytes(4), None, 0, LATER).unwrap_err();
-    assert_eq!(spoilt.reply, reply());
-    let fault = Fault::from(spoilt.error);
+    let failed = assembler.take(of(1, 2, 4), bytes(4), None, 0, LATER).unwrap_err();
+    assert_eq!(failed.reply, reply());
+    let fault = Fault::from(failed.error);
     assert!(fault.code.retryable(), "{fault}");
     let rest = assembler.take(of(1, 3, 4), bytes(4), None, 0, LATER).unwrap_err();
     assert_eq!(

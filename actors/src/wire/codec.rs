@@ -149,7 +149,7 @@ pub trait Message: Serialize + DeserializeOwned {
     /// Any [`CodecError`] but `Unwritable`.
     fn decode_within(bytes: &Bytes, limits: &Limits) -> Result<Self, CodecError> {
         scan::messagepack(bytes, limits)?;
-        let _lent = lend(bytes);
+        let _guard = use_buffer(bytes);
         rmp_serde::from_slice(bytes).map_err(|error| CodecError::Schema {
             message: Self::NAME,
             reason: error.to_string(),
@@ -160,29 +160,29 @@ pub trait Message: Serialize + DeserializeOwned {
 thread_local! {
     // serde gives a visitor no context. Passing the received buffer beside it is what lets tensor data be cut out of it
     // without a second set of message types that borrow.
-    static LENT: RefCell<Bytes> = const { RefCell::new(Bytes::new()) };
+    static BUFFER: RefCell<Bytes> = const { RefCell::new(Bytes::new()) };
 }
 
 /// Takes the buffer back when decoding ends, also by an error: a buffer left behind would be kept alive by its thread.
-struct Lent {
+struct BufferGuard {
     before: Bytes,
 }
 
-impl Drop for Lent {
+impl Drop for BufferGuard {
     fn drop(&mut self) {
-        LENT.set(std::mem::take(&mut self.before));
+        BUFFER.set(std::mem::take(&mut self.before));
     }
 }
 
-fn lend(bytes: &Bytes) -> Lent {
-    Lent {
-        before: LENT.replace(bytes.clone()),
+fn use_buffer(bytes: &Bytes) -> BufferGuard {
+    BufferGuard {
+        before: BUFFER.replace(bytes.clone()),
     }
 }
 
 /// The part of the buffer being decoded that `slice` is, without a copy; a copy if it is not part of it.
 pub(super) fn share(slice: &[u8]) -> Bytes {
-    LENT.with_borrow(|lent| {
+    BUFFER.with_borrow(|lent| {
         let whole = lent.as_ptr_range();
         let part = slice.as_ptr_range();
         if whole.start <= part.start && part.end <= whole.end {

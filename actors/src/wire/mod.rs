@@ -242,8 +242,8 @@ fn branch_name_hint(branch: &Branch) -> usize {
     levels.map(|task| task.len() + 16).sum::<usize>() + 16
 }
 
-fn forks_hint(forks: &Forks) -> usize {
-    let children = forks.children.keys();
+fn fan_outs_hint(fan_outs: &FanOuts) -> usize {
+    let children = fan_outs.children.keys();
     children.map(|task| task.len() + 16).sum::<usize>() + 48
 }
 
@@ -269,7 +269,7 @@ pub struct Beat {
     pub in_flight: u32,
     /// By variant, the requests that came apart at a pipeline's task since it started, and what they came to.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub forks: BTreeMap<String, Forks>,
+    pub fan_outs: BTreeMap<String, FanOuts>,
     /// By variant, the batches that it ran since it started; none of language models, whose batches are steps.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub runs: BTreeMap<String, Runs>,
@@ -287,9 +287,9 @@ impl Message for Beat {
 
     fn size_hint(&self) -> usize {
         let replicas = self.replicas.iter();
-        let forks = self.forks.iter();
-        160 + forks
-            .map(|(variant, forks)| variant.len() + forks_hint(forks))
+        let fan_outs = self.fan_outs.iter();
+        160 + fan_outs
+            .map(|(variant, fan_outs)| variant.len() + fan_outs_hint(fan_outs))
             .sum::<usize>()
             + self.runs.keys().map(|variant| variant.len() + 64).sum::<usize>()
             + self.actor.len()
@@ -302,7 +302,7 @@ impl Message for Beat {
 
 /// Requests that came apart at a pipeline's task, and what they came to: the multiplicative factors as they are (Loki §4.2).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Forks {
+pub struct FanOuts {
     /// Requests answered.
     pub requests: u64,
     /// Requests that went on to each task below.
@@ -431,18 +431,18 @@ pub struct PlanRequest {
     pub measured: Vec<f64>,
     /// By worker and variant, the requests that came apart at a pipeline's task since it started, and what they came to.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub forks: BTreeMap<String, BTreeMap<String, Forks>>,
+    pub fan_outs: BTreeMap<String, BTreeMap<String, FanOuts>>,
     /// By worker and variant, the batches that were run since it started.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub runs: BTreeMap<String, BTreeMap<String, Runs>>,
     /// What a planner that decides by itself when to plan has seen by now; absent where somebody asks for a plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seen: Option<Seen>,
+    pub observed: Option<Observation>,
 }
 
 /// The load as a planner sees it at a look.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Seen {
+pub struct Observation {
     /// When, on the planner's clock, microseconds.
     pub at_us: u64,
     /// Requests that the ingresses let in since the planner began to listen.
@@ -456,7 +456,7 @@ impl Message for PlanRequest {
     const NAME: &'static str = "PlanRequest";
 }
 
-/// How planning ended. Whatever it says, a plan that was running before is untouched unless this one was adopted.
+/// How planning ended. Whatever it says, a plan that was running before is untouched unless this one was version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum PlanReport {

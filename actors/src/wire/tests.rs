@@ -222,9 +222,9 @@ fn runs() -> impl Strategy<Value = Runs> {
     })
 }
 
-fn forks() -> impl Strategy<Value = Forks> {
+fn fan_outs() -> impl Strategy<Value = FanOuts> {
     let children = btree_map("[a-z]{1,8}", any::<u64>(), 0..3);
-    (any::<u64>(), children).prop_map(|(requests, children)| Forks { requests, children })
+    (any::<u64>(), children).prop_map(|(requests, children)| FanOuts { requests, children })
 }
 
 fn beat() -> impl Strategy<Value = Beat> {
@@ -242,17 +242,17 @@ fn beat() -> impl Strategy<Value = Beat> {
         "[a-z]{1,8}",
         vec(replica, 0..4),
         any::<(u32, u32, u64, u64)>(),
-        btree_map("[a-z]{1,8}", forks(), 0..3),
+        btree_map("[a-z]{1,8}", fan_outs(), 0..3),
         btree_map("[a-z]{1,8}", runs(), 0..3),
     )
         .prop_map(
-            |(actor, kind, replicas, (queue, in_flight, epoch, sequence), forks, runs)| Beat {
+            |(actor, kind, replicas, (queue, in_flight, epoch, sequence), fan_outs, runs)| Beat {
                 actor,
                 kind,
                 replicas,
                 queue,
                 in_flight,
-                forks,
+                fan_outs,
                 runs,
                 epoch,
                 sequence,
@@ -375,9 +375,9 @@ fn what_shifters_and_planners_say_survives_the_wire() {
         reason: "more load".into(),
         peak_qps: Some(100.0),
         measured: vec![1.0],
-        forks: BTreeMap::from([("w".into(), BTreeMap::from([("v".into(), Forks::default())]))]),
+        fan_outs: BTreeMap::from([("w".into(), BTreeMap::from([("v".into(), FanOuts::default())]))]),
         runs: BTreeMap::from([("w".into(), BTreeMap::from([("v".into(), Runs::default())]))]),
-        seen: Some(Seen {
+        observed: Some(Observation {
             at_us: 3_000_000,
             arrivals: 42,
             workers: vec!["w".into()],

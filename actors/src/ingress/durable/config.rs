@@ -16,7 +16,7 @@ pub struct DurableConfig {
     /// Durable requests that one ingress has in flight at once.
     pub in_flight: usize,
     /// Silence of an ingress after which what it had is delivered to another.
-    pub silence: Duration,
+    pub ack_wait: Duration,
     /// How long results are kept.
     pub results: Duration,
     /// How long dead letters are kept.
@@ -32,7 +32,7 @@ impl Default for DurableConfig {
         Self {
             redelivery: RedeliveryConfig::default(),
             in_flight: 256,
-            silence: Duration::from_secs(5),
+            ack_wait: Duration::from_secs(5),
             results: Duration::from_hours(1),
             dead: Duration::from_hours(7 * 24),
             max_bytes: 256 << 20,

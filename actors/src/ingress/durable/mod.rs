@@ -19,5 +19,5 @@ mod streams;
 mod submission;
 
 pub use config::{DurableConfig, DurableError};
-pub(crate) use pump::{Counter, open};
+pub(crate) use pump::{DurableIntake, open};
 pub(crate) use submission::{Submission, Submitted};

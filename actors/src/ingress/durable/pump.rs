@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::Recipient;
+use crate::actor::{self, Recipient};
 use async_nats::Message;
 use async_nats::jetstream::consumer::PullConsumer;
 use futures::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::config::{DurableConfig, DurableError};
-use super::streams::Desk;
+use super::streams::Streams;
 use super::submission::{Submission, Submitted};
 use crate::bus::{Bus, Link};
-use crate::dispatch::dispatcher::Exchange;
+use crate::dispatch::dispatcher::Dispatcher;
 use crate::error::{Code, Fault};
 use crate::metrics::Metrics;
 use crate::subjects;
@@ -31,9 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Where durable requests come in.
-pub(crate) struct Counter {
+pub(crate) struct DurableIntake {
     /// Permits for durable requests in flight.
-    pub(crate) room: Arc<Semaphore>,
+    pub(crate) permits: Arc<Semaphore>,
     /// All of them.
     pub(crate) capacity: usize,
 }
@@ -45,20 +45,20 @@ pub(crate) struct Counter {
 /// [`DurableError`] when a nats-server has no JetStream, or does not make the streams.
 pub(crate) async fn open(
     bus: &Bus,
-    exchange: &Exchange,
+    dispatcher: &Dispatcher,
     ingress: Recipient<Submitted>,
     config: Option<DurableConfig>,
     metrics: Arc<Metrics>,
     stop: watch::Receiver<bool>,
-) -> Result<Option<Counter>, DurableError> {
+) -> Result<Option<DurableIntake>, DurableError> {
     let Some(config) = config else {
-        if Desk::is_kept(bus, exchange.app()).await {
+        if Streams::has_stream(bus, dispatcher.app()).await {
             // The stream accepts them whatever is said here, and keeps them until doors take them that are there for it.
             tracing::warn!("this app has a stream of durable requests, and these doors take none of them");
             return Ok(None);
         }
         let message = "this app takes no durable requests; its file says so with a table `[durable]`";
-        refuse_all(bus, exchange, metrics, Fault::new(Code::NotDurable, message)).await?;
+        refuse_all(bus, dispatcher, metrics, Fault::new(Code::NotDurable, message)).await?;
         return Ok(None);
     };
     if !bus.has_jetstream().await {
@@ -68,48 +68,48 @@ pub(crate) async fn open(
             return Err(error);
         }
         tracing::warn!(%error, "durable requests are refused");
-        refuse_all(bus, exchange, metrics, Fault::from(&error)).await?;
+        refuse_all(bus, dispatcher, metrics, Fault::from(&error)).await?;
         return Ok(None);
     }
     let capacity = config.in_flight;
-    let desk = Arc::new(Desk::new(bus, config, exchange.clone(), metrics));
-    let consumer = desk.consumer().await?;
-    let room = Arc::new(Semaphore::new(capacity));
-    actix::spawn(give_signs(Arc::downgrade(&desk)));
+    let streams = Arc::new(Streams::new(bus, config, dispatcher.clone(), metrics));
+    let consumer = streams.consumer().await?;
+    let permits = Arc::new(Semaphore::new(capacity));
+    actor::spawn(send_in_progress(Arc::downgrade(&streams)));
     let pump = Pump {
-        desk,
+        streams,
         ingress,
-        room: Arc::clone(&room),
+        permits: Arc::clone(&permits),
     };
-    actix::spawn(pump.run(consumer, stop));
-    Ok(Some(Counter { room, capacity }))
+    actor::spawn(pump.run(consumer, stop));
+    Ok(Some(DurableIntake { permits, capacity }))
 }
 
 /// Answers everything that is submitted with one fault.
 async fn refuse_all(
     bus: &Bus,
-    exchange: &Exchange,
+    dispatcher: &Dispatcher,
     metrics: Arc<Metrics>,
     fault: Fault,
 ) -> Result<(), DurableError> {
     let group = Some(subjects::INGRESS_GROUP.to_owned());
-    let mut submitted = bus.subscribe(exchange.app().submit(), group).await?;
-    let exchange = exchange.clone();
-    actix::spawn(async move {
+    let mut submitted = bus.subscribe(dispatcher.app().submit(), group).await?;
+    let dispatcher = dispatcher.clone();
+    actor::spawn(async move {
         while let Some(message) = submitted.next().await {
             metrics.fault(&fault);
-            refuse(&exchange, &message, &fault);
+            refuse(&dispatcher, &message, &fault);
         }
     });
     Ok(())
 }
 
-fn refuse(exchange: &Exchange, message: &Message, fault: &Fault) {
+fn refuse(dispatcher: &Dispatcher, message: &Message, fault: &Fault) {
     let inbox = message.reply.clone();
-    if let Some(inbox) = inbox.filter(|inbox| subjects::may_be_answered(inbox)) {
+    if let Some(inbox) = inbox.filter(|inbox| subjects::is_reply_allowed(inbox)) {
         let content_type = headers::content_type(message.headers.as_ref()).unwrap_or_default();
         let payload = wire::encode_fault(content_type, fault);
-        exchange.publish(
+        dispatcher.publish(
             inbox,
             None,
             Some(headers::for_fault(content_type, fault)),
@@ -118,11 +118,11 @@ fn refuse(exchange: &Exchange, message: &Message, fault: &Fault) {
     }
 }
 
-async fn give_signs(desk: std::sync::Weak<Desk>) {
-    while let Some(every) = desk.upgrade().map(|desk| desk.sign_every()) {
+async fn send_in_progress(streams: std::sync::Weak<Streams>) {
+    while let Some(every) = streams.upgrade().map(|streams| streams.in_progress_period()) {
         tokio::time::sleep(every).await;
-        if let Some(desk) = desk.upgrade() {
-            desk.give_signs();
+        if let Some(streams) = streams.upgrade() {
+            streams.send_in_progress();
         }
     }
 }
@@ -133,9 +133,9 @@ async fn broken(link: &mut watch::Receiver<Link>) {
 }
 
 struct Pump {
-    desk: Arc<Desk>,
+    streams: Arc<Streams>,
     ingress: Recipient<Submitted>,
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Pump {
@@ -149,7 +149,7 @@ impl Pump {
                 tracing::warn!(%error, "durable requests are not delivered now");
                 tokio::time::sleep(PAUSE).await;
                 // The stream or the consumer may be gone, as after the loss of a server's files.
-                match self.desk.consumer().await {
+                match self.streams.consumer().await {
                     Ok(found) => consumer = found,
                     Err(error) => tracing::warn!(%error, "they are asked for again"),
                 }
@@ -160,9 +160,9 @@ impl Pump {
     /// As many permits as there are, up to a batch; waits for the first.
     async fn permits(&self) -> Vec<OwnedSemaphorePermit> {
         let mut permits = Vec::new();
-        permits.extend(Arc::clone(&self.room).acquire_owned().await.ok());
+        permits.extend(Arc::clone(&self.permits).acquire_owned().await.ok());
         while permits.len() < BATCH {
-            let Ok(another) = Arc::clone(&self.room).try_acquire_owned() else {
+            let Ok(another) = Arc::clone(&self.permits).try_acquire_owned() else {
                 break;
             };
             permits.push(another);
@@ -180,7 +180,7 @@ impl Pump {
     ) -> Result<(), String> {
         let asked = consumer.batch().max_messages(permits.len()).expires(PATIENCE);
         let mut delivered = asked.messages().await.map_err(|error| error.to_string())?;
-        let mut link = self.desk.bus.health().link();
+        let mut link = self.streams.bus.connection().link();
         loop {
             let next = tokio::select! {
                 next = delivered.next() => next,
@@ -197,7 +197,7 @@ impl Pump {
 
     /// Waits until the connection is there again.
     async fn until_back(&self) -> Result<(), String> {
-        let mut link = self.desk.bus.health().link();
+        let mut link = self.streams.bus.connection().link();
         let back = link.wait_for(|link| *link != Link::Down).await;
         match back.map(|link| *link) {
             Ok(Link::Up) => Ok(()),
@@ -206,16 +206,16 @@ impl Pump {
     }
 
     fn take(&self, message: &async_nats::jetstream::Message, permit: OwnedSemaphorePermit) {
-        self.desk.metrics.arrived();
-        let Some(mut submission) = Submission::of(&self.desk, message, permit) else {
+        self.streams.metrics.arrived();
+        let Some(mut submission) = Submission::of(&self.streams, message, permit) else {
             return;
         };
         let (ingress, message) = (self.ingress.clone(), message.message.clone());
-        if !submission.again() {
+        if !submission.is_redelivery() {
             return ingress.do_send(Submitted { message, submission });
         }
-        actix::spawn(async move {
-            if !submission.settled_before().await {
+        actor::spawn(async move {
+            if !submission.ack_if_settled().await {
                 ingress.do_send(Submitted { message, submission });
             }
         });

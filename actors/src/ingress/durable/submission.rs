@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use actix::Message;
+use crate::actor::{self, Message};
 use async_nats::jetstream::{self, AckKind};
 use async_nats::{HeaderMap, Subject, header};
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use kaskade_plans::redelivery::{Blame, Verdict};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::config::DurableError;
-use super::streams::Desk;
+use super::streams::Streams;
 use crate::error::{Code, Fault};
 use crate::subjects;
 use crate::wire::headers;
@@ -30,7 +30,7 @@ pub(crate) struct Submitted {
 
 /// A delivery of a durable request. Whoever drops it unsettled hands it back to the stream.
 pub(crate) struct Submission {
-    desk: Arc<Desk>,
+    streams: Arc<Streams>,
     /// Where the stream is told what became of the delivery; told once.
     ack: Option<Subject>,
     /// What the client calls it; a name made of its number where it has none.
@@ -50,7 +50,7 @@ pub(crate) struct Submission {
 impl Submission {
     /// What a consumer handed out; `None` for a message of another kind.
     pub(super) fn of(
-        desk: &Arc<Desk>,
+        streams: &Arc<Streams>,
         message: &jetstream::Message,
         permit: OwnedSemaphorePermit,
     ) -> Option<Self> {
@@ -62,15 +62,15 @@ impl Submission {
             ToOwned::to_owned,
         );
         let reply = message.reply.clone()?;
-        desk.began(info.stream_sequence, reply.clone());
+        streams.track(info.stream_sequence, reply.clone());
         Some(Self {
-            desk: Arc::clone(desk),
+            streams: Arc::clone(streams),
             ack: Some(reply),
             id,
             number: info.stream_sequence,
             delivered: u32::try_from(info.delivered).unwrap_or(u32::MAX),
             submitted: info.published.into(),
-            push: headers::push(&headers).filter(|subject| subjects::may_be_answered(subject)),
+            push: headers::push(&headers).filter(|subject| subjects::is_reply_allowed(subject)),
             payload: message.payload.clone(),
             headers,
             _permit: permit,
@@ -78,32 +78,32 @@ impl Submission {
     }
 
     /// The id that its body gives, where its headers give none.
-    pub(crate) fn call(&mut self, id: &str) {
+    pub(crate) fn set_id(&mut self, id: &str) {
         id.clone_into(&mut self.id);
     }
 
     /// Whether it was delivered before, and so may have been settled by somebody who could not say so any more.
-    pub(super) fn again(&self) -> bool {
+    pub(super) fn is_redelivery(&self) -> bool {
         self.delivered > 1
     }
 
     /// Settles it without doing anything if its result is there. True if it was.
-    pub(super) async fn settled_before(&mut self) -> bool {
-        let settled = self.desk.is_settled(&self.id).await;
+    pub(super) async fn ack_if_settled(&mut self) -> bool {
+        let settled = self.streams.has_result(&self.id).await;
         if settled {
-            self.tell(AckKind::Ack);
+            self.ack(AckKind::Ack);
         }
         settled
     }
 
     /// Settles it with a result.
     pub(crate) fn answer(self, content_type: ContentType, payload: Bytes) {
-        actix::spawn(self.finish(headers::for_body(content_type), payload));
+        actor::spawn(self.finish(headers::for_body(content_type), payload));
     }
 
     /// Settles it with a fault, or hands it back to be tried again; which of the two is [`kaskade_plans::redelivery`]'s.
     pub(crate) fn fail(self, content_type: ContentType, fault: Fault) {
-        actix::spawn(self.end(content_type, fault));
+        actor::spawn(self.end(content_type, fault));
     }
 
     async fn end(self, content_type: ContentType, fault: Fault) {
@@ -116,19 +116,19 @@ impl Submission {
         };
         match verdict {
             Some(Verdict::Again { after_us }) => {
-                self.desk.metrics.redelivered();
+                self.streams.metrics.redelivered();
                 tracing::debug!(id = self.id, %fault, after_us, "a durable request is tried again");
                 return self.hand_back(Duration::from_micros(after_us));
             }
             Some(Verdict::Dead) => {
-                if let Err(error) = self.bury(&fault).await {
+                if let Err(error) = self.dead_letter(&fault).await {
                     tracing::warn!(id = self.id, %error, "a dead letter is not kept yet");
                     return self.hand_back(PAUSE);
                 }
             }
             None => {}
         }
-        self.desk.metrics.fault(&fault);
+        self.streams.metrics.fault(&fault);
         let payload = wire::encode_fault(content_type, &fault);
         self.finish(headers::for_fault(content_type, &fault), payload)
             .await;
@@ -140,20 +140,24 @@ impl Submission {
             .duration_since(self.submitted)
             .unwrap_or_default();
         let age_us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
-        let rules = &self.desk.config.redelivery;
+        let rules = &self.streams.config.redelivery;
         rules.after_failure(self.number, blame, self.delivered, age_us)
     }
 
     /// Keeps the result, tells who waits for it, and lets the stream forget the request: in this order, so that whatever is lost in
     /// between, the request comes again.
     async fn finish(mut self, headers: HeaderMap, payload: Bytes) {
-        match self.desk.keep(&self.id, headers.clone(), payload.clone()).await {
+        match self
+            .streams
+            .store_result(&self.id, headers.clone(), payload.clone())
+            .await
+        {
             Ok(first) => {
                 if first {
-                    self.desk.metrics.kept();
+                    self.streams.metrics.result_stored();
                 }
                 self.push(headers, payload);
-                self.tell(AckKind::Ack);
+                self.ack(AckKind::Ack);
             }
             Err(error) => {
                 tracing::warn!(id = self.id, %error, "a result is not kept yet; its request is tried again");
@@ -166,45 +170,47 @@ impl Submission {
         if let Some(subject) = self.push.take()
             && headers::put_request_id(&mut headers, &self.id).is_ok()
         {
-            self.desk.exchange.publish(subject, None, Some(headers), payload);
+            self.streams
+                .dispatcher
+                .publish(subject, None, Some(headers), payload);
         }
     }
 
     /// Puts it aside as it was submitted, with the reason and how often it was tried.
-    async fn bury(&self, fault: &Fault) -> Result<(), DurableError> {
+    async fn dead_letter(&self, fault: &Fault) -> Result<(), DurableError> {
         let mut headers = headers::for_dead_letter(&self.headers, fault, self.delivered);
         // The same request given up twice, because the first time could not be acknowledged, is one dead letter.
         headers.insert(header::NATS_MESSAGE_ID, self.number.to_string());
         let fits = self
-            .desk
+            .streams
             .bus
             .check_size(Some(&headers), self.payload.len())
             .is_ok();
         // The reason may be what makes it too large; then the reason is worth more.
         let payload = if fits { self.payload.clone() } else { Bytes::new() };
-        self.desk.bury(&self.id, headers, payload).await?;
-        self.desk.metrics.died();
+        self.streams.dead_letter(&self.id, headers, payload).await?;
+        self.streams.metrics.dead_lettered();
         tracing::warn!(id = self.id, deliveries = self.delivered, %fault, "a durable request is given up");
         Ok(())
     }
 
     fn hand_back(mut self, after: Duration) {
-        self.tell(AckKind::Nak(Some(after).filter(|after| !after.is_zero())));
+        self.ack(AckKind::Nak(Some(after).filter(|after| !after.is_zero())));
     }
 
     /// Tells the stream. What gets lost on the way is told by nobody: the request comes again, finds its result, and is acknowledged
     /// then.
-    fn tell(&mut self, kind: AckKind) {
+    fn ack(&mut self, kind: AckKind) {
         if let Some(ack) = self.ack.take() {
-            self.desk.exchange.publish(ack, None, None, kind.into());
+            self.streams.dispatcher.publish(ack, None, None, kind.into());
         }
     }
 }
 
 impl Drop for Submission {
     fn drop(&mut self) {
-        self.desk.ended(self.number);
-        self.tell(AckKind::Nak(None));
+        self.streams.untrack(self.number);
+        self.ack(AckKind::Nak(None));
     }
 }
 

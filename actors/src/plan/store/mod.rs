@@ -19,7 +19,7 @@ use futures::stream::BoxStream;
 use kaskade_plans::plan::Plan;
 use thiserror::Error;
 
-use crate::bus::{Bus, PlanKeeping};
+use crate::bus::{Bus, PlanStorage};
 use crate::error::{Code, Fault};
 use crate::subjects::App;
 
@@ -57,12 +57,12 @@ pub trait PlanStore: Send + Sync {
 /// Opens the plan store of an app: in memory on an embedded broker, in JetStream on a nats-server.
 ///
 /// # Errors
-/// [`StoreError::NeedsJetStream`] on a nats-server without it, unless [`PlanKeeping::Memory`] is configured.
+/// [`StoreError::NeedsJetStream`] on a nats-server without it, unless [`PlanStorage::Memory`] is configured.
 pub async fn open(bus: &Bus, app: &App) -> Result<Arc<dyn PlanStore>, StoreError> {
-    match (bus.embedded(), bus.plan_keeping()) {
+    match (bus.embedded(), bus.plan_storage()) {
         (Some(embedded), _) => Ok(Arc::new(MemoryStore::on(embedded.bucket(app)))),
-        (None, PlanKeeping::Memory) => Ok(Arc::new(MemoryStore::default())),
-        (None, PlanKeeping::Auto) => Ok(Arc::new(KeyValueStore::open(bus, app).await?)),
+        (None, PlanStorage::Memory) => Ok(Arc::new(MemoryStore::default())),
+        (None, PlanStorage::Auto) => Ok(Arc::new(KeyValueStore::open(bus, app).await?)),
     }
 }
 

@@ -227,7 +227,7 @@ async fn without_jetstream_a_shared_store_is_refused_and_a_private_one_is_not() 
     assert_eq!(error, StoreError::NeedsJetStream { url: server.url() });
     assert_eq!(Fault::from(error).code, Code::NeedsJetStream);
     let private = BusConfig {
-        plans: PlanKeeping::Memory,
+        plans: PlanStorage::Memory,
         ..config(&server)
     };
     let bus = Bus::connect(private).await.unwrap();
@@ -265,7 +265,7 @@ async fn a_key_value_store_survives_a_restart_and_its_watch_goes_on() {
     let first = store.put(&plan("first"), None).await.unwrap();
     let mut watch = store.watch().await.unwrap();
     assert_eq!(watch.next().await.unwrap().unwrap().epoch, first);
-    let mut link = bus.health().link();
+    let mut link = bus.connection().link();
     server.stop();
     link.wait_for(|link| *link == crate::bus::Link::Down)
         .await

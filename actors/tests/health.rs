@@ -15,7 +15,7 @@ use common::{ask, cascade};
 use kaskade_actors::bus::BusConfig;
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::node::service::SOLE_WORKER;
-use kaskade_actors::ops::health::{Unwell, Vitals};
+use kaskade_actors::ops::health::{Health, NotReady};
 use kaskade_actors::stage::worker::WorkerConfig;
 use kaskade_actors::{App, Client, Node, Service};
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
@@ -86,35 +86,35 @@ fn send(node: &Node, app: &str, count: usize) -> Vec<std::thread::JoinHandle<boo
         .collect()
 }
 
-fn live(vitals: &Vitals) -> Result<(), Unwell> {
+fn live(health: &Health) -> Result<(), NotReady> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(vitals.live())
+    runtime.block_on(health.live())
 }
 
 #[test]
 fn a_node_is_ready_then_draining_then_gone() {
     let (service, begins, let_go) = held("drained");
     let node = service.start().unwrap();
-    let vitals = node.vitals().clone();
-    assert_eq!(vitals.ready(), Ok(()));
-    assert_eq!(live(&vitals), Ok(()));
+    let health = node.health().clone();
+    assert_eq!(health.ready(), Ok(()));
+    assert_eq!(live(&health), Ok(()));
     let asked = send(&node, "drained", 1);
     begins.recv_timeout(PATIENCE).unwrap();
     let stopping = std::thread::spawn(move || node.stop());
     wait_until("the node drains", PATIENCE, || {
-        vitals.ready() == Err(Unwell::Draining)
+        health.ready() == Err(NotReady::Draining)
     });
-    assert_eq!(live(&vitals), Ok(()), "it drains, and turns");
+    assert_eq!(live(&health), Ok(()), "it drains, and turns");
     let_go.send(()).unwrap();
     stopping.join().unwrap();
     assert!(
         asked.into_iter().all(|asked| asked.join().unwrap()),
         "what was taken is answered"
     );
-    assert_eq!(live(&vitals), Err(Unwell::Stuck));
+    assert_eq!(live(&health), Err(NotReady::Stuck));
 }
 
 #[test]
@@ -127,27 +127,27 @@ fn full_queues_and_full_doors_are_not_ready() {
         })
         .start()
         .unwrap();
-    let vitals = node.vitals().clone();
+    let health = node.health().clone();
     let running = send(&node, "full", 1);
     begins.recv_timeout(PATIENCE).unwrap();
     let waiting = send(&node, "full", 2);
     wait_until("the queue is full", PATIENCE, || {
-        matches!(vitals.ready(), Err(Unwell::QueueFull { waiting: 2, .. }))
+        matches!(health.ready(), Err(NotReady::QueueFull { waiting: 2, .. }))
     });
     assert!(
-        vitals
+        health
             .page()
             .contains("kaskade_in_flight_requests{app=\"full\"} 3\n"),
         "{}",
-        vitals.page()
+        health.page()
     );
     assert!(
-        vitals
+        health
             .page()
             .contains("kaskade_queued_requests{app=\"full\",variant=\"small\"} 2\n")
     );
     assert!(
-        vitals
+        health
             .page()
             .contains("kaskade_ready_processes{app=\"full\"} 0\n")
     );
@@ -157,7 +157,7 @@ fn full_queues_and_full_doors_are_not_ready() {
     for asked in running.into_iter().chain(waiting) {
         assert!(asked.join().unwrap());
     }
-    wait_until("there is room again", PATIENCE, || vitals.ready().is_ok());
+    wait_until("there is room again", PATIENCE, || health.ready().is_ok());
     node.stop();
 }
 
@@ -171,10 +171,10 @@ fn doors_that_hold_all_they_may_are_not_ready() {
         })
         .start()
         .unwrap();
-    let vitals = node.vitals().clone();
+    let health = node.health().clone();
     let asked = send(&node, "doors", 1);
     begins.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(vitals.ready(), Err(Unwell::DoorFull { in_flight: 1 }));
+    assert_eq!(health.ready(), Err(NotReady::IngressFull { in_flight: 1 }));
     let_go.send(()).unwrap();
     assert!(asked.into_iter().all(|asked| asked.join().unwrap()));
     node.stop();
@@ -188,14 +188,14 @@ fn without_its_broker_a_node_is_not_ready_until_it_is_back() {
         .bus(BusConfig::new("cut").url(server.url()))
         .start()
         .unwrap();
-    let vitals = node.vitals().clone();
-    assert_eq!(vitals.ready(), Ok(()));
+    let health = node.health().clone();
+    assert_eq!(health.ready(), Ok(()));
     server.kill();
     wait_until("the loss is noticed", PATIENCE, || {
-        matches!(vitals.ready(), Err(Unwell::NoBroker { .. }))
+        matches!(health.ready(), Err(NotReady::NoBroker { .. }))
     });
-    assert_eq!(live(&vitals), Ok(()), "a lost broker is no reason to restart");
+    assert_eq!(live(&health), Ok(()), "a lost broker is no reason to restart");
     server.restart();
-    wait_until("it is back", PATIENCE, || vitals.ready().is_ok());
+    wait_until("it is back", PATIENCE, || health.ready().is_ok());
     node.stop();
 }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 pub enum Link {
     /// Connected.
     Up,
-    /// Lost; the client tries again by itself. What is published meanwhile waits, up to the client's capacity, and then
+    /// LostReplicas; the client tries again by itself. What is published meanwhile waits, up to the client's capacity, and then
     /// `publish` waits.
     Down,
     /// Closed for good.
@@ -21,7 +21,7 @@ pub enum Link {
 
 /// What happened to the connection, counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HealthCounts {
+pub struct ConnectionCounts {
     /// Times that a subscription was full and messages were lost. Each stands for one message or more.
     pub slow_consumer: u64,
     /// Times that the connection was lost.
@@ -31,7 +31,7 @@ pub struct HealthCounts {
 }
 
 /// The counters of one connection, and its state as a channel.
-pub struct Health {
+pub struct ConnectionHealth {
     slow_consumer: AtomicU64,
     disconnects: AtomicU64,
     errors: AtomicU64,
@@ -42,16 +42,16 @@ pub struct Health {
 /// Called with every event of the connection, on the client's own task: it must not block.
 pub type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
 
-impl fmt::Debug for Health {
+impl fmt::Debug for ConnectionHealth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Health")
+        f.debug_struct("ConnectionHealth")
             .field("counts", &self.counts())
             .field("link", &*self.link.borrow())
             .finish_non_exhaustive()
     }
 }
 
-impl Health {
+impl ConnectionHealth {
     pub(super) fn new(observer: Option<Observer>) -> Self {
         Self {
             slow_consumer: AtomicU64::new(0),
@@ -63,8 +63,8 @@ impl Health {
     }
 
     /// The counts so far.
-    pub fn counts(&self) -> HealthCounts {
-        HealthCounts {
+    pub fn counts(&self) -> ConnectionCounts {
+        ConnectionCounts {
             slow_consumer: self.slow_consumer.load(Ordering::Relaxed),
             disconnects: self.disconnects.load(Ordering::Relaxed),
             errors: self.errors.load(Ordering::Relaxed),

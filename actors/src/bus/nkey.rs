@@ -12,7 +12,7 @@ use crate::subjects::inbox_prefix;
 ///
 /// # Errors
 /// [`BusError::Credentials`]; what the file holds is not in it.
-pub(super) fn identified(options: ConnectOptions, path: &Path) -> Result<ConnectOptions, BusError> {
+pub(super) fn with_nkey(options: ConnectOptions, path: &Path) -> Result<ConnectOptions, BusError> {
     let refused = |reason: String| BusError::Credentials {
         path: path.display().to_string(),
         reason,
@@ -43,7 +43,7 @@ mod tests {
     fn a_users_seed_is_taken_with_or_without_a_line_end() {
         let seed = KeyPair::new_user().seed().unwrap();
         for text in [seed.clone(), format!("{seed}\n")] {
-            assert!(identified(ConnectOptions::new(), file(&text).path()).is_ok());
+            assert!(with_nkey(ConnectOptions::new(), file(&text).path()).is_ok());
         }
     }
 
@@ -51,13 +51,13 @@ mod tests {
     fn anything_else_is_refused_without_being_told() {
         let account = KeyPair::new_account().seed().unwrap();
         for text in [account.as_str(), "SUABC", ""] {
-            let error = identified(ConnectOptions::new(), file(text).path())
+            let error = with_nkey(ConnectOptions::new(), file(text).path())
                 .err()
                 .unwrap()
                 .to_string();
             assert!(error.contains("kaskade auth init"), "{error}");
             assert!(text.is_empty() || !error.contains(text), "{error}");
         }
-        assert!(identified(ConnectOptions::new(), Path::new("/nowhere")).is_err());
+        assert!(with_nkey(ConnectOptions::new(), Path::new("/nowhere")).is_err());
     }
 }
