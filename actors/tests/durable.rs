@@ -112,7 +112,7 @@ fn named(id: &str) -> HeaderMap {
 }
 
 fn kept(node: &Node) -> u64 {
-    node.metrics().read().kept
+    node.metrics().read().durable_results
 }
 
 #[tokio::test]
@@ -225,7 +225,7 @@ async fn what_breaks_the_model_is_put_aside_and_its_neighbours_are_answered() {
         ("r5".to_owned(), Code::ModelFailed, "3".to_owned()),
     ];
     assert_eq!(letters, expected);
-    assert_eq!(node.metrics().read().dead, 2);
+    assert_eq!(node.metrics().read().dead_letters, 2);
     eventually("all are settled", PATIENCE, async || waiting(&asking).await == 0).await;
     node.stop();
 }
@@ -349,6 +349,6 @@ async fn a_cancelled_request_ends_and_is_no_dead_letter() {
     };
     eventually("it is cancelled", PATIENCE, cancelled).await;
     assert_eq!(asking.answer("unwanted").await, Err(Code::Cancelled));
-    assert_eq!(doors_alone.metrics().read().dead, 0);
+    assert_eq!(doors_alone.metrics().read().dead_letters, 0);
     doors_alone.stop();
 }
