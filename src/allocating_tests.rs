@@ -50,7 +50,7 @@ fn look(second: u64, arrivals: u64, forks: BTreeMap<String, BTreeMap<String, Fan
             arrivals,
             workers: Vec::new(),
         }),
-        forks,
+        fan_outs: forks,
         ..PlanRequest::default()
     }
 }
