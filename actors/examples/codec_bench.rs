@@ -1,6 +1,8 @@
-//! What one hop's message costs to write and to read: `cargo run --release -p kaskade-actors --example codec_bench`.
+//! Measures the cost of encoding and decoding one hop's message: `cargo run --release -p kaskade-actors --example
+//! codec_bench`.
 //!
-//! Medians of batches, microseconds per message; the header column is building and reading a hop's two headers.
+//! Prints medians of batches in microseconds per message. The header column covers building and reading the two
+//! headers of a hop.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its result")]
 

@@ -1,12 +1,12 @@
-//! How long a gear shift takes to reach the actors, under load.
+//! Measures how long a gear shift takes to reach the actors under load.
 //!
 //! ```text
 //! gear_shift [URL] [SHIFTS]          without a URL, on the embedded broker
 //! ```
 //!
-//! Two ingress nodes and four worker nodes, each with a connection of its own. A shift is published as the shifter publishes
-//! it; what is measured ends when the last node's plan plans has the gear, from where batchers hear of it by a mailbox.
-//! Prints one line of JSON.
+//! Two ingress nodes and four worker nodes run with a connection each. The benchmark publishes a shift as the shifter
+//! does and stops the clock when the last node has adopted the gear; batchers receive it from there through their
+//! mailboxes. Prints one line of JSON.
 #![allow(clippy::print_stdout, reason = "a program that prints figures")]
 
 use std::{
@@ -41,7 +41,7 @@ const APP: &str = "shifting";
 const WORKERS: usize = 4;
 const BUDGET: Duration = Duration::from_secs(10);
 
-/// Says yes.
+/// Always answers "yes".
 struct Yes;
 
 impl Model for Yes {
@@ -127,7 +127,7 @@ fn node(name: &str, url: Option<&str>, ingress: bool) -> Result<Node, Failure> {
             name: name.to_owned(),
             queue_capacity: 1024,
         });
-    // The shifts are made by hand: the nodes' own shifters are left asleep.
+    // The benchmark shifts gears itself, so the nodes' own shifters are configured never to act.
     let asleep = IngressConfig {
         shift: ShiftConfig {
             tick_us: 3_600_000_000,
@@ -139,7 +139,7 @@ fn node(name: &str, url: Option<&str>, ingress: bool) -> Result<Node, Failure> {
     Ok(service.start()?)
 }
 
-/// Resolves once the plans is in that gear.
+/// Resolves once the node is in that gear.
 async fn reached(plans: &PlanVersions, gear: u32) {
     let mut changes = plans.changes();
     while plans.current().is_some_and(|(_, now)| now != gear) {

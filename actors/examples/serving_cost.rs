@@ -1,4 +1,4 @@
-//! What serving itself costs: a trivial model, so that everything but the model is measured.
+//! Measures the overhead of serving with a trivial model, so that the result covers everything but the model.
 //!
 //! ```text
 //! serving_cost serve URL|embedded          three stages (60/25/15 exit) as `cascade`, one as `single`, and an echo
@@ -7,8 +7,8 @@
 //! serving_cost hop URL BYTES SECONDS       a routed prediction beside a raw NATS request/reply of that size
 //! ```
 //!
-//! `scripts/bench-peers.py` runs it beside the peers, interleaved. A request is a draw in [0, 1), which decides where the
-//! cascade exits, and 64 numbers; the model multiplies them by a 64 x 64 matrix.
+//! `scripts/bench-peers.py` runs it interleaved with other servers. A request is a draw in [0, 1), which decides
+//! where the cascade exits, and 64 numbers, which the model multiplies by a 64 x 64 matrix.
 #![allow(clippy::print_stdout, reason = "a program that prints figures")]
 
 use std::{
@@ -42,7 +42,7 @@ const BATCHING: Batching = Batching {
 };
 const BUDGET: Duration = Duration::from_secs(10);
 
-/// tanh(x W), arg max; sure for draws below its share.
+/// tanh(x W), arg max; confident for draws below its share.
 struct Trivial {
     weights: Vec<f32>,
     exits_below: f32,
@@ -93,7 +93,7 @@ impl Model for Trivial {
     }
 }
 
-/// Gives back what it gets: for the cost of a hop by size.
+/// Returns its input, to measure the cost of a hop by size.
 struct Echo;
 
 impl Model for Echo {
@@ -179,7 +179,7 @@ fn serve(url: &str) -> Result<(), Failure> {
         .model("s2", model(0.85))
         .model("s3", model(1.1))
         .start()?;
-    // The one broker of a process without a URL is shared by its nodes.
+    // The nodes share the one broker of a process without a URL.
     let url = cascade.bus().url();
     let single = Service::new("single")
         .bus(bus(url, "single"))
@@ -271,7 +271,7 @@ async fn load_nats(url: &str, app: &str, concurrency: usize, seconds: f64) -> Re
     Ok(())
 }
 
-/// Keep-alive HTTP/1.1 with one connection per loop; just enough of it for the peers.
+/// Keep-alive HTTP/1.1 with one connection per loop; implements only what the peers need.
 async fn load_http(address: &str, path: &str, concurrency: usize, seconds: f64) -> Result<(), Failure> {
     let mut connections = Vec::new();
     for _ in 0..concurrency {

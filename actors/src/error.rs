@@ -1,47 +1,47 @@
-//! What a request or a command can fail with, classified once, each with a code that says what to do.
+//! Typed errors of requests and commands, each with a code and a remedy.
 //!
-//! A [`Fault`] is what crosses the bus: a stable code and a message for people. Inside a module errors are that module's
-//! own types; each becomes a fault by one `From` at the boundary that understands it.
+//! A [`Fault`] is the form of an error on the bus: a stable code and a message for people. Inside a module, errors
+//! are that module's own types; one `From` at the boundary converts each into a fault.
 
 use kaskade_models::{ModelError, TensorError};
 use serde::{Deserialize, Serialize};
 
 use crate::subjects::SubjectError;
 
-/// Writes the enum and its tables from one list, so that no code lacks a number, a class or an explanation.
+/// Generates the enum and its tables from one list, so that every code has a number, a class and an explanation.
 macro_rules! codes {
     ($($name:ident $id:literal $status:literal $retry:literal $title:literal $explanation:literal)+) => {
-        /// The class of a fault. The `KSK` numbers are stable: a number is never given a second meaning.
+        /// The class of a fault. The `KSK` numbers are stable and never reused.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Code {
             $(#[doc = $title] $name,)+
         }
 
         impl Code {
-            /// Every code, in the order of its number.
+            /// Every code in the order of its number.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// Its stable name on the wire and in documentation.
+            /// Returns its stable name on the wire and in the documentation.
             pub const fn id(self) -> &'static str {
                 match self { $(Self::$name => $id,)+ }
             }
 
-            /// The number it has as a NATS service error (ADR-32), in HTTP's sense.
+            /// Returns its number as a NATS service error (ADR-32), with the meaning of the HTTP status.
             pub const fn status(self) -> u16 {
                 match self { $(Self::$name => $status,)+ }
             }
 
-            /// Whether the same request, sent again after a moment, may succeed.
+            /// Returns whether the same request may succeed if it is sent again after a moment.
             pub const fn retryable(self) -> bool {
                 match self { $(Self::$name => $retry,)+ }
             }
 
-            /// A few words.
+            /// Returns a short description.
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$name => $title,)+ }
             }
 
-            /// The cause, and what to do; what `kaskade explain` prints.
+            /// Returns the cause and the remedy, as printed by `kaskade explain`.
             pub const fn explain(self) -> &'static str {
                 match self { $(Self::$name => $explanation,)+ }
             }
@@ -130,7 +130,7 @@ Add a table `[durable]` to the app's file and serve it on a nats-server with Jet
 }
 
 impl Code {
-    /// The code of that `KSK` number; `None` when this build has none.
+    /// Returns the code of a `KSK` number; `None` for an unknown number.
     pub fn from_id(id: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.id() == id)
     }
@@ -142,18 +142,18 @@ impl std::fmt::Display for Code {
     }
 }
 
-/// A failure as it crosses the bus.
+/// An error as it crosses the bus.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct Fault {
     /// Its class.
     pub code: Code,
-    /// What is wrong, where, and what to do next, for people.
+    /// The problem, its place and the remedy, for people.
     pub message: String,
 }
 
 impl Fault {
-    /// A fault of that class.
+    /// Creates a fault of that class.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -162,14 +162,14 @@ impl Fault {
     }
 }
 
-/// A fault as a map, borrowed for writing.
+/// A fault as a map, borrowed for encoding.
 #[derive(Serialize)]
 struct Written<'a> {
     code: &'static str,
     message: &'a str,
 }
 
-/// A fault as peers write it: the map, or only its text, which is what a ten-line worker has at hand.
+/// A fault as received: the map, or a plain text from a minimal worker.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Received {
@@ -232,7 +232,7 @@ impl From<ModelError> for Fault {
     }
 }
 
-/// The page of all codes, as `docs/errors.md` holds it.
+/// Returns the page of all codes, as in `docs/errors.md`.
 pub fn errors_page() -> String {
     let entries = Code::ALL.iter().map(|code| {
         let retry = if code.retryable() { "yes" } else { "no" };

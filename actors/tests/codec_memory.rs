@@ -1,4 +1,4 @@
-//! What decoding hostile bytes may allocate: in proportion to the bytes received, never to what they claim.
+//! Decoding hostile bytes allocates in proportion to the bytes received, not to the sizes that they claim.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -14,12 +14,12 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// An array of one-byte numbers grows to 8-byte elements in a list that doubles, and then becomes tensor bytes.
+/// An array of one-byte numbers becomes 8-byte elements in a doubling list, and then tensor bytes.
 const PER_BYTE: usize = 48;
 /// Error texts and the first elements of lists.
 const BASE: usize = 64 << 10;
 
-/// Bytes allocated, all in all, while `decode` runs.
+/// Total bytes allocated while `decode` runs.
 fn allocated(decode: impl FnOnce()) -> usize {
     let region = Region::new(ALLOCATOR);
     decode();
@@ -36,7 +36,7 @@ fn decode_as_everything(bytes: &Bytes) {
     let _ = decode_infer(ContentType::Json, bytes);
 }
 
-/// Hostile on purpose: containers that claim `count` elements and hold none, inside fields that are lists.
+/// Hostile input: containers in list fields that claim `count` elements and hold none.
 fn claims(count: u32) -> Vec<Bytes> {
     let mut messages = Vec::new();
     for field in [
@@ -59,7 +59,7 @@ fn claims(count: u32) -> Vec<Bytes> {
     messages
 }
 
-/// Whole messages of many one-byte elements, which weigh most when decoded.
+/// Well-formed messages of many one-byte elements, which use the most memory when decoded.
 fn swarms(count: u16) -> Vec<Bytes> {
     let mut messages = Vec::new();
     for field in ["inputs", "outputs", "hops", "replicas"] {
@@ -75,7 +75,7 @@ fn swarms(count: u16) -> Vec<Bytes> {
     messages
 }
 
-// One test: the counters are the process's, and a second test beside it would be counted too.
+// A single test: the allocation counters are global, so a concurrent test would be counted too.
 #[test]
 fn decoding_allocates_by_what_is_there_and_not_by_what_is_claimed() {
     let check = |bytes: &Bytes| {

@@ -1,4 +1,5 @@
-//! Durable requests over a real nats-server: what is accepted is answered once, whatever is lost meanwhile.
+//! Durable requests on a real nats-server: each accepted request is answered exactly once, whatever is lost
+//! meanwhile.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -24,7 +25,7 @@ use kaskade_testkit::{NatsOptions, NatsServer, eventually};
 const PATIENCE: Duration = Duration::from_secs(20);
 const APP: &str = "lasting";
 
-/// Tried again quickly, so that no test waits.
+/// Short pauses, so that no test waits.
 fn hasty() -> DurableConfig {
     DurableConfig {
         redelivery: RedeliveryConfig {
@@ -50,7 +51,7 @@ fn served(server: &NatsServer, durable: Option<DurableConfig>) -> Service {
     service(APP).bus(bus).ingress(doors(durable))
 }
 
-/// IngressHealth whose plan places every replica on a worker that is not there.
+/// An ingress whose plan places every replica on a worker that is not running.
 fn doors_alone(server: &NatsServer, default_budget: Duration) -> Node {
     Node::start(NodeConfig {
         app: APP.to_owned(),
@@ -89,7 +90,7 @@ impl Asking {
             .map_err(|fault| fault.code)
     }
 
-    /// The label that the request of that id was answered with.
+    /// Returns the label in the answer to the request of that id.
     async fn answer(&self, id: &str) -> Result<usize, Code> {
         let reply = self.client.wait_for(id, PATIENCE).await;
         reply
@@ -126,7 +127,7 @@ async fn a_submitted_request_is_answered_once_however_often_it_is_submitted() {
     assert_eq!(asking.answer("a.b/1").await, Ok(2));
     assert_eq!(asking.answer("a.b/1").await, Ok(2), "it is kept");
 
-    // As a client does that knows nothing of the stream's own ids: it is run again, and its first result stays.
+    // A client that does not set the stream's message id: the request runs again, and its first result stays.
     let subject = App::new(APP).unwrap().submit();
     let body = request(3.0).encode().unwrap();
     let nats = asking.bus.client();
@@ -174,7 +175,7 @@ async fn what_breaks_the_model_is_put_aside_and_its_neighbours_are_answered() {
         .subscribe(App::new(APP).unwrap().dead_letters(), None)
         .await
         .unwrap();
-    // All are there before anybody looks, so that they share batches.
+    // All requests are submitted before the node starts, so that they share batches.
     let node = served(&server, Some(hasty())).start().unwrap();
     node.stop();
     for number in 0..16_u8 {
@@ -241,7 +242,7 @@ async fn requests_outlive_the_server_and_everybody_who_served_them() {
     for number in 0..200_u8 {
         asking.submit(&format!("r{number}"), 1.0).await.unwrap();
     }
-    // Without grace: what it has is handed back, or comes again.
+    // Without grace: requests in progress are returned or redelivered.
     drop(first);
     server.kill();
     server.restart();
@@ -275,7 +276,7 @@ async fn a_full_stream_accepts_nothing_and_says_so() {
         max_bytes: 6_000,
         ..hasty()
     };
-    // Made, and then served by nobody.
+    // Created here, and then served by no process.
     served(&server, Some(small)).start().unwrap().stop();
     let asking = Asking::at(&server).await;
     let mut accepted = 0;

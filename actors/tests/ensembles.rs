@@ -17,7 +17,7 @@ use kaskade_plans::plan::{Edge, Exit};
 
 #[test]
 fn an_ensemble_is_put_to_the_vote() {
-    // Members that answer with a class of their own, whatever is asked.
+    // Each member always answers with its own class.
     let mut plan = cascade("vote");
     let wiring = &mut plan.gears[0].wiring;
     wiring.ensemble = vec![Edge::to("medium"), Edge::to("large")];
@@ -52,7 +52,7 @@ fn an_ensemble_is_put_to_the_vote() {
         let mut hops: Vec<_> = reply.hops.iter().map(|hop| hop.stage.as_str()).collect();
         hops.sort_unstable();
         assert_eq!(hops, ["large", "medium", "small"]);
-        // One member fails for good: the others answer for it.
+        // One member fails permanently: the others answer for it.
         let reply = client.infer(ask(FAIL_THE_FIRST, 0.0), BUDGET).await.unwrap();
         assert!(reply.degraded);
         assert_eq!((reply.stage.as_str(), label(&reply.outputs)), ("medium", 2));

@@ -1,4 +1,4 @@
-//! Gears over a real bus: shifts under load, drifts, devices that take turns.
+//! Gears over a real bus: shifts under load, drifts, exclusive devices.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -32,7 +32,7 @@ use kaskade_actors::{
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature};
 use kaskade_plans::plan::Sharing;
 
-/// Asks, many at once, until the app has shifted.
+/// Sends concurrent requests until the app has shifted.
 async fn load_until_shifted(client: &Client, shifts: &mut Subscriber) -> ShiftReport {
     let load = async {
         loop {
@@ -45,7 +45,7 @@ async fn load_until_shifted(client: &Client, shifts: &mut Subscriber) -> ShiftRe
     }
 }
 
-/// Asks `count` requests at once.
+/// Sends `count` requests at once.
 async fn burst(client: &Client, count: usize) {
     let asked = (0..count).map(|_| client.infer(ask(1.0, 4.0), BUDGET));
     for reply in join_all(asked).await {
@@ -100,7 +100,7 @@ fn requests_survive_a_hundred_shifts_and_each_is_answered_once() {
                     .publish(app.gear(), shift.encode().unwrap())
                     .await
                     .unwrap();
-                // Each shift meets requests in flight.
+                // Each shift happens with requests in flight.
                 client.infer(ask(2.0, 0.3), BUDGET).await.unwrap();
             }
         };
@@ -114,7 +114,7 @@ fn requests_survive_a_hundred_shifts_and_each_is_answered_once() {
     node.stop();
 }
 
-/// Runs batches that note when they began and ended.
+/// Records when its batches began and ended.
 struct Watched {
     at_work: Arc<AtomicU64>,
     most: Arc<AtomicU64>,
@@ -171,7 +171,7 @@ fn on_an_exclusive_device_batches_never_overlap_and_nobody_starves() {
     }
 }
 
-/// Two doors and a worker of their own process each, on one broker.
+/// Two ingresses and a worker in nodes of their own, on one broker.
 #[test]
 fn two_ingresses_are_summed_and_one_of_them_shifts_everybody() {
     let server = kaskade_testkit::NatsServer::start(kaskade_testkit::NatsOptions {

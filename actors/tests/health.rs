@@ -1,4 +1,4 @@
-//! What a node tells of itself: ready, full, draining.
+//! Health of a node: ready, full, draining.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -23,7 +23,7 @@ use kaskade_testkit::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A model that says when a batch has begun, and ends it when it is told to.
+/// A model that reports when a batch has begun, and ends it when it is told to.
 struct Held {
     begun: mpsc::Sender<()>,
     go_on: Arc<Mutex<mpsc::Receiver<()>>>,
@@ -46,7 +46,7 @@ impl Model for Held {
     }
 }
 
-/// A service whose first model is held, what says that it runs, and what lets it go on.
+/// A service whose first model blocks, a channel that reports its start, and one that releases it.
 fn held(app: &str) -> (Service, mpsc::Receiver<()>, mpsc::Sender<()>) {
     let (begun, begins) = mpsc::channel();
     let (let_go, go_on) = mpsc::channel();
@@ -70,7 +70,7 @@ fn held(app: &str) -> (Service, mpsc::Receiver<()>, mpsc::Sender<()>) {
     (service, begins, let_go)
 }
 
-/// So many requests on their way, whose answers nobody needs.
+/// Sends that many requests without waiting for their answers.
 fn send(node: &Node, app: &str, count: usize) -> Vec<std::thread::JoinHandle<bool>> {
     (0..count)
         .map(|_| {

@@ -1,4 +1,4 @@
-//! Pipelines over a real bus: one request becomes many, and its one reply tells what came of each.
+//! Pipelines over a real bus: one request becomes many, and its one reply carries all results.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -32,7 +32,7 @@ use kaskade_plans::plan::{
     Replica, Sharing, Stage, Wiring,
 };
 
-/// Finds what it is told: the labels in its input become requests to `classify`.
+/// The labels in its input become requests to `classify`.
 struct Finder;
 
 impl Model for Finder {
@@ -69,7 +69,7 @@ impl Finder {
 }
 
 fn find(labels: &[f32]) -> Vec<Tensor> {
-    // What is above all labels is not found: an input is never empty.
+    // An input must not be empty: 9 is above all labels and finds nothing.
     let labels: Vec<f32> = labels.iter().copied().chain([9.0]).collect();
     vec![Tensor::from_f32("labels", &[labels.len()], &labels).unwrap()]
 }
@@ -101,7 +101,7 @@ fn stage(task: &str, variant: &str, exit: Exit) -> Stage {
     }
 }
 
-/// `find`, then `classify` by two variants: the accurate one gets everything, the quick one is its backup.
+/// `find`, then `classify` by two variants: the accurate one gets every request, the fast one is its backup.
 fn pipeline(app: &str, worker: impl Fn(&str) -> String) -> Plan {
     let classify = Edge {
         shares: BTreeMap::from([("accurate-0".into(), 1.0)]),
@@ -260,7 +260,7 @@ fn the_late_are_dropped_or_sent_where_it_is_faster() {
         "{}",
         dropped.message
     );
-    // The finder's batch is cut at once; what it takes is made up for by the backup, four milliseconds faster.
+    // The finder's batch starts at once; the backup, four milliseconds faster, makes up for its run time.
     assert_eq!(ends(Dropping::None, 1).unwrap(), "classify-accurate");
     match ends(Dropping::OpportunisticRerouting, 1) {
         Ok(stage) => assert_eq!(stage, "classify-quick"),

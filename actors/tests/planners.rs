@@ -34,7 +34,7 @@ fn planner(planning: Planning, limit: Duration) -> PlannerConfig {
     }
 }
 
-/// Asks the app's planner over the bus.
+/// Requests a plan from the app's planner over the bus.
 async fn replan(node: &Node, app: &str) -> PlanReport {
     let request = PlanRequest {
         reason: "a test".into(),
@@ -46,7 +46,7 @@ async fn replan(node: &Node, app: &str) -> PlanReport {
     PlanReport::decode(&reply.payload).unwrap()
 }
 
-/// What plans, how long it may take, and what is to be reported.
+/// The planning function, its time limit, and a check of the report.
 type Case = (Planning, Duration, fn(&PlanReport) -> bool);
 
 #[test]
@@ -98,7 +98,7 @@ fn a_planner_that_crashes_hangs_or_finds_nothing_leaves_the_running_plan() {
 
 #[test]
 fn a_new_plan_is_adopted_and_of_two_planners_one_is_stale() {
-    // Both planners have begun, on the same epoch, before either is done.
+    // Both planners begin on the same epoch before either ends.
     let meeting = Arc::new(std::sync::Barrier::new(2));
     let planning = |name: &'static str| -> Planning {
         let meeting = Arc::clone(&meeting);
@@ -132,7 +132,7 @@ fn a_new_plan_is_adopted_and_of_two_planners_one_is_stale() {
     let nodes = [start("one"), start("two")];
     block_on(async {
         let mut told = events(&nodes[0], "race", "planner").await;
-        // A drift is heard by every planner; a request only by one of the queue group.
+        // Every planner receives a drift; only one of the queue group receives a request.
         let drift = DriftNotice {
             epoch: 1,
             distance: 1.0,
@@ -165,7 +165,7 @@ fn a_new_plan_is_adopted_and_of_two_planners_one_is_stale() {
     }
 }
 
-/// A planning function that gives the large stage another replica whenever the load is above ten requests/s.
+/// A planning function that adds a replica of the large stage whenever the load is above ten requests/s.
 fn scaling() -> Planning {
     Arc::new(|request, running| {
         let mut plan = running.cloned().ok_or("nothing runs")?;
@@ -203,7 +203,7 @@ fn replicas_come_and_go_with_the_load_period_by_period() {
             () = adopted(&mut told) => {}
         }
         assert_eq!(replicas(&node), 4);
-        // Nobody asks any more: the next period but one has no load.
+        // Requests have stopped: the period after the next has no load.
         adopted(&mut told).await;
         assert_eq!(replicas(&node), 3);
         let quiet: PlanReport = next(&mut told).await;

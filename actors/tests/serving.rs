@@ -1,4 +1,4 @@
-//! A cascade served over the embedded broker: results, refusals, and one terminal reply for everything.
+//! A cascade served over the embedded broker: results, refusals, and one terminal reply per request.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -363,7 +363,7 @@ fn joules_per_request_are_published_with_their_source() {
         );
         let model = &report.models["small"];
         assert_eq!((model.requests, model.batches), (1, 1), "{report:?}");
-        // One model has been busy: all of the joules are its.
+        // Only one model was busy, so all joules are attributed to it.
         let (its, all) = (model.joules.unwrap(), report.joules.unwrap());
         assert!((its - all).abs() <= 1e-9 * all, "{report:?}");
         assert_eq!(node.energy().await.unwrap().requests, 1);
@@ -466,7 +466,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
-/// The cascade with all models but the smallest on a worker that is not there.
+/// The cascade with all models but the smallest on a worker that is not running.
 fn bereft(app: &str) -> Plan {
     let mut plan = cascade(app);
     for replica in &mut plan.placement {
@@ -495,7 +495,8 @@ fn where_the_larger_models_are_gone_the_smaller_ones_answer_is_given_and_flagged
     node.stop();
 }
 
-/// A broker says "nobody" to the connection that asks, and the router's is not the one that waits for the answer.
+/// The broker reports "no responders" only to the requesting connection, which is not the one that waits for the
+/// answer.
 #[test]
 fn so_it_is_where_router_and_ingress_are_not_of_one_process() {
     let app = "degrading-apart";

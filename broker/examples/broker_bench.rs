@@ -1,10 +1,10 @@
-//! Request/reply over the embedded broker and over a real nats-server, interleaved in one run.
+//! Compares request/reply over the embedded broker with a nats-server, interleaved in one run.
 //!
 //! `cargo run --release -p kaskade-broker --example broker_bench [-- <seconds per cell>]`
 //!
-//! Both are driven in the same way: one connection asks, another one echoes. The figures that mean something on another
-//! machine are the ratios, embedded over nats-server: the rounds alternate between the two, so that both see the same
-//! disturbances. Rate and core time are those of the least disturbed round, the latency is the median of all requests.
+//! Both are driven in the same way: one connection asks, another one echoes. The portable figures are the ratios,
+//! embedded over nats-server: the rounds alternate between the two, so that both see the same disturbances. Rate and
+//! core time are those of the least disturbed round; the latency is the median of all requests.
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -23,29 +23,29 @@ use kaskade_testkit::{NatsOptions, NatsServer};
 const ROUNDS: u32 = 10;
 const SUBJECT: &str = "bench.echo";
 
-/// What one engine did in one cell, over all rounds.
+/// Results of one engine in one cell, over all rounds.
 #[derive(Default)]
 struct Figures {
     /// Requests per second of each round.
     rates: Vec<f64>,
     /// Seconds of each request.
     latencies: Vec<f64>,
-    /// Microseconds of core time that the engine used per request, in each round.
+    /// Core time that the engine used per request in each round, microseconds.
     core_us: Vec<f64>,
 }
 
-/// Where to ask how much core time an engine has used: its process, or its thread in this one.
+/// Source of an engine's core time: its process, or its thread in this process.
 struct Engine {
     client: Client,
     stat: String,
 }
 
 impl Engine {
-    /// Core time so far, in microseconds; NaN where the system does not say.
+    /// Core time so far, microseconds; NaN if the system does not report it.
     fn core_us(&self) -> f64 {
         const TICK_US: f64 = 10_000.0;
         let stat = std::fs::read_to_string(&self.stat).unwrap_or_default();
-        // After the name in brackets: twelfth and thirteenth are the ticks in user and in system mode.
+        // Fields 12 and 13 after the name in brackets are the ticks in user and in system mode.
         let ticks = stat.rsplit_once(')').map(|(_, rest)| {
             let fields = rest.split_whitespace().skip(11).take(2);
             fields.map(|ticks| ticks.parse().unwrap_or(f64::NAN)).sum()
@@ -98,7 +98,7 @@ async fn main() {
     broker.shutdown().await;
 }
 
-/// A client of the engine at `url`, on which another client answers.
+/// Connects a client to the engine at `url`, on which another client echoes.
 async fn echo(url: &str) -> Client {
     let responder = async_nats::connect(url).await.unwrap();
     let mut requests = responder.subscribe(SUBJECT).await.unwrap();
@@ -153,7 +153,7 @@ fn print_cell(size: usize, at_once: usize, [ours, theirs]: [Figures; 2]) {
     println!("{size:>8} {at_once:>8} | {}", columns.join(" | "));
 }
 
-/// Where the system accounts for this process's thread of that name.
+/// Path of the accounting file of this process's thread of that name.
 fn thread_stat(name: &str) -> String {
     let tasks = std::fs::read_dir("/proc/self/task")
         .into_iter()

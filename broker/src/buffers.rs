@@ -1,18 +1,18 @@
-//! Read buffers that are used again.
+//! A pool of read buffers.
 //!
-//! Pure. A large payload is passed on inside the buffer it was read into. Giving that buffer back to the system after
-//! each message and asking for fresh pages for the next one would cost as much as moving the bytes.
+//! Pure. A large payload is forwarded inside the buffer that it was read into. Freeing that buffer after each message
+//! and allocating a new one would cost as much as moving the bytes.
 
 use bytes::{Bytes, BytesMut};
 
-/// How much is read at once; the least that a buffer holds.
+/// Size of one read; the smallest capacity of a buffer.
 pub(super) const READ: usize = 64 << 10;
-/// How much is kept for later use.
+/// Largest total size of pooled buffers.
 const KEEP: usize = 16 << 20;
-/// A buffer is not used where a buffer this many times smaller would do.
+/// A pooled buffer must be smaller than this multiple of the requested capacity.
 const WASTE: usize = 4;
 
-/// The buffers of all connections that are not in use.
+/// The unused buffers of all connections.
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
     free: Vec<BytesMut>,
@@ -20,8 +20,8 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// Makes room for `needed` more bytes at the end of `buffer`, by moving what it holds if it must. Gives the size of
-    /// the whole buffer when it is another one than before.
+    /// Makes room for `needed` more bytes at the end of `buffer`, moving its content if necessary. Returns the
+    /// capacity of the buffer if it was replaced.
     pub(super) fn make_room(&mut self, buffer: &mut BytesMut, needed: usize) -> Option<usize> {
         if buffer.capacity() - buffer.len() >= needed || buffer.try_reclaim(needed.max(READ)) {
             return None;
@@ -42,13 +42,13 @@ impl Buffers {
         buffer
     }
 
-    /// Keeps the buffer that `bytes` are part of, if nobody else has a part of it.
+    /// Returns the buffer of `bytes` to the pool unless other parts of it are still referenced.
     pub(super) fn give_back(&mut self, bytes: Bytes) {
         let Ok(mut buffer) = bytes.try_into_mut() else {
             return;
         };
         buffer.clear();
-        // What was cut off its front is room again.
+        // Reclaim what was split off its front.
         let _ = buffer.try_reclaim(buffer.capacity() + 1);
         if buffer.capacity() >= READ && self.bytes + buffer.capacity() <= KEEP {
             self.bytes += buffer.capacity();

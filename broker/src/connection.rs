@@ -1,4 +1,4 @@
-//! One connection: the loops that read it, write it, and notice when nobody is there any more.
+//! One connection: the loops that read, write and ping it.
 
 use std::cell::RefCell;
 use std::io;
@@ -19,13 +19,13 @@ use super::parser::{Op, Parser};
 use super::session::{Ending, Session};
 use super::trie;
 
-/// With less room than this left, a buffer is not worth another read.
+/// Smallest free space for which another read is worthwhile.
 const LEAST_READ: usize = 16 << 10;
-/// The most chunks in one write.
+/// Largest number of chunks in one write.
 const WRITE_CHUNKS: usize = 64;
-/// The longest that a closing connection may take to receive its last bytes.
+/// Time limit for flushing a closing connection.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Pings a client may leave unanswered.
+/// Pings that a client may leave unanswered.
 const PINGS: u32 = 2;
 
 /// The limits of a connection.
@@ -37,7 +37,7 @@ pub(super) struct Limits {
     pub(super) write_deadline: Duration,
 }
 
-/// Serves a connection to its end.
+/// Serves a connection until it ends.
 pub(super) async fn serve(
     mut stream: TcpStream,
     session: Rc<Session>,
@@ -58,7 +58,7 @@ pub(super) async fn serve(
         batch: Batch::default(),
         deadline: limits.write_deadline,
     };
-    // The reader stands before the writer: what it queues for its own client leaves in the same turn.
+    // The reader is polled before the writer: what it queues for its own client leaves in the same poll.
     let ending = tokio::select! {
         biased;
         ending = session.until_ended() => ending,
@@ -73,11 +73,11 @@ pub(super) async fn serve(
         writer.say_farewell(&mut write, ending).await?;
         drain(&mut read).await
     };
-    // Whether the last words arrived changes nothing.
+    // Whether the client received the last bytes makes no difference.
     let _ = timeout(FAREWELL, farewell).await;
 }
 
-/// A session's place in the hub, given up in any case when its task ends.
+/// A session's registration with the hub, removed when its task ends.
 struct Guest {
     session: Rc<Session>,
     hub: Rc<RefCell<Hub>>,
@@ -96,11 +96,11 @@ impl Drop for Guest {
     }
 }
 
-/// What has been read from a client and not yet been done.
+/// Bytes read from a client and not yet processed.
 struct Inlet {
     parser: Parser,
     buffer: BytesMut,
-    /// Size of the buffer with what has been taken off its front.
+    /// Capacity of the buffer including what has been split off its front.
     allocated: usize,
 }
 
@@ -134,7 +134,7 @@ impl Inlet {
         }
     }
 
-    /// Does all that has been asked for so far; gives a receiver that cannot keep up, if there is one.
+    /// Processes all complete operations; returns a congested receiver, if there is one.
     fn handle_all(&mut self, session: &Rc<Session>, hub: &mut Hub) -> Result<Option<Rc<Session>>, Ending> {
         let mut congested = None;
         while let Some(op) = self.parser.next(&mut self.buffer)? {
@@ -185,7 +185,7 @@ fn confirm(session: &Session) {
     }
 }
 
-/// Pings a client that is silent, and gives it up when it stays so.
+/// Pings an idle client, and ends the connection if it does not answer.
 async fn keep_alive(session: &Session, every: Duration) -> Ending {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -207,7 +207,7 @@ async fn keep_alive(session: &Session, every: Duration) -> Ending {
 struct Writer<'a> {
     session: &'a Session,
     buffers: &'a RefCell<Buffers>,
-    /// Outlives the loop, so that a connection that ends can finish the message it is in.
+    /// Outlives the loop, so that an ending connection can finish its current message.
     batch: Batch,
     deadline: Duration,
 }
@@ -245,7 +245,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The last words, and the end of the stream.
+    /// Sends the last bytes and closes the stream.
     async fn say_farewell(&mut self, write: &mut WriteHalf<'_>, ending: Ending) -> io::Result<()> {
         let last_line = format!("-ERR '{ending}'\r\n");
         match ending {
@@ -255,7 +255,7 @@ impl Writer<'_> {
                 self.session.take(&mut self.batch);
                 self.batch.end_with(last_line);
             }
-            // It does not read: what it has not begun to receive would only keep the connection open.
+            // The client does not read: messages that have not begun would only keep the connection open.
             Ending::SlowConsumer | Ending::Stale => self.batch.cut_short(last_line),
         }
         while !self.batch.is_empty() {
@@ -265,8 +265,8 @@ impl Writer<'_> {
     }
 }
 
-/// Reads away what the client still sends: closing with unread input would reset the connection, and the client might
-/// never see why it was closed.
+/// Discards what the client still sends: closing with unread input would reset the connection, and the client might
+/// not receive the error.
 async fn drain(read: &mut ReadHalf<'_>) -> io::Result<()> {
     let mut sink = vec![0; READ];
     while read.read(&mut sink).await? > 0 {}

@@ -1,4 +1,4 @@
-//! Who gets what: subscriptions, queue groups, and the word that nobody listens.
+//! Delivery: subscriptions, queue groups and "no responders" notices.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use super::session::{Ending, Session};
 use super::stats::Counters;
 use super::trie::SubjectTrie;
 
-/// A client's interest in a pattern.
+/// A client's subscription to a pattern.
 #[derive(Debug)]
 pub(super) struct Subscription {
     session: Rc<Session>,
@@ -20,7 +20,7 @@ pub(super) struct Subscription {
     subject: Box<[u8]>,
     queue: Option<Box<[u8]>>,
     delivered: Cell<u64>,
-    /// It ends after that many messages in all.
+    /// The total number of messages after which it ends.
     after: Cell<Option<u64>>,
 }
 
@@ -32,14 +32,14 @@ impl Subscription {
     }
 }
 
-/// The meeting point of all clients. It lives on the broker's thread and is never waited for.
+/// The registry of clients and subscriptions. It belongs to the broker's thread and needs no lock.
 #[derive(Debug)]
 pub(super) struct Hub {
     subscriptions: SubjectTrie<Rc<Subscription>>,
     sessions: HashMap<u64, Rc<Session>>,
     counters: Arc<Counters>,
     random: u64,
-    /// Kept between messages for its allocations.
+    /// Reused between messages to avoid allocations.
     matches: Matches,
 }
 
@@ -63,13 +63,13 @@ impl Hub {
         }
     }
 
-    /// Takes a client in.
+    /// Registers a client.
     pub(super) fn enter(&mut self, session: &Rc<Session>) {
         self.sessions.insert(session.id, Rc::clone(session));
         self.counters.connections.set(self.sessions.len() as u64);
     }
 
-    /// Forgets a client and its subscriptions.
+    /// Removes a client and its subscriptions.
     pub(super) fn leave(&mut self, session: &Rc<Session>) {
         let Some(session) = self.sessions.remove(&session.id) else {
             return;
@@ -88,14 +88,14 @@ impl Hub {
         self.counters.connections.set(self.sessions.len() as u64);
     }
 
-    /// Asks every client to leave.
+    /// Closes every client's connection.
     pub(super) fn close(&self) {
         for session in self.sessions.values() {
             session.end(Ending::Shutdown);
         }
     }
 
-    /// Files a subscription, unless the client uses its name already.
+    /// Adds a subscription, unless the client already uses its id.
     pub(super) fn subscribe(&mut self, session: &Rc<Session>, subscribe: Subscribe) {
         let mut own = session.subscriptions.borrow_mut();
         if own.contains_key(&subscribe.sid) {
@@ -123,15 +123,14 @@ impl Hub {
             .get(&unsubscribe.sid)
             .map(Rc::clone);
         let Some(subscription) = own else { return };
-        // Without a number it ends as after none.
+        // Without a number it ends at once.
         subscription.after.set(Some(unsubscribe.after.unwrap_or(0)));
         if subscription.is_used_up() {
             self.remove(&subscription);
         }
     }
 
-    /// Delivers a message that is part of a buffer of `buffer` bytes; gives a receiver that cannot keep up, if there is
-    /// one.
+    /// Delivers a message that is part of a buffer of `buffer` bytes; returns a congested receiver, if there is one.
     pub(super) fn publish(
         &mut self,
         from: &Rc<Session>,
@@ -163,7 +162,7 @@ impl Hub {
         congested
     }
 
-    /// Tells a requester, through the subscription that it expects the reply on, that nobody listens.
+    /// Sends a "no responders" notice to a requester through its subscription to the reply subject.
     fn say_no_responders(&self, from: &Rc<Session>, subject: &[u8], reply: &[u8]) {
         let mut own = None;
         self.subscriptions.each_match(reply, |subscription| {
@@ -200,7 +199,7 @@ impl Hub {
         self.counters.subscriptions.subtract(1);
     }
 
-    /// Marsaglia's xorshift: spreads load over a queue group, keeps no secret.
+    /// Marsaglia's xorshift: balances load over a queue group; not cryptographic.
     fn next_random(&mut self) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -223,14 +222,14 @@ impl Matches {
         self.grouped.clear();
     }
 
-    /// Delivers to every plain subscription and to one member of each queue group; gives how many got it.
+    /// Delivers to every plain subscription and to one member of each queue group; returns the number of receivers.
     fn deliver(&mut self, from: &Rc<Session>, message: &Message<'_>, start: usize) -> u64 {
         let mut delivered = 0;
         let (each, mut grouped) = (std::mem::take(&mut self.each), std::mem::take(&mut self.grouped));
         for subscription in &each {
             delivered += u64::from(self.deliver_one(from, message, subscription));
         }
-        // One group may stand under several patterns that match.
+        // Members of one group may have subscribed with several matching patterns.
         grouped.sort_unstable_by(|a, b| a.queue.cmp(&b.queue));
         for group in grouped.chunk_by(|a, b| a.queue == b.queue) {
             let (first, last) = group.split_at(start % group.len().max(1));

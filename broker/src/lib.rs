@@ -1,23 +1,22 @@
-//! A small NATS server in this process, on the loopback: core protocol only.
+//! An embedded NATS server on the loopback interface: core protocol only.
 //!
-//! It lets everything be tried on one machine with nothing installed, and any NATS client can talk to it. It speaks
-//! `INFO`, `CONNECT`, `PING`/`PONG`, `SUB`, `UNSUB`, `PUB` and `HPUB` with wildcards, queue groups, headers and the "no
-//! responders" status, and treats bad input as nats-server does. It has no `JetStream`, no authentication, no TLS and no
-//! clustering: what needs one of them needs a real nats-server.
+//! It needs no installation, and any NATS client can use it. It supports `INFO`, `CONNECT`, `PING`/`PONG`, `SUB`,
+//! `UNSUB`, `PUB` and `HPUB` with wildcards, queue groups, headers and the "no responders" status, and treats invalid
+//! input as nats-server does. It has no `JetStream`, authentication, TLS or clustering; use a nats-server for these.
 //!
 //! - `parser.rs`: bytes to operations, pure
-//! - `trie.rs`: which subscriptions a subject reaches, pure
-//! - `outbox.rs`: what waits to be written to one client, pure
-//! - `buffers.rs`: read buffers that are used again, pure
-//! - `hub.rs`: delivery, queue groups, no responders
-//! - `session.rs`: what is known of one client, and what waits for it
-//! - `connection.rs`: the loops that read and write its connection
+//! - `trie.rs`: subscriptions that match a subject, pure
+//! - `outbox.rs`: queue of bytes to one client, pure
+//! - `buffers.rs`: pool of read buffers, pure
+//! - `hub.rs`: delivery, queue groups, "no responders"
+//! - `session.rs`: state and queue of one client
+//! - `connection.rs`: the loops that read and write a connection
 //! - `server.rs`: the thread, the listener, the shutdown
-//! - `stats.rs`: what is counted
+//! - `stats.rs`: counters
 //!
-//! All of it runs on one thread of its own. A busy actor thread cannot stall it, no lock guards the subscriptions, and
-//! messages from one publisher to one subscriber stay in order because nothing runs beside them. One core moves more
-//! messages than the models behind it can answer; beyond one machine the engine is a NATS cluster.
+//! The broker runs on one thread of its own. A busy actor thread cannot stall it, subscriptions need no lock, and
+//! messages from one publisher to one subscriber stay in order. One core forwards more messages than the models of
+//! one machine can answer; for several machines use a NATS cluster.
 
 mod buffers;
 mod connection;
@@ -48,30 +47,29 @@ use parser::MAX_CONTROL_LINE;
 use server::Server;
 use stats::Counters;
 
-/// `server_name` in the greeting, by which a client knows that this is no full nats-server.
+/// `server_name` in the greeting; identifies the embedded broker.
 pub const SERVER_NAME: &str = "kaskade-embedded";
-/// `version` in the greeting: the nats-server whose core protocol it speaks.
+/// `version` in the greeting: the nats-server version whose core protocol it implements.
 pub const VERSION: &str = "2.10.0";
-/// The largest `max_payload`, in bytes, which is nats-server's too.
+/// The largest `max_payload`, bytes; the same as nats-server's.
 pub const LARGEST_PAYLOAD: usize = 64 << 20;
 
-/// What may be pending for a client by default, in bytes; nats-server's default.
+/// Default limit of pending data per client, bytes; the same as nats-server's.
 const MAX_PENDING: usize = 64 << 20;
 
-/// How an embedded broker is set up.
+/// Configuration of an embedded broker.
 #[derive(Debug, Clone, Copy)]
 pub struct BrokerConfig {
-    /// Where it listens; a loopback address. Port 0, the default, takes a free one.
+    /// The loopback address to listen on. Port 0, the default, selects a free port.
     pub listen: SocketAddr,
-    /// The largest message, headers included, in bytes: 1 MiB by default, at most [`LARGEST_PAYLOAD`].
+    /// The largest message, headers included, bytes: 1 MiB by default, at most [`LARGEST_PAYLOAD`].
     pub max_payload: usize,
-    /// How many bytes may wait for a client before it is disconnected as a slow consumer; without a number 64 MiB, or
+    /// Limit of pending data, bytes, above which a client is disconnected as a slow consumer; by default 64 MiB, or
     /// four times `max_payload` if that is more.
     pub max_pending_bytes: Option<usize>,
-    /// How long a client may be silent before it is pinged; the third such interval without a sign of life ends the
-    /// connection.
+    /// Idle time after which a client is pinged; two unanswered pings end the connection at the third interval.
     pub ping_interval: Duration,
-    /// How long a client may take no byte of what waits for it before it is disconnected as a slow consumer.
+    /// Time without write progress after which a client is disconnected as a slow consumer.
     pub write_deadline: Duration,
 }
 
@@ -87,49 +85,49 @@ impl Default for BrokerConfig {
     }
 }
 
-/// Why an embedded broker does not start.
+/// Why an embedded broker could not start.
 #[derive(Debug, Error)]
 pub enum BrokerError {
-    /// It has no authentication, so other machines must not reach it.
+    /// The address is not on the loopback interface; the broker has no authentication.
     #[error(
         "the embedded broker listens on the loopback only, not on {listen}: it has no authentication; to be reached \
          from other machines use a real nats-server (2.10 or later) and give its URL"
     )]
     NotLoopback {
-        /// The address asked for.
+        /// The configured address.
         listen: SocketAddr,
     },
-    /// The payload limit is none.
+    /// `max_payload` is out of range.
     #[error("max_payload is {max_payload} bytes; between 1 and {LARGEST_PAYLOAD} is possible")]
     Payload {
-        /// The limit asked for.
+        /// The configured limit.
         max_payload: usize,
     },
-    /// A message of the largest size could never be delivered.
+    /// The limit of pending data is too small for a message of the largest size.
     #[error(
         "max_pending_bytes is {max_pending}, but a message of max_payload takes up to {needed}: raise it or leave it out"
     )]
     Pending {
-        /// The limit asked for.
+        /// The configured limit.
         max_pending: usize,
-        /// The least that works with this `max_payload`.
+        /// The smallest valid limit for this `max_payload`.
         needed: usize,
     },
-    /// An interval or a deadline of no length.
+    /// A duration is zero.
     #[error("{setting} is zero; give it a length")]
     Zero {
-        /// Which one.
+        /// The setting.
         setting: &'static str,
     },
-    /// The address cannot be listened on.
+    /// The broker cannot listen on the address.
     #[error("the embedded broker cannot listen on {listen}: {source}; choose another port, or 0 for any")]
     Listen {
         /// The address.
         listen: SocketAddr,
-        /// What the system says.
+        /// Reason that the system reports.
         source: io::Error,
     },
-    /// Its thread or runtime cannot be started.
+    /// The thread or its runtime could not start.
     #[error("the embedded broker's thread cannot be started: {0}")]
     Thread(#[source] io::Error),
 }
@@ -145,7 +143,7 @@ impl BrokerConfig {
         if !(1..=LARGEST_PAYLOAD).contains(&max_payload) {
             return Err(BrokerError::Payload { max_payload });
         }
-        // A delivery repeats the subjects of a control line and adds a few counts and the subscription's name.
+        // A delivery repeats the subjects of a control line and adds some numbers and the subscription's id.
         let needed = max_payload + 3 * MAX_CONTROL_LINE;
         let max_pending = self
             .max_pending_bytes
@@ -169,7 +167,7 @@ impl BrokerConfig {
     }
 }
 
-/// A running embedded broker. Dropping it stops it without waiting; [`Broker::shutdown`] waits until it is gone.
+/// A running embedded broker. Dropping it stops it without waiting; [`Broker::shutdown`] waits until it has stopped.
 #[derive(Debug)]
 pub struct Broker {
     address: SocketAddr,
@@ -184,7 +182,7 @@ impl Broker {
     /// Starts a broker; it accepts connections when this returns.
     ///
     /// # Errors
-    /// [`BrokerError`]: an address that is not on the loopback or is taken, or limits that make no sense.
+    /// [`BrokerError`]: an address that is not on the loopback interface or is in use, or invalid limits.
     pub fn start(config: BrokerConfig) -> Result<Self, BrokerError> {
         let limits = config.limits()?;
         let BrokerConfig { listen, .. } = config;
@@ -229,27 +227,27 @@ impl Broker {
         })
     }
 
-    /// The URL for clients, `nats://127.0.0.1:<port>`.
+    /// Returns the URL for clients, `nats://127.0.0.1:<port>`.
     pub fn url(&self) -> String {
         format!("nats://{}", self.address)
     }
 
-    /// The address it listens on.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it has counted.
+    /// Returns the broker's counters.
     pub fn stats(&self) -> BrokerStats {
         self.counters.snapshot()
     }
 
-    /// Stops it: it takes no more connections, writes out what waits for its clients (for a second at most), closes
-    /// their connections and ends its thread.
+    /// Stops the broker: it accepts no more connections, writes pending data to its clients for a limited time,
+    /// closes their connections and ends its thread.
     pub async fn shutdown(self) {
         let Self { stop, stopped, .. } = self;
         drop(stop);
-        // An error is what is waited for: the thread has dropped its end.
+        // The error is expected: the thread has dropped its end.
         let _ = stopped.await;
     }
 }

@@ -1,35 +1,35 @@
-//! What waits to be written to one client.
+//! The queue of bytes to one client.
 //!
 //! Pure. Small messages are copied together into runs, so that many leave in one write; a large body is queued as a
-//! slice of the buffer it arrived in, so that its subscribers share one copy. The whole is bounded.
+//! slice of the buffer it arrived in, so that its subscribers share one copy. The total size is bounded.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
-/// From this size on a body is shared instead of copied.
+/// Smallest body that is shared instead of copied.
 const SHARE_FROM: usize = 16 << 10;
-/// A shared body keeps the buffer that it was read into alive. It must be a good part of it, or what a client has pending
-/// would occupy many times the memory that it is allowed.
+/// A shared body keeps its whole read buffer alive, so it must be at least this fraction of it; otherwise a client's
+/// pending data would occupy many times its limit.
 const SHARE_PART: usize = 4;
-/// A run of small messages is closed at this size, which bounds what growing it copies.
+/// Size at which a run of small messages is closed, which bounds the copying while it grows.
 const RUN: usize = 32 << 10;
 
 /// Part of the byte stream to a client.
 #[derive(Debug)]
 struct Chunk {
     bytes: Bytes,
-    /// Whether a message ends where it ends.
+    /// Whether a message ends at its end.
     whole: bool,
 }
 
-/// A message on its way to a subscription, in the parts that differ between its receivers or not.
+/// A message on its way to a subscription.
 #[derive(Debug, Clone)]
 pub(super) struct Message<'a> {
     /// Its subject.
     pub(super) subject: &'a [u8],
-    /// Where a reply is expected.
+    /// The reply subject.
     pub(super) reply: Option<&'a [u8]>,
     /// Bytes of the header block at the front of `body`.
     pub(super) header: Option<usize>,
@@ -51,7 +51,7 @@ impl Message<'_> {
         self.body.len() >= SHARE_FROM && self.body.len() >= self.buffer / SHARE_PART
     }
 
-    /// The same message for a client that knows no headers.
+    /// Returns the message for a client without header support.
     fn plain(&self) -> Self {
         let mut plain = self.clone();
         plain.body.advance(self.header.unwrap_or(0).min(plain.body.len()));
@@ -60,7 +60,7 @@ impl Message<'_> {
     }
 }
 
-/// The client has too much pending.
+/// The client has too much pending data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Overflow;
 
@@ -69,13 +69,13 @@ pub(super) struct Overflow;
 pub(super) struct Outbox {
     closed: VecDeque<Chunk>,
     run: BytesMut,
-    /// Bytes queued here, or taken and not yet written.
+    /// Bytes queued, or taken and not yet written.
     pending: usize,
     limit: usize,
 }
 
 impl Outbox {
-    /// An empty queue that holds at most `limit` bytes.
+    /// Creates an empty queue of at most `limit` bytes.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             closed: VecDeque::new(),
@@ -93,17 +93,17 @@ impl Outbox {
         Ok(())
     }
 
-    /// Queues a message for subscription `sid`; its headers are left out for a client that knows none.
+    /// Queues a message for subscription `sid`; omits its headers for a client without header support.
     pub(super) fn push(&mut self, message: &Message<'_>, sid: &[u8], headers: bool) -> Result<(), Overflow> {
         if message.header.is_some() && !headers {
             return self.push(&message.plain(), sid, headers);
         }
-        // Two counts of at most twenty digits, the operation and the blanks make less than 64.
+        // Two numbers of at most twenty digits, the operation and the blanks take less than 64 bytes.
         let line = 64 + message.subject.len() + sid.len() + message.reply.map_or(0, <[u8]>::len);
         self.admit(line + message.body.len())?;
         let before = self.run.len();
         self.put_line(message, sid);
-        // What was admitted was an upper bound.
+        // The admitted size was an upper bound.
         self.pending -= line - (self.run.len() - before);
         if message.is_worth_sharing() {
             self.close_run(false);
@@ -163,7 +163,7 @@ impl Outbox {
         }
     }
 
-    /// Whether nothing is queued (what was taken is not).
+    /// Returns whether nothing is queued (taken data does not count).
     pub(super) fn is_empty(&self) -> bool {
         self.closed.is_empty() && self.run.is_empty()
     }
@@ -174,7 +174,7 @@ impl Outbox {
         self.pending
     }
 
-    /// Whether it is so full that who fills it should pause.
+    /// Returns whether publishers to it should pause.
     pub(super) fn is_congested(&self) -> bool {
         self.pending > self.limit / 4 * 3
     }
@@ -189,13 +189,13 @@ impl Outbox {
         }
     }
 
-    /// Frees the room of `bytes` that were taken and have been written, or given up.
+    /// Releases `bytes` that were taken and have been written or dropped.
     pub(super) fn written(&mut self, bytes: usize) {
         self.pending = self.pending.saturating_sub(bytes);
     }
 }
 
-/// Decimal digits without the machinery of formatting, which would cost more than the rest of a line.
+/// Writes decimal digits without the formatting machinery, which would cost more than the rest of a line.
 fn put_count(run: &mut BytesMut, count: usize) {
     let mut digits = [b'0'; 20];
     let mut rest = count;
@@ -211,21 +211,21 @@ fn put_count(run: &mut BytesMut, count: usize) {
     run.put_slice(digits.get(digits.len() - used..).unwrap_or_default());
 }
 
-/// What one client is being sent right now.
+/// The data being written to one client.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     chunks: VecDeque<Chunk>,
-    /// Whether what was written last ended inside a message.
+    /// Whether the last write ended inside a message.
     inside: bool,
 }
 
 impl Batch {
-    /// Whether all of it is written.
+    /// Returns whether all of it is written.
     pub(super) fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
 
-    /// Points `slices` at the front of it; gives how many are set.
+    /// Points `slices` at its front; returns the number of slices set.
     pub(super) fn fill<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut set = 0;
         for (slice, chunk) in slices.iter_mut().zip(&self.chunks) {
@@ -235,7 +235,7 @@ impl Batch {
         set
     }
 
-    /// Takes `written` bytes off the front; `done` gets each part that is finished with.
+    /// Removes `written` bytes from the front; calls `done` with each finished part.
     pub(super) fn advance(&mut self, written: usize, mut done: impl FnMut(Bytes)) {
         let mut rest = written;
         while let Some(front) = self.chunks.front_mut() {
@@ -261,7 +261,7 @@ impl Batch {
         });
     }
 
-    /// Gives up what has not begun to be written, and ends with `line` in its place.
+    /// Drops messages that have not begun, and ends with `line` instead.
     pub(super) fn cut_short(&mut self, line: String) {
         let begun = self.chunks.iter().take_while(|chunk| !chunk.whole).count() + 1;
         self.chunks.truncate(if self.inside { begun } else { 0 });

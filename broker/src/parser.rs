@@ -1,7 +1,7 @@
-//! The client's side of the NATS protocol, from bytes to operations.
+//! Parses the client's side of the NATS protocol.
 //!
-//! Pure and incremental: [`Parser::next`] takes whole operations off the front of a buffer and leaves the rest until
-//! more has arrived. A payload is a slice of the buffer that it was read into, never a copy.
+//! Pure and incremental: [`Parser::next`] takes complete operations off the front of a buffer and leaves the rest
+//! until more data arrives. A payload is a slice of the buffer that it was read into, never a copy.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use thiserror::Error;
 pub(super) const MAX_CONTROL_LINE: usize = 4096;
 const CRLF: usize = 2;
 
-/// What a client may ask for.
+/// An operation of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Op {
     /// `CONNECT`.
@@ -29,22 +29,22 @@ pub(super) enum Op {
     Unsubscribe(Unsubscribe),
     /// `PUB` or `HPUB`.
     Publish(Publish),
-    /// `+OK` or `INFO`: the protocol lets a client send them, and a server has no use for them.
+    /// `+OK` or `INFO`: clients may send them; the server ignores them.
     Ignored,
 }
 
-/// What a client says of itself in `CONNECT`. What it leaves out is as nats-server takes it.
+/// Options of `CONNECT`. Missing options default as in nats-server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 #[expect(clippy::struct_excessive_bools, reason = "they are the protocol's")]
 pub(super) struct ClientOptions {
     /// Wants `+OK` after each operation.
     pub(super) verbose: bool,
-    /// Wants to receive what it publishes itself.
+    /// Wants to receive its own publications.
     pub(super) echo: bool,
-    /// Understands messages with headers.
+    /// Supports headers.
     pub(super) headers: bool,
-    /// Wants to be told when nobody can answer a request; needs `headers`.
+    /// Wants a notice if a request has no subscribers; requires `headers`.
     pub(super) no_responders: bool,
 }
 
@@ -66,16 +66,16 @@ pub(super) struct Subscribe {
     pub(super) subject: Box<[u8]>,
     /// The queue group, if it joins one.
     pub(super) queue: Option<Box<[u8]>>,
-    /// The client's own name for the subscription.
+    /// The client's id of the subscription.
     pub(super) sid: Box<[u8]>,
 }
 
 /// `UNSUB <sid> [max]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unsubscribe {
-    /// The client's own name for the subscription.
+    /// The client's id of the subscription.
     pub(super) sid: Box<[u8]>,
-    /// End it after that many messages in all; at once without.
+    /// The total number of messages after which it ends; `None` ends it at once.
     pub(super) after: Option<u64>,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct Publish {
     head: PublishHead,
 }
 
-/// Where the parts of a publish stand in its frame.
+/// Positions of the parts of a publish in its frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PublishHead {
     /// Bytes of the control line with its end.
@@ -111,12 +111,12 @@ impl Publish {
         self.frame.get(self.head.subject.clone()).unwrap_or_default()
     }
 
-    /// The subject that a reply is expected on.
+    /// Returns the reply subject.
     pub(super) fn reply(&self) -> Option<&[u8]> {
         self.frame.get(self.head.reply.clone()?)
     }
 
-    /// Bytes of the header block at the front of the body; `None` when it was sent without one.
+    /// Returns the size of the header block at the front of the body; `None` if it was sent without one.
     pub(super) fn header(&self) -> Option<usize> {
         self.head.header
     }
@@ -126,7 +126,7 @@ impl Publish {
         self.head.size
     }
 
-    /// Header block, payload and the line end that closes a message, as they go out again.
+    /// Returns header block, payload and the final line end, as they are sent to subscribers.
     pub(super) fn body(&self) -> Bytes {
         self.frame.slice(self.head.line..)
     }
@@ -135,10 +135,10 @@ impl Publish {
 /// Why a client's bytes are refused. Each ends the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(super) enum ParseError {
-    /// No operation begins like this.
+    /// Unknown operation.
     #[error("Unknown Protocol Operation")]
     UnknownOperation,
-    /// An operation with the wrong arguments.
+    /// Invalid arguments of an operation.
     #[error("Parser Error")]
     Arguments,
     /// A control line without an end.
@@ -153,14 +153,14 @@ pub(super) enum ParseError {
 #[derive(Debug)]
 pub(super) struct Parser {
     max_payload: usize,
-    /// How much of the buffer is known to hold no line end.
+    /// Number of leading bytes known to contain no line end.
     scanned: usize,
-    /// A publish whose payload has not all arrived; its line is still at the front of the buffer.
+    /// A publish whose payload is incomplete; its line is still at the front of the buffer.
     waiting: Option<PublishHead>,
 }
 
 impl Parser {
-    /// A parser that refuses payloads over `max_payload` bytes.
+    /// Creates a parser that refuses payloads over `max_payload` bytes.
     pub(super) fn new(max_payload: usize) -> Self {
         Self {
             max_payload,
@@ -169,16 +169,16 @@ impl Parser {
         }
     }
 
-    /// How many more bytes the operation that has begun is known to need.
+    /// Returns how many more bytes the current operation is known to need.
     pub(super) fn missing(&self, buffer: &BytesMut) -> usize {
         let frame = self.waiting.as_ref().map_or(0, PublishHead::frame);
         frame.saturating_sub(buffer.len())
     }
 
-    /// The next operation, taken off the front of `buffer`; `None` when it is not all there yet.
+    /// Returns the next operation, taken off the front of `buffer`; `None` if it is incomplete.
     ///
     /// # Errors
-    /// [`ParseError`]; the connection is of no use after it.
+    /// [`ParseError`]; the connection cannot be used after it.
     pub(super) fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Op>, ParseError> {
         if let Some(head) = self.waiting.take() {
             return self.publish(head, buffer);
@@ -187,7 +187,7 @@ impl Parser {
             return Ok(None);
         };
         let text = buffer.get(..line).unwrap_or_default();
-        // Subjects travel on to clients that read them as text.
+        // Subjects are forwarded to clients that read them as text.
         let text = std::str::from_utf8(text).map_err(|_| ParseError::Arguments)?;
         match parse_line(text)? {
             Line::Op(op) => {
@@ -199,7 +199,7 @@ impl Parser {
         }
     }
 
-    /// The length of the control line at the front, its end included.
+    /// Returns the length of the control line at the front, including its end.
     fn line(&mut self, buffer: &BytesMut) -> Result<Option<usize>, ParseError> {
         let unseen = buffer.get(self.scanned..).unwrap_or_default();
         let end = memchr(b'\n', unseen).map(|at| self.scanned + at + 1);
@@ -216,7 +216,7 @@ impl Parser {
             return Ok(None);
         }
         let frame = buffer.split_to(head.frame()).freeze();
-        // Without its line end the payload was longer or shorter than announced.
+        // Without its line end, the payload was longer or shorter than announced.
         if !frame.ends_with(b"\r\n") {
             return Err(ParseError::UnknownOperation);
         }
@@ -319,7 +319,7 @@ fn range((start, word): (usize, &str)) -> Range<usize> {
     start..start + word.len()
 }
 
-/// The words of a line, each with its place.
+/// Returns the words of a line with their positions.
 fn words_at(line: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut start = 0;
     line.split(|c: char| c.is_ascii_whitespace())
@@ -335,7 +335,7 @@ fn length((_, word): (usize, &str)) -> Result<usize, ParseError> {
     usize::try_from(number(word)?).map_err(|_| ParseError::Payload)
 }
 
-/// A count in decimal digits; eighteen of them fit and are more than anything that is counted here.
+/// Parses a decimal number of at most eighteen digits, more than any count here.
 fn number(word: &str) -> Result<u64, ParseError> {
     let digits = (1..=18).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_digit());
     if !digits {

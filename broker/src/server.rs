@@ -1,4 +1,4 @@
-//! The broker's thread: it accepts clients and, told to stop, sees them off.
+//! The broker's thread: accepts clients, and closes them at shutdown.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -19,13 +19,14 @@ use super::session::Session;
 use super::stats::Counters;
 use super::{SERVER_NAME, VERSION};
 
-/// After a failed accept: the process may be out of file descriptors, and trying at once would only burn a core.
+/// Pause after a failed accept: the process may be out of file descriptors, and an immediate retry would only use a
+/// core.
 const RECOVER: Duration = Duration::from_millis(50);
-/// The longest that a shutdown waits for clients to receive their last messages.
+/// Time limit for flushing clients at shutdown.
 const GRACE: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// What the thread is started with.
+/// State that the thread starts with.
 pub(super) struct Server {
     pub(super) listener: TcpListener,
     pub(super) address: SocketAddr,
@@ -35,7 +36,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Serves until `stop` is sent or its sender is gone. To be run on a [`tokio::task::LocalSet`].
+    /// Serves until `stop` is sent or its sender is dropped. Run it on a [`tokio::task::LocalSet`].
     pub(super) async fn run(self, stop: oneshot::Receiver<()>) {
         let hub = Rc::new(RefCell::new(Hub::new(Arc::clone(&self.counters))));
         tokio::select! {
@@ -43,11 +44,11 @@ impl Server {
             _ = stop => {}
             () = self.accept(&hub) => {}
         }
-        // Nobody may connect any more while the present clients are seen off.
+        // Close the listener before the clients are flushed.
         drop(self);
         hub.borrow().close();
         let deadline = Instant::now() + GRACE;
-        // Each session leaves the hub before its last words, so the tasks are what is waited for.
+        // Each session leaves the hub before its last bytes, so wait for the tasks.
         while Rc::strong_count(&hub) > 1 && Instant::now() < deadline {
             sleep(LOOK_AGAIN).await;
         }
@@ -71,7 +72,7 @@ impl Server {
     }
 
     fn welcome(&self, stream: TcpStream, id: u64, hub: &Rc<RefCell<Hub>>, buffers: &Rc<RefCell<Buffers>>) {
-        // Messages are already gathered into large writes; waiting for more would only delay them.
+        // Messages are already combined into large writes; Nagle's algorithm would only delay them.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(client = id, %error, "the connection was gone before it began");
             return;
@@ -88,7 +89,7 @@ impl Server {
         ));
     }
 
-    /// The greeting, which tells a client what it may do.
+    /// The greeting, which tells a client the broker's capabilities.
     fn info(&self, id: u64) -> String {
         let info = json!({
             "server_id": self.identity,

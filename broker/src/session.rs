@@ -1,4 +1,4 @@
-//! What the broker knows of one client, and what waits for it.
+//! The state and queue of one client.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,10 +13,10 @@ use super::hub::Subscription;
 use super::outbox::{Batch, Message, Outbox};
 use super::parser::{ClientOptions, ParseError};
 
-/// The longest that a publisher waits for a congested receiver, per read.
+/// Longest pause of a publisher for a congested receiver, per read.
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// Why a connection ends; the client is told where it can make use of it.
+/// Why a connection ends; sent to the client if it can still receive it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(super) enum Ending {
     #[error("the client closed it")]
@@ -37,21 +37,21 @@ pub(super) enum Ending {
     Stale,
 }
 
-/// What the broker knows of a client.
+/// The state of a client.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: u64,
     pub(super) options: Cell<ClientOptions>,
-    /// Its subscriptions by its own names for them.
+    /// Its subscriptions by its own ids.
     pub(super) subscriptions: RefCell<HashMap<Box<[u8]>, Rc<Subscription>>>,
     outbox: RefCell<Outbox>,
-    /// Something was put into the outbox.
+    /// Notifies that data was queued.
     filled: Notify,
-    /// Something was written out of the outbox.
+    /// Notifies that data was written.
     drained: Notify,
     ending: Cell<Option<Ending>>,
     ended: Notify,
-    /// Whether it sent anything since the last look.
+    /// Whether it has sent data since the last check.
     pub(super) heard: Cell<bool>,
 }
 
@@ -78,17 +78,17 @@ impl Session {
         }
     }
 
-    /// Whether a client is being thrown out for not reading.
+    /// Returns whether it ends as a slow consumer.
     pub(super) fn is_slow(&self) -> bool {
         self.ending.get() == Some(Ending::SlowConsumer)
     }
 
-    /// Whether who sends to it should pause.
+    /// Returns whether publishers to it should pause.
     pub(super) fn is_congested(&self) -> bool {
         self.outbox.borrow().is_congested()
     }
 
-    /// Queues a message for it; `false` when it is not taken any more.
+    /// Queues a message; returns false if the client takes no more.
     pub(super) fn deliver(&self, message: &Message<'_>, sid: &[u8]) -> bool {
         self.queue(|outbox| outbox.push(message, sid, self.options.get().headers).is_ok())
     }
@@ -98,7 +98,7 @@ impl Session {
         self.queue(|outbox| outbox.push_line(line).is_ok());
     }
 
-    /// Queues the word that something was refused.
+    /// Queues an error line.
     pub(super) fn send_error(&self, text: &str) {
         self.send_line(format!("-ERR '{text}'\r\n").as_bytes());
     }
@@ -129,8 +129,8 @@ impl Session {
         }
     }
 
-    /// Waits until some of what is queued for it has left, but not for long: a publisher is slowed down by a receiver
-    /// that falls behind, and never stopped by one that stands still.
+    /// Waits until some of its queued data has left, for a limited time: a slow receiver slows its publishers down,
+    /// and a stuck one does not stop them.
     pub(super) async fn pause_for(&self) {
         let room = async {
             while self.is_congested() && self.ending.get().is_none() {
@@ -150,7 +150,7 @@ impl Session {
         self.filled.notified().await;
     }
 
-    /// Frees the room of `bytes` that were taken and have been written.
+    /// Releases `bytes` that were taken and have been written.
     pub(super) fn written(&self, bytes: usize) {
         self.outbox.borrow_mut().written(bytes);
         self.drained.notify_waiters();

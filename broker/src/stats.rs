@@ -1,27 +1,27 @@
-//! What the broker counts.
+//! The broker's counters.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What went through an embedded broker so far, and what is there now.
+/// Counters of an embedded broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BrokerStats {
-    /// Clients connected now.
+    /// Connected clients.
     pub connections: u64,
-    /// Subscriptions of all clients now.
+    /// Active subscriptions.
     pub subscriptions: u64,
-    /// Messages published to it.
+    /// Messages published.
     pub messages_in: u64,
-    /// Messages it delivered, one per receiver.
+    /// Messages delivered, one per receiver.
     pub messages_out: u64,
-    /// Bytes of headers and payloads published to it.
+    /// Bytes of headers and payloads published.
     pub bytes_in: u64,
-    /// Bytes of headers and payloads it delivered.
+    /// Bytes of headers and payloads delivered.
     pub bytes_out: u64,
-    /// Clients it disconnected because they did not read fast enough.
+    /// Clients disconnected as slow consumers.
     pub slow_consumers: u64,
 }
 
-/// Written by the broker's thread alone, read by any.
+/// Written by the broker's thread only, read by any thread.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) connections: Counter,
@@ -34,7 +34,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Counts a published message of `bytes` bytes that `receivers` clients got.
+    /// Counts a published message of `bytes` bytes with `receivers` receivers.
     pub(super) fn count(&self, bytes: u64, receivers: u64) {
         self.messages_in.add(1);
         self.bytes_in.add(bytes);
@@ -55,7 +55,7 @@ impl Counters {
     }
 }
 
-/// A number with one writer, which therefore needs no locked addition.
+/// A number with a single writer, which needs no atomic read-modify-write.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 

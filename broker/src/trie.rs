@@ -1,26 +1,26 @@
-//! Which subscriptions a subject reaches: a trie over the tokens of the patterns.
+//! Finds the subscriptions that match a subject: a trie over the tokens of the patterns.
 //!
-//! Pure. A lookup walks only the nodes that can still match, a few hash probes for a subject of a few tokens, whatever
-//! the number of subscriptions. It is not cached: most subjects of a request/reply system are reply subjects that
-//! occur once, so a cache would mostly be filled and emptied.
+//! Pure. A lookup visits only nodes that can still match: a few hash probes for a subject of a few tokens,
+//! independent of the number of subscriptions. Results are not cached: most subjects of a request/reply system are
+//! reply subjects that occur once, so a cache would mostly be filled and emptied.
 
 use std::collections::HashMap;
 use std::slice::Split;
 
-/// Ends a pattern that matches one or more further tokens.
+/// Matches one or more further tokens at the end of a pattern.
 const TAIL: &[u8] = b">";
-/// Matches any one token.
+/// Matches any single token.
 const ANY: &[u8] = b"*";
 
-/// Whether a client may subscribe to it: non-empty tokens, `>` only as the last one.
+/// Returns whether a client may subscribe to it: non-empty tokens, `>` only as the last one.
 pub(super) fn is_pattern(subject: &[u8]) -> bool {
     let mut tokens = tokens(subject);
     let no_early_tail = |token: &[u8]| !token.is_empty() && token != TAIL;
-    // `all` stops at the first offender; a tail is fine if nothing comes after it.
+    // `all` stops at the first invalid token; a `>` is valid if nothing follows it.
     tokens.all(no_early_tail) || (subject.ends_with(b".>") || subject == TAIL) && tokens.next().is_none()
 }
 
-/// Whether a client may publish to it: non-empty tokens.
+/// Returns whether a client may publish to it: non-empty tokens.
 pub(super) fn is_subject(subject: &[u8]) -> bool {
     tokens(subject).all(|token| !token.is_empty())
 }
@@ -39,7 +39,7 @@ fn is_separator(byte: &u8) -> bool {
 
 type Tokens<'a> = Split<'a, u8, fn(&u8) -> bool>;
 
-/// Values filed under subject patterns.
+/// Values stored under subject patterns.
 #[derive(Debug)]
 pub(super) struct SubjectTrie<T> {
     root: Node<T>,
@@ -75,14 +75,14 @@ impl<T> Default for Node<T> {
 }
 
 impl<T> SubjectTrie<T> {
-    /// Files `value` under `pattern`, which must be one by [`is_pattern`].
+    /// Stores `value` under `pattern`, which must satisfy [`is_pattern`].
     pub(super) fn insert(&mut self, pattern: &[u8], value: T) {
         let mut node = &mut self.root;
         for token in tokens(pattern) {
             match token {
                 TAIL => return node.tail.push(value),
                 ANY => node = node.any.get_or_insert_default(),
-                // Looked up twice so that a known token costs no allocation.
+                // Looked up twice, so that a known token costs no allocation.
                 token if !node.children.contains_key(token) => {
                     node = node.children.entry(token.into()).or_default();
                 }
@@ -95,7 +95,7 @@ impl<T> SubjectTrie<T> {
         node.here.push(value);
     }
 
-    /// Takes away what is filed under exactly `pattern` and chosen by `which`, and the nodes that are empty then.
+    /// Removes the values under exactly `pattern` that `which` selects, and the nodes that become empty.
     pub(super) fn remove(&mut self, pattern: &[u8], which: impl Fn(&T) -> bool) {
         self.root.remove(tokens(pattern), &which);
     }
@@ -105,7 +105,7 @@ impl<T> SubjectTrie<T> {
         self.root.each_match(tokens(subject), &mut found);
     }
 
-    /// Whether nothing is left, not even an empty node.
+    /// Returns whether no node is left, not even an empty one.
     #[cfg(test)]
     fn is_empty(&self) -> bool {
         self.root.is_empty()

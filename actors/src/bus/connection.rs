@@ -1,4 +1,4 @@
-//! How the connection fares.
+//! The state of the connection and its counters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_nats::{Event, ServerError};
 use tokio::sync::watch;
 
-/// Whether the broker can be reached.
+/// State of the connection to the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// Connected.
     Up,
-    /// LostReplicas; the client tries again by itself. What is published meanwhile waits, up to the client's capacity, and then
+    /// Lost; the client reconnects by itself. Publications wait meanwhile, up to the client's capacity; beyond it
     /// `publish` waits.
     Down,
-    /// Closed for good.
+    /// Closed permanently.
     Closed,
 }
 
-/// What happened to the connection, counted.
+/// Counted events of the connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ConnectionCounts {
-    /// Times that a subscription was full and messages were lost. Each stands for one message or more.
+    /// Times that a full subscription lost messages; each stands for one or more messages.
     pub slow_consumer: u64,
     /// Times that the connection was lost.
     pub disconnects: u64,
@@ -30,7 +30,7 @@ pub struct ConnectionCounts {
     pub errors: u64,
 }
 
-/// The counters of one connection, and its state as a channel.
+/// Counters of one connection, and its state as a watch channel.
 pub struct ConnectionHealth {
     slow_consumer: AtomicU64,
     disconnects: AtomicU64,
@@ -62,7 +62,7 @@ impl ConnectionHealth {
         }
     }
 
-    /// The counts so far.
+    /// Returns the counters.
     pub fn counts(&self) -> ConnectionCounts {
         ConnectionCounts {
             slow_consumer: self.slow_consumer.load(Ordering::Relaxed),
@@ -71,7 +71,7 @@ impl ConnectionHealth {
         }
     }
 
-    /// The state of the link, now and as it changes.
+    /// Returns the state of the connection as a watch channel.
     pub fn link(&self) -> watch::Receiver<Link> {
         self.link.subscribe()
     }
@@ -87,7 +87,7 @@ impl ConnectionHealth {
             Event::Closed => self.set(Link::Closed),
             Event::SlowConsumer(_) | Event::ServerError(ServerError::SlowConsumer(_)) => {
                 let lost = self.slow_consumer.fetch_add(1, Ordering::Relaxed) + 1;
-                // A flood of them is one finding: say it at 1, 2, 4, 8, ...
+                // Log repeated losses at 1, 2, 4, 8, ... only.
                 if lost.is_power_of_two() {
                     tracing::error!(lost, "a subscription is full and loses messages");
                 }

@@ -1,4 +1,4 @@
-//! What can go wrong with the broker.
+//! Errors of the connection to the broker.
 
 use thiserror::Error;
 
@@ -6,10 +6,10 @@ use crate::error::{Code, Fault};
 use crate::subjects::SubjectError;
 use kaskade_broker::BrokerError;
 
-/// Why the bus does not serve.
+/// Why an operation on the bus failed.
 #[derive(Debug, Error)]
 pub enum BusError {
-    /// The address cannot be read.
+    /// The address cannot be parsed.
     #[error("`{url}` is no address of a NATS server: {reason}; write it as nats://host:4222")]
     BadUrl {
         /// The address, without credentials.
@@ -17,7 +17,7 @@ pub enum BusError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Nobody answers there.
+    /// No server answers at the address.
     #[error(
         "no NATS server answers at {url}: {reason}; start nats-server there, correct the address, or leave it out to use the \
          broker that Kaskade brings"
@@ -25,18 +25,18 @@ pub enum BusError {
     Unreachable {
         /// The address, without credentials.
         url: String,
-        /// What the connection says.
+        /// Reason that the client reports.
         reason: String,
     },
-    /// It answers, and refuses.
+    /// The server refuses the connection.
     #[error("the NATS server at {url} refuses the connection: {reason}; check the credentials")]
     Refused {
         /// The address, without credentials.
         url: String,
-        /// What the server says.
+        /// Reason that the server reports.
         reason: String,
     },
-    /// It answers, and is too old.
+    /// The server is older than [`OLDEST_SERVER`](super::OLDEST_SERVER).
     #[error(
         "the NATS server at {url} is version {found}; {}.{} or later is needed: use the official image, or the package of \
          Debian 13 or Ubuntu 24.04",
@@ -46,7 +46,7 @@ pub enum BusError {
     TooOld {
         /// The address, without credentials.
         url: String,
-        /// The version it greets with.
+        /// Version in the server's greeting.
         found: String,
     },
     /// A file of credentials cannot be used.
@@ -63,7 +63,7 @@ pub enum BusError {
     /// The embedded broker does not start.
     #[error(transparent)]
     Embedded(#[from] BrokerError),
-    /// A message is larger than the broker carries.
+    /// A message exceeds the broker's `max_payload`.
     #[error(
         "the message takes {size} bytes with its headers, and this broker carries {limit}; send less, or raise max_payload in \
          its configuration"
@@ -77,15 +77,15 @@ pub enum BusError {
     /// Subscribing, publishing or flushing failed.
     #[error("{what} failed: {reason}; the connection to the broker is closed or overfull")]
     Failed {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the client says.
+        /// Reason that the client reports.
         reason: String,
     },
     /// The broker did not answer in time.
     #[error("the broker did not answer {what} in time; is it overloaded or gone?")]
     Timeout {
-        /// What was asked.
+        /// The operation.
         what: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! Who a connection is: a seed in a file. It is read here, goes to the client, and is never printed or logged.
+//! Authentication by an nkey seed in a file. The seed goes to the client only; it is never printed or logged.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use nkeys::{KeyPair, KeyPairType};
 use super::BusError;
 use crate::subjects::inbox_prefix;
 
-/// The options of the user whose seed stands in the file at `path`, answers going to the user's own inbox.
+/// Adds the nkey in the file at `path` to the options, with replies going to that user's inbox.
 ///
 /// # Errors
-/// [`BusError::Credentials`]; what the file holds is not in it.
+/// [`BusError::Credentials`], without the content of the file.
 pub(super) fn with_nkey(options: ConnectOptions, path: &Path) -> Result<ConnectOptions, BusError> {
     let refused = |reason: String| BusError::Credentials {
         path: path.display().to_string(),

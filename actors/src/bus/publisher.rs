@@ -1,4 +1,4 @@
-//! What a process publishes, in order: whole where the broker carries it, else in chunks.
+//! Publishes the messages of a process in order, in chunks if they exceed the broker's limit.
 
 use crate::actor;
 use async_nats::{HeaderMap, Subject};
@@ -13,10 +13,10 @@ use crate::{
     wire::{Limits, Message, chunks},
 };
 
-/// Bytes that the headers of a message may take of the broker's `max_payload`.
+/// Bytes of the broker's `max_payload` reserved for headers.
 pub const HEADROOM: usize = 1024;
 
-/// One thing for the bus.
+/// One item of the queue.
 enum Outgoing {
     Message {
         subject: Subject,
@@ -27,7 +27,7 @@ enum Outgoing {
     Flush(oneshot::Sender<()>),
 }
 
-/// The way to the bus. Must be made inside an actix system: the task that publishes runs there.
+/// Queue of outgoing messages. Create it inside an actix system: the publishing task runs there.
 pub(crate) struct Publisher {
     max_payload: usize,
     outgoing: mpsc::UnboundedSender<Outgoing>,
@@ -35,7 +35,7 @@ pub(crate) struct Publisher {
 
 impl Publisher {
     pub(crate) fn new(bus: &Bus) -> Self {
-        // Unbounded, but bounded in fact: whatever is published was admitted under somebody's permit.
+        // Unbounded; the number of messages is bounded by the permits under which requests were admitted.
         let (outgoing, receiver) = mpsc::unbounded_channel();
         actor::spawn(publish(bus.client().clone(), receiver));
         Self {
@@ -52,7 +52,7 @@ impl Publisher {
         headers: Option<HeaderMap>,
         payload: Bytes,
     ) {
-        // The receiver outlives every actor; after it, nobody is left to hear.
+        // The receiver outlives every actor; after it, there is no connection to publish on.
         let _ = self.outgoing.send(Outgoing::Message {
             subject,
             reply,
@@ -61,7 +61,7 @@ impl Publisher {
         });
     }
 
-    /// Publishes a message to its one reader, in chunks where the broker does not carry it whole.
+    /// Publishes a message to one reader, in chunks if the broker does not accept it whole.
     pub(crate) fn send(
         &self,
         subject: &Subject,
@@ -77,12 +77,12 @@ impl Publisher {
         for (chunk, part) in chunks::cut(ids::unique(), payload, limit) {
             let mut headers = headers.clone();
             headers::put_chunk(&mut headers, chunk);
-            // To be told once that nobody listens is enough.
+            // One "no responders" notice per message is enough.
             self.publish(subject.clone(), reply.take(), Some(headers), part);
         }
     }
 
-    /// The message as bytes, if whoever reads it decodes that many.
+    /// Encodes a message, and checks that the reader's codec accepts its size.
     pub(crate) fn encode_checked<M: Message>(&self, message: &M) -> Result<Bytes, Fault> {
         let payload = message.encode()?;
         if payload.len() <= Limits::default().bytes {
@@ -92,7 +92,7 @@ impl Publisher {
         }
     }
 
-    /// Bytes of a body that the broker carries whole; headers count towards its limit.
+    /// Largest body that fits one message, bytes; headers count towards the broker's limit.
     pub(crate) fn payload_limit(&self) -> usize {
         self.max_payload.saturating_sub(HEADROOM)
     }
@@ -117,7 +117,7 @@ impl Publisher {
     }
 }
 
-/// Publishes in order until every dispatcher is gone, then flushes.
+/// Publishes in order until every dispatcher is dropped, then flushes.
 async fn publish(client: async_nats::Client, mut outgoing: mpsc::UnboundedReceiver<Outgoing>) {
     while let Some(next) = outgoing.recv().await {
         let (subject, reply, headers, payload) = match next {

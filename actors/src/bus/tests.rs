@@ -1,4 +1,4 @@
-//! The bus over both servers, and what it says when there is none.
+//! Tests of the bus on both servers, and of its errors without one.
 
 use std::future::Future;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::subjects::App;
 
-/// Long enough for a machine that is compiling; nothing waits for all of it when all is well.
+/// Long enough for a machine under load; tests that pass do not wait for it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn config() -> BusConfig {
@@ -120,7 +120,8 @@ fn credentials_are_taken_out_of_addresses() {
     assert_eq!(without_credentials("nats://a:p@ss@one"), "nats://one");
 }
 
-/// A nats-server that wants a password. The test kit's own asks anonymously whether it is up, so this one is started here.
+/// A nats-server that requires a password. The testkit's readiness check connects anonymously, so the test starts
+/// this one itself.
 struct Guarded(std::process::Child);
 
 impl Drop for Guarded {

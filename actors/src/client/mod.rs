@@ -1,4 +1,4 @@
-//! A client: publishes a request, gets its one reply.
+//! A client: publishes a request and receives its one reply.
 
 mod durable;
 
@@ -22,20 +22,20 @@ use crate::{
 
 pub use durable::Accepted;
 
-/// How much longer than its budget a client waits for the reply: the way back.
+/// Time beyond its budget that a client waits for the reply to travel back.
 const REPLY_MARGIN: Duration = Duration::from_millis(500);
 
-/// How long an app that has answered before may seem to have no doors: when a server of a cluster goes, its clients are with the
-/// others before these know of everybody who listens.
+/// Time for which "no responders" is retried for an app that has answered before: when a server of a cluster leaves,
+/// its clients reconnect to others before these know all subscriptions.
 const NO_RESPONDERS_GRACE: Duration = Duration::from_secs(1);
 
-/// Between two attempts meanwhile.
+/// Pause between two such attempts.
 const NO_RESPONDERS_PAUSE: Duration = Duration::from_millis(50);
 
-/// Asks one app. Cheap to clone.
+/// A client of one app. Cheap to clone.
 ///
-/// A request whose connection breaks before the reply is there is sent again with what is left of its budget, since either may have
-/// been lost: a model may run twice, and its caller gets one answer.
+/// A request whose connection breaks before the reply arrives is sent again with its remaining budget, since either
+/// message may have been lost. The model may run twice; the caller gets one answer.
 #[derive(Debug, Clone)]
 pub struct Client {
     bus: Bus,
@@ -46,7 +46,7 @@ pub struct Client {
     served: Arc<AtomicBool>,
 }
 
-/// What came of one attempt.
+/// Outcome of one attempt.
 enum Attempt {
     Replied(async_nats::Message),
     NoResponders,
@@ -55,7 +55,7 @@ enum Attempt {
 }
 
 impl Client {
-    /// A client of `app` on that bus.
+    /// Creates a client of `app` on that bus.
     pub fn new(bus: &Bus, app: App) -> Self {
         Self {
             nats: bus.client().clone(),
@@ -66,11 +66,11 @@ impl Client {
         }
     }
 
-    /// Asks, and waits for the answer as long as the budget says.
+    /// Sends a request and waits for the answer within the budget.
     ///
     /// # Errors
-    /// The service's own [`Fault`]; or `UnknownApp` when nobody serves the app, `TooLarge` when the request exceeds what
-    /// the broker carries, `Expired` when no reply came in time.
+    /// The service's own [`Fault`]; `UnknownApp` if no process serves the app, `TooLarge` if the request exceeds the
+    /// broker's limit, `Expired` if no reply came in time.
     pub async fn infer(&self, inputs: Vec<Tensor>, budget: Duration) -> Result<InferReply, Fault> {
         let request = InferRequest {
             inputs,
@@ -79,7 +79,7 @@ impl Client {
         self.ask(&request, request_headers(budget), budget).await
     }
 
-    /// The same with headers of one's own (see [`headers`]).
+    /// Sends a request with the given headers (see [`headers`]) and waits for the answer.
     ///
     /// # Errors
     /// As [`Client::infer`].
@@ -136,13 +136,13 @@ impl Client {
         )
     }
 
-    /// Ends when the connection has broken since this was called, and stands again.
+    /// Resolves when the connection has been lost since the call and is up again.
     fn reconnected(&self) -> impl Future<Output = ()> + use<> {
         let (bus, mut link) = (self.bus.clone(), self.bus.connection().link());
         let before = bus.connection().counts().disconnects;
         async move {
             loop {
-                // A link that broke and stands again may be seen standing both times; the count has not forgotten.
+                // A link that was lost and is up again may read "up" both times; the counter shows the loss.
                 let broken = bus.connection().counts().disconnects > before;
                 if broken && *link.borrow_and_update() == Link::Up {
                     return;
@@ -154,8 +154,8 @@ impl Client {
         }
     }
 
-    /// Asks a language model, and reads its answer while it is made: `part` gets what is new of it each time, in order. Only the answer
-    /// of a stage that does not pass requests on comes in parts; the whole comes back in any case.
+    /// Sends a request to a language model and streams its answer: `part` is called with each new piece, in order.
+    /// Only stages that always reply send parts; the complete answer is returned in any case.
     ///
     /// # Errors
     /// As [`Client::infer`].
@@ -194,11 +194,11 @@ impl Client {
         answer.unwrap_or_else(|_| Err(expired()))
     }
 
-    /// Says that nobody waits any more for the requests of that id (header `Kaskade-Request-Id`, or `id` of the request). They are
-    /// answered with [`Code::Cancelled`]; a language model lets go of them at its next token.
+    /// Cancels the requests of that id (header `Kaskade-Request-Id`, or `id` of the request). They are answered with
+    /// [`Code::Cancelled`]; a language model drops them at its next token.
     ///
     /// # Errors
-    /// [`Code::Malformed`] for an id that cannot be one; [`Code::Unavailable`] where the connection is closed.
+    /// [`Code::Malformed`] for an invalid id; [`Code::Unavailable`] if the connection is closed.
     pub async fn cancel(&self, id: &str) -> Result<(), Fault> {
         let mut headers = HeaderMap::new();
         headers::put_request_id(&mut headers, id)?;

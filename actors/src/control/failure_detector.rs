@@ -1,4 +1,4 @@
-//! Hears the heartbeats of an app and tells who fell silent.
+//! The failure detector: follows the heartbeats of an app and reports lost replicas.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,14 +16,14 @@ use crate::{
     wire::{Beat, Message as _},
 };
 
-/// How often silence is looked for: half a beat.
+/// Interval of the checks for missed heartbeats: half a heartbeat period.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Listens to every beat of the app, keeps the dispatcher's liveness, and reports lost replicas to the ingress, if this
-/// process has one.
+/// Subscribes to every heartbeat of the app, updates the dispatcher's liveness, and reports lost replicas to the
+/// ingress, if this process has one.
 ///
 /// # Errors
-/// [`BusError`] when the subscription fails.
+/// [`BusError`] if the subscription fails.
 pub async fn watch(
     bus: &Bus,
     dispatcher: &Dispatcher,
@@ -47,7 +47,7 @@ pub async fn watch(
                     None => return,
                 },
                 _ = look.tick() => {
-                    // Cut off from the broker, everybody is silent: that says nothing about anybody.
+                    // Without a connection no heartbeat arrives; that is no evidence of a failure.
                     if client.connection_state() != State::Connected {
                         continue;
                     }
@@ -60,8 +60,8 @@ pub async fn watch(
     Ok(())
 }
 
-/// Notes a beat: the replicas it names live; those that its sender no longer names have left in good order. Gives those that its sender
-/// hosted before it started again.
+/// Records a heartbeat: the replicas that it lists are alive; those that its sender no longer lists have left in good
+/// order. Returns the replicas to treat as lost because their worker restarted.
 fn hear(dispatcher: &Dispatcher, hosts: &mut BTreeMap<String, BTreeSet<String>>, beat: &Beat) -> Vec<String> {
     let now = dispatcher.clock().now();
     let named: BTreeSet<String> = beat.replicas.iter().map(|replica| replica.id.clone()).collect();

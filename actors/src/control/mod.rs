@@ -1,4 +1,4 @@
-//! Gears, plans and failures.
+//! Control loops: gear shifts, replanning, failure detection.
 
 pub mod failure_detector;
 pub mod planner;

@@ -1,10 +1,11 @@
-//! The planner: makes another plan when asked, while the old one serves.
+//! The planner: makes a new plan on request while the current one serves.
 //!
-//! Planning is somebody's function ([`Planning`]), run on a thread of its own: it may crash, hang or find nothing, and the
-//! running plan is untouched; the asker gets a [`PlanReport`] in any case. What it finds is written by compare-and-set
-//! against the epoch that ran when it began, so of two planners one wins and the other is told that it is stale.
+//! Planning is a user-supplied function ([`Planning`]) on a thread of its own. If it panics, hangs or finds nothing,
+//! the running plan is unaffected, and the requester gets a [`PlanReport`] in any case. The planner writes its result
+//! by compare-and-set against the epoch that ran when it began, so of two concurrent planners one succeeds and the
+//! other is told that its plan is stale.
 //!
-//! It plans when asked, when the load has drifted, or in a trigger of its own ([`ReplanTrigger`]).
+//! It plans on request, after a drift of the load, or by its [`ReplanTrigger`].
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -27,19 +28,19 @@ use crate::{
     wire::{DriftNotice, Message as _, PlanReport, PlanRequest},
 };
 
-/// Makes a plan for a request, given the plan that runs. The error is for people.
+/// Makes a plan for a request, given the running plan. The error is shown to people.
 pub type Planning = Arc<dyn Fn(&PlanRequest, Option<&Plan>) -> Result<Plan, String> + Send + Sync>;
 
-/// What a planner is told at its start.
+/// Configuration of a planner.
 #[derive(Clone)]
 pub struct PlannerConfig {
-    /// What plans.
+    /// The planning function.
     pub planning: Planning,
-    /// How long it may take before it is given up.
+    /// Time limit of one planning run.
     pub limit: Duration,
-    /// Whether a drift of the load makes a new plan without anybody asking.
+    /// Whether a drift of the load triggers planning.
     pub on_drift: bool,
-    /// When else a new plan is made without anybody asking.
+    /// When else the planner plans without a request.
     pub trigger: ReplanTrigger,
 }
 
@@ -59,17 +60,17 @@ pub struct Planner {
     store: Arc<dyn PlanStore>,
     plans: PlanVersions,
     dispatcher: Dispatcher,
-    /// One plan at a time.
+    /// Allows one planning run at a time.
     permits: Arc<Semaphore>,
 }
 
-/// Makes a plan now.
+/// Requests a plan now.
 #[derive(Message)]
 #[rtype(result = "PlanReport")]
 pub struct MakePlan(pub PlanRequest);
 
 impl Planner {
-    /// A planner that writes to that store.
+    /// Creates a planner that writes to `store`.
     pub fn new(
         config: PlannerConfig,
         store: Arc<dyn PlanStore>,
@@ -85,10 +86,10 @@ impl Planner {
         }
     }
 
-    /// Starts it, taking requests from the app's `replan` subject and, if so configured, from drifts.
+    /// Starts the planner. It takes requests from the app's `replan` subject and, if configured, plans after drifts.
     ///
     /// # Errors
-    /// [`BusError`] when a subscription fails.
+    /// [`BusError`] if a subscription fails.
     pub async fn listen(self, bus: &Bus) -> Result<Addr<Self>, BusError> {
         let app = self.dispatcher.app().clone();
         let (dispatcher, on_drift) = (self.dispatcher.clone(), self.config.on_drift);
@@ -100,7 +101,7 @@ impl Planner {
             .subscribe(app.replan(), Some(subjects::PLANNER_GROUP.to_owned()))
             .await?;
         let mut drifts = bus.subscribe(app.event(DRIFT)?, None).await?;
-        // Only a round trip proves that the subscriptions stand.
+        // Only a round trip proves that the subscriptions are active.
         bus.barrier().await?;
         let planner = self.start();
         if let Some(load_listener) = trigger {
@@ -130,7 +131,7 @@ impl Planner {
     }
 }
 
-/// The request that a drift makes.
+/// The plan request for a drift.
 fn after(drift: DriftNotice) -> PlanRequest {
     PlanRequest {
         reason: format!("the load drifted by {:.2}", drift.distance),
@@ -140,10 +141,10 @@ fn after(drift: DriftNotice) -> PlanRequest {
     }
 }
 
-/// A request from the bus: answered with the report, if an answer is wanted.
+/// Handles a request from the bus and replies with the report if the message has a reply subject.
 fn take(planner: &Addr<Planner>, dispatcher: &Dispatcher, message: &async_nats::Message) {
     let (planner, dispatcher, reply) = (planner.clone(), dispatcher.clone(), message.reply.clone());
-    // An empty body asks for a plan without saying why.
+    // An empty body requests a plan without a reason.
     let request = if message.payload.is_empty() {
         Ok(PlanRequest::default())
     } else {
@@ -209,7 +210,7 @@ async fn make(
     request: PlanRequest,
 ) -> PlanReport {
     let running = plans.current().map(|(version, _)| version);
-    // A thread and not the runtime's pool: one that hangs must not keep the process from stopping.
+    // A thread instead of the runtime's pool: a planning function that hangs must not keep the process from stopping.
     let (finished, result) = oneshot::channel();
     let (planning, before) = (Arc::clone(&config.planning), running.clone());
     let spawned = thread::Builder::new().name("planner".to_owned()).spawn(move || {
@@ -224,7 +225,7 @@ async fn make(
             let limit_ms = config.limit.as_millis() as u64;
             return PlanReport::TimedOut { limit_ms };
         }
-        // The thread ended without a word: it panicked.
+        // The sender was dropped: the planning function panicked.
         Ok(Err(_)) => return PlanReport::Crashed,
         Ok(Ok(Err(reason))) => return PlanReport::Refused { reason },
         Ok(Ok(Ok(plan))) => plan,
@@ -235,14 +236,14 @@ async fn make(
     write(store, plans, &plan, running.map(|version| version.epoch)).await
 }
 
-/// Puts the plan into the store, unless it could not be served or another one came first.
+/// Writes the plan to the store, unless it is invalid or another plan was written first.
 async fn write(
     store: &dyn PlanStore,
     plans: &PlanVersions,
     plan: &Plan,
     expected: Option<u64>,
 ) -> PlanReport {
-    // Tried on a plans of its own first: what this process would not serve is not put before others either.
+    // Validate first: a plan that this process would refuse must not reach other processes.
     if let Err(error) = PlanVersions::new(plans.app()).adopt(u64::MAX, plan.clone()) {
         let reason = error.to_string();
         return PlanReport::Refused { reason };

@@ -1,5 +1,5 @@
-//! When a planner plans without anybody asking: period by period, or whenever it looks at a pipeline (Loki §4). *Whether* a look makes
-//! another plan, and for which demand, is decided by who plans ([`kaskade_plans::manager`]).
+//! When a planner plans without a request: periodically, or at every observation of a pipeline (Loki §4). The
+//! planning function decides whether an observation leads to a new plan ([`kaskade_plans::manager`]).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,20 +19,20 @@ use crate::{
     wire::{Beat, LoadCount, Message as _, Observation, PlanRequest},
 };
 
-/// When a planner plans without anybody asking.
+/// When a planner plans without a request.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum ReplanTrigger {
-    /// Never.
+    /// Never; it plans on request only.
     #[default]
     OnRequest,
-    /// This often, for the highest load that a second of the period had.
+    /// Plans at this interval, for the busiest second of the period.
     Periodic(Duration),
-    /// At every look, this far apart, it is shown what it needs to decide: Loki's Resource Manager.
+    /// Passes an observation of the load to the planning function at this interval: Loki's Resource Manager.
     Observing(Duration),
 }
 
 impl ReplanTrigger {
-    /// How often the load is looked at.
+    /// Interval at which the load is sampled.
     fn look(&self) -> Duration {
         match self {
             Self::Periodic(every) => LOOK.min(*every).max(SHORTEST),
@@ -42,13 +42,13 @@ impl ReplanTrigger {
     }
 }
 
-/// How often the load is looked at, at least. Ingresses tell theirs ten times a second.
+/// Longest interval at which the load is sampled. Ingresses publish their counts ten times a second.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What no trigger is faster than.
+/// Shortest interval of any trigger.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// A planner's ears.
+/// The planner's subscriptions to load counts and heartbeats.
 pub(crate) struct LoadListener {
     trigger: ReplanTrigger,
     dispatcher: Dispatcher,
@@ -71,7 +71,7 @@ impl LoadListener {
         })
     }
 
-    /// Asks for a plan whenever it is time, until the connection ends.
+    /// Requests a plan whenever the trigger fires, until the connection ends.
     pub(crate) async fn ask(mut self, request_plan: impl Fn(PlanRequest)) {
         let clock = self.dispatcher.clock();
         let mut load = LoadBook::new(clock.now());
@@ -112,7 +112,7 @@ impl LoadListener {
     }
 }
 
-/// Keeps what a worker told last of its variants.
+/// Stores the latest counters that a worker reported for its variants.
 fn hear<T>(told: &mut BTreeMap<String, BTreeMap<String, T>>, worker: &str, now: BTreeMap<String, T>) {
     if now.is_empty() {
         told.remove(worker);
@@ -121,13 +121,14 @@ fn hear<T>(told: &mut BTreeMap<String, BTreeMap<String, T>>, worker: &str, now: 
     }
 }
 
-/// When each worker was heard last, microseconds. One that missed as many beats as kill a replica is dead.
+/// When each worker's last heartbeat arrived, microseconds. A worker that missed as many heartbeats as a lost replica
+/// counts as lost.
 #[derive(Debug, Default)]
 struct LiveWorkers(BTreeMap<String, u64>);
 
 impl LiveWorkers {
     fn heard(&mut self, beat: &Beat, now: u64) {
-        // A worker on its way out says so with a beat without replicas, and one that waits for its first plan has none either.
+        // A leaving worker and one that waits for its first plan both send heartbeats without replicas.
         if beat.kind == "worker" {
             self.0.insert(beat.actor.clone(), now);
         }
@@ -140,10 +141,10 @@ impl LiveWorkers {
     }
 }
 
-/// When to ask, and for what.
+/// When to request a plan, and with which figures.
 enum Schedule {
     Periods(Periods),
-    /// Arrivals since the beginning: a look that nobody had time for is made good by the next.
+    /// Total arrivals: an observation that the planner skipped is covered by the next.
     Looks(u64),
 }
 
@@ -157,7 +158,7 @@ impl Schedule {
         }
     }
 
-    /// Takes the arrivals since the last look; gives what to ask for, if anything.
+    /// Takes the arrivals since the last sample; returns the plan request that is due, if any.
     fn look(&mut self, arrivals: u64, now: u64) -> Option<PlanRequest> {
         match self {
             Self::Looks(total) => {

@@ -1,8 +1,9 @@
-//! The shifter: which gear the app is in. *When* to shift is decided by [`kaskade_plans::shifting`].
+//! The shifter: selects the gear of the app. The policy is [`kaskade_plans::shifting`].
 //!
-//! Every ingress has one. Each tells what it has counted; the one that leads ([`kaskade_plans::load`]) acts on the sum and
-//! publishes the gear, one small message. All gears of a plan are known to every actor beforehand and all their models stay
-//! loaded, so a shift loads nothing and loses nothing: requests in flight finish as they were admitted.
+//! Every ingress has a shifter. Each publishes its arrival count; the leader ([`kaskade_plans::load`]) acts on the
+//! sum and publishes the gear in one small message. Every actor knows all gears of a plan beforehand and all their
+//! models stay loaded, so a shift loads nothing and loses nothing: requests in flight finish in the gear that
+//! admitted them.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -24,10 +25,10 @@ use crate::{
     wire::{Beat, DriftNotice, GearShift, LoadCount, Message as _, ShiftReport},
 };
 
-/// Ticks after which the leader says the gear again, for whoever came late: one second.
+/// Ticks after which the leader publishes the gear again, for processes that joined later: one second.
 const SAY_AGAIN: u64 = 10;
 
-/// Queue lengths that are older than this say nothing of now, microseconds.
+/// Age at which reported queue lengths are ignored, microseconds.
 const STALE_QUEUE_US: u64 = 500_000;
 
 /// The shifter actor.
@@ -47,7 +48,7 @@ pub struct Shifter {
     ticks: u64,
 }
 
-/// What one worker said of its queues.
+/// Queue lengths reported by one worker.
 struct Queues {
     heard: u64,
     of_replica: BTreeMap<String, (String, u64)>,
@@ -61,7 +62,7 @@ enum Heard {
 }
 
 impl Shifter {
-    /// The shifter of that ingress.
+    /// Creates the shifter of that ingress.
     pub fn new(
         ingress: &str,
         config: ShiftConfig,
@@ -90,15 +91,15 @@ impl Shifter {
         }
     }
 
-    /// Starts it, listening to the other ingresses and to the workers' queues.
+    /// Starts the shifter; it subscribes to the other ingresses' counts and to the workers' heartbeats.
     ///
     /// # Errors
-    /// [`BusError`] when a subscription fails.
+    /// [`BusError`] if a subscription fails.
     pub async fn listen(self, bus: &Bus) -> Result<Addr<Self>, BusError> {
         let app = self.dispatcher.app().clone();
         let mut beats = bus.subscribe(app.beats(), None).await?;
         let mut loads = bus.subscribe(app.event(LOAD)?, None).await?;
-        // Only a round trip proves that the subscriptions stand.
+        // Only a round trip proves that the subscriptions are active.
         bus.barrier().await?;
         let shifter = self.start();
         let listener = shifter.clone();
@@ -136,7 +137,7 @@ impl Shifter {
         if !self.load.leads(&self.ingress, now) {
             return self.policy.set_gear(gear);
         }
-        // A late timer makes a long tick; the policy is told what one of the right length would have counted.
+        // A late timer makes a long tick; scale the count to a tick of the configured length.
         let counted = (arrivals as f64 * self.config.tick_us as f64 / elapsed as f64).round() as u64;
         let first_queue = self.first_queue(&version, gear, now);
         if let Some(to) = self.policy.tick(now, counted, first_queue as usize) {
@@ -158,7 +159,7 @@ impl Shifter {
         self.publish_event(LOAD, &count);
     }
 
-    /// Takes up a plan that was version since the last tick.
+    /// Resets the policy if a new plan was adopted since the last tick.
     fn follow(&mut self, version: &PlanVersion) {
         if self.epoch == version.epoch {
             return;
@@ -173,7 +174,7 @@ impl Shifter {
         // This process shifts first: its ingress admits by the new gear from here on.
         match self.plans.shift(version.epoch, to) {
             Ok(_) => self.metrics.shifted(),
-            // A newer plan came in between; its own gears are looked at in the next tick.
+            // A newer plan was adopted in between; the next tick considers its gears.
             Err(error) => return tracing::debug!(%error, "a shift came too late"),
         }
         self.say(version);
@@ -237,7 +238,7 @@ impl Shifter {
         self.publish_event(DRIFT, &notice);
     }
 
-    /// Requests that wait for the first stage of the gear, over all workers that were heard lately.
+    /// Requests that wait for the first stage of the gear, over all workers heard recently.
     fn first_queue(&mut self, version: &PlanVersion, gear: u32, now: u64) -> u64 {
         self.queues
             .retain(|_, queues| now.saturating_sub(queues.heard) < STALE_QUEUE_US);
@@ -275,7 +276,7 @@ impl Handler<Heard> for Shifter {
     fn handle(&mut self, heard: Heard, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
         match heard {
-            // Its own count is read from its source, at the moment of the tick.
+            // The shifter reads its own count directly at each tick.
             Heard::Load(count) if count.ingress == self.ingress => {}
             Heard::Load(count) => self.load.heard(&count.ingress, count.arrivals, now),
             Heard::Beat(beat) => {

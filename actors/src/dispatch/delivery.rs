@@ -1,4 +1,4 @@
-//! A request on loan to whoever serves a stage.
+//! A request delivered to a stage, with the handle to answer it.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,11 @@ use crate::{
     wire::{Done, DoneResult, Hop, StageRequest},
 };
 
-/// One request for one stage, and the handle to answer it.
+/// One request for one stage, and the obligation to answer it.
 ///
-/// Any actix actor with `Handler<Delivery>` can serve a stage (see [`crate::dispatch::subscribe::bind`]). A delivery that is dropped
-/// unanswered, by a bug or a panic, answers for itself with a fault, so that nobody waits for it in vain.
+/// Any actix actor with `Handler<Delivery>` can serve a stage (see [`crate::dispatch::subscribe::bind`]). A delivery
+/// that is dropped unanswered, by a bug or a panic, answers itself with a fault, so that the request does not wait
+/// until its budget ends.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Delivery {
@@ -27,14 +28,14 @@ pub struct Delivery {
     pub request: StageRequest,
     /// When its budget ends, on this process's clock, microseconds.
     pub deadline: u64,
-    /// When it arrived here, on this process's clock, microseconds.
+    /// When it arrived, on this process's clock, microseconds.
     pub arrived: u64,
-    /// The trace it belongs to.
+    /// Its trace context.
     pub trace: Trace,
     handle: Option<ReplyHandle>,
 }
 
-/// What is needed to answer. The permit comes last: it is dropped once the answer is on its way.
+/// What is needed to answer. The permit comes last: it is released after the answer has been queued.
 struct ReplyHandle {
     dispatcher: Dispatcher,
     replica: String,
@@ -42,7 +43,7 @@ struct ReplyHandle {
 }
 
 impl Delivery {
-    /// A delivery to `replica`, which answers through `dispatcher` and then frees the permit.
+    /// Creates a delivery to `replica`, which answers through `dispatcher` and then releases the permit.
     pub fn new(
         request: StageRequest,
         deadline: u64,
@@ -66,8 +67,8 @@ impl Delivery {
         }
     }
 
-    /// Answers with outputs whose way the ingress still has to decide: it applies the stage's exit to `confidence`, or to
-    /// the confidence it computes from the outputs where that is absent.
+    /// Answers with outputs that the ingress has to route: it applies the stage's exit to `confidence`, or to the
+    /// confidence that it computes from the outputs if `confidence` is `None`.
     pub fn answer(self, outputs: Vec<Tensor>, confidence: Option<f64>) {
         self.finish(DoneResult::Outputs {
             outputs,
@@ -77,7 +78,7 @@ impl Delivery {
         });
     }
 
-    /// Answers with outputs that are the reply, whatever the stage's exit says.
+    /// Answers with outputs that are the reply, whatever the stage's exit.
     pub fn reply(self, outputs: Vec<Tensor>, confidence: Option<f64>) {
         self.finish(DoneResult::Outputs {
             outputs,
@@ -87,8 +88,8 @@ impl Delivery {
         });
     }
 
-    /// Sends what is new of the answer to a client that reads along ([`StageRequest::stream`]): the pieces from `from` up to `until`. The
-    /// answer itself is still owed.
+    /// Sends new pieces of a streamed answer ([`StageRequest::stream`]), from piece `from` up to `until`. The answer
+    /// itself is still due.
     pub fn part(&self, outputs: Vec<Tensor>, from: u32, until: u32) {
         let Some(handle) = &self.handle else { return };
         let request = &self.request;
@@ -104,7 +105,7 @@ impl Delivery {
         handle.dispatcher.done(&request.ingress, done);
     }
 
-    /// Lets go of a request that nobody waits for any more.
+    /// Drops a request that was cancelled, without an answer.
     pub fn discard(mut self) {
         self.handle = None;
     }
@@ -114,7 +115,7 @@ impl Delivery {
         self.finish(DoneResult::Fault(fault));
     }
 
-    /// Notes what the stage cost this request.
+    /// Appends a hop: what the stage cost this request.
     pub fn hop(&mut self, started: u64, run_us: u64, batch: usize) {
         let wait_us = u32::try_from(started.saturating_sub(self.arrived)).unwrap_or(u32::MAX);
         let run_us = u32::try_from(run_us).unwrap_or(u32::MAX);
@@ -127,8 +128,8 @@ impl Delivery {
         });
     }
 
-    /// Whether the request would be passed on to nobody, for all that is known here. A branch of a pipeline is passed on all the same:
-    /// its inputs are nowhere else.
+    /// Returns whether this process knows no live replica to forward the request to. A branch of a pipeline is
+    /// forwarded regardless, because its inputs exist nowhere else.
     pub(crate) fn has_no_known_target(&self, version: &PlanVersion, edge: &Edge) -> bool {
         let gone = |handle: &ReplyHandle| {
             handle
@@ -138,7 +139,7 @@ impl Delivery {
         self.request.branch.is_root() && self.handle.as_ref().is_some_and(gone)
     }
 
-    /// Passes the request on: no answer is owed any more, the next stage owes it. `inputs` replaces what it was asked.
+    /// Forwards the request; the next stage then has to answer it. `inputs`, if given, replaces its inputs.
     pub(crate) fn forward(mut self, version: &PlanVersion, edge: &Edge, inputs: Option<Vec<Tensor>>) {
         let Some(handle) = self.handle.take() else { return };
         let mut request = std::mem::take(&mut self.request);
@@ -150,8 +151,8 @@ impl Delivery {
             .dispatch(&handle.replica, version, edge, request, self.deadline, self.trace);
     }
 
-    /// Passes on the requests that a pipeline's task made of this one, and answers with how many there are and with the task's
-    /// own outputs. One that is dropped for being late is answered in its branch.
+    /// Forwards the child requests of a pipeline's task, and answers with their numbers and the task's own outputs. A
+    /// child that is dropped for being late is answered in its branch.
     pub(crate) fn fan_out(mut self, version: &PlanVersion, children: &[Child], parts: FannedOut) {
         let Some(handle) = &self.handle else { return };
         let (dispatcher, replica) = (handle.dispatcher.clone(), handle.replica.clone());

@@ -1,7 +1,7 @@
-//! The switch in front of the bus: what is for an actor of this process goes to its mailbox, the rest onto a subject.
+//! The dispatcher: delivers to the mailbox of an actor in this process, or else publishes to a subject.
 //!
-//! A cascade step inside one process costs two mailbox hops and copies no tensor; the same step between processes costs
-//! one hop over NATS. Senders cannot tell the difference.
+//! A cascade step inside one process costs two mailbox hops and copies no tensor; between processes it costs one hop
+//! over NATS. Senders see no difference.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
@@ -32,19 +32,19 @@ use crate::{
     wire::{Done, DoneResult, Message as _, StageRequest},
 };
 
-/// A stage's answer, handed to the ingress that owns the request.
+/// A stage's result, delivered to the ingress that owns the request.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Finished(pub Done);
 
-/// A request at the end of a pipeline's task: at which replica, how long it was there, and how long it should have been.
+/// Timing of a request at the end of a pipeline's task: the replica, the time spent, the task's latency budget.
 pub(crate) struct TaskTiming<'a> {
     pub(crate) replica: &'a str,
     pub(crate) spent_us: u64,
     pub(crate) budget_us: Option<u64>,
 }
 
-/// Cheap to clone; one per process and app.
+/// Routes the messages of one app in one process. Cheap to clone.
 #[derive(Clone)]
 pub struct Dispatcher(Arc<Inner>);
 
@@ -55,13 +55,13 @@ struct Inner {
     ingresses: DashMap<String, Recipient<Finished>>,
     local: LocalReplicas,
     liveness: Mutex<Liveness>,
-    /// By who sends. One sequence for all would tie the draws of a request to each other: who was drawn at one task would say who
-    /// is drawn at the next.
+    /// One sequence of draws per sender. A sequence shared by all senders would correlate the draws of a request at
+    /// successive tasks.
     draws: DashMap<String, u64>,
 }
 
 impl Dispatcher {
-    /// An dispatcher over `bus`. Must be called inside an actix system: it spawns the task that publishes.
+    /// Creates a dispatcher over `bus`. Call it inside an actix system: it spawns the publishing task.
     pub fn new(bus: &Bus, app: App, clock: Clock) -> Self {
         Self(Arc::new(Inner {
             app,
@@ -74,32 +74,32 @@ impl Dispatcher {
         }))
     }
 
-    /// The clock that all actors of the process read.
+    /// Returns the clock that all actors of the process read.
     pub fn clock(&self) -> Clock {
         self.0.clock
     }
 
-    /// The subjects of the app.
+    /// Returns the subjects of the app.
     pub fn app(&self) -> &App {
         &self.0.app
     }
 
-    /// Who beats and who fell silent.
+    /// Gives access to the liveness of replicas.
     pub fn liveness<T>(&self, look: impl FnOnce(&mut Liveness) -> T) -> T {
         look(&mut self.0.liveness.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes an ingress of this process known to its neighbours.
+    /// Registers an ingress of this process.
     pub fn register_ingress(&self, id: &str, mailbox: Recipient<Finished>) {
         self.0.ingresses.insert(id.to_owned(), mailbox);
     }
 
-    /// Makes a replica of this process known to its neighbours, for one stage.
+    /// Registers a replica of this process for one stage.
     pub fn register_replica(&self, stage: &str, replica: LocalReplica) {
         self.0.local.register(stage, replica);
     }
 
-    /// Takes a replica out of every stage: nothing new reaches it from inside the process.
+    /// Removes a replica from every stage: no new request reaches it from inside the process.
     pub fn unregister_replica(&self, replica: &str) {
         self.0.local.unregister(replica);
         self.0.draws.remove(replica);
@@ -116,7 +116,7 @@ impl Dispatcher {
         self.0.publisher.publish(subject, reply, headers, payload);
     }
 
-    /// Brings an answer to the ingress that owns the request.
+    /// Sends a result to the ingress that owns the request.
     pub fn done(&self, ingress: &str, done: Done) {
         if let Some(mailbox) = self.0.ingresses.get(ingress) {
             mailbox.do_send(Finished(done));
@@ -124,7 +124,7 @@ impl Dispatcher {
         }
         let subject = match self.0.app.done(ingress, done.id) {
             Ok(subject) => subject,
-            // Only a forged request names an ingress that cannot exist; there is nobody to tell.
+            // Only a forged request names an invalid ingress; there is no one to answer.
             Err(error) => return tracing::warn!(%error, "an answer has no address"),
         };
         let payload = self.0.publisher.encode_checked(&done).or_else(|fault| {
@@ -137,8 +137,8 @@ impl Dispatcher {
         }
     }
 
-    /// Sends a request along an edge of the plan that admitted it: to a replica of this process where the policy prefers one,
-    /// else over the bus. `from` is the replica or ingress that sends it. Returns the replica it went to, where that is known.
+    /// Sends a request along an edge of the plan that admitted it: to a replica of this process if the policy prefers
+    /// one, else over the bus. `from` is the sending replica or ingress. Returns the replica if it is known.
     pub fn dispatch(
         &self,
         from: &str,
@@ -158,7 +158,7 @@ impl Dispatcher {
         }
     }
 
-    /// Sends on what came of a pipeline's task, unless the policy drops it for being late ([`rerouting`]).
+    /// Forwards a child request of a pipeline's task, unless the policy drops it for being late ([`rerouting`]).
     ///
     /// # Errors
     /// Why it was dropped, with the request.
@@ -271,7 +271,8 @@ impl Dispatcher {
         one
     }
 
-    /// A replica to name instead of the queue group, where one of a stage's has fallen silent ([`routing::past_the_silent`]).
+    /// Returns a replica to address instead of the queue group if one of the stage's replicas is lost
+    /// ([`routing::past_the_silent`]).
     fn replica_past_lost(&self, from: &str, version: &PlanVersion, edge: &Edge, gear: u32) -> Option<String> {
         if !self.liveness(|liveness| liveness.any_lost()) {
             return None;
@@ -286,8 +287,9 @@ impl Dispatcher {
         one.map(ToOwned::to_owned)
     }
 
-    /// Whether, for all that is known here, nobody serves what an edge leads to. Then the broker must be asked by the ingress that owns
-    /// the request: it says "nobody" to the connection that asks and that listens for the answer, and to no other.
+    /// Returns whether this process knows no live replica behind the edge. Then the ingress that owns the request
+    /// must send it: the broker reports "no responders" only to the connection that sends the request and subscribes
+    /// to the reply.
     pub(crate) fn no_known_replica(&self, version: &PlanVersion, edge: &Edge, gear: u32) -> bool {
         let Some(stage) = version.stage(gear, &edge.stage) else {
             return false;
@@ -296,8 +298,8 @@ impl Dispatcher {
         !placed.any(|replica| version.serves(gear, stage, replica) && self.reachable(&replica.id))
     }
 
-    /// A replica of the plan that serves the stage an edge names. Actors that the plan does not place are not asked: they need not
-    /// understand chunks.
+    /// Returns a replica of the plan that serves the edge's stage. Actors outside the plan are not considered: they
+    /// need not support chunks.
     fn group_member(&self, from: &str, version: &PlanVersion, edge: &Edge, gear: u32) -> Option<String> {
         let stage = version.stage(gear, &edge.stage)?;
         let placed = version.plan.placement.iter();
@@ -331,7 +333,7 @@ impl Dispatcher {
         trace: Trace,
     ) {
         let budget = Duration::from_micros(deadline.saturating_sub(self.0.clock.now()));
-        // The reply subject is where the answer belongs; it is also where the server says that nobody listens.
+        // The reply subject receives the result and the server's "no responders" notice.
         let addressed =
             subject.and_then(|subject| Ok((subject, self.0.app.done(&request.ingress, request.id)?)));
         match addressed {
@@ -343,7 +345,7 @@ impl Dispatcher {
         }
     }
 
-    /// Answers a request that goes no further.
+    /// Answers a request that cannot be forwarded.
     pub(crate) fn refuse(&self, request: StageRequest, fault: Fault) {
         let done = Done {
             id: request.id,
@@ -372,7 +374,7 @@ impl Dispatcher {
     }
 }
 
-/// The refusal of a replica whose queue is full.
+/// The fault of a replica whose queue is full.
 pub(crate) fn full_queue(replica: &str) -> Fault {
     Fault::new(
         Code::Overloaded,

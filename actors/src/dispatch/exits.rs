@@ -1,5 +1,5 @@
-//! The router: exit, next or skip. It runs where the replica runs, so that a cascade step costs one hop.
-//! *Where* a result goes is decided by [`kaskade_plans::routing`].
+//! The router: applies the exit of a stage (reply, next stage, or skip). It runs in the replica's process, so that a
+//! cascade step costs one hop. The policy is [`kaskade_plans::routing`].
 
 use std::sync::Arc;
 
@@ -19,32 +19,32 @@ use crate::{
     plan::versions::{PlanVersion, PlanVersions},
 };
 
-/// Sends every result of a batch on its way.
+/// Routes every result of a batch.
 pub struct Router {
     variant: String,
     plans: PlanVersions,
     metrics: Arc<Metrics>,
 }
 
-/// A finished batch: the deliveries and, in the same order, what the model made of them.
+/// A finished batch: the deliveries and, in the same order, their results.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Batch {
-    /// Whose batch it was.
+    /// The deliveries of the batch.
     pub deliveries: Vec<Delivery>,
-    /// What the model returned.
+    /// The model's results.
     pub result: BatchResult,
     /// When it started, on the process's clock, microseconds.
     pub started: u64,
 }
 
-/// One finished answer, of a model that is not run batch by batch.
+/// A finished answer of a model that runs token by token.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Answered {
-    /// Whose it is.
+    /// The delivery.
     pub delivery: Delivery,
-    /// What the model returned.
+    /// The model's outputs.
     pub outputs: Vec<Tensor>,
 }
 
@@ -56,12 +56,12 @@ pub(crate) enum RouteDecision<'a> {
     Forward(&'a Edge),
     /// To the next partition, which continues from these outputs.
     Continue(&'a Edge),
-    /// To the tasks below, as many requests as there are in these outputs.
+    /// To the tasks below, as many requests as these outputs contain.
     FanOut(&'a [Child]),
 }
 
 impl Router {
-    /// A router for the replicas of one variant.
+    /// Creates a router for the replicas of one variant.
     pub fn new(variant: &str, plans: PlanVersions, metrics: Arc<Metrics>) -> Self {
         Self {
             variant: variant.to_owned(),
@@ -76,7 +76,7 @@ impl Router {
             let fault = unknown_epoch(request.epoch);
             return delivery.fail(fault);
         };
-        // Between the slices of a model nothing decides, and hidden states have no confidence.
+        // Partitions of one model exit unconditionally, and hidden states have no confidence.
         let confidence = if version.has_next_partition(request.gear, &request.stage) {
             None
         } else {
@@ -88,7 +88,7 @@ impl Router {
         match decide(&version, request.gear, &request.stage, confidence, request.settle) {
             Err(fault) => delivery.fail(fault),
             Ok(RouteDecision::Reply) => delivery.reply(outputs, confidence),
-            // Only the ingress hears from the broker that nobody is there; it passes on in our place.
+            // Only the ingress receives the broker's "no responders" notice, so it forwards the request instead.
             Ok(RouteDecision::Forward(edge) | RouteDecision::Continue(edge))
                 if delivery.has_no_known_target(&version, edge) =>
             {
@@ -149,7 +149,7 @@ impl Handler<Answered> for Router {
     }
 }
 
-/// Applies a stage's exit; to a request that must `settle`, as far as there is an answer.
+/// Applies a stage's exit. With `settle`, prefers an answer over forwarding.
 pub(crate) fn decide<'a>(
     version: &'a PlanVersion,
     gear: u32,
@@ -175,7 +175,7 @@ pub(crate) fn decide<'a>(
     }
 }
 
-/// The calibrated confidence of a variant's outputs; `None` for a variant without calibration.
+/// Returns the calibrated confidence of a variant's outputs; `None` for a variant without calibration.
 pub(crate) fn confidence(
     version: &PlanVersion,
     variant: &str,
@@ -225,7 +225,7 @@ fn score(calibration: &Calibration, outputs: &[Tensor]) -> Result<f64, String> {
 }
 
 fn unknown_epoch(epoch: u64) -> Fault {
-    // Retryable: the ingress resends under the same epoch, and this process may learn it in the meantime.
+    // Retryable: the ingress resends under the same epoch, and this process may adopt the plan in the meantime.
     Fault::new(
         Code::Unavailable,
         format!("this worker does not know the plan of epoch {epoch} (yet)"),

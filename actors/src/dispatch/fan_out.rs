@@ -1,9 +1,8 @@
-//! How a pipeline's task makes several requests of one (Loki §3).
+//! Fan-out: how a pipeline's task makes several requests of one (Loki §3).
 //!
-//! The model of such a task says in its outputs what goes where: an output named `classify/image` of shape `[k, ...]` makes `k`
-//! requests to the task `classify`, each with one row of it as its input `image`. Outputs with other names are the task's own
-//! and go into the reply. Where nothing is found for a task, there is no
-//! output to it: an empty one is refused like any other.
+//! The model's output names select the target: an output named `classify/image` of shape `[k, ...]` makes `k`
+//! requests to the task `classify`, each with one row as its input `image`. Outputs with other names are the task's
+//! own and go into the reply. A model that finds nothing for a task omits that output; an empty output is refused.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +11,17 @@ use kaskade_models::{Datatype, Tensor};
 
 use crate::error::{Code, Fault};
 
-/// What came of one request at a task.
+/// The parts of one task's outputs.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct FannedOut {
     /// The task's own outputs.
     pub(crate) own: Vec<Tensor>,
-    /// The inputs of every request to each task below.
+    /// The inputs of every request, by child task.
     pub(crate) children: BTreeMap<String, Vec<Vec<Tensor>>>,
 }
 
 impl FannedOut {
-    /// How many requests go to each task.
+    /// Returns the number of requests for each child task.
     pub(crate) fn counts(&self) -> BTreeMap<String, u32> {
         let count = |(task, requests): (&String, &Vec<_>)| {
             (task.clone(), u32::try_from(requests.len()).unwrap_or(u32::MAX))
@@ -31,11 +30,11 @@ impl FannedOut {
     }
 }
 
-/// Takes a task's outputs apart.
+/// Splits a task's outputs.
 ///
 /// # Errors
-/// [`Code::BadOutput`] for an output to a task that is not below this one, one without a first axis, or several to one task that
-/// disagree about how many there are.
+/// [`Code::BadOutput`] for an output to an unknown child task, an output without a first axis, or outputs to one task
+/// that differ in their numbers of rows.
 pub(crate) fn split<'a>(
     outputs: Vec<Tensor>,
     tasks: impl Iterator<Item = &'a str> + Clone,
@@ -72,7 +71,7 @@ pub(crate) fn split<'a>(
     Ok(parts)
 }
 
-/// The parts of a tensor along its first axis, uncopied.
+/// Splits a tensor along its first axis without copying.
 fn rows(output: &Tensor, name: &str) -> Result<Vec<Tensor>, Fault> {
     let Some((count, shape)) = output.shape.split_first() else {
         return Err(bad(
@@ -104,7 +103,7 @@ fn rows(output: &Tensor, name: &str) -> Result<Vec<Tensor>, Fault> {
     Ok((0..*count).map(row).collect())
 }
 
-/// A part of the bytes, which were checked to be as many as the shape says.
+/// Slices the bytes, whose length was checked against the shape.
 fn part(data: &Bytes, from: usize, length: usize) -> Bytes {
     let to = (from + length).min(data.len());
     data.slice(from.min(to)..to)

@@ -11,14 +11,14 @@ use tokio::sync::Semaphore;
 
 use super::delivery::Delivery;
 
-/// A replica of this process, as its neighbours see it.
+/// A replica of this process, as other actors of the process see it.
 #[derive(Clone)]
 pub struct LocalReplica {
     /// Its id.
     pub id: String,
     /// Its mailbox.
     pub mailbox: Recipient<Delivery>,
-    /// Room in its queue.
+    /// Permits of its queue.
     pub permits: Arc<Semaphore>,
     /// Requests that wait in its queue.
     pub depth: Arc<AtomicUsize>,
@@ -26,7 +26,7 @@ pub struct LocalReplica {
     pub max_batch: u32,
 }
 
-/// Stage to the replicas of this process that serve it.
+/// Replicas of this process by stage.
 #[derive(Default)]
 pub(super) struct LocalReplicas(DashMap<String, Vec<LocalReplica>>);
 

@@ -1,8 +1,7 @@
-//! The one thin module around actix: subjects become mailboxes here.
+//! Connects subjects to actors: each message becomes a [`Delivery`] in a mailbox.
 //!
-//! actix is in passive maintenance, so nothing outside this module relies on more of it than actors, addresses and
-//! arbiters. The shape that was measured to work is: subscription pump -> permit -> actor -> model thread -> publish,
-//! the permit dropped last; no permit means an immediate refusal.
+//! The order is: subscription pump, permit, actor, model thread, publication; the permit is released last. Without a
+//! permit the sender is refused immediately.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,23 +21,23 @@ use crate::{
     wire::{Done, DoneResult, Message as _, StageRequest, chunks::Assembler},
 };
 
-/// An actor that serves, and how much it takes.
+/// An actor that serves a replica, and its permits.
 #[derive(Clone)]
 pub struct Binding {
     /// The replica's id.
     pub replica: String,
     /// The actor.
     pub mailbox: Recipient<Delivery>,
-    /// Permits for deliveries that are not answered yet.
+    /// Permits for unanswered deliveries.
     pub permits: Arc<Semaphore>,
 }
 
-/// Serves `subject` with an actor: every message becomes a [`Delivery`] in its mailbox, as long as there is room; without,
-/// the sender is refused at once with `Overloaded`. With a `group`, its members share the messages. Ends, after what was
-/// received has been handed over, when `stop` turns true.
+/// Serves `subject` with an actor: every message becomes a [`Delivery`] in its mailbox while permits are free;
+/// otherwise the sender is refused immediately with `Overloaded`. The members of a `group` share the messages. When
+/// `stop` turns true, the subscription ends after its buffered messages have been delivered.
 ///
 /// # Errors
-/// [`BusError`] when the subscription fails.
+/// [`BusError`] if the subscription fails.
 pub async fn bind(
     bus: &Bus,
     dispatcher: &Dispatcher,
@@ -58,7 +57,7 @@ pub async fn bind(
                     None => break,
                 },
                 _ = stop.wait_for(|stop| *stop) => {
-                    // Drain, not drop: a dropped subscription loses what it has buffered.
+                    // Drain instead of drop: a dropped subscription loses its buffered messages.
                     let _ = subscription.drain().await;
                     while let Some(message) = subscription.next().await {
                         receive(&dispatcher, &binding, &mut assembler, message);
@@ -71,7 +70,7 @@ pub async fn bind(
     Ok(())
 }
 
-/// Turns a message into a delivery, or refuses it with a typed fault where it can be told whose it is. A chunk waits for the others.
+/// Turns a message into a delivery, or answers it with a typed fault. A chunk waits for the remaining chunks.
 fn receive(dispatcher: &Dispatcher, binding: &Binding, assembler: &mut Assembler, message: Message) {
     let replica = binding.replica.as_str();
     let now = dispatcher.clock().now();
@@ -106,19 +105,19 @@ fn receive(dispatcher: &Dispatcher, binding: &Binding, assembler: &mut Assembler
     }
 }
 
-/// Budget of a stage request whose sender named none, such as a hand-written client: generous, but never unbounded.
+/// Budget of a stage request without one, such as a hand-written client's: generous, but bounded.
 const DEFAULT_BUDGET: Duration = Duration::from_secs(30);
 
-/// A message without a body, why, and who waits for an answer to it.
+/// A message that could not be assembled: the fault, and the subject to answer to.
 pub(crate) struct Unreadable {
     pub(crate) fault: Fault,
     reply: Option<Subject>,
 }
 
-/// The body of a message; of one in chunks once the last of them is there.
+/// Returns the body of a message; for a message in chunks, once the last chunk has arrived.
 ///
 /// # Errors
-/// What is wrong with the chunk.
+/// The fault of an invalid chunk or message.
 pub(crate) fn whole(
     assembler: &mut Assembler,
     message: &Message,
@@ -138,7 +137,7 @@ pub(crate) fn whole(
     })
 }
 
-/// The request cannot be read, but the reply subject says where it belongs: `done.<ingress>.<id>`.
+/// Answers an unreadable request. Its reply subject, `done.<ingress>.<id>`, identifies the request.
 fn refuse(dispatcher: &Dispatcher, replica: &str, subject: &Subject, reply: Option<Subject>, fault: Fault) {
     tracing::warn!(%subject, %fault, "a stage request could not be read");
     let Some(reply) = reply else {
@@ -159,7 +158,7 @@ fn refuse(dispatcher: &Dispatcher, replica: &str, subject: &Subject, reply: Opti
     }
 }
 
-/// Starts an actor on a thread of its own, so that a handler that blocks or panics takes nobody else down.
+/// Starts an actor on a thread of its own, so that a handler that blocks or panics does not affect other actors.
 pub fn spawn_apart<A>(make: impl FnOnce() -> A + Send + 'static) -> actor::Addr<A>
 where
     A: actor::Actor<Context = actor::Context<A>>,

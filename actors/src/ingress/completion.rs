@@ -1,4 +1,4 @@
-//! From stages' answers to the one reply: exits taken on behalf of stages that take none, votes, branches, failures.
+//! From the results of stages to the one reply: exits for stages that do not route, votes, branches, failures.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Ingress {
-    /// A stage that does not route by itself (a custom actor, a process in another language) left the exit to us.
+    /// Routes a result for a stage that does not route by itself (a custom actor, a process in another language).
     pub(super) fn route_for_stage(&mut self, mut done: Done, now: u64) {
         let (id, attempt) = (done.id, done.attempt);
         let DoneResult::Outputs {
@@ -50,7 +50,7 @@ impl Ingress {
                 };
                 self.answer(Done { result, ..done }, now);
             }
-            // Only the root's inputs are entry here.
+            // The ingress keeps the inputs of the root only.
             Ok((RouteDecision::Forward(_), _)) if !done.branch.is_root() => {
                 let message = format!(
                     "stage `{}` passes on what only it has the inputs of; route there, or fan out",
@@ -78,7 +78,7 @@ impl Ingress {
         }
     }
 
-    /// Sends on the requests that a pipeline's task made of one, for a stage that does not do so itself.
+    /// Sends the child requests of a pipeline's task, for a stage that does not do so itself.
     fn fan_out_for_stage(&mut self, done: Done, children: &[Child], outputs: Vec<Tensor>, now: u64) {
         let Some(entry) = self.ledger.get(done.id) else {
             return;
@@ -115,7 +115,7 @@ impl Ingress {
         self.answer(Done { result, ..done }, now);
     }
 
-    /// Fills in what a worker in another language may leave out: it answers what it was asked last.
+    /// Fills in fields that a worker in another language may omit, from the last dispatch of the request.
     pub(super) fn fill_defaults(&self, done: &mut Done) {
         if done.attempt == 0 {
             done.attempt = self.ledger.place(done.id).map_or(0, |(attempt, _)| attempt);
@@ -137,7 +137,7 @@ impl Ingress {
         })
     }
 
-    /// The terminal result, unless the request has been answered already, or further members of an ensemble must vote.
+    /// Handles a routed result: ends the request, or collects the votes of an ensemble or the branches of a pipeline.
     pub(super) fn answer(&mut self, done: Done, now: u64) {
         let (id, attempt) = (done.id, done.attempt);
         if done.is_of_a_pipeline() {
@@ -154,7 +154,7 @@ impl Ingress {
         self.finish_ensemble(id, attempt, members, now);
     }
 
-    /// Whether the stage would have passed this answer on, had there been somebody to pass it to.
+    /// Returns whether the stage would have deferred this answer, had a later stage been available.
     fn would_defer(&self, done: &Done) -> bool {
         let DoneResult::Outputs { confidence, .. } = &done.result else {
             return false;
@@ -166,7 +166,7 @@ impl Ingress {
         matches!(route, Ok(RouteDecision::Forward(_)))
     }
 
-    /// How many answers make up the reply; 0 for a request that has had it.
+    /// Returns the number of results that make up the reply; 0 for a request that has been answered.
     fn members(&self, id: u64) -> usize {
         let gear = self
             .ledger
@@ -175,7 +175,7 @@ impl Ingress {
         gear.map_or(0, |gear| gear.wiring.members().count())
     }
 
-    /// Ends a request of an ensemble once every member has answered or failed. True if that has happened.
+    /// Ends an ensemble request once every member has answered or failed. Returns whether it ended.
     fn finish_ensemble(&mut self, id: u64, attempt: u32, members: usize, now: u64) -> bool {
         let Some(tally) = self.ledger.get(id).map(|entry| &entry.tally) else {
             return false;
@@ -196,7 +196,7 @@ impl Ingress {
         true
     }
 
-    /// Sends a part of an answer on to a client that reads along, if it is the next one of the newest attempt.
+    /// Forwards a part of a streamed answer to its client if it is the next one of the newest attempt.
     pub(super) fn forward_part(&mut self, done: Done) {
         let DoneResult::Part { outputs, from, until } = done.result else {
             return;
@@ -211,7 +211,7 @@ impl Ingress {
         }
     }
 
-    /// Tells whoever works on these requests that nobody waits for them any more.
+    /// Tells the replicas that these requests are cancelled.
     pub(super) fn abandon(&self, ids: &[u64]) {
         for ids in ids.chunks(MAX_ABANDONED) {
             let abandoned = Abandoned {
@@ -235,7 +235,8 @@ impl Ingress {
         }
     }
 
-    /// The end of a branch of a pipeline's request, with outputs or with its own fault. With the last one the request ends.
+    /// Records the end of a branch of a pipeline's request, with outputs or with its own fault. The last branch ends
+    /// the request.
     pub(super) fn gather(&mut self, done: Done, now: u64) {
         let (id, attempt) = (done.id, done.attempt);
         let newest = self.ledger.place(id).map_or(0, |(newest, _)| newest);
@@ -259,7 +260,7 @@ impl Ingress {
         }
     }
 
-    /// A branch of a request failed for good: of a pipeline's, that branch alone.
+    /// Records a permanent failure: of the whole request, or of one branch of a pipeline.
     fn fail_branch(&mut self, done: Done, fault: Fault, now: u64) {
         if done.branch.is_root() {
             return self.fail(done.id, done.attempt, &fault, now);
@@ -268,8 +269,8 @@ impl Ingress {
         self.gather(Done { result, ..done }, now);
     }
 
-    /// The end of a request without its answer: what its branches came to, or the vote of the members that did answer, or else
-    /// the fault.
+    /// Ends a request without its regular answer: with the branches that finished, the vote of the members that
+    /// answered, or the fault.
     pub(super) fn close(&self, entry: InFlight, fault: &Fault) {
         if entry.gather.begun() {
             return self.reply_with_branches(entry, Some(fault));
@@ -280,7 +281,7 @@ impl Ingress {
         }
     }
 
-    /// A member of an ensemble failed for good: the others answer for it, unless none is left. True if they do, or may.
+    /// Records the permanent failure of a member of an ensemble. Returns true if other members answer, or still may.
     pub(super) fn fail_member(&mut self, done: &Done, fault: &Fault, now: u64) -> bool {
         let members = self.members(done.id);
         if members <= 1 || may_retry(fault) {
@@ -295,10 +296,10 @@ impl Ingress {
         self.finish_ensemble(done.id, done.attempt, members, now)
     }
 
-    /// An attempt failed: another one, or the terminal fault.
+    /// Handles a failed attempt: retries it, or answers with the terminal fault.
     pub(super) fn fail(&mut self, id: u64, attempt: u32, fault: &Fault, now: u64) {
         match self.ledger.failed(id, attempt, may_retry(fault), now) {
-            // The sweep sends it again once it is due.
+            // The sweep resends it once it is due.
             Failure::Retry { .. } => {}
             Failure::Terminal(entry) => {
                 self.admission.completed(now);

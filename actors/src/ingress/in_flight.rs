@@ -1,4 +1,4 @@
-//! The requests that an ingress owns, and the messages that it takes.
+//! The requests that an ingress owns, and the messages that it handles.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,23 +27,23 @@ use crate::{
     wire::{ContentType, Done, Hop, StageRequest},
 };
 
-/// What an ingress allows.
+/// Configuration of an ingress.
 #[derive(Debug, Clone)]
 pub struct IngressConfig {
-    /// Requests in flight at once; beyond that the client is refused at once.
+    /// Requests in flight; beyond that, clients are refused immediately.
     pub max_in_flight: usize,
-    /// Budget of a request that names none.
+    /// Budget of a request without one.
     pub default_budget: Duration,
-    /// Largest budget granted; a request that asks for more gets this.
+    /// Largest budget; longer ones are reduced to it.
     pub max_budget: Duration,
-    /// Attempts per request, the first included. Their pauses together are to outlast the time in which a dead replica's silence is
-    /// noticed: until then others go on sending to it.
+    /// Attempts per request, including the first. The pauses between them together must exceed the time in which the
+    /// failure detector notices a lost replica: until then others still send to it.
     pub max_attempts: u32,
-    /// How durable requests are taken; they are refused where absent.
+    /// How durable requests are handled; `None` refuses them.
     pub durable: Option<DurableConfig>,
-    /// How it counts and shifts gears.
+    /// Configuration of load counting and gear shifts.
     pub shift: ShiftConfig,
-    /// When it says that the load has drifted from the plan's.
+    /// Configuration of drift detection.
     pub drift: DriftConfig,
 }
 
@@ -61,7 +61,7 @@ impl Default for IngressConfig {
     }
 }
 
-/// A request as it came in.
+/// A request as received.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Inbound {
@@ -69,41 +69,41 @@ pub(super) struct Inbound {
     pub(super) permit: OwnedSemaphorePermit,
 }
 
-/// The broker says that nobody serves what request `id` was sent to.
+/// The broker reports that no subscriber serves the subject that request `id` was sent to.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Undeliverable {
     pub(super) id: u64,
 }
 
-/// A client waits no more for the requests of this id.
+/// A client cancels the requests of this id.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Cancel {
     pub(super) id: String,
 }
 
-/// Replicas that fell silent.
+/// The failure detector has lost these replicas.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct LostReplicas(pub Vec<String>);
 
-/// The connection was lost and is there again: what was under way may be gone.
+/// The connection was lost and is up again: messages in transit may be gone.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Reconnected;
 
-/// Asks how many requests are in flight.
+/// Asks for the number of requests in flight.
 #[derive(Message)]
 #[rtype(result = "usize")]
 pub struct CountInFlight;
 
-/// Answers whatever is still in flight with a `Draining` fault: the grace time is over.
+/// Answers all requests in flight with a `Draining` fault: the grace time is over.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct FailInFlight;
 
-/// What the ingress keeps of a request until its terminal reply.
+/// State of a request until its terminal reply.
 pub(super) struct InFlight {
     pub(super) client: Client,
     pub(super) inputs: Vec<Tensor>,
@@ -112,31 +112,31 @@ pub(super) struct InFlight {
     pub(super) deadline: u64,
     pub(super) version: Arc<PlanVersion>,
     pub(super) gear: u32,
-    /// The stage that this ingress sent it to last.
+    /// The stage to which this ingress sent it last.
     pub(super) stage: String,
-    /// What the members of an ensemble have answered.
+    /// The votes of an ensemble.
     pub(super) tally: Tally,
-    /// What has come of the branches of a pipeline's request.
+    /// The results of a pipeline's branches.
     pub(super) gather: Gather<Done>,
-    /// How far the client has read, if it reads along.
+    /// Progress of a streamed answer, if the client asked for streaming.
     pub(super) reading: Option<Reading>,
 }
 
-/// Where the reply goes, and in what form.
+/// Where the reply goes, and in which format.
 pub(super) struct Client {
     pub(super) to: To,
     pub(super) content_type: ContentType,
     pub(super) id: Option<String>,
 }
 
-/// Who waits for a reply, and the place that the request takes until then.
+/// The recipient of the reply, and the permit that the request holds until then.
 pub(super) enum To {
-    /// A client, unless it names no inbox.
+    /// A client's inbox; `None` if it gave no reply subject.
     Inbox {
         inbox: Option<Subject>,
         _permit: Option<OwnedSemaphorePermit>,
     },
-    /// The stream that it was submitted to.
+    /// The stream of durable requests.
     Stream(Box<Submission>),
 }
 
@@ -153,7 +153,7 @@ pub struct Ingress {
 }
 
 impl Ingress {
-    /// An ingress of that id, unique among all that serve the app.
+    /// Creates an ingress of that id, which must be unique in the app.
     pub fn new(
         id: &str,
         config: IngressConfig,
@@ -191,7 +191,7 @@ impl Ingress {
             let may_be_forwarded = entry.version.may_be_forwarded(entry.gear, &first);
             self.send_to(&first, request, now);
             if may_be_forwarded {
-                // Whoever routes it on does not say so here: whoever is lost, it may have been there.
+                // Stages forward it without telling the ingress: any lost replica may have had it.
                 self.ledger.sent(id, attempt, None, now);
             }
             return;
@@ -200,7 +200,7 @@ impl Ingress {
         for edge in missing.cloned().collect::<Vec<_>>() {
             self.send_to(&edge, request.clone(), now);
         }
-        // It is in several places: whoever of them is lost, the missing members are asked again.
+        // It is at several replicas: if one is lost, the missing members are asked again.
         self.ledger.sent(id, attempt, None, now);
     }
 
@@ -241,7 +241,7 @@ impl Ingress {
     }
 }
 
-/// Whether another attempt may do better. A full queue is not asked again: the client was promised a quick refusal, and a
+/// Returns whether another attempt may succeed. A full queue is not retried: overload must be refused quickly, and a
 /// resend only adds load.
 pub(super) fn may_retry(fault: &Fault) -> bool {
     fault.code.retryable() && fault.code != Code::Overloaded

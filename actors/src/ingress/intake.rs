@@ -1,4 +1,4 @@
-//! The doors: how requests and answers reach the ingress, and what is read of a request before it is accepted.
+//! Subscriptions of an ingress: requests, results and cancellations become messages to the ingress actor.
 
 use std::sync::Arc;
 
@@ -21,17 +21,17 @@ use crate::{
     wire::{Done, DoneResult, Message as _, chunks::Assembler},
 };
 
-/// The open doors of an ingress.
+/// The running intake of an ingress.
 pub struct Intake {
     /// Permits for requests in flight; all free means that nothing is in flight.
     pub permits: Arc<Semaphore>,
 }
 
-/// Opens the doors: requests from the app's queue group, answers from `done.<ingress>.*`. The first closes when `stop`
-/// turns true; the second stays open, for the requests that are still in flight.
+/// Subscribes to requests in the app's queue group and to results on `done.<ingress>.*`. The first subscription ends
+/// when `stop` turns true; the second stays, for the requests still in flight.
 ///
 /// # Errors
-/// [`BusError`] when a subscription fails.
+/// [`BusError`] if a subscription fails.
 pub async fn open(
     bus: &Bus,
     dispatcher: &Dispatcher,
@@ -69,7 +69,7 @@ pub async fn open(
     Ok(Intake { permits })
 }
 
-/// Core NATS keeps nothing: what was on its way when a connection broke is gone, and nobody else will say so.
+/// Core NATS stores nothing: messages in transit when a connection broke are lost without notice.
 async fn watch_link(mut link: watch::Receiver<Link>, ingress: Addr<Ingress>) {
     let mut down = false;
     loop {
@@ -113,14 +113,14 @@ async fn pump_requests(
             _ = stop.wait_for(|stop| *stop) => break,
         }
     }
-    // Drain, not drop: a dropped subscription loses what it has buffered.
+    // Drain instead of drop: a dropped subscription loses its buffered messages.
     let _ = requests.drain().await;
     while let Some(message) = requests.next().await {
         take(message);
     }
 }
 
-/// No permit: refused here and now, without a place in any queue.
+/// Refuses a request immediately because no permit is free.
 fn refuse_full(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message) {
     let reason = "the ingress has as many requests in flight as it allows; try again later";
     reply::refuse(
@@ -131,7 +131,7 @@ fn refuse_full(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message) {
     );
 }
 
-/// Every ingress hears of every cancellation: only the one that has the request knows it.
+/// Every ingress receives every cancellation; only the owner of the request acts on it.
 async fn pump_cancellations(mut cancelled: async_nats::Subscriber, ingress: Addr<Ingress>) {
     while let Some(message) = cancelled.next().await {
         let id = message
@@ -146,7 +146,7 @@ async fn pump_cancellations(mut cancelled: async_nats::Subscriber, ingress: Addr
     }
 }
 
-/// `wanted_us` is how long an answer may be wanted at most.
+/// `wanted_us` is the longest time that a partial message is kept, microseconds.
 async fn pump_answers(
     mut answers: async_nats::Subscriber,
     dispatcher: Dispatcher,
@@ -180,7 +180,7 @@ async fn pump_answers(
             hops: Vec::new(),
             result: DoneResult::Fault(fault),
         });
-        // The subject decides whose answer it is: a worker may leave the id out, or get it wrong.
+        // The subject identifies the request: a worker may omit the id, or get it wrong.
         ingress.do_send(Finished(Done { id, ..done }));
     }
 }

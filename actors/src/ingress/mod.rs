@@ -1,7 +1,17 @@
-//! The ingress: the door of an app. It owns every request it accepts until the one terminal reply.
+//! The ingress: accepts the requests of an app and owns each of them until its one terminal reply.
 //!
-//! The plans-keeping from which "exactly one terminal reply, before the budget ends" follows is
-//! [`kaskade_plans::ledger`]; when to shed is [`kaskade_plans::admission`]. Here they meet messages and timers.
+//! [`kaskade_plans::ledger`] does the bookkeeping that guarantees one terminal reply before the budget ends;
+//! [`kaskade_plans::admission`] decides when to shed load. This folder connects them to messages and timers.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `intake` | subscriptions: requests, results, cancellations |
+//! | `request` | reading and checking a client's request |
+//! | `in_flight` | the state of an ingress and of each request |
+//! | `completion` | from the results of stages to the reply |
+//! | `reply` | encoding and publishing replies |
+//! | `tally` | votes of an ensemble |
+//! | [`durable`] | durable requests on JetStream |
 
 mod completion;
 pub mod durable;
@@ -32,12 +42,13 @@ use crate::{
     wire::DoneResult,
 };
 
-/// How often expiries and resends are looked for when no message does it. Coarser than a batch, finer than a budget.
+/// Interval of the check for expired requests and due resends, if no message triggers it: longer than a typical
+/// batch, shorter than a budget.
 const SWEEP: Duration = Duration::from_millis(5);
 
 impl Ingress {
-    /// Answers what expired and resends what is due. Called by the timer and by every message, because a timer behind a
-    /// busy mailbox comes late.
+    /// Answers expired requests and resends those that are due. The timer and every message call it, because a timer
+    /// behind a full mailbox fires late.
     fn sweep(&mut self, now: u64) {
         if self.ledger.next_wake(now).is_none_or(|wake| wake > now) {
             return;
@@ -182,7 +193,8 @@ impl Handler<Undeliverable> for Ingress {
                 .dispatcher
                 .liveness(|liveness| liveness.declare_lost(&replica))
         {
-            // It had a subject of its own, and that is gone: so are its other requests. No need to wait for its silence.
+            // The replica's own subject has no subscriber, so its other requests are lost too; no need to wait for
+            // missed heartbeats.
             return self.replica_lost(&replica, now);
         }
         let message = "nobody serves the next stage: its last replica is gone, or was never started";

@@ -1,4 +1,4 @@
-//! The terminal reply.
+//! Encodes and publishes the terminal reply.
 
 use async_nats::HeaderMap;
 use kaskade_models::Tensor;
@@ -15,8 +15,8 @@ use crate::{
 };
 
 impl Ingress {
-    /// Publishes the result, `degraded` where not everybody was heard who should have been; what cannot be published becomes a
-    /// fault, so that the client is answered in any case.
+    /// Publishes the result, marked `degraded` if a preferred answer is missing. A result that cannot be published
+    /// becomes a fault, so that the client is answered in any case.
     pub(super) fn reply_with(&self, entry: InFlight, done: Done, degraded: bool) {
         let DoneResult::Outputs {
             outputs, confidence, ..
@@ -37,8 +37,8 @@ impl Ingress {
         self.publish_reply(entry, &reply);
     }
 
-    /// Publishes what the branches of a pipeline's request came to. A branch that failed tells so itself, and one that is missing is
-    /// answered with `missing`; where no branch that ends in an answer has one, the first failure is the whole request's.
+    /// Publishes the results of a pipeline's branches. A failed branch carries its own error, a missing one carries
+    /// `missing`; if no final branch has an answer, the first failure becomes the fault of the whole request.
     pub(super) fn reply_with_branches(&self, mut entry: InFlight, missing: Option<&Fault>) {
         let mut branches = std::mem::take(&mut entry.gather).into_branches().into_iter();
         let Some((_, Some(root))) = branches.next() else {
@@ -78,7 +78,8 @@ impl Ingress {
         self.publish_reply(entry, &reply);
     }
 
-    /// Publishes a part of an answer that goes on. One that cannot be published is left out: the whole comes at the end.
+    /// Publishes a part of a streamed answer. A part that cannot be published is skipped: the complete answer
+    /// follows.
     pub(super) fn publish_part(&self, id: u64, stage: String, outputs: Vec<Tensor>, from: u32) {
         let Some(entry) = self.ledger.get(id) else { return };
         let To::Inbox {
@@ -139,7 +140,7 @@ impl Ingress {
 pub(super) fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, client: Client, fault: &Fault) {
     let inbox = match client.to {
         To::Inbox { inbox, .. } => inbox,
-        // It may yet be tried again: whether this is its end is not decided here.
+        // A durable request may be retried; the submission decides.
         To::Stream(submission) => return submission.fail(client.content_type, fault.clone()),
     };
     metrics.fault(fault);
@@ -150,7 +151,7 @@ pub(super) fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, client: Client,
     }
 }
 
-/// The default needs no header, and most replies are of it.
+/// MessagePack is the default and needs no header.
 fn body_headers(content_type: ContentType) -> Option<HeaderMap> {
     match content_type {
         ContentType::MessagePack => None,
@@ -158,7 +159,7 @@ fn body_headers(content_type: ContentType) -> Option<HeaderMap> {
     }
 }
 
-/// The variant that a stage runs.
+/// Returns the variant that a stage runs.
 fn variant(entry: &InFlight, stage: &str) -> String {
     let stage = entry.version.stage(entry.gear, stage);
     stage.map_or_else(String::new, |stage| stage.variant.clone())

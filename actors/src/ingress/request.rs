@@ -12,19 +12,20 @@ use crate::{
     wire::{self, ContentType},
 };
 
-/// What a request says of itself, read and checked.
+/// The checked fields of a request.
 pub(super) struct Read {
     content_type: ContentType,
     id: Option<String>,
     pub(super) inputs: Vec<Tensor>,
     pub(super) budget_us: u64,
     pub(super) trace: Trace,
-    /// Whether the client reads along.
+    /// Whether the client asked for a streamed answer.
     pub(super) stream: bool,
 }
 
 impl Read {
-    /// Nothing, if it can be answered there: a result is entry under the request's id, which must be one.
+    /// Checks that the request can be answered to `to`: results of durable requests are stored under the request's
+    /// id, which must be valid.
     pub(super) fn check(&self, to: &To) -> Result<(), Fault> {
         match (to, &self.id) {
             (To::Stream(_), Some(id)) => headers::check_request_id(id),
@@ -32,7 +33,7 @@ impl Read {
         }
     }
 
-    /// Whom to answer.
+    /// Returns the recipient of the reply.
     pub(super) fn client(&self, mut to: To) -> Client {
         if let (To::Stream(submission), Some(id)) = (&mut to, &self.id) {
             submission.set_id(id);
@@ -46,7 +47,7 @@ impl Read {
 }
 
 impl To {
-    /// Who sent the message, holding a permit while it waits.
+    /// The sender of the message, with the permit that it holds.
     pub(super) fn inbox(message: &Message, permit: Option<OwnedSemaphorePermit>) -> Self {
         Self::Inbox {
             inbox: inbox_of(message),
@@ -56,9 +57,9 @@ impl To {
 }
 
 impl Client {
-    /// As much of the client as can be told without reading the body.
+    /// Identifies the client without reading the body.
     pub(super) fn of(message: &Message, to: To) -> Self {
-        // A content type or id that is none is refused by `read`; the refusal itself goes out in the default form.
+        // `read` refuses an invalid content type or id; the refusal itself uses the default format.
         let id = message
             .headers
             .as_ref()
@@ -71,7 +72,7 @@ impl Client {
     }
 }
 
-/// Where the client wants its answer; nowhere, if that would speak to actors in the ingress's name.
+/// Returns the client's reply subject; `None` if replying to it would address actors in the ingress's name.
 fn inbox_of(message: &Message) -> Option<Subject> {
     let inbox = message.reply.clone()?;
     let may = subjects::is_reply_allowed(&inbox);
@@ -81,7 +82,7 @@ fn inbox_of(message: &Message) -> Option<Subject> {
     may.then_some(inbox)
 }
 
-/// The parameter by which a client asks to read along.
+/// The parameter by which a client asks for a streamed answer.
 const STREAM: &str = "stream";
 
 /// Reads a request: content type, capped body, budget.

@@ -1,4 +1,4 @@
-//! The votes of a bagging ensemble (Cocktail). *Which* answer wins is decided by [`kaskade_plans::vote`].
+//! Counts the votes of a bagging ensemble (Cocktail). The policy is [`kaskade_plans::vote`].
 
 use std::collections::BTreeSet;
 
@@ -6,45 +6,45 @@ use kaskade_plans::vote::{Vote, majority};
 
 use crate::wire::{Done, DoneResult};
 
-/// What the members have said so far.
+/// The answers and failures of the members so far.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     votes: Vec<Done>,
-    /// The stages whose answer will not come.
+    /// Stages that failed permanently.
     failed: BTreeSet<String>,
 }
 
 impl Tally {
-    /// Takes a member's answer; a second one of the same member, to an older attempt, changes nothing.
+    /// Adds a member's answer; a second answer of the same member, to an older attempt, is ignored.
     pub(super) fn add(&mut self, done: Done) {
         if !self.has(&done.stage) {
             self.votes.push(done);
         }
     }
 
-    /// This member failed for good.
+    /// Records that this member failed permanently.
     pub(super) fn add_failure(&mut self, stage: &str) {
         if !self.has(stage) {
             self.failed.insert(stage.to_owned());
         }
     }
 
-    /// Whether this member has answered or failed.
+    /// Returns whether this member has answered or failed.
     pub(super) fn has(&self, stage: &str) -> bool {
         self.failed.contains(stage) || self.votes.iter().any(|vote| vote.stage == stage)
     }
 
-    /// How many members have answered or failed.
+    /// Returns how many members have answered or failed.
     pub(super) fn len(&self) -> usize {
         self.votes.len() + self.failed.len()
     }
 
-    /// Whether a member is missing from the vote.
+    /// Returns whether a member is missing from the vote.
     pub(super) fn is_incomplete(&self, members: usize) -> bool {
         self.votes.len() < members
     }
 
-    /// The answer that wins, which tells the hops of all that voted. `None` where nobody did.
+    /// Returns the winning answer with the hops of all voters; `None` without votes.
     pub(super) fn winner(&self) -> Option<Done> {
         let votes: Vec<Vote> = self.votes.iter().map(vote).collect();
         let place = majority(&votes)?;
@@ -54,7 +54,7 @@ impl Tally {
     }
 }
 
-/// The class with the largest logit. An answer without logits is a class of its own, which nobody shares.
+/// The class with the largest logit. An answer without logits votes for a class of its own.
 fn vote(done: &Done) -> Vote {
     let DoneResult::Outputs {
         outputs, confidence, ..

@@ -1,4 +1,4 @@
-//! The metrics as Prometheus reads them (text format 0.0.4). What is unknown is left out and never a zero.
+//! The metrics in Prometheus' text format 0.0.4. Unknown values are omitted, never zero.
 
 use std::collections::BTreeMap;
 
@@ -12,27 +12,27 @@ use super::{
 /// Media type of the page.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What is no counter: how a process stands at this moment.
+/// Values that are not counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gauges {
     /// [`READY`].
     pub ready: bool,
     /// [`PLAN_EPOCH`]; none before the first plan.
     pub epoch: Option<u64>,
-    /// [`IN_FLIGHT`]; none where there are no doors.
+    /// [`IN_FLIGHT`]; `None` without an ingress.
     pub in_flight: Option<u64>,
     /// [`QUEUED`], by variant.
     pub queued: BTreeMap<String, u64>,
 }
 
-/// What Prometheus is told that a metric is.
+/// The type of a metric in Prometheus.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Counter,
     Gauge,
 }
 
-/// The page, metric by metric.
+/// Builder of the page.
 struct Page<'a> {
     app: &'a str,
     text: String,
@@ -42,7 +42,7 @@ struct Page<'a> {
 type Labels<'a> = [(&'static str, &'a str)];
 
 impl<'a> Page<'a> {
-    /// Opens a metric; what follows are its samples.
+    /// Starts a metric; its samples follow.
     fn metric(&mut self, name: &str, kind: Kind, help: &str) {
         let kind = match kind {
             Kind::Counter => "counter",
@@ -67,7 +67,7 @@ impl<'a> Page<'a> {
         self.text.push('\n');
     }
 
-    /// A metric of one sample.
+    /// Writes a metric with one sample.
     fn one(&mut self, name: &str, kind: Kind, help: &str, value: Option<u64>) {
         self.metric(name, kind, help);
         if let Some(value) = value {
@@ -75,7 +75,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// A metric with a sample per value of a label.
+    /// Writes a metric with one sample per value of a label.
     fn by<T: std::fmt::Display>(
         &mut self,
         name: &str,
@@ -92,7 +92,7 @@ impl<'a> Page<'a> {
 }
 
 impl Metrics {
-    /// Every metric of the process in Prometheus' text format, each with its help, its type and the label `app`.
+    /// Returns every metric of the process in Prometheus' text format, each with its help, type and the label `app`.
     pub fn text(&self, app: &str, gauges: &Gauges) -> String {
         let snapshot = self.read();
         let mut page = Page {
@@ -204,7 +204,7 @@ fn requests<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot, processing_us: u64)
 }
 
 fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount>) {
-    /// What a metric takes of the counters of a variant.
+    /// Selects a counter of a variant.
     type Part = fn(&VariantCount) -> u64;
     let counters: [(&str, &str, Part); 7] = [
         (VARIANT_REQUESTS, "Requests that the model ran.", |count| {
@@ -267,7 +267,7 @@ fn fan_outs<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot) {
     }
 }
 
-/// Joules name their source in a label, so that modelled and measured ones are never added up unseen.
+/// Joules carry their source as a label, so that modelled and measured values are not summed.
 fn energy(page: &mut Page<'_>, snapshot: &Snapshot) {
     let report = snapshot.energy.as_ref();
     let source = report.map_or("", |report| report.source.as_str());
@@ -303,7 +303,7 @@ fn energy(page: &mut Page<'_>, snapshot: &Snapshot) {
     }
 }
 
-/// A label's value as the format wants it.
+/// Escapes a label value.
 fn escaped(value: &str) -> String {
     value
         .replace('\\', "\\\\")
@@ -410,7 +410,7 @@ mod tests {
         assert!(page.contains("# TYPE kaskade_energy_joules_total counter"));
     }
 
-    /// The format, line by line: a sample stands below the help and type of its own metric, each metric once.
+    /// Checks the format line by line: a sample follows the help and type of its metric, and each metric occurs once.
     #[test]
     fn every_sample_stands_below_its_metric() {
         let metrics = busy();

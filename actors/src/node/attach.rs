@@ -1,4 +1,4 @@
-//! Joins a running app with an actor of one's own: anything with `Handler<Delivery>` can serve a stage.
+//! Connects a custom actor to a running app: any actor with `Handler<Delivery>` can serve a stage.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     wire::{Beat, Message as _, ReplicaBeat},
 };
 
-/// Which stage of which app to serve, and how much at once.
+/// The stage to serve, and the limit of concurrent deliveries.
 #[derive(Debug, Clone)]
 pub struct AttachConfig {
     /// The app.
@@ -26,11 +26,11 @@ pub struct AttachConfig {
     pub stage: String,
     /// An id for this replica, unique in the app.
     pub replica: String,
-    /// Deliveries that may be unanswered at once; beyond that senders are refused.
+    /// Largest number of unanswered deliveries; beyond it senders are refused.
     pub max_in_flight: usize,
 }
 
-/// An attached actor. Dropping it detaches.
+/// An attached actor. Dropping it detaches the actor.
 pub struct Attached {
     stop: watch::Sender<bool>,
     permits: Arc<Semaphore>,
@@ -39,13 +39,14 @@ pub struct Attached {
     dispatcher: Dispatcher,
 }
 
-/// Serves a stage with the actor behind `mailbox`. Call it inside an actix system; it returns once requests arrive.
+/// Serves a stage with the actor behind `mailbox`. Call it inside an actix system; it returns once the subscriptions
+/// are active.
 ///
-/// The actor answers a delivery by [`Delivery::answer`], which leaves it to the plan whether the answer is confident
-/// enough, or by [`Delivery::reply`], which is final.
+/// The actor answers a delivery by [`Delivery::answer`], which lets the plan judge the confidence, or by
+/// [`Delivery::reply`], which is final.
 ///
 /// # Errors
-/// [`NodeError`]: the broker or a name.
+/// [`NodeError`]: the broker or an invalid name.
 pub async fn attach(
     bus: BusConfig,
     config: &AttachConfig,
@@ -92,7 +93,7 @@ pub async fn attach(
     })
 }
 
-/// Beats until it is stopped; the last beat names nobody, which is how one leaves in good order.
+/// Sends heartbeats until it is stopped. The last heartbeat lists no replica, which announces a leave in good order.
 async fn beat(
     dispatcher: Dispatcher,
     config: AttachConfig,
@@ -135,7 +136,7 @@ async fn beat(
 }
 
 impl Attached {
-    /// Takes nothing new, and waits until what was taken is answered, at most `grace`.
+    /// Stops taking deliveries, and waits at most `grace` until the taken ones are answered.
     pub async fn detach(self, grace: Duration) {
         self.stop.send_replace(true);
         let _ = tokio::time::timeout(

@@ -1,4 +1,4 @@
-//! A node: one process's share of an app, its actors assembled on one actix system.
+//! A node: the actors of one process, assembled on one actix system.
 
 pub mod attach;
 pub mod service;
@@ -37,21 +37,21 @@ use crate::{
     wire::{EnergyReport, GearShift, Message as _},
 };
 
-/// What a node runs.
+/// Configuration of a node.
 pub struct NodeConfig {
     /// The app it serves.
     pub app: String,
     /// The broker.
     pub bus: BusConfig,
-    /// The ingress, if it has one.
+    /// The ingress, if the node has one.
     pub ingress: Option<IngressConfig>,
-    /// The worker, if it has one, and how it makes models.
+    /// The worker and its model loader, if the node has one.
     pub worker: Option<(WorkerConfig, Loader)>,
-    /// The plan to begin with; without one, the plan store's.
+    /// The initial plan; `None` uses the plan store's.
     pub plan: Option<Plan>,
-    /// What makes another plan when asked, if this node has a planner.
+    /// The planner, if the node has one.
     pub planner: Option<PlannerConfig>,
-    /// What reads the energy of this process, if it is to be metered.
+    /// The power meter, if energy is to be metered.
     pub power: Option<PowerMeter>,
     /// How long a shutdown waits for requests in flight.
     pub grace: Duration,
@@ -60,25 +60,25 @@ pub struct NodeConfig {
 /// Why a node did not start.
 #[derive(Debug, Error)]
 pub enum NodeError {
-    /// The app's name is no subject token.
+    /// The app's name is not a valid subject token.
     #[error(transparent)]
     App(#[from] SubjectError),
-    /// The broker is absent, too old, or failed.
+    /// The broker is unreachable, too old, or failed.
     #[error(transparent)]
     Bus(#[from] BusError),
     /// The plan store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Durable requests cannot be taken.
+    /// Durable requests cannot be accepted.
     #[error(transparent)]
     Durable(#[from] DurableError),
-    /// The plan is not served.
+    /// The plan was refused.
     #[error(transparent)]
     Plan(#[from] AdoptError),
     /// Replicas could not be loaded.
     #[error("{} of the worker's replicas could not be loaded: {}", .0.failed.len(), reasons(.0))]
     Replicas(Readiness),
-    /// The thread of the actors could not be started, or died.
+    /// The thread of the actors did not start, or died.
     #[error("the actors' thread failed: {0}")]
     Thread(String),
 }
@@ -91,7 +91,7 @@ fn reasons(readiness: &Readiness) -> String {
     reasons.collect::<Vec<_>>().join("; ")
 }
 
-/// A running node. Dropping it stops it without grace; [`Node::stop`] lets it finish.
+/// A running node. Dropping it stops it without a grace time; [`Node::stop`] drains it first.
 pub struct Node {
     bus: Bus,
     plans: PlanVersions,
@@ -115,7 +115,7 @@ struct Up {
 }
 
 impl Node {
-    /// Starts the actors on a thread of their own and returns once they serve: replicas loaded, ingress open.
+    /// Starts the actors on a thread of their own and returns once they serve: replicas loaded, subscriptions active.
     ///
     /// # Errors
     /// [`NodeError`]; nothing is left running.
@@ -152,37 +152,37 @@ impl Node {
         })
     }
 
-    /// The broker it is connected to.
+    /// Returns the connection to the broker.
     pub fn bus(&self) -> &Bus {
         &self.bus
     }
 
-    /// The plans it knows.
+    /// Returns the plans that the node knows.
     pub fn plans(&self) -> &PlanVersions {
         &self.plans
     }
 
-    /// What it has counted.
+    /// Returns the node's counters.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// How it fares, for probes and metrics.
+    /// Returns the node's health, for probes and metrics.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// What it has spent so far; `None` if it is not metered, or has stopped.
+    /// Returns the energy used so far; `None` if the node has no meter or has stopped.
     pub async fn energy(&self) -> Option<EnergyReport> {
         self.meter.as_ref()?.send(ReadEnergy).await.ok()
     }
 
-    /// The dispatcher its actors meet at, for custom actors that join the process.
+    /// Returns the dispatcher of the node's actors, for custom actors in the same process.
     pub fn dispatcher(&self) -> &Dispatcher {
         &self.dispatcher
     }
 
-    /// Stops taking requests, answers those in flight within the grace time, and ends.
+    /// Drains within the grace time and stops: takes no new requests, answers those in flight.
     pub fn stop(mut self) {
         self.finish(self.grace);
     }
@@ -218,10 +218,10 @@ async fn run(
     }
 }
 
-/// An ingress with its ingress open.
+/// A running ingress.
 struct RunningIngress {
     address: Addr<Ingress>,
-    /// Permits for requests in flight, and how many there are in all.
+    /// Permits for requests in flight, and their total number.
     permits: Arc<Semaphore>,
     capacity: usize,
     /// The same for durable requests.
@@ -230,12 +230,12 @@ struct RunningIngress {
 }
 
 impl RunningIngress {
-    /// Whether everything that was accepted has its reply.
+    /// Returns whether every accepted request has its reply.
     fn is_idle(&self) -> bool {
         self.permits.available_permits() == self.capacity && self.durable_settled()
     }
 
-    /// Whether every durable request has been durable_settled or handed back.
+    /// Returns whether every durable request has been settled or returned to the stream.
     fn durable_settled(&self) -> bool {
         let durable = self.durable.as_ref();
         durable.is_none_or(|durable| durable.permits.available_permits() == durable.capacity)
@@ -334,7 +334,7 @@ async fn assemble(
     ))
 }
 
-/// Starts the ingress, opens its ingress, and tells the world.
+/// Starts the ingress, its subscriptions and its shifter, and announces it.
 async fn start_ingress(
     limits: IngressConfig,
     bus: &Bus,
@@ -392,7 +392,7 @@ async fn start_ingress(
     })
 }
 
-/// Starts the worker, and waits until it has loaded what the first plan gives it.
+/// Starts the worker, and waits until it has loaded its replicas of the first plan.
 async fn host(
     (config, loader): (WorkerConfig, Loader),
     bus: &Bus,
@@ -417,10 +417,10 @@ async fn host(
     Ok((worker, health))
 }
 
-/// The plan given, written to the store; or the store's.
+/// Adopts the configured plan after writing it to the store, or else the store's plan.
 ///
-/// The processes of an app start side by side with the same plan: whoever finds it stored already takes that epoch, and
-/// whoever loses the race to write it looks again.
+/// The processes of an app start side by side with the same plan: a process that finds it stored adopts that epoch,
+/// and one that loses the race to write it reads again.
 async fn first_plan(
     store: &dyn PlanStore,
     plans: &PlanVersions,
@@ -432,13 +432,13 @@ async fn first_plan(
             None => Ok(()),
         };
     };
-    // Tried before it is stored: what this process would not serve is not put before others either.
+    // Validate first: a plan that this process would refuse must not reach other processes.
     PlanVersions::new(&plan.app).adopt(u64::MAX, plan.clone())?;
     for _ in 0..FIRST_PLAN_TRIES {
         let expected = match store.get().await {
             Ok(Some(stored)) if stored.plan == plan => return Ok(plans.adopt(stored.epoch, plan)?),
             Ok(stored) => stored.map(|stored| stored.epoch),
-            // What nobody can read is replaced by what this process was told to serve.
+            // An unreadable plan is replaced by the configured one.
             Err(StoreError::Malformed { epoch, .. }) => Some(epoch),
             Err(error) => return Err(error.into()),
         };
@@ -455,10 +455,10 @@ async fn first_plan(
     .into())
 }
 
-/// How often a starting process tries to write its plan while others write theirs.
+/// Attempts to write the first plan while other processes write theirs.
 const FIRST_PLAN_TRIES: usize = 8;
 
-/// Waits until the worker has loaded what the first plan gives it.
+/// Waits until the worker has loaded its replicas of the first plan.
 async fn ready(plans: &PlanVersions, mut readiness: watch::Receiver<Readiness>) -> Result<(), NodeError> {
     let Some((adopted, _)) = plans.current() else {
         return Ok(());
@@ -516,7 +516,8 @@ impl Parts {
         }
         if let Some(ingress) = &self.ingress {
             let _ = ingress.address.send(FailInFlight).await;
-            // Handing back is a message each; without it another ingress would wait for the silence to be long enough.
+            // Returning a request to the stream takes a message; without it another ingress would wait for
+            // `ack_wait`.
             until(tokio::time::Instant::now() + HANDING_BACK, || {
                 ingress.durable_settled()
             })
@@ -527,7 +528,7 @@ impl Parts {
     }
 }
 
-/// How long durable requests in flight may take to be handed back when the grace time is over.
+/// Time for returning durable requests to the stream after the grace time.
 const HANDING_BACK: Duration = Duration::from_secs(1);
 
 /// Polls until the condition holds or the time is over.
@@ -538,7 +539,7 @@ async fn until(end: tokio::time::Instant, condition: impl Fn() -> bool) {
     }
 }
 
-/// Adopts every plan that appears in the store; one that is refused changes nothing.
+/// Adopts every plan that appears in the store; a refused plan changes nothing.
 async fn follow_store(store: Arc<dyn PlanStore>, plans: PlanVersions) {
     loop {
         match store.watch().await {
@@ -549,7 +550,7 @@ async fn follow_store(store: Arc<dyn PlanStore>, plans: PlanVersions) {
     }
 }
 
-/// How long to wait before a plan store is watched again that could not be watched, or fell silent for good.
+/// Pause before the plan store is watched again after an error or the end of a watch.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
 async fn follow_plans(mut stored: Plans, plans: &PlanVersions) {
@@ -567,7 +568,7 @@ async fn follow_plans(mut stored: Plans, plans: &PlanVersions) {
     }
 }
 
-/// Shifts gears as they are announced.
+/// Follows published gear shifts.
 async fn follow_gears(bus: Bus, dispatcher: Dispatcher, plans: PlanVersions, metrics: Arc<Metrics>) {
     let Ok(mut shifts) = bus.subscribe(dispatcher.app().gear(), None).await else {
         return;

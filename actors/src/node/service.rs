@@ -1,7 +1,7 @@
-//! An app in a few lines: models, a plan, a broker.
+//! Builder of an app: models, a plan, a broker.
 //!
-//! This is the way in for people who bring models of their own. Whoever wants other actors than ours uses
-//! [`crate::node::attach`]; whoever wants another language joins the stage's queue group.
+//! Use it to serve Rust models. Custom actors use [`crate::node::attach`]; processes in other languages join the
+//! stage's queue group.
 
 use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     stage::worker::{Loader, WorkerConfig},
 };
 
-/// Name of the worker of a service that runs in one process.
+/// Name of the worker of a single-process service.
 pub const SOLE_WORKER: &str = "local";
 
 type Make = Arc<dyn Fn() -> Result<Box<dyn Model>, String> + Send + Sync>;
@@ -38,7 +38,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service of that name, on the embedded broker unless told otherwise.
+    /// Creates a service of that name, by default on the embedded broker.
     pub fn new(app: impl Into<String>) -> Self {
         let app = app.into();
         Self {
@@ -59,7 +59,7 @@ impl Service {
         }
     }
 
-    /// A model of that name. `make` runs once per replica, on the thread that then runs the model.
+    /// Adds a model. `make` runs once per replica, on the thread that then runs the model.
     #[must_use]
     pub fn model<M, E>(mut self, name: &str, make: impl Fn() -> Result<M, E> + Send + Sync + 'static) -> Self
     where
@@ -74,70 +74,70 @@ impl Service {
         self
     }
 
-    /// The plan to serve by. Without one, a service with one model answers every request with it.
+    /// Sets the plan. Without one, a service with one model answers every request with it.
     #[must_use]
     pub fn plan(mut self, plan: Plan) -> Self {
         self.plan = Some(plan);
         self
     }
 
-    /// The broker to use instead of the embedded one.
+    /// Sets the connection to the broker; the default is the embedded broker.
     #[must_use]
     pub fn bus(mut self, bus: BusConfig) -> Self {
         self.bus = bus;
         self
     }
 
-    /// The doors' limits; `None` for a process that only works.
+    /// Configures the ingress; `None` for a process that only runs a worker.
     #[must_use]
     pub fn ingress(mut self, ingress: impl Into<Option<IngressConfig>>) -> Self {
         self.ingress = ingress.into();
         self
     }
 
-    /// The worker's name (as the plan's placement has it) and queue.
+    /// Sets the worker's name (as in the plan's placement) and queue capacity.
     #[must_use]
     pub fn worker(mut self, worker: WorkerConfig) -> Self {
         self.worker = worker;
         self
     }
 
-    /// What makes another plan when asked, or when the load has drifted.
+    /// Adds a planner.
     #[must_use]
     pub fn planner(mut self, planner: PlannerConfig) -> Self {
         self.planner = Some(planner);
         self
     }
 
-    /// Batching of the single-model plan.
+    /// Sets the batching of the single-model plan.
     #[must_use]
     pub fn batching(mut self, batching: Batching) -> Self {
         self.batching = batching;
         self
     }
 
-    /// Replicas of the single-model plan.
+    /// Sets the number of replicas of the single-model plan.
     #[must_use]
     pub fn replicas(mut self, replicas: NonZeroU32) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// Meters the energy of the process with this.
+    /// Meters the energy of the process.
     #[must_use]
     pub fn power(mut self, power: PowerMeter) -> Self {
         self.power = Some(power);
         self
     }
 
-    /// How long a shutdown waits for requests in flight.
+    /// Sets how long a shutdown waits for requests in flight.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Starts it, and returns once it serves.
+    /// Starts the service, and returns once it serves.
     ///
     /// # Errors
     /// [`NodeError`]: the broker, the plan or a model.
@@ -152,7 +152,7 @@ impl Service {
                 self.replicas,
                 self.batching,
             )),
-            // Several models and no plan: the plan store has to say how they work together.
+            // Several models without a plan: the plan comes from the store.
             (None, ..) => None,
         };
         let models = self.models;

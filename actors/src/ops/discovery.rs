@@ -1,7 +1,7 @@
-//! The ingress as a NATS service (ADR-32), so that `nats micro ls`, `info` and `stats` show it.
+//! Service discovery: the ingress as a NATS service (ADR-32), for `nats micro ls`, `info` and `stats`.
 //!
-//! The client library's own service would also pump the endpoint's requests. The ingress pumps its own, with a permit for
-//! each, so only the three questions of discovery are answered here, in the library's types.
+//! The client library's own service would also receive the endpoint's requests. The ingress receives its own, each
+//! under a permit, so this module answers only the three discovery requests, in the library's types.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const PING: &str = "PING";
 const INFO: &str = "INFO";
 const STATS: &str = "STATS";
 
-/// What an endpoint has done since it started.
+/// Counters of an endpoint since its start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EndpointStats {
     /// Requests answered, faults included.
@@ -37,15 +37,15 @@ pub struct EndpointStats {
     pub errors: u64,
     /// The newest fault.
     pub last_error: Option<Fault>,
-    /// Time between a request's arrival and its answer, over all requests.
+    /// Time between the arrival of requests and their answers, summed.
     pub processing: Duration,
-    /// Anything else worth showing.
+    /// Further statistics as JSON.
     pub data: Option<serde_json::Value>,
 }
 
-/// Whoever counts for an endpoint.
+/// Source of an endpoint's counters.
 pub trait ServiceStats: Send + Sync {
-    /// The counts now.
+    /// Returns the current counters.
     fn stats(&self) -> EndpointStats;
 }
 
@@ -55,7 +55,7 @@ impl<F: Fn() -> EndpointStats + Send + Sync> ServiceStats for F {
     }
 }
 
-/// What `nats micro stats` shows of an ingress.
+/// The statistics of an ingress in `nats micro stats`.
 impl ServiceStats for Metrics {
     fn stats(&self) -> EndpointStats {
         let snapshot = self.read();
@@ -70,7 +70,7 @@ impl ServiceStats for Metrics {
     }
 }
 
-/// A name for an instance of an ingress, unlike every other: a subject token and an ADR-32 id.
+/// Returns a unique id for an ingress instance: a subject token and an ADR-32 id.
 pub fn instance_id() -> String {
     ids::unique_token()
 }
@@ -82,13 +82,13 @@ pub struct Announcement {
 }
 
 impl Announcement {
-    /// Answers no more questions, so that the instance vanishes from the list before it stops.
+    /// Stops answering discovery requests, so that the instance leaves the list before it stops.
     pub fn withdraw(&self) {
         self.withdraw.send_replace(true);
     }
 }
 
-/// Announces an ingress of `app` and answers what is asked about it until the bus closes.
+/// Announces an ingress of `app` and answers discovery requests until the bus closes.
 ///
 /// # Errors
 /// [`BusError::Failed`] if a subscription fails, [`BusError::Subject`] if `id` is not a valid token.
@@ -127,7 +127,7 @@ async fn serve(
     mut withdrawn: watch::Receiver<bool>,
 ) {
     let withdrawn = async move {
-        // An announcement dropped without a word stays.
+        // A dropped announcement stays announced.
         if withdrawn.wait_for(|withdrawn| *withdrawn).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -277,7 +277,8 @@ mod tests {
         value.as_object().unwrap().keys().cloned().collect()
     }
 
-    /// Asks everything of our service, and of one that the client library runs, and compares their shapes.
+    /// Sends every discovery request to this service and to one of the client library, and compares the shapes of the
+    /// answers.
     async fn check(config: BusConfig) {
         let app = App::new("digits").unwrap();
         let id = instance_id();
@@ -333,7 +334,7 @@ mod tests {
         assert_eq!(endpoint["data"]["in_flight"], 3);
         assert!(serde_json::from_value::<Stats>(stats).is_ok());
 
-        // Everybody who is asked at once answers.
+        // Every instance answers a request to all.
         let mut pongs = client.subscribe("pongs".into(), None).await.unwrap();
         client
             .publish("$SRV.PING".into(), Some("pongs".into()), None, Bytes::new())

@@ -1,7 +1,7 @@
-//! How a process fares: what its probes and its page of metrics tell ([`crate::ops::probes`]).
+//! Health of a process, for its probes and metrics ([`crate::ops::probes`]).
 //!
-//! Nothing here asks an actor that serves: a probe must not wait behind the work whose health it looks at. What is known is
-//! read from channels and counters that the actors keep anyway, and the worker's queues from its own heartbeats.
+//! A probe must not wait behind the work whose health it checks, so no serving actor is asked. The state comes from
+//! channels and counters that the actors keep anyway, and the worker's queues from its own heartbeats.
 
 use crate::actor;
 use std::collections::BTreeMap;
@@ -19,28 +19,28 @@ use crate::stage::worker::Readiness;
 use crate::subjects::App;
 use crate::wire::{Beat, Message as _};
 
-/// How long the actors' thread may take to answer that it turns. It only moves messages: much less is usual.
+/// Time within which the actors' thread must respond. It only moves messages, so a response usually takes far less.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Probes that may wait for the actors' thread at once; more are told that it does not turn.
+/// Probes that may wait for the actors' thread at once; further ones fail.
 const MAX_PENDING_PROBES: usize = 16;
 
-/// Why a process does not live, or does not serve.
+/// Why a process is not live or not ready.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NotReady {
-    /// The thread of the actors does not answer.
+    /// The thread of the actors does not respond.
     #[error("the actors' thread has not answered for {PATIENCE:?}; restart the process if that lasts")]
     Stuck,
-    /// It was told to stop.
+    /// The process is shutting down.
     #[error("draining: requests in flight are answered, no more are taken")]
     Draining,
-    /// The broker cannot be reached.
+    /// The broker is unreachable.
     #[error("the broker at {url} cannot be reached; the connection is tried again by itself")]
     NoBroker {
-        /// Where it was.
+        /// The broker's address, without credentials.
         url: String,
     },
-    /// There is nothing to serve yet.
+    /// There is no plan yet.
     #[error(
         "no plan yet: the plan store of app `{app}` is empty; start a planner, or serve with `--plan FILE` once"
     )]
@@ -48,31 +48,31 @@ pub enum NotReady {
         /// The app.
         app: String,
     },
-    /// The models of the newest plan are on their way.
+    /// The models of the newest plan are being loaded.
     #[error("loading what epoch {epoch} places here; in place is epoch {in_place}")]
     Loading {
         /// The newest epoch.
         epoch: u64,
-        /// The one whose placement is in place; 0 before the first.
+        /// The epoch whose placement is in place; 0 before the first.
         in_place: u64,
     },
     /// Replicas of the newest plan could not be loaded.
     #[error("not loaded: {}", reasons(.0))]
     Failed(BTreeMap<String, String>),
-    /// The ingress has as many requests as it may.
+    /// The ingress is at its limit of requests in flight.
     #[error("full: {in_flight} requests are in flight, as many as `ingress.max_in_flight` allows")]
     IngressFull {
-        /// As many.
+        /// Requests in flight.
         in_flight: usize,
     },
-    /// A replica's queue has as many requests as it may.
+    /// A replica's queue is full.
     #[error(
         "full: {waiting} requests wait for replica `{replica}`, as many as `ingress.queue_capacity` allows"
     )]
     QueueFull {
-        /// Whose queue.
+        /// The replica.
         replica: String,
-        /// Requests in it.
+        /// Requests in its queue.
         waiting: u32,
     },
 }
@@ -84,7 +84,7 @@ fn reasons(failed: &BTreeMap<String, String>) -> String {
     reasons.collect::<Vec<_>>().join("; ")
 }
 
-/// What a process knows of itself. Cheap to clone; it outlives its node, and then says that nothing turns.
+/// Health of a process. Cheap to clone; after its node has ended it reports a stuck thread.
 #[derive(Clone)]
 pub struct Health(Arc<Inner>);
 
@@ -100,13 +100,13 @@ struct Inner {
     worker: Option<WorkerHealth>,
 }
 
-/// The ingress of a process: room for requests in flight.
+/// The permits of a process's ingress.
 pub(crate) struct IngressHealth {
     pub(crate) permits: Arc<Semaphore>,
     pub(crate) capacity: usize,
 }
 
-/// The worker of a process.
+/// The health of a process's worker.
 pub(crate) struct WorkerHealth {
     readiness: watch::Receiver<Readiness>,
     /// Its newest heartbeat.
@@ -115,7 +115,7 @@ pub(crate) struct WorkerHealth {
 }
 
 impl WorkerHealth {
-    /// Listens to the worker's own heartbeats. Call it inside an actix system.
+    /// Subscribes to the worker's own heartbeats. Call it inside an actix system.
     ///
     /// # Errors
     /// [`BusError`] if the subscription fails or `name` is not a valid token.
@@ -130,7 +130,7 @@ impl WorkerHealth {
         let (heard, beat) = watch::channel(Beat::default());
         actor::spawn(async move {
             while let Some(message) = beats.next().await {
-                // One that cannot be read is of another version, and the watcher says so.
+                // An undecodable heartbeat is logged by the failure detector.
                 if let Ok(beat) = Beat::decode(&message.payload) {
                     heard.send_replace(beat);
                 }
@@ -169,7 +169,7 @@ impl WorkerHealth {
 }
 
 impl Health {
-    /// Call it inside an actix system: a task of it answers whether the system turns.
+    /// Call it inside an actix system: it spawns the task that answers liveness probes.
     pub(crate) fn new(
         bus: &Bus,
         app: &App,
@@ -198,7 +198,7 @@ impl Health {
         }))
     }
 
-    /// Whether the actors of the process turn.
+    /// Checks that the actors' thread responds.
     ///
     /// # Errors
     /// [`NotReady::Stuck`].
@@ -211,10 +211,10 @@ impl Health {
         }
     }
 
-    /// Whether everything that the process is there for serves, and has room for more.
+    /// Checks that all parts of the process serve and have capacity.
     ///
     /// # Errors
-    /// The first thing that keeps it from serving.
+    /// The first reason why they do not.
     pub fn ready(&self) -> Result<(), NotReady> {
         let inner = &*self.0;
         if inner.stopped.borrow().is_some() {
@@ -225,7 +225,7 @@ impl Health {
                 url: inner.url.clone(),
             });
         }
-        // A planner needs no plan to begin with; ingress and workers have nothing to serve without one.
+        // A planner can start without a plan; an ingress and a worker have nothing to serve without one.
         if inner.ingress.is_some() || inner.worker.is_some() {
             let epoch = self.epoch().ok_or_else(|| NotReady::NoPlan {
                 app: inner.app.name().to_owned(),
@@ -242,7 +242,7 @@ impl Health {
         }
     }
 
-    /// Every metric in Prometheus' text format.
+    /// Returns every metric in Prometheus' text format.
     pub fn page(&self) -> String {
         self.0.metrics.text(self.0.app.name(), &self.gauges())
     }

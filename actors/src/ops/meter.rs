@@ -1,7 +1,7 @@
-//! The meter: joules per request, idle included, and what served them.
+//! The meter: joules per request, idle included, and the work behind them.
 //!
-//! It owns the clock of the energy readings (HybridServe §VI-C samples every 100 ms); where they come from is
-//! [`kaskade_models::power`], and the arithmetic per request is [`kaskade_plans::energy`].
+//! It samples the energy every 100 ms (HybridServe §VI-C). The readings come from [`kaskade_models::power`], the
+//! arithmetic is [`kaskade_plans::energy`].
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     wire::{EnergyReport, Message as _, ModelEnergy},
 };
 
-/// How often energy is read.
+/// Interval of energy readings.
 pub const SAMPLE: Duration = Duration::from_millis(100);
 
 /// Readings per published report: one a second.
@@ -34,7 +34,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter that counts from now.
+    /// Creates a meter that counts from now.
     pub fn new(node: &str, mut power: PowerMeter, dispatcher: Dispatcher, metrics: Arc<Metrics>) -> Self {
         let start = power.sample();
         Self {
@@ -52,7 +52,7 @@ impl Meter {
         let Snapshot {
             answered, variants, ..
         } = self.metrics.read();
-        // Without an ingress, the last stage is somebody else's: what was run here is what can be counted.
+        // Without an ingress, other processes may run the last stage: count the requests run here.
         let run = variants.values().map(|count| count.requests).max().unwrap_or(0);
         let requests = answered.max(run);
         let joules = self

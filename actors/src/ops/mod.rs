@@ -1,4 +1,4 @@
-//! What operators see of a process.
+//! Observability and access control: health, probes, energy, discovery, permissions.
 
 pub mod discovery;
 pub mod health;

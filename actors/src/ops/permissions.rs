@@ -1,36 +1,36 @@
-//! Who may publish and subscribe what: the table of roles, made from the subject grammar.
+//! Permissions by role, derived from the subject grammar.
 //!
-//! `kaskade auth init` writes it into a nats-server's configuration. What is not in a list is refused by the server, to
-//! publishers and subscribers alike. `SECURITY.md` says what that is good for and what it leaves open.
+//! `kaskade auth init` writes them into a nats-server's configuration; the server then refuses every other subject.
+//! `SECURITY.md` states what this protects against and what it does not.
 
 use crate::subjects::event::{DRIFT, ENERGY, LOAD, PLANNED, SHIFTED};
 use crate::subjects::{self, App, SubjectError, check_token, inbox_prefix};
 
-/// What somebody is there for.
+/// The role of a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
-    /// Asks the app.
+    /// Sends requests to the app.
     Client,
-    /// The doors: owns requests, sends them to stages, shifts gears.
+    /// Owns requests, sends them to stages, shifts gears.
     Ingress,
     /// Runs replicas of any stage.
     Worker,
-    /// Writes plans, and nobody else does.
+    /// Writes plans; no other role may.
     Planner,
-    /// Looks on: `kaskade top`, `nats micro stats`, dashboards.
+    /// Reads only: `kaskade top`, `nats micro stats`, dashboards.
     Observer,
-    /// A process that is the whole app: doors, worker and planner in one.
+    /// A process that is the whole app: ingress, worker and planner.
     All,
-    /// Serves the named stages and nothing else: an actor of one's own.
+    /// A custom actor: serves the named stages only.
     Actor {
-        /// Its name, which is its replica's.
+        /// Its name, which is also its replica's id.
         name: String,
         /// The stages.
         stages: Vec<String>,
     },
 }
 
-/// Subjects and patterns that somebody may use.
+/// Subjects and patterns that a user may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permissions {
     /// To publish on.
@@ -39,13 +39,13 @@ pub struct Permissions {
     pub subscribe: Vec<String>,
 }
 
-/// What `role` may do in `app`, its answers going to the inbox of `public_key`.
+/// Returns the permissions of `role` in `app`, with replies to the inbox of `public_key`.
 ///
 /// # Errors
-/// [`SubjectError`] when the name of an actor or a stage is no token.
+/// [`SubjectError`] if the name of an actor or a stage is not a valid token.
 pub fn permissions(app: &App, role: &Role, public_key: &str) -> Result<Permissions, SubjectError> {
     let everyones = Permissions {
-        // A round trip to nobody, by which a connection knows that its subscriptions stand.
+        // For round trips, which prove that subscriptions are active.
         publish: vec![subjects::all_unserved()],
         subscribe: vec![format!("{}.>", inbox_prefix(public_key))],
     };
@@ -75,7 +75,7 @@ fn ingress(app: &App) -> Result<Permissions, SubjectError> {
     let mut publish = app.all_of(["stage.*", "replica.*", "abandon", "gear"]);
     publish.extend(named(app, &events)?);
     publish.extend(subjects::durable_taking(app));
-    // Clients are answered where they say; only inboxes, so that an answer cannot be made to reach a stage.
+    // Clients choose their reply subjects; only inboxes, so that a reply cannot reach a stage.
     publish.push(INBOXES.to_owned());
     let mut subscribe = app.all_of(["infer", "submit", "cancel", "done.*.*", "beat.*", "gear", "plan"]);
     subscribe.extend(named(app, &[LOAD])?);
@@ -93,7 +93,7 @@ fn worker(app: &App) -> Result<Permissions, SubjectError> {
 fn planner(app: &App) -> Result<Permissions, SubjectError> {
     let mut publish = app.all_of(["plan", "replan"]);
     publish.extend(named(app, &[PLANNED, ENERGY])?);
-    // Whoever asked for another plan is told what came of it.
+    // The requester of a plan gets a report.
     publish.push(INBOXES.to_owned());
     publish.extend(subjects::plan_writing(app));
     let mut subscribe = app.all_of(["replan", "beat.*", "gear", "plan"]);
@@ -134,7 +134,7 @@ fn named(app: &App, events: &[&str]) -> Result<Vec<String>, SubjectError> {
         .collect()
 }
 
-/// One after the other, each subject once.
+/// Concatenates the parts; each subject occurs once.
 fn joined<const N: usize>(parts: [Permissions; N]) -> Permissions {
     let mut all = Permissions {
         publish: Vec::new(),
@@ -155,7 +155,7 @@ fn joined<const N: usize>(parts: [Permissions; N]) -> Permissions {
     all
 }
 
-/// Every inbox there is.
+/// All inboxes.
 const INBOXES: &str = "_INBOX.>";
 
 #[cfg(test)]
@@ -187,7 +187,7 @@ mod tests {
         ]
     }
 
-    /// The whole table, as it is meant: who changes it changes this, on purpose.
+    /// The complete table; change it only on purpose.
     #[test]
     fn the_table_is_the_one_that_was_agreed() {
         let mut lines = Vec::new();
@@ -204,7 +204,7 @@ mod tests {
         );
     }
 
-    /// Whether a pattern covers a subject, by NATS' rules.
+    /// Returns whether a pattern covers a subject, by NATS' rules.
     fn covers(pattern: &str, subject: &str) -> bool {
         let (mut pattern, mut subject) = (pattern.split('.'), subject.split('.'));
         loop {

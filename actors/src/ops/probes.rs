@@ -1,7 +1,8 @@
 //! Probes and metrics over HTTP: `/live`, `/ready` and `/metrics`, for orchestrators and Prometheus.
 //!
-//! The listener has a thread and a runtime of its own, and is there before the node is: a process that still loads its models
-//! answers "not ready" instead of refusing the connection, and one whose actors are stuck can still say so.
+//! The listener has a thread and a runtime of its own and starts before the node: a process that is still loading
+//! models answers "not ready" instead of refusing the connection, and a process whose actors are stuck can still
+//! report it.
 
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
@@ -17,23 +18,23 @@ use tokio::sync::{oneshot, watch};
 use crate::metrics;
 use crate::ops::health::Health;
 
-/// Why there are no probes.
+/// Why the probes could not start.
 #[derive(Debug, Error)]
 pub enum ProbesError {
-    /// The address is taken, or not this machine's.
+    /// The address is in use, or not one of this machine.
     #[error(
         "cannot listen on {address} for probes: {reason}; give another address, such as `--http 127.0.0.1:0`"
     )]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// Reason that the system reports.
         reason: String,
     },
-    /// The system gives no thread.
+    /// The system refused a thread.
     #[error("the thread of the probes cannot be started: {reason}; the system is out of threads or memory")]
     Thread {
-        /// What the system says.
+        /// Reason that the system reports.
         reason: String,
     },
 }
@@ -47,7 +48,7 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Listens, and says "not ready" until it is told whom to watch. Port 0 takes a free one.
+    /// Starts listening; answers "not ready" until [`Probes::watch`] is called. Port 0 selects a free port.
     ///
     /// # Errors
     /// [`ProbesError`].
@@ -80,12 +81,12 @@ impl Probes {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// From now on the probes tell how this process fares.
+    /// Sets the process whose health the probes report.
     pub fn watch(&self, health: Health) {
         self.health.send_replace(Some(health));
     }
@@ -100,7 +101,7 @@ impl Drop for Probes {
     }
 }
 
-/// Whom to watch, once that is known.
+/// The watched health, once it is set.
 type Watched = watch::Receiver<Option<Health>>;
 
 async fn serve(listener: TcpListener, watched: Watched, stopped: oneshot::Receiver<()>) {
@@ -119,7 +120,7 @@ async fn serve(listener: TcpListener, watched: Watched, stopped: oneshot::Receiv
                 tracing::error!(%error, "the probes are served no more");
             }
         }
-        // A probe that is under way when the process ends gets no answer; there is none to give.
+        // A probe in progress when the process ends gets no answer.
         _ = stopped => {}
     }
 }
@@ -132,7 +133,7 @@ fn known(watched: &Watched) -> Option<Health> {
 
 async fn live(State(watched): State<Watched>) -> Response {
     match known(&watched) {
-        // Loading models takes its time; a process that fails at it ends.
+        // A process that fails to load its models exits.
         None => (StatusCode::OK, STARTING).into_response(),
         Some(health) => verdict("live", health.live().await),
     }

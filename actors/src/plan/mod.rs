@@ -1,4 +1,4 @@
-//! The plans that a process knows, and the store they come from.
+//! The plan store, and the plans that a process knows.
 
 mod single;
 pub mod store;

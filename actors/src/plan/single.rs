@@ -7,7 +7,7 @@ use kaskade_plans::plan::{
     Stage, Wiring,
 };
 
-/// The plan of an app with one model: every request is answered by it.
+/// Returns the plan of an app with one model, which answers every request.
 pub fn single(app: &str, variant: &str, worker: &str, replicas: NonZeroU32, batching: Batching) -> Plan {
     Plan {
         version: PLAN_VERSION,

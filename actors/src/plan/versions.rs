@@ -1,7 +1,7 @@
-//! The plans that a process knows, by epoch, and the gear it is in.
+//! The plan versions that a process knows, and the current gear.
 //!
-//! Which epoch runs, which are kept and what a gear means is decided by [`kaskade_plans::adoption`]. The plans lives in a
-//! watch channel: control never waits behind a mailbox full of work.
+//! [`kaskade_plans::adoption`] decides which epoch runs and which are kept. The versions live in a watch channel, so
+//! that control does not wait behind a full mailbox.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,26 +13,26 @@ use kaskade_plans::{
 use thiserror::Error;
 use tokio::sync::watch;
 
-/// A plan and the epoch it was version as.
+/// A plan and the epoch under which it was adopted.
 #[derive(Debug)]
 pub struct PlanVersion {
     /// Its epoch.
     pub epoch: u64,
-    /// The plan, validated.
+    /// The validated plan.
     pub plan: Plan,
-    /// Replica to the variant it runs.
+    /// The variant of each replica.
     variants: BTreeMap<String, String>,
 }
 
-/// Why a plan or a gear was not version. What served before goes on serving.
+/// Why a plan or a gear was not adopted. The running plan keeps serving.
 #[derive(Debug, Error)]
 pub enum AdoptError {
-    /// The plan does not hold together.
+    /// The plan is invalid.
     #[error("the plan of epoch {epoch} is refused: {reason}")]
     Invalid {
         /// Its epoch.
         epoch: u64,
-        /// The first thing wrong with it.
+        /// The first problem.
         reason: String,
     },
     /// The plan is for another app.
@@ -45,12 +45,12 @@ pub enum AdoptError {
         /// This app.
         ours: String,
     },
-    /// A newer plan has been version already.
+    /// A newer plan has been adopted already.
     #[error("epoch {epoch} is stale: {current} is running")]
     Stale {
-        /// The epoch offered.
+        /// The offered epoch.
         epoch: u64,
-        /// The one that runs.
+        /// The running epoch.
         current: u64,
     },
     /// The gear does not exist in the running plan.
@@ -58,13 +58,13 @@ pub enum AdoptError {
         "gear {gear} of epoch {epoch} does not exist in the running plan (epoch {current}, {gears} gears)"
     )]
     NoSuchGear {
-        /// The gear asked for.
+        /// The requested gear.
         gear: u32,
-        /// The epoch it was meant for.
+        /// The epoch that it was meant for.
         epoch: u64,
-        /// The epoch that runs.
+        /// The running epoch.
         current: u64,
-        /// How many gears that has.
+        /// Number of gears of the running plan.
         gears: usize,
     },
 }
@@ -80,8 +80,8 @@ impl PlanVersion {
         }
     }
 
-    /// The stage at which a request that came along an edge is handled by that replica ([`Wiring::stage_for`]); the one that
-    /// the edge names where no replica was picked.
+    /// Returns the stage at which that replica handles a request that came along an edge ([`Wiring::stage_for`]);
+    /// without a replica, the stage that the edge names.
     ///
     /// [`Wiring::stage_for`]: kaskade_plans::plan::Wiring::stage_for
     pub fn stage_at(&self, gear: u32, edge: &Edge, replica: Option<&str>) -> Option<&Stage> {
@@ -92,12 +92,12 @@ impl PlanVersion {
         }
     }
 
-    /// The gear of that index.
+    /// Returns the gear of that index.
     pub fn gear(&self, index: u32) -> Option<&Gear> {
         self.plan.gears.get(index as usize)
     }
 
-    /// The stage of that name in that gear.
+    /// Returns the stage of that name in that gear.
     pub fn stage(&self, gear: u32, name: &str) -> Option<&Stage> {
         self.gear(gear)?
             .wiring
@@ -106,7 +106,7 @@ impl PlanVersion {
             .find(|stage| stage.name == name)
     }
 
-    /// Whether what comes along that edge may go on from there to somebody else.
+    /// Returns whether a request that comes along that edge may be forwarded to another stage.
     pub fn may_be_forwarded(&self, gear: u32, edge: &Edge) -> bool {
         let Some(gear) = self.gear(gear) else { return false };
         let stages = &gear.wiring.stages;
@@ -117,7 +117,7 @@ impl PlanVersion {
         })
     }
 
-    /// The task that an edge leads to; the stage itself where that serves none.
+    /// Returns the task that an edge leads to; the stage's name if it serves no task.
     pub fn task_of<'a>(&'a self, gear: u32, edge: &'a Edge) -> &'a str {
         let task = self
             .stage(gear, &edge.stage)
@@ -125,7 +125,7 @@ impl PlanVersion {
         task.unwrap_or(&edge.stage)
     }
 
-    /// How the variant's outputs become a confidence.
+    /// Returns the calibration of a variant.
     pub fn calibration(&self, variant: &str) -> Option<&Calibration> {
         self.plan
             .variants
@@ -135,13 +135,13 @@ impl PlanVersion {
             .as_ref()
     }
 
-    /// Whether a stage's results go on to the next slice of its model.
+    /// Returns whether a stage's results go to the next partition of its model.
     pub fn has_next_partition(&self, gear: u32, stage: &str) -> bool {
         let found = self.stage(gear, stage);
         found.is_some_and(|stage| matches!(stage.exit, Exit::Next { .. }))
     }
 
-    /// Whether the replica runs a stage, or another one of its task.
+    /// Returns whether the replica runs the stage, or another stage of its task.
     pub fn serves(&self, gear: u32, stage: &Stage, replica: &Replica) -> bool {
         let Some(gear) = self.gear(gear) else { return false };
         gear.wiring
@@ -149,7 +149,8 @@ impl PlanVersion {
             .any(|sibling| sibling.is_run_by(replica))
     }
 
-    /// Names of the stages that the replica runs, over all gears, each once: those of its variant, and of its slice of it.
+    /// Returns the names of the stages that the replica runs, over all gears, without duplicates: those of its
+    /// variant and partition.
     pub fn stages_of(&self, replica: &Replica) -> Vec<String> {
         let mut names: Vec<String> = self
             .plan
@@ -164,16 +165,16 @@ impl PlanVersion {
         names
     }
 
-    /// The batching of the variant's first stage in that gear.
+    /// Returns the batching of the variant's first stage in that gear.
     pub fn batching(&self, gear: u32, variant: &str) -> Option<Batching> {
         self.gear(gear)?.batching(variant)
     }
 }
 
-/// What the plans holds at one moment.
+/// The versions at one moment.
 type State = Adoption<Arc<PlanVersion>>;
 
-/// The plans of one app, shared by the actors of a process.
+/// The plan versions of one app, shared by the actors of a process.
 #[derive(Debug, Clone)]
 pub struct PlanVersions {
     app: String,
@@ -181,7 +182,7 @@ pub struct PlanVersions {
 }
 
 impl PlanVersions {
-    /// An empty plans.
+    /// Creates an empty set of versions.
     pub fn new(app: &str) -> Self {
         Self {
             app: app.to_owned(),
@@ -189,12 +190,12 @@ impl PlanVersions {
         }
     }
 
-    /// The app it is for.
+    /// Returns the name of the app.
     pub fn app(&self) -> &str {
         &self.app
     }
 
-    /// The running plan and gear; `None` before the first plan.
+    /// Returns the running plan and gear; `None` before the first plan.
     pub fn current(&self) -> Option<(Arc<PlanVersion>, u32)> {
         let state = self.state.borrow();
         state
@@ -202,15 +203,15 @@ impl PlanVersions {
             .map(|(_, version, gear)| (Arc::clone(version), gear))
     }
 
-    /// The plan of that epoch, while it is kept.
+    /// Returns the plan of that epoch, while it is kept.
     pub fn at(&self, epoch: u64) -> Option<Arc<PlanVersion>> {
         self.state.borrow().at(epoch).cloned()
     }
 
-    /// Makes the plan the running one, in its first gear.
+    /// Adopts a plan in its first gear.
     ///
     /// # Errors
-    /// [`AdoptError`]; the running plan stays as it is.
+    /// [`AdoptError`]; the running plan stays.
     pub fn adopt(&self, epoch: u64, plan: Plan) -> Result<(), AdoptError> {
         plan.validate().map_err(|error| AdoptError::Invalid {
             epoch,
@@ -236,10 +237,10 @@ impl PlanVersions {
         })
     }
 
-    /// Shifts the running plan into another gear. True if that changed anything.
+    /// Shifts the running plan into another gear. Returns whether that changed the gear.
     ///
     /// # Errors
-    /// [`AdoptError::NoSuchGear`] when the running plan is of another epoch or has no such gear.
+    /// [`AdoptError::NoSuchGear`] if the running plan is of another epoch or has no such gear.
     pub fn shift(&self, epoch: u64, gear: u32) -> Result<bool, AdoptError> {
         let mut outcome = Ok(false);
         self.state.send_if_modified(|state| {
@@ -254,7 +255,7 @@ impl PlanVersions {
         })
     }
 
-    /// Resolves whenever the plan or the gear changes.
+    /// Returns notices of changes of the plan or the gear.
     pub fn changes(&self) -> Changes {
         Changes(self.state.subscribe())
     }
@@ -264,7 +265,7 @@ impl PlanVersions {
 pub struct Changes(watch::Receiver<State>);
 
 impl Changes {
-    /// Waits for the next change. False once the plans is gone.
+    /// Waits for the next change. Returns false once the versions are dropped.
     pub async fn next(&mut self) -> bool {
         self.0.changed().await.is_ok()
     }

@@ -1,4 +1,4 @@
-//! The batcher: the queue of one replica. *When* a queue becomes a batch is decided by [`kaskade_plans::batching`].
+//! The batcher: the queue of one replica. [`kaskade_plans::batching`] decides when a batch starts.
 
 use std::sync::{
     Arc,
@@ -36,7 +36,7 @@ pub struct Batcher {
     run_time: RunTimeEstimate,
     idle: bool,
     lease: Option<Lease>,
-    /// It is this replica's lease, and its batch has not begun.
+    /// The replica holds the lease of its device, and its batch has not begun.
     granted: bool,
     timer: Option<SpawnHandle>,
 }
@@ -49,38 +49,38 @@ struct Idle {
     run_us: u64,
 }
 
-/// The gear has shifted, or the plan has changed.
+/// Sets the batching after a gear shift or a new plan.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct SetBatching {
-    /// The trigger from now on.
+    /// The new batching parameters.
     pub batching: Batching,
-    /// The device whose replicas take turns; `None` where each runs when it likes.
+    /// The device whose replicas run one at a time; `None` if replicas run independently.
     pub device: Option<Device>,
 }
 
-/// What a batcher is made of.
+/// Components of a batcher.
 pub struct BatcherParts {
     /// The replica it queues for.
     pub replica: String,
-    /// The trigger it starts with.
+    /// Its initial batching parameters.
     pub batching: Batching,
-    /// Requests that may wait.
+    /// Capacity of the queue, requests.
     pub capacity: usize,
     /// The replica's model thread.
     pub executor: Executor,
-    /// Where finished batches go.
+    /// Receiver of finished batches.
     pub router: Addr<Router>,
     /// The process's clock.
     pub clock: Clock,
-    /// Where it tells its neighbours how long its queue is.
+    /// Receives the current queue length.
     pub depth: Arc<AtomicUsize>,
-    /// Where it counts.
+    /// The process's counters.
     pub metrics: Arc<Metrics>,
 }
 
 impl Batcher {
-    /// A batcher for an idle replica.
+    /// Creates a batcher for an idle replica.
     pub fn new(parts: BatcherParts) -> Self {
         Self {
             replica: parts.replica,
@@ -99,7 +99,7 @@ impl Batcher {
         }
     }
 
-    /// Asks the policy what to do now, and does it.
+    /// Polls the policy and carries out its decision.
     fn pump(&mut self, ctx: &mut Context<Self>) {
         let now = self.clock.now();
         let may_run = self.may_run(now);
@@ -119,8 +119,8 @@ impl Batcher {
         self.depth.store(self.queue.len(), Ordering::Relaxed);
     }
 
-    /// Whether a batch could start now. On a device whose replicas take turns a queue stands in line from the moment it is
-    /// due, also while the batch before runs.
+    /// Returns whether a batch may start now. On a shared device the queue requests the lease as soon as it is due,
+    /// even while its previous batch runs.
     fn may_run(&mut self, now: u64) -> bool {
         let Some(lease) = &self.lease else {
             return self.idle;
@@ -131,7 +131,7 @@ impl Batcher {
         self.idle && self.granted
     }
 
-    /// Nothing to run before `at`, if ever: the lease goes to somebody else, and the queue asks again when it is due.
+    /// Waits because nothing runs before `at`: releases the lease, and requests it again when the queue is due.
     fn wait(&mut self, at: Option<u64>, now: u64, ctx: &mut Context<Self>) {
         let mut due = None;
         if let Some(lease) = &self.lease {
@@ -171,7 +171,7 @@ impl Batcher {
             if let Some(lease) = &self.lease {
                 self.granted = lease.release();
             }
-            // The deliveries went down with the closure and have answered for themselves.
+            // The deliveries were dropped with the closure and have answered themselves.
             tracing::error!(replica = self.replica, "the model thread is gone");
         }
     }

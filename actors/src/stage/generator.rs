@@ -1,8 +1,8 @@
-//! The generator: a replica of a language model. Requests join and leave its batch between two steps of the model, so there is no queue
-//! of its own; who runs and who waits is decided by the engine's scheduler ([`kaskade_plans::hybrid_cache`]).
+//! The generator: a replica of a language model. Requests join and leave its batch between two steps of the model, so
+//! it has no queue of its own; the engine's scheduler selects who runs ([`kaskade_plans::hybrid_cache`]).
 //!
-//! What an answer has become so far goes to the client bit by bit where it asked for that and the stage's answer is the last word; a
-//! stage that may pass a request on keeps silent until it knows.
+//! A client that asks for streaming receives the answer piece by piece if the stage always replies; a stage that may
+//! defer sends nothing until it has decided.
 
 use std::{
     collections::BTreeMap,
@@ -25,23 +25,23 @@ use crate::{
     wire::Tokens,
 };
 
-/// What a generator is made of.
+/// Components of a generator.
 pub struct GeneratorParts {
     /// The replica.
     pub replica: String,
-    /// What it runs.
+    /// The variant that it runs.
     pub variant: String,
     /// Its model thread.
     pub executor: Executor,
-    /// Where finished answers go.
+    /// Receiver of finished answers.
     pub router: Addr<Router>,
-    /// Where stages' exits are looked up.
+    /// The plans in which stages' exits are looked up.
     pub plans: PlanVersions,
     /// The process's clock.
     pub clock: Clock,
-    /// Where it tells its neighbours how many requests it has.
+    /// Receives the number of requests in progress.
     pub depth: Arc<AtomicUsize>,
-    /// Where it counts.
+    /// The process's counters.
     pub metrics: Arc<Metrics>,
 }
 
@@ -53,36 +53,36 @@ pub struct Generator {
     next: u64,
 }
 
-/// A request under way.
+/// A request in progress.
 struct Running {
     delivery: Delivery,
-    /// When the step that made its first token began, on the process's clock, microseconds.
+    /// When the step that produced its first token began, on the process's clock, microseconds.
     begun: Option<u64>,
-    /// When its last token came.
+    /// When its last token was produced, on the process's clock, microseconds.
     last: u64,
-    /// Most requests that shared a step with it.
+    /// Largest number of requests that shared a step with it.
     batch: usize,
-    /// Whether its parts are read.
+    /// Whether its client streams the answer.
     streams: bool,
 }
 
-/// The model has taken a step.
+/// The model has finished a step.
 #[derive(Message)]
 #[rtype(result = "()")]
 struct Step(Stepped);
 
-/// Nobody waits any more for these requests of an ingress.
+/// Cancels these requests of an ingress.
 #[derive(Debug, Clone, Message)]
 #[rtype(result = "()")]
 pub struct Abandon {
     /// The ingress.
     pub ingress: String,
-    /// The requests, as it numbers them.
+    /// The requests, as the ingress numbers them.
     pub ids: Vec<u64>,
 }
 
 impl Generator {
-    /// A generator without requests.
+    /// Creates a generator without requests.
     pub fn new(parts: GeneratorParts) -> Self {
         Self {
             signature: parts.executor.signature().clone(),
@@ -92,7 +92,7 @@ impl Generator {
         }
     }
 
-    /// Whether the stage's answer is the last word, so that its parts may be read before it is whole.
+    /// Returns whether the stage always replies, so that parts of its answer may be sent early.
     fn is_final_stage(&self, delivery: &Delivery) -> bool {
         let request = &delivery.request;
         let version = self.parts.plans.at(request.epoch);
@@ -148,7 +148,7 @@ impl Generator {
         }
     }
 
-    /// Requests whose budget is over are nobody's any more.
+    /// Cancels and answers requests whose budget is over.
     fn expire(&mut self, now: u64) {
         let over = self
             .running
@@ -189,7 +189,7 @@ impl Handler<Delivery> for Generator {
         let is_final = self.is_final_stage(&delivery);
         let streams = delivery.request.stream && is_final;
         let inputs = if is_final {
-            // Nobody passes it on.
+            // No later stage needs the inputs.
             std::mem::take(&mut delivery.request.inputs)
         } else {
             delivery.request.inputs.clone()

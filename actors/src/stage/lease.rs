@@ -1,5 +1,5 @@
-//! A device that runs one batch at a time: its replicas take turns. *Whose* turn it is, is decided by
-//! [`kaskade_plans::turns`]; here the turns meet the clock's time and the batchers' mailboxes.
+//! A device whose replicas run one batch at a time. [`kaskade_plans::turns`] decides the order; this module connects
+//! it to the clock and the batchers' mailboxes.
 
 use std::{
     collections::BTreeMap,
@@ -9,19 +9,19 @@ use std::{
 use crate::actor::{Message, WeakRecipient};
 use kaskade_plans::turns::Turns;
 
-/// It is this replica's turn: it has the device until it releases it.
+/// The replica has the lease of its device until it releases it.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct LeaseGranted;
 
-/// One device of a worker. Clones are the same device.
+/// One device of a worker. Clones refer to the same device.
 #[derive(Clone, Default)]
 pub struct Device(Arc<Mutex<Line>>);
 
 #[derive(Default)]
 struct Line {
     turns: Turns<u32>,
-    /// Weak, or a retired batcher would live on for its member.
+    /// Weak, because a strong address would keep a retired batcher alive.
     batchers: BTreeMap<u32, WeakRecipient<LeaseGranted>>,
     next: u32,
 }
@@ -33,7 +33,7 @@ impl PartialEq for Device {
 }
 
 impl Device {
-    /// A place in the device's turns.
+    /// Registers a replica with the device.
     pub fn register(self, batcher: WeakRecipient<LeaseGranted>) -> Lease {
         let mut line = self.lock();
         let member = line.next;
@@ -49,33 +49,34 @@ impl Device {
 }
 
 impl Line {
-    /// Tells who has the device now. A batcher that is gone gives way to the next.
+    /// Tells a batcher that it has the lease.
     fn grant(&self, member: u32) {
-        // One that is gone has cancelled, or is about to in `stopped`: either moves the line on.
+        // A batcher that is gone has cancelled its registration, or cancels it in `stopped`; both pass the lease on.
         if let Some(batcher) = self.batchers.get(&member).and_then(WeakRecipient::upgrade) {
             batcher.do_send(LeaseGranted);
         }
     }
 }
 
-/// A replica's place in the turns of its device.
+/// A replica's registration with its device.
 pub struct Lease {
     device: Device,
     member: u32,
 }
 
 impl Lease {
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The queue is due at `now`, microseconds. True if the device is its own at once; otherwise [`LeaseGranted`] comes.
+    /// Requests the lease for a queue that is due at `now`, microseconds. Returns true if it is granted immediately;
+    /// otherwise [`LeaseGranted`] follows.
     pub fn request(&self, now: u64) -> bool {
         self.device.lock().turns.request(self.member, now)
     }
 
-    /// The batch has ended. True if the device stays its own: nobody fell due before its own next batch.
+    /// Releases the lease after a batch. Returns true if the replica keeps it because no other queue was due first.
     pub fn release(&self) -> bool {
         let mut line = self.device.lock();
         match line.turns.release(self.member) {
@@ -88,7 +89,7 @@ impl Lease {
         }
     }
 
-    /// Leaves the device for good.
+    /// Removes the replica from the device.
     pub fn cancel(self) {
         let mut line = self.device.lock();
         line.batchers.remove(&self.member);

@@ -1,4 +1,4 @@
-//! Runs the replicas of a plan.
+//! The worker and the actors that run a replica: batcher, generator, device lease.
 
 pub mod batcher;
 pub mod generator;

@@ -1,7 +1,7 @@
-//! The worker: owns devices and runs the replicas that the placement gives it.
+//! The worker: owns devices and runs the replicas that the placement assigns to it.
 //!
-//! When a plan moves replicas, the new ones are loaded before the old ones leave, and a leaving replica first answers
-//! everything it has taken.
+//! When a plan moves replicas, the worker loads the new ones before it retires the old ones. A retiring replica first
+//! answers everything that it has taken.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,24 +30,24 @@ use crate::{
     wire::{Beat, Message as _},
 };
 
-/// Makes the model of a replica. Called on the thread that will run it; the error is shown to the operator.
+/// Loads the model of a replica. Called on the thread that will run it; the error is shown to the operator.
 pub type Loader = Arc<dyn Fn(&Replica) -> Result<Box<dyn Model>, String> + Send + Sync>;
 
-/// What a worker is told at its start.
+/// Configuration of a worker.
 #[derive(Debug, Clone)]
 pub struct WorkerConfig {
-    /// Its name, as placements use it.
+    /// Its name, as in placements.
     pub name: String,
-    /// Requests that may wait in each replica's queue.
+    /// Capacity of each replica's queue, requests.
     pub queue_capacity: usize,
 }
 
-/// How far a worker has come with the placement.
+/// Progress of a worker with the placement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Readiness {
     /// Epoch whose placement is in place; 0 before the first.
     pub epoch: u64,
-    /// Replicas that could not be loaded, with the reason.
+    /// Replicas that could not be loaded, with the reasons.
     pub failed: BTreeMap<String, String>,
 }
 
@@ -62,25 +62,25 @@ pub struct Worker {
     readiness: watch::Sender<Readiness>,
     subscribing: Vec<JoinHandle<()>>,
     beats: u64,
-    /// Times that the connection was lost, as far as it has been told.
+    /// Lost connections that the heartbeats have accounted for.
     disconnects: u64,
-    /// By their names in the placement, those whose replicas take turns.
+    /// Devices with exclusive use, by their names in the placement.
     devices: BTreeMap<String, Device>,
     /// The epoch whose placement is in place; 0 before the first.
     in_place: u64,
 }
 
-/// Brings the replicas in line with the running plan.
+/// Aligns the replicas with the running plan.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Reconcile;
 
-/// Takes every replica out of service; answered with what is needed to wait until they are empty.
+/// Retires every replica; the answer tells when they are empty.
 #[derive(Message)]
 #[rtype(result = "Draining")]
 pub struct Leave;
 
-/// Beats out of turn: who has just begun to serve is known at once, and not a period later.
+/// Sends a heartbeat immediately, so that a new replica becomes known without waiting for the next period.
 #[derive(Message)]
 #[rtype(result = "()")]
 struct BeatNow;
@@ -92,11 +92,11 @@ struct Loaded {
     executor: Result<Executor, String>,
 }
 
-/// The queues of leaving replicas.
+/// The permits of retiring replicas.
 pub struct Draining(Vec<(Arc<Semaphore>, usize)>);
 
 impl Draining {
-    /// Whether every request that was taken has been answered.
+    /// Returns whether every request that they took has been answered.
     pub fn done(&self) -> bool {
         self.0
             .iter()
@@ -113,7 +113,7 @@ impl<A: Actor, M: Message<Result = Draining>> actor::MessageResponse<A, M> for D
 }
 
 impl Worker {
-    /// A worker without replicas, and where to see how far it is.
+    /// Creates a worker without replicas, and a channel of its progress.
     pub fn new(config: WorkerConfig, shared: Shared, loader: Loader) -> (Self, watch::Receiver<Readiness>) {
         let (readiness, watch) = watch::channel(Readiness::default());
         let worker = Self {
@@ -138,7 +138,7 @@ impl Worker {
             return;
         };
         if self.in_place == version.epoch {
-            // The gear has shifted and nothing else: every model is loaded, every subject served.
+            // Only the gear has changed: every model is loaded, every subject served.
             return self.set_batching(&version, gear);
         }
         let wanted: BTreeMap<&str, &Replica> = version
@@ -161,7 +161,7 @@ impl Worker {
         if !self.loading.is_empty() {
             return;
         }
-        // Everything new is loaded: now the old may leave.
+        // Everything new is loaded: retire the old replicas.
         let leaving: Vec<String> = self
             .replicas
             .keys()
@@ -178,7 +178,7 @@ impl Worker {
 
     fn set_batching(&mut self, version: &PlanVersion, gear: u32) {
         for hosted in self.replicas.values() {
-            // A generator's batch changes with every step; there is no trigger to set.
+            // A generator forms its batch at every step; it has no batching parameters.
             let ReplicaActor::Batcher(batcher) = &hosted.actor else {
                 continue;
             };
@@ -222,7 +222,7 @@ impl Worker {
         self.replicas.insert(hosted.replica.id.clone(), hosted);
     }
 
-    /// Makes every replica serve every stage that the plan has for its variant, in any gear.
+    /// Makes every replica serve every stage that any gear of the plan has for its variant.
     fn serve_stages(&mut self, version: &PlanVersion, worker: Addr<Self>) {
         let mut replicas = std::mem::take(&mut self.replicas);
         for hosted in replicas.values_mut() {
@@ -248,7 +248,7 @@ impl Worker {
         let subscribing = std::mem::take(&mut self.subscribing);
         actor::spawn(async move {
             join_all(subscribing).await;
-            // Only a round trip proves that the subscriptions stand.
+            // Only a round trip proves that the subscriptions are active.
             let _ = bus.barrier().await;
             let _ = worker.send(BeatNow).await;
             readiness.send_replace(ready);
@@ -265,7 +265,7 @@ impl Worker {
     fn beat(&mut self) {
         let disconnects = self.shared.bus.connection().counts().disconnects;
         if disconnects > std::mem::replace(&mut self.disconnects, disconnects) {
-            // What was on its way here is gone, as if the process had started again; so it counts from the beginning again.
+            // Messages on their way here are lost as after a restart, so restart the sequence.
             self.beats = 0;
         }
         self.beats += 1;
@@ -286,7 +286,7 @@ impl Worker {
             runs: self.shared.metrics.runs(),
             replicas,
         };
-        // The name was checked when the worker was made.
+        // The name was validated when the worker was created.
         if let (Ok(subject), Ok(payload)) = (
             self.shared.dispatcher.app().beat(&self.config.name),
             beat.encode(),
@@ -360,7 +360,7 @@ impl Handler<Leave> for Worker {
         for id in leaving {
             self.retire(&id);
         }
-        // Tells everybody at once, instead of after three missed beats.
+        // Announces the leave at once, instead of after three missed heartbeats.
         self.beat();
         draining
     }

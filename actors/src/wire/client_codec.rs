@@ -1,4 +1,4 @@
-//! The doors: where clients come in, MessagePack or the Open Inference Protocol's JSON.
+//! The codec of client messages: MessagePack, or the JSON of the Open Inference Protocol.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -7,10 +7,10 @@ use super::codec::{CodecError, Limits, Message};
 use super::{InferReply, InferRequest, scan};
 use crate::error::{Code, Fault};
 
-/// How a body is written.
+/// The encoding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ContentType {
-    /// MessagePack with field names; what an absent `content-type` means.
+    /// MessagePack with field names; the default without a `content-type`.
     #[default]
     MessagePack,
     /// JSON.
@@ -18,7 +18,7 @@ pub enum ContentType {
 }
 
 impl ContentType {
-    /// The media type to announce.
+    /// Returns the media type.
     pub const fn name(self) -> &'static str {
         match self {
             Self::MessagePack => "application/msgpack",
@@ -26,10 +26,10 @@ impl ContentType {
         }
     }
 
-    /// The media type named, whatever its case and parameters.
+    /// Parses a media type, ignoring case and parameters.
     ///
     /// # Errors
-    /// [`Code::Malformed`] for any that is neither MessagePack nor JSON.
+    /// [`Code::Malformed`] for any type other than MessagePack and JSON.
     pub fn parse(media_type: &str) -> Result<Self, Fault> {
         let essence = media_type.split(';').next().unwrap_or_default().trim();
         let is = |name: &str| essence.eq_ignore_ascii_case(name);
@@ -47,7 +47,7 @@ impl ContentType {
     }
 }
 
-/// A client's request.
+/// Decodes a client's request.
 ///
 /// # Errors
 /// Any [`CodecError`] but `Unwritable`.
@@ -55,10 +55,10 @@ pub fn decode_infer(content_type: ContentType, body: &Bytes) -> Result<InferRequ
     decode(content_type, body)
 }
 
-/// A client's reply.
+/// Encodes a reply.
 ///
 /// # Errors
-/// [`CodecError::Unwritable`] when the reply has no JSON form: NaN, FP16, BYTES that are no text.
+/// [`CodecError::Unwritable`] if the reply has no JSON form: NaN, FP16, or BYTES that are not text.
 pub fn encode_reply(content_type: ContentType, reply: &InferReply) -> Result<Bytes, CodecError> {
     match content_type {
         ContentType::MessagePack => reply.encode(),
@@ -73,20 +73,20 @@ pub fn encode_reply(content_type: ContentType, reply: &InferReply) -> Result<Byt
     }
 }
 
-/// A fault as a body, for clients that look no further than that; the service error headers carry it too.
+/// Encodes a fault as a body, for clients that do not read the service error headers.
 pub fn encode_fault(content_type: ContentType, fault: &Fault) -> Bytes {
     let body = Failure { error: fault };
-    // Two texts in a map: neither format can refuse them, and an empty body still has its headers.
+    // A map of two texts: neither format can refuse it, and an empty body still has its headers.
     match content_type {
         ContentType::MessagePack => rmp_serde::to_vec_named(&body).unwrap_or_default().into(),
         ContentType::Json => serde_json::to_vec(&body).unwrap_or_default().into(),
     }
 }
 
-/// What came back to a client: the reply, or the fault in its stead.
+/// Decodes a reply, or the fault in its place.
 ///
 /// # Errors
-/// The server's fault, or [`Code::Malformed`] when the body is neither.
+/// The server's fault, or [`Code::Malformed`] if the body is neither.
 pub fn decode_reply(content_type: ContentType, body: &Bytes) -> Result<InferReply, Fault> {
     match decode::<InferReply>(content_type, body) {
         Ok(reply) => Ok(reply),
@@ -111,7 +111,7 @@ impl Message for FailureReceived {
     const NAME: &'static str = "fault";
 }
 
-/// The protocol's response names the model.
+/// The protocol's response also names the model.
 #[derive(Serialize)]
 struct OipReply<'a> {
     model_name: &'a str,

@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 
 use super::Message;
 
-/// What a process has spent, and on what.
+/// Energy used by a process, and the work done with it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EnergyReport {
-    /// Who measured.
+    /// The process.
     pub node: String,
-    /// What the joules were read from.
+    /// Source of the readings.
     pub source: String,
-    /// Energy since the start, idle included, joules; unknown where no source could be read.
+    /// Energy since the start, idle included, joules; `None` if no source could be read.
     pub joules: Option<f64>,
-    /// Requests that its replicas ran or its ingress answered since the start, whichever it has.
+    /// Requests that its replicas ran or its ingress answered since the start, whichever applies.
     pub requests: u64,
-    /// Joules per such request; unknown where the joules are, and before the first request.
+    /// Joules per such request; `None` without a source, and before the first request.
     pub joules_per_request: Option<f64>,
     /// Processor time of the process since the start, seconds over all cores.
     pub busy_core_s: f64,
     /// Time since the start, seconds.
     pub wall_s: f64,
-    /// What each model of the process has done, and its part of the joules.
+    /// Work and energy of each model of the process.
     #[serde(default)]
     pub models: BTreeMap<String, ModelEnergy>,
 }
 
-/// What a model has done in a process since its start.
+/// Work of a model in a process since its start.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ModelEnergy {
     /// Requests run.
@@ -37,14 +37,14 @@ pub struct ModelEnergy {
     pub batches: u64,
     /// Time its threads were busy, seconds.
     pub busy_s: f64,
-    /// Its part of the process's joules, by busy time, idle included ([`kaskade_plans::energy::attributed`]); unknown where
-    /// those are.
+    /// Its share of the process's joules, by busy time, idle included ([`kaskade_plans::energy::attributed`]); `None`
+    /// without a source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joules: Option<f64>,
-    /// What it made, if it is a language model.
+    /// Token counts, for language models.
     #[serde(default)]
     pub tokens: Tokens,
-    /// Joules per token; unknown where the joules are, and before the first token.
+    /// Joules per token; `None` without a source, and before the first token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joules_per_token: Option<f64>,
 }
@@ -53,22 +53,22 @@ impl Message for EnergyReport {
     const NAME: &'static str = "EnergyReport";
 }
 
-/// What a language model has made.
+/// Token counts and times of a language model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tokens {
-    /// Tokens made.
+    /// Tokens generated.
     pub count: u64,
-    /// Of them, first ones of an answer.
+    /// First tokens of answers.
     pub first: u64,
-    /// Time until the first ones, in sum, microseconds.
+    /// Time to first token, summed, microseconds.
     pub to_first_us: u64,
-    /// Time from one to the next within an answer, in sum, microseconds.
+    /// Time between successive tokens of an answer, summed, microseconds.
     pub between_us: u64,
 }
 
 impl Tokens {
-    /// The first token of an answer, so long after its arrival.
+    /// Counts the first token of an answer, `after_us` after its arrival.
     pub const fn first(after_us: u64) -> Self {
         Self {
             count: 1,
@@ -78,7 +78,7 @@ impl Tokens {
         }
     }
 
-    /// Another token of an answer, so long after the one before.
+    /// Counts a further token of an answer, `after_us` after the previous one.
     pub const fn next(after_us: u64) -> Self {
         Self {
             count: 1,
@@ -88,12 +88,12 @@ impl Tokens {
         }
     }
 
-    /// Mean time to the first token, seconds; none before there is one.
+    /// Mean time to first token, seconds; `None` before the first.
     pub fn to_first_s(&self) -> Option<f64> {
         (self.first > 0).then(|| self.to_first_us as f64 / self.first as f64 / 1e6)
     }
 
-    /// Mean time between two tokens, seconds; none before there are two of one answer.
+    /// Mean time between tokens, seconds; `None` before the second token of an answer.
     pub fn between_s(&self) -> Option<f64> {
         let further = self.count - self.first.min(self.count);
         (further > 0).then(|| self.between_us as f64 / further as f64 / 1e6)

@@ -1,7 +1,7 @@
-//! The headers that travel beside a message, so that whoever passes it on need not read its body.
+//! Message headers, which intermediaries can read without decoding the body.
 //!
-//! A budget is what is left, never a deadline: clocks of two hosts disagree by more than a small model takes. Whoever
-//! holds a message subtracts its own time before passing it on; the time on the wire is nobody's and is not counted.
+//! A budget is the remaining time, never a deadline, because clocks of two hosts differ by more than a small model
+//! takes. Each holder of a message subtracts its own time before passing it on; the time on the wire is not counted.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::error::{Code, Fault};
 use crate::ids;
 use crate::wire::{ContentType, chunks::Chunk};
 
-/// The request's id, given by the client or by the ingress; what `submit` is idempotent by.
+/// The request's id, set by the client or the ingress; `submit` is idempotent by it.
 pub static REQUEST_ID: HeaderName = HeaderName::from_static("Kaskade-Request-Id");
-/// Time left for the request, whole microseconds.
+/// Remaining time of the request, whole microseconds.
 pub static BUDGET: HeaderName = HeaderName::from_static("Kaskade-Budget-Us");
 /// The epoch that admitted the request.
 pub static EPOCH: HeaderName = HeaderName::from_static("Kaskade-Epoch");
@@ -27,45 +27,45 @@ pub static SERVICE_ERROR: HeaderName = HeaderName::from_static(async_nats::servi
 /// Number of a failed service request (ADR-32).
 pub static SERVICE_ERROR_CODE: HeaderName =
     HeaderName::from_static(async_nats::service::NATS_SERVICE_ERROR_CODE);
-/// Stable code of a failed service request: the number above has several meanings, this has one.
+/// Stable code of a failed service request; the number above is ambiguous, this is not.
 pub static FAULT_CODE: HeaderName = HeaderName::from_static("Kaskade-Fault");
 
-/// Which part of a message this is, where the broker does not carry it whole ([`crate::wire::chunks`]).
+/// Position of a chunk, for messages above the broker's limit ([`crate::wire::chunks`]).
 pub static CHUNK: HeaderName = HeaderName::from_static("Kaskade-Chunk");
 
-/// Where a durable request's result is sent as well, as soon as it is kept.
+/// Subject to which a durable request's result is also sent once it is stored.
 pub static PUSH: HeaderName = HeaderName::from_static("Kaskade-Push");
 
-/// How often a durable request was delivered before it was given up.
+/// Number of deliveries of a durable request that became a dead letter.
 pub static DELIVERIES: HeaderName = HeaderName::from_static("Kaskade-Deliveries");
 
 /// Longest request id, bytes.
 pub const MAX_REQUEST_ID: usize = 128;
 
-/// Longest budget, an hour: what waits longer is not a request but a job.
+/// Longest budget, one hour.
 pub const MAX_BUDGET: Duration = Duration::from_hours(1);
 
-/// Bytes of a fault's message that fit a header; the body has the whole.
+/// Bytes of a fault's message in a header; the body has the complete text.
 const MAX_ERROR_TEXT: usize = 512;
 
-/// What the headers of a request say.
+/// The headers of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Context {
     /// The request's id.
     pub request_id: Option<String>,
-    /// Time left.
+    /// Remaining time.
     pub budget: Option<Duration>,
-    /// Where in which trace it is.
+    /// The trace context.
     pub trace: Trace,
     /// The epoch that admitted it.
     pub epoch: Option<u64>,
 }
 
 impl Context {
-    /// What `headers` say. Without a trace, or with one that is garbage, a new one starts.
+    /// Reads the headers. Without a valid trace context a new trace starts.
     ///
     /// # Errors
-    /// [`Code::Malformed`] when the id, the budget or the epoch is there but is none.
+    /// [`Code::Malformed`] if the id, the budget or the epoch is present but invalid.
     pub fn read(headers: Option<&HeaderMap>) -> Result<Self, Fault> {
         let Some(headers) = headers else {
             return Ok(Self {
@@ -83,10 +83,10 @@ impl Context {
         })
     }
 
-    /// Headers that say this.
+    /// Returns the headers of this context.
     ///
     /// # Errors
-    /// [`Code::Malformed`] when the request id cannot stand in a header.
+    /// [`Code::Malformed`] if the request id is not a valid header value.
     pub fn write(&self) -> Result<HeaderMap, Fault> {
         let mut headers = HeaderMap::new();
         if let Some(id) = &self.request_id {
@@ -103,7 +103,7 @@ impl Context {
     }
 }
 
-/// The headers of one hop between stages: the rest of what a stage needs is in the message itself.
+/// Returns the headers of one hop between stages; the message itself has the other fields.
 pub fn for_hop(budget: Duration, trace: &Trace) -> HeaderMap {
     let mut headers = HeaderMap::new();
     put_budget(&mut headers, budget);
@@ -111,22 +111,22 @@ pub fn for_hop(budget: Duration, trace: &Trace) -> HeaderMap {
     headers
 }
 
-/// The headers of a body.
+/// Returns the headers of a body.
 pub fn for_body(content_type: ContentType) -> HeaderMap {
     let mut headers = HeaderMap::new();
     put_content_type(&mut headers, content_type);
     headers
 }
 
-/// The headers of a reply that is a fault, as NATS service clients look for them.
+/// Returns the headers of a reply with a fault, as NATS service clients expect them.
 pub fn for_fault(content_type: ContentType, fault: &Fault) -> HeaderMap {
     let mut headers = for_body(content_type);
     put_fault(&mut headers, fault);
     headers
 }
 
-/// The headers of a durable request that was given up after so many deliveries: its own, without those that speak to the stream it
-/// came from, and the reason.
+/// Returns the headers of a dead letter after that many deliveries: the request's own, without those of the stream,
+/// and the reason.
 pub fn for_dead_letter(submitted: &HeaderMap, fault: &Fault, deliveries: u32) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, values) in submitted.iter() {
@@ -156,7 +156,7 @@ fn put_fault(headers: &mut HeaderMap, fault: &Fault) {
     headers.insert(FAULT_CODE.clone(), fault.code.id());
 }
 
-/// Where a durable request's result is to be sent as well.
+/// Returns the subject to which a durable request's result is also sent.
 pub fn push(headers: &HeaderMap) -> Option<Subject> {
     headers
         .get(PUSH.clone())
@@ -164,13 +164,13 @@ pub fn push(headers: &HeaderMap) -> Option<Subject> {
         .filter(Subject::is_valid)
 }
 
-/// Says where a durable request's result is to be sent as well.
+/// Sets the subject to which a durable request's result is also sent.
 pub fn put_push(headers: &mut HeaderMap, subject: &Subject) {
     headers.insert(PUSH.clone(), subject.as_str());
 }
 
-/// The fault that the headers of a reply speak of; `None` for a good reply. Also understands replies of services that
-/// are not Kaskade's.
+/// Returns the fault in the headers of a reply; `None` for a good reply. Also understands replies of other NATS
+/// services.
 pub fn fault(headers: Option<&HeaderMap>) -> Option<Fault> {
     let headers = headers?;
     let number = headers.get(SERVICE_ERROR_CODE.clone())?.as_str();
@@ -182,15 +182,15 @@ pub fn fault(headers: Option<&HeaderMap>) -> Option<Fault> {
     })
 }
 
-/// How the body is written.
+/// Returns the encoding of the body.
 ///
 /// # Errors
-/// [`Code::Malformed`] for a media type that is neither MessagePack nor JSON.
+/// [`Code::Malformed`] for a media type other than MessagePack and JSON.
 pub fn content_type(headers: Option<&HeaderMap>) -> Result<ContentType, Fault> {
     let Some(headers) = headers else {
         return Ok(ContentType::default());
     };
-    // NATS keeps the case of header names, and libraries for HTTP write this one in either.
+    // NATS preserves the case of header names, and HTTP libraries write this one in either case.
     let named = headers
         .get(CONTENT_TYPE.clone())
         .or_else(|| headers.get("Content-Type"));
@@ -199,15 +199,15 @@ pub fn content_type(headers: Option<&HeaderMap>) -> Result<ContentType, Fault> {
     })
 }
 
-/// Says how the body is written.
+/// Sets the encoding of the body.
 pub fn put_content_type(headers: &mut HeaderMap, content_type: ContentType) {
     headers.insert(CONTENT_TYPE.clone(), content_type.name());
 }
 
-/// Time left for the request.
+/// Returns the remaining time of the request.
 ///
 /// # Errors
-/// [`Code::Malformed`] when the header is there but is not a whole number of microseconds up to [`MAX_BUDGET`].
+/// [`Code::Malformed`] if the header is present but is not a whole number of microseconds up to [`MAX_BUDGET`].
 pub fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Fault> {
     let Some(text) = headers.get(BUDGET.clone()) else {
         return Ok(None);
@@ -223,21 +223,21 @@ pub fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Fault> {
     }
 }
 
-/// Says how much time is left.
+/// Sets the remaining time.
 pub fn put_budget(headers: &mut HeaderMap, budget: Duration) {
     let micros = u64::try_from(budget.as_micros()).unwrap_or(u64::MAX);
     headers.insert(BUDGET.clone(), HeaderValue::from(micros));
 }
 
-/// Says which part of a message this is.
+/// Sets the position of a chunk.
 pub fn put_chunk(headers: &mut HeaderMap, chunk: Chunk) {
     headers.insert(CHUNK.clone(), chunk.to_string());
 }
 
-/// Which part of a message this is; `None` for a whole one.
+/// Returns the position of a chunk; `None` for a whole message.
 ///
 /// # Errors
-/// [`Code::Malformed`] when the header is there but says no chunk.
+/// [`Code::Malformed`] if the header is present but invalid.
 pub fn chunk(headers: &HeaderMap) -> Result<Option<Chunk>, Fault> {
     let Some(text) = headers.get(CHUNK.clone()).map(HeaderValue::as_str) else {
         return Ok(None);
@@ -252,20 +252,20 @@ pub fn chunk(headers: &HeaderMap) -> Result<Option<Chunk>, Fault> {
     }
 }
 
-/// Says which request this is.
+/// Sets the request's id.
 ///
 /// # Errors
-/// [`Code::Malformed`] when the id cannot stand in a header.
+/// [`Code::Malformed`] if the id is not a valid header value.
 pub fn put_request_id(headers: &mut HeaderMap, id: &str) -> Result<(), Fault> {
     check_request_id(id)?;
     headers.insert(REQUEST_ID.clone(), value(id)?);
     Ok(())
 }
 
-/// The request's id.
+/// Returns the request's id.
 ///
 /// # Errors
-/// [`Code::Malformed`] when it is empty, longer than [`MAX_REQUEST_ID`] or not visible ASCII.
+/// [`Code::Malformed`] if it is empty, longer than [`MAX_REQUEST_ID`] or not visible ASCII.
 pub fn request_id(headers: &HeaderMap) -> Result<Option<&str>, Fault> {
     let Some(id) = headers.get(REQUEST_ID.clone()).map(HeaderValue::as_str) else {
         return Ok(None);
@@ -274,10 +274,10 @@ pub fn request_id(headers: &HeaderMap) -> Result<Option<&str>, Fault> {
     Ok(Some(id))
 }
 
-/// Nothing, if this can be a request id: it becomes a header, a log field and a deduplication key.
+/// Checks a request id, which becomes a header, a log field and a deduplication key.
 ///
 /// # Errors
-/// [`Code::Malformed`] when it cannot.
+/// [`Code::Malformed`] if it is invalid.
 pub fn check_request_id(id: &str) -> Result<(), Fault> {
     let fits = (1..=MAX_REQUEST_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic());
     if fits {
@@ -290,10 +290,10 @@ pub fn check_request_id(id: &str) -> Result<(), Fault> {
     ))
 }
 
-/// The epoch that admitted the request.
+/// Returns the epoch that admitted the request.
 ///
 /// # Errors
-/// [`Code::Malformed`] when the header is there but is no number.
+/// [`Code::Malformed`] if the header is present but is not a number.
 pub fn epoch(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
     let Some(text) = headers.get(EPOCH.clone()).map(HeaderValue::as_str) else {
         return Ok(None);
@@ -304,7 +304,7 @@ pub fn epoch(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
     }
 }
 
-/// Digits only; `str::parse` would also take a sign.
+/// Digits only; `str::parse` would also accept a sign.
 fn number(text: &str) -> Option<u64> {
     text.bytes()
         .all(|byte| byte.is_ascii_digit())
@@ -324,19 +324,19 @@ fn malformed(header: &str, text: &str, expected: &str) -> Fault {
     )
 }
 
-/// A place in a distributed trace (W3C Trace Context).
+/// A position in a distributed trace (W3C Trace Context).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Trace {
     /// The trace; never 0.
     pub trace_id: u128,
     /// The span that sent the message; never 0.
     pub span_id: u64,
-    /// Its flags; bit 0 says that it is sampled.
+    /// Its flags; bit 0: sampled.
     pub flags: u8,
 }
 
 impl Trace {
-    /// A new trace, not sampled: whoever wants it recorded says so.
+    /// Starts a new trace, not sampled.
     pub fn start() -> Self {
         Self {
             trace_id: u128::from(ids::unique()) << 64 | u128::from(ids::unique()),
@@ -345,7 +345,7 @@ impl Trace {
         }
     }
 
-    /// A new span of the same trace.
+    /// Returns a new span of the same trace.
     #[must_use]
     pub fn child(&self) -> Self {
         Self {
@@ -354,23 +354,23 @@ impl Trace {
         }
     }
 
-    /// Whether somebody records it.
+    /// Returns whether the trace is sampled.
     pub const fn sampled(&self) -> bool {
         self.flags & 1 == 1
     }
 
-    /// The place that the headers name; `None` when they name none or write garbage.
+    /// Reads the trace context of the headers; `None` if it is missing or invalid.
     pub fn read(headers: &HeaderMap) -> Option<Self> {
         Self::parse(headers.get(TRACEPARENT.clone())?.as_str())
     }
 
-    /// Says where in the trace a message is.
+    /// Sets the trace context.
     pub fn put(&self, headers: &mut HeaderMap) {
         headers.insert(TRACEPARENT.clone(), self.to_string());
     }
 
-    /// The place that a `traceparent` value names: `00-<32 hex>-<16 hex>-<2 hex>`, lower case. A later version may add
-    /// fields, which are ignored.
+    /// Parses a `traceparent` value: `00-<32 hex>-<16 hex>-<2 hex>`, lower case. Later versions may add fields, which
+    /// are ignored.
     pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text.split('-');
         let version = hex(fields.next()?, 2)?;

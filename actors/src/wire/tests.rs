@@ -1,4 +1,4 @@
-//! Round trips, hostile bytes, and peers that write by hand.
+//! Round trips, hostile bytes, and hand-written peers.
 
 use bytes::Bytes;
 use kaskade_models::{Datatype, Tensor};
@@ -21,7 +21,7 @@ fn texts(elements: &[String]) -> Bytes {
         .collect()
 }
 
-/// Tensors of every datatype; `json` leaves out what JSON cannot say.
+/// Tensors of every datatype; `json` omits values without a JSON form.
 fn tensor(json: bool) -> impl Strategy<Value = Tensor> {
     let datatypes = Datatype::ALL
         .into_iter()
@@ -260,7 +260,7 @@ fn beat() -> impl Strategy<Value = Beat> {
         )
 }
 
-/// What every message promises.
+/// Properties of every message.
 fn holds<M: Message + PartialEq + std::fmt::Debug>(message: &M) -> Result<(), TestCaseError> {
     let bytes = message.encode().unwrap();
     prop_assert_eq!(&M::decode(&bytes).unwrap(), message);

@@ -1,4 +1,4 @@
-//! What the tests of gears and planners share.
+//! Helpers of the gear and planner tests.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -24,7 +24,7 @@ use super::cascade;
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The cascade below 200 requests/s, its first stage alone above.
+/// The cascade below 200 requests/s, only its first stage above.
 pub fn geared(app: &str) -> Plan {
     let mut plan = cascade(app);
     let mut fast = plan.gears[0].clone();
@@ -46,7 +46,7 @@ pub fn geared(app: &str) -> Plan {
     plan
 }
 
-/// Counts in ticks of 20 ms and holds for 100 ms, so that a test is over soon.
+/// Ticks of 20 ms and a hold of 100 ms keep the tests short.
 pub fn brisk() -> IngressConfig {
     IngressConfig {
         shift: ShiftConfig {

@@ -1,4 +1,4 @@
-//! What the tests of serving share: scripted models and small plans.
+//! Helpers of the serving tests: scripted models and small plans.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -48,7 +48,7 @@ impl Model for Scripted {
     }
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        // The model's own time: it is what is measured, not waited for.
+        // Simulates the model's run time.
         std::thread::sleep(self.run);
         batch.iter().map(|inputs| self.one(inputs)).collect()
     }
@@ -84,7 +84,7 @@ pub fn label(outputs: &[Tensor]) -> usize {
         .unwrap()
 }
 
-/// A cascade of stages `small`, `medium`, `large`: the first passes on below 0.5, and skips the second below 0.2.
+/// A cascade of stages `small`, `medium`, `large`: the first defers below 0.5, and skips the second below 0.2.
 pub fn cascade(app: &str) -> Plan {
     let calibration = Some(Calibration {
         estimator: Estimator::MaxSquared,
@@ -164,7 +164,7 @@ pub fn cascade(app: &str) -> Plan {
     }
 }
 
-/// A service of three scripted models that grow in strength.
+/// A service of three scripted models of increasing strength.
 pub fn service(app: &str) -> Service {
     let strengths = BTreeMap::from([("small", 1.0), ("medium", 2.0), ("large", 4.0)]);
     strengths.into_iter().fold(

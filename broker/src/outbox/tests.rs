@@ -12,7 +12,7 @@ fn message(body: &[u8], header: Option<usize>) -> Message<'static> {
     }
 }
 
-/// Everything that waits, in one piece.
+/// All queued data in one piece.
 fn drain(outbox: &mut Outbox) -> Vec<u8> {
     let mut batch = Batch::default();
     outbox.take(&mut batch);
@@ -87,7 +87,7 @@ fn counts_are_written_in_decimal() {
 }
 
 proptest! {
-    /// However far the client has read when it is cut off, what it gets is whole messages and then the last line.
+    /// Wherever writing was cut off, the client receives whole messages and then the last line.
     #[test]
     fn a_stream_that_is_cut_short_ends_between_messages(
         sizes in prop::collection::vec(prop_oneof![0..300_usize, SHARE_FROM..SHARE_FROM + 2000], 1..30),

@@ -4,7 +4,7 @@ use super::*;
 
 const MAX_PAYLOAD: usize = 64;
 
-/// Everything the parser takes out of `chunks` when they arrive one by one.
+/// Parses `chunks` that arrive one by one.
 fn parse<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Op>, Option<ParseError>) {
     let (mut parser, mut buffer, mut ops) = (Parser::new(MAX_PAYLOAD), BytesMut::new(), Vec::new());
     for chunk in chunks {
@@ -151,7 +151,7 @@ fn operation() -> impl Strategy<Value = (Vec<u8>, Op)> {
     prop_oneof![4 => publish, 2 => subscribe, 1 => unsubscribe, 1 => short]
 }
 
-/// Cuts `bytes` at the given places, in whatever order they come.
+/// Splits `bytes` at the given places, in any order.
 fn cut(bytes: &[u8], places: &[prop::sample::Index]) -> Vec<Vec<u8>> {
     let mut places: Vec<usize> = places.iter().map(|place| place.index(bytes.len() + 1)).collect();
     places.extend([0, bytes.len()]);
@@ -162,7 +162,7 @@ fn cut(bytes: &[u8], places: &[prop::sample::Index]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Bytes that look enough like the protocol to get past its first words.
+/// Bytes that resemble the protocol enough to pass its first words.
 fn almost_protocol() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         "(CONNECT|PUB|HPUB|SUB|UNSUB|PING|PONG|INFO|[+]OK)".prop_map(String::into_bytes),

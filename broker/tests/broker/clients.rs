@@ -1,4 +1,4 @@
-//! What Kaskade does through its NATS client, on both engines.
+//! Kaskade's use of its NATS client, on both engines.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn next(subscriber: &mut Subscriber) -> async_nats::Message {
         .expect("an open subscription")
 }
 
-/// After a round trip of its own, all that a client asked for has been done.
+/// After a round trip, the server has processed all earlier operations of the client.
 async fn settle(client: &Client) {
     let inbox = client.new_inbox();
     let mut subscriber = client.subscribe(inbox.clone()).await.unwrap();
@@ -38,7 +38,7 @@ async fn messages_arrive_whole_and_in_order() {
         let (publisher, receiver) = (connect(&url).await, connect(&url).await);
         let mut subscriber = receiver.subscribe("order.*").await.unwrap();
         settle(&receiver).await;
-        // Sizes on both sides of what is copied and what is shared, and of one read.
+        // Sizes around the limits of copying, sharing and reading.
         let sizes = [0, 1, 100, 16_000, 20_000, 70_000, 1_000_000];
         for round in 0..60_u32 {
             let size = sizes[round as usize % sizes.len()];
@@ -84,7 +84,7 @@ async fn every_subscriber_gets_every_message_with_its_headers() {
         for (_, subscriber) in &mut subscribers {
             let message = loop {
                 let message = next(subscriber).await;
-                // The last pattern also sees the inboxes of `settle`.
+                // The last pattern also matches the inboxes of `settle`.
                 if !message.subject.starts_with("_INBOX") {
                     break message;
                 }

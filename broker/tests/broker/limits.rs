@@ -1,4 +1,4 @@
-//! Clients that misbehave or disappear, and the end of the broker itself.
+//! Clients that misbehave or disappear, and the shutdown of the broker.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -15,11 +15,11 @@ use crate::embedded;
 
 const SOON: Duration = Duration::from_mins(1);
 
-/// A client by hand, which reads when it is told to.
+/// A hand-written client that reads only on demand.
 struct Raw(TcpStream);
 
 impl Raw {
-    /// Connects, sends `lines`, and waits until the broker has done what they ask for.
+    /// Connects, sends `lines`, and waits until the broker has processed them.
     fn connect(broker: &Broker, lines: &str) -> Self {
         let mut stream = TcpStream::connect(broker.address()).unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
@@ -40,7 +40,7 @@ impl Raw {
         }
     }
 
-    /// All that still comes until the broker closes the connection.
+    /// Reads until the broker closes the connection.
     fn read_to_end(&mut self) -> Vec<u8> {
         let mut said = Vec::new();
         match self.0.read_to_end(&mut said) {
@@ -69,7 +69,7 @@ async fn a_client_that_does_not_read_is_disconnected_and_stops_nobody() {
             .publish("load", vec![number as u8; SIZE].into())
             .await
             .unwrap();
-        // Others that do read are not to be drowned by what the slow one is sent.
+        // The slow client's messages must not flood clients that read.
         let message = timeout(SOON, healthy.next()).await.unwrap().unwrap();
         assert_eq!(message.payload[0], number as u8);
     }
@@ -105,12 +105,12 @@ fn a_publisher_is_slowed_down_before_its_receiver_is_given_up() {
         if broker.stats().bytes_in > LIMIT as u64 / 4 * 3 {
             nearly_full.get_or_insert_with(Instant::now);
         }
-        // The others do not wait for anybody.
+        // Other clients are not delayed.
         bystander.0.write_all(b"PING\r\n").unwrap();
         bystander.read_until("PONG\r\n");
     }
-    // The last quarter takes more than a hundred reads, with a pause of ten milliseconds before each; unhindered, it
-    // would be there in less time than a few of them.
+    // The last quarter takes more than a hundred reads, with a pause of ten milliseconds before each; without pauses
+    // it would arrive in the time of a few reads.
     let last_quarter = nearly_full.unwrap().elapsed();
     assert!(last_quarter > Duration::from_millis(700), "{last_quarter:?}");
     assert_eq!(broker.stats().connections, 2);
@@ -125,7 +125,7 @@ fn a_client_that_takes_nothing_for_too_long_is_disconnected() {
     let _slow = Raw::connect(&broker, "SUB load 1\r\n");
     let mut publisher = Raw::connect(&broker, "");
     let message = format!("PUB load 1000000\r\n{}\r\n", "x".repeat(1_000_000));
-    // More than the system buffers for a connection, less than may be pending.
+    // More than the system buffers for a connection, less than the limit of pending data.
     for _ in 0..30 {
         publisher.0.write_all(message.as_bytes()).unwrap();
     }
@@ -163,7 +163,7 @@ fn a_stream_of_pings_that_nobody_reads_the_answers_to_is_bounded() {
     let mut rude = Raw::connect(&broker, "");
     rude.0.set_write_timeout(Some(SOON)).unwrap();
     let pings = "PING\r\n".repeat(10_000);
-    // Many times what the system buffers for a connection; when the broker has had enough, writing fails.
+    // Many times what the system buffers for a connection; writing fails once the broker disconnects the client.
     for _ in 0..1000 {
         if rude.0.write_all(pings.as_bytes()).is_err() {
             break;
@@ -188,7 +188,7 @@ fn clients_that_come_and_go_leave_nothing() {
     }
     wait_until("everybody has left", SOON, || broker.stats().connections == 0);
     assert_eq!(broker.stats().subscriptions, 0);
-    // Other tests of this process have files open too, but not a thousand more than before.
+    // Other tests of this process open files too, but not a thousand more than before.
     wait_until("their sockets are closed", SOON, || open_files() < before + 300);
 }
 

@@ -1,4 +1,4 @@
-//! The embedded broker, tested beside a real nats-server: what both promise is asked of both.
+//! Tests the embedded broker beside a nats-server: what both support is tested on both.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! Another language's client, which knows nothing of Kaskade, on both engines.
+//! A Python client, unaware of Kaskade, on both engines.
 
 use std::process::Command;
 

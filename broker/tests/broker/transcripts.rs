@@ -1,4 +1,4 @@
-//! Bytes in, bytes out: where the protocol leaves room, the embedded broker answers as nats-server does.
+//! Protocol transcripts: where the protocol leaves freedom, the embedded broker answers as nats-server does.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -10,7 +10,8 @@ use crate::{Engines, embedded};
 
 const HELLO: &str = r#"CONNECT {"verbose":false,"pedantic":false,"headers":true,"no_responders":true}"#;
 
-/// All that a server says to `script` after its greeting, up to its answer to a last ping or the end.
+/// Returns everything that a server sends in response to `script` after its greeting, up to the answer to a last ping
+/// or the end.
 fn transcript(url: &str, script: &str) -> String {
     let mut stream = TcpStream::connect(url.trim_start_matches("nats://")).unwrap();
     stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
@@ -23,7 +24,7 @@ fn transcript(url: &str, script: &str) -> String {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 panic!("no end after {:?}", String::from_utf8_lossy(&said))
             }
-            // A reset is an end too.
+            // A reset also ends the transcript.
             Ok(_) | Err(_) => {
                 said.extend_from_slice(b"<closed>");
                 break;
@@ -46,7 +47,7 @@ fn both_engines_answer_alike() {
     let engines = Engines::start();
     let long = format!("SUB {} 1", "a".repeat(5000));
     let quiet = r#"CONNECT {"verbose":false}"#;
-    // Groups stand under subjects of their own: a server may still take the last script's client for a member.
+    // Groups use distinct subjects: a server may still count the previous script's client as a member.
     let scripts = [
         lines(&[]),
         lines(&["CONNECT {}"]),
@@ -70,7 +71,7 @@ fn both_engines_answer_alike() {
             "",
         ]),
         lines(&[HELLO, "SUB a.> 1", "PUB a 0", "", "PUB a.b.c 0", ""]),
-        // What is no subject.
+        // Invalid subjects.
         lines(&[
             HELLO,
             "SUB a..b 1",
@@ -82,11 +83,11 @@ fn both_engines_answer_alike() {
         ]),
         // Case, blanks, bare line ends.
         format!("{HELLO}\r\nping\nsub  b\tg  7 \r\npub b\t \tr 2 \nhi\r\n"),
-        // Headers, and a client that knows none.
+        // Headers, and a client without header support.
         lines(&[HELLO, "SUB a 1", "HPUB a r 12 14", "NATS/1.0", "", "hi"]),
         lines(&[quiet, "SUB a 1", "PUB a 0", ""]),
         lines(&[r#"CONNECT {"verbose":false,"no_responders":true}"#]),
-        // No responders: told through the requester's own subscription, not counted as a delivery.
+        // No responders: sent through the requester's own subscription, not counted as a delivery.
         lines(&[
             HELLO,
             "SUB r.* 7",
@@ -100,7 +101,7 @@ fn both_engines_answer_alike() {
         ]),
         lines(&[HELLO, "PUB no r.1 0", ""]),
         lines(&[quiet, "SUB r 7", "PUB no r 0", ""]),
-        // Without echo the only subscriber does not count, in a queue group neither.
+        // Without echo the only subscriber does not count, nor in a queue group.
         lines(&[
             r#"CONNECT {"verbose":false,"echo":false,"headers":true,"no_responders":true}"#,
             "SUB c 1",
@@ -110,7 +111,7 @@ fn both_engines_answer_alike() {
             "",
         ]),
         lines(&[HELLO, "SUB d g 1", "UNSUB 1 1", "PUB d 0", "", "PUB d 0", ""]),
-        // Limits on a subscription, and names used twice or never.
+        // Limits on a subscription, and ids used twice or never.
         lines(&[
             quiet,
             "SUB a 1",
@@ -136,7 +137,7 @@ fn both_engines_answer_alike() {
         lines(&[
             quiet, "SUB a 1", "SUB b 1", "UNSUB 9", "PUB a 0", "", "PUB b 0", "",
         ]),
-        // What ends the connection.
+        // Operations that end the connection.
         lines(&[HELLO, "FOO"]),
         lines(&[HELLO, ""]),
         lines(&[HELLO, "PUB a 2", "longer"]),
@@ -150,7 +151,7 @@ fn both_engines_answer_alike() {
     }
 }
 
-/// nats-server closes these without a word.
+/// nats-server closes these connections without an error line.
 #[test]
 fn the_embedded_broker_says_why_it_closes() {
     let broker = embedded(BrokerConfig::default());
@@ -165,7 +166,7 @@ fn the_embedded_broker_says_why_it_closes() {
     assert_eq!(said, "-ERR 'message headers not supported'\r\n<closed>");
 }
 
-/// nats-server drops these without a word.
+/// nats-server drops these messages without an error line.
 #[test]
 fn the_embedded_broker_says_that_a_subject_is_none() {
     let broker = embedded(BrokerConfig::default());

@@ -1,4 +1,4 @@
-//! How durable requests are kept and tried, and why they cannot be taken.
+//! Configuration of durable requests, and why they cannot be accepted.
 
 use std::time::Duration;
 
@@ -8,22 +8,24 @@ use thiserror::Error;
 use crate::bus::BusError;
 use crate::error::{Code, Fault};
 
-/// How durable requests are kept and tried.
+/// How durable requests are stored and retried.
 #[derive(Debug, Clone)]
 pub struct DurableConfig {
-    /// When a request is given up.
+    /// When a request becomes a dead letter.
     pub redelivery: RedeliveryConfig,
     /// Durable requests that one ingress has in flight at once.
     pub in_flight: usize,
-    /// Silence of an ingress after which what it had is delivered to another.
+    /// Time without a progress notice after which the stream redelivers an ingress's requests (JetStream's
+    /// `ack_wait`).
     pub ack_wait: Duration,
-    /// How long results are kept.
+    /// How long results are stored.
     pub results: Duration,
-    /// How long dead letters are kept.
+    /// How long dead letters are stored.
     pub dead: Duration,
-    /// Most bytes of requests that wait, and again of results. A full stream accepts nothing, and says so.
+    /// Largest size of the stream of waiting requests, and of the stream of results, bytes. A full stream refuses new
+    /// messages.
     pub max_bytes: u64,
-    /// Copies of each stream, in a cluster.
+    /// Replicas of each stream in a cluster.
     pub replicas: usize,
 }
 
@@ -41,7 +43,7 @@ impl Default for DurableConfig {
     }
 }
 
-/// Why durable requests cannot be taken.
+/// Why durable requests cannot be accepted.
 #[derive(Debug, Error)]
 pub enum DurableError {
     /// The broker has no JetStream.
@@ -55,12 +57,12 @@ pub enum DurableError {
     /// The connection failed.
     #[error(transparent)]
     Bus(#[from] BusError),
-    /// JetStream did not do what it was asked.
+    /// JetStream refused an operation.
     #[error("{what}: {reason}")]
     Refused {
-        /// What was asked.
+        /// The operation.
         what: &'static str,
-        /// What it said.
+        /// Reason that JetStream reports.
         reason: String,
     },
 }

@@ -1,17 +1,17 @@
 //! Durable requests: `kaskade.<app>.submit` on JetStream.
 //!
-//! Accepted means written by the stream, which says so itself: no actor of ours stands between a client and that promise. An ingress
-//! takes what was submitted as it takes what is asked, with room of its own for it, and acknowledges a request once its result is
-//! kept. So a request is delivered again whenever anybody in between is lost, and is run at least once; its result is written only
-//! where there is none under its id, and so there is one.
+//! A request is accepted once the stream has stored it; the stream acknowledges that itself, without any actor in
+//! between. An ingress takes submitted requests like others, with permits of their own, and acknowledges a request
+//! once its result is stored. If a process is lost in between, the stream redelivers the request, so it runs at least
+//! once. A result is written only if its id has none, so there is exactly one.
 //!
-//! | stream | subjects | keeps |
+//! | stream | subjects | stores |
 //! |---|---|---|
 //! | `kaskade-<app>-submit` | `kaskade.<app>.submit` | requests until they are settled |
-//! | `kaskade-<app>-results` | `kaskade.<app>.result.<id>` | one result per request, for a time |
-//! | `kaskade-<app>-dead` | `kaskade.<app>.dead.<id>` | requests that were given up, with the reason, for longer |
+//! | `kaskade-<app>-results` | `kaskade.<app>.result.<id>` | one result per request, for a limited time |
+//! | `kaskade-<app>-dead` | `kaskade.<app>.dead.<id>` | dead letters with the reason, for a longer time |
 //!
-//! What is given up when is [`kaskade_plans::redelivery`].
+//! [`kaskade_plans::redelivery`] decides when a request becomes a dead letter.
 
 mod config;
 mod pump;

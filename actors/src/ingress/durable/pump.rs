@@ -1,4 +1,4 @@
-//! From the stream to the ingress, as many as there is room for.
+//! Pulls durable requests from the stream to the ingress, as many as there are permits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,29 +20,29 @@ use crate::subjects;
 use crate::wire;
 use crate::wire::headers;
 
-/// Most requests asked of the stream at once: one at a time would be a round trip each.
+/// Most requests pulled at once; single pulls would cost a round trip each.
 const BATCH: usize = 64;
 
-/// How long the stream may take to find that many. Also the time after which a question that a broken connection swallowed is asked
-/// again, if the connection itself has not said that it is back.
+/// Expiry of a pull request. A pull that was lost with a broken connection is repeated after this time, unless the
+/// connection reports earlier that it is up again.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Pause after JetStream refused something.
+/// Pause after an error of JetStream.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Where durable requests come in.
+/// The running intake of durable requests.
 pub(crate) struct DurableIntake {
     /// Permits for durable requests in flight.
     pub(crate) permits: Arc<Semaphore>,
-    /// All of them.
+    /// The total number of permits.
     pub(crate) capacity: usize,
 }
 
-/// Opens the door for durable requests, or, without a configuration or without JetStream in a broker of one's own, one at which
-/// they are refused with the reason. It takes no more once `stop` turns true.
+/// Starts the intake of durable requests. Without a configuration, or without JetStream on an embedded broker,
+/// submissions are refused with the reason. The intake stops when `stop` turns true.
 ///
 /// # Errors
-/// [`DurableError`] when a nats-server has no JetStream, or does not make the streams.
+/// [`DurableError`] if a nats-server has no JetStream or refuses to create the streams.
 pub(crate) async fn open(
     bus: &Bus,
     dispatcher: &Dispatcher,
@@ -53,7 +53,7 @@ pub(crate) async fn open(
 ) -> Result<Option<DurableIntake>, DurableError> {
     let Some(config) = config else {
         if Streams::has_stream(bus, dispatcher.app()).await {
-            // The stream accepts them whatever is said here, and keeps them until doors take them that are there for it.
+            // The stream accepts requests regardless, and keeps them until an ingress with `[durable]` takes them.
             tracing::warn!("this app has a stream of durable requests, and these doors take none of them");
             return Ok(None);
         }
@@ -85,7 +85,7 @@ pub(crate) async fn open(
     Ok(Some(DurableIntake { permits, capacity }))
 }
 
-/// Answers everything that is submitted with one fault.
+/// Answers every submission with one fault.
 async fn refuse_all(
     bus: &Bus,
     dispatcher: &Dispatcher,
@@ -127,7 +127,8 @@ async fn send_in_progress(streams: std::sync::Weak<Streams>) {
     }
 }
 
-/// Waits until the connection is lost. What `wait_for` gives holds a lock that the connection's own task wants, so it must not be kept.
+/// Waits until the connection is lost. The value of `wait_for` holds a lock that the connection's task needs, so it
+/// must be dropped.
 async fn broken(link: &mut watch::Receiver<Link>) {
     drop(link.wait_for(|link| *link != Link::Up).await);
 }
@@ -148,7 +149,7 @@ impl Pump {
             if let Err(error) = self.take_up_to(permits, &consumer).await {
                 tracing::warn!(%error, "durable requests are not delivered now");
                 tokio::time::sleep(PAUSE).await;
-                // The stream or the consumer may be gone, as after the loss of a server's files.
+                // The stream or the consumer may be gone, for instance after a server lost its files.
                 match self.streams.consumer().await {
                     Ok(found) => consumer = found,
                     Err(error) => tracing::warn!(%error, "they are asked for again"),
@@ -157,7 +158,7 @@ impl Pump {
         }
     }
 
-    /// As many permits as there are, up to a batch; waits for the first.
+    /// Acquires as many permits as are free, up to a batch; waits for the first.
     async fn permits(&self) -> Vec<OwnedSemaphorePermit> {
         let mut permits = Vec::new();
         permits.extend(Arc::clone(&self.permits).acquire_owned().await.ok());
@@ -170,9 +171,9 @@ impl Pump {
         permits
     }
 
-    /// Hands on what comes until there is one for every permit, the stream's patience is over, or the connection was lost and renewed:
-    /// the question went down with the old one. What was asked for is taken also when it is time to stop; nobody else would get it
-    /// before the silence is over.
+    /// Delivers messages until every permit is used, the pull expires, or the connection was lost and renewed: the
+    /// pull was lost with the old connection. Requests that were pulled are delivered even after `stop`; otherwise
+    /// they would wait for `ack_wait`.
     async fn take_up_to(
         &self,
         mut permits: Vec<OwnedSemaphorePermit>,
@@ -195,7 +196,7 @@ impl Pump {
         }
     }
 
-    /// Waits until the connection is there again.
+    /// Waits until the connection is up again.
     async fn until_back(&self) -> Result<(), String> {
         let mut link = self.streams.bus.connection().link();
         let back = link.wait_for(|link| *link != Link::Down).await;

@@ -1,4 +1,4 @@
-//! The streams of an app's durable requests, and what all submissions of an ingress share.
+//! The streams of an app's durable requests, and the state that all submissions of an ingress share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,17 +19,17 @@ use crate::dispatch::dispatcher::Dispatcher;
 use crate::metrics::Metrics;
 use crate::subjects::{self, App};
 
-/// How often whoever works on a request says so, in parts of the silence that is allowed.
+/// Progress notices per `ack_wait`.
 const IN_PROGRESS_PER_ACK_WAIT: u32 = 3;
 
-/// What all durable requests of one ingress share.
+/// State shared by all durable requests of one ingress.
 pub(crate) struct Streams {
     pub(super) config: DurableConfig,
     pub(super) dispatcher: Dispatcher,
     pub(super) metrics: Arc<Metrics>,
     pub(super) bus: Bus,
     jetstream: jetstream::Context,
-    /// Requests under way, by their number in the stream: where to say that they are.
+    /// The ack subjects of requests in progress, by their sequence numbers in the stream.
     in_progress: DashMap<u64, Subject>,
 }
 
@@ -50,14 +50,14 @@ impl Streams {
         }
     }
 
-    /// Whether the app has a stream that accepts durable requests.
+    /// Returns whether the app has a stream that accepts durable requests.
     pub(super) async fn has_stream(bus: &Bus, app: &App) -> bool {
         let jetstream = jetstream::new(bus.client().clone());
         bus.has_jetstream().await && jetstream.get_stream(app.submitted_stream()).await.is_ok()
     }
 
-    /// Finds the streams, or makes them, and gives the consumer that all ingresses of the app share. What is there stays as it is:
-    /// an operator may have made it otherwise, on purpose.
+    /// Opens or creates the streams, and returns the consumer that all ingresses of the app share. Existing streams
+    /// are not modified: an operator may have configured them differently.
     pub(super) async fn consumer(&self) -> Result<PullConsumer, DurableError> {
         let app = self.dispatcher.app();
         let (ack_wait, in_flight) = (self.config.ack_wait, self.config.in_flight);
@@ -68,7 +68,7 @@ impl Streams {
             durable_name: Some(subjects::DURABLE_CONSUMER.to_owned()),
             ack_policy: AckPolicy::Explicit,
             ack_wait,
-            // Every ingress bounds its own; all of them together are not bounded here.
+            // Every ingress bounds its own requests; their sum is not bounded here.
             max_ack_pending: i64::try_from(in_flight).unwrap_or(i64::MAX).saturating_mul(64),
             ..pull::Config::default()
         };
@@ -82,7 +82,7 @@ impl Streams {
         made.map_err(|error| DurableError::refused("making the streams of durable requests", error))
     }
 
-    /// Keeps the result of a request. False if there is one already, which stays.
+    /// Stores the result of a request. Returns false if one is already stored, which stays.
     pub(super) async fn store_result(
         &self,
         id: &str,
@@ -100,7 +100,7 @@ impl Streams {
         }
     }
 
-    /// Puts a request aside.
+    /// Stores a request as a dead letter.
     pub(super) async fn dead_letter(
         &self,
         id: &str,
@@ -132,7 +132,7 @@ impl Streams {
         }
     }
 
-    /// Whether the request has its result already.
+    /// Returns whether the request has a result.
     pub(super) async fn has_result(&self, id: &str) -> bool {
         let subject = subjects::result_query(self.dispatcher.app(), id);
         let request = async_nats::Request::new().payload(Bytes::new());
@@ -140,22 +140,23 @@ impl Streams {
         found.is_ok_and(|message| message.status.is_none())
     }
 
-    /// Begins to say that somebody works on the request.
+    /// Starts sending progress notices for the request.
     pub(super) fn track(&self, number: u64, ack: Subject) {
         self.in_progress.insert(number, ack);
     }
 
-    /// Nobody works on it any more.
+    /// Stops sending progress notices for the request.
     pub(super) fn untrack(&self, number: u64) {
         self.in_progress.remove(&number);
     }
 
-    /// How often [`Streams::send_in_progress`] must be called.
+    /// Returns the interval at which [`Streams::send_in_progress`] must be called.
     pub(super) fn in_progress_period(&self) -> Duration {
         self.config.ack_wait / IN_PROGRESS_PER_ACK_WAIT
     }
 
-    /// Says of every request under way that it is. One that takes longer than the silence that is allowed would be delivered again.
+    /// Sends a progress notice for every request in progress, so that the stream does not redeliver those that take
+    /// longer than `ack_wait`.
     pub(super) fn send_in_progress(&self) {
         for request in &self.in_progress {
             let ack = request.value().clone();
@@ -164,14 +165,14 @@ impl Streams {
     }
 }
 
-/// Why something was not written.
+/// Why a message was not stored.
 enum WriteError {
-    /// There is a message on that subject.
+    /// The subject already has a message.
     AlreadyThere,
     Other(String),
 }
 
-/// Requests leave it when they are settled; a full one refuses new ones instead of dropping old ones.
+/// Requests leave the stream when they are settled; a full stream refuses new requests instead of dropping old ones.
 fn submitted(app: &App, config: &DurableConfig) -> stream::Config {
     stream::Config {
         description: Some(format!("Durable requests of the Kaskade app {app}")),

@@ -1,4 +1,4 @@
-//! One durable request under way, from its delivery until it is settled.
+//! One durable request in progress, from its delivery until it is settled.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,10 +17,10 @@ use crate::subjects;
 use crate::wire::headers;
 use crate::wire::{self, ContentType};
 
-/// Pause before another try where the stream did not take what was to be kept.
+/// Pause before a retry after the stream refused a result or dead letter.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A durable request as it was delivered.
+/// A durable request as delivered by the stream.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct Submitted {
@@ -28,27 +28,27 @@ pub(crate) struct Submitted {
     pub(crate) submission: Submission,
 }
 
-/// A delivery of a durable request. Whoever drops it unsettled hands it back to the stream.
+/// A delivery of a durable request. Dropping it unsettled returns it to the stream.
 pub(crate) struct Submission {
     streams: Arc<Streams>,
-    /// Where the stream is told what became of the delivery; told once.
+    /// The ack subject; taken when the delivery is acknowledged.
     ack: Option<Subject>,
-    /// What the client calls it; a name made of its number where it has none.
+    /// The client's id, or a name made of the sequence number.
     id: String,
-    /// Its number in the stream.
+    /// Its sequence number in the stream.
     number: u64,
     delivered: u32,
     submitted: SystemTime,
-    /// Where the client wants the result sent as well.
+    /// Subject to which the client wants the result pushed.
     push: Option<Subject>,
-    /// As it was submitted, for the dead letter.
+    /// The submitted headers and body, for the dead letter.
     headers: HeaderMap,
     payload: Bytes,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Submission {
-    /// What a consumer handed out; `None` for a message of another kind.
+    /// Creates a submission from a consumer's message; `None` for a message of another kind.
     pub(super) fn of(
         streams: &Arc<Streams>,
         message: &jetstream::Message,
@@ -77,17 +77,18 @@ impl Submission {
         })
     }
 
-    /// The id that its body gives, where its headers give none.
+    /// Sets the id from the body if the headers have none.
     pub(crate) fn set_id(&mut self, id: &str) {
         id.clone_into(&mut self.id);
     }
 
-    /// Whether it was delivered before, and so may have been settled by somebody who could not say so any more.
+    /// Returns whether it was delivered before, and may thus have been settled by a process that could not
+    /// acknowledge it.
     pub(super) fn is_redelivery(&self) -> bool {
         self.delivered > 1
     }
 
-    /// Settles it without doing anything if its result is there. True if it was.
+    /// Acknowledges the request if its result is already stored. Returns whether it was.
     pub(super) async fn ack_if_settled(&mut self) -> bool {
         let settled = self.streams.has_result(&self.id).await;
         if settled {
@@ -101,16 +102,16 @@ impl Submission {
         actor::spawn(self.finish(headers::for_body(content_type), payload));
     }
 
-    /// Settles it with a fault, or hands it back to be tried again; which of the two is [`kaskade_plans::redelivery`]'s.
+    /// Settles it with a fault, or returns it to the stream for a retry, as [`kaskade_plans::redelivery`] decides.
     pub(crate) fn fail(self, content_type: ContentType, fault: Fault) {
         actor::spawn(self.end(content_type, fault));
     }
 
     async fn end(self, content_type: ContentType, fault: Fault) {
         let verdict = match fault.code {
-            // Its client settled it: there is a result, and nothing to look into.
+            // The client settled it: there is a result and nothing to investigate.
             Code::Cancelled => None,
-            // Somebody else takes it at once.
+            // Another ingress takes it immediately.
             Code::Draining => Some(Verdict::Again { after_us: 0 }),
             code => Some(self.judge(blame(code))),
         };
@@ -135,7 +136,7 @@ impl Submission {
     }
 
     fn judge(&self, blame: Blame) -> Verdict {
-        // The stream's clock against this process's: only for how long to go on trying, and never negative.
+        // The stream's clock against this process's: only decides how long retries go on, and never negative.
         let age = SystemTime::now()
             .duration_since(self.submitted)
             .unwrap_or_default();
@@ -144,8 +145,8 @@ impl Submission {
         rules.after_failure(self.number, blame, self.delivered, age_us)
     }
 
-    /// Keeps the result, tells who waits for it, and lets the stream forget the request: in this order, so that whatever is lost in
-    /// between, the request comes again.
+    /// Stores the result, pushes it to the client and acknowledges the request, in this order: if a step is lost, the
+    /// request is redelivered.
     async fn finish(mut self, headers: HeaderMap, payload: Bytes) {
         match self
             .streams
@@ -176,17 +177,18 @@ impl Submission {
         }
     }
 
-    /// Puts it aside as it was submitted, with the reason and how often it was tried.
+    /// Stores the request as submitted as a dead letter, with the reason and the number of deliveries.
     async fn dead_letter(&self, fault: &Fault) -> Result<(), DurableError> {
         let mut headers = headers::for_dead_letter(&self.headers, fault, self.delivered);
-        // The same request given up twice, because the first time could not be acknowledged, is one dead letter.
+        // Deduplicates: a request that becomes a dead letter twice, because the first acknowledgement was lost, is
+        // one dead letter.
         headers.insert(header::NATS_MESSAGE_ID, self.number.to_string());
         let fits = self
             .streams
             .bus
             .check_size(Some(&headers), self.payload.len())
             .is_ok();
-        // The reason may be what makes it too large; then the reason is worth more.
+        // If the headers with the reason make it too large, keep the reason and omit the body.
         let payload = if fits { self.payload.clone() } else { Bytes::new() };
         self.streams.dead_letter(&self.id, headers, payload).await?;
         self.streams.metrics.dead_lettered();
@@ -198,8 +200,8 @@ impl Submission {
         self.ack(AckKind::Nak(Some(after).filter(|after| !after.is_zero())));
     }
 
-    /// Tells the stream. What gets lost on the way is told by nobody: the request comes again, finds its result, and is acknowledged
-    /// then.
+    /// Acknowledges to the stream. A lost acknowledgement is harmless: the request is redelivered, its result is
+    /// found, and it is acknowledged again.
     fn ack(&mut self, kind: AckKind) {
         if let Some(ack) = self.ack.take() {
             self.streams.dispatcher.publish(ack, None, None, kind.into());
@@ -214,7 +216,7 @@ impl Drop for Submission {
     }
 }
 
-/// Whose failure it is.
+/// Classifies who caused the failure.
 fn blame(code: Code) -> Blame {
     match code {
         Code::Malformed | Code::TooLarge | Code::WrongInput | Code::Cancelled => Blame::Sender,

@@ -1,7 +1,8 @@
-//! The plan store of a nats-server: one bucket per app, one key, the epoch its revision.
+//! The plan store of a nats-server: one bucket per app with one key; the epoch is the revision.
 //!
-//! The bucket is created when it is absent: on file, one replica, the last 16 plans kept. Who wants more (three replicas in
-//! a cluster) creates it first: `nats kv add kaskade-<app> --replicas 3 --history 16`.
+//! If the bucket does not exist, it is created with file storage, one replica and a history of 16 plans. For other
+//! settings, such as three replicas in a cluster, create it first: `nats kv add kaskade-<app> --replicas 3 --history
+//! 16`.
 
 use async_nats::jetstream::context::{KeyValueError, KeyValueErrorKind};
 use async_nats::jetstream::kv::{self, CreateErrorKind, Entry, Operation, UpdateErrorKind};
@@ -16,11 +17,11 @@ use crate::subjects::App;
 const KEY: &str = "plan";
 const HISTORY: i64 = 16;
 
-/// A server that does not allow it says nothing to the question, so the message says who would be allowed.
+/// A server that denies the operation does not answer, so the message names the role that may do it.
 const CREATING: &str =
     "creating the plans' bucket (the planner's part, where users have permissions by role)";
 
-/// What the protocol adds to a value in the message that carries it: headers of the compare-and-set.
+/// Bytes that the protocol adds to a value: headers of the compare-and-set.
 const HEADROOM: usize = 1024;
 
 /// A plan store in JetStream.
@@ -31,7 +32,7 @@ pub struct KeyValueStore {
 }
 
 impl KeyValueStore {
-    /// The store of that app, created if there is none yet.
+    /// Opens the store of that app; creates it if it does not exist.
     ///
     /// # Errors
     /// [`StoreError::NeedsJetStream`], [`StoreError::Unreachable`].
@@ -90,7 +91,7 @@ impl KeyValueStore {
         if !lost {
             return Err(StoreError::unreachable("writing the plan", &error));
         }
-        // Only for the message; that the write was refused stands whatever this says.
+        // Only for the error message; the write has been refused in any case.
         let newest = self.entry().await.ok().flatten().map(|entry| entry.revision);
         Err(StoreError::Stale { expected, newest })
     }

@@ -1,11 +1,11 @@
 //! The plan store: one plan per app, written by compare-and-set.
 //!
-//! Every plan written gets an epoch, larger than every one before. A writer names the epoch that it read; when that is no
-//! longer the newest its plan is refused, so that of two planners that decide at once one decides again, knowing what the
-//! other did.
+//! Every plan written gets an epoch, larger than all before. A writer names the epoch that it read; if that is no
+//! longer the newest, its plan is refused. Of two concurrent planners, one therefore has to decide again with
+//! knowledge of the other's plan.
 //!
-//! Two backends: [`MemoryStore`] for the embedded broker, shared by everything in the process, and [`KeyValueStore`] in
-//! JetStream, shared by everything on the nats-server.
+//! Two backends: [`MemoryStore`] for the embedded broker, shared by the process, and [`KeyValueStore`] in JetStream,
+//! shared by all processes on the nats-server.
 
 mod key_value;
 mod memory;
@@ -26,7 +26,7 @@ use crate::subjects::App;
 pub use key_value::KeyValueStore;
 pub use memory::MemoryStore;
 
-/// A plan as stored.
+/// A stored plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stored {
     /// The plan.
@@ -35,19 +35,20 @@ pub struct Stored {
     pub epoch: u64,
 }
 
-/// Keeps the plan of one app.
+/// Stores the plan of one app.
 pub trait PlanStore: Send + Sync {
-    /// The newest plan; `None` when none was ever written, or the last was deleted.
+    /// Returns the newest plan; `None` if none was ever written, or the last was deleted.
     ///
-    /// Errors: [`StoreError::Malformed`] when what is stored is no plan, [`StoreError::Unreachable`].
+    /// Errors: [`StoreError::Malformed`] if the stored value is not a valid plan, [`StoreError::Unreachable`].
     fn get(&self) -> BoxFuture<'_, Result<Option<Stored>, StoreError>>;
 
-    /// Writes a plan if the newest epoch still is `expected` (`None`: if there is no plan), and returns its epoch.
+    /// Writes a plan if the newest epoch is still `expected` (`None`: if there is no plan), and returns its epoch.
     ///
-    /// Errors: [`StoreError::Stale`] when somebody else was first, [`StoreError::TooLarge`], [`StoreError::Unreachable`].
+    /// Errors: [`StoreError::Stale`] if another writer was first, [`StoreError::TooLarge`],
+    /// [`StoreError::Unreachable`].
     fn put<'a>(&'a self, plan: &'a Plan, expected: Option<u64>) -> BoxFuture<'a, Result<u64, StoreError>>;
 
-    /// The newest plan, and every newer one as it is written. Of plans that follow each other fast some may be left out,
+    /// Returns a stream of the newest plan and every newer one. Of plans in quick succession some may be skipped,
     /// never the last.
     ///
     /// Errors: [`StoreError::Unreachable`].
@@ -66,11 +67,12 @@ pub async fn open(bus: &Bus, app: &App) -> Result<Arc<dyn PlanStore>, StoreError
     }
 }
 
-/// Plans as they are written.
+/// Stream of plans as they are written.
 pub struct Plans(BoxStream<'static, Result<Stored, StoreError>>);
 
 impl Plans {
-    /// The next one; an error when what was written is no plan, after which more may come. `None` when the store is gone.
+    /// Returns the next plan, or an error if the written value is not a valid plan, after which more may follow.
+    /// `None` when the store is gone.
     pub async fn next(&mut self) -> Option<Result<Stored, StoreError>> {
         self.0.next().await
     }
@@ -85,7 +87,7 @@ impl fmt::Debug for Plans {
 /// Why a plan was not read or written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StoreError {
-    /// Key-value buckets live in JetStream.
+    /// The broker has no JetStream, which key-value buckets require.
     #[error(
         "the broker at {url} has no JetStream, which a plan store shared by several processes needs; start `nats-server -js`, \
          or keep the plan in one process's memory"
@@ -103,33 +105,33 @@ pub enum StoreError {
     Stale {
         /// The epoch that the writer had read.
         expected: Option<u64>,
-        /// The newest epoch; `None` when there is no plan, or the store did not say.
+        /// The newest epoch; `None` if there is no plan or the store did not report it.
         newest: Option<u64>,
     },
-    /// What is stored is no plan of this version.
+    /// The stored value is not a plan of this version.
     #[error("what is stored as epoch {epoch} is no plan: {reason}; write a good one over it with that epoch")]
     Malformed {
-        /// Its epoch, which the writer that replaces it names.
+        /// Its epoch, which the replacing writer must name.
         epoch: u64,
         /// What is wrong with it.
         reason: String,
     },
-    /// The plan does not fit one message.
+    /// The plan exceeds the broker's `max_payload`.
     #[error(
         "the plan takes {size} bytes and this broker carries {limit}; raise max_payload in its configuration"
     )]
     TooLarge {
         /// Bytes of the plan.
         size: usize,
-        /// Bytes that fit.
+        /// Largest size, bytes.
         limit: usize,
     },
-    /// The store did not do what was asked.
+    /// The store failed.
     #[error("{what} failed: {reason}")]
     Unreachable {
-        /// What was asked.
+        /// The operation.
         what: &'static str,
-        /// What the client says.
+        /// Reason that the client reports.
         reason: String,
     },
 }
@@ -160,7 +162,7 @@ impl From<StoreError> for Fault {
     }
 }
 
-/// A plan as its bytes in either backend: the JSON of a plan file, so that `nats kv get` shows one.
+/// Encodes a plan for either backend: the JSON of a plan file, readable with `nats kv get`.
 fn write(plan: &Plan) -> Result<Vec<u8>, StoreError> {
     serde_json::to_vec_pretty(plan)
         .map_err(|error| StoreError::unreachable("writing the plan as JSON", &error))

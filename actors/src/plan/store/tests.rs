@@ -1,4 +1,4 @@
-//! Both backends through the same tests.
+//! Tests of both backends.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn plan(made_by: &str) -> Plan {
     }
 }
 
-/// A store, and a way to put bytes into it that are no plan.
+/// A store, and a way to write bytes that are not a plan.
 enum Backend {
     Memory(MemoryStore),
     KeyValue(Box<KeyValueStore>),
@@ -271,14 +271,14 @@ async fn a_key_value_store_survives_a_restart_and_its_watch_goes_on() {
         .await
         .unwrap();
     server.restart();
-    // Another process, one that was not there before, opens the same bucket.
+    // Another process opens the same bucket.
     let other_bus = Bus::connect(config(&server)).await.unwrap();
     let another = open(&other_bus, &app).await.unwrap();
     assert_eq!(another.get().await.unwrap().unwrap().epoch, first);
     let second = another.put(&plan("second"), Some(first)).await.unwrap();
     let seen = tokio::time::timeout(Duration::from_mins(1), async {
         loop {
-            // Reconnecting, the watch may say that it was interrupted, or the first plan once more.
+            // While reconnecting, the watch may report an interruption or the first plan again.
             if let Some(Ok(stored)) = watch.next().await
                 && stored.epoch == second
             {
