@@ -284,7 +284,7 @@ fn tenants_do_not_see_each_other() {
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = ask("green");
     assert_eq!(code, Some(1));
-    assert!(text.contains("nobody serves app `digits`"), "{text}");
+    assert!(text.contains("no process serves app `digits`"), "{text}");
 }
 
 #[test]

@@ -50,82 +50,82 @@ macro_rules! codes {
 }
 
 codes! {
-    Malformed "KSK0001" 400 false "The message cannot be read."
-        "The body is not the MessagePack or JSON that its subject takes, a header has no value of its kind, or a claimed \
-length, depth or count goes beyond what is accepted. The message names the field or the byte.\n\
-Send MessagePack maps with field names (or JSON with `content-type: application/json`) as docs/wire.md gives them."
-    TooLarge "KSK0002" 413 false "The message is larger than may travel or be decoded."
-        "Either the NATS server's `max_payload` (1 MiB unless configured; headers count) or the codec's own cap is \
-exceeded. Both sizes are in the message.\n\
+    Malformed "KSK0001" 400 false "The message cannot be decoded."
+        "The body is not valid MessagePack or JSON for its subject, a header has an invalid value, or a length, depth or \
+count exceeds its limit. The message names the field or the byte.\n\
+Send MessagePack maps with field names (or JSON with `content-type: application/json`) as in docs/wire.md."
+    TooLarge "KSK0002" 413 false "The message is too large."
+        "Either the NATS server's `max_payload` (1 MiB by default, headers included) or the codec's limit is \
+exceeded. The message states both sizes.\n\
 Send a smaller input, split the batch, or raise `max_payload` in the server's configuration."
-    WrongInput "KSK0003" 422 false "The inputs are not the ones that the model takes."
-        "An input is missing, unknown, repeated, of another type or shape, or holds NaN or an infinity.\n\
+    WrongInput "KSK0003" 422 false "The inputs do not match the model's signature."
+        "An input is missing, unknown or repeated, has another type or shape, or contains NaN or an infinity.\n\
 Compare the named input with the model's signature."
-    UnknownApp "KSK0004" 404 false "Nobody serves that app or stage."
-        "No subscriber answers on the app's subject: it is not running, runs under another name, or runs on another \
+    UnknownApp "KSK0004" 404 false "No process serves that app or stage."
+        "The app's subject has no subscriber: the app is not running, has another name, or runs on another \
 server.\n\
-Look at `nats micro ls`, start the app with `kaskade serve`, or correct the name or the `--nats` URL."
+Check `nats micro ls`, start the app with `kaskade serve`, or correct the name or the `--nats` URL."
     Expired "KSK0005" 504 false "The time budget ran out."
-        "The request's remaining budget reached zero before an answer was there: in a queue, in a model, or on the way.\n\
+        "The request's remaining budget reached zero before an answer was ready: in a queue, in a model, or in transit.\n\
 Give a larger budget (`Kaskade-Budget-Us`), lower the load, or plan with a looser latency objective."
-    Overloaded "KSK0006" 429 true "No room for another request."
-        "Every permit of the ingress, or every place in a replica's queue, is taken; the request was refused at once \
-so that those accepted stay inside their objective.\n\
-Try again with growing pauses, add replicas, or let the planner use a faster gear."
+    Overloaded "KSK0006" 429 true "No capacity for another request."
+        "All permits of the ingress, or a replica's queue, are in use; the request was refused immediately, \
+so that accepted requests meet their objective.\n\
+Try again with increasing pauses, add replicas, or let the planner use a faster gear."
     Unavailable "KSK0007" 503 true "No replica can run this stage now."
-        "The replicas of the stage are gone or unreachable, and none came back inside the budget.\n\
-Look at the workers' logs and beats; start a worker that hosts the stage's variant."
+        "The replicas of the stage are gone or unreachable, and none returned within the budget.\n\
+Check the workers' logs and heartbeats; start a worker that hosts the stage's variant."
     ModelFailed "KSK0008" 500 false "The model failed on this request."
-        "The model returned an error or panicked; the message carries what it said. Other requests of its batch are \
-answered by themselves.\n\
+        "The model returned an error or panicked; the message contains its text. Other requests of the batch are \
+answered normally.\n\
 Reproduce it with `kaskade infer` and the same input; look at the replica's log."
-    BadOutput "KSK0009" 500 false "The model's output is not an answer."
-        "An output holds NaN or an infinity, is empty, has a shape that its bytes do not fill, or its confidence is not \
-in [0, 1]. Such an output is never passed on as a confident one.\n\
+    BadOutput "KSK0009" 500 false "The model's output is invalid."
+        "An output contains NaN or an infinity, is empty, does not match its shape, or its confidence is not \
+in [0, 1]. Such an output is never returned as an answer.\n\
 Check the weights and the numeric type; a model that overflows in FP16 often does not in BF16."
     Draining "KSK0010" 503 true "This instance is shutting down."
-        "It has stopped taking requests and finishes those it has.\n\
-Try again: another instance of the queue group takes it."
+        "It accepts no new requests and finishes those in flight.\n\
+Try again: another instance of the queue group serves the request."
     NotCalibrated "KSK0011" 503 false "A stage exits by confidence, but its variant has no calibration."
-        "Thresholds compare calibrated confidences; without a fitted temperature the plan's accuracy would mean \
-nothing, so the app refuses to start.\n\
+        "Thresholds compare calibrated confidences; without a fitted temperature the plan's accuracy is \
+undefined, so the app refuses to start.\n\
 Run `kaskade profile` and `kaskade plan cascade` again, or give the variant a `calibration` in the plan."
     BrokerAbsent "KSK0012" 503 true "No NATS server answers at that address."
         "The connection was refused or timed out, or the server refused the credentials.\n\
-Start nats-server or correct `--nats` (`NATS_URL`); without a URL Kaskade brings its own broker on the loopback."
+Start nats-server or correct `--nats` (`NATS_URL`); without a URL Kaskade starts its embedded broker on the loopback interface."
     BrokerTooOld "KSK0013" 503 false "The NATS server is older than 2.10."
-        "Key-value buckets cannot be created on older servers by today's client; Debian 12's package is 2.9.\n\
+        "The client cannot create key-value buckets on older servers; Debian 12's package is 2.9.\n\
 Install nats-server 2.10 or newer: the official image, or Debian 13's or Ubuntu 24.04's package."
-    NeedsJetStream "KSK0014" 503 false "That needs JetStream, and this broker has none."
-        "Durable requests (`submit`) and a plan store shared by several hosts live in JetStream. The broker that Kaskade \
-brings speaks core NATS only, and a nats-server has JetStream only when started with `-js`.\n\
+    NeedsJetStream "KSK0014" 503 false "The operation requires JetStream, which this broker does not have."
+        "Durable requests (`submit`) and a plan store shared by several hosts require JetStream. The embedded \
+broker supports core NATS only, and a nats-server has JetStream only if it is started with `-js`.\n\
 Start `nats-server -js` and give its URL with `--nats`."
-    PlanRefused "KSK0015" 422 false "The plan cannot be used."
-        "It is not of this version, names a stage, variant or replica that it does not define, or cannot be parsed. \
-The last good plan goes on running.\n\
-Run `kaskade validate` on the file; it names the place."
-    StaleEpoch "KSK0016" 503 true "Somebody else wrote a newer epoch first."
-        "Plans are written by compare-and-set; the epoch that this writer had read is no longer the newest, so its plan \
+    PlanRefused "KSK0015" 422 false "The plan is invalid."
+        "It has another version, names a stage, variant or replica that it does not define, or cannot be parsed. \
+The running plan stays.\n\
+Run `kaskade validate` on the file; it names the position of the error."
+    StaleEpoch "KSK0016" 503 true "Another writer stored a newer epoch first."
+        "Plans are written by compare-and-set; the epoch that this writer read is no longer the newest, so its plan \
 was refused.\n\
 Read the plan again, decide again, write again."
-    Internal "KSK0017" 500 false "Something that should not happen."
-        "A defect in Kaskade, or a fault of a kind that a newer peer knows and this one does not; then its own code \
-stands at the start of the message.\n\
-Please report it with the message and the log around it."
-    Dropped "KSK0018" 504 false "It was dropped early: it would have been late."
-        "A task of a pipeline took longer for this request than its latency budget, and what follows could not make up for it; \
-dropping it now leaves its time to requests that can still be answered in theirs (Loki's early dropping).\n\
+    Internal "KSK0017" 500 false "Internal error."
+        "A defect in Kaskade, or a code of a newer peer that this version does not know; the message then starts with \
+that code.\n\
+Please report it with the message and the log of that time."
+    Dropped "KSK0018" 504 false "The request was dropped early because it would have been late."
+        "A task of a pipeline took longer for this request than its latency budget, and the remaining tasks could not make up for it; \
+dropping it frees capacity for requests that can still be answered in time (Loki's early dropping).\n\
 Send it again when the load is lower, add workers, or plan with a looser latency objective; `dropping` in the plan chooses the mechanism."
-    Cancelled "KSK0019" 499 false "The client cancelled it."
-        "Somebody published the request's id (`Kaskade-Request-Id`) to the app's `cancel` subject before an answer was there. A language \
-model stops at its next token; other models finish the batch they are in, and the result is thrown away.\n\
-Nothing is to be done; give requests ids of their own if it was another client's cancellation that hit this one."
-    ReplicasLost "KSK0020" 503 true "Every replica that had it was lost."
-        "The request was tried on one replica after the other, and each was gone before it answered, until no attempt was left. That is bad \
-luck where replicas are being killed or moved; otherwise suspect the request: an input that makes a process run out of memory does this.\n\
-Look at the workers' logs around that time; try the input alone with `kaskade infer`."
-    NotDurable "KSK0021" 501 false "This app takes no durable requests."
-        "Somebody published to the app's `submit` subject, and the app is not configured to keep requests.\n\
+    Cancelled "KSK0019" 499 false "The client cancelled the request."
+        "A client published the request's id (`Kaskade-Request-Id`) to the app's `cancel` subject before an answer was ready. A language \
+model stops at its next token; other models finish their batch, and the result is discarded.\n\
+No action is needed; use unique request ids if another client's cancellation affected this request."
+    ReplicasLost "KSK0020" 503 true "Every replica that had the request was lost."
+        "Each attempt went to a replica that was lost before it answered, until no attempt was left. This can happen while replicas \
+are killed or moved; otherwise the request itself may be the cause, for instance an input that makes a process run out of memory.\n\
+Check the workers' logs of that time; try the input alone with `kaskade infer`."
+    NotDurable "KSK0021" 501 false "This app accepts no durable requests."
+        "A client published to the app's `submit` subject, but the app is not configured for durable requests.\n\
 Add a table `[durable]` to the app's file and serve it on a nats-server with JetStream, or use `infer`."
 }
 
@@ -247,7 +247,7 @@ pub fn errors_page() -> String {
     std::iter::once(ERRORS_HEAD.to_owned()).chain(entries).collect()
 }
 
-const ERRORS_HEAD: &str = "# Error codes\n\nWritten from `actors/src/error.rs`; `kaskade explain KSK0001` prints one. \"Retry\" \
+const ERRORS_HEAD: &str = "# Error codes\n\nGenerated from `actors/src/error.rs`; `kaskade explain KSK0001` prints one. \"Retry\" \
 says whether the same request, sent again after a moment, may succeed.\n";
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ pub enum SubjectError {
         what: &'static str,
     },
     /// Longer than [`MAX_TOKEN`].
-    #[error("the {what}'s name has {length} bytes; at most {MAX_TOKEN} fit")]
+    #[error("the {what}'s name has {length} bytes; at most {MAX_TOKEN} are allowed")]
     TooLong {
         /// The kind of name.
         what: &'static str,
@@ -80,7 +80,7 @@ pub enum SubjectError {
         length: usize,
     },
     /// A character that is special in NATS, or not ASCII.
-    #[error("the {what}'s name {name:?} holds {character:?}; use letters, digits, `-` and `_`")]
+    #[error("the {what}'s name {name:?} contains {character:?}; use letters, digits, `-` and `_`")]
     BadCharacter {
         /// The kind of name.
         what: &'static str,

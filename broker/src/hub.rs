@@ -80,10 +80,7 @@ impl Hub {
         }
         if session.is_slow() {
             self.counters.slow_consumers.add(1);
-            tracing::warn!(
-                client = session.id,
-                "a client that does not read fast enough is disconnected"
-            );
+            tracing::warn!(client = session.id, "disconnected a slow consumer");
         }
         self.counters.connections.set(self.sessions.len() as u64);
     }

@@ -90,22 +90,22 @@ impl Default for BrokerConfig {
 pub enum BrokerError {
     /// The address is not on the loopback interface; the broker has no authentication.
     #[error(
-        "the embedded broker listens on the loopback only, not on {listen}: it has no authentication; to be reached \
-         from other machines use a real nats-server (2.10 or later) and give its URL"
+        "the embedded broker has no authentication and listens on the loopback interface only, not on {listen}; for access from \
+         other machines use a real nats-server (2.10 or later) and give its URL"
     )]
     NotLoopback {
         /// The configured address.
         listen: SocketAddr,
     },
     /// `max_payload` is out of range.
-    #[error("max_payload is {max_payload} bytes; between 1 and {LARGEST_PAYLOAD} is possible")]
+    #[error("max_payload is {max_payload} bytes; it must be between 1 and {LARGEST_PAYLOAD}")]
     Payload {
         /// The configured limit.
         max_payload: usize,
     },
     /// The limit of pending data is too small for a message of the largest size.
     #[error(
-        "max_pending_bytes is {max_pending}, but a message of max_payload takes up to {needed}: raise it or leave it out"
+        "max_pending_bytes is {max_pending}, but a message of max_payload takes up to {needed}: raise it or omit it"
     )]
     Pending {
         /// The configured limit.
@@ -114,7 +114,7 @@ pub enum BrokerError {
         needed: usize,
     },
     /// A duration is zero.
-    #[error("{setting} is zero; give it a length")]
+    #[error("{setting} is zero; it must be positive")]
     Zero {
         /// The setting.
         setting: &'static str,

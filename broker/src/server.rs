@@ -64,7 +64,7 @@ impl Server {
                     self.welcome(stream, id, hub, &buffers);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the embedded broker cannot accept a connection");
+                    tracing::warn!(%error, "accepting a connection failed");
                     sleep(RECOVER).await;
                 }
             }
@@ -74,7 +74,7 @@ impl Server {
     fn welcome(&self, stream: TcpStream, id: u64, hub: &Rc<RefCell<Hub>>, buffers: &Rc<RefCell<Buffers>>) {
         // Messages are already combined into large writes; Nagle's algorithm would only delay them.
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(client = id, %error, "the connection was gone before it began");
+            tracing::debug!(client = id, %error, "a connection closed before it was set up");
             return;
         }
         let session = Rc::new(Session::new(id, self.limits.max_pending));

@@ -19,11 +19,11 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 /// Why a connection ends; sent to the client if it can still receive it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(super) enum Ending {
-    #[error("the client closed it")]
+    #[error("closed by the client")]
     Closed,
-    #[error("the connection broke")]
+    #[error("connection error")]
     Broken,
-    #[error("the broker shuts down")]
+    #[error("the broker is shutting down")]
     Shutdown,
     #[error(transparent)]
     Refused(#[from] ParseError),

@@ -81,7 +81,7 @@ impl ConnectionHealth {
             Event::Connected => self.set(Link::Up),
             Event::Disconnected => {
                 self.disconnects.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!("the connection to the broker is lost; trying again");
+                tracing::warn!("lost the connection to the broker; reconnecting");
                 self.set(Link::Down);
             }
             Event::Closed => self.set(Link::Closed),
@@ -89,14 +89,16 @@ impl ConnectionHealth {
                 let lost = self.slow_consumer.fetch_add(1, Ordering::Relaxed) + 1;
                 // Log repeated losses at 1, 2, 4, 8, ... only.
                 if lost.is_power_of_two() {
-                    tracing::error!(lost, "a subscription is full and loses messages");
+                    tracing::error!(lost, "a subscription is full; messages are lost");
                 }
             }
             Event::ServerError(_) | Event::ClientError(_) => {
                 self.errors.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(%event, "the broker's connection reports an error");
+                tracing::warn!(%event, "error on the connection to the broker");
             }
-            Event::LameDuckMode | Event::Draining => tracing::info!(%event, "the broker's connection"),
+            Event::LameDuckMode | Event::Draining => {
+                tracing::info!(%event, "event of the connection to the broker")
+            }
         }
         if let Some(observer) = &self.observer {
             observer(event);

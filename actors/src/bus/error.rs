@@ -10,7 +10,7 @@ use kaskade_broker::BrokerError;
 #[derive(Debug, Error)]
 pub enum BusError {
     /// The address cannot be parsed.
-    #[error("`{url}` is no address of a NATS server: {reason}; write it as nats://host:4222")]
+    #[error("`{url}` is not a valid NATS address: {reason}; use the form nats://host:4222")]
     BadUrl {
         /// The address, without credentials.
         url: String,
@@ -19,8 +19,8 @@ pub enum BusError {
     },
     /// No server answers at the address.
     #[error(
-        "no NATS server answers at {url}: {reason}; start nats-server there, correct the address, or leave it out to use the \
-         broker that Kaskade brings"
+        "no NATS server answers at {url}: {reason}; start nats-server there, correct the address, or omit it to use the \
+         embedded broker"
     )]
     Unreachable {
         /// The address, without credentials.
@@ -38,7 +38,7 @@ pub enum BusError {
     },
     /// The server is older than [`OLDEST_SERVER`](super::OLDEST_SERVER).
     #[error(
-        "the NATS server at {url} is version {found}; {}.{} or later is needed: use the official image, or the package of \
+        "the NATS server at {url} is version {found}; {}.{} or later is required: use the official image, or the package of \
          Debian 13 or Ubuntu 24.04",
         super::OLDEST_SERVER.0,
         super::OLDEST_SERVER.1
@@ -65,7 +65,7 @@ pub enum BusError {
     Embedded(#[from] BrokerError),
     /// A message exceeds the broker's `max_payload`.
     #[error(
-        "the message takes {size} bytes with its headers, and this broker carries {limit}; send less, or raise max_payload in \
+        "the message has {size} bytes with its headers; the broker accepts at most {limit}; send less, or raise max_payload in \
          its configuration"
     )]
     TooLarge {
@@ -75,7 +75,7 @@ pub enum BusError {
         limit: usize,
     },
     /// Subscribing, publishing or flushing failed.
-    #[error("{what} failed: {reason}; the connection to the broker is closed or overfull")]
+    #[error("{what} failed: {reason}; the connection to the broker is closed or its queue is full")]
     Failed {
         /// The operation.
         what: &'static str,
@@ -83,7 +83,7 @@ pub enum BusError {
         reason: String,
     },
     /// The broker did not answer in time.
-    #[error("the broker did not answer {what} in time; is it overloaded or gone?")]
+    #[error("{what} timed out; the broker may be overloaded or down")]
     Timeout {
         /// The operation.
         what: &'static str,

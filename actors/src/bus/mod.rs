@@ -325,14 +325,14 @@ impl Bus {
         };
         match tokio::time::timeout(grace, drained).await {
             Ok(drained) => drained,
-            Err(_) => Err(BusError::Timeout { what: "to draining" }),
+            Err(_) => Err(BusError::Timeout { what: "a drain" }),
         }
     }
 
     /// Drains with the default timeout and logs a failure.
     pub async fn close(&self) {
         if let Err(error) = self.drain(self.0.timeout).await {
-            tracing::warn!(%error, "the connection was not closed in good order");
+            tracing::warn!(%error, "draining the connection failed");
         }
     }
 
@@ -471,7 +471,7 @@ async fn has_jetstream(client: &Client, timeout: Duration) -> bool {
         if !may_become_available(&error.kind()) || begun.elapsed() >= JETSTREAM_WAIT {
             return false;
         }
-        tracing::warn!(%error, "JetStream is not there yet; it is asked again");
+        tracing::warn!(%error, "JetStream is not available yet; retrying");
         tokio::time::sleep(JETSTREAM_RETRY_PAUSE).await;
     }
 }

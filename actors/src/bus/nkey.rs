@@ -22,7 +22,9 @@ pub(super) fn with_nkey(options: ConnectOptions, path: &Path) -> Result<ConnectO
     let user = KeyPair::from_seed(seed).ok();
     let user = user.filter(|user| matches!(user.key_pair_type(), KeyPairType::User));
     let user = user.ok_or_else(|| {
-        refused("it does not hold a user's seed, `SU...`; `kaskade auth init` writes such files".to_owned())
+        refused(
+            "it does not contain a user seed (`SU...`); `kaskade auth init` creates such files".to_owned(),
+        )
     })?;
     Ok(options
         .custom_inbox_prefix(inbox_prefix(&user.public_key()))

@@ -99,7 +99,7 @@ impl Publisher {
 
     pub(crate) fn too_large<M: Message>(&self, size: usize) -> Fault {
         let message = format!(
-            "{} takes {size} bytes on the wire; this broker carries {} at once, and at most {} are decoded; send less, or raise max_payload in \
+            "{} has {size} bytes; the broker accepts {} in one message, and at most {} are decoded; send less, or raise max_payload in \
              its configuration",
             M::NAME,
             self.payload_limit(),
@@ -144,7 +144,7 @@ async fn publish(client: async_nats::Client, mut outgoing: mpsc::UnboundedReceiv
             }
         };
         if let Err(error) = published {
-            tracing::warn!(%error, "a message was not published");
+            tracing::warn!(%error, "publishing a message failed");
         }
     }
     let _ = client.flush().await;

@@ -73,13 +73,16 @@ impl Client {
         let sent = self.nats.send_request(self.app.submit(), message).await;
         let reply = sent.map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => self.no_responders(),
-            _ => Fault::new(Code::Unavailable, format!("the stream has not answered: {error}")),
+            _ => Fault::new(
+                Code::Unavailable,
+                format!("the stream has not acknowledged the request: {error}"),
+            ),
         })?;
         if let Some(fault) = headers::fault(reply.headers.as_ref()) {
             return Err(fault);
         }
         let ack: PublishAck = serde_json::from_slice(&reply.payload).map_err(|error| {
-            let message = format!("what answers durable requests is no stream: {error}");
+            let message = format!("the reply to a durable request is not a stream acknowledgement: {error}");
             Fault::new(Code::Internal, message)
         })?;
         match ack.error {
@@ -108,10 +111,10 @@ impl Client {
             RequestErrorKind::NoResponders => {
                 let app = self.app.name();
                 let message =
-                    format!("no results of app `{app}` are kept here; durable requests need `[durable]` in its file, and JetStream");
+                    format!("app `{app}` stores no results here; durable requests require `[durable]` in its file, and JetStream");
                 Fault::new(Code::NotDurable, message)
             }
-            _ => Fault::new(Code::Unavailable, format!("asking for a result: {error}")),
+            _ => Fault::new(Code::Unavailable, format!("fetching a result: {error}")),
         })?;
         match found.status {
             Some(StatusCode::NOT_FOUND) => Ok(None),
@@ -168,7 +171,7 @@ impl Client {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let message = format!(
-                    "request `{id}` has no result: it is still tried, or was never submitted, or its result is no longer kept"
+                    "request `{id}` has no result: it is in progress, was never submitted, or its result has expired"
                 );
                 return Err(Fault::new(Code::Expired, message));
             }
@@ -186,6 +189,6 @@ fn refused(refusal: &Refusal) -> Fault {
     };
     Fault::new(
         code,
-        format!("the stream does not accept it: {}", refusal.description),
+        format!("the stream refused the request: {}", refusal.description),
     )
 }

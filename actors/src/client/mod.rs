@@ -213,7 +213,7 @@ impl Client {
         let limit = self.max_payload.saturating_sub(HEADROOM);
         if payload.len() > limit {
             let message = format!(
-                "the request takes {} bytes, this broker carries {limit}",
+                "the request has {} bytes; the broker accepts at most {limit}",
                 payload.len()
             );
             return Err(Fault::new(Code::TooLarge, message));
@@ -223,13 +223,13 @@ impl Client {
 
     fn no_responders(&self) -> Fault {
         let app = self.app.name();
-        let message = format!("nobody serves app `{app}` on this broker; is it started, and the name right?");
+        let message = format!("no process serves app `{app}` on this broker; start it, or correct the name");
         Fault::new(Code::UnknownApp, message)
     }
 }
 
 fn expired() -> Fault {
-    Fault::new(Code::Expired, "no reply came within the budget")
+    Fault::new(Code::Expired, "no reply arrived within the budget")
 }
 
 fn read(reply: &async_nats::Message) -> Result<InferReply, Fault> {

@@ -43,7 +43,7 @@ pub async fn watch(
             tokio::select! {
                 message = beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
                     Some(Ok(beat)) => tell(hear(&dispatcher, &mut hosts, &beat)),
-                    Some(Err(error)) => tracing::warn!(%error, "a heartbeat could not be read"),
+                    Some(Err(error)) => tracing::warn!(%error, "a heartbeat could not be decoded"),
                     None => return,
                 },
                 _ = look.tick() => {

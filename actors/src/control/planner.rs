@@ -119,7 +119,7 @@ impl Planner {
                     message = drifts.next() => match message {
                         Some(message) if on_drift => match DriftNotice::decode(&message.payload) {
                             Ok(drift) => listener.do_send(MakePlan(after(drift))),
-                            Err(error) => tracing::warn!(%error, "a drift could not be read"),
+                            Err(error) => tracing::warn!(%error, "a drift notice could not be decoded"),
                         },
                         Some(_) => {}
                         None => return,
@@ -157,7 +157,7 @@ fn take(planner: &Addr<Planner>, dispatcher: &Dispatcher, message: &async_nats::
                 .await
                 .unwrap_or(PlanReport::Crashed),
             Err(error) => PlanReport::Refused {
-                reason: format!("the request could not be read: {error}"),
+                reason: format!("the request could not be decoded: {error}"),
             },
         };
         if let Some(reply) = reply {
@@ -189,11 +189,11 @@ impl Handler<MakePlan> for Planner {
             let report = make(&config, &*store, &plans, request).await;
             drop(permit);
             match &report {
-                PlanReport::Adopted { epoch } => tracing::info!(epoch, "a new plan runs"),
+                PlanReport::Adopted { epoch } => tracing::info!(epoch, "adopted a new plan"),
                 PlanReport::Unchanged { epoch } => {
-                    tracing::debug!(epoch, "the running plan is still the one to run");
+                    tracing::debug!(epoch, "planning found the running plan again");
                 }
-                other => tracing::error!(report = ?other, "no new plan; the running one goes on serving"),
+                other => tracing::error!(report = ?other, "planning failed; the running plan stays"),
             }
             if let Ok(subject) = dispatcher.app().event(PLANNED) {
                 say(&dispatcher, subject, &report);
@@ -217,7 +217,7 @@ async fn make(
         let _ = finished.send(planning(&request, before.as_ref().map(|version| &version.plan)));
     });
     if let Err(error) = spawned {
-        let reason = format!("no thread to plan on: {error}");
+        let reason = format!("the planning thread could not be started: {error}");
         return PlanReport::Refused { reason };
     }
     let plan = match tokio::time::timeout(config.limit, result).await {

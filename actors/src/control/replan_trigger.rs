@@ -84,7 +84,7 @@ impl LoadListener {
             tokio::select! {
                 message = self.loads.next() => match message.map(|message| LoadCount::decode(&message.payload)) {
                     Some(Ok(count)) => load.heard(&count.ingress, count.arrivals, clock.now()),
-                    Some(Err(error)) => tracing::warn!(%error, "a count of the load could not be read"),
+                    Some(Err(error)) => tracing::warn!(%error, "a load count could not be decoded"),
                     None => return,
                 },
                 message = self.beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
@@ -93,7 +93,7 @@ impl LoadListener {
                         hear(&mut fan_outs, &beat.actor, beat.fan_outs);
                         hear(&mut runs, &beat.actor, beat.runs);
                     }
-                    Some(Err(error)) => tracing::warn!(%error, "a beat could not be read"),
+                    Some(Err(error)) => tracing::warn!(%error, "a heartbeat could not be decoded"),
                     None => return,
                 },
                 _ = looks.tick() => {
@@ -169,14 +169,14 @@ impl Schedule {
                     workers: Vec::new(),
                 };
                 Some(PlanRequest {
-                    reason: "a look".to_owned(),
+                    reason: "observation".to_owned(),
                     observed: Some(observed),
                     ..PlanRequest::default()
                 })
             }
             Self::Periods(periods) => Some(PlanRequest {
                 peak_qps: Some(periods.look(arrivals, now)?),
-                reason: "the period is over".to_owned(),
+                reason: "end of the period".to_owned(),
                 ..PlanRequest::default()
             }),
         }

@@ -117,7 +117,7 @@ impl Shifter {
                 };
                 match heard {
                     Ok(heard) => listener.do_send(heard),
-                    Err(error) => tracing::warn!(%error, "what the shifter heard could not be read"),
+                    Err(error) => tracing::warn!(%error, "a heartbeat or load count could not be decoded"),
                 }
             }
         });
@@ -175,7 +175,7 @@ impl Shifter {
         match self.plans.shift(version.epoch, to) {
             Ok(_) => self.metrics.shifted(),
             // A newer plan was adopted in between; the next tick considers its gears.
-            Err(error) => return tracing::debug!(%error, "a shift came too late"),
+            Err(error) => return tracing::debug!(%error, "a shift was superseded by a newer plan"),
         }
         self.say(version);
         let report = ShiftReport {
@@ -226,7 +226,7 @@ impl Shifter {
             distance = drift.distance,
             peak_qps = drift.peak_qps,
             made_by = plan.made_by,
-            "the load is not what the plan was made for; ask `{}` for another plan",
+            "the load has drifted from the plan; request a new plan on `{}`",
             self.dispatcher.app().replan()
         );
         let notice = DriftNotice {

@@ -210,7 +210,7 @@ impl Delivery {
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        let message = "the stage let go of the request without an answer";
+        let message = "the stage dropped the request without an answer";
         self.send_result(DoneResult::Fault(Fault::new(Code::ModelFailed, message)));
     }
 }

@@ -125,7 +125,7 @@ impl Dispatcher {
         let subject = match self.0.app.done(ingress, done.id) {
             Ok(subject) => subject,
             // Only a forged request names an invalid ingress; there is no one to answer.
-            Err(error) => return tracing::warn!(%error, "an answer has no address"),
+            Err(error) => return tracing::warn!(%error, "a result has no valid ingress"),
         };
         let payload = self.0.publisher.encode_checked(&done).or_else(|fault| {
             let result = DoneResult::Fault(fault);
@@ -133,7 +133,7 @@ impl Dispatcher {
         });
         match payload {
             Ok(payload) => self.0.publisher.send(&subject, None, HeaderMap::new(), &payload),
-            Err(error) => tracing::error!(%error, "an answer could not be written"),
+            Err(error) => tracing::error!(%error, "a result could not be encoded"),
         }
     }
 

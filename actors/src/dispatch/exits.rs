@@ -192,8 +192,8 @@ pub(crate) fn confidence(
 fn score(calibration: &Calibration, outputs: &[Tensor]) -> Result<f64, String> {
     let read = |name: &str| {
         let tensor = outputs.iter().find(|tensor| tensor.name == name);
-        let tensor =
-            tensor.ok_or_else(|| format!("there is no output `{name}` to judge its confidence by"))?;
+        let tensor = tensor
+            .ok_or_else(|| format!("output `{name}`, from which the confidence is computed, is missing"))?;
         tensor
             .to_f32()
             .map(|values| (values, tensor.shape.last().copied().unwrap_or(1)))
@@ -228,6 +228,6 @@ fn unknown_epoch(epoch: u64) -> Fault {
     // Retryable: the ingress resends under the same epoch, and this process may adopt the plan in the meantime.
     Fault::new(
         Code::Unavailable,
-        format!("this worker does not know the plan of epoch {epoch} (yet)"),
+        format!("this worker has not adopted epoch {epoch}"),
     )
 }

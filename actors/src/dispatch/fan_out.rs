@@ -54,7 +54,7 @@ pub(crate) fn split<'a>(
             let below: Vec<&str> = tasks.collect();
             return Err(bad(
                 &output,
-                &format!("goes to task `{task}`, which is none of those below: {below:?}"),
+                &format!("addresses task `{task}`, which is not a child task: {below:?}"),
             ));
         };
         let rows = rows(&output, &input)?;
@@ -76,7 +76,7 @@ fn rows(output: &Tensor, name: &str) -> Result<Vec<Tensor>, Fault> {
     let Some((count, shape)) = output.shape.split_first() else {
         return Err(bad(
             output,
-            "is a single number; its first axis says how many requests it makes",
+            "is a scalar; its first axis is the number of requests",
         ));
     };
     if output.datatype == Datatype::Bytes {
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_a_bad_output_by_name() {
         for (outputs, said) in [
-            (vec![tensor("cars/image", &[1, 2])], "none of those below"),
+            (vec![tensor("cars/image", &[1, 2])], "not a child task"),
             (vec![tensor("digits/image", &[])], "first axis"),
             (
                 vec![tensor("digits/image", &[2, 1]), tensor("digits/scale", &[3])],

@@ -90,7 +90,7 @@ fn receive(dispatcher: &Dispatcher, binding: &Binding, assembler: &mut Assembler
     let request = match StageRequest::decode(&payload) {
         Ok(request) => request,
         Err(error) => {
-            let reason = format!("the stage could not read the request: {error}");
+            let reason = format!("the stage could not decode the request: {error}");
             let fault = Fault::new(Code::Malformed, reason);
             return refuse(dispatcher, replica, &message.subject, message.reply, fault);
         }
@@ -139,7 +139,7 @@ pub(crate) fn whole(
 
 /// Answers an unreadable request. Its reply subject, `done.<ingress>.<id>`, identifies the request.
 fn refuse(dispatcher: &Dispatcher, replica: &str, subject: &Subject, reply: Option<Subject>, fault: Fault) {
-    tracing::warn!(%subject, %fault, "a stage request could not be read");
+    tracing::warn!(%subject, %fault, "a stage request could not be decoded");
     let Some(reply) = reply else {
         return;
     };

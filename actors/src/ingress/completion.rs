@@ -53,7 +53,7 @@ impl Ingress {
             // The ingress keeps the inputs of the root only.
             Ok((RouteDecision::Forward(_), _)) if !done.branch.is_root() => {
                 let message = format!(
-                    "stage `{}` passes on what only it has the inputs of; route there, or fan out",
+                    "stage `{}` forwards a branch whose inputs only it has; route in the stage, or fan out",
                     done.stage
                 );
                 self.fail_branch(done, Fault::new(Code::Internal, message), now);

@@ -122,7 +122,7 @@ async fn pump_requests(
 
 /// Refuses a request immediately because no permit is free.
 fn refuse_full(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message) {
-    let reason = "the ingress has as many requests in flight as it allows; try again later";
+    let reason = "the ingress is at its limit of requests in flight; try again later";
     reply::refuse(
         dispatcher,
         metrics,
@@ -141,7 +141,7 @@ async fn pump_cancellations(mut cancelled: async_nats::Subscriber, ingress: Addr
         if let Some(id) = id {
             ingress.do_send(Cancel { id: id.to_owned() });
         } else {
-            tracing::warn!("a cancellation names no request; it takes the header Kaskade-Request-Id");
+            tracing::warn!("a cancellation lacks the header Kaskade-Request-Id");
         }
     }
 }
@@ -166,7 +166,7 @@ async fn pump_answers(
         let done = match subscribe::whole(&mut assembler, &message, now, now.saturating_add(wanted_us)) {
             Ok(None) => continue,
             Ok(Some(payload)) => Done::decode(&payload).map_err(|error| {
-                let reason = format!("the stage's answer could not be read: {error}");
+                let reason = format!("the stage's result could not be decoded: {error}");
                 Fault::new(Code::BadOutput, reason)
             }),
             Err(unreadable) => Err(unreadable.fault),

@@ -61,7 +61,7 @@ impl Ingress {
             );
         }
         for (_, entry) in due.exhausted {
-            let message = "every attempt was lost with the replica that had it";
+            let message = "every attempt was lost with its replica";
             self.close(entry, &Fault::new(Code::ReplicasLost, message));
         }
         self.resend(due.resend, now);
@@ -76,13 +76,13 @@ impl Ingress {
 
     fn replica_lost(&mut self, replica: &str, now: u64) {
         let entries = self.ledger.lost(replica, now);
-        tracing::warn!(replica, resent = entries.len(), "a replica is lost");
+        tracing::warn!(replica, resent = entries.len(), "lost a replica");
         self.resend(entries, now);
     }
 
     fn accept(&mut self, message: &async_nats::Message, to: To, now: u64) {
         let Some((version, gear)) = self.plans.current() else {
-            let fault = Fault::new(Code::Unavailable, "no plan has been version yet");
+            let fault = Fault::new(Code::Unavailable, "no plan has been adopted yet");
             return self.refuse(Client::of(message, to), &fault);
         };
         let read = request::read(message, &self.config).and_then(|read| read.check(&to).map(|()| read));
@@ -93,7 +93,7 @@ impl Ingress {
         let client = read.client(to);
         if !self.admission.admit(now, self.ledger.len(), read.budget_us) {
             let message =
-                "more requests wait than can be answered within the budget; try again later, or add replicas";
+                "too many requests wait to answer within the budget; try again later, or add replicas";
             return self.refuse(client, &Fault::new(Code::Overloaded, message));
         }
         let one_answer = version
@@ -197,7 +197,7 @@ impl Handler<Undeliverable> for Ingress {
             // missed heartbeats.
             return self.replica_lost(&replica, now);
         }
-        let message = "nobody serves the next stage: its last replica is gone, or was never started";
+        let message = "no replica serves the next stage: the last one is gone, or none was started";
         self.fail(id, attempt, &Fault::new(Code::Unavailable, message), now);
     }
 }
@@ -243,7 +243,7 @@ impl Handler<Reconnected> for Ingress {
     fn handle(&mut self, _: Reconnected, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
         let entries = self.ledger.scattered(now);
-        tracing::warn!(resent = entries.len(), "the connection is there again");
+        tracing::warn!(resent = entries.len(), "reconnected to the broker");
         self.resend(entries, now);
     }
 }
@@ -261,7 +261,7 @@ impl Handler<FailInFlight> for Ingress {
 
     fn handle(&mut self, _: FailInFlight, _: &mut Context<Self>) {
         let message =
-            "the service is shutting down and the grace time is over; send it again elsewhere".to_owned();
+            "the service is shutting down and the grace time is over; send the request again".to_owned();
         let fault = Fault::new(Code::Draining, message);
         for (_, entry) in self.ledger.drain_all() {
             self.refuse(entry.client, &fault);

@@ -112,7 +112,7 @@ impl Ingress {
         let limit = self.max_payload.saturating_sub(HEADROOM);
         if payload.len() > limit {
             let message = format!(
-                "the reply takes {} bytes, this broker carries {limit}",
+                "the reply has {} bytes; the broker accepts at most {limit}",
                 payload.len()
             );
             return self.refuse(entry.client, &Fault::new(Code::TooLarge, message));

@@ -77,7 +77,7 @@ fn inbox_of(message: &Message) -> Option<Subject> {
     let inbox = message.reply.clone()?;
     let may = subjects::is_reply_allowed(&inbox);
     if !may {
-        tracing::warn!(reply = %inbox, "a request asks for its answer where actors listen; it is not sent");
+        tracing::warn!(reply = %inbox, "a request names a reserved subject for its reply; no reply is sent");
     }
     may.then_some(inbox)
 }

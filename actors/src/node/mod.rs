@@ -76,7 +76,7 @@ pub enum NodeError {
     #[error(transparent)]
     Plan(#[from] AdoptError),
     /// Replicas could not be loaded.
-    #[error("{} of the worker's replicas could not be loaded: {}", .0.failed.len(), reasons(.0))]
+    #[error("{} of the worker's replicas failed to load: {}", .0.failed.len(), reasons(.0))]
     Replicas(Readiness),
     /// The thread of the actors did not start, or died.
     #[error("the actors' thread failed: {0}")]
@@ -129,7 +129,7 @@ impl Node {
             .map_err(|error| NodeError::Thread(error.to_string()))?;
         let up = match started.recv() {
             Ok(up) => up?,
-            Err(_) => return Err(NodeError::Thread("it ended before it served".to_owned())),
+            Err(_) => return Err(NodeError::Thread("it ended before the node was ready".to_owned())),
         };
         let Up {
             bus,
@@ -544,7 +544,7 @@ async fn follow_store(store: Arc<dyn PlanStore>, plans: PlanVersions) {
     loop {
         match store.watch().await {
             Ok(stored) => follow_plans(stored, &plans).await,
-            Err(error) => tracing::error!(%error, "the plan store is not watched; it is tried again"),
+            Err(error) => tracing::error!(%error, "watching the plan store failed; retrying"),
         }
         tokio::time::sleep(WATCH_AGAIN).await;
     }
@@ -563,7 +563,7 @@ async fn follow_plans(mut stored: Plans, plans: &PlanVersions) {
                     Err(error) => Err(error.to_string()),
                 });
         if let Err(reason) = adopted {
-            tracing::error!(reason, "a plan was refused; the last good one goes on serving");
+            tracing::error!(reason, "a plan was refused; the running plan stays");
         }
     }
 }
@@ -584,7 +584,7 @@ async fn follow_gears(bus: Bus, dispatcher: Dispatcher, plans: PlanVersions, met
         match shifted {
             Ok(true) => metrics.shifted(),
             Ok(false) => {}
-            Err(reason) => tracing::warn!(reason, "a gear shift was not followed"),
+            Err(reason) => tracing::warn!(reason, "a gear shift was ignored"),
         }
     }
 }

@@ -159,7 +159,7 @@ impl Service {
         let loader: Loader = Arc::new(move |replica| match models.get(&replica.variant) {
             Some(make) => make(),
             None => Err(format!(
-                "the plan places variant `{}` here, but this process has {:?}",
+                "the plan places variant `{}` on this worker, which only has {:?}",
                 replica.variant,
                 models.keys().collect::<Vec<_>>()
             )),

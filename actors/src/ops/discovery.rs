@@ -162,7 +162,7 @@ async fn answer(bus: &Bus, service: &Service, question: &Subject, reply: Subject
         Err(error) => Err(error.to_string()),
     };
     if let Err(reason) = answered {
-        tracing::warn!(reason, "a question of discovery was not answered");
+        tracing::warn!(reason, "answering a discovery request failed");
     }
 }
 

@@ -29,13 +29,13 @@ const MAX_PENDING_PROBES: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NotReady {
     /// The thread of the actors does not respond.
-    #[error("the actors' thread has not answered for {PATIENCE:?}; restart the process if that lasts")]
+    #[error("the actors' thread has not responded for {PATIENCE:?}; restart the process if this persists")]
     Stuck,
     /// The process is shutting down.
-    #[error("draining: requests in flight are answered, no more are taken")]
+    #[error("draining: answering requests in flight, accepting no new ones")]
     Draining,
     /// The broker is unreachable.
-    #[error("the broker at {url} cannot be reached; the connection is tried again by itself")]
+    #[error("the broker at {url} is unreachable; the client reconnects by itself")]
     NoBroker {
         /// The broker's address, without credentials.
         url: String,
@@ -49,7 +49,7 @@ pub enum NotReady {
         app: String,
     },
     /// The models of the newest plan are being loaded.
-    #[error("loading what epoch {epoch} places here; in place is epoch {in_place}")]
+    #[error("loading the replicas of epoch {epoch}; epoch {in_place} is in place")]
     Loading {
         /// The newest epoch.
         epoch: u64,
@@ -57,18 +57,16 @@ pub enum NotReady {
         in_place: u64,
     },
     /// Replicas of the newest plan could not be loaded.
-    #[error("not loaded: {}", reasons(.0))]
+    #[error("failed to load: {}", reasons(.0))]
     Failed(BTreeMap<String, String>),
     /// The ingress is at its limit of requests in flight.
-    #[error("full: {in_flight} requests are in flight, as many as `ingress.max_in_flight` allows")]
+    #[error("full: {in_flight} requests are in flight, the limit of `ingress.max_in_flight`")]
     IngressFull {
         /// Requests in flight.
         in_flight: usize,
     },
     /// A replica's queue is full.
-    #[error(
-        "full: {waiting} requests wait for replica `{replica}`, as many as `ingress.queue_capacity` allows"
-    )]
+    #[error("full: {waiting} requests wait for replica `{replica}`, the limit of `ingress.queue_capacity`")]
     QueueFull {
         /// The replica.
         replica: String,

@@ -32,7 +32,7 @@ pub enum ProbesError {
         reason: String,
     },
     /// The system refused a thread.
-    #[error("the thread of the probes cannot be started: {reason}; the system is out of threads or memory")]
+    #[error("the probe thread cannot be started: {reason}; the system may be out of threads or memory")]
     Thread {
         /// Reason that the system reports.
         reason: String,
@@ -107,7 +107,7 @@ type Watched = watch::Receiver<Option<Health>>;
 async fn serve(listener: TcpListener, watched: Watched, stopped: oneshot::Receiver<()>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "the probes cannot be served"),
+        Err(error) => return tracing::error!(%error, "serving the probes failed"),
     };
     let router = Router::new()
         .route("/live", get(live))
@@ -117,7 +117,7 @@ async fn serve(listener: TcpListener, watched: Watched, stopped: oneshot::Receiv
     tokio::select! {
         served = axum::serve(listener, router) => {
             if let Err(error) = served {
-                tracing::error!(%error, "the probes are served no more");
+                tracing::error!(%error, "the probe server stopped");
             }
         }
         // A probe in progress when the process ends gets no answer.
@@ -125,7 +125,7 @@ async fn serve(listener: TcpListener, watched: Watched, stopped: oneshot::Receiv
     }
 }
 
-const STARTING: &str = "starting: the broker is connected to and models are loaded\n";
+const STARTING: &str = "starting: connecting to the broker and loading models\n";
 
 fn known(watched: &Watched) -> Option<Health> {
     watched.borrow().clone()

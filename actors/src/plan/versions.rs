@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(
             plans.current().unwrap().1,
             0,
-            "a new plan begins in its first gear"
+            "a new plan starts in its first gear"
         );
     }
 }

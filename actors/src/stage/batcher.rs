@@ -105,10 +105,7 @@ impl Batcher {
         let may_run = self.may_run(now);
         let poll = self.queue.poll(now, may_run);
         for late in poll.late {
-            let message = format!(
-                "replica `{}` could not have answered within the budget",
-                self.replica
-            );
+            let message = format!("replica `{}` cannot answer within the budget", self.replica);
             late.fail(Fault::new(Code::Expired, message));
         }
         match poll.next {
@@ -172,7 +169,7 @@ impl Batcher {
                 self.granted = lease.release();
             }
             // The deliveries were dropped with the closure and have answered themselves.
-            tracing::error!(replica = self.replica, "the model thread is gone");
+            tracing::error!(replica = self.replica, "the model thread has ended");
         }
     }
 

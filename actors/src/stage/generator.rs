@@ -157,7 +157,7 @@ impl Generator {
         let over: Vec<u64> = over.map(|(number, _)| *number).collect();
         for number in over {
             self.parts.executor.cancel(number);
-            let fault = Fault::new(Code::Expired, "the budget ended before the answer did");
+            let fault = Fault::new(Code::Expired, "the budget ended before the answer was complete");
             self.end(number, Err(fault), now);
         }
     }
@@ -197,7 +197,7 @@ impl Handler<Delivery> for Generator {
         let number = self.next;
         self.next += 1;
         if !self.parts.executor.submit(number, inputs) {
-            let message = "the model's thread has ended; the worker must be started again";
+            let message = "the model thread has ended; restart the worker";
             return delivery.fail(Fault::new(Code::Unavailable, message));
         }
         let one = Running {

@@ -157,7 +157,7 @@ impl Hosted {
         Some(actor::spawn(async move {
             let replica = binding.replica.clone();
             if let Err(error) = subscribe::bind(&bus, &dispatcher, subject, group, binding, stop).await {
-                tracing::error!(%error, replica, "a replica could not subscribe");
+                tracing::error!(%error, replica, "subscribing a replica failed");
             }
         }))
     }

@@ -202,7 +202,7 @@ impl Worker {
             });
             let executor = executor
                 .await
-                .unwrap_or_else(|_| Err("loading it panicked".to_owned()));
+                .unwrap_or_else(|_| Err("loading the model panicked".to_owned()));
             worker.do_send(Loaded { replica, executor });
         });
     }
@@ -338,7 +338,7 @@ impl Handler<Loaded> for Worker {
                     replica = replica.id,
                     variant = replica.variant,
                     reason,
-                    "a replica was not loaded"
+                    "loading a replica failed"
                 );
                 self.failed.insert(replica.id, reason);
             }

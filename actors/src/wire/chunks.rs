@@ -73,7 +73,7 @@ pub fn cut(message: u64, payload: &Bytes, limit: usize) -> impl Iterator<Item = 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ChunkError {
     /// The message exceeds the codec's limit.
-    #[error("its {count} chunks make up more than the {limit} bytes that are decoded")]
+    #[error("its {count} chunks exceed the limit of {limit} bytes")]
     TooLarge {
         /// Number of chunks.
         count: u32,
@@ -81,9 +81,7 @@ pub enum ChunkError {
         limit: usize,
     },
     /// Incomplete messages hold too much memory.
-    #[error(
-        "messages in chunks that are not whole yet hold {held} bytes, of at most {limit}; try again later"
-    )]
+    #[error("incomplete messages hold {held} bytes of at most {limit}; try again later")]
     Full {
         /// Memory held, bytes.
         held: usize,
@@ -97,7 +95,7 @@ pub enum ChunkError {
         index: u32,
     },
     /// A preceding chunk was lost.
-    #[error("chunk {index} came where chunk {expected} was due: what was between is lost")]
+    #[error("chunk {index} arrived instead of chunk {expected}: a chunk is lost")]
     Gap {
         /// Index of the chunk received.
         index: u32,
@@ -115,7 +113,10 @@ impl From<ChunkError> for Fault {
             // The message is valid; it may arrive complete when it is sent again.
             ChunkError::Gap { .. } => Code::Unavailable,
         };
-        Self::new(code, format!("the message came in chunks, and {error}"))
+        Self::new(
+            code,
+            format!("assembling the message from chunks failed: {error}"),
+        )
     }
 }
 

@@ -42,7 +42,7 @@ impl ContentType {
         let shown = essence.chars().take(64).collect::<String>();
         Err(Fault::new(
             Code::Malformed,
-            format!("content-type {shown:?} is not understood; send application/msgpack or application/json"),
+            format!("content-type {shown:?} is not supported; send application/msgpack or application/json"),
         ))
     }
 }

@@ -93,7 +93,7 @@ pub enum CodecError {
         reason: String,
     },
     /// A value that the format cannot represent, such as NaN in JSON.
-    #[error("the {message} cannot be written: {reason}")]
+    #[error("the {message} cannot be encoded: {reason}")]
     Unwritable {
         /// The message.
         message: &'static str,

@@ -193,7 +193,7 @@ impl Data {
     fn into_bytes(self, datatype: Datatype) -> Result<Bytes, String> {
         let mismatch = |held: &str| {
             Err(format!(
-                "its data is an array of {held}, which is no {}{}",
+                "its data is an array of {held}, not {}{}",
                 datatype.name(),
                 match datatype {
                     Datatype::F16 | Datatype::Bf16 => "; send it as bytes",
@@ -331,7 +331,7 @@ impl<'de> Visitor<'de> for Append<'_> {
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<(), E> {
         match i64::try_from(value) {
             Ok(value) => self.visit_i64(value),
-            Err(_) => Err(E::custom(format!("{value} fits no datatype"))),
+            Err(_) => Err(E::custom(format!("{value} does not fit any datatype"))),
         }
     }
 

@@ -48,7 +48,7 @@ impl Default for DurableConfig {
 pub enum DurableError {
     /// The broker has no JetStream.
     #[error(
-        "durable requests need JetStream, and {url} has none; start `nats-server -js`, or leave `[durable]` out"
+        "durable requests need JetStream, and {url} has none; start `nats-server -js`, or omit `[durable]`"
     )]
     NeedsJetStream {
         /// The broker.

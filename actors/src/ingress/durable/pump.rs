@@ -54,10 +54,12 @@ pub(crate) async fn open(
     let Some(config) = config else {
         if Streams::has_stream(bus, dispatcher.app()).await {
             // The stream accepts requests regardless, and keeps them until an ingress with `[durable]` takes them.
-            tracing::warn!("this app has a stream of durable requests, and these doors take none of them");
+            tracing::warn!(
+                "this app has a stream of durable requests, but this ingress is not configured to take them"
+            );
             return Ok(None);
         }
-        let message = "this app takes no durable requests; its file says so with a table `[durable]`";
+        let message = "this app accepts no durable requests; add a table `[durable]` to its file";
         refuse_all(bus, dispatcher, metrics, Fault::new(Code::NotDurable, message)).await?;
         return Ok(None);
     };
@@ -147,12 +149,14 @@ impl Pump {
                 _ = stop.wait_for(|stop| *stop) => return,
             };
             if let Err(error) = self.take_up_to(permits, &consumer).await {
-                tracing::warn!(%error, "durable requests are not delivered now");
+                tracing::warn!(%error, "pulling durable requests failed");
                 tokio::time::sleep(PAUSE).await;
                 // The stream or the consumer may be gone, for instance after a server lost its files.
                 match self.streams.consumer().await {
                     Ok(found) => consumer = found,
-                    Err(error) => tracing::warn!(%error, "they are asked for again"),
+                    Err(error) => {
+                        tracing::warn!(%error, "opening the stream of durable requests failed; retrying")
+                    }
                 }
             }
         }

@@ -74,12 +74,12 @@ impl Streams {
         };
         let consumer = submitted.get_or_create_consumer(subjects::DURABLE_CONSUMER, config);
         let consumer = consumer.await;
-        consumer.map_err(|error| DurableError::refused("making the consumer of durable requests", error))
+        consumer.map_err(|error| DurableError::refused("creating the consumer of durable requests", error))
     }
 
     async fn stream(&self, config: stream::Config) -> Result<stream::Stream, DurableError> {
         let made = self.jetstream.get_or_create_stream(config).await;
-        made.map_err(|error| DurableError::refused("making the streams of durable requests", error))
+        made.map_err(|error| DurableError::refused("creating the streams of durable requests", error))
     }
 
     /// Stores the result of a request. Returns false if one is already stored, which stays.
@@ -96,7 +96,7 @@ impl Streams {
         {
             Ok(()) => Ok(true),
             Err(WriteError::AlreadyThere) => Ok(false),
-            Err(WriteError::Other(reason)) => Err(DurableError::refused("keeping a result", reason)),
+            Err(WriteError::Other(reason)) => Err(DurableError::refused("storing a result", reason)),
         }
     }
 
@@ -109,8 +109,8 @@ impl Streams {
     ) -> Result<(), DurableError> {
         let written = self.write(self.dispatcher.app().dead(id), headers, payload).await;
         written.map_err(|refused| match refused {
-            WriteError::AlreadyThere => DurableError::refused("keeping a dead letter", "it is there already"),
-            WriteError::Other(reason) => DurableError::refused("keeping a dead letter", reason),
+            WriteError::AlreadyThere => DurableError::refused("storing a dead letter", "it already exists"),
+            WriteError::Other(reason) => DurableError::refused("storing a dead letter", reason),
         })
     }
 
@@ -196,9 +196,7 @@ fn results(app: &App, config: &DurableConfig) -> stream::Config {
 
 fn dead(app: &App, config: &DurableConfig) -> stream::Config {
     stream::Config {
-        description: Some(format!(
-            "Durable requests of the Kaskade app {app} that were given up"
-        )),
+        description: Some(format!("Dead letters of the Kaskade app {app}")),
         max_age: config.dead,
         max_bytes: i64::try_from(config.max_bytes).unwrap_or(i64::MAX),
         ..stream_config(app.dead_stream(), app.dead_letters(), config)

@@ -118,12 +118,12 @@ impl Submission {
         match verdict {
             Some(Verdict::Again { after_us }) => {
                 self.streams.metrics.redelivered();
-                tracing::debug!(id = self.id, %fault, after_us, "a durable request is tried again");
+                tracing::debug!(id = self.id, %fault, after_us, "returned a durable request for a retry");
                 return self.hand_back(Duration::from_micros(after_us));
             }
             Some(Verdict::Dead) => {
                 if let Err(error) = self.dead_letter(&fault).await {
-                    tracing::warn!(id = self.id, %error, "a dead letter is not kept yet");
+                    tracing::warn!(id = self.id, %error, "storing a dead letter failed; retrying");
                     return self.hand_back(PAUSE);
                 }
             }
@@ -161,7 +161,7 @@ impl Submission {
                 self.ack(AckKind::Ack);
             }
             Err(error) => {
-                tracing::warn!(id = self.id, %error, "a result is not kept yet; its request is tried again");
+                tracing::warn!(id = self.id, %error, "storing a result failed; retrying its request");
                 self.hand_back(PAUSE);
             }
         }
@@ -192,7 +192,7 @@ impl Submission {
         let payload = if fits { self.payload.clone() } else { Bytes::new() };
         self.streams.dead_letter(&self.id, headers, payload).await?;
         self.streams.metrics.dead_lettered();
-        tracing::warn!(id = self.id, deliveries = self.delivered, %fault, "a durable request is given up");
+        tracing::warn!(id = self.id, deliveries = self.delivered, %fault, "a durable request became a dead letter");
         Ok(())
     }
 

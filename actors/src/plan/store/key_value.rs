@@ -18,8 +18,7 @@ const KEY: &str = "plan";
 const HISTORY: i64 = 16;
 
 /// A server that denies the operation does not answer, so the message names the role that may do it.
-const CREATING: &str =
-    "creating the plans' bucket (the planner's part, where users have permissions by role)";
+const CREATING: &str = "creating the plan bucket (with role permissions, only the planner may do so)";
 
 /// Bytes that the protocol adds to a value: headers of the compare-and-set.
 const HEADROOM: usize = 1024;
@@ -56,7 +55,7 @@ impl KeyValueStore {
                 let created = jetstream.create_key_value(config).await;
                 created.map_err(|error| StoreError::unreachable(CREATING, &error))?
             }
-            Err(error) => return Err(StoreError::unreachable("opening the plans' bucket", &error)),
+            Err(error) => return Err(StoreError::unreachable("opening the plan bucket", &error)),
         };
         Ok(Self {
             bucket,

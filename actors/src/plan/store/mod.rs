@@ -89,7 +89,7 @@ impl fmt::Debug for Plans {
 pub enum StoreError {
     /// The broker has no JetStream, which key-value buckets require.
     #[error(
-        "the broker at {url} has no JetStream, which a plan store shared by several processes needs; start `nats-server -js`, \
+        "the broker at {url} has no JetStream, which a plan store shared by several processes requires; start `nats-server -js`, \
          or keep the plan in one process's memory"
     )]
     NeedsJetStream {
@@ -98,7 +98,7 @@ pub enum StoreError {
     },
     /// The compare-and-set found another epoch.
     #[error(
-        "the newest plan is of {}, not of {}: somebody else wrote first; read it, decide again, write again",
+        "the newest plan is of {}, not of {}: another writer was first; read it, decide again, write again",
         epoch(*.newest),
         epoch(*.expected)
     )]
@@ -109,7 +109,9 @@ pub enum StoreError {
         newest: Option<u64>,
     },
     /// The stored value is not a plan of this version.
-    #[error("what is stored as epoch {epoch} is no plan: {reason}; write a good one over it with that epoch")]
+    #[error(
+        "the stored value of epoch {epoch} is not a valid plan: {reason}; replace it by a valid plan, naming that epoch"
+    )]
     Malformed {
         /// Its epoch, which the replacing writer must name.
         epoch: u64,
@@ -118,7 +120,7 @@ pub enum StoreError {
     },
     /// The plan exceeds the broker's `max_payload`.
     #[error(
-        "the plan takes {size} bytes and this broker carries {limit}; raise max_payload in its configuration"
+        "the plan has {size} bytes; the broker accepts at most {limit}; raise max_payload in its configuration"
     )]
     TooLarge {
         /// Bytes of the plan.
