@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documentation_is_current() {
+    fn the_error_page_is_current() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/errors.md");
         if std::env::var_os("KASKADE_BLESS").is_some() {
             std::fs::write(&path, errors_page()).unwrap();
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(
             written,
             errors_page(),
-            "docs/errors.md is stale: KASKADE_BLESS=1 cargo test -p kaskade-actors documentation"
+            "docs/errors.md is stale: KASKADE_BLESS=1 cargo test -p kaskade-actors error_page"
         );
     }
 }

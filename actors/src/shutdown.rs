@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_trigger_that_is_gone_stops_nothing() {
+    async fn a_dropped_trigger_stops_nothing() {
         let (trigger, mut shutdown) = manual();
         drop(trigger);
         assert_eq!(shutdown.wait().now_or_never(), None);

@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_of_ours_listens_to_is_answered() {
+    fn replies_to_reserved_subjects_are_refused() {
         for reply in ["_INBOX.abc.1", "_INBOX_mine.x", "answers.of.mine", "kaskades"] {
             assert!(is_reply_allowed(reply), "{reply}");
         }

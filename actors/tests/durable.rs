@@ -153,7 +153,7 @@ async fn waiting(asking: &Asking) -> u64 {
 }
 
 #[tokio::test]
-async fn a_result_is_pushed_to_who_asks_for_that() {
+async fn a_result_is_pushed_on_demand() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let node = served(&server, Some(hasty())).start().unwrap();
     let asking = Asking::at(&server).await;
@@ -232,7 +232,7 @@ async fn what_breaks_the_model_is_put_aside_and_its_neighbours_are_answered() {
 }
 
 #[tokio::test]
-async fn requests_outlive_the_server_and_everybody_who_served_them() {
+async fn requests_outlive_the_server_and_all_nodes() {
     let mut server = NatsServer::start(NatsOptions {
         jetstream_config: "sync_interval: always".to_owned(),
         ..NatsOptions::jetstream()
@@ -270,7 +270,7 @@ async fn an_outage_of_all_workers_costs_time_and_no_request() {
 }
 
 #[tokio::test]
-async fn a_full_stream_accepts_nothing_and_says_so() {
+async fn a_full_stream_refuses_requests_with_a_typed_error() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let small = DurableConfig {
         max_bytes: 6_000,
@@ -308,7 +308,7 @@ async fn a_full_stream_accepts_nothing_and_says_so() {
 }
 
 #[tokio::test]
-async fn who_keeps_nothing_says_so() {
+async fn an_app_without_durable_requests_refuses_them() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let node = served(&server, None).start().unwrap();
     let asking = Asking::at(&server).await;

@@ -136,7 +136,7 @@ impl Model for Watched {
 }
 
 #[test]
-fn on_an_exclusive_device_batches_never_overlap_and_nobody_starves() {
+fn on_an_exclusive_device_batches_never_overlap_and_no_replica_starves() {
     for (sharing, side_by_side) in [(Sharing::Exclusive, false), (Sharing::Concurrent, true)] {
         let (at_work, most) = (Arc::default(), Arc::<AtomicU64>::default());
         let mut plan = cascade("turns");
@@ -173,7 +173,7 @@ fn on_an_exclusive_device_batches_never_overlap_and_nobody_starves() {
 
 /// Two ingresses and a worker in nodes of their own, on one broker.
 #[test]
-fn two_ingresses_are_summed_and_one_of_them_shifts_everybody() {
+fn two_ingresses_are_summed_and_one_shifts_all_nodes() {
     let server = kaskade_testkit::NatsServer::start(kaskade_testkit::NatsOptions {
         jetstream: true,
         ..kaskade_testkit::NatsOptions::default()
@@ -228,7 +228,7 @@ fn two_ingresses_are_summed_and_one_of_them_shifts_everybody() {
 }
 
 #[test]
-fn a_load_unlike_the_planned_one_is_told() {
+fn a_drift_of_the_load_is_reported() {
     let mut plan = geared("drift");
     for (gear, time_share) in plan.gears.iter_mut().zip([0.1, 0.9]) {
         gear.expected.as_mut().unwrap().time_share = time_share;

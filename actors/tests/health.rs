@@ -118,7 +118,7 @@ fn a_node_is_ready_then_draining_then_gone() {
 }
 
 #[test]
-fn full_queues_and_full_doors_are_not_ready() {
+fn full_queues_and_full_ingresses_are_not_ready() {
     let (service, begins, let_go) = held("full");
     let node = service
         .worker(WorkerConfig {
@@ -162,7 +162,7 @@ fn full_queues_and_full_doors_are_not_ready() {
 }
 
 #[test]
-fn doors_that_hold_all_they_may_are_not_ready() {
+fn an_ingress_at_its_limit_is_not_ready() {
     let (service, begins, let_go) = held("doors");
     let node = service
         .ingress(IngressConfig {

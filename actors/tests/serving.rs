@@ -165,7 +165,7 @@ fn bodies_that_cannot_be_read_get_a_typed_reply() {
 }
 
 #[test]
-fn json_is_taken_at_the_door() {
+fn json_requests_are_accepted() {
     let node = service("json").start().unwrap();
     let nats = node.bus().client().clone();
     block_on(async {
@@ -195,7 +195,7 @@ fn what_exceeds_the_broker_is_refused_with_both_sizes() {
 }
 
 #[test]
-fn an_app_that_nobody_serves_is_told_at_once() {
+fn an_app_without_subscribers_is_reported_immediately() {
     let node = with(service("known"), "unknown", |client| async move {
         let fault = client.infer(ask(1.0, 4.0), BUDGET).await.unwrap_err();
         assert_eq!(fault.code, Code::UnknownApp, "{fault}");
@@ -400,7 +400,7 @@ fn a_model_that_does_not_load_is_named_and_nothing_is_left_running() {
 }
 
 #[test]
-fn a_new_plan_takes_over_and_a_broken_one_leaves_the_last_good_one_serving() {
+fn a_new_plan_is_adopted_and_an_invalid_one_keeps_the_running_plan() {
     let node = service("replanned").start().unwrap();
     let client = client(&node, "replanned");
     let stage = |margin: f32| block_on(client.infer(ask(1.0, margin), BUDGET)).unwrap().stage;

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_that_nobody_holds_is_used_again() {
+    fn an_unreferenced_buffer_is_reused() {
         let (mut buffers, mut buffer) = (Buffers::default(), BytesMut::new());
         assert_eq!(buffers.make_room(&mut buffer, 10 * READ), Some(10 * READ));
         buffer.extend_from_slice(&vec![7; 9 * READ]);

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn subjects_and_patterns_are_told_apart_from_nonsense() {
+    fn valid_subjects_and_patterns_are_recognised() {
         for good in ["a", "a.b", "*", ">", "a.*", "a.>", "a.*x.b", "a.b>"] {
             assert!(is_pattern(good.as_bytes()), "{good}");
         }

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_without_being_told() {
+    fn anything_else_is_refused_without_printing_it() {
         let account = KeyPair::new_account().seed().unwrap();
         for text in [account.as_str(), "SUABC", ""] {
             let error = with_nkey(ConnectOptions::new(), file(text).path())

@@ -76,7 +76,7 @@ fn versions_are_compared_as_numbers() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_said_at_once() {
+async fn an_unreachable_server_is_reported_immediately() {
     let url = format!("nats://kaskade:secret@127.0.0.1:{}", free_port());
     let start = Instant::now();
     let error = Bus::connect(config().url(url)).await.unwrap_err();
@@ -90,7 +90,7 @@ async fn nobody_there_is_said_at_once() {
 }
 
 #[tokio::test]
-async fn somebody_silent_there_is_said_after_the_timeout() {
+async fn a_silent_server_is_reported_after_the_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let config = BusConfig {
         timeout: Duration::from_millis(50),
@@ -173,7 +173,7 @@ async fn an_absent_file_of_credentials_is_named() {
 }
 
 #[tokio::test]
-async fn everybody_without_an_address_shares_one_broker() {
+async fn buses_without_a_url_share_one_broker() {
     let (one, two) = tokio::join!(Bus::connect(config()), Bus::connect(config()));
     let (one, two) = (one.unwrap(), two.unwrap());
     assert_eq!(one.url(), two.url());
@@ -296,7 +296,7 @@ async fn a_larger_max_payload_of_the_embedded_broker_is_used() {
 }
 
 #[tokio::test]
-async fn messages_that_a_full_subscription_loses_are_counted_and_told() {
+async fn messages_lost_by_a_full_subscription_are_counted_and_observed() {
     over_both(|config| async move {
         let told = Arc::new(std::sync::atomic::AtomicU64::new(0));
         let seen = Arc::clone(&told);

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn doors_that_moved_are_found_again_and_strangers_are_refused_at_once() {
+    async fn moved_ingresses_are_found_again_and_unknown_apps_are_refused_immediately() {
         let server = NatsServer::start(NatsOptions::default());
         let (ours, theirs) = (bus(&server).await, bus(&server).await);
         let app = App::new("moved").unwrap();

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_falls_silent_is_dead() {
+    fn a_worker_without_heartbeats_is_lost() {
         let mut workers = LiveWorkers::default();
         let beat = |actor: &str| Beat {
             actor: actor.into(),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_asks_for_its_busiest_second_and_who_is_asked_only_never_does() {
+    fn a_period_requests_its_busiest_second_and_on_request_never_triggers() {
         let mut schedule = Schedule::new(ReplanTrigger::Periodic(Duration::from_secs(2)), 0);
         let asked: Vec<f64> = (1..=4)
             .filter_map(|second| schedule.look(10 * second, second * SECOND)?.peak_qps)

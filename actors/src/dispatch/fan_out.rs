@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_found_is_no_request() {
+    fn an_empty_output_makes_no_request() {
         let parts = apart(vec![tensor("boxes", &[1]), tensor("digits/image", &[0, 1, 2])]).unwrap();
         assert_eq!(
             parts.counts(),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_a_bad_output_by_name() {
+    fn a_mismatched_output_is_a_bad_output_by_name() {
         for (outputs, said) in [
             (vec![tensor("cars/image", &[1, 2])], "not a child task"),
             (vec![tensor("digits/image", &[])], "first axis"),

@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn every_metric_that_has_a_name_is_told() {
+    fn every_named_metric_is_exported() {
         let page = Metrics::default().text("digits", &Gauges::default());
         let names = include_str!("mod.rs")
             .lines()

@@ -189,17 +189,17 @@ mod tests {
 
     /// The complete table; change it only on purpose.
     #[test]
-    fn the_table_is_the_one_that_was_agreed() {
+    fn the_table_matches_the_committed_one() {
         let mut lines = Vec::new();
         for (name, role) in roles() {
             let Permissions { publish, subscribe } = table(&role);
             lines.extend(publish.iter().map(|subject| format!("{name} > {subject}")));
             lines.extend(subscribe.iter().map(|subject| format!("{name} < {subject}")));
         }
-        let agreed = include_str!("permissions/agreed.txt");
+        let committed = include_str!("permissions/table.txt");
         assert_eq!(
             lines.join("\n"),
-            agreed.trim_end(),
+            committed.trim_end(),
             "> may be published, < may be subscribed to"
         );
     }
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn another_app_and_another_bucket_are_nobodys() {
+    fn no_role_may_use_another_app_or_bucket() {
         for subject in [
             "kaskade.other.infer",
             "kaskade.other.stage.small",

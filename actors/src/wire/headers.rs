@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_is_none_is_refused_and_says_what_it_must_be() {
+    fn an_invalid_budget_is_refused_with_the_valid_form() {
         for text in [
             "",
             "-1",

@@ -307,7 +307,7 @@ proptest! {
     fn plan_notice_holds(epoch in any::<u64>()) { holds(&PlanNotice { epoch })?; }
 
     #[test]
-    fn json_at_the_doors_holds(request in infer_request(true), reply in infer_reply(true)) {
+    fn json_round_trips_for_clients(request in infer_request(true), reply in infer_reply(true)) {
         let body = serde_json::to_vec(&request).unwrap().into();
         prop_assert_eq!(decode_infer(ContentType::Json, &body).unwrap(), request);
         let body = encode_reply(ContentType::Json, &reply).unwrap();
@@ -350,7 +350,7 @@ fn survive(bytes: &Bytes) {
 }
 
 #[test]
-fn what_shifters_and_planners_say_survives_the_wire() {
+fn shifter_and_planner_messages_round_trip() {
     fn same<M: Message + PartialEq + std::fmt::Debug>(message: &M) {
         assert_eq!(M::decode(&message.encode().unwrap()).unwrap(), *message);
     }

@@ -65,7 +65,7 @@ fn what_connect_leaves_out_has_the_protocols_defaults() {
 }
 
 #[test]
-fn refusals_say_what_nats_server_says() {
+fn refusals_match_those_of_nats_server() {
     let long = format!("SUB {} 1\r\n", "a".repeat(5000));
     let endless = "a".repeat(5000);
     let cases: [(&[u8], ParseError); 14] = [

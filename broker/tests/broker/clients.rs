@@ -255,7 +255,7 @@ async fn services_can_be_discovered() {
 }
 
 #[tokio::test]
-async fn an_oversize_message_is_the_senders_error_alone() {
+async fn an_oversize_message_affects_only_its_sender() {
     let engines = Engines::start();
     for (name, url) in engines.each() {
         let (sender, other) = (connect(&url).await, connect(&url).await);
@@ -275,7 +275,7 @@ async fn an_oversize_message_is_the_senders_error_alone() {
 }
 
 #[tokio::test]
-async fn what_an_embedded_broker_lacks_is_told_apart() {
+async fn features_missing_in_the_embedded_broker_are_detected() {
     let engines = Engines::start();
     let client = connect(&engines.embedded.url()).await;
     let info = client.server_info();

@@ -52,7 +52,7 @@ impl Raw {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_does_not_read_is_disconnected_and_stops_nobody() {
+async fn a_client_that_does_not_read_is_disconnected_without_stopping_others() {
     const MESSAGES: usize = 600;
     const SIZE: usize = 50_000;
     let broker = embedded(BrokerConfig {
@@ -136,7 +136,7 @@ fn a_client_that_takes_nothing_for_too_long_is_disconnected() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_client_is_pinged_and_given_up() {
+async fn an_idle_client_is_pinged_and_disconnected() {
     let broker = embedded(BrokerConfig {
         ping_interval: Duration::from_secs(1),
         ..BrokerConfig::default()
@@ -155,7 +155,7 @@ async fn a_silent_client_is_pinged_and_given_up() {
 }
 
 #[test]
-fn a_stream_of_pings_that_nobody_reads_the_answers_to_is_bounded() {
+fn pings_with_unread_answers_are_bounded() {
     let broker = embedded(BrokerConfig {
         max_pending_bytes: Some(1_100_000),
         ..BrokerConfig::default()
@@ -193,7 +193,7 @@ fn clients_that_come_and_go_leave_nothing() {
 }
 
 #[test]
-fn half_a_message_and_then_nothing_harms_nobody() {
+fn a_truncated_message_does_not_affect_others() {
     let broker = embedded(BrokerConfig::default());
     for torn in ["PU", "PUB a 10\r\nabc", "PUB a 10", "CONNECT {", "SUB a"] {
         let mut stream = TcpStream::connect(broker.address()).unwrap();

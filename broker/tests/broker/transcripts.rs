@@ -153,7 +153,7 @@ fn both_engines_answer_alike() {
 
 /// nats-server closes these connections without an error line.
 #[test]
-fn the_embedded_broker_says_why_it_closes() {
+fn the_embedded_broker_reports_why_it_closes() {
     let broker = embedded(BrokerConfig::default());
     for line in ["PUB a", "PUB a 1x", "HPUB a 20 10", "SUB a b c d", "CONNECT {bad"] {
         let said = transcript(&broker.url(), &lines(&[HELLO, line]));
@@ -168,7 +168,7 @@ fn the_embedded_broker_says_why_it_closes() {
 
 /// nats-server drops these messages without an error line.
 #[test]
-fn the_embedded_broker_says_that_a_subject_is_none() {
+fn the_embedded_broker_reports_an_invalid_subject() {
     let broker = embedded(BrokerConfig::default());
     let said = transcript(
         &broker.url(),
