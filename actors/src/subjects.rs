@@ -648,7 +648,7 @@ mod tests {
     fn a_refusal_names_what_and_why() {
         assert_eq!(
             App::new("a.b").unwrap_err().to_string(),
-            "the app's name \"a.b\" holds '.'; use letters, digits, `-` and `_`"
+            "the app's name \"a.b\" contains '.'; use letters, digits, `-` and `_`"
         );
         assert!(matches!(App::new(""), Err(SubjectError::Empty { what: "app" })));
         assert!(matches!(

@@ -1,6 +1,6 @@
 //! Control loops: gear shifts, replanning, failure detection.
 
-pub mod failure_detector;
+pub(crate) mod failure_detector;
 pub mod planner;
 pub mod replan_trigger;
-pub mod shifter;
+pub(crate) mod shifter;

@@ -2,7 +2,7 @@
 
 pub mod delivery;
 pub mod dispatcher;
-pub mod exits;
+pub(crate) mod exits;
 pub(crate) mod fan_out;
-pub mod local;
+pub(crate) mod local;
 pub mod subscribe;

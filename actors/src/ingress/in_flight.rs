@@ -93,11 +93,6 @@ pub struct LostReplicas(pub Vec<String>);
 #[rtype(result = "()")]
 pub(super) struct Reconnected;
 
-/// Asks for the number of requests in flight.
-#[derive(Message)]
-#[rtype(result = "usize")]
-pub struct CountInFlight;
-
 /// Answers all requests in flight with a `Draining` fault: the grace time is over.
 #[derive(Message)]
 #[rtype(result = "()")]

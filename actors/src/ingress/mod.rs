@@ -32,7 +32,7 @@ use kaskade_plans::{
 
 use durable::Submitted;
 use in_flight::{Cancel, Client, InFlight, Inbound, Reconnected, To, Undeliverable, may_retry};
-pub use in_flight::{CountInFlight, FailInFlight, Ingress, IngressConfig, LostReplicas};
+pub use in_flight::{FailInFlight, Ingress, IngressConfig, LostReplicas};
 pub use intake::{Intake, open};
 use tally::Tally;
 
@@ -245,14 +245,6 @@ impl Handler<Reconnected> for Ingress {
         let entries = self.ledger.scattered(now);
         tracing::warn!(resent = entries.len(), "reconnected to the broker");
         self.resend(entries, now);
-    }
-}
-
-impl Handler<CountInFlight> for Ingress {
-    type Result = usize;
-
-    fn handle(&mut self, _: CountInFlight, _: &mut Context<Self>) -> usize {
-        self.ledger.len()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Observability and access control: health, probes, energy, discovery, permissions.
 
-pub mod discovery;
+pub(crate) mod discovery;
 pub mod health;
-pub mod meter;
+pub(crate) mod meter;
 pub mod permissions;
 pub mod probes;

@@ -1,7 +1,7 @@
 //! The worker and the actors that run a replica: batcher, generator, device lease.
 
-pub mod batcher;
-pub mod generator;
-pub mod hosting;
-pub mod lease;
+pub(crate) mod batcher;
+pub(crate) mod generator;
+pub(crate) mod hosting;
+pub(crate) mod lease;
 pub mod worker;
