@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// [`BusError`] if the subscription fails.
-pub async fn watch(
+pub(crate) async fn watch(
     bus: &Bus,
     dispatcher: &Dispatcher,
     ingress: Option<Recipient<LostReplicas>>,

@@ -32,7 +32,7 @@ const SAY_AGAIN: u64 = 10;
 const STALE_QUEUE_US: u64 = 500_000;
 
 /// The shifter actor.
-pub struct Shifter {
+pub(crate) struct Shifter {
     ingress: String,
     config: ShiftConfig,
     drift_config: DriftConfig,
@@ -63,7 +63,7 @@ enum Heard {
 
 impl Shifter {
     /// Creates the shifter of that ingress.
-    pub fn new(
+    pub(crate) fn new(
         ingress: &str,
         config: ShiftConfig,
         drift: DriftConfig,
@@ -95,7 +95,7 @@ impl Shifter {
     ///
     /// # Errors
     /// [`BusError`] if a subscription fails.
-    pub async fn listen(self, bus: &Bus) -> Result<Addr<Self>, BusError> {
+    pub(crate) async fn listen(self, bus: &Bus) -> Result<Addr<Self>, BusError> {
         let app = self.dispatcher.app().clone();
         let mut beats = bus.subscribe(app.beats(), None).await?;
         let mut loads = bus.subscribe(app.event(LOAD)?, None).await?;

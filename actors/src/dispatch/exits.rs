@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Routes every result of a batch.
-pub struct Router {
+pub(crate) struct Router {
     variant: String,
     plans: PlanVersions,
     metrics: Arc<Metrics>,
@@ -29,7 +29,7 @@ pub struct Router {
 /// A finished batch: the deliveries and, in the same order, their results.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Batch {
+pub(crate) struct Batch {
     /// The deliveries of the batch.
     pub deliveries: Vec<Delivery>,
     /// The model's results.
@@ -41,7 +41,7 @@ pub struct Batch {
 /// A finished answer of a model that runs token by token.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Answered {
+pub(crate) struct Answered {
     /// The delivery.
     pub delivery: Delivery,
     /// The model's outputs.
@@ -62,7 +62,7 @@ pub(crate) enum RouteDecision<'a> {
 
 impl Router {
     /// Creates a router for the replicas of one variant.
-    pub fn new(variant: &str, plans: PlanVersions, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(variant: &str, plans: PlanVersions, metrics: Arc<Metrics>) -> Self {
         Self {
             variant: variant.to_owned(),
             plans,

@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 use crate::subjects::{self, App, INGRESS_GROUP};
 
 /// Name of the one endpoint.
-pub const ENDPOINT: &str = "infer";
+pub(crate) const ENDPOINT: &str = "infer";
 
 const PING: &str = "PING";
 const INFO: &str = "INFO";
@@ -30,7 +30,7 @@ const STATS: &str = "STATS";
 
 /// Counters of an endpoint since its start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EndpointStats {
+pub(crate) struct EndpointStats {
     /// Requests answered, faults included.
     pub requests: u64,
     /// Those answered with a fault.
@@ -44,7 +44,7 @@ pub struct EndpointStats {
 }
 
 /// Source of an endpoint's counters.
-pub trait ServiceStats: Send + Sync {
+pub(crate) trait ServiceStats: Send + Sync {
     /// Returns the current counters.
     fn stats(&self) -> EndpointStats;
 }
@@ -71,19 +71,19 @@ impl ServiceStats for Metrics {
 }
 
 /// Returns a unique id for an ingress instance: a subject token and an ADR-32 id.
-pub fn instance_id() -> String {
+pub(crate) fn instance_id() -> String {
     ids::unique_token()
 }
 
 /// An announced service. Dropping it changes nothing: the service stays until it is withdrawn or its bus closes.
 #[derive(Debug)]
-pub struct Announcement {
+pub(crate) struct Announcement {
     withdraw: watch::Sender<bool>,
 }
 
 impl Announcement {
     /// Stops answering discovery requests, so that the instance leaves the list before it stops.
-    pub fn withdraw(&self) {
+    pub(crate) fn withdraw(&self) {
         self.withdraw.send_replace(true);
     }
 }
@@ -92,7 +92,7 @@ impl Announcement {
 ///
 /// # Errors
 /// [`BusError::Failed`] if a subscription fails, [`BusError::Subject`] if `id` is not a valid token.
-pub async fn announce(
+pub(crate) async fn announce(
     bus: &Bus,
     app: &App,
     id: &str,

@@ -17,13 +17,13 @@ use crate::{
 };
 
 /// Interval of energy readings.
-pub const SAMPLE: Duration = Duration::from_millis(100);
+pub(crate) const SAMPLE: Duration = Duration::from_millis(100);
 
 /// Readings per published report: one a second.
 const READINGS_PER_REPORT: u32 = 10;
 
 /// The meter actor.
-pub struct Meter {
+pub(crate) struct Meter {
     node: String,
     power: PowerMeter,
     start: EnergySample,
@@ -35,7 +35,12 @@ pub struct Meter {
 
 impl Meter {
     /// Creates a meter that counts from now.
-    pub fn new(node: &str, mut power: PowerMeter, dispatcher: Dispatcher, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        node: &str,
+        mut power: PowerMeter,
+        dispatcher: Dispatcher,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let start = power.sample();
         Self {
             node: node.to_owned(),
@@ -118,7 +123,7 @@ impl Actor for Meter {
 /// Reads the meter now.
 #[derive(Message)]
 #[rtype(result = "EnergyReport")]
-pub struct ReadEnergy;
+pub(crate) struct ReadEnergy;
 
 impl Handler<ReadEnergy> for Meter {
     type Result = MessageResult<ReadEnergy>;

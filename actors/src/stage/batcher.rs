@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Queues deliveries for one replica and hands them to its model thread in batches.
-pub struct Batcher {
+pub(crate) struct Batcher {
     replica: String,
     queue: BatchQueue<Delivery>,
     signature: Signature,
@@ -52,7 +52,7 @@ struct Idle {
 /// Sets the batching after a gear shift or a new plan.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct SetBatching {
+pub(crate) struct SetBatching {
     /// The new batching parameters.
     pub batching: Batching,
     /// The device whose replicas run one at a time; `None` if replicas run independently.
@@ -60,7 +60,7 @@ pub struct SetBatching {
 }
 
 /// Components of a batcher.
-pub struct BatcherParts {
+pub(crate) struct BatcherParts {
     /// The replica it queues for.
     pub replica: String,
     /// Its initial batching parameters.
@@ -81,7 +81,7 @@ pub struct BatcherParts {
 
 impl Batcher {
     /// Creates a batcher for an idle replica.
-    pub fn new(parts: BatcherParts) -> Self {
+    pub(crate) fn new(parts: BatcherParts) -> Self {
         Self {
             replica: parts.replica,
             queue: BatchQueue::new(parts.batching, parts.capacity),

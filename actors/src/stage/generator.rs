@@ -26,9 +26,7 @@ use crate::{
 };
 
 /// Components of a generator.
-pub struct GeneratorParts {
-    /// The replica.
-    pub replica: String,
+pub(crate) struct GeneratorParts {
     /// The variant that it runs.
     pub variant: String,
     /// Its model thread.
@@ -46,7 +44,7 @@ pub struct GeneratorParts {
 }
 
 /// Answers deliveries token by token.
-pub struct Generator {
+pub(crate) struct Generator {
     parts: GeneratorParts,
     signature: Signature,
     running: BTreeMap<u64, Running>,
@@ -74,7 +72,7 @@ struct Step(Stepped);
 /// Cancels these requests of an ingress.
 #[derive(Debug, Clone, Message)]
 #[rtype(result = "()")]
-pub struct Abandon {
+pub(crate) struct Abandon {
     /// The ingress.
     pub ingress: String,
     /// The requests, as the ingress numbers them.
@@ -83,7 +81,7 @@ pub struct Abandon {
 
 impl Generator {
     /// Creates a generator without requests.
-    pub fn new(parts: GeneratorParts) -> Self {
+    pub(crate) fn new(parts: GeneratorParts) -> Self {
         Self {
             signature: parts.executor.signature().clone(),
             parts,

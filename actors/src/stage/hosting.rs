@@ -87,7 +87,6 @@ impl Hosted {
         let (queue_depth, metrics) = (Arc::clone(&depth), Arc::clone(&shared.metrics));
         let actor = if executor.is_continuous() {
             let generator = Generator::new(GeneratorParts {
-                replica: replica.id.clone(),
                 variant: replica.variant.clone(),
                 executor,
                 router,

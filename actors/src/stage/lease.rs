@@ -12,11 +12,11 @@ use kaskade_plans::turns::Turns;
 /// The replica has the lease of its device until it releases it.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct LeaseGranted;
+pub(crate) struct LeaseGranted;
 
 /// One device of a worker. Clones refer to the same device.
 #[derive(Clone, Default)]
-pub struct Device(Arc<Mutex<Line>>);
+pub(crate) struct Device(Arc<Mutex<Line>>);
 
 #[derive(Default)]
 struct Line {
@@ -34,7 +34,7 @@ impl PartialEq for Device {
 
 impl Device {
     /// Registers a replica with the device.
-    pub fn register(self, batcher: WeakRecipient<LeaseGranted>) -> Lease {
+    pub(crate) fn register(self, batcher: WeakRecipient<LeaseGranted>) -> Lease {
         let mut line = self.lock();
         let member = line.next;
         line.next += 1;
@@ -59,25 +59,25 @@ impl Line {
 }
 
 /// A replica's registration with its device.
-pub struct Lease {
+pub(crate) struct Lease {
     device: Device,
     member: u32,
 }
 
 impl Lease {
     /// Returns the device.
-    pub fn device(&self) -> &Device {
+    pub(crate) fn device(&self) -> &Device {
         &self.device
     }
 
     /// Requests the lease for a queue that is due at `now`, microseconds. Returns true if it is granted immediately;
     /// otherwise [`LeaseGranted`] follows.
-    pub fn request(&self, now: u64) -> bool {
+    pub(crate) fn request(&self, now: u64) -> bool {
         self.device.lock().turns.request(self.member, now)
     }
 
     /// Releases the lease after a batch. Returns true if the replica keeps it because no other queue was due first.
-    pub fn release(&self) -> bool {
+    pub(crate) fn release(&self) -> bool {
         let mut line = self.device.lock();
         match line.turns.release(self.member) {
             Some(next) if next == self.member => true,
@@ -90,7 +90,7 @@ impl Lease {
     }
 
     /// Removes the replica from the device.
-    pub fn cancel(self) {
+    pub(crate) fn cancel(self) {
         let mut line = self.device.lock();
         line.batchers.remove(&self.member);
         if let Some(next) = line.turns.cancel(self.member) {
