@@ -8,7 +8,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use kaskade_actors::headers::{self, Context, Trace};
+use kaskade_actors::wire::headers;
+use kaskade_actors::wire::headers::{Context, Trace};
 use kaskade_actors::wire::{CodecError, Hop, Message, StageRequest};
 use kaskade_models::{Datatype, Tensor};
 

@@ -18,14 +18,12 @@ use std::{
 };
 
 use futures::future::join_all;
-use kaskade_actors::{
-    App, Client, Node, Service,
-    bus::{BusConfig, PlanKeeping},
-    ingress::IngressConfig,
-    planbook::PlanBook,
-    wire::{GearShift, Message as _},
-    worker::WorkerConfig,
-};
+use kaskade_actors::bus::{BusConfig, PlanStorage};
+use kaskade_actors::ingress::IngressConfig;
+use kaskade_actors::plan::versions::PlanVersions;
+use kaskade_actors::stage::worker::WorkerConfig;
+use kaskade_actors::wire::{GearShift, Message as _};
+use kaskade_actors::{App, Client, Node, Service};
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_policy::{
     plan::{
@@ -120,7 +118,7 @@ fn node(name: &str, url: Option<&str>, ingress: bool) -> Result<Node, Failure> {
         .model("only", || Ok::<_, String>(Yes))
         .bus(BusConfig {
             url: url.map(str::to_owned),
-            plans: PlanKeeping::Memory,
+            plans: PlanStorage::Memory,
             ..BusConfig::new(APP)
         })
         .worker(WorkerConfig {
@@ -140,7 +138,7 @@ fn node(name: &str, url: Option<&str>, ingress: bool) -> Result<Node, Failure> {
 }
 
 /// Waits until the book is in that gear.
-async fn reached(book: &PlanBook, gear: u32) {
+async fn reached(book: &PlanVersions, gear: u32) {
     let mut changes = book.changes();
     while book.current().is_some_and(|(_, now)| now != gear) {
         changes.next().await;
@@ -153,11 +151,11 @@ async fn shift(nodes: &[Node], gear: u32) -> Result<Duration, Failure> {
     };
     let payload = GearShift { epoch: 1, gear }.encode()?;
     let begun = Instant::now();
-    leader.book().shift(1, gear)?;
+    leader.plans().shift(1, gear)?;
     leader
-        .exchange()
+        .dispatcher()
         .publish(App::new(APP)?.gear(), None, None, payload);
-    join_all(nodes.iter().map(|node| reached(node.book(), gear))).await;
+    join_all(nodes.iter().map(|node| reached(node.plans(), gear))).await;
     Ok(begun.elapsed())
 }
 

@@ -21,12 +21,10 @@ use std::{
 
 use bytes::Bytes;
 use futures::{StreamExt, future::join_all};
-use kaskade_actors::{
-    App, Client, Service,
-    bus::{Bus, BusConfig, PlanKeeping},
-    service::single,
-    wire::{InferRequest, Message as _},
-};
+use kaskade_actors::bus::{Bus, BusConfig, PlanStorage};
+use kaskade_actors::plan::single;
+use kaskade_actors::wire::{InferRequest, Message as _};
+use kaskade_actors::{App, Client, Service};
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
 use kaskade_policy::{
     confidence::{Calibration, Estimator},
@@ -44,7 +42,7 @@ const BATCHING: Batching = Batching {
 };
 const BUDGET: Duration = Duration::from_secs(10);
 
-/// tanh(x W), arg max; sure for draws below its share.
+/// tanh(x W), arg max; confident for draws below its share.
 struct Trivial {
     weights: Vec<f32>,
     exits_below: f32,
@@ -95,7 +93,7 @@ impl Model for Trivial {
     }
 }
 
-/// Gives back what it gets: for the cost of a hop by size.
+/// Returns its input, to measure the cost of a hop by size.
 struct Echo;
 
 impl Model for Echo {
@@ -162,7 +160,7 @@ fn cascade() -> Plan {
 
 fn bus(url: &str, app: &str) -> BusConfig {
     let config = BusConfig {
-        plans: PlanKeeping::Memory,
+        plans: PlanStorage::Memory,
         ..BusConfig::new(app)
     };
     if url == "embedded" {
@@ -181,7 +179,7 @@ fn serve(url: &str) -> Result<(), Failure> {
         .model("s2", model(0.85))
         .model("s3", model(1.1))
         .start()?;
-    // The one broker of a process without a URL is shared by its nodes.
+    // The nodes share the one broker of a process without a URL.
     let url = cascade.bus().url();
     let single = Service::new("single")
         .bus(bus(url, "single"))
@@ -273,7 +271,7 @@ async fn load_nats(url: &str, app: &str, concurrency: usize, seconds: f64) -> Re
     Ok(())
 }
 
-/// Keep-alive HTTP/1.1 with one connection per loop; just enough of it for the peers.
+/// Keep-alive HTTP/1.1 with one connection per loop; implements only what the peers need.
 async fn load_http(address: &str, path: &str, concurrency: usize, seconds: f64) -> Result<(), Failure> {
     let mut connections = Vec::new();
     for _ in 0..concurrency {

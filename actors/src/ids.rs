@@ -1,16 +1,16 @@
-//! Identifiers that need to be unlike each other, and nothing more: span ids, instance ids, inboxes. No secrets.
+//! Unique identifiers for spans, instances and inboxes. They are not secret.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The process's place in the sequence; its start comes from the randomness that the standard library seeds its hash
-/// maps with, which saves a dependency.
+/// The state of the sequence; its start comes from the randomness that the standard library seeds hash maps with,
+/// which avoids a dependency.
 static NEXT: LazyLock<AtomicU64> =
     LazyLock::new(|| AtomicU64::new(RandomState::new().build_hasher().finish()));
 
-/// 64 bits that differ from every other call's in this process, and from another process's with overwhelming
-/// probability. Never 0.
+/// Returns 64 bits that differ from those of every other call in this process, and from another process's with
+/// overwhelming probability. Never 0.
 pub fn unique() -> u64 {
     // Odd steps walk through all 2^64 values; the mixer (SplitMix64's, by Stafford) is a bijection, so no two calls agree.
     let mut mixed = NEXT.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);

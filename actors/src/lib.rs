@@ -1,83 +1,45 @@
-//! Everything that runs: the bus, the wire messages, and one file per actor.
+//! Actors that serve an app over NATS: the wire format, dispatch, ingress, replicas, control loops and clients.
 //!
-//! | module | holds |
+//! | folder or file | holds |
 //! |---|---|
-//! | [`broker`] | the NATS server that Kaskade brings, on the loopback |
-//! | [`bus`] | the connection to a broker, whichever it is |
-//! | [`discovery`] | the ingress as a NATS service |
-//! | [`store`] | the plan store, in memory or in JetStream |
-//! | [`subjects`] | the grammar of every subject; nothing formats or parses one elsewhere |
-//! | [`permissions`] | who may publish and subscribe what, by role |
-//! | [`fault`] | what a request or a command can fail with, classified once |
-//! | [`wire`] | the messages and their codec |
-//! | [`headers`] | the headers that travel beside a message |
-//! | [`clock`] | the clock that actors read |
-//! | [`meter`] | joules per request |
-//! | [`metrics`] | every metric: its name, its unit, its counter |
-//! | [`vitals`] | how a process fares: live, ready, its page of metrics |
-//! | [`probes`] | the same over HTTP |
-//! | [`planbook`] | the plans a process knows, by epoch, and the gear it is in |
-//! | [`exchange`] | the switch in front of the bus: mailbox or subject |
-//! | [`system`] | the thin module around actix: subjects become mailboxes |
-//! | [`delivery`] | a request on loan to whoever serves a stage |
-//! | `fork` | how a pipeline's task makes several requests of one |
-//! | [`ingress`] | the doors, and the owner of every request |
-//! | [`batcher`] | the queue of one replica |
-//! | [`device`] | a device whose replicas take turns |
-//! | [`router`] | exit, next or skip |
-//! | [`worker`] | the host of replicas |
-//! | [`watcher`] | who fell silent |
-//! | [`shifter`] | which gear the app is in |
-//! | [`planner`] | makes another plan when asked |
-//! | [`rhythm`] | when a planner plans without being asked |
-//! | [`node`] | a process's share of an app, assembled |
-//! | [`service`] | an app in a few lines |
-//! | [`attach`] | joining a running app with an actor of one's own |
-//! | [`client`] | asking an app |
-//! | [`ids`] | identifiers unlike each other |
-//! | [`shutdown`] | when to stop |
+//! | [`ids`], [`clock`], [`shutdown`] | unique identifiers, the actors' clock, graceful shutdown |
+//! | [`subjects`] | the grammar of every subject; no other module formats or parses one |
+//! | [`error`] | typed errors with stable codes |
+//! | [`wire`] | messages, headers, chunks and their codec |
+//! | [`bus`] | the connection to the broker, and the queue of outgoing messages |
+//! | [`metrics`] | every metric: its name, unit and counter |
+//! | [`plan`] | the plan store, and the plan versions that a process knows |
+//! | [`dispatch`] | mailbox or subject: dispatcher, deliveries, exits, fan-out, subscriptions |
+//! | [`ingress`] | admission, requests in flight, replies, durable requests |
+//! | [`stage`] | the worker, batchers, generators, device leases |
+//! | [`control`] | gear shifts, planning, failure detection |
+//! | [`ops`] | health, HTTP probes, energy meter, service discovery, permissions |
+//! | [`client`] | the client of an app |
+//! | [`node`] | the actors of a process, assembled; `Service` and `attach` for applications |
+//!
+//! A folder never imports one below it in this table. The embedded broker is the crate `kaskade_broker`.
 
-pub mod attach;
-pub mod batcher;
-pub mod broker;
+mod actor;
 pub mod bus;
 pub mod client;
 pub mod clock;
-pub mod delivery;
-pub mod device;
-pub mod discovery;
-pub mod durable;
-pub mod exchange;
-pub mod fault;
-mod fork;
-pub mod generator;
-pub mod headers;
+pub mod control;
+pub mod dispatch;
+pub mod error;
 pub mod ids;
 pub mod ingress;
-pub mod meter;
 pub mod metrics;
 pub mod node;
-pub mod permissions;
-pub mod planbook;
-pub mod planner;
-pub mod post;
-pub mod probes;
-pub mod rhythm;
-pub mod router;
-pub mod service;
-pub mod shifter;
+pub mod ops;
+pub mod plan;
 pub mod shutdown;
-pub mod store;
+pub mod stage;
 pub mod subjects;
-pub mod system;
-pub mod vitals;
-pub mod watcher;
 pub mod wire;
-pub mod worker;
 
 pub use client::Client;
-pub use delivery::Delivery;
-pub use fault::{Code, Fault};
+pub use dispatch::delivery::Delivery;
+pub use error::{Code, Fault};
+pub use node::service::Service;
 pub use node::{Node, NodeConfig, NodeError};
-pub use service::Service;
 pub use subjects::App;

@@ -1,6 +1,6 @@
-//! When to stop, as an argument and not as a global.
+//! Graceful shutdown, passed as an argument instead of a global.
 //!
-//! The first SIGTERM or SIGINT asks for a drain within the grace time; the second says that there is no time left.
+//! The first SIGTERM or SIGINT requests a drain within the grace time; the second ends the grace time.
 
 use std::io;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// How far a shutdown has come.
+/// The phase of a shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Running,
@@ -16,28 +16,28 @@ enum Phase {
     Now,
 }
 
-/// Tells when to stop. Cheap to clone: every actor holds one.
+/// Receiver of a shutdown request. Cheap to clone: every long-running task holds one.
 #[derive(Debug, Clone)]
 pub struct Shutdown {
     phase: watch::Receiver<Phase>,
 }
 
-/// Starts a shutdown by hand. Dropping it without a call never stops anything.
+/// Starts a shutdown. Dropping it without a call stops nothing.
 #[derive(Debug)]
 pub struct Trigger {
     phase: watch::Sender<Phase>,
 }
 
-/// A shutdown that a [`Trigger`] starts.
+/// Returns a trigger and the shutdown that it starts.
 pub fn manual() -> (Trigger, Shutdown) {
     let (sender, receiver) = watch::channel(Phase::Running);
     (Trigger { phase: sender }, Shutdown { phase: receiver })
 }
 
-/// A shutdown that SIGTERM or SIGINT starts, with that much time to drain.
+/// Returns a shutdown that SIGTERM or SIGINT starts, with `grace` for the drain.
 ///
 /// # Errors
-/// When the handlers cannot be installed. Call it on a tokio runtime; the signals are watched for as long as it runs.
+/// If the signal handlers cannot be installed. Call it on a tokio runtime, which then watches the signals.
 pub fn on_signals(grace: Duration) -> io::Result<Shutdown> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -61,7 +61,7 @@ pub fn on_signals(grace: Duration) -> io::Result<Shutdown> {
 }
 
 impl Trigger {
-    /// Asks for a drain within `grace`.
+    /// Requests a drain within `grace`.
     pub fn drain(&self, grace: Duration) {
         self.phase.send_if_modified(|phase| {
             let first = *phase == Phase::Running;
@@ -72,19 +72,19 @@ impl Trigger {
         });
     }
 
-    /// Says that there is no time left.
+    /// Ends the grace time.
     pub fn now(&self) {
         self.phase.send_replace(Phase::Now);
     }
 }
 
 impl Shutdown {
-    /// Whether it has been asked for.
+    /// Returns whether a shutdown was requested.
     pub fn requested(&self) -> bool {
         *self.phase.borrow() != Phase::Running
     }
 
-    /// Returns when it is asked for, with the grace time.
+    /// Waits for a shutdown request and returns its grace time.
     pub async fn wait(&mut self) -> Duration {
         match self.reached(|phase| phase != Phase::Running).await {
             Phase::Draining(grace) => grace,
@@ -92,7 +92,7 @@ impl Shutdown {
         }
     }
 
-    /// Returns when there is no time left. Race it against the drain.
+    /// Waits for the end of the grace time. Race it against the drain.
     pub async fn hurry(&mut self) {
         self.reached(|phase| phase == Phase::Now).await;
     }
@@ -100,7 +100,7 @@ impl Shutdown {
     async fn reached(&mut self, is: impl Fn(Phase) -> bool) -> Phase {
         match self.phase.wait_for(|phase| is(*phase)).await.map(|phase| *phase) {
             Ok(phase) => phase,
-            // Whoever could have asked is gone, so nobody will.
+            // The trigger is dropped, so no request can come any more.
             Err(_) => std::future::pending().await,
         }
     }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_trigger_that_is_gone_stops_nothing() {
+    async fn a_dropped_trigger_stops_nothing() {
         let (trigger, mut shutdown) = manual();
         drop(trigger);
         assert_eq!(shutdown.wait().now_or_never(), None);

@@ -1,36 +1,36 @@
-//! The subject grammar. This is the only place that formats or parses a subject.
+//! The subject grammar. No other module formats or parses a subject.
 //!
 //! ```text
-//! kaskade.<app>.infer                  requests, replied to            queue group INGRESS_GROUP
-//! kaskade.<app>.submit                 durable requests                a JetStream stream
-//! kaskade.<app>.result.<id>            results of durable requests     a JetStream stream
-//! kaskade.<app>.dead.<id>              those that were given up        a JetStream stream
-//! kaskade.<app>.cancel                 a client waits no more for a request
-//! kaskade.<app>.abandon                nobody waits for a request of an ingress any more
-//! kaskade.<app>.stage.<stage>          whoever of a stage is free      queue group STAGE_GROUP
+//! kaskade.<app>.infer                  requests, answered to their reply subject   queue group INGRESS_GROUP
+//! kaskade.<app>.submit                 durable requests                            a JetStream stream
+//! kaskade.<app>.result.<id>            results of durable requests                 a JetStream stream
+//! kaskade.<app>.dead.<id>              dead letters                                a JetStream stream
+//! kaskade.<app>.cancel                 a client cancels a request
+//! kaskade.<app>.abandon                an ingress tells the replicas which of its requests are cancelled
+//! kaskade.<app>.stage.<stage>          any replica of a stage                      queue group STAGE_GROUP
 //! kaskade.<app>.replica.<replica>      one replica
 //! kaskade.<app>.done.<ingress>.<id>    a result for the ingress that owns request <id>
-//! kaskade.<app>.beat.<actor>           signs of life
+//! kaskade.<app>.beat.<actor>           heartbeats
 //! kaskade.<app>.gear                   gear shifts
 //! kaskade.<app>.plan                   notices of a new epoch
-//! kaskade.<app>.event.<name>           what happened, for whoever watches
+//! kaskade.<app>.event.<name>           events for observers
 //! ```
 //!
-//! A name becomes one token of letters, digits, `-` and `_`. Anything else is refused and not escaped: a name holding
-//! `.`, `*` or `>` would address other actors, and one holding a line break would write protocol lines of its own.
+//! A name is one token of letters, digits, `-` and `_`. Other names are refused, not escaped: a name with `.`, `*` or
+//! `>` would address other actors, and one with a line break would inject protocol lines.
 
 use std::sync::Arc;
 
 use async_nats::Subject;
 use thiserror::Error;
 
-/// Queue group of the ingresses of an app. The default of ADR-32, so that `nats micro` shows what clients expect.
+/// Queue group of the ingresses of an app: the default of ADR-32, which `nats micro` clients expect.
 pub const INGRESS_GROUP: &str = "q";
 
 /// Queue group of the replicas of a stage.
 pub const STAGE_GROUP: &str = "q";
 
-/// Queue group of the planners of an app: each request for a plan goes to one of them.
+/// Queue group of the planners of an app: each plan request goes to one of them.
 pub const PLANNER_GROUP: &str = "q";
 
 /// The consumer of durable requests that all ingresses of an app share.
@@ -39,9 +39,23 @@ pub const DURABLE_CONSUMER: &str = "ingress";
 /// Longest name, bytes.
 pub const MAX_TOKEN: usize = 64;
 
+/// Names of the events that Kaskade's own actors publish on `event.<name>`.
+pub mod event {
+    /// Each ingress publishes its arrival counter ([`crate::wire::LoadCount`]).
+    pub const LOAD: &str = "load";
+    /// The leading shifter reports a gear shift ([`crate::wire::ShiftReport`]).
+    pub const SHIFTED: &str = "gear";
+    /// The leading shifter reports that the load has drifted from the plan ([`crate::wire::DriftNotice`]).
+    pub const DRIFT: &str = "drift";
+    /// The planner reports the outcome of a planning run ([`crate::wire::PlanReport`]).
+    pub const PLANNED: &str = "planner";
+    /// Each meter publishes its energy report ([`crate::wire::EnergyReport`]).
+    pub const ENERGY: &str = "energy";
+}
+
 const ROOT: &str = "kaskade";
 
-/// An app's name, and every subject below it. Cheap to clone.
+/// An app's name and all its subjects. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct App {
     /// `kaskade.<app>.`
@@ -51,42 +65,42 @@ pub struct App {
 /// Why a name cannot be part of a subject.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SubjectError {
-    /// Nothing between two dots.
+    /// The name is empty.
     #[error("the {what} has no name; give it 1 to {MAX_TOKEN} letters, digits, `-` or `_`")]
     Empty {
-        /// What was to be named.
+        /// The kind of name.
         what: &'static str,
     },
     /// Longer than [`MAX_TOKEN`].
-    #[error("the {what}'s name has {length} bytes; at most {MAX_TOKEN} fit")]
+    #[error("the {what}'s name has {length} bytes; at most {MAX_TOKEN} are allowed")]
     TooLong {
-        /// What was to be named.
+        /// The kind of name.
         what: &'static str,
         /// Bytes of the name.
         length: usize,
     },
-    /// A character that means something to NATS, or is not ASCII.
-    #[error("the {what}'s name {name:?} holds {character:?}; use letters, digits, `-` and `_`")]
+    /// A character that is special in NATS, or not ASCII.
+    #[error("the {what}'s name {name:?} contains {character:?}; use letters, digits, `-` and `_`")]
     BadCharacter {
-        /// What was to be named.
+        /// The kind of name.
         what: &'static str,
         /// The name.
         name: String,
-        /// Its first character that does not fit.
+        /// The first invalid character.
         character: char,
     },
 }
 
-/// What a subject of an app means.
+/// The meaning of a subject of an app.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route<'a> {
     /// `infer`
     Infer,
     /// `submit`
     Submit,
-    /// `result.<key>`, the key of a request's id
+    /// `result.<key>`, the key of a request id
     Result(&'a str),
-    /// `dead.<key>`, the key of a request's id
+    /// `dead.<key>`, the key of a request id
     Dead(&'a str),
     /// `cancel`
     Cancel,
@@ -116,10 +130,10 @@ pub enum Route<'a> {
 }
 
 impl App {
-    /// The app of that name: one token of letters, digits, `-` and `_`.
+    /// Creates the app of that name: one token of letters, digits, `-` and `_`.
     ///
     /// # Errors
-    /// [`SubjectError`] for any other name.
+    /// [`SubjectError`] for an invalid name.
     pub fn new(name: &str) -> Result<Self, SubjectError> {
         check_token("app", name)?;
         Ok(Self {
@@ -127,58 +141,58 @@ impl App {
         })
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         self.prefix
             .get(ROOT.len() + 1..self.prefix.len() - 1)
             .unwrap_or_default()
     }
 
-    /// Where requests arrive that are answered to their reply subject.
+    /// Requests that are answered to their reply subject.
     pub fn infer(&self) -> Subject {
         self.plain("infer")
     }
 
-    /// Where durable requests arrive.
+    /// Durable requests.
     pub fn submit(&self) -> Subject {
         self.plain("submit")
     }
 
-    /// Where the result of the durable request of that id is kept. Any text is an id here: what means something to NATS is escaped, so
+    /// The result of a durable request. Any text is a valid id: characters that are special in NATS are escaped, so
     /// that no two ids share a subject.
     pub fn result(&self, id: &str) -> Subject {
         [&*self.prefix, "result.", &key(id)].concat().into()
     }
 
-    /// Every result of a durable request.
+    /// All results of durable requests.
     pub fn results(&self) -> Subject {
         self.plain("result.*")
     }
 
-    /// Where the durable request of that id is put when it is given up.
+    /// The dead letter of a durable request.
     pub fn dead(&self, id: &str) -> Subject {
         [&*self.prefix, "dead.", &key(id)].concat().into()
     }
 
-    /// Every durable request that was given up.
+    /// All dead letters.
     pub fn dead_letters(&self) -> Subject {
         self.plain("dead.*")
     }
 
-    /// Where a client says that it waits no more for a request.
+    /// Cancellations from clients.
     pub fn cancel(&self) -> Subject {
         self.plain("cancel")
     }
 
-    /// Where an ingress says which of its requests nobody waits for any more.
+    /// Cancellations from ingresses to replicas.
     pub fn abandon(&self) -> Subject {
         self.plain("abandon")
     }
 
-    /// A stage, whoever serves it.
+    /// Any replica of a stage.
     ///
     /// # Errors
-    /// [`SubjectError`] when `stage` is no token.
+    /// [`SubjectError`] if `stage` is not a valid token.
     pub fn stage(&self, stage: &str) -> Result<Subject, SubjectError> {
         self.named("stage", "stage", stage)
     }
@@ -186,15 +200,15 @@ impl App {
     /// One replica.
     ///
     /// # Errors
-    /// [`SubjectError`] when `replica` is no token.
+    /// [`SubjectError`] if `replica` is not a valid token.
     pub fn replica(&self, replica: &str) -> Result<Subject, SubjectError> {
         self.named("replica", "replica", replica)
     }
 
-    /// Where the result of request `id` goes.
+    /// The result of request `id`.
     ///
     /// # Errors
-    /// [`SubjectError`] when `ingress` is no token.
+    /// [`SubjectError`] if `ingress` is not a valid token.
     pub fn done(&self, ingress: &str, id: u64) -> Result<Subject, SubjectError> {
         check_token("ingress", ingress)?;
         Ok(format!("{}done.{ingress}.{id}", self.prefix).into())
@@ -203,13 +217,13 @@ impl App {
     /// All results for one ingress.
     ///
     /// # Errors
-    /// [`SubjectError`] when `ingress` is no token.
+    /// [`SubjectError`] if `ingress` is not a valid token.
     pub fn done_all(&self, ingress: &str) -> Result<Subject, SubjectError> {
         check_token("ingress", ingress)?;
         Ok(format!("{}done.{ingress}.*", self.prefix).into())
     }
 
-    /// The request id in a subject that [`App::done`] made; `None` for any other subject.
+    /// Returns the request id in a subject of [`App::done`]; `None` for any other subject.
     pub fn parse_done(&self, subject: &str) -> Option<u64> {
         match self.parse(subject) {
             Some(Route::Done { id, .. }) => Some(id),
@@ -217,15 +231,15 @@ impl App {
         }
     }
 
-    /// An actor's signs of life.
+    /// Heartbeats of one actor.
     ///
     /// # Errors
-    /// [`SubjectError`] when `actor` is no token.
+    /// [`SubjectError`] if `actor` is not a valid token.
     pub fn beat(&self, actor: &str) -> Result<Subject, SubjectError> {
         self.named("beat", "actor", actor)
     }
 
-    /// The signs of life of every actor.
+    /// Heartbeats of all actors.
     pub fn beats(&self) -> Subject {
         self.plain("beat.*")
     }
@@ -240,7 +254,7 @@ impl App {
         self.plain("plan")
     }
 
-    /// Where the planner takes requests for another plan.
+    /// Plan requests to the planner.
     pub fn replan(&self) -> Subject {
         self.plain("replan")
     }
@@ -248,17 +262,17 @@ impl App {
     /// Events of one name.
     ///
     /// # Errors
-    /// [`SubjectError`] when `name` is no token.
+    /// [`SubjectError`] if `name` is not a valid token.
     pub fn event(&self, name: &str) -> Result<Subject, SubjectError> {
         self.named("event", "event", name)
     }
 
-    /// Every event.
+    /// All events.
     pub fn events(&self) -> Subject {
         self.plain("event.>")
     }
 
-    /// What a subject of this app means; `None` when it is not one of this app's.
+    /// Returns the meaning of a subject of this app; `None` for other subjects.
     pub fn parse<'a>(&self, subject: &'a str) -> Option<Route<'a>> {
         let mut tokens = subject.strip_prefix(&*self.prefix)?.split('.');
         let kind = tokens.next()?;
@@ -296,9 +310,9 @@ impl App {
     }
 }
 
-/// What permissions are made of: patterns, and the subjects of others that an app uses.
+/// Patterns for permissions, and the names of the app's streams and bucket.
 impl App {
-    /// Subjects or patterns below the app's own prefix.
+    /// Subjects or patterns below the app's prefix.
     pub(crate) fn all_of<const N: usize>(&self, tails: [&str; N]) -> Vec<String> {
         tails.map(|tail| [&*self.prefix, tail].concat()).to_vec()
     }
@@ -308,17 +322,17 @@ impl App {
         format!("{ROOT}-{}", self.name())
     }
 
-    /// The JetStream stream of durable requests that wait.
+    /// The JetStream stream of waiting durable requests.
     pub(crate) fn submitted_stream(&self) -> String {
         format!("{ROOT}-{}-submit", self.name())
     }
 
-    /// The JetStream stream of their results.
+    /// The JetStream stream of results.
     pub(crate) fn results_stream(&self) -> String {
         format!("{ROOT}-{}-results", self.name())
     }
 
-    /// The JetStream stream of those that were given up.
+    /// The JetStream stream of dead letters.
     pub(crate) fn dead_stream(&self) -> String {
         format!("{ROOT}-{}-dead", self.name())
     }
@@ -336,25 +350,31 @@ impl std::fmt::Debug for App {
     }
 }
 
-/// Whether a client may have its answer sent there. A server lets a client name any reply subject, and who answers may publish more than
-/// the client may: so nothing that Kaskade's actors or the server itself listen to is answered.
-pub fn may_be_answered(reply: &str) -> bool {
+/// Returns whether a reply may be sent to that subject. Clients may name any reply subject, and the replying actor
+/// has wider permissions than they; so subjects of Kaskade's actors or of the server itself are refused.
+pub fn is_reply_allowed(reply: &str) -> bool {
     let first = reply.split('.').next().unwrap_or_default();
     first != ROOT && !first.starts_with('$')
 }
 
-/// A subject that nobody serves, another one every time: what a round trip is made with.
-pub fn nobody() -> Subject {
-    format!("_KASKADE.NOBODY.{}", crate::ids::unique_token()).into()
+/// Returns the inbox prefix of a user. It contains the user's public key, so that a server can restrict each user to
+/// its own inbox, and each holder of a seed can derive it.
+pub fn inbox_prefix(public_key: &str) -> String {
+    format!("_INBOX.{public_key}")
 }
 
-/// Every subject that [`nobody`] makes.
-pub(crate) fn nobodies() -> String {
-    "_KASKADE.NOBODY.*".to_owned()
+/// Returns a fresh subject without subscribers, for round trips.
+pub fn unserved() -> Subject {
+    format!("_KASKADE.UNSERVED.{}", crate::ids::unique_token()).into()
 }
 
-/// Everything that [`discovery`] makes for an app, as patterns.
-pub(crate) fn discoveries(app: &App) -> Vec<String> {
+/// Pattern of all subjects of [`unserved`].
+pub(crate) fn all_unserved() -> String {
+    "_KASKADE.UNSERVED.*".to_owned()
+}
+
+/// Patterns of all discovery subjects of an app.
+pub(crate) fn discovery_patterns(app: &App) -> Vec<String> {
     let name = app.name();
     vec![
         "$SRV.*".to_owned(),
@@ -363,14 +383,14 @@ pub(crate) fn discoveries(app: &App) -> Vec<String> {
     ]
 }
 
-/// What must be published to read an app's plans, and to be told of new ones: questions to JetStream about the one bucket.
+/// Publish permissions for reading and watching an app's plans: JetStream API requests about its bucket.
 pub(crate) fn plan_reading(app: &App) -> Vec<String> {
     let bucket = app.bucket();
     vec![
         "$JS.API.INFO".to_owned(),
         format!("$JS.API.STREAM.INFO.KV_{bucket}"),
         format!("$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.>"),
-        // The client's watch has no name; the command line's has.
+        // The Rust client's watch has no name; the `nats` command's has one.
         format!("$JS.API.CONSUMER.CREATE.KV_{bucket}"),
         format!("$JS.API.CONSUMER.CREATE.KV_{bucket}.>"),
         // Flow control of the watch.
@@ -378,7 +398,7 @@ pub(crate) fn plan_reading(app: &App) -> Vec<String> {
     ]
 }
 
-/// What must be published to write an app's plans, the bucket included.
+/// Publish permissions for writing an app's plans, including creating the bucket.
 pub(crate) fn plan_writing(app: &App) -> Vec<String> {
     let bucket = app.bucket();
     vec![
@@ -387,7 +407,8 @@ pub(crate) fn plan_writing(app: &App) -> Vec<String> {
     ]
 }
 
-/// What must be published to take durable requests and to keep what becomes of them: the streams made, if need be, and the one consumer.
+/// Publish permissions for taking durable requests and storing their results: creating the streams and the consumer,
+/// if necessary, and using them.
 pub(crate) fn durable_taking(app: &App) -> Vec<String> {
     let submitted = app.submitted_stream();
     let mut subjects = vec![
@@ -407,7 +428,7 @@ pub(crate) fn durable_taking(app: &App) -> Vec<String> {
     subjects
 }
 
-/// What must be published to fetch results of durable requests.
+/// Publish permissions for fetching results of durable requests.
 pub(crate) fn result_reading(app: &App) -> Vec<String> {
     vec![format!(
         "$JS.API.DIRECT.GET.{}.{}",
@@ -416,15 +437,15 @@ pub(crate) fn result_reading(app: &App) -> Vec<String> {
     )]
 }
 
-/// Where a server is asked for the result of the durable request of that id.
-pub fn kept_result(app: &App, id: &str) -> Subject {
+/// The JetStream API subject that returns the result of a durable request.
+pub fn result_query(app: &App, id: &str) -> Subject {
     format!("$JS.API.DIRECT.GET.{}.{}", app.results_stream(), app.result(id)).into()
 }
 
-/// Where a NATS service answers `verb` (ADR-32): all services, those of its name, and itself.
+/// Subjects on which a NATS service answers `verb` (ADR-32): all services, the services of its name, and itself.
 ///
 /// # Errors
-/// [`SubjectError`] when `service` or `instance` is no token.
+/// [`SubjectError`] if `service` or `instance` is not a valid token.
 pub fn discovery(verb: &str, service: &str, instance: &str) -> Result<[Subject; 3], SubjectError> {
     check_token("service", service)?;
     check_token("service instance", instance)?;
@@ -435,14 +456,14 @@ pub fn discovery(verb: &str, service: &str, instance: &str) -> Result<[Subject; 
     ])
 }
 
-/// The verb of a subject that [`discovery`] made; empty for any other.
+/// Returns the verb of a discovery subject; empty for any other subject.
 pub fn discovery_verb(subject: &str) -> &str {
     let rest = subject.strip_prefix("$SRV.");
     rest.and_then(|rest| rest.split('.').next()).unwrap_or_default()
 }
 
-/// A name made from text that a machine or a person chose freely, such as a host name: what does not fit a token
-/// becomes `-`. Never apply it to a name that must address something; such a name is refused instead.
+/// Makes a token from arbitrary text, such as a host name: invalid characters become `-`. Do not apply it to a name
+/// that must address something; such a name must be refused instead.
 pub fn token_from(text: &str) -> String {
     let token = text
         .chars()
@@ -452,10 +473,10 @@ pub fn token_from(text: &str) -> String {
     if token.is_empty() { "-".to_owned() } else { token }
 }
 
-/// Nothing, if `name` is one token.
+/// Checks that `name` is one token.
 ///
 /// # Errors
-/// [`SubjectError`], naming `what` was to be named.
+/// [`SubjectError`], which names the kind of name, `what`.
 pub fn check_token(what: &'static str, name: &str) -> Result<(), SubjectError> {
     if name.is_empty() {
         return Err(SubjectError::Empty { what });
@@ -476,8 +497,8 @@ pub fn check_token(what: &'static str, name: &str) -> Result<(), SubjectError> {
     }
 }
 
-/// The token that stands for a request's id: letters, digits, `-` and `_` as they are, every other byte as `=` and two hexadecimal
-/// digits.
+/// Returns the token of a request id: letters, digits, `-` and `_` as they are, every other byte as `=` and two
+/// hexadecimal digits.
 fn key(id: &str) -> String {
     let mut key = String::with_capacity(id.len());
     for byte in id.bytes() {
@@ -492,7 +513,7 @@ fn key(id: &str) -> String {
     key
 }
 
-/// Whether [`key`] may have made it.
+/// Returns whether a token may be a result of [`key`].
 fn is_key(token: &str) -> bool {
     !token.is_empty() && token.chars().all(|character| fits(character) || character == '=')
 }
@@ -501,7 +522,7 @@ fn fits(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '-' | '_')
 }
 
-/// Only the spelling that `done` writes: `str::parse` would also take `+7` and `007`.
+/// Accepts only the spelling that `done` writes: `str::parse` would also accept `+7` and `007`.
 fn parse_id(token: &str) -> Option<u64> {
     let canonical = token == "0" || !token.starts_with('0');
     (canonical && token.bytes().all(|byte| byte.is_ascii_digit()))
@@ -520,9 +541,9 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_of_ours_listens_to_is_answered() {
+    fn replies_to_reserved_subjects_are_refused() {
         for reply in ["_INBOX.abc.1", "_INBOX_mine.x", "answers.of.mine", "kaskades"] {
-            assert!(may_be_answered(reply), "{reply}");
+            assert!(is_reply_allowed(reply), "{reply}");
         }
         for reply in [
             "kaskade.app.stage.large",
@@ -531,7 +552,7 @@ mod tests {
             "$KV.plans.app",
             "$SRV.PING",
         ] {
-            assert!(!may_be_answered(reply), "{reply}");
+            assert!(!is_reply_allowed(reply), "{reply}");
         }
     }
 
@@ -627,7 +648,7 @@ mod tests {
     fn a_refusal_names_what_and_why() {
         assert_eq!(
             App::new("a.b").unwrap_err().to_string(),
-            "the app's name \"a.b\" holds '.'; use letters, digits, `-` and `_`"
+            "the app's name \"a.b\" contains '.'; use letters, digits, `-` and `_`"
         );
         assert!(matches!(App::new(""), Err(SubjectError::Empty { what: "app" })));
         assert!(matches!(

@@ -14,7 +14,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// An array of one-byte numbers grows to 8-byte elements in a list that doubles, and then becomes tensor bytes.
+/// An array of one-byte numbers becomes 8-byte elements in a doubling list, and then tensor bytes.
 const PER_BYTE: usize = 48;
 /// Allowance for error texts and the first elements of lists.
 const BASE: usize = 64 << 10;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kaskade_actors::worker::Loader;
+use kaskade_actors::stage::worker::Loader;
 use kaskade_models::device::{self, DeviceChoice};
 use kaskade_models::{
     Checkpoint, CoreShare, DeviceError, Generation, LoadError, LoadOptions, Loaded, Paced, Slice,

@@ -8,7 +8,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use kaskade_actors::permissions::{Permissions, Role, inbox_prefix, permissions};
+use kaskade_actors::ops::permissions::{Permissions, Role, permissions};
+use kaskade_actors::subjects::inbox_prefix;
 use kaskade_actors::subjects::{App, SubjectError};
 use nkeys::{KeyPair, KeyPairType};
 use thiserror::Error;

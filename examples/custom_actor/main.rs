@@ -17,12 +17,6 @@
 use std::time::Duration;
 
 use actix::{Actor, Context, Handler};
-use kaskade::actors::{
-    App, Client, Delivery, Service,
-    attach::{Place, attach},
-    bus::BusConfig,
-    service::SOLE_WORKER,
-};
 use kaskade::policy::{
     confidence::{Calibration, Estimator},
     plan::{
@@ -31,6 +25,10 @@ use kaskade::policy::{
     },
 };
 use kaskade::{Inputs, Model, ModelError, Outputs, Plan, Tensor};
+use kaskade_actors::bus::BusConfig;
+use kaskade_actors::node::attach::{AttachConfig, attach};
+use kaskade_actors::node::service::SOLE_WORKER;
+use kaskade_actors::{App, Client, Delivery, Service};
 
 /// (a) One batch in, one answer per request out.
 struct LastDigit;
@@ -162,11 +160,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("serving `parity` on {url}");
 
     actix::System::new().block_on(async {
-        let place = Place {
+        let place = AttachConfig {
             app: "parity".into(),
             stage: "round".into(),
             replica: "rounder-0".into(),
-            room: 64,
+            max_in_flight: 64,
         };
         let attached = attach(
             BusConfig::new("parity").url(url),

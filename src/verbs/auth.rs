@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::ensure;
-use kaskade::actors::permissions::Role;
-use kaskade::actors::subjects::App;
+use kaskade_actors::ops::permissions::Role;
+use kaskade_actors::subjects::App;
 use kaskade_app::config::scalar::Token;
 use kaskade_app::keys::{self, Account, Tls, User};
 use kaskade_app::report::progress::say;

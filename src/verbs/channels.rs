@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use kaskade::actors::bus::BusConfig;
+use kaskade_actors::bus::BusConfig;
 use kaskade_app::config::scalar::Size;
 use kaskade_app::measure::channels;
 use kaskade_app::report::progress::say;

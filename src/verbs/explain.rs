@@ -1,7 +1,7 @@
 //! `kaskade explain`: what an error code means and what to do about it.
 
 use anyhow::Context as _;
-use kaskade::actors::Code;
+use kaskade_actors::Code;
 use kaskade_app::report::table::{Align, table};
 use serde_json::json;
 

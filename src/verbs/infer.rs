@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use kaskade::actors::wire::{self, ContentType, InferReply};
 use kaskade::models::{Inputs, Tensor};
+use kaskade_actors::wire;
+use kaskade_actors::wire::{ContentType, InferReply};
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
 use kaskade_app::data::reply::label_of;
@@ -90,7 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
                 shown = true;
                 show(&part);
             };
-            let reply = client.read_along(inputs, part).await;
+            let reply = client.stream(inputs, part).await;
             if shown {
                 output::print("")?;
             }
@@ -122,7 +123,7 @@ fn show(part: &InferReply) {
 }
 
 /// The whole app in this process, by its own plan.
-fn whole(app: &App, bus: kaskade::actors::bus::BusConfig) -> anyhow::Result<Service> {
+fn whole(app: &App, bus: kaskade_actors::bus::BusConfig) -> anyhow::Result<Service> {
     let worker = app
         .workers
         .first()

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use kaskade::actors::bus::Bus;
-use kaskade::actors::subjects;
-use kaskade::actors::wire::{Message as _, PlanReport, PlanRequest};
+use kaskade_actors::bus::Bus;
+use kaskade_actors::subjects;
+use kaskade_actors::wire::{Message as _, PlanReport, PlanRequest};
 use kaskade_app::config::App;
 use kaskade_app::serving;
 

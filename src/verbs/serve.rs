@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::ensure;
-use kaskade::actors::probes::Probes;
-use kaskade::actors::shutdown;
+use kaskade_actors::ops::probes::Probes;
+use kaskade_actors::shutdown;
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::Address;
 use kaskade_app::planning::initial;
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let service = service.start()?;
     if let Some(probes) = &probes {
-        probes.watch(service.node().vitals().clone());
+        probes.watch(service.node().health().clone());
     }
     say(&format!(
         "serving `{}` on {}, plan {made_by}",

@@ -8,11 +8,10 @@ use std::time::Instant;
 use anyhow::ensure;
 use async_nats::{Message, service::Stats};
 use futures::StreamExt as _;
-use kaskade::actors::bus::Bus;
-use kaskade::actors::meter::{self, EnergyReport};
-use kaskade::actors::metrics::Reading;
-use kaskade::actors::wire::{Beat, GearShift, Message as _};
-use kaskade::actors::{ids, subjects};
+use kaskade_actors::bus::Bus;
+use kaskade_actors::metrics::Snapshot;
+use kaskade_actors::wire::{Beat, EnergyReport, GearShift, Message as _};
+use kaskade_actors::{ids, subjects};
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
 use kaskade_app::report::table::{Align, table};
@@ -72,7 +71,7 @@ async fn watch(app: &App, args: &Args) -> anyhow::Result<()> {
     let [_, question, _] = subjects::discovery("STATS", names.name(), &ids::unique_token())?;
     let mut news = futures::stream::select_all([
         bus.subscribe(names.beats(), None).await?.map(News::Beat).boxed(),
-        bus.subscribe(names.event(meter::EVENT)?, None)
+        bus.subscribe(names.event(subjects::event::ENERGY)?, None)
             .await?
             .map(News::Energy)
             .boxed(),
@@ -137,7 +136,7 @@ fn take(overview: &mut Overview, now: std::time::Duration, news: News) {
 fn counts(payload: &[u8]) -> Option<(String, Counts)> {
     let stats: Stats = serde_json::from_slice(payload).ok()?;
     let endpoint = stats.endpoints.into_iter().next()?;
-    let reading: Reading = serde_json::from_value(endpoint.data?).ok()?;
+    let reading: Snapshot = serde_json::from_value(endpoint.data?).ok()?;
     let counts = Counts {
         arrived: reading.arrived,
         answered: reading.answered,

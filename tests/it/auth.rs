@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kaskade::actors::bus::{Bus, BusConfig};
-use kaskade::actors::subjects::App;
+use kaskade_actors::bus::{Bus, BusConfig};
+use kaskade_actors::plan::store;
+use kaskade_actors::subjects::App;
 use kaskade_testkit::{
     NatsOptions, NatsServer, PATIENCE, Served, digits_app, digits_profile, eventually, is_ready, said,
     wait_until,
@@ -238,7 +239,7 @@ async fn each_role_may_do_its_own_work_and_nothing_else() {
     // The plan store refuses a worker too, although it names the current epoch.
     let digits = App::new("digits").unwrap();
     let (worker, refused) = connect(&url, &seed(folder, "worker")).await;
-    let store = worker.plan_store(&digits).await.unwrap();
+    let store = store::open(&worker, &digits).await.unwrap();
     let stored = store.get().await.unwrap().unwrap();
     assert!(store.put(&stored.plan, Some(stored.epoch)).await.is_err());
     assert!(
@@ -248,8 +249,7 @@ async fn each_role_may_do_its_own_work_and_nothing_else() {
             .contains("publish to \"$kv.kaskade-digits.plan\"")
     );
     let (writer, _) = connect(&url, &planner).await;
-    let epoch = writer
-        .plan_store(&digits)
+    let epoch = store::open(&writer, &digits)
         .await
         .unwrap()
         .put(&stored.plan, Some(stored.epoch))
@@ -282,7 +282,7 @@ fn tenants_are_isolated() {
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = ask("green");
     assert_eq!(code, Some(1));
-    assert!(text.contains("nobody serves app `digits`"), "{text}");
+    assert!(text.contains("no process serves app `digits`"), "{text}");
 }
 
 #[test]

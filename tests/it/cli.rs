@@ -85,7 +85,7 @@ fn explain_knows_every_code_and_refuses_others() {
     assert!(text(&output.stdout).starts_with("KSK0007 "));
     let all = kaskade(here(), &["explain", "--json"]);
     let all: serde_json::Value = serde_json::from_slice(&all.stdout).unwrap();
-    assert_eq!(all.as_array().unwrap().len(), kaskade::actors::Code::ALL.len());
+    assert_eq!(all.as_array().unwrap().len(), kaskade_actors::Code::ALL.len());
     let message = refusal(&kaskade(here(), &["explain", "KSK9999"]));
     assert!(message.contains("`kaskade explain` lists them all"), "{message}");
 }

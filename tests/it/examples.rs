@@ -6,7 +6,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use kaskade::actors::{Node, NodeConfig, bus::BusConfig, ingress::IngressConfig, service};
+use kaskade_actors::bus::BusConfig;
+use kaskade_actors::ingress::IngressConfig;
+use kaskade_actors::{Node, NodeConfig, plan};
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::{Band, Batching, Edge, Exit, Plan, Replica, Stage, Target};
 use kaskade_testkit::{Process, ROOT, built};
@@ -42,7 +44,7 @@ fn a_custom_model_and_a_custom_actor_form_a_cascade() {
 
 /// A plan of two stages that Python processes serve: the first escalates below a confidence of `bar`.
 fn doubling(app: &str, bar: f64) -> Plan {
-    let mut plan = service::single(
+    let mut plan = plan::single(
         app,
         "doubler",
         "python",

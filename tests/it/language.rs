@@ -8,9 +8,6 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use futures::future::join_all;
-use kaskade::actors::bus::Bus;
-use kaskade::actors::wire::{InferReply, InferRequest};
-use kaskade::actors::{App, Client, Code, Fault, Service, bus::BusConfig};
 use kaskade::models::generation::{Cpu, Sampling};
 use kaskade::models::language::LanguageModel;
 use kaskade::models::{
@@ -21,6 +18,10 @@ use kaskade::policy::plan::{
     Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
     Sharing, Stage, Target, Wiring,
 };
+use kaskade_actors::bus::Bus;
+use kaskade_actors::bus::BusConfig;
+use kaskade_actors::wire::{InferReply, InferRequest};
+use kaskade_actors::{App, Client, Code, Fault, Service};
 use kaskade_testkit::{ROOT, eventually};
 
 const BUDGET: Duration = Duration::from_secs(20);
@@ -163,7 +164,7 @@ fn text(reply: &InferReply) -> String {
 async fn read(client: &Client, request: InferRequest) -> (Vec<(u32, String)>, Result<InferReply, Fault>) {
     let mut parts = Vec::new();
     let note = |part: InferReply| parts.push((part.part.unwrap(), text(&part)));
-    let reply = client.read_along(request, HeaderMap::new(), BUDGET, note).await;
+    let reply = client.stream(request, HeaderMap::new(), BUDGET, note).await;
     (parts, reply)
 }
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use kaskade::Tensor;
-use kaskade::actors::{App, Client, Code, Fault, bus::Bus, bus::BusConfig};
+use kaskade_actors::bus::{Bus, BusConfig};
+use kaskade_actors::{App, Client, Code, Fault};
 use kaskade_policy::plan::{
     Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Partition, Plan, PlannedVariant, Replica,
     Sharing, Stage, Wiring,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use kaskade::actors::metrics::{Gauges, Metrics};
+use kaskade_actors::metrics::{Gauges, Metrics};
 use kaskade_testkit::{
     DIGITS, NatsOptions, NatsServer, PATIENCE, ROOT, Served, free_port, http_get as get, is_ready, kaskade,
     said, wait_until,

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use kaskade::Tensor;
-use kaskade::actors::bus::{Bus, BusConfig};
-use kaskade::actors::wire::{InferReply, InferRequest, Message as _};
-use kaskade::actors::{App, Client, Code, headers, service};
+use kaskade_actors::bus::{Bus, BusConfig};
+use kaskade_actors::wire::headers;
+use kaskade_actors::wire::{InferReply, InferRequest, Message as _};
+use kaskade_actors::{App, Client, Code, plan};
 use kaskade_policy::plan::{Batching, Replica};
 use kaskade_testkit::oracle::{End, Load, Tally};
 use kaskade_testkit::{NatsOptions, NatsServer, ROOT, Served, alone, command};
@@ -41,7 +42,7 @@ impl Rig {
             max_batch: 16,
             max_wait_us: 1_000,
         };
-        let mut two = service::single(APP, VARIANT, "w1", std::num::NonZeroU32::MIN, batching);
+        let mut two = plan::single(APP, VARIANT, "w1", std::num::NonZeroU32::MIN, batching);
         two.placement = ["w1", "w2"]
             .iter()
             .map(|worker| Replica {

@@ -5,8 +5,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use kaskade::actors::Code;
-use kaskade::actors::wire::{Message as _, PlanReport};
+use kaskade_actors::Code;
+use kaskade_actors::wire::{Message as _, PlanReport};
 use kaskade_testkit::{NatsOptions, NatsServer, ROOT, Served, alone, command, json, refusal};
 use serde_json::Value;
 

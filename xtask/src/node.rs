@@ -7,13 +7,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use humantime::Duration as Span;
-use kaskade::actors::bus::BusConfig;
-use kaskade::actors::durable::DurableConfig;
-use kaskade::actors::ingress::IngressConfig;
-use kaskade::actors::planner::{PlannerConfig, Planning};
-use kaskade::actors::rhythm::Rhythm;
-use kaskade::actors::worker::{Loader, WorkerConfig};
-use kaskade::actors::{Node, NodeConfig, service, shutdown};
 use kaskade::models::{Datatype, Extent, InputSpec, Model, Signature};
 use kaskade::policy::confidence::{Calibration, Estimator};
 use kaskade::policy::plan::{
@@ -21,6 +14,13 @@ use kaskade::policy::plan::{
 };
 use kaskade::policy::redelivery::RedeliveryConfig;
 use kaskade::{Inputs, ModelError, Outputs, Tensor};
+use kaskade_actors::bus::BusConfig;
+use kaskade_actors::control::planner::{PlannerConfig, Planning};
+use kaskade_actors::control::replan_trigger::ReplanTrigger;
+use kaskade_actors::ingress::IngressConfig;
+use kaskade_actors::ingress::durable::DurableConfig;
+use kaskade_actors::stage::worker::{Loader, WorkerConfig};
+use kaskade_actors::{Node, NodeConfig, plan, shutdown};
 
 /// The app that all processes serve.
 pub(crate) const APP: &str = "breaking";
@@ -128,7 +128,7 @@ fn durable(args: &Args) -> DurableConfig {
             max_backoff_us: 1_000_000,
             ..RedeliveryConfig::default()
         },
-        silence: Duration::from_secs(2),
+        ack_wait: Duration::from_secs(2),
         max_bytes: args.durable_bytes,
         results: args.durable_results.into(),
         ..DurableConfig::default()
@@ -148,7 +148,7 @@ fn planner(after: Duration) -> PlannerConfig {
         planning,
         limit: Duration::from_secs(10),
         on_drift: false,
-        rhythm: Rhythm::Asked,
+        trigger: ReplanTrigger::OnRequest,
     }
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn plan(workers: &[(&str, &[&str])]) -> Plan {
         max_batch: 8,
         max_wait_us: 1_000,
     };
-    let mut plan = service::single(APP, SMALL, "", NonZeroU32::MIN, batching);
+    let mut plan = plan::single(APP, SMALL, "", NonZeroU32::MIN, batching);
     let stage = |name: &str, exit| Stage {
         name: name.to_owned(),
         task: None,

@@ -1,32 +1,32 @@
-//! The broker that Kaskade brings, as one process shares it, and what a nats-server would keep beside it.
+//! The embedded broker as shared by a process, and the plan buckets that a nats-server would keep in JetStream.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::broker::{Broker, BrokerConfig, BrokerError, BrokerStats};
-use crate::store::MemoryStore;
+use super::Bucket;
 use crate::subjects::App;
+use kaskade_broker::{Broker, BrokerConfig, BrokerError, BrokerStats};
 
-/// A running embedded broker and its plan stores. Cheap to clone; it stops when the last clone, and the last
-/// [`Bus`](super::Bus) on it, is dropped.
+/// A running embedded broker and its plan buckets. Cheap to clone; it stops when the last clone and the last
+/// [`Bus`](super::Bus) on it are dropped.
 #[derive(Debug, Clone)]
 pub struct Embedded(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     broker: Broker,
-    plans: Mutex<HashMap<App, MemoryStore>>,
+    plans: Mutex<HashMap<App, Bucket>>,
 }
 
-/// Where a broker is shared. Weak, so that it ends with its users and not with the process.
+/// Slot for a shared broker. The reference is weak, so that the broker ends with its last user.
 #[derive(Debug)]
-pub(super) struct Slot(Mutex<Weak<Inner>>);
+pub(super) struct SharedBroker(Mutex<Weak<Inner>>);
 
-/// The broker of everybody in this process who named none.
-pub(super) static SHARED: Slot = Slot(Mutex::new(Weak::new()));
+/// The broker that all users of this process share unless they configure another one.
+pub(super) static SHARED: SharedBroker = SharedBroker(Mutex::new(Weak::new()));
 
-impl Slot {
-    /// The broker shared here, started with `config` if it is not running.
+impl SharedBroker {
+    /// Returns the shared broker; starts it with `config` if it is not running.
     pub(super) fn join(&self, config: BrokerConfig) -> Result<Embedded, BrokerError> {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(running) = shared.upgrade() {
@@ -44,7 +44,7 @@ impl Slot {
 }
 
 impl Embedded {
-    /// Starts a broker of one's own.
+    /// Starts a broker that is not shared with the rest of the process.
     ///
     /// # Errors
     /// [`BrokerError`].
@@ -55,18 +55,18 @@ impl Embedded {
         })))
     }
 
-    /// Where other processes of this machine reach it.
+    /// Returns the URL for other processes of this machine.
     pub fn url(&self) -> String {
         self.0.broker.url()
     }
 
-    /// What it has counted.
+    /// Returns the broker's counters.
     pub fn stats(&self) -> BrokerStats {
         self.0.broker.stats()
     }
 
-    /// The plan store of an app, shared by every bus on this broker.
-    pub(super) fn plans(&self, app: &App) -> MemoryStore {
+    /// Returns the bucket of an app's plan, shared by every bus on this broker.
+    pub(crate) fn bucket(&self, app: &App) -> Bucket {
         let mut plans = self.0.plans.lock().unwrap_or_else(PoisonError::into_inner);
         plans.entry(app.clone()).or_default().clone()
     }

@@ -1,43 +1,44 @@
-//! What can go wrong with the broker.
+//! Errors of the connection to the broker.
 
 use thiserror::Error;
 
-use crate::broker::BrokerError;
-use crate::fault::{Code, Fault};
+use crate::error::{Code, Fault};
+use crate::subjects::SubjectError;
+use kaskade_broker::BrokerError;
 
-/// Why the bus does not serve.
+/// Why an operation on the bus failed.
 #[derive(Debug, Error)]
 pub enum BusError {
-    /// The address cannot be read.
-    #[error("`{url}` is no address of a NATS server: {reason}; write it as nats://host:4222")]
+    /// The address cannot be parsed.
+    #[error("`{url}` is not a valid NATS address: {reason}; use the form nats://host:4222")]
     BadUrl {
         /// The address, without credentials.
         url: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// Nobody answers there.
+    /// No server answers at the address.
     #[error(
-        "no NATS server answers at {url}: {reason}; start nats-server there, correct the address, or leave it out to use the \
-         broker that Kaskade brings"
+        "no NATS server answers at {url}: {reason}; start nats-server there, correct the address, or omit it to use the \
+         embedded broker"
     )]
-    Absent {
+    Unreachable {
         /// The address, without credentials.
         url: String,
-        /// What the connection says.
+        /// Reason that the client reports.
         reason: String,
     },
-    /// It answers, and refuses.
+    /// The server refuses the connection.
     #[error("the NATS server at {url} refuses the connection: {reason}; check the credentials")]
     Refused {
         /// The address, without credentials.
         url: String,
-        /// What the server says.
+        /// Reason that the server reports.
         reason: String,
     },
-    /// It answers, and is too old.
+    /// The server is older than [`OLDEST_SERVER`](super::OLDEST_SERVER).
     #[error(
-        "the NATS server at {url} is version {found}; {}.{} or later is needed: use the official image, or the package of \
+        "the NATS server at {url} is version {found}; {}.{} or later is required: use the official image, or the package of \
          Debian 13 or Ubuntu 24.04",
         super::OLDEST_SERVER.0,
         super::OLDEST_SERVER.1
@@ -45,7 +46,7 @@ pub enum BusError {
     TooOld {
         /// The address, without credentials.
         url: String,
-        /// The version it greets with.
+        /// Version in the server's greeting.
         found: String,
     },
     /// A file of credentials cannot be used.
@@ -56,12 +57,15 @@ pub enum BusError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A name cannot be part of a subject.
+    #[error(transparent)]
+    Subject(#[from] SubjectError),
     /// The embedded broker does not start.
     #[error(transparent)]
     Embedded(#[from] BrokerError),
-    /// A message is larger than the broker carries.
+    /// A message exceeds the broker's `max_payload`.
     #[error(
-        "the message takes {size} bytes with its headers, and this broker carries {limit}; send less, or raise max_payload in \
+        "the message has {size} bytes with its headers; the broker accepts at most {limit}; send less, or raise max_payload in \
          its configuration"
     )]
     TooLarge {
@@ -71,17 +75,17 @@ pub enum BusError {
         limit: usize,
     },
     /// Subscribing, publishing or flushing failed.
-    #[error("{what} failed: {reason}; the connection to the broker is closed or overfull")]
+    #[error("{what} failed: {reason}; the connection to the broker is closed or its queue is full")]
     Failed {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the client says.
+        /// Reason that the client reports.
         reason: String,
     },
     /// The broker did not answer in time.
-    #[error("the broker did not answer {what} in time; is it overloaded or gone?")]
+    #[error("{what} timed out; the broker may be overloaded or down")]
     Timeout {
-        /// What was asked.
+        /// The operation.
         what: &'static str,
     },
 }
@@ -98,11 +102,12 @@ impl BusError {
 impl From<BusError> for Fault {
     fn from(error: BusError) -> Self {
         let code = match error {
+            BusError::Subject(_) => Code::Malformed,
             BusError::TooOld { .. } => Code::BrokerTooOld,
             BusError::TooLarge { .. } => Code::TooLarge,
             BusError::Timeout { .. } | BusError::Failed { .. } => Code::Unavailable,
             BusError::BadUrl { .. }
-            | BusError::Absent { .. }
+            | BusError::Unreachable { .. }
             | BusError::Refused { .. }
             | BusError::Credentials { .. }
             | BusError::Embedded(_) => Code::BrokerAbsent,

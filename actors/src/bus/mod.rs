@@ -1,16 +1,18 @@
-//! The connection to the broker: one client, two servers behind it.
+//! The connection to the broker: one client, two kinds of server.
 //!
-//! Without a URL the process starts its own broker on the loopback, or joins the one it already has; with one it connects to
-//! a nats-server. Either way everything above speaks to the same client.
+//! Without a URL the process starts its own broker on the loopback interface, or joins the one that it already runs.
+//! With a URL it connects to a nats-server. All other code uses the same client for both.
 //!
-//! What the client does when the connection is lost: it reconnects for ever, subscribes again, and keeps up to 2,048
-//! commands meanwhile; after that publishing waits. What the server had not received, or had not delivered, is lost: core
-//! NATS keeps nothing. So requests are retried by the ingress that owns them, and never by the bus.
+//! After a lost connection the client reconnects without limit, renews its subscriptions and buffers up to 2,048
+//! commands; beyond that, publishing waits. Core NATS stores nothing, so messages that the server had not received or
+//! not delivered are lost. The ingress that owns a request therefore retries it; the bus never retries.
 
+mod bucket;
+mod connection;
 mod embedded;
 mod error;
-mod health;
-mod secret;
+mod nkey;
+pub mod publisher;
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,73 +28,73 @@ use bytes::Bytes;
 use percent_encoding::percent_decode_str;
 use tokio::sync::OnceCell;
 
-use crate::broker::{BrokerConfig, BrokerError};
-use crate::store::{KeyValueStore, MemoryStore, PlanStore, StoreError};
-use crate::subjects::{self, App};
+use crate::subjects;
+use kaskade_broker::{BrokerConfig, BrokerError};
 
+pub(crate) use bucket::Bucket;
+pub use connection::{ConnectionCounts, ConnectionHealth, Link, Observer};
 pub use embedded::Embedded;
-use embedded::{SHARED, Slot};
+use embedded::{SHARED, SharedBroker};
 pub use error::BusError;
-pub use health::{Health, HealthCounts, Link, Observer};
 
-/// Oldest nats-server supported, major and minor: key-value buckets cannot be created on older ones.
+/// Oldest nats-server supported, major and minor. Key-value buckets cannot be created on older ones.
 pub const OLDEST_SERVER: (u32, u32) = (2, 10);
 
-/// Messages that one subscription buffers by default: four times the client's own default. Memory is taken only for what
-/// waits.
+/// Messages that one subscription buffers by default: four times the client's default. Memory is allocated only for
+/// messages that wait.
 pub const SUBSCRIPTION_CAPACITY: usize = 1 << 18;
 
-/// Longest pause between two attempts to reconnect: the time that a restarted server stands idle.
+/// Longest pause between two attempts to reconnect, and thus the longest idle time of a restarted server.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
-/// A frozen server is taken for lost after two of these.
+/// Interval of pings. The client drops the connection of a frozen server after two of them.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where plans are kept.
+/// Where plans are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PlanKeeping {
+pub enum PlanStorage {
     /// In memory on an embedded broker, in JetStream on a nats-server.
     #[default]
     Auto,
-    /// In this process's memory, also on a nats-server: for one process that serves an app alone.
+    /// In this process's memory, also on a nats-server: for a single process that serves the app alone.
     Memory,
 }
 
-/// How to reach a broker.
+/// Configuration of the connection to a broker.
 #[derive(Clone)]
 pub struct BusConfig {
-    /// The nats-server, `nats://host:4222` or several with commas between; none means the embedded broker.
+    /// The nats-server, `nats://host:4222`, or several separated by commas; `None` selects the embedded broker.
     pub url: Option<String>,
-    /// The app, for the connection's name.
+    /// The app; part of the connection's name.
     pub app: String,
-    /// What connects, for the connection's name: `serve`, `infer`.
+    /// Role of the process; part of the connection's name: `serve`, `infer`.
     pub name: String,
-    /// A `.creds` file for a nats-server that wants one.
+    /// A `.creds` file for a nats-server that requires one.
     pub credentials: Option<PathBuf>,
-    /// A file with the seed of an nkey, for a nats-server that wants one. Answers then go to that user's own inbox
-    /// ([`crate::permissions::inbox_prefix`]).
+    /// A file with an nkey seed, for a nats-server that requires one. Replies then go to that user's inbox
+    /// ([`crate::subjects::inbox_prefix`]).
     pub nkey: Option<PathBuf>,
-    /// A file with the certificates to trust beside the system's, for a nats-server that is reached by TLS.
+    /// A file with certificates to trust besides the system's, for a nats-server behind TLS.
     pub ca: Option<PathBuf>,
-    /// An embedded broker to use instead of the process's shared one. Without effect when there is a URL.
+    /// An embedded broker to use instead of the process's shared one. Ignored when there is a URL.
     pub embedded: Option<Embedded>,
-    /// Where the shared embedded broker listens when this process is the first to use it; port 0 takes a free one. When
-    /// another process listens there already, that one is joined.
+    /// Address on which the shared embedded broker listens if this process starts it; port 0 selects a free port. If
+    /// another process already listens there, the bus connects to that one.
     pub listen: SocketAddr,
     /// `max_payload` of an embedded broker, bytes.
     pub max_payload: usize,
-    /// Where plans are kept.
-    pub plans: PlanKeeping,
+    /// Where plans are stored.
+    pub plans: PlanStorage,
     /// Messages that one subscription buffers before it loses some.
     pub subscription_capacity: usize,
-    /// How long connecting, and each question to the broker, may take.
+    /// Timeout of connecting, and of each request to the broker.
     pub timeout: Duration,
-    /// Told of every event of the connection.
+    /// Called with every event of the connection.
     pub observer: Option<Observer>,
 }
 
 impl BusConfig {
-    /// The embedded broker, for that app.
+    /// Configuration for the embedded broker.
     pub fn new(app: &str) -> Self {
         let BrokerConfig { max_payload, .. } = BrokerConfig::default();
         Self {
@@ -105,14 +107,14 @@ impl BusConfig {
             embedded: None,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             max_payload,
-            plans: PlanKeeping::Auto,
+            plans: PlanStorage::Auto,
             subscription_capacity: SUBSCRIPTION_CAPACITY,
             timeout: Duration::from_secs(3),
             observer: None,
         }
     }
 
-    /// The same, on a nats-server.
+    /// Connects to a nats-server instead.
     #[must_use]
     pub fn url(self, url: impl Into<String>) -> Self {
         Self {
@@ -121,7 +123,7 @@ impl BusConfig {
         }
     }
 
-    /// The same, on an embedded broker of one's own.
+    /// Connects to the given embedded broker instead.
     #[must_use]
     pub fn embedded(self, embedded: &Embedded) -> Self {
         Self {
@@ -143,7 +145,8 @@ impl fmt::Debug for BusConfig {
     }
 }
 
-/// A connection to a broker. Cheap to clone. It belongs to the tokio runtime that it was made on, and ends with it.
+/// A connection to a broker. Cheap to clone. It belongs to the tokio runtime on which it was created and ends with
+/// it.
 #[derive(Debug, Clone)]
 pub struct Bus(Arc<Inner>);
 
@@ -152,22 +155,22 @@ struct Inner {
     client: Client,
     /// Without credentials.
     url: String,
-    health: Arc<Health>,
+    health: Arc<ConnectionHealth>,
     embedded: Option<Embedded>,
     jetstream: OnceCell<bool>,
-    plans: PlanKeeping,
+    plans: PlanStorage,
     timeout: Duration,
 }
 
 impl Bus {
-    /// Connects, and returns once the broker has been found good.
+    /// Connects and checks the server's version.
     ///
     /// # Errors
-    /// [`BusError`]: an address that is none, nobody there, a refusal, a server before [`OLDEST_SERVER`]; within
+    /// [`BusError`]: an invalid address, no answer, a refusal, or a server older than [`OLDEST_SERVER`]; within
     /// [`BusConfig::timeout`] for each address.
     pub async fn connect(config: BusConfig) -> Result<Self, BusError> {
-        let (url, embedded) = find_broker(&config, &SHARED)?;
-        let health = Arc::new(Health::new(config.observer.clone()));
+        let (url, embedded) = locate_broker(&config, &SHARED)?;
+        let health = Arc::new(ConnectionHealth::new(config.observer.clone()));
         let client = connect(&config, &url, &health).await?;
         let found = client.server_info().version;
         if !new_enough(&found) {
@@ -187,41 +190,42 @@ impl Bus {
         })))
     }
 
-    /// The client, for everything that the bus does not wrap. It does not keep an embedded broker running; the bus does.
+    /// Returns the NATS client, for operations that the bus does not wrap. The client does not keep an embedded
+    /// broker running; the bus does.
     pub fn client(&self) -> &Client {
         &self.0.client
     }
 
-    /// Where the broker is, without credentials.
+    /// Returns the address of the broker, without credentials.
     pub fn url(&self) -> &str {
         &self.0.url
     }
 
-    /// The embedded broker, when this process runs it.
+    /// Returns the embedded broker if this process runs it.
     pub fn embedded(&self) -> Option<&Embedded> {
         self.0.embedded.as_ref()
     }
 
-    /// How the connection fares.
-    pub fn health(&self) -> &Health {
+    /// Returns the state and counters of the connection.
+    pub fn connection(&self) -> &ConnectionHealth {
         &self.0.health
     }
 
-    /// Bytes that one message may have, headers included.
+    /// Returns the largest message that the broker accepts, headers included, bytes.
     pub fn max_payload(&self) -> usize {
         self.0.client.max_payload()
     }
 
-    /// Whether the broker has JetStream, asked once. Not asked before somebody needs it: a client that only asks an app need not
-    /// be allowed the question.
+    /// Returns whether the broker has JetStream. The bus asks once, and only on demand: a client that only sends
+    /// requests may lack the permission to ask.
     pub async fn has_jetstream(&self) -> bool {
         let ask =
             || async { self.0.embedded.is_none() && has_jetstream(&self.0.client, self.0.timeout).await };
         *self.0.jetstream.get_or_init(ask).await
     }
 
-    /// Subscribes; with a `group`, its members share the messages. Messages arrive from everybody's point of view only
-    /// after a [`Bus::barrier`].
+    /// Subscribes to a subject; the members of a `group` share the messages. Only after a [`Bus::barrier`] is the
+    /// subscription certain to receive what other connections publish.
     ///
     /// # Errors
     /// [`BusError::Failed`].
@@ -233,7 +237,7 @@ impl Bus {
         subscribed.map_err(|error| BusError::failed("subscribing", &error))
     }
 
-    /// Publishes, if the broker carries that much.
+    /// Publishes a message after checking its size.
     ///
     /// # Errors
     /// [`BusError::TooLarge`] with both sizes, before anything is sent; [`BusError::Failed`].
@@ -259,7 +263,7 @@ impl Bus {
         published.map_err(|error| BusError::failed("publishing", &error))
     }
 
-    /// Nothing, if the broker carries a message of these headers and that many bytes.
+    /// Checks that a message of these headers and `payload` bytes fits the broker's `max_payload`.
     ///
     /// # Errors
     /// [`BusError::TooLarge`] with both sizes.
@@ -272,10 +276,11 @@ impl Bus {
         Ok(())
     }
 
-    /// Returns once the broker has processed everything that this connection sent before, subscriptions included.
+    /// Waits until the broker has processed everything that this connection sent before, subscriptions included.
     ///
-    /// A flush only says that the bytes have left. What makes a round trip is a request that nobody can answer: the server
-    /// says so itself, in its turn. In a cluster it speaks for the server connected to, not for its peers.
+    /// A flush only tells that the bytes have left. The barrier sends a request to a subject without subscribers; the
+    /// server answers it in order with "no responders". In a cluster this covers the server connected to, not its
+    /// peers.
     ///
     /// # Errors
     /// [`BusError::Timeout`] or [`BusError::Failed`].
@@ -283,7 +288,7 @@ impl Bus {
         let request = async_nats::Request::new()
             .payload(Bytes::new())
             .timeout(Some(self.0.timeout));
-        let answer = self.0.client.send_request(subjects::nobody(), request).await;
+        let answer = self.0.client.send_request(subjects::unserved(), request).await;
         match answer.map_err(|error| (error.kind(), error)) {
             Ok(_) | Err((RequestErrorKind::NoResponders, _)) => Ok(()),
             Err((RequestErrorKind::TimedOut, _)) => Err(BusError::Timeout { what: "a round trip" }),
@@ -302,11 +307,11 @@ impl Bus {
         }
     }
 
-    /// Ends every subscription of this connection after what it has buffered, sends what is still to be sent, and closes;
-    /// waits for that at most `grace`. Without it what was published last may never leave the process.
+    /// Ends every subscription after its buffered messages, sends what is still queued, and closes the connection,
+    /// within `grace`. Without a drain the last publications may never leave the process.
     ///
     /// # Errors
-    /// [`BusError::Timeout`] when the grace was too short, [`BusError::Failed`] when it was closed before.
+    /// [`BusError::Timeout`] if `grace` was too short, [`BusError::Failed`] if the connection was already closed.
     pub async fn drain(&self, grace: Duration) -> Result<(), BusError> {
         let mut link = self.0.health.link();
         let drained = async {
@@ -320,32 +325,25 @@ impl Bus {
         };
         match tokio::time::timeout(grace, drained).await {
             Ok(drained) => drained,
-            Err(_) => Err(BusError::Timeout { what: "to draining" }),
+            Err(_) => Err(BusError::Timeout { what: "a drain" }),
         }
     }
 
-    /// [`Bus::drain`] for whoever has nothing left to say about it.
+    /// Drains with the default timeout and logs a failure.
     pub async fn close(&self) {
         if let Err(error) = self.drain(self.0.timeout).await {
-            tracing::warn!(%error, "the connection was not closed in good order");
+            tracing::warn!(%error, "draining the connection failed");
         }
     }
 
-    /// The plan store of an app.
-    ///
-    /// # Errors
-    /// [`StoreError::NeedsJetStream`] on a nats-server without it, unless [`PlanKeeping::Memory`] was asked for.
-    pub async fn plan_store(&self, app: &App) -> Result<Arc<dyn PlanStore>, StoreError> {
-        match (&self.0.embedded, self.0.plans) {
-            (Some(embedded), _) => Ok(Arc::new(embedded.plans(app))),
-            (None, PlanKeeping::Memory) => Ok(Arc::new(MemoryStore::default())),
-            (None, PlanKeeping::Auto) => Ok(Arc::new(KeyValueStore::open(self, app).await?)),
-        }
+    /// Returns where plans are stored.
+    pub(crate) fn plan_storage(&self) -> PlanStorage {
+        self.0.plans
     }
 }
 
-/// The address to connect to, and the broker behind it when it is this process's.
-fn find_broker(config: &BusConfig, shared: &Slot) -> Result<(String, Option<Embedded>), BusError> {
+/// Returns the address to connect to, and the broker behind it if this process runs it.
+fn locate_broker(config: &BusConfig, shared: &SharedBroker) -> Result<(String, Option<Embedded>), BusError> {
     if let Some(url) = &config.url {
         return Ok((url.clone(), None));
     }
@@ -359,7 +357,7 @@ fn find_broker(config: &BusConfig, shared: &Slot) -> Result<(String, Option<Embe
     };
     match shared.join(broker) {
         Ok(embedded) => Ok((embedded.url(), Some(embedded))),
-        // Another process was first: join it, whatever it is; the version tells.
+        // Another process listens there already: connect to it; the version check follows.
         Err(BrokerError::Listen { listen, source }) if source.kind() == std::io::ErrorKind::AddrInUse => {
             Ok((format!("nats://{listen}"), None))
         }
@@ -367,7 +365,7 @@ fn find_broker(config: &BusConfig, shared: &Slot) -> Result<(String, Option<Embe
     }
 }
 
-async fn connect(config: &BusConfig, url: &str, health: &Arc<Health>) -> Result<Client, BusError> {
+async fn connect(config: &BusConfig, url: &str, health: &Arc<ConnectionHealth>) -> Result<Client, BusError> {
     let addresses = url
         .split(',')
         .map(|address| address.trim().parse::<async_nats::ServerAddr>())
@@ -376,20 +374,21 @@ async fn connect(config: &BusConfig, url: &str, health: &Arc<Health>) -> Result<
             url: without_credentials(url),
             reason: error.to_string(),
         })?;
-    // Each host may have several addresses, and each of those is tried for the whole timeout; together they get twice that.
-    let patience = config.timeout * 2 * u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+    // Each host may have several addresses, and each of them is tried for the whole timeout; together they get twice
+    // that.
+    let limit = config.timeout * 2 * u32::try_from(addresses.len()).unwrap_or(u32::MAX);
     let options = options(config, health).await?;
     let options = match addresses.iter().find(|address| address.has_user_pass()) {
-        Some(address) => authenticated(options, address),
+        Some(address) => with_user_info(options, address),
         None => options,
     };
     let connecting = options.connect(addresses);
-    let absent = |reason: String| BusError::Absent {
+    let absent = |reason: String| BusError::Unreachable {
         url: without_credentials(url),
         reason,
     };
-    match tokio::time::timeout(patience, connecting).await {
-        Err(_) => Err(absent(format!("no answer in {patience:?}"))),
+    match tokio::time::timeout(limit, connecting).await {
+        Err(_) => Err(absent(format!("no answer in {limit:?}"))),
         Ok(Ok(client)) => Ok(client),
         Ok(Err(error)) => Err(match error.kind() {
             ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
@@ -407,7 +406,7 @@ async fn connect(config: &BusConfig, url: &str, health: &Arc<Health>) -> Result<
     }
 }
 
-async fn options(config: &BusConfig, health: &Arc<Health>) -> Result<ConnectOptions, BusError> {
+async fn options(config: &BusConfig, health: &Arc<ConnectionHealth>) -> Result<ConnectOptions, BusError> {
     let observed = Arc::clone(health);
     let options = ConnectOptions::new()
         .name(format!("{}/{}", config.app, config.name))
@@ -424,7 +423,7 @@ async fn options(config: &BusConfig, health: &Arc<Health>) -> Result<ConnectOpti
         None => options,
     };
     let options = match &config.nkey {
-        Some(path) => secret::identified(options, path)?,
+        Some(path) => nkey::with_nkey(options, path)?,
         None => options,
     };
     let Some(path) = &config.credentials else {
@@ -439,8 +438,8 @@ async fn options(config: &BusConfig, health: &Arc<Health>) -> Result<ConnectOpti
         })
 }
 
-/// The client reads no credentials out of an address, so they are given to it: a user and a password, or a lone token.
-fn authenticated(options: ConnectOptions, address: &async_nats::ServerAddr) -> ConnectOptions {
+/// Passes the user and password, or the token, of an address to the client, which does not read them itself.
+fn with_user_info(options: ConnectOptions, address: &async_nats::ServerAddr) -> ConnectOptions {
     let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
     let user = decoded(address.username().unwrap_or_default());
     match address.password() {
@@ -449,7 +448,7 @@ fn authenticated(options: ConnectOptions, address: &async_nats::ServerAddr) -> C
     }
 }
 
-/// Nothing before the first attempt, then 10 ms doubling up to [`RECONNECT_PAUSE`].
+/// Returns no pause before the first attempt, then 10 ms, doubling up to [`RECONNECT_PAUSE`].
 fn reconnect_pause(attempts: usize) -> Duration {
     let Some(doublings) = attempts.checked_sub(2) else {
         return Duration::ZERO;
@@ -458,9 +457,9 @@ fn reconnect_pause(attempts: usize) -> Duration {
     (Duration::from_millis(10) * factor).min(RECONNECT_PAUSE)
 }
 
-/// Asked of the account and not read from the greeting: in a cluster the server connected to need not have it itself, and
-/// an account may be without on a server that does. A cluster that has just started says nothing, or "later", until its servers have
-/// agreed on one of them; that is waited for.
+/// Asks the account instead of reading the greeting: in a cluster the server connected to need not have JetStream
+/// itself, and an account may lack it on a server that does. A cluster that has just started does not answer, or
+/// answers "not available", until its servers have elected a leader; this function waits for that.
 async fn has_jetstream(client: &Client, timeout: Duration) -> bool {
     let mut jetstream = async_nats::jetstream::new(client.clone());
     jetstream.set_timeout(timeout);
@@ -469,22 +468,22 @@ async fn has_jetstream(client: &Client, timeout: Duration) -> bool {
         let Err(error) = jetstream.query_account().await else {
             return true;
         };
-        if !may_come(&error.kind()) || begun.elapsed() >= FORMING {
+        if !may_become_available(&error.kind()) || begun.elapsed() >= JETSTREAM_WAIT {
             return false;
         }
-        tracing::warn!(%error, "JetStream is not there yet; it is asked again");
-        tokio::time::sleep(ASKED_AGAIN).await;
+        tracing::warn!(%error, "JetStream is not available yet; retrying");
+        tokio::time::sleep(JETSTREAM_RETRY_PAUSE).await;
     }
 }
 
-/// How long a cluster may take until its JetStream answers.
-const FORMING: Duration = Duration::from_secs(30);
+/// Time that a cluster may take until its JetStream answers.
+const JETSTREAM_WAIT: Duration = Duration::from_secs(30);
 
-/// Between two questions whether it does.
-const ASKED_AGAIN: Duration = Duration::from_millis(250);
+/// Pause between two such queries.
+const JETSTREAM_RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// Whether JetStream may answer later that answers so now.
-fn may_come(error: &AccountErrorKind) -> bool {
+/// Returns whether a JetStream that answers with this error may become available later.
+fn may_become_available(error: &AccountErrorKind) -> bool {
     match error {
         AccountErrorKind::TimedOut => true,
         AccountErrorKind::JetStream(error) => error.error_code() == ErrorCode::CLUSTER_NOT_AVAILABLE,
@@ -498,7 +497,7 @@ fn new_enough(version: &str) -> bool {
     matches!((next(), next()), (Some(major), Some(minor)) if (major, minor) >= OLDEST_SERVER)
 }
 
-/// The address with whatever stands between `//` and `@` taken out.
+/// Removes user information (everything between `//` and `@`) from the addresses.
 fn without_credentials(url: &str) -> String {
     url.split(',')
         .map(
@@ -512,7 +511,7 @@ fn without_credentials(url: &str) -> String {
         .join(",")
 }
 
-/// Bytes of a header block as the protocol writes it.
+/// Size of a header block in the protocol, bytes.
 fn header_bytes(headers: &HeaderMap) -> usize {
     if headers.is_empty() {
         return 0;

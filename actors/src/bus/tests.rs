@@ -1,4 +1,4 @@
-//! The bus over both servers, and what it says when there is none.
+//! Tests of the bus on both servers, and of its errors without one.
 
 use std::future::Future;
 use std::time::Instant;
@@ -9,8 +9,9 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::subjects::App;
 
-/// Long enough for a machine that is compiling; nothing waits for all of it when all is well.
+/// Long enough for a machine under load; tests that pass do not wait for it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn config() -> BusConfig {
@@ -75,12 +76,12 @@ fn versions_are_compared_as_numbers() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_said_at_once() {
+async fn an_unreachable_server_is_reported_immediately() {
     let url = format!("nats://kaskade:secret@127.0.0.1:{}", free_port());
     let start = Instant::now();
     let error = Bus::connect(config().url(url)).await.unwrap_err();
     assert!(start.elapsed() < PATIENCE, "a refused connection was waited for");
-    assert!(matches!(error, BusError::Absent { .. }), "{error}");
+    assert!(matches!(error, BusError::Unreachable { .. }), "{error}");
     let said = error.to_string();
     assert!(
         said.contains("start nats-server") && !said.contains("secret"),
@@ -89,14 +90,14 @@ async fn nobody_there_is_said_at_once() {
 }
 
 #[tokio::test]
-async fn somebody_silent_there_is_said_after_the_timeout() {
+async fn a_silent_server_is_reported_after_the_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let config = BusConfig {
         timeout: Duration::from_millis(50),
         ..config().url(listener.local_addr().unwrap().to_string())
     };
     let error = Bus::connect(config).await.unwrap_err();
-    assert!(matches!(error, BusError::Absent { .. }), "{error}");
+    assert!(matches!(error, BusError::Unreachable { .. }), "{error}");
 }
 
 #[tokio::test]
@@ -104,7 +105,7 @@ async fn addresses_that_are_none_are_refused() {
     for url in ["nats://", "http://[", "nats://host:port"] {
         let error = Bus::connect(config().url(url)).await.unwrap_err();
         assert!(
-            matches!(error, BusError::BadUrl { .. } | BusError::Absent { .. }),
+            matches!(error, BusError::BadUrl { .. } | BusError::Unreachable { .. }),
             "{url}: {error}"
         );
     }
@@ -119,7 +120,8 @@ fn credentials_are_taken_out_of_addresses() {
     assert_eq!(without_credentials("nats://a:p@ss@one"), "nats://one");
 }
 
-/// A nats-server that wants a password. The test kit's own asks anonymously whether it is up, so this one is started here.
+/// A nats-server that requires a password. The testkit's readiness check connects anonymously, so the test starts
+/// this one itself.
 struct Guarded(std::process::Child);
 
 impl Drop for Guarded {
@@ -150,7 +152,7 @@ async fn wrong_credentials_are_a_refusal() {
     let with = |password: &str| config().url(format!("nats://kaskade:{password}@127.0.0.1:{port}"));
     eventually("the server refuses", PATIENCE, async || {
         match Bus::connect(with("wrong")).await.unwrap_err() {
-            BusError::Absent { .. } => false,
+            BusError::Unreachable { .. } => false,
             BusError::Refused { .. } => true,
             error => panic!("{error}"),
         }
@@ -171,7 +173,7 @@ async fn an_absent_file_of_credentials_is_named() {
 }
 
 #[tokio::test]
-async fn everybody_without_an_address_shares_one_broker() {
+async fn buses_without_a_url_share_one_broker() {
     let (one, two) = tokio::join!(Bus::connect(config()), Bus::connect(config()));
     let (one, two) = (one.unwrap(), two.unwrap());
     assert_eq!(one.url(), two.url());
@@ -185,33 +187,36 @@ async fn a_port_that_another_process_has_is_joined() {
         listen: another.url().trim_start_matches("nats://").parse().unwrap(),
         ..config()
     };
-    let slot = Slot::empty();
-    let (url, ours) = find_broker(&config, &slot).unwrap();
+    let slot = SharedBroker::empty();
+    let (url, ours) = locate_broker(&config, &slot).unwrap();
     assert_eq!(url, another.url());
     assert!(ours.is_none());
     let bus = Bus::connect(config.url(url)).await.unwrap();
     let app = App::new("digits").unwrap();
     assert!(matches!(
-        bus.plan_store(&app).await,
-        Err(StoreError::NeedsJetStream { .. })
+        crate::plan::store::open(&bus, &app).await,
+        Err(crate::plan::store::StoreError::NeedsJetStream { .. })
     ));
 }
 
 #[tokio::test]
 async fn a_shared_broker_ends_with_its_last_user() {
-    let slot = Slot::empty();
-    let (first, running) = find_broker(&config(), &slot).unwrap();
-    let (second, also) = find_broker(&config(), &slot).unwrap();
+    let slot = SharedBroker::empty();
+    let (first, running) = locate_broker(&config(), &slot).unwrap();
+    let (second, also) = locate_broker(&config(), &slot).unwrap();
     assert_eq!(first, second);
     drop((running, also));
-    let (_, fresh) = find_broker(&config(), &slot).unwrap();
-    assert_eq!(fresh.unwrap().stats(), crate::broker::BrokerStats::default());
+    let (_, fresh) = locate_broker(&config(), &slot).unwrap();
+    assert_eq!(fresh.unwrap().stats(), kaskade_broker::BrokerStats::default());
     let gone = BusConfig {
         timeout: Duration::from_millis(200),
         ..config().url(first)
     };
     eventually("the first broker is gone", PATIENCE, async || {
-        matches!(Bus::connect(gone.clone()).await, Err(BusError::Absent { .. }))
+        matches!(
+            Bus::connect(gone.clone()).await,
+            Err(BusError::Unreachable { .. })
+        )
     })
     .await;
 }
@@ -249,8 +254,8 @@ async fn a_message_over_max_payload_is_refused_with_both_sizes_before_it_is_sent
         let limit = bus.max_payload();
         assert_eq!(limit, 1 << 20);
         let mut received = bus.subscribe("big".into(), None).await.unwrap();
-        let mut headers = crate::headers::for_body(crate::wire::ContentType::Json);
-        crate::headers::put_budget(&mut headers, Duration::from_secs(1));
+        let mut headers = crate::wire::headers::for_body(crate::wire::ContentType::Json);
+        crate::wire::headers::put_budget(&mut headers, Duration::from_secs(1));
         let room = limit - header_bytes(&headers);
         for size in [room, room + 1] {
             let sent = bus
@@ -291,7 +296,7 @@ async fn a_larger_max_payload_of_the_embedded_broker_is_used() {
 }
 
 #[tokio::test]
-async fn messages_that_a_full_subscription_loses_are_counted_and_told() {
+async fn messages_lost_by_a_full_subscription_are_counted_and_observed() {
     over_both(|config| async move {
         let told = Arc::new(std::sync::atomic::AtomicU64::new(0));
         let seen = Arc::clone(&told);
@@ -311,7 +316,7 @@ async fn messages_that_a_full_subscription_loses_are_counted_and_told() {
                 .unwrap();
         }
         eventually("the loss is counted", PATIENCE, async || {
-            bus.health().counts().slow_consumer > 0 && told.load(std::sync::atomic::Ordering::Relaxed) > 0
+            bus.connection().counts().slow_consumer > 0 && told.load(std::sync::atomic::Ordering::Relaxed) > 0
         })
         .await;
     })
@@ -340,7 +345,7 @@ async fn a_drain_loses_nothing_that_was_published_or_received() {
                 .unwrap();
         }
         ours.drain(PATIENCE).await.unwrap();
-        assert_eq!(*ours.health().link().borrow(), Link::Closed);
+        assert_eq!(*ours.connection().link().borrow(), Link::Closed);
         let mut buffered = 0;
         while at_ours.next().await.is_some() {
             buffered += 1;
@@ -361,7 +366,7 @@ async fn subscriptions_survive_a_restart_of_the_server() {
     let bus = Bus::connect(config().url(server.url())).await.unwrap();
     let mut received = bus.subscribe("again".into(), None).await.unwrap();
     bus.barrier().await.unwrap();
-    let mut link = bus.health().link();
+    let mut link = bus.connection().link();
     assert_eq!(*link.borrow(), Link::Up);
     server.kill();
     link.wait_for(|link| *link == Link::Down).await.unwrap();
@@ -372,7 +377,7 @@ async fn subscriptions_survive_a_restart_of_the_server() {
         .await
         .unwrap();
     assert_eq!(received.next().await.unwrap().payload, "back");
-    assert_eq!(bus.health().counts().disconnects, 1);
+    assert_eq!(bus.connection().counts().disconnects, 1);
 }
 
 #[test]
@@ -391,10 +396,10 @@ fn a_jetstream_that_is_still_forming_is_waited_for() {
         AccountErrorKind::JetStream(serde_json::from_str(&error).unwrap())
     };
     for later in [said(10008), AccountErrorKind::TimedOut] {
-        assert!(may_come(&later), "{later}");
+        assert!(may_become_available(&later), "{later}");
     }
     for never in [said(10039), said(10076), AccountErrorKind::JetStreamUnavailable] {
-        assert!(!may_come(&never), "{never}");
+        assert!(!may_become_available(&never), "{never}");
     }
 }
 

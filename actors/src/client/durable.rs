@@ -1,4 +1,4 @@
-//! The client's side of durable requests: submit now, fetch the result when it is there.
+//! The client side of durable requests: submit now, fetch the result later.
 
 use std::time::{Duration, Instant};
 
@@ -9,29 +9,30 @@ use serde::Deserialize;
 
 use super::{Client, read};
 use crate::{
-    fault::{Code, Fault},
-    headers, ids, subjects,
+    error::{Code, Fault},
+    ids, subjects,
+    wire::headers,
     wire::{InferReply, InferRequest},
 };
 
-/// How long a stream may take to say that it has a request.
+/// Timeout of the stream's acknowledgement.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Pauses between two looks for a result, from the first to the longest.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+/// Pauses between two polls for a result: first, longest.
+const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
-/// A request that was accepted for good.
+/// A request that the stream has stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
-    /// What its result is fetched by.
+    /// The id under which its result is stored.
     pub id: String,
-    /// Whether the stream had it already, from an earlier attempt to submit it.
+    /// Whether the stream already had it from an earlier submission.
     pub duplicate: bool,
 }
 
-/// What a stream says to a message (the client library's own type is not built from a plain reply).
+/// A stream's acknowledgement of a publication (the client library's type cannot be built from a plain reply).
 #[derive(Deserialize)]
-struct Said {
+struct PublishAck {
     #[serde(default)]
     duplicate: bool,
     error: Option<Refusal>,
@@ -49,14 +50,16 @@ struct Refusal {
 const FULL: [u64; 4] = [10_047, 10_023, 10_077, 10_028];
 
 impl Client {
-    /// Submits a request that is answered once, whatever is lost meanwhile. Its id is that of the headers, or of the request; one is
-    /// made where neither has one. It may be submitted again under the same id if this fails: it is run for its first time, or not.
+    /// Submits a durable request, which gets exactly one result even if processes are lost meanwhile. The id comes
+    /// from the headers or the request; otherwise the client generates one. After an error the request may be
+    /// submitted again under the same id without being stored twice.
     ///
     /// # Errors
-    /// `NotDurable` or `NeedsJetStream` where the app takes none; `Overloaded` where the stream is full; `UnknownApp` when nobody
-    /// serves the app; `TooLarge`; `Malformed` for an id that is none; `Unavailable` when the stream has not said that it has it.
+    /// `NotDurable` or `NeedsJetStream` if the app accepts no durable requests; `Overloaded` if the stream is full;
+    /// `UnknownApp` if no process serves the app; `TooLarge`; `Malformed` for an invalid id; `Unavailable` if the
+    /// stream has not acknowledged the request.
     pub async fn submit(&self, request: &InferRequest, mut headers: HeaderMap) -> Result<Accepted, Fault> {
-        let payload = self.written(request)?;
+        let payload = self.encode_checked(request)?;
         let named = headers::request_id(&headers)?.map(ToOwned::to_owned);
         let id = named
             .or_else(|| request.id.clone())
@@ -69,29 +72,32 @@ impl Client {
             .timeout(Some(PATIENCE));
         let sent = self.nats.send_request(self.app.submit(), message).await;
         let reply = sent.map_err(|error| match error.kind() {
-            RequestErrorKind::NoResponders => self.nobody(),
-            _ => Fault::new(Code::Unavailable, format!("the stream has not answered: {error}")),
+            RequestErrorKind::NoResponders => self.no_responders(),
+            _ => Fault::new(
+                Code::Unavailable,
+                format!("the stream has not acknowledged the request: {error}"),
+            ),
         })?;
         if let Some(fault) = headers::fault(reply.headers.as_ref()) {
             return Err(fault);
         }
-        let said: Said = serde_json::from_slice(&reply.payload).map_err(|error| {
-            let message = format!("what answers durable requests is no stream: {error}");
+        let ack: PublishAck = serde_json::from_slice(&reply.payload).map_err(|error| {
+            let message = format!("the reply to a durable request is not a stream acknowledgement: {error}");
             Fault::new(Code::Internal, message)
         })?;
-        match said.error {
+        match ack.error {
             None => Ok(Accepted {
                 id,
-                duplicate: said.duplicate,
+                duplicate: ack.duplicate,
             }),
             Some(refusal) => Err(refused(&refusal)),
         }
     }
 
-    /// The result of the durable request of that id; `None` while it has none, or when it is no longer kept.
+    /// Returns the result of a durable request; `None` if it has none yet, or if its result has expired.
     ///
     /// # Errors
-    /// The outer one when the server could not be asked; the inner one is the request's own fault.
+    /// The outer error if the server could not be asked; the inner one is the request's own fault.
     pub async fn result(&self, id: &str) -> Result<Option<Result<InferReply, Fault>>, Fault> {
         headers::check_request_id(id)?;
         let message = async_nats::Request::new()
@@ -99,16 +105,16 @@ impl Client {
             .timeout(Some(PATIENCE));
         let asked = self
             .nats
-            .send_request(subjects::kept_result(&self.app, id), message)
+            .send_request(subjects::result_query(&self.app, id), message)
             .await;
         let found = asked.map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => {
                 let app = self.app.name();
                 let message =
-                    format!("no results of app `{app}` are kept here; durable requests need `[durable]` in its file, and JetStream");
+                    format!("app `{app}` stores no results here; durable requests require `[durable]` in its file, and JetStream");
                 Fault::new(Code::NotDurable, message)
             }
-            _ => Fault::new(Code::Unavailable, format!("asking for a result: {error}")),
+            _ => Fault::new(Code::Unavailable, format!("fetching a result: {error}")),
         })?;
         match found.status {
             Some(StatusCode::NOT_FOUND) => Ok(None),
@@ -120,8 +126,8 @@ impl Client {
         }
     }
 
-    /// Submits, and waits for the result at most so long; the result stays kept all the same. Being told of it is quicker than
-    /// looking for it, and is not relied on.
+    /// Submits a request and waits for its result at most `patience`; the result stays stored either way. The client
+    /// subscribes to the pushed result and falls back to polling, because a push may be lost.
     ///
     /// # Errors
     /// As [`Client::submit`] and [`Client::wait_for`].
@@ -139,7 +145,7 @@ impl Client {
         let until = Instant::now() + patience;
         match tokio::time::timeout(patience, told.next()).await {
             Ok(Some(message)) => read(&message),
-            // Its push may have been lost with a connection.
+            // The push may have been lost with a connection.
             Ok(None) | Err(_) => {
                 self.wait_for(&accepted.id, until.saturating_duration_since(Instant::now()))
                     .await
@@ -147,25 +153,25 @@ impl Client {
         }
     }
 
-    /// Waits for the result of the durable request of that id, at most so long; looks once in any case.
+    /// Waits for the result of a durable request at most `patience`; polls at least once.
     ///
     /// # Errors
-    /// The request's own fault; `Expired` when it has no result yet, and may be waited for again.
+    /// The request's own fault; `Expired` if it has no result yet, after which the caller may wait again.
     pub async fn wait_for(&self, id: &str, patience: Duration) -> Result<InferReply, Fault> {
-        let (mut pause, longest) = LOOKS;
+        let (mut pause, longest) = POLL_PAUSES;
         let until = Instant::now() + patience;
         loop {
             match self.result(id).await {
                 Ok(Some(result)) => return result,
                 Ok(None) => {}
-                // The server may come back; the time is bounded anyway.
+                // The server may come back; the wait is bounded anyway.
                 Err(fault) if fault.code.retryable() => {}
                 Err(fault) => return Err(fault),
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let message = format!(
-                    "request `{id}` has no result: it is still tried, or was never submitted, or its result is no longer kept"
+                    "request `{id}` has no result: it is in progress, was never submitted, or its result has expired"
                 );
                 return Err(Fault::new(Code::Expired, message));
             }
@@ -183,6 +189,6 @@ fn refused(refusal: &Refusal) -> Fault {
     };
     Fault::new(
         code,
-        format!("the stream does not accept it: {}", refusal.description),
+        format!("the stream refused the request: {}", refusal.description),
     )
 }

@@ -1,23 +1,23 @@
-//! The terminal reply.
+//! Encodes and publishes the terminal reply.
 
 use async_nats::HeaderMap;
 use kaskade_models::Tensor;
 use kaskade_policy::gather::Branch;
 
-use super::{Client, Ingress, Kept, To};
+use super::in_flight::{Client, InFlight, Ingress, To};
 use crate::{
-    exchange::Exchange,
-    fault::{Code, Fault},
-    headers,
+    bus::publisher::HEADROOM,
+    dispatch::dispatcher::Dispatcher,
+    error::{Code, Fault},
     metrics::Metrics,
-    post::HEADROOM,
+    wire::headers,
     wire::{self, BranchReply, ContentType, Done, DoneResult, InferReply, MAX_HOPS},
 };
 
 impl Ingress {
-    /// Publishes the result, `degraded` where not everybody was heard who should have been; what cannot be published becomes a
-    /// fault, so that the client is answered in any case.
-    pub(super) fn reply_with(&self, kept: Kept, done: Done, degraded: bool) {
+    /// Publishes the result, marked `degraded` if a preferred answer is missing. A result that cannot be published
+    /// becomes a fault, so that the client is answered in any case.
+    pub(super) fn reply_with(&self, entry: InFlight, done: Done, degraded: bool) {
         let DoneResult::Outputs {
             outputs, confidence, ..
         } = done.result
@@ -25,22 +25,22 @@ impl Ingress {
             return;
         };
         let reply = InferReply {
-            id: kept.client.id.clone(),
+            id: entry.client.id.clone(),
             outputs,
-            variant: variant(&kept, &done.stage),
+            variant: variant(&entry, &done.stage),
             stage: done.stage,
             confidence,
             hops: done.hops,
             degraded,
             ..InferReply::default()
         };
-        self.publish_reply(kept, &reply);
+        self.publish_reply(entry, &reply);
     }
 
-    /// Publishes what the branches of a pipeline's request came to. A branch that failed tells so itself, and one that is missing is
-    /// answered with `missing`; where no branch that ends in an answer has one, the first failure is the whole request's.
-    pub(super) fn reply_with_branches(&self, mut kept: Kept, missing: Option<&Fault>) {
-        let mut branches = std::mem::take(&mut kept.gather).into_branches().into_iter();
+    /// Publishes the results of a pipeline's branches. A failed branch carries its own error, a missing one carries
+    /// `missing`; if no final branch has an answer, the first failure becomes the fault of the whole request.
+    pub(super) fn reply_with_branches(&self, mut entry: InFlight, missing: Option<&Fault>) {
+        let mut branches = std::mem::take(&mut entry.gather).into_branches().into_iter();
         let Some((_, Some(root))) = branches.next() else {
             return;
         };
@@ -48,7 +48,7 @@ impl Ingress {
         let branches: Vec<BranchReply> = branches
             .map(|(branch, done)| {
                 hops.extend(done.iter().filter_map(|done| done.hops.last().cloned()));
-                branch_reply(&kept, branch, done, missing)
+                branch_reply(&entry, branch, done, missing)
             })
             .collect();
         hops.truncate(MAX_HOPS);
@@ -56,7 +56,7 @@ impl Ingress {
         let none_answered = branches.iter().all(|branch| branch.outputs.is_empty());
         if let Some(fault) = failure.filter(|_| none_answered) {
             let fault = fault.clone();
-            return self.refuse(kept.client, &fault);
+            return self.refuse(entry.client, &fault);
         }
         let (outputs, confidence) = match root.result {
             DoneResult::Outputs {
@@ -65,9 +65,9 @@ impl Ingress {
             DoneResult::Part { .. } | DoneResult::Fault(_) => (Vec::new(), None),
         };
         let reply = InferReply {
-            id: kept.client.id.clone(),
+            id: entry.client.id.clone(),
             outputs,
-            variant: variant(&kept, &root.stage),
+            variant: variant(&entry, &root.stage),
             stage: root.stage,
             confidence,
             hops,
@@ -75,55 +75,56 @@ impl Ingress {
             part: None,
             branches,
         };
-        self.publish_reply(kept, &reply);
+        self.publish_reply(entry, &reply);
     }
 
-    /// Publishes a part of an answer that goes on. One that cannot be published is left out: the whole comes at the end.
+    /// Publishes a part of a streamed answer. A part that cannot be published is skipped: the complete answer
+    /// follows.
     pub(super) fn publish_part(&self, id: u64, stage: String, outputs: Vec<Tensor>, from: u32) {
-        let Some(kept) = self.ledger.get(id) else { return };
+        let Some(entry) = self.ledger.get(id) else { return };
         let To::Inbox {
             inbox: Some(inbox), ..
-        } = &kept.client.to
+        } = &entry.client.to
         else {
             return;
         };
         let inbox = inbox.clone();
-        let content_type = kept.client.content_type;
+        let content_type = entry.client.content_type;
         let part = InferReply {
-            id: kept.client.id.clone(),
+            id: entry.client.id.clone(),
             outputs,
-            variant: variant(kept, &stage),
+            variant: variant(entry, &stage),
             stage,
             part: Some(from),
             ..InferReply::default()
         };
         if let Ok(payload) = wire::encode_reply(content_type, &part) {
-            self.exchange
+            self.dispatcher
                 .publish(inbox, None, body_headers(content_type), payload);
         }
     }
 
-    fn publish_reply(&self, kept: Kept, reply: &InferReply) {
-        let payload = match wire::encode_reply(kept.client.content_type, reply).map_err(Fault::from) {
+    fn publish_reply(&self, entry: InFlight, reply: &InferReply) {
+        let payload = match wire::encode_reply(entry.client.content_type, reply).map_err(Fault::from) {
             Ok(payload) => payload,
-            Err(fault) => return self.refuse(kept.client, &fault),
+            Err(fault) => return self.refuse(entry.client, &fault),
         };
         let limit = self.max_payload.saturating_sub(HEADROOM);
         if payload.len() > limit {
             let message = format!(
-                "the reply takes {} bytes, this broker carries {limit}",
+                "the reply has {} bytes; the broker accepts at most {limit}",
                 payload.len()
             );
-            return self.refuse(kept.client, &Fault::new(Code::TooLarge, message));
+            return self.refuse(entry.client, &Fault::new(Code::TooLarge, message));
         }
         self.metrics
-            .answered(self.exchange.clock().now().saturating_sub(kept.accepted));
-        let content_type = kept.client.content_type;
-        match kept.client.to {
+            .answered(self.dispatcher.clock().now().saturating_sub(entry.accepted));
+        let content_type = entry.client.content_type;
+        match entry.client.to {
             To::Inbox {
                 inbox: Some(inbox), ..
             } => self
-                .exchange
+                .dispatcher
                 .publish(inbox, None, body_headers(content_type), payload),
             To::Inbox { inbox: None, .. } => {}
             To::Stream(submission) => submission.answer(content_type, payload),
@@ -131,26 +132,26 @@ impl Ingress {
     }
 
     pub(super) fn refuse(&self, client: Client, fault: &Fault) {
-        refuse(&self.exchange, &self.metrics, client, fault);
+        refuse(&self.dispatcher, &self.metrics, client, fault);
     }
 }
 
 /// Answers with a typed fault, in the headers of a NATS service (ADR-32) and in the body.
-pub(super) fn refuse(exchange: &Exchange, metrics: &Metrics, client: Client, fault: &Fault) {
+pub(super) fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, client: Client, fault: &Fault) {
     let inbox = match client.to {
         To::Inbox { inbox, .. } => inbox,
-        // It may yet be tried again: whether this is its end is not decided here.
+        // A durable request may be retried; the submission decides.
         To::Stream(submission) => return submission.fail(client.content_type, fault.clone()),
     };
     metrics.fault(fault);
     if let Some(inbox) = inbox {
         let payload = wire::encode_fault(client.content_type, fault);
         let headers = headers::for_fault(client.content_type, fault);
-        exchange.publish(inbox, None, Some(headers), payload);
+        dispatcher.publish(inbox, None, Some(headers), payload);
     }
 }
 
-/// The default needs no header, and most replies are of it.
+/// MessagePack is the default and needs no header.
 fn body_headers(content_type: ContentType) -> Option<HeaderMap> {
     match content_type {
         ContentType::MessagePack => None,
@@ -158,13 +159,18 @@ fn body_headers(content_type: ContentType) -> Option<HeaderMap> {
     }
 }
 
-/// The variant that a stage runs.
-fn variant(kept: &Kept, stage: &str) -> String {
-    let stage = kept.adopted.stage(kept.gear, stage);
+/// Returns the variant that a stage runs.
+fn variant(entry: &InFlight, stage: &str) -> String {
+    let stage = entry.version.stage(entry.gear, stage);
     stage.map_or_else(String::new, |stage| stage.variant.clone())
 }
 
-fn branch_reply(kept: &Kept, branch: Branch, done: Option<Done>, missing: Option<&Fault>) -> BranchReply {
+fn branch_reply(
+    entry: &InFlight,
+    branch: Branch,
+    done: Option<Done>,
+    missing: Option<&Fault>,
+) -> BranchReply {
     let Some(done) = done else {
         return BranchReply {
             branch,
@@ -181,7 +187,7 @@ fn branch_reply(kept: &Kept, branch: Branch, done: Option<Done>, missing: Option
     };
     BranchReply {
         branch,
-        variant: variant(kept, &done.stage),
+        variant: variant(entry, &done.stage),
         stage: done.stage,
         confidence,
         outputs,

@@ -1,39 +1,38 @@
-//! The metrics as Prometheus reads them (text format 0.0.4). What is unknown is left out and never a zero.
+//! The metrics in Prometheus' text format 0.0.4. Unknown values are omitted, never zero.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::{
-    ACCEPTED, ANSWERED, ARRIVED, BETWEEN_TOKENS, DEAD, ENERGY, ENERGY_PER_REQUEST, FAULTS, FIRST_TOKENS,
-    FORK_CHILDREN, FORKED, IN_FLIGHT, KEPT, Metrics, PLAN_EPOCH, PROCESSING, QUEUE_FULL, QUEUED, READY,
-    REDELIVERED, RETRIED, Reading, SHIFTS, STALE, TO_FIRST_TOKEN, TOKENS, VARIANT_BATCHES, VARIANT_BUSY,
-    VARIANT_ENERGY, VARIANT_REQUESTS, VariantCount,
+    ACCEPTED, ANSWERED, ARRIVED, BETWEEN_TOKENS, DEAD_LETTERS, DURABLE_RESULTS, ENERGY, ENERGY_PER_REQUEST,
+    FAN_OUT_CHILDREN, FAN_OUTS, FAULTS, FIRST_TOKENS, IN_FLIGHT, Metrics, PLAN_EPOCH, PROCESSING, QUEUE_FULL,
+    QUEUED, READY, REDELIVERED, RETRIED, SHIFTS, STALE, Snapshot, TO_FIRST_TOKEN, TOKENS, VARIANT_BATCHES,
+    VARIANT_BUSY, VARIANT_ENERGY, VARIANT_REQUESTS, VariantCount,
 };
 
 /// Media type of the page.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What is no counter: how a process stands at this moment.
+/// Values that are not counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gauges {
     /// [`READY`].
     pub ready: bool,
     /// [`PLAN_EPOCH`]; none before the first plan.
     pub epoch: Option<u64>,
-    /// [`IN_FLIGHT`]; none where there are no doors.
+    /// [`IN_FLIGHT`]; `None` without an ingress.
     pub in_flight: Option<u64>,
     /// [`QUEUED`], by variant.
     pub queued: BTreeMap<String, u64>,
 }
 
-/// What Prometheus is told that a metric is.
+/// The type of a metric in Prometheus.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Counter,
     Gauge,
 }
 
-/// The page, metric by metric.
+/// Builder of the page.
 struct Page<'a> {
     app: &'a str,
     text: String,
@@ -43,7 +42,7 @@ struct Page<'a> {
 type Labels<'a> = [(&'static str, &'a str)];
 
 impl<'a> Page<'a> {
-    /// Opens a metric; what follows are its samples.
+    /// Starts a metric; its samples follow.
     fn metric(&mut self, name: &str, kind: Kind, help: &str) {
         let kind = match kind {
             Kind::Counter => "counter",
@@ -68,7 +67,7 @@ impl<'a> Page<'a> {
         self.text.push('\n');
     }
 
-    /// A metric of one sample.
+    /// Writes a metric with one sample.
     fn one(&mut self, name: &str, kind: Kind, help: &str, value: Option<u64>) {
         self.metric(name, kind, help);
         if let Some(value) = value {
@@ -76,7 +75,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// A metric with a sample per value of a label.
+    /// Writes a metric with one sample per value of a label.
     fn by<T: std::fmt::Display>(
         &mut self,
         name: &str,
@@ -93,18 +92,18 @@ impl<'a> Page<'a> {
 }
 
 impl Metrics {
-    /// Every metric of the process in Prometheus' text format, each with its help, its type and the label `app`.
+    /// Returns every metric of the process in Prometheus' text format, each with its help, type and the label `app`.
     pub fn text(&self, app: &str, gauges: &Gauges) -> String {
-        let reading = self.read();
+        let snapshot = self.read();
         let mut page = Page {
             app,
             text: String::new(),
         };
         state(&mut page, gauges);
-        requests(&mut page, &reading, self.processing_us.load(Relaxed));
-        variants(&mut page, &reading.variants);
-        forks(&mut page, &reading);
-        energy(&mut page, &reading);
+        requests(&mut page, &snapshot, self.processing_us());
+        variants(&mut page, &snapshot.variants);
+        fan_outs(&mut page, &snapshot);
+        energy(&mut page, &snapshot);
         page.text
     }
 }
@@ -114,7 +113,7 @@ fn state<'a>(page: &mut Page<'a>, gauges: &'a Gauges) {
     page.one(
         READY,
         Kind::Gauge,
-        "1 where the process serves and has room, 0 where it does not.",
+        "1 if the process serves and has capacity, 0 otherwise.",
         Some(ready),
     );
     page.one(
@@ -126,7 +125,7 @@ fn state<'a>(page: &mut Page<'a>, gauges: &'a Gauges) {
     page.one(
         IN_FLIGHT,
         Kind::Gauge,
-        "Requests that the ingress owns and has not answered.",
+        "Requests in flight at the ingress.",
         gauges.in_flight,
     );
     let queued = gauges
@@ -136,54 +135,61 @@ fn state<'a>(page: &mut Page<'a>, gauges: &'a Gauges) {
     page.by(
         QUEUED,
         Kind::Gauge,
-        "Requests that wait in the queues of a variant's replicas.",
+        "Requests waiting in the queues of a variant's replicas.",
         "variant",
         queued,
     );
 }
 
-fn requests<'a>(page: &mut Page<'a>, reading: &'a Reading, processing_us: u64) {
+fn requests<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot, processing_us: u64) {
     let counters = [
         (
             ARRIVED,
-            "Requests that came to an ingress, accepted or not.",
-            reading.arrived,
+            "Requests received by an ingress, accepted or not.",
+            snapshot.arrived,
         ),
-        (
-            ACCEPTED,
-            "Requests that an ingress took responsibility for.",
-            reading.accepted,
-        ),
-        (ANSWERED, "Requests answered with a result.", reading.answered),
+        (ACCEPTED, "Requests accepted by an ingress.", snapshot.accepted),
+        (ANSWERED, "Requests answered with a result.", snapshot.answered),
         (
             PROCESSING,
-            "Time from a request's arrival to its result, in sum.",
+            "Time from a request's arrival to its result, summed.",
             processing_us,
         ),
-        (RETRIED, "Attempts that were sent again.", reading.retried),
+        (RETRIED, "Attempts that were resent.", snapshot.retried),
         (
             STALE,
-            "Answers that came after the request had been answered.",
-            reading.stale,
+            "Results that arrived after the request had been answered.",
+            snapshot.stale,
         ),
         (
             QUEUE_FULL,
-            "Deliveries refused by a full replica queue.",
-            reading.queue_full,
+            "Deliveries refused because a replica's queue was full.",
+            snapshot.queue_full,
         ),
-        (KEPT, "Results of durable requests that were kept.", reading.kept),
+        (
+            DURABLE_RESULTS,
+            "Stored results of durable requests.",
+            snapshot.durable_results,
+        ),
         (
             REDELIVERED,
-            "Deliveries of durable requests that were handed back, to be tried again.",
-            reading.redelivered,
+            "Deliveries of durable requests returned to the stream for a retry.",
+            snapshot.redelivered,
         ),
-        (DEAD, "Durable requests that were given up.", reading.dead),
-        (SHIFTS, "Gear shifts that the process followed.", reading.shifts),
+        (
+            DEAD_LETTERS,
+            "Durable requests that became dead letters.",
+            snapshot.dead_letters,
+        ),
+        (SHIFTS, "Gear shifts that the process followed.", snapshot.shifts),
     ];
     for (name, help, value) in counters {
         page.one(name, Kind::Counter, help, Some(value));
     }
-    let faults = reading.faults.iter().map(|(code, count)| (code.as_str(), *count));
+    let faults = snapshot
+        .faults
+        .iter()
+        .map(|(code, count)| (code.as_str(), *count));
     page.by(
         FAULTS,
         Kind::Counter,
@@ -194,13 +200,13 @@ fn requests<'a>(page: &mut Page<'a>, reading: &'a Reading, processing_us: u64) {
 }
 
 fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount>) {
-    /// What a metric takes of the counters of a variant.
+    /// Selects a counter of a variant.
     type Part = fn(&VariantCount) -> u64;
     let counters: [(&str, &str, Part); 7] = [
-        (VARIANT_REQUESTS, "Requests that the model ran.", |count| {
+        (VARIANT_REQUESTS, "Requests run by the model.", |count| {
             count.requests
         }),
-        (VARIANT_BATCHES, "Batches that the model ran.", |count| {
+        (VARIANT_BATCHES, "Batches run by the model.", |count| {
             count.batches
         }),
         (
@@ -208,20 +214,20 @@ fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount
             "Time that the model's threads were busy.",
             |count| count.busy_us,
         ),
-        (TOKENS, "Tokens that a language model made.", |count| {
+        (TOKENS, "Tokens generated by a language model.", |count| {
             count.tokens.count
         }),
-        (FIRST_TOKENS, "Of them, the first ones of answers.", |count| {
+        (FIRST_TOKENS, "First tokens of answers.", |count| {
             count.tokens.first
         }),
         (
             TO_FIRST_TOKEN,
-            "Time from a request's arrival at the replica to its first token, in sum.",
+            "Time from a request's arrival at the replica to its first token, summed.",
             |count| count.tokens.to_first_us,
         ),
         (
             BETWEEN_TOKENS,
-            "Time from each token of an answer to the next, in sum.",
+            "Time between successive tokens of an answer, summed.",
             |count| count.tokens.between_us,
         ),
     ];
@@ -233,38 +239,38 @@ fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount
     }
 }
 
-fn forks<'a>(page: &mut Page<'a>, reading: &'a Reading) {
-    let forks = &reading.forks;
-    let parents = forks
+fn fan_outs<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot) {
+    let fan_outs = &snapshot.fan_outs;
+    let parents = fan_outs
         .iter()
-        .map(|(variant, forks)| (variant.as_str(), forks.requests));
+        .map(|(variant, fan_outs)| (variant.as_str(), fan_outs.requests));
     page.by(
-        FORKED,
+        FAN_OUTS,
         Kind::Counter,
-        "Requests that came apart at a task of a pipeline.",
+        "Requests fanned out by a task of a pipeline.",
         "variant",
         parents,
     );
     page.metric(
-        FORK_CHILDREN,
+        FAN_OUT_CHILDREN,
         Kind::Counter,
-        "Requests that they came to, by the task below.",
+        "Child requests of fan-outs, by task.",
     );
-    for (variant, forks) in forks {
-        for (task, count) in &forks.children {
-            page.sample(FORK_CHILDREN, &[("variant", variant), ("task", task)], count);
+    for (variant, fan_outs) in fan_outs {
+        for (task, count) in &fan_outs.children {
+            page.sample(FAN_OUT_CHILDREN, &[("variant", variant), ("task", task)], count);
         }
     }
 }
 
-/// Joules name their source in a label, so that modelled and measured ones are never added up unseen.
-fn energy(page: &mut Page<'_>, reading: &Reading) {
-    let report = reading.energy.as_ref();
+/// Joules carry their source as a label, so that modelled and measured values are not summed.
+fn energy(page: &mut Page<'_>, snapshot: &Snapshot) {
+    let report = snapshot.energy.as_ref();
     let source = report.map_or("", |report| report.source.as_str());
     page.metric(
         ENERGY,
         Kind::Counter,
-        "Energy of the process since its start, idle included; absent where unknown.",
+        "Energy of the process since its start, idle included; absent if unknown.",
     );
     if let Some(joules) = report.and_then(|report| report.joules) {
         page.sample(ENERGY, &[("source", source)], &joules);
@@ -272,7 +278,7 @@ fn energy(page: &mut Page<'_>, reading: &Reading) {
     page.metric(
         ENERGY_PER_REQUEST,
         Kind::Gauge,
-        "The same per request that the process ran or answered.",
+        "Energy per request that the process ran or answered.",
     );
     if let Some(joules) = report.and_then(|report| report.joules_per_request) {
         page.sample(ENERGY_PER_REQUEST, &[("source", source)], &joules);
@@ -280,7 +286,7 @@ fn energy(page: &mut Page<'_>, reading: &Reading) {
     page.metric(
         VARIANT_ENERGY,
         Kind::Counter,
-        "A variant's part of the process's energy, by busy time.",
+        "A variant's share of the process's energy, by busy time.",
     );
     for (variant, model) in report.iter().flat_map(|report| &report.models) {
         if let Some(joules) = model.joules {
@@ -293,7 +299,7 @@ fn energy(page: &mut Page<'_>, reading: &Reading) {
     }
 }
 
-/// A label's value as the format wants it.
+/// Escapes a label value.
 fn escaped(value: &str) -> String {
     value
         .replace('\\', "\\\\")
@@ -306,8 +312,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::fault::{Code, Fault};
-    use crate::meter::{EnergyReport, ModelEnergy};
+    use crate::error::{Code, Fault};
+    use crate::wire::{EnergyReport, ModelEnergy, Tokens};
 
     fn busy() -> Metrics {
         let metrics = Metrics::default();
@@ -316,7 +322,7 @@ mod tests {
         metrics.accepted();
         metrics.answered(1_500);
         metrics.fault(&Fault::new(Code::Overloaded, "full"));
-        metrics.forked("find\"er", &BTreeMap::from([("tell".to_owned(), 3)]));
+        metrics.count_fan_out("find\"er", &BTreeMap::from([("tell".to_owned(), 3)]));
         let result = kaskade_models::BatchResult {
             outputs: Vec::new(),
             run_us: 700,
@@ -324,8 +330,8 @@ mod tests {
             process_cpu_us: 0,
         };
         metrics.batch("small", 4, &result);
-        metrics.tokens("gpt", &super::super::Tokens::first(3_000));
-        metrics.tokens("gpt", &super::super::Tokens::next(2_000));
+        metrics.tokens("gpt", &Tokens::first(3_000));
+        metrics.tokens("gpt", &Tokens::next(2_000));
         metrics
     }
 
@@ -376,7 +382,7 @@ mod tests {
             "kaskade_time_to_first_token_microseconds_total{app=\"digits\",variant=\"gpt\"} 3000",
             "kaskade_time_between_tokens_microseconds_total{app=\"digits\",variant=\"gpt\"} 2000",
             "kaskade_variant_busy_microseconds_total{app=\"digits\",variant=\"small\"} 700",
-            "kaskade_fork_children_requests_total{app=\"digits\",variant=\"find\\\"er\",task=\"tell\"} 3",
+            "kaskade_fan_out_children_requests_total{app=\"digits\",variant=\"find\\\"er\",task=\"tell\"} 3",
             "kaskade_energy_joules_total{app=\"digits\",source=\"modelled\"} 2.5",
             "kaskade_energy_per_request_joules{app=\"digits\",source=\"modelled\"} 0.625",
             "kaskade_variant_energy_joules_total{app=\"digits\",source=\"modelled\",variant=\"small\"} 2.5",
@@ -400,7 +406,7 @@ mod tests {
         assert!(page.contains("# TYPE kaskade_energy_joules_total counter"));
     }
 
-    /// The format, line by line: a sample stands below the help and type of its own metric, each metric once.
+    /// Checks the format line by line: a sample follows the help and type of its metric, and each metric occurs once.
     #[test]
     fn every_sample_stands_below_its_metric() {
         let metrics = busy();
@@ -424,9 +430,9 @@ mod tests {
     }
 
     #[test]
-    fn every_metric_that_has_a_name_is_told() {
+    fn every_named_metric_is_exported() {
         let page = Metrics::default().text("digits", &Gauges::default());
-        let names = include_str!("../metrics.rs")
+        let names = include_str!("mod.rs")
             .lines()
             .filter(|line| line.starts_with("pub const ") && line.contains(": &str = \"kaskade_"))
             .map(|line| line.split('"').nth(1).unwrap());

@@ -1,9 +1,10 @@
-//! Messages that the broker does not carry whole: cut into chunks by whoever sends, put together by whoever reads.
+//! Messages that exceed the broker's `max_payload`, sent in chunks.
 //!
-//! Hidden states of a long context, or a picture on its way through a cascade, may exceed the server's `max_payload`. Chunks go to one
-//! reader (a replica's own subject, or an ingress's), never to a queue group, whose members would each get some of them. A
-//! connection keeps its messages in order, so chunks come in order. One that is lost, as by a broken connection, spoils its message:
-//! whoever waits for it is told as soon as a later chunk comes, and otherwise waits until the budget ends.
+//! Hidden states of a long context, or an image on its way through a cascade, may exceed `max_payload`. Chunks go to
+//! one reader (a replica's or an ingress's own subject), never to a queue group, whose members would each get some of
+//! them. A connection preserves the order of messages and thus of chunks. If a chunk is lost, for instance with a
+//! broken connection, the next one reveals it and the sender's reply subject is told; otherwise the request waits
+//! until its budget ends.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +12,25 @@ use async_nats::Subject;
 use bytes::{Bytes, BytesMut};
 use thiserror::Error;
 
-use crate::fault::{Code, Fault};
+use crate::error::{Code, Fault};
 
-/// Which part of which message: what the header `Kaskade-Chunk` says, as `<message, 16 hex digits>/<index>/<count>`.
+/// Position of a chunk: the header `Kaskade-Chunk`, `<message, 16 hex digits>/<index>/<count>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
-    /// The message, unlike every other under way.
+    /// The unique id of the message.
     pub message: u64,
-    /// Its place, from 0.
+    /// Index of the chunk, from 0.
     pub index: u32,
-    /// How many there are.
+    /// Number of chunks.
     pub count: u32,
 }
 
 impl Chunk {
-    /// What a header says; `None` where it says no chunk.
+    /// Parses a header value; `None` if it is invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text.split('/');
         let digits = fields.next().filter(|digits| digits.len() == 16)?;
-        // Only the spelling that is written: `parse` would also take signs.
+        // Accept only the spelling that `Display` writes: `parse` would also accept signs.
         if !text
             .bytes()
             .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f' | b'/'))
@@ -51,7 +52,7 @@ impl std::fmt::Display for Chunk {
     }
 }
 
-/// Cuts a message into chunks of at most `limit` bytes, at least 1. They share its memory.
+/// Splits a message into chunks of at most `limit` bytes, at least 1. They share its memory.
 pub fn cut(message: u64, payload: &Bytes, limit: usize) -> impl Iterator<Item = (Chunk, Bytes)> + use<> {
     let limit = limit.max(1);
     let payload = payload.clone();
@@ -68,39 +69,37 @@ pub fn cut(message: u64, payload: &Bytes, limit: usize) -> impl Iterator<Item = 
     })
 }
 
-/// Why chunks do not become a message.
+/// Why chunks could not be assembled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ChunkError {
-    /// The message would be too large to be decoded.
-    #[error("its {count} chunks make up more than the {limit} bytes that are decoded")]
+    /// The message exceeds the codec's limit.
+    #[error("its {count} chunks exceed the limit of {limit} bytes")]
     TooLarge {
-        /// How many chunks there are.
+        /// Number of chunks.
         count: u32,
-        /// The most accepted, bytes.
+        /// Largest message, bytes.
         limit: usize,
     },
-    /// Too much is under way.
-    #[error(
-        "messages in chunks that are not whole yet hold {held} bytes, of at most {limit}; try again later"
-    )]
+    /// Incomplete messages hold too much memory.
+    #[error("incomplete messages hold {held} bytes of at most {limit}; try again later")]
     Full {
-        /// Held, bytes.
+        /// Memory held, bytes.
         held: usize,
-        /// The most that is held, bytes.
+        /// Largest amount, bytes.
         limit: usize,
     },
-    /// A chunk of a message of several holds nothing.
+    /// A chunk of a message of several chunks is empty.
     #[error("chunk {index} is empty")]
     Empty {
         /// The chunk.
         index: u32,
     },
-    /// A chunk before it was lost.
-    #[error("chunk {index} came where chunk {expected} was due: what was between is lost")]
+    /// A preceding chunk was lost.
+    #[error("chunk {index} arrived instead of chunk {expected}: a chunk is lost")]
     Gap {
-        /// The chunk that came.
+        /// Index of the chunk received.
         index: u32,
-        /// The chunk that was due.
+        /// Index of the chunk expected.
         expected: u32,
     },
 }
@@ -111,23 +110,26 @@ impl From<ChunkError> for Fault {
             ChunkError::TooLarge { .. } => Code::TooLarge,
             ChunkError::Empty { .. } => Code::Malformed,
             ChunkError::Full { .. } => Code::Overloaded,
-            // Nothing is wrong with the message; it may come whole when it is sent again.
+            // The message is valid; it may arrive complete when it is sent again.
             ChunkError::Gap { .. } => Code::Unavailable,
         };
-        Self::new(code, format!("the message came in chunks, and {error}"))
+        Self::new(
+            code,
+            format!("assembling the message from chunks failed: {error}"),
+        )
     }
 }
 
-/// A message that will not become whole.
+/// A message that cannot be completed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spoilt {
-    /// Why.
+pub struct AssemblyError {
+    /// The reason.
     pub error: ChunkError,
-    /// Who waits for it, as far as a chunk that came has said so.
+    /// The reply subject of its first chunk, if that has arrived.
     pub reply: Option<Subject>,
 }
 
-/// Puts messages together. What it holds is bounded, and given up when its time has passed.
+/// Assembles messages from chunks. Its memory is bounded, and messages past their deadline are dropped.
 #[derive(Debug)]
 pub struct Assembler {
     partial: BTreeMap<u64, Partial>,
@@ -146,7 +148,7 @@ struct Partial {
 }
 
 impl Assembler {
-    /// One for messages of at most `largest` bytes that holds at most `most` in all.
+    /// Creates an assembler for messages of at most `largest` bytes that holds at most `most` bytes.
     pub fn new(largest: usize, most: usize) -> Self {
         Self {
             partial: BTreeMap::new(),
@@ -156,12 +158,12 @@ impl Assembler {
         }
     }
 
-    /// Takes a chunk in; with the last one of a message, the message. `reply` is the subject that the chunk says to answer to, as only
-    /// the first one does. `now` is the reader's clock and `until` when nobody wants the message any more, microseconds: one whose first
-    /// chunk said a time that has passed makes room for others.
+    /// Adds a chunk; returns the message with its last chunk. `reply` is the reply subject, which only the first
+    /// chunk carries. `now` is the reader's clock and `until` the time after which the message is no longer needed,
+    /// microseconds; expired messages make room for others.
     ///
     /// # Errors
-    /// [`Spoilt`]; nothing of the message is held any more.
+    /// [`AssemblyError`]; nothing of the message is held any more.
     pub fn take(
         &mut self,
         chunk: Chunk,
@@ -169,7 +171,7 @@ impl Assembler {
         reply: Option<Subject>,
         now: u64,
         until: u64,
-    ) -> Result<Option<Bytes>, Spoilt> {
+    ) -> Result<Option<Bytes>, AssemblyError> {
         let partial = self.partial.remove(&chunk.message);
         self.held -= partial.as_ref().map_or(0, Partial::held);
         let mut partial = match partial {
@@ -182,12 +184,12 @@ impl Assembler {
                     reply,
                     until,
                 },
-                Err(error) => return Err(Spoilt { error, reply }),
+                Err(error) => return Err(AssemblyError { error, reply }),
             },
         };
         if let Err(error) = self.add(&mut partial, chunk, bytes) {
             let reply = partial.reply;
-            return Err(Spoilt { error, reply });
+            return Err(AssemblyError { error, reply });
         }
         if chunk.index + 1 == chunk.count {
             return Ok(Some(partial.whole()));
@@ -197,12 +199,12 @@ impl Assembler {
         Ok(None)
     }
 
-    /// What messages that are not whole take, bytes.
+    /// Returns the memory that incomplete messages hold, bytes.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Refuses at its first chunk what the claimed number of them would make too large, so that nothing is sent in vain for long.
+    /// Refuses a message at its first chunk if the claimed number of chunks would exceed the limit.
     fn begin(&mut self, chunk: Chunk, bytes: usize, now: u64) -> Result<(), ChunkError> {
         self.give_up(now);
         if chunk.index != 0 {
@@ -211,7 +213,7 @@ impl Assembler {
                 expected: 0,
             });
         }
-        // The last chunk may be short, the others are as long as the first.
+        // The last chunk may be short; the others are as long as the first.
         if bytes.saturating_mul(chunk.count as usize - 1) > self.largest {
             return Err(self.too_large(chunk.count));
         }
@@ -274,11 +276,11 @@ impl Default for Assembler {
     }
 }
 
-/// What is kept beside the bytes of a chunk, and beside those of a message: small ones must not be free.
+/// Bytes accounted for each chunk and each message besides the data, so that many small ones are not free.
 const OVERHEAD: usize = 128;
 
 impl Partial {
-    /// What it takes, bytes.
+    /// Memory held, bytes.
     fn held(&self) -> usize {
         self.bytes + OVERHEAD * (self.parts.len() + 1)
     }

@@ -25,11 +25,11 @@ fn take(
 ) -> Result<Option<Bytes>, ChunkError> {
     assembler
         .take(chunk, bytes, None, now, until)
-        .map_err(|spoilt| spoilt.error)
+        .map_err(|failed| failed.error)
 }
 
 #[test]
-fn a_header_says_what_it_is_or_nothing() {
+fn only_valid_chunk_headers_are_parsed() {
     let chunk = of(0xabc, 2, 5);
     assert_eq!(chunk.to_string(), "0000000000000abc/2/5");
     assert_eq!(Chunk::parse(&chunk.to_string()), Some(chunk));
@@ -48,7 +48,7 @@ fn a_header_says_what_it_is_or_nothing() {
 }
 
 #[test]
-fn a_missing_chunk_spoils_its_message_and_no_other() {
+fn a_missing_chunk_fails_only_its_message() {
     let mut assembler = Assembler::new(100, 1_000);
     assert_eq!(take(&mut assembler, of(1, 0, 3), bytes(4), 0, LATER), Ok(None));
     assert_eq!(take(&mut assembler, of(2, 0, 2), bytes(4), 0, LATER), Ok(None));
@@ -70,13 +70,13 @@ fn a_missing_chunk_spoils_its_message_and_no_other() {
 }
 
 #[test]
-fn who_waits_for_a_spoilt_message_is_known_from_its_first_chunk_and_told_once() {
+fn the_reply_subject_of_a_failed_message_comes_from_its_first_chunk_and_is_used_once() {
     let mut assembler = Assembler::new(100, 1_000);
     let reply = || Some(Subject::from("done.here.7"));
     assert_eq!(assembler.take(of(1, 0, 4), bytes(4), reply(), 0, LATER), Ok(None));
-    let spoilt = assembler.take(of(1, 2, 4), bytes(4), None, 0, LATER).unwrap_err();
-    assert_eq!(spoilt.reply, reply());
-    let fault = Fault::from(spoilt.error);
+    let failed = assembler.take(of(1, 2, 4), bytes(4), None, 0, LATER).unwrap_err();
+    assert_eq!(failed.reply, reply());
+    let fault = Fault::from(failed.error);
     assert!(fault.code.retryable(), "{fault}");
     let rest = assembler.take(of(1, 3, 4), bytes(4), None, 0, LATER).unwrap_err();
     assert_eq!(
@@ -97,14 +97,14 @@ fn what_would_be_too_large_is_refused_at_its_first_chunk() {
         })
     );
     assert!(Fault::from(refused.unwrap_err()).message.contains("100 bytes"));
-    // One that lies in its first chunk is found out later.
+    // A wrong size claim in the first chunk is found later.
     assert_eq!(take(&mut assembler, of(2, 0, 3), bytes(1), 0, LATER), Ok(None));
     assert!(take(&mut assembler, of(2, 1, 3), bytes(100), 0, LATER).is_err());
     assert_eq!(assembler.held(), 0);
 }
 
 #[test]
-fn what_nobody_wants_any_more_makes_room() {
+fn expired_messages_make_room() {
     let mut assembler = Assembler::new(100, 400);
     assert_eq!(take(&mut assembler, of(1, 0, 2), bytes(60), 0, 10), Ok(None));
     let full = take(&mut assembler, of(2, 0, 2), bytes(60), 5, LATER);

@@ -1,4 +1,4 @@
-//! Messages to bytes and back: capped before decoding, without copying tensor data.
+//! Encodes and decodes messages: bounded before decoding, without copying tensor data.
 
 use std::cell::RefCell;
 
@@ -8,21 +8,22 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use super::scan;
-use crate::fault::{Code, Fault};
+use crate::error::{Code, Fault};
 
-/// What a message may claim before anything is decoded from it.
+/// Bounds that a message must satisfy before it is decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the whole message.
     pub bytes: usize,
-    /// Maps and arrays inside each other, the message itself included.
+    /// Nesting depth of maps and arrays, including the message itself.
     pub depth: usize,
-    /// Values in it, keys and elements alike. Tensor data sent as bytes is one value; as an array, one each.
+    /// Number of values, keys and elements alike. Tensor data sent as bytes is one value; sent as an array, one per
+    /// element.
     pub items: usize,
 }
 
 impl Default for Limits {
-    /// 64 MiB (the most that a nats-server lets through), 16 levels, one million values.
+    /// 64 MiB (the most that a nats-server accepts), 16 levels, one million values.
     fn default() -> Self {
         Self {
             bytes: 64 << 20,
@@ -32,47 +33,47 @@ impl Default for Limits {
     }
 }
 
-/// Why bytes are not the message they should be.
+/// Why bytes could not be decoded, or a message not encoded.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CodecError {
     /// Over [`Limits::bytes`].
     #[error("the message has {size} bytes; at most {limit} are decoded")]
     TooLarge {
-        /// Its bytes.
+        /// Size of the message, bytes.
         size: usize,
-        /// The most accepted.
+        /// The limit, bytes.
         limit: usize,
     },
     /// Over [`Limits::depth`].
     #[error("at byte {offset} the message nests deeper than {limit} levels")]
     TooDeep {
-        /// The most accepted.
+        /// The limit.
         limit: usize,
-        /// Where it went too deep.
+        /// Position of the violation, bytes.
         offset: usize,
     },
     /// Over [`Limits::items`].
     #[error("the message holds more than {limit} values; send tensor data as bytes, not as an array")]
     TooManyItems {
-        /// The most accepted.
+        /// The limit.
         limit: usize,
     },
-    /// It claims more than it holds.
+    /// A length exceeds the remaining bytes.
     #[error(
         "at byte {offset} the message claims {claimed} more bytes or elements, but {left} bytes are left"
     )]
     Truncated {
-        /// Where the claim stands.
+        /// Position of the length, bytes.
         offset: usize,
         /// Bytes or elements claimed.
         claimed: u64,
         /// Bytes left.
         left: usize,
     },
-    /// The one byte that MessagePack never uses.
+    /// The byte that MessagePack reserves.
     #[error("byte {offset} is 0xc1, which MessagePack does not use")]
     Reserved {
-        /// Where it stands.
+        /// Its position.
         offset: usize,
     },
     /// Bytes after the message.
@@ -83,20 +84,20 @@ pub enum CodecError {
         /// Bytes after it.
         extra: usize,
     },
-    /// Whole, but not this message: a field is missing or of another type.
+    /// Well-formed, but not this message: a field is missing or has another type.
     #[error("not a valid {message}: {reason}")]
     Schema {
         /// The message expected.
         message: &'static str,
-        /// What does not fit.
+        /// The problem.
         reason: String,
     },
-    /// A value that the format cannot carry, such as NaN in JSON.
-    #[error("the {message} cannot be written: {reason}")]
+    /// A value that the format cannot represent, such as NaN in JSON.
+    #[error("the {message} cannot be encoded: {reason}")]
     Unwritable {
         /// The message.
         message: &'static str,
-        /// What does not fit.
+        /// The problem.
         reason: String,
     },
 }
@@ -112,20 +113,20 @@ impl From<CodecError> for Fault {
     }
 }
 
-/// What travels: a MessagePack map with field names.
+/// A message: a MessagePack map with field names.
 pub trait Message: Serialize + DeserializeOwned {
     /// Its name, for errors.
     const NAME: &'static str;
 
-    /// Bytes that it will about take, so that it is written into one buffer.
+    /// Returns the approximate encoded size, bytes, so that the message is written into one buffer.
     fn size_hint(&self) -> usize {
         256
     }
 
-    /// The message as bytes.
+    /// Encodes the message.
     ///
     /// # Errors
-    /// [`CodecError::Unwritable`], which no message of this crate can give.
+    /// [`CodecError::Unwritable`], which no message of this crate returns.
     fn encode(&self) -> Result<Bytes, CodecError> {
         let mut buffer = Vec::with_capacity(self.size_hint());
         rmp_serde::encode::write_named(&mut buffer, self).map_err(|error| CodecError::Unwritable {
@@ -135,7 +136,7 @@ pub trait Message: Serialize + DeserializeOwned {
         Ok(buffer.into())
     }
 
-    /// The message in `bytes`, under the default [`Limits`]. Its tensors share the memory of `bytes`.
+    /// Decodes a message under the default [`Limits`]. Its tensors share the memory of `bytes`.
     ///
     /// # Errors
     /// Any [`CodecError`] but `Unwritable`.
@@ -143,13 +144,13 @@ pub trait Message: Serialize + DeserializeOwned {
         Self::decode_within(bytes, &Limits::default())
     }
 
-    /// The same under other limits.
+    /// Decodes a message under other limits.
     ///
     /// # Errors
     /// Any [`CodecError`] but `Unwritable`.
     fn decode_within(bytes: &Bytes, limits: &Limits) -> Result<Self, CodecError> {
         scan::messagepack(bytes, limits)?;
-        let _lent = lend(bytes);
+        let _guard = use_buffer(bytes);
         rmp_serde::from_slice(bytes).map_err(|error| CodecError::Schema {
             message: Self::NAME,
             reason: error.to_string(),
@@ -158,31 +159,32 @@ pub trait Message: Serialize + DeserializeOwned {
 }
 
 thread_local! {
-    // serde gives a visitor no context. Passing the received buffer beside it is what lets tensor data be cut out of it
-    // without a second set of message types that borrow.
-    static LENT: RefCell<Bytes> = const { RefCell::new(Bytes::new()) };
+    // serde gives a visitor no context. This thread-local passes the received buffer, so that tensor data can be
+    // sliced from it without a second set of borrowing message types.
+    static BUFFER: RefCell<Bytes> = const { RefCell::new(Bytes::new()) };
 }
 
-/// Takes the buffer back when decoding ends, also by an error: a buffer left behind would be kept alive by its thread.
-struct Lent {
+/// Restores the previous buffer when decoding ends, also after an error; otherwise the thread would keep the buffer
+/// alive.
+struct BufferGuard {
     before: Bytes,
 }
 
-impl Drop for Lent {
+impl Drop for BufferGuard {
     fn drop(&mut self) {
-        LENT.set(std::mem::take(&mut self.before));
+        BUFFER.set(std::mem::take(&mut self.before));
     }
 }
 
-fn lend(bytes: &Bytes) -> Lent {
-    Lent {
-        before: LENT.replace(bytes.clone()),
+fn use_buffer(bytes: &Bytes) -> BufferGuard {
+    BufferGuard {
+        before: BUFFER.replace(bytes.clone()),
     }
 }
 
-/// The part of the buffer being decoded that `slice` is, without a copy; a copy if it is not part of it.
+/// Returns `slice` as a part of the buffer being decoded, without a copy; copies it if it is not part of the buffer.
 pub(super) fn share(slice: &[u8]) -> Bytes {
-    LENT.with_borrow(|lent| {
+    BUFFER.with_borrow(|lent| {
         let whole = lent.as_ptr_range();
         let part = slice.as_ptr_range();
         if whole.start <= part.start && part.end <= whole.end {

@@ -9,51 +9,51 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::lists::at_most;
 use super::{Hop, MAX_HOPS, Message, branch_name_hint, hops_hint, tensors};
-use crate::fault::{Code, Fault};
+use crate::error::{Code, Fault};
 
 /// The result of a stage, for the ingress that owns the request.
 ///
 /// On the wire it is one flat map, and everything but the result has a default: a worker in any language may answer
-/// `{outputs: [...], confidence: 0.9}` or `{error: "why"}`; which request it answers is in the subject it answers to.
+/// `{outputs: [...], confidence: 0.9}` or `{error: "why"}`. The reply subject identifies the request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Done {
-    /// The request, as its ingress numbers it; 0 when the worker left it to the subject.
+    /// The request, as its ingress numbers it; 0 if the worker omits it.
     pub id: u64,
     /// The attempt that this answers.
     pub attempt: u32,
-    /// The branch of the request that this ends; the root unless a pipeline's task came apart before.
+    /// The branch of the request; the root unless a pipeline's task fanned out before.
     pub branch: Branch,
-    /// The stage that ran; empty when the worker did not say.
+    /// The stage that ran; empty if the worker omits it.
     pub stage: String,
-    /// The replica that ran it; empty when the worker did not say.
+    /// The replica that ran it; empty if the worker omits it.
     pub replica: String,
     /// Every stage passed, this one last.
     pub hops: Vec<Hop>,
-    /// What came out.
+    /// The result.
     pub result: DoneResult,
 }
 
-/// What came out of a stage.
+/// The outcome of a stage.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DoneResult {
     /// Outputs of the model.
     Outputs {
         /// Without a batch dimension.
         outputs: Vec<Tensor>,
-        /// In [0, 1]; a confidence outside never gets here, it becomes [`Code::BadOutput`].
+        /// In [0, 1]; other values become [`Code::BadOutput`].
         confidence: Option<f64>,
-        /// A router has already taken the stage's exit and this is the answer; otherwise the ingress takes it.
+        /// Whether a router has applied the stage's exit; otherwise the ingress does.
         routed: bool,
-        /// How many requests went on to each task below, where a router sent any.
+        /// Number of requests that a router sent to each child task.
         children: BTreeMap<String, u32>,
     },
-    /// What is new of an answer that goes on.
+    /// A part of a streamed answer.
     Part {
         /// Without a batch dimension.
         outputs: Vec<Tensor>,
-        /// The number of its first piece.
+        /// Index of its first piece.
         from: u32,
-        /// The number of the piece after its last.
+        /// Index after its last piece.
         until: u32,
     },
     /// A typed error.
@@ -61,12 +61,12 @@ pub enum DoneResult {
 }
 
 impl Done {
-    /// Whether it tells of a pipeline's request: of a branch below the root, or of a root that came apart.
+    /// Returns whether it belongs to a pipeline's request: a branch below the root, or a root that fanned out.
     pub fn is_of_a_pipeline(&self) -> bool {
         !self.branch.is_root() || !self.children().is_empty()
     }
 
-    /// How many requests went on to each task below.
+    /// Returns the number of requests sent to each child task.
     pub fn children(&self) -> &BTreeMap<String, u32> {
         static NONE: BTreeMap<String, u32> = BTreeMap::new();
         match &self.result {
@@ -77,7 +77,7 @@ impl Done {
 }
 
 impl DoneResult {
-    /// No outputs, and no exit taken.
+    /// No outputs, no exit applied.
     pub(crate) fn nothing() -> Self {
         Self::Outputs {
             outputs: Vec::new(),
@@ -221,8 +221,7 @@ impl<'de> Deserialize<'de> for Done {
     }
 }
 
-/// A worker's confidence decides who answers, so one that is no probability must not get as far as a threshold: NaN
-/// compares false with all of them.
+/// Refuses a confidence that is not a probability before it reaches a threshold: NaN compares false with all of them.
 fn judge(result: DoneResult) -> DoneResult {
     match result {
         DoneResult::Outputs {

@@ -1,7 +1,7 @@
-//! Lists and maps whose length is part of their type's contract.
+//! Lists and maps of bounded length.
 //!
-//! The scan bounds the values of a whole message, but an empty map is one byte and the struct that it decodes to may be
-//! forty; a cap on each list bounds what the decoded message can weigh.
+//! The scan bounds the number of values of a message, but an empty map is one byte and the struct that it decodes to
+//! may be forty. A cap on each list bounds the memory of the decoded message.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,10 +9,10 @@ use std::marker::PhantomData;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Entries of a request's `parameters`.
+/// Largest number of a request's `parameters`.
 pub const MAX_PARAMETERS: usize = 64;
 
-/// A list of at most `N` elements.
+/// Deserializes a list of at most `N` elements.
 pub(super) fn at_most<'de, D, T, const N: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -42,7 +42,8 @@ where
     deserializer.deserialize_seq(AtMost::<T, N>(PhantomData))
 }
 
-/// A map of names to texts; numbers and booleans become their text, as the protocol's `parameters` may hold either.
+/// Deserializes a map of names to texts; numbers and booleans become text, as the protocol's `parameters` may hold
+/// either.
 pub(super) fn parameters<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, String>, D::Error> {
@@ -73,7 +74,7 @@ pub(super) fn parameters<'de, D: Deserializer<'de>>(
     deserializer.deserialize_map(Parameters)
 }
 
-/// Any scalar as its text.
+/// Any scalar as text.
 struct Scalar(String);
 
 impl<'de> Deserialize<'de> for Scalar {

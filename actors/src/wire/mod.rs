@@ -1,12 +1,14 @@
-//! What actors say to each other, and how it becomes bytes.
+//! Messages between actors, and their encoding.
 //!
-//! Messages are MessagePack maps with field names; unknown fields are ignored, so that peers of different versions and
-//! languages take part. [`Message`] encodes and decodes; [`door`] adds JSON where clients come in.
+//! Messages are MessagePack maps with field names; unknown fields are ignored, so that peers of different versions
+//! and languages interoperate. [`Message`] encodes and decodes; [`client_codec`] adds JSON for clients.
 
 pub mod chunks;
+pub mod client_codec;
 mod codec;
 mod done;
-pub mod door;
+mod energy;
+pub mod headers;
 mod lists;
 mod scan;
 mod tensors;
@@ -19,28 +21,29 @@ use kaskade_models::Tensor;
 use kaskade_policy::gather::{Branch, MAX_BRANCHES};
 use serde::{Deserialize, Serialize};
 
-use crate::fault::Fault;
+use crate::error::Fault;
 
+pub use client_codec::{ContentType, decode_infer, decode_reply, encode_fault, encode_reply};
 pub use codec::{CodecError, Limits, Message};
 pub use done::{Done, DoneResult};
-pub use door::{ContentType, decode_infer, decode_reply, encode_fault, encode_reply};
+pub use energy::{EnergyReport, ModelEnergy, Tokens};
 pub use lists::MAX_PARAMETERS;
 use lists::at_most;
 pub use tensors::{MAX_RANK, MAX_TENSORS};
 
-/// Hops kept in one message; a cascade has a handful, a pipeline a few more.
+/// Largest number of hops in one message.
 pub const MAX_HOPS: usize = 64;
 
-/// Replicas in one beat.
+/// Largest number of replicas in one heartbeat.
 pub const MAX_REPLICAS: usize = 1024;
 
-/// Requests in one [`Abandoned`].
+/// Largest number of requests in one [`Abandoned`].
 pub const MAX_ABANDONED: usize = 4096;
 
-/// Gears in one message.
+/// Largest number of gears in one message.
 pub const MAX_GEARS: usize = 4096;
 
-/// What a client asks.
+/// A client's request.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct InferRequest {
     /// The inputs, without a batch dimension.
@@ -49,7 +52,7 @@ pub struct InferRequest {
     /// The client's own id, returned with the reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Anything else that a custom actor understands.
+    /// Parameters for ingress and custom actors.
     #[serde(
         default,
         skip_serializing_if = "BTreeMap::is_empty",
@@ -73,7 +76,7 @@ impl Message for InferRequest {
     }
 }
 
-/// What a client gets.
+/// A reply to a client.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct InferReply {
     /// The id that the client gave.
@@ -88,21 +91,22 @@ pub struct InferReply {
     /// The variant that answered.
     #[serde(default)]
     pub variant: String,
-    /// Its calibrated confidence in [0, 1], where it has one.
+    /// Its calibrated confidence in [0, 1], if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f64>,
     /// Every stage passed, in order.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_HOPS>")]
     pub hops: Vec<Hop>,
-    /// Answered by a stage that would have passed it on, had there been time or a replica left; or by fewer than should have
-    /// been heard.
+    /// True if a stage answered that would have deferred, had there been time or a replica left, or if members of an
+    /// ensemble are missing.
     #[serde(default)]
     pub degraded: bool,
-    /// Set in a part of an answer that goes on, for a client that asked to read along: the number of its first piece (of a language
-    /// model: token). The whole answer comes last, without this.
+    /// Set in a part of a streamed answer: the index of its first piece (of a language model: token). The complete
+    /// answer comes last, without this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<u32>,
-    /// What came of each request that the tasks of a pipeline made of this one; the outputs above are the first task's own.
+    /// The results of the requests that a pipeline's tasks made of this one; the outputs above are the first task's
+    /// own.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
@@ -111,24 +115,25 @@ pub struct InferReply {
     pub branches: Vec<BranchReply>,
 }
 
-/// What came of one branch of a pipeline's request: outputs, or the error of this branch alone.
+/// The result of one branch of a pipeline's request: outputs, or the error of this branch alone.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct BranchReply {
-    /// Which: `classify.3` is the fourth request to the task `classify`, `classify.3/colour.0` the first that came of that.
+    /// The branch: `classify.3` is the fourth request to the task `classify`, `classify.3/colour.0` the first request
+    /// that it made.
     pub branch: Branch,
-    /// The stage that ended it; empty where none did.
+    /// The stage that ended it; empty if none did.
     #[serde(default)]
     pub stage: String,
     /// The variant that ended it.
     #[serde(default)]
     pub variant: String,
-    /// Its calibrated confidence in [0, 1], where it has one.
+    /// Its calibrated confidence in [0, 1], if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f64>,
-    /// The outputs, without a batch dimension; of a task that made further requests, those that went to none of them.
+    /// The outputs, without a batch dimension; of a task that fanned out, its own outputs.
     #[serde(default, with = "tensors", skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<Tensor>,
-    /// Why there are none.
+    /// The error, if there are no outputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Fault>,
 }
@@ -147,7 +152,7 @@ impl Message for InferReply {
     }
 }
 
-/// What a stage is asked. A worker answers with a [`Done`] to the message's reply subject.
+/// A request to a stage. A worker answers with a [`Done`] to the message's reply subject.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct StageRequest {
     /// The request, as its ingress numbers it.
@@ -157,24 +162,25 @@ pub struct StageRequest {
     /// 0 for the first try, one more for every retry; results of older attempts are dropped.
     #[serde(default)]
     pub attempt: u32,
-    /// Which of the requests this is that a pipeline's task made of one; the answer names it.
+    /// The branch of a pipeline's request; the answer names it.
     #[serde(default, skip_serializing_if = "Branch::is_root")]
     pub branch: Branch,
     /// The epoch that admitted it; it finishes under that plan.
     #[serde(default)]
     pub epoch: u64,
-    /// Position of the gear that admitted it, in its plan.
+    /// Index in its plan of the gear that admitted it.
     #[serde(default)]
     pub gear: u32,
-    /// The stage asked.
+    /// The stage to run.
     pub stage: String,
     /// The stages passed so far.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_HOPS>")]
     pub hops: Vec<Hop>,
-    /// Whether the client reads along: a stage whose answer is the last word may send parts of it before it is whole.
+    /// Whether the client asked for a streamed answer: a stage that always replies may send parts of its answer
+    /// early.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stream: bool,
-    /// Whether an answer that is not sure enough is to be given all the same, because whoever would do better could not be reached.
+    /// Whether the stage must reply even if it would defer, because no later stage could be reached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub settle: bool,
     /// The inputs, without a batch dimension.
@@ -183,7 +189,7 @@ pub struct StageRequest {
 }
 
 impl StageRequest {
-    /// The same for other inputs.
+    /// Returns the request without its inputs.
     pub(crate) fn without_inputs(&self) -> Self {
         Self {
             ingress: self.ingress.clone(),
@@ -217,7 +223,7 @@ pub struct Hop {
     /// Time in its queue, microseconds.
     #[serde(default)]
     pub wait_us: u32,
-    /// Time of the batch that it was part of, microseconds.
+    /// Run time of its batch, microseconds.
     #[serde(default)]
     pub run_us: u32,
     /// Requests in that batch.
@@ -239,8 +245,8 @@ fn branch_name_hint(branch: &Branch) -> usize {
     levels.map(|task| task.len() + 16).sum::<usize>() + 16
 }
 
-fn forks_hint(forks: &Forks) -> usize {
-    let children = forks.children.keys();
+fn fan_outs_hint(fan_outs: &FanOuts) -> usize {
+    let children = fan_outs.children.keys();
     children.map(|task| task.len() + 16).sum::<usize>() + 48
 }
 
@@ -248,33 +254,33 @@ fn hops_hint(hops: &[Hop]) -> usize {
     hops.iter().map(|hop| hop.stage.len() + 48).sum()
 }
 
-/// A sign of life.
+/// A heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Beat {
     /// The actor's name, unique in the app.
     pub actor: String,
-    /// What it is: `ingress`, `worker`, ...
+    /// Its kind: `ingress`, `worker`, ...
     pub kind: String,
     /// The replicas it hosts.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_REPLICAS>")]
     pub replicas: Vec<ReplicaBeat>,
-    /// Requests that wait in it, over all its replicas.
+    /// Requests waiting in its queues.
     #[serde(default)]
     pub queue: u32,
-    /// Requests that it works on.
+    /// Requests in progress.
     #[serde(default)]
     pub in_flight: u32,
-    /// By variant, the requests that came apart at a pipeline's task since it started, and what they came to.
+    /// Fan-outs by variant since it started.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub forks: BTreeMap<String, Forks>,
-    /// By variant, the batches that it ran since it started; none of language models, whose batches are steps.
+    pub fan_outs: BTreeMap<String, FanOuts>,
+    /// Batches by variant since it started, without language models, whose batches are steps.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub runs: BTreeMap<String, Runs>,
     /// The newest epoch it knows.
     #[serde(default)]
     pub epoch: u64,
-    /// Counts this actor's beats from 0; a smaller number than the last means that it started again, or was cut off from the broker:
-    /// what it had been sent may be lost.
+    /// Sequence number of the heartbeat, from 0. A smaller number than the last means that the actor restarted or
+    /// lost its connection, so messages sent to it may be lost.
     #[serde(default)]
     pub sequence: u64,
 }
@@ -284,9 +290,9 @@ impl Message for Beat {
 
     fn size_hint(&self) -> usize {
         let replicas = self.replicas.iter();
-        let forks = self.forks.iter();
-        160 + forks
-            .map(|(variant, forks)| variant.len() + forks_hint(forks))
+        let fan_outs = self.fan_outs.iter();
+        160 + fan_outs
+            .map(|(variant, fan_outs)| variant.len() + fan_outs_hint(fan_outs))
             .sum::<usize>()
             + self.runs.keys().map(|variant| variant.len() + 64).sum::<usize>()
             + self.actor.len()
@@ -297,24 +303,24 @@ impl Message for Beat {
     }
 }
 
-/// Requests that came apart at a pipeline's task, and what they came to: the multiplicative factors as they are (Loki §4.2).
+/// Fan-outs of a pipeline's task: the measured multiplicative factors (Loki §4.2).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Forks {
+pub struct FanOuts {
     /// Requests answered.
     pub requests: u64,
-    /// Requests that went on to each task below.
+    /// Requests sent to each child task.
     #[serde(default)]
     pub children: BTreeMap<String, u64>,
 }
 
-/// Batches that were run, and how long they took.
+/// Batches run, and their run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Runs {
     /// Batches.
     pub batches: u64,
     /// Requests in them.
     pub requests: u64,
-    /// Time that they took, microseconds.
+    /// Run time, microseconds.
     pub busy_us: u64,
 }
 
@@ -337,12 +343,12 @@ pub struct ReplicaBeat {
     pub in_flight: u32,
 }
 
-/// Nobody waits any more for these requests: whoever works on them may let go of them.
+/// Cancels requests of an ingress: replicas may drop them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Abandoned {
     /// The ingress that owned them.
     pub ingress: String,
-    /// As it numbers them.
+    /// The requests, as the ingress numbers them.
     #[serde(deserialize_with = "at_most::<_, _, MAX_ABANDONED>")]
     pub ids: Vec<u64>,
 }
@@ -351,12 +357,12 @@ impl Message for Abandoned {
     const NAME: &'static str = "Abandoned";
 }
 
-/// The gear to use from now on.
+/// Sets the current gear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GearShift {
     /// The plan that the gear belongs to; a shift for another epoch is ignored.
     pub epoch: u64,
-    /// Its position in that plan.
+    /// Index of the gear in that plan.
     pub gear: u32,
 }
 
@@ -364,12 +370,13 @@ impl Message for GearShift {
     const NAME: &'static str = "GearShift";
 }
 
-/// What an ingress has counted, told every tick (CascadeServe §5). The total makes good whatever message is lost.
+/// An ingress's arrival count, published every tick (CascadeServe §5). It is a running total, so a lost message does
+/// no harm.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LoadCount {
-    /// Who counted.
+    /// The ingress.
     pub ingress: String,
-    /// Requests that came since its start, accepted or not.
+    /// Requests received since its start, accepted or not.
     pub arrivals: u64,
 }
 
@@ -377,14 +384,14 @@ impl Message for LoadCount {
     const NAME: &'static str = "LoadCount";
 }
 
-/// A shift that was made, and why: for people and dashboards.
+/// A gear shift and its reason, for people and dashboards.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ShiftReport {
     /// The running plan.
     pub epoch: u64,
-    /// The gear before.
+    /// The previous gear.
     pub from: u32,
-    /// The gear since.
+    /// The new gear.
     pub to: u32,
     /// Measured load, requests/s.
     pub qps: f64,
@@ -396,7 +403,7 @@ impl Message for ShiftReport {
     const NAME: &'static str = "ShiftReport";
 }
 
-/// The load is not what the running plan was made for (CascadeServe appendix C.2).
+/// The load has drifted from the plan (CascadeServe appendix C.2).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct DriftNotice {
     /// The running plan.
@@ -406,7 +413,7 @@ pub struct DriftNotice {
     /// Measured share of time in each gear's range.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_GEARS>")]
     pub measured: Vec<f64>,
-    /// Highest load seen, requests/s.
+    /// Highest measured load, requests/s.
     pub peak_qps: f64,
 }
 
@@ -414,37 +421,37 @@ impl Message for DriftNotice {
     const NAME: &'static str = "DriftNotice";
 }
 
-/// Asks the planner for another plan.
+/// Requests a new plan from the planner.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PlanRequest {
-    /// Why, for the log.
+    /// The reason, for the log.
     #[serde(default)]
     pub reason: String,
-    /// The highest load to plan for, requests/s; the planner's own setting where absent.
+    /// The highest load to plan for, requests/s; `None` uses the planner's own setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_qps: Option<f64>,
-    /// Share of time in each of the running gears' ranges, as measured; the planner's own prior where empty.
+    /// Measured share of time in each running gear's range; empty uses the planner's own prior.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_GEARS>")]
     pub measured: Vec<f64>,
-    /// By worker and variant, the requests that came apart at a pipeline's task since it started, and what they came to.
+    /// Fan-outs by worker and variant since the worker started.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub forks: BTreeMap<String, BTreeMap<String, Forks>>,
-    /// By worker and variant, the batches that were run since it started.
+    pub fan_outs: BTreeMap<String, BTreeMap<String, FanOuts>>,
+    /// Batches by worker and variant since the worker started.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub runs: BTreeMap<String, BTreeMap<String, Runs>>,
-    /// What a planner that decides by itself when to plan has seen by now; absent where somebody asks for a plan.
+    /// The observation of a planner that decides itself when to plan; `None` for a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seen: Option<Seen>,
+    pub observed: Option<Observation>,
 }
 
-/// The load as a planner sees it at a look.
+/// The load as observed by a planner.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Seen {
-    /// When, on the planner's clock, microseconds.
+pub struct Observation {
+    /// The time, on the planner's clock, microseconds.
     pub at_us: u64,
-    /// Requests that the ingresses let in since the planner began to listen.
+    /// Requests received by the ingresses since the planner subscribed.
     pub arrivals: u64,
-    /// The workers that are alive; empty before any was heard.
+    /// The live workers; empty before the first heartbeat.
     #[serde(default)]
     pub workers: Vec<String>,
 }
@@ -453,7 +460,7 @@ impl Message for PlanRequest {
     const NAME: &'static str = "PlanRequest";
 }
 
-/// How planning ended. Whatever it says, a plan that was running before is untouched unless this one was adopted.
+/// Outcome of a planning run. The running plan is unaffected unless the new one was adopted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum PlanReport {
@@ -462,29 +469,29 @@ pub enum PlanReport {
         /// As this epoch.
         epoch: u64,
     },
-    /// The plan found is the one that runs.
+    /// The new plan equals the running one.
     Unchanged {
-        /// As this epoch.
+        /// The running epoch.
         epoch: u64,
     },
-    /// No plan was found, or the one found cannot be served.
+    /// No plan was found, or the one found is invalid.
     Refused {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The planner panicked.
     Crashed,
-    /// The planner took too long and was given up.
+    /// The planning function exceeded its time limit.
     TimedOut {
-        /// How long it was given, milliseconds.
+        /// The limit, milliseconds.
         limit_ms: u64,
     },
-    /// Somebody else's plan was written first.
+    /// Another plan was written first.
     Stale {
-        /// The epoch that runs.
+        /// The newest epoch.
         newest: Option<u64>,
     },
-    /// The planner is at work already.
+    /// The planner is already planning.
     Busy,
 }
 
@@ -492,7 +499,7 @@ impl Message for PlanReport {
     const NAME: &'static str = "PlanReport";
 }
 
-/// A new plan can be read from the plan store.
+/// Announces a new plan in the plan store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PlanNotice {
     /// Its epoch.

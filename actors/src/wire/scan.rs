@@ -1,19 +1,19 @@
-//! A walk over untrusted bytes before anything is decoded from them.
+//! Scans untrusted bytes before they are decoded.
 //!
 //! A length in MessagePack is four bytes that cost the sender nothing, so five bytes can claim four billion elements.
-//! The walk follows every claim without allocating; what survives it is complete, shallow and countable, and a decoder
-//! may believe its lengths.
+//! The scan checks every length without allocating; after it a decoder may trust the lengths, the depth and the
+//! number of values.
 
 use rmp::Marker;
 
 use super::codec::{CodecError, Limits};
 
-/// Nothing, if `bytes` are exactly one whole MessagePack value inside `limits`.
+/// Checks that `bytes` are exactly one complete MessagePack value within `limits`.
 pub(super) fn messagepack(bytes: &[u8], limits: &Limits) -> Result<(), CodecError> {
     check_size(bytes, limits)?;
     let mut walk = Walk { bytes, offset: 0 };
     let mut items = 0;
-    // Values still to come at each open level; the message itself is the one value of the outermost.
+    // Values still expected at each open level; the message itself is the one value of the outermost.
     let mut open = Vec::with_capacity(limits.depth + 1);
     open.push(1_u64);
     while let Some(left) = open.last_mut() {
@@ -66,7 +66,7 @@ impl Walk<'_> {
         self.bytes.len() - self.offset
     }
 
-    /// Passes one value, without the values inside it, and says how many those are.
+    /// Skips one value without its children, and returns their number.
     fn step(&mut self) -> Result<u64, CodecError> {
         let start = self.offset;
         let [byte] = self.take::<1>()?;
@@ -137,7 +137,7 @@ impl Walk<'_> {
     }
 }
 
-/// Nothing, if `bytes` nest and count like JSON inside `limits`. Whether it is JSON at all is the parser's to say.
+/// Checks that `bytes` nest and count like JSON within `limits`. The parser decides whether it is valid JSON.
 pub(super) fn json(bytes: &[u8], limits: &Limits) -> Result<(), CodecError> {
     check_size(bytes, limits)?;
     let mut depth = 0_usize;
@@ -268,7 +268,7 @@ mod tests {
                 let read = <serde::de::IgnoredAny as serde::Deserialize>::deserialize(
                     &mut rmp_serde::Deserializer::new(&mut rest),
                 );
-                // A text that is no UTF-8 is a whole value to the scan; the decoder of its field refuses it.
+                // The scan accepts text that is not UTF-8 as a value; the decoder of its field refuses it.
                 if read.is_ok() {
                     prop_assert!(rest.is_empty());
                 }

@@ -1,7 +1,7 @@
-//! Tensors in messages: maps of `name`, `shape`, `datatype` and `data`, as the Open Inference Protocol v2 names them.
+//! Tensors in messages: maps of `name`, `shape`, `datatype` and `data`, as in the Open Inference Protocol v2.
 //!
-//! `data` is bytes. Peers may also send an array of numbers, booleans or texts, flat or nested, which is the protocol's
-//! JSON form and what a language without typed arrays has at hand.
+//! `data` is bytes. Peers may also send an array of numbers, booleans or texts, flat or nested: the protocol's JSON
+//! form, convenient for languages without typed arrays.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,13 +14,13 @@ use serde::ser::{self, Serialize, SerializeSeq, Serializer};
 use super::codec::share;
 use super::lists::at_most;
 
-/// Tensors in one message.
+/// Largest number of tensors in one message.
 pub const MAX_TENSORS: usize = 64;
 
-/// Dimensions of one tensor.
+/// Largest number of dimensions of a tensor.
 pub const MAX_RANK: usize = 16;
 
-/// Bytes that these tensors take in MessagePack, a little generously.
+/// Approximate MessagePack size of these tensors, bytes, rounded up.
 pub(super) fn size_hint(tensors: &[Tensor]) -> usize {
     tensors
         .iter()
@@ -45,7 +45,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
         .collect()
 }
 
-/// The same for a list that may be absent; absent and nil are `None`.
+/// Deserializes an optional list; missing and nil are `None`.
 pub(super) fn deserialize_optional<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Vec<Tensor>>, D::Error> {
@@ -117,7 +117,7 @@ fn floats<S: Serializer, T: Copy + Serialize + fmt::Display>(
 ) -> Result<S::Ok, S::Error> {
     let mut list = serializer.serialize_seq(None)?;
     for value in values {
-        // serde_json would write null, and a reader would take it for a gap.
+        // serde_json would write null, which a reader could not tell from a gap.
         if !is_finite(value) {
             return Err(ser::Error::custom(format!(
                 "tensor `{}` holds {value}, which has no JSON form",
@@ -183,7 +183,7 @@ enum Data {
     Booleans(Vec<u8>),
     Integers(Vec<i64>),
     Floats(Vec<f64>),
-    /// Already as `BYTES`: each element its length and itself.
+    /// In the form of `BYTES`: each element preceded by its length.
     Texts(Vec<u8>),
     /// An array without elements fits every type.
     Empty,
@@ -193,7 +193,7 @@ impl Data {
     fn into_bytes(self, datatype: Datatype) -> Result<Bytes, String> {
         let mismatch = |held: &str| {
             Err(format!(
-                "its data is an array of {held}, which is no {}{}",
+                "its data is an array of {held}, not {}{}",
                 datatype.name(),
                 match datatype {
                     Datatype::F16 | Datatype::Bf16 => "; send it as bytes",
@@ -279,7 +279,7 @@ impl<'de> Visitor<'de> for DataVisitor {
     }
 }
 
-/// Appends one element, or a nested array of them, to the data so far.
+/// Appends one element, or a nested array of them, to the data.
 struct Append<'a>(&'a mut Data);
 
 impl<'de> de::DeserializeSeed<'de> for Append<'_> {
@@ -331,7 +331,7 @@ impl<'de> Visitor<'de> for Append<'_> {
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<(), E> {
         match i64::try_from(value) {
             Ok(value) => self.visit_i64(value),
-            Err(_) => Err(E::custom(format!("{value} fits no datatype"))),
+            Err(_) => Err(E::custom(format!("{value} does not fit any datatype"))),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Round trips, hostile bytes, and peers that write by hand.
+//! Round trips, hostile bytes, and hand-written peers.
 
 use bytes::Bytes;
 use kaskade_models::{Datatype, Tensor};
@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::*;
-use crate::fault::{Code, Fault};
+use crate::error::{Code, Fault};
 
 fn texts(elements: &[String]) -> Bytes {
     elements
@@ -21,7 +21,7 @@ fn texts(elements: &[String]) -> Bytes {
         .collect()
 }
 
-/// Tensors of every datatype; `json` leaves out what JSON cannot say.
+/// Tensors of every datatype; `json` omits values without a JSON form.
 fn tensor(json: bool) -> impl Strategy<Value = Tensor> {
     let datatypes = Datatype::ALL
         .into_iter()
@@ -222,9 +222,9 @@ fn runs() -> impl Strategy<Value = Runs> {
     })
 }
 
-fn forks() -> impl Strategy<Value = Forks> {
+fn fan_outs() -> impl Strategy<Value = FanOuts> {
     let children = btree_map("[a-z]{1,8}", any::<u64>(), 0..3);
-    (any::<u64>(), children).prop_map(|(requests, children)| Forks { requests, children })
+    (any::<u64>(), children).prop_map(|(requests, children)| FanOuts { requests, children })
 }
 
 fn beat() -> impl Strategy<Value = Beat> {
@@ -242,17 +242,17 @@ fn beat() -> impl Strategy<Value = Beat> {
         "[a-z]{1,8}",
         vec(replica, 0..4),
         any::<(u32, u32, u64, u64)>(),
-        btree_map("[a-z]{1,8}", forks(), 0..3),
+        btree_map("[a-z]{1,8}", fan_outs(), 0..3),
         btree_map("[a-z]{1,8}", runs(), 0..3),
     )
         .prop_map(
-            |(actor, kind, replicas, (queue, in_flight, epoch, sequence), forks, runs)| Beat {
+            |(actor, kind, replicas, (queue, in_flight, epoch, sequence), fan_outs, runs)| Beat {
                 actor,
                 kind,
                 replicas,
                 queue,
                 in_flight,
-                forks,
+                fan_outs,
                 runs,
                 epoch,
                 sequence,
@@ -260,7 +260,7 @@ fn beat() -> impl Strategy<Value = Beat> {
         )
 }
 
-/// What every message promises.
+/// Properties of every message.
 fn holds<M: Message + PartialEq + std::fmt::Debug>(message: &M) -> Result<(), TestCaseError> {
     let bytes = message.encode().unwrap();
     prop_assert_eq!(&M::decode(&bytes).unwrap(), message);
@@ -307,7 +307,7 @@ proptest! {
     fn plan_notice_holds(epoch in any::<u64>()) { holds(&PlanNotice { epoch })?; }
 
     #[test]
-    fn json_at_the_doors_holds(request in infer_request(true), reply in infer_reply(true)) {
+    fn json_round_trips_for_clients(request in infer_request(true), reply in infer_reply(true)) {
         let body = serde_json::to_vec(&request).unwrap().into();
         prop_assert_eq!(decode_infer(ContentType::Json, &body).unwrap(), request);
         let body = encode_reply(ContentType::Json, &reply).unwrap();
@@ -350,7 +350,7 @@ fn survive(bytes: &Bytes) {
 }
 
 #[test]
-fn what_shifters_and_planners_say_survives_the_wire() {
+fn shifter_and_planner_messages_round_trip() {
     fn same<M: Message + PartialEq + std::fmt::Debug>(message: &M) {
         assert_eq!(M::decode(&message.encode().unwrap()).unwrap(), *message);
     }
@@ -375,9 +375,9 @@ fn what_shifters_and_planners_say_survives_the_wire() {
         reason: "more load".into(),
         peak_qps: Some(100.0),
         measured: vec![1.0],
-        forks: BTreeMap::from([("w".into(), BTreeMap::from([("v".into(), Forks::default())]))]),
+        fan_outs: BTreeMap::from([("w".into(), BTreeMap::from([("v".into(), FanOuts::default())]))]),
         runs: BTreeMap::from([("w".into(), BTreeMap::from([("v".into(), Runs::default())]))]),
-        seen: Some(Seen {
+        observed: Some(Observation {
             at_us: 3_000_000,
             arrivals: 42,
             workers: vec!["w".into()],

@@ -6,10 +6,11 @@ use crate::common::{PANIC, ask, label, service};
 use async_nats::HeaderMap;
 use futures::StreamExt;
 use kaskade_actors::bus::{Bus, BusConfig};
-use kaskade_actors::durable::DurableConfig;
 use kaskade_actors::ingress::IngressConfig;
+use kaskade_actors::ingress::durable::DurableConfig;
+use kaskade_actors::wire::headers;
 use kaskade_actors::wire::{InferRequest, Message as _};
-use kaskade_actors::{App, Client, Code, Node, NodeConfig, Service, headers};
+use kaskade_actors::{App, Client, Code, Node, NodeConfig, Service};
 use kaskade_policy::redelivery::RedeliveryConfig;
 use kaskade_testkit::{NatsOptions, NatsServer, eventually};
 
@@ -25,7 +26,7 @@ fn quick() -> DurableConfig {
             max_backoff_us: 50_000,
             ..RedeliveryConfig::default()
         },
-        silence: Duration::from_secs(1),
+        ack_wait: Duration::from_secs(1),
         ..DurableConfig::default()
     }
 }
@@ -81,7 +82,7 @@ impl Asking {
             .map_err(|fault| fault.code)
     }
 
-    /// The label that the request of that id was answered with.
+    /// Returns the label in the answer to the request of that id.
     async fn answer(&self, id: &str) -> Result<usize, Code> {
         let reply = self.client.wait_for(id, PATIENCE).await;
         reply
@@ -104,7 +105,7 @@ fn named(id: &str) -> HeaderMap {
 }
 
 fn kept(node: &Node) -> u64 {
-    node.metrics().read().kept
+    node.metrics().read().durable_results
 }
 
 #[tokio::test]
@@ -217,7 +218,7 @@ async fn a_poison_request_becomes_a_dead_letter_and_its_batch_is_answered() {
         ("r5".to_owned(), Code::ModelFailed, "3".to_owned()),
     ];
     assert_eq!(letters, expected);
-    assert_eq!(node.metrics().read().dead, 2);
+    assert_eq!(node.metrics().read().dead_letters, 2);
     eventually("all are settled", PATIENCE, async || waiting(&asking).await == 0).await;
     node.stop();
 }
@@ -310,7 +311,7 @@ async fn an_app_without_durable_requests_refuses_them_by_code() {
 
     let core = NatsServer::start(NatsOptions::default());
     let bus = BusConfig {
-        plans: kaskade_actors::bus::PlanKeeping::Memory,
+        plans: kaskade_actors::bus::PlanStorage::Memory,
         ..BusConfig::new(APP).url(core.url())
     };
     let refused = service(APP).bus(bus).ingress(ingress(Some(quick()))).start();
@@ -342,6 +343,6 @@ async fn a_cancelled_request_ends_without_a_dead_letter() {
     };
     eventually("it is cancelled", PATIENCE, cancelled).await;
     assert_eq!(asking.answer("unwanted").await, Err(Code::Cancelled));
-    assert_eq!(ingress_alone.metrics().read().dead, 0);
+    assert_eq!(ingress_alone.metrics().read().dead_letters, 0);
     ingress_alone.stop();
 }

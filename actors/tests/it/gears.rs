@@ -15,12 +15,10 @@ use crate::common::{
 };
 use async_nats::Subscriber;
 use futures::future::join_all;
-use kaskade_actors::{
-    App, Client, Service,
-    bus::BusConfig,
-    wire::{DriftNotice, GearShift, Message, ShiftReport},
-    worker::WorkerConfig,
-};
+use kaskade_actors::bus::BusConfig;
+use kaskade_actors::stage::worker::WorkerConfig;
+use kaskade_actors::wire::{DriftNotice, GearShift, Message, ShiftReport};
+use kaskade_actors::{App, Client, Service};
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature};
 use kaskade_policy::plan::Sharing;
 
@@ -60,7 +58,7 @@ fn a_jump_of_load_shifts_up_and_its_end_shifts_down() {
         assert!(up.qps >= 200.0, "{up:?}");
         let down: ShiftReport = next(&mut shifts).await;
         assert_eq!((down.from, down.to), (1, 0));
-        assert_eq!(node.book().current().unwrap().1, 0);
+        assert_eq!(node.plans().current().unwrap().1, 0);
         let reply = client.infer(ask(2.0, 0.3), BUDGET).await.unwrap();
         assert_eq!(reply.stage, "large", "unsure answers escalate in the first gear");
     });
@@ -92,7 +90,7 @@ fn requests_survive_a_hundred_shifts_and_each_is_answered_once() {
                     .publish(app.gear(), shift.encode().unwrap())
                     .await
                     .unwrap();
-                // Each shift meets requests in flight.
+                // Each shift happens with requests in flight.
                 client.infer(ask(2.0, 0.3), BUDGET).await.unwrap();
             }
         };
@@ -175,7 +173,7 @@ fn the_load_of_two_ingresses_is_summed_and_one_of_them_shifts_all_nodes() {
         ..BusConfig::new("pair")
     };
     let worker = WorkerConfig {
-        name: kaskade_actors::service::SOLE_WORKER.to_owned(),
+        name: kaskade_actors::node::service::SOLE_WORKER.to_owned(),
         queue_capacity: 1024,
     };
     let worker = service("pair")

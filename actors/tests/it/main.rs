@@ -15,7 +15,7 @@ mod common;
 mod durable;
 mod ensembles;
 mod gears;
+mod health;
 mod pipelines;
 mod planners;
 mod serving;
-mod vitals;

@@ -15,7 +15,10 @@ use crate::common::{
     label,
 };
 use futures::future::join_all;
-use kaskade_actors::{App, Client, Code, Service, bus::BusConfig, wire::InferReply, worker::WorkerConfig};
+use kaskade_actors::bus::BusConfig;
+use kaskade_actors::stage::worker::WorkerConfig;
+use kaskade_actors::wire::InferReply;
+use kaskade_actors::{App, Client, Code, Service};
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_policy::plan::{
     Batching, Child, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Profiled,
@@ -91,7 +94,7 @@ fn stage(task: &str, variant: &str, exit: Exit) -> Stage {
     }
 }
 
-/// `find`, then `classify` by two variants: the accurate one gets everything, the quick one is its backup.
+/// `find`, then `classify` by two variants: the accurate one gets every request, the fast one is its backup.
 fn pipeline(app: &str, worker: impl Fn(&str) -> String) -> Plan {
     let classify = Edge {
         shares: BTreeMap::from([("accurate-0".into(), 1.0)]),
@@ -146,7 +149,7 @@ fn pipeline(app: &str, worker: impl Fn(&str) -> String) -> Plan {
 }
 
 fn local(app: &str) -> Plan {
-    pipeline(app, |_| kaskade_actors::service::SOLE_WORKER.to_owned())
+    pipeline(app, |_| kaskade_actors::node::service::SOLE_WORKER.to_owned())
 }
 
 fn service(app: &str, plan: Plan) -> Service {
@@ -192,8 +195,8 @@ fn one_request_fans_out_and_its_reply_holds_every_branch() {
     });
     let counted = node.metrics().read();
     assert_eq!((counted.accepted, counted.answered, counted.stale), (2, 2, 0));
-    let forks = &counted.forks["finder"];
-    assert_eq!((forks.requests, forks.children["classify"]), (2, 3));
+    let fan_outs = &counted.fan_outs["finder"];
+    assert_eq!((fan_outs.requests, fan_outs.children["classify"]), (2, 3));
     node.stop();
 }
 

@@ -8,13 +8,11 @@ use crate::common::{
     service,
 };
 use async_nats::Subscriber;
-use kaskade_actors::{
-    App, Client, Node,
-    bus::BusConfig,
-    planner::{PlannerConfig, Planning},
-    rhythm::Rhythm,
-    wire::{DriftNotice, Message, PlanReport, PlanRequest},
-};
+use kaskade_actors::bus::BusConfig;
+use kaskade_actors::control::planner::{PlannerConfig, Planning};
+use kaskade_actors::control::replan_trigger::ReplanTrigger;
+use kaskade_actors::wire::{DriftNotice, Message, PlanReport, PlanRequest};
+use kaskade_actors::{App, Client, Node};
 use tokio::time::timeout;
 
 fn planner(planning: Planning, limit: Duration) -> PlannerConfig {
@@ -22,7 +20,7 @@ fn planner(planning: Planning, limit: Duration) -> PlannerConfig {
         planning,
         limit,
         on_drift: false,
-        rhythm: Rhythm::Asked,
+        trigger: ReplanTrigger::OnRequest,
     }
 }
 
@@ -83,7 +81,7 @@ fn a_planner_that_fails_keeps_the_running_plan() {
             let client = Client::new(node.bus(), App::new("bad").unwrap());
             client.infer(ask(1.0, 4.0), BUDGET).await.unwrap();
         });
-        assert_eq!(node.book().current().unwrap().0.epoch, 1);
+        assert_eq!(node.plans().current().unwrap().0.epoch, 1);
         node.stop();
     }
 }
@@ -145,11 +143,11 @@ fn one_of_two_racing_planners_is_adopted_and_the_other_is_stale() {
         };
         assert!(matches!(reports[1], PlanReport::Stale { .. }), "{reports:?}");
         for node in &nodes {
-            let mut changes = node.book().changes();
-            while node.book().current().unwrap().0.epoch < epoch {
+            let mut changes = node.plans().changes();
+            while node.plans().current().unwrap().0.epoch < epoch {
                 assert!(timeout(PATIENCE, changes.next()).await.unwrap());
             }
-            assert_ne!(node.book().current().unwrap().0.plan.made_by, "test");
+            assert_ne!(node.plans().current().unwrap().0.plan.made_by, "test");
         }
     });
     for node in nodes {
@@ -157,7 +155,7 @@ fn one_of_two_racing_planners_is_adopted_and_the_other_is_stale() {
     }
 }
 
-/// A planning function that gives the large stage another replica whenever the load is above ten requests/s.
+/// A planning function that adds a replica of the large stage whenever the load is above ten requests/s.
 fn scaling() -> Planning {
     Arc::new(|request, running| {
         let mut plan = running.cloned().ok_or("nothing runs")?;
@@ -174,11 +172,11 @@ fn scaling() -> Planning {
 #[test]
 fn replicas_follow_the_load_period_by_period() {
     let config = PlannerConfig {
-        rhythm: Rhythm::Every(Duration::from_millis(200)),
+        trigger: ReplanTrigger::Periodic(Duration::from_millis(200)),
         ..planner(scaling(), PATIENCE)
     };
     let node = service("scale").planner(config).start().unwrap();
-    let replicas = |node: &Node| node.book().current().unwrap().0.plan.placement.len();
+    let replicas = |node: &Node| node.plans().current().unwrap().0.plan.placement.len();
     let told = block_on(async {
         let mut told = events(&node, "scale", "planner").await;
         let client = Client::new(node.bus(), App::new("scale").unwrap());

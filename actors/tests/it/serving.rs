@@ -5,14 +5,11 @@ use std::{num::NonZeroU32, time::Duration};
 use crate::common::{BUDGET, EMPTY, FAIL, NAN, PANIC, Scripted, ask, cascade, label, service};
 use bytes::Bytes;
 use futures::StreamExt;
-use kaskade_actors::meter::EnergyReport;
-use kaskade_actors::{
-    App, Client, Code, Node, NodeConfig, Service,
-    bus::BusConfig,
-    headers,
-    ingress::IngressConfig,
-    wire::{self, ContentType},
-};
+use kaskade_actors::bus::BusConfig;
+use kaskade_actors::ingress::IngressConfig;
+use kaskade_actors::wire::EnergyReport;
+use kaskade_actors::wire::{ContentType, headers};
+use kaskade_actors::{App, Client, Code, Node, NodeConfig, Service, wire};
 use kaskade_models::power::SourceKind;
 use kaskade_models::{DeviceChoice, PowerConfig, PowerMeter, Tensor, device};
 use kaskade_policy::plan::{Batching, Plan};
@@ -397,20 +394,20 @@ fn a_new_plan_is_adopted_and_an_invalid_one_is_refused() {
     let client = client(&node, "replanned");
     let stage = |margin: f32| block_on(client.infer(ask(1.0, margin), BUDGET)).unwrap().stage;
     assert_eq!(stage(4.0), "small");
-    let (running, _) = node.book().current().unwrap();
+    let (running, _) = node.plans().current().unwrap();
 
     let mut broken = crate::common::cascade("replanned");
     broken.gears[0].wiring.entry = kaskade_policy::plan::Edge::to("nowhere");
-    assert!(node.book().adopt(running.epoch + 1, broken).is_err());
+    assert!(node.plans().adopt(running.epoch + 1, broken).is_err());
     assert_eq!(stage(4.0), "small");
 
     let mut large = crate::common::cascade("replanned");
     large.gears[0].wiring.entry = kaskade_policy::plan::Edge::to("large");
     assert!(
-        node.book().adopt(running.epoch, large.clone()).is_err(),
+        node.plans().adopt(running.epoch, large.clone()).is_err(),
         "an epoch is adopted once"
     );
-    node.book().adopt(running.epoch + 1, large).unwrap();
+    node.plans().adopt(running.epoch + 1, large).unwrap();
     assert_eq!(stage(4.0), "large");
     node.stop();
 }

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use kaskade_actors::durable::DurableConfig;
+use kaskade_actors::ingress::durable::DurableConfig;
 use kaskade_policy::redelivery::RedeliveryConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -95,7 +95,7 @@ impl From<&DurableRule> for DurableConfig {
                 give_up_us: rule.give_up.as_micros(),
             },
             in_flight: size(rule.in_flight),
-            silence: rule.silence.duration(),
+            ack_wait: rule.silence.duration(),
             results: rule.results.duration(),
             dead: rule.dead.duration(),
             max_bytes: rule.max_size.bytes(),

@@ -6,10 +6,11 @@
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
+use kaskade_actors::bus::publisher::HEADROOM;
 use kaskade_actors::bus::{Bus, BusConfig, BusError};
 use kaskade_actors::ids;
-use kaskade_actors::post::HEADROOM;
-use kaskade_actors::subjects::{self, SubjectError};
+use kaskade_actors::subjects;
+use kaskade_actors::subjects::SubjectError;
 use kaskade_actors::wire::{CodecError, Message as _, StageRequest};
 use kaskade_models::{Tensor, TensorError};
 use kaskade_planners::placement::{Channel, TransferSample};

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kaskade_actors::planner::{PlannerConfig, Planning};
-use kaskade_actors::rhythm::Rhythm;
-use kaskade_actors::wire::{Forks, PlanRequest, Runs};
+use kaskade_actors::control::planner::{PlannerConfig, Planning};
+use kaskade_actors::control::replan_trigger::ReplanTrigger;
+use kaskade_actors::wire::{FanOuts, PlanRequest, Runs};
 use kaskade_models::DeviceChoice;
 use kaskade_planners::allocate::{AllocateOptions, Slot};
 use kaskade_planners::manager::{Manager, ManagerOptions};
@@ -144,7 +144,7 @@ pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, 
         planning,
         limit: allocator.limit.duration(),
         on_drift: false,
-        rhythm: Rhythm::Looks(Duration::from_micros(allocator.demand.step_us)),
+        trigger: ReplanTrigger::Observing(Duration::from_micros(allocator.demand.step_us)),
     }))
 }
 
@@ -155,14 +155,14 @@ struct Desk {
     slots: Vec<Slot>,
     arrivals: u64,
     now_us: u64,
-    forks: BTreeMap<(String, String), Forks>,
+    forks: BTreeMap<(String, String), FanOuts>,
     runs: BTreeMap<(String, String), Runs>,
 }
 
 impl Desk {
     fn plan(&mut self, request: &PlanRequest, running: Option<&Plan>) -> Result<Plan, PlanningError> {
         self.manager.follow(running);
-        let Some(seen) = &request.seen else {
+        let Some(seen) = &request.observed else {
             // Somebody asks: for a load, or for what it is now.
             let qps = request.peak_qps.unwrap_or_else(|| self.manager.demand_qps());
             return Ok(self.manager.begin(qps, self.now_us)?);
@@ -192,7 +192,7 @@ impl Desk {
     /// Tells the manager what came of requests since it was told last. A count that falls is that of a worker that started anew.
     fn hear(&mut self, request: &PlanRequest) {
         let mut news: BTreeMap<&str, (u64, BTreeMap<String, u64>)> = BTreeMap::new();
-        for (worker, variants) in &request.forks {
+        for (worker, variants) in &request.fan_outs {
             for (variant, now) in variants {
                 let old = self.forks.insert((worker.clone(), variant.clone()), now.clone());
                 let old = old.filter(|old| old.requests <= now.requests).unwrap_or_default();

@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
-use kaskade_actors::wire::Seen;
+use kaskade_actors::wire::Observation;
 
 use super::*;
 
@@ -26,8 +26,13 @@ fn desk(app: &App) -> Desk {
 }
 
 /// What `find-large` of a worker has made of its requests since it started.
-fn forks(worker: &str, requests: u64, digits: u64, signs: u64) -> BTreeMap<String, BTreeMap<String, Forks>> {
-    let forks = Forks {
+fn forks(
+    worker: &str,
+    requests: u64,
+    digits: u64,
+    signs: u64,
+) -> BTreeMap<String, BTreeMap<String, FanOuts>> {
+    let forks = FanOuts {
         requests,
         children: BTreeMap::from([("digit".to_owned(), digits), ("sign".to_owned(), signs)]),
     };
@@ -37,14 +42,14 @@ fn forks(worker: &str, requests: u64, digits: u64, signs: u64) -> BTreeMap<Strin
     )])
 }
 
-fn look(second: u64, arrivals: u64, forks: BTreeMap<String, BTreeMap<String, Forks>>) -> PlanRequest {
+fn look(second: u64, arrivals: u64, forks: BTreeMap<String, BTreeMap<String, FanOuts>>) -> PlanRequest {
     PlanRequest {
-        seen: Some(Seen {
+        observed: Some(Observation {
             at_us: second * SECOND,
             arrivals,
             workers: Vec::new(),
         }),
-        forks,
+        fan_outs: forks,
         ..PlanRequest::default()
     }
 }
@@ -54,7 +59,7 @@ fn followed(
     app: &App,
     qps: u64,
     seconds: u64,
-    told: impl Fn(u64) -> BTreeMap<String, BTreeMap<String, Forks>>,
+    told: impl Fn(u64) -> BTreeMap<String, BTreeMap<String, FanOuts>>,
 ) -> Plan {
     let mut desk = desk(app);
     let mut running = first_plan(app, app.pipeline.as_ref().unwrap()).unwrap();
@@ -209,7 +214,7 @@ fn what_was_on_a_dead_worker_goes_elsewhere_at_once() {
     let mut look_at = |second: u64, workers: &[&str], plan: &Plan| {
         let mut request = look(second, 20 * second, BTreeMap::new());
         let workers = workers.iter().map(|name| (*name).to_owned());
-        request.seen.as_mut().unwrap().workers = workers.collect();
+        request.observed.as_mut().unwrap().workers = workers.collect();
         desk.plan(&request, Some(plan))
     };
     plan = look_at(1, &["far", "local"], &plan).unwrap();

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use kaskade_actors::planner::{PlannerConfig, Planning};
-use kaskade_actors::rhythm::Rhythm;
+use kaskade_actors::control::planner::{PlannerConfig, Planning};
+use kaskade_actors::control::replan_trigger::ReplanTrigger;
 use kaskade_actors::wire::PlanRequest;
 use kaskade_planners::gears::{GearOptions, Prior, plan_gears};
 use kaskade_policy::plan::{Plan, Slo};
@@ -41,9 +41,9 @@ pub fn planner(app: &App) -> Result<Option<PlannerConfig>, PlanningError> {
         planning,
         limit: rule.limit.duration(),
         on_drift: rule.on_drift,
-        rhythm: rule
-            .every
-            .map_or(Rhythm::Asked, |span| Rhythm::Every(span.duration())),
+        trigger: rule.every.map_or(ReplanTrigger::OnRequest, |span| {
+            ReplanTrigger::Periodic(span.duration())
+        }),
     }))
 }
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::client::Accepted;
+use kaskade_actors::wire::headers;
 use kaskade_actors::wire::{InferReply, InferRequest};
-use kaskade_actors::{self as actors, Fault, headers, subjects};
+use kaskade_actors::{self as actors, Fault, subjects};
 use kaskade_models::{Inputs, Tensor, TensorError};
 
 use super::ServingError;
@@ -142,17 +143,13 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::ask`].
-    pub async fn read_along(
-        &self,
-        inputs: Inputs,
-        part: impl FnMut(InferReply),
-    ) -> Result<InferReply, Fault> {
+    pub async fn stream(&self, inputs: Inputs, part: impl FnMut(InferReply)) -> Result<InferReply, Fault> {
         let request = InferRequest {
             inputs,
             ..InferRequest::default()
         };
         self.asked
-            .read_along(request, HeaderMap::new(), self.budget, part)
+            .stream(request, HeaderMap::new(), self.budget, part)
             .await
     }
 }

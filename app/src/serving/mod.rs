@@ -18,9 +18,10 @@ use std::path::PathBuf;
 use kaskade_actors::bus::{Bus, BusConfig, BusError};
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::node::{Node, NodeConfig, NodeError};
-use kaskade_actors::store::StoreError;
-use kaskade_actors::subjects::{self, SubjectError};
-use kaskade_actors::worker::WorkerConfig;
+use kaskade_actors::plan::store::StoreError;
+use kaskade_actors::stage::worker::WorkerConfig;
+use kaskade_actors::subjects;
+use kaskade_actors::subjects::SubjectError;
 use kaskade_models::power::PowerError;
 use kaskade_models::{DeviceError, PowerMeter, device};
 use kaskade_policy::plan::Plan;
@@ -199,7 +200,7 @@ pub(crate) fn start(
 /// What the broker or the plan store says.
 pub async fn first_plan(app: &App, plan: &Plan, bus: BusConfig) -> Result<(), ServingError> {
     let bus = Bus::connect(bus).await?;
-    let store = bus.plan_store(&subjects::App::new(app.name.as_str())?).await?;
+    let store = kaskade_actors::plan::store::open(&bus, &subjects::App::new(app.name.as_str())?).await?;
     let written = match store.get().await {
         Ok(None) => store.put(plan, None).await.map(drop),
         Ok(Some(_)) | Err(StoreError::Malformed { .. }) => Ok(()),

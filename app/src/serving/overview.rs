@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use kaskade_actors::meter::EnergyReport;
-use kaskade_actors::metrics::Tokens;
+use kaskade_actors::wire::EnergyReport;
+use kaskade_actors::wire::Tokens;
 use kaskade_actors::wire::{Beat, GearShift};
 use kaskade_policy::energy;
 use serde::Serialize;

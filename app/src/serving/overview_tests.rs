@@ -1,4 +1,4 @@
-use kaskade_actors::meter::ModelEnergy;
+use kaskade_actors::wire::ModelEnergy;
 use kaskade_actors::wire::ReplicaBeat;
 
 use super::*;

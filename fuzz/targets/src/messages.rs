@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use kaskade_actors::fault::{Code, Fault};
+use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::wire::{
-    Abandoned, Beat, BranchReply, Done, DoneResult, DriftNotice, Forks, GearShift, Hop, InferReply,
-    InferRequest, LoadCount, Message, PlanNotice, PlanReport, PlanRequest, ReplicaBeat, Runs, Seen,
+    Abandoned, Beat, BranchReply, Done, DoneResult, DriftNotice, FanOuts, GearShift, Hop, InferReply,
+    InferRequest, LoadCount, Message, Observation, PlanNotice, PlanReport, PlanRequest, ReplicaBeat, Runs,
     ShiftReport, StageRequest,
 };
 use kaskade_models::{Datatype, Tensor};
@@ -192,15 +192,15 @@ fn beat() -> Beat {
         }],
         queue: 3,
         in_flight: 8,
-        forks: forks(),
+        fan_outs: forks(),
         runs: runs(),
         epoch: 3,
         sequence: 70_000,
     }
 }
 
-fn forks() -> BTreeMap<String, Forks> {
-    let forks = Forks {
+fn forks() -> BTreeMap<String, FanOuts> {
+    let forks = FanOuts {
         requests: 10,
         children: BTreeMap::from([("classify".into(), 57)]),
     };
@@ -247,9 +247,9 @@ fn replan() -> PlanRequest {
         reason: "drift".into(),
         peak_qps: Some(900.0),
         measured: vec![0.25, 0.75],
-        forks: BTreeMap::from([("a".into(), forks())]),
+        fan_outs: BTreeMap::from([("a".into(), forks())]),
         runs: BTreeMap::from([("a".into(), runs())]),
-        seen: Some(Seen {
+        observed: Some(Observation {
             at_us: 1_000_000,
             arrivals: 40,
             workers: vec!["a".into(), "b".into()],

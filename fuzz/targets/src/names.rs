@@ -3,12 +3,12 @@
 use std::str::FromStr;
 
 use async_nats::{HeaderMap, HeaderName, HeaderValue};
-use kaskade_actors::fault::{Code, Fault};
-use kaskade_actors::headers::{self, Context};
+use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::subjects::{
-    App, Route, check_token, discovery, discovery_verb, may_be_answered, token_from,
+    App, Route, check_token, discovery, discovery_verb, is_reply_allowed, token_from,
 };
 use kaskade_actors::wire::ContentType;
+use kaskade_actors::wire::headers::{self, Context};
 
 /// Lines: an app, a name, and subjects. What a name makes is read back as it was meant; what is read is one of the app's.
 pub fn subjects(input: &[u8]) {
@@ -23,7 +23,7 @@ pub fn subjects(input: &[u8]) {
     };
     named(&app, name);
     for subject in lines {
-        let _ = (may_be_answered(subject), discovery_verb(subject));
+        let _ = (is_reply_allowed(subject), discovery_verb(subject));
         if let Some(route) = app.parse(subject) {
             parsed(&app, subject, route);
         }
@@ -49,7 +49,7 @@ fn named(app: &App, name: &str) {
         assert_eq!(subject.is_ok(), sound, "{name:?}");
         if let Ok(subject) = subject {
             assert_eq!(app.parse(&subject), Some(route));
-            assert!(!may_be_answered(&subject), "{subject} is an actor's");
+            assert!(!is_reply_allowed(&subject), "{subject} is an actor's");
         }
     }
     assert_eq!(discovery("PING", app.name(), name).is_ok(), sound);

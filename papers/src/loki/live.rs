@@ -286,7 +286,7 @@ impl Live {
         });
         let record = Arc::new(Mutex::new(Record::new(app.slo.duration())?));
         let arrivals = Arrivals::of_trace(&self.trace, arrivals::Spacing::Poisson, 1.0, self.seed);
-        let book = service.node().book().clone();
+        let book = service.node().plans().clone();
         let counting = {
             let watch = Arc::clone(&watch);
             runtime.spawn(async move {

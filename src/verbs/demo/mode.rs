@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use kaskade::actors::bus::BusConfig;
+use kaskade_actors::bus::BusConfig;
 use kaskade_app::config::App;
 use kaskade_app::data::Samples;
 use kaskade_app::family::Family;

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use async_nats::{HeaderMap, Message, StatusCode};
 use kaskade::Inputs;
-use kaskade::actors::wire::{InferReply, InferRequest, Message as _};
-use kaskade::actors::{App, Code, headers};
+use kaskade_actors::wire::headers;
+use kaskade_actors::wire::{InferReply, InferRequest, Message as _};
+use kaskade_actors::{App, Code};
 use kaskade_testkit::oracle;
 pub(super) use kaskade_testkit::oracle::{End, Fate, Tally, connect};
 

@@ -5,8 +5,8 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use kaskade::actors::bus::{Bus, BusConfig};
 use kaskade::policy::plan::Plan;
+use kaskade_actors::bus::{Bus, BusConfig};
 pub(super) use kaskade_testkit::Process;
 use kaskade_testkit::{NatsOptions, NatsServer};
 use tempfile::TempDir;

@@ -6,8 +6,8 @@ use anyhow::{Context as _, bail, ensure};
 use async_nats::HeaderMap;
 use comfy_table::Table;
 use kaskade::Inputs;
-use kaskade::actors::wire::InferRequest;
-use kaskade::actors::{App, Client};
+use kaskade_actors::wire::InferRequest;
+use kaskade_actors::{App, Client};
 use tokio::task::JoinSet;
 
 use super::monitor::{Held, Monitor};

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use async_nats::Subscriber;
 use futures::StreamExt;
-use kaskade_actors::{App, Node, ingress::IngressConfig, wire::Message};
+use kaskade_actors::ingress::IngressConfig;
+use kaskade_actors::wire::Message;
+use kaskade_actors::{App, Node};
 use kaskade_policy::{
     drift::DriftConfig,
     plan::{Exit, Expected, Plan},

@@ -4,7 +4,8 @@ pub(crate) mod gears;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use kaskade_actors::{Service, service::SOLE_WORKER};
+use kaskade_actors::Service;
+use kaskade_actors::node::service::SOLE_WORKER;
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_policy::{
     confidence::{Calibration, Estimator},

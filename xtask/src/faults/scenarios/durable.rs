@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
 use futures::stream::{self, StreamExt as _};
-use kaskade::actors::bus::Bus;
-use kaskade::actors::wire::InferRequest;
-use kaskade::actors::{App, Client, Code, headers};
+use kaskade_actors::bus::Bus;
+use kaskade_actors::wire::InferRequest;
+use kaskade_actors::wire::headers;
+use kaskade_actors::{App, Client, Code};
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;

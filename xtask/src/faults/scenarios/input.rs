@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use kaskade::actors::bus::Bus;
-use kaskade::actors::wire::{InferRequest, Message as _};
-use kaskade::actors::{App, Code, headers};
 use kaskade::{Inputs, Tensor};
+use kaskade_actors::bus::Bus;
+use kaskade_actors::wire::headers;
+use kaskade_actors::wire::{InferRequest, Message as _};
+use kaskade_actors::{App, Code};
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;
@@ -126,7 +127,7 @@ async fn oversize() -> anyhow::Result<Verdict> {
     let mut said = String::new();
     let _ = rude.read_to_string(&mut said);
     let bus = rig.bus().await?;
-    let client = kaskade::actors::Client::new(&bus, App::new(APP)?);
+    let client = kaskade_actors::Client::new(&bus, App::new(APP)?);
     let large = Tensor::from_f32("x", &[1 << 19], &vec![0.0; 1 << 19])?;
     let refused = client.infer(vec![large], Duration::from_secs(5)).await;
     let code = refused.err().map(|fault| fault.code);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
-use kaskade::actors::headers;
+use kaskade_actors::wire::headers;
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;
@@ -94,7 +94,7 @@ async fn oscillating() -> anyhow::Result<Verdict> {
     let _processes = rig.start_all()?;
     let bus = rig.bus().await?;
     let mut shifts = bus
-        .subscribe(kaskade::actors::App::new(APP)?.event("gear")?, None)
+        .subscribe(kaskade_actors::App::new(APP)?.event("gear")?, None)
         .await?;
     bus.barrier().await?;
     let mut tallies = Vec::new();
@@ -145,7 +145,7 @@ async fn cancels() -> anyhow::Result<Verdict> {
         for number in (0..load.total).step_by(3) {
             let mut headers = HeaderMap::new();
             headers::put_request_id(&mut headers, &number.to_string())?;
-            let cancel = kaskade::actors::App::new(APP)?.cancel();
+            let cancel = kaskade_actors::App::new(APP)?.cancel();
             bus.publish(cancel, None, Some(headers), Bytes::new()).await?;
             tokio::time::sleep(Duration::from_millis(15)).await;
         }

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use kaskade::actors::App;
-use kaskade::actors::bus::Bus;
-use kaskade::actors::store::{PlanStore, StoreError};
-use kaskade::actors::wire::{Beat, Message as _};
+use kaskade_actors::App;
+use kaskade_actors::bus::Bus;
+use kaskade_actors::plan::store;
+use kaskade_actors::plan::store::{PlanStore, StoreError};
+use kaskade_actors::wire::{Beat, Message as _};
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;
@@ -82,7 +83,7 @@ async fn planner_killed(moment: Moment) -> anyhow::Result<Verdict> {
     let _processes = rig.start_all()?;
     let mut planner = rig.start(&Start::planner("300ms"))?;
     let (bus, app) = (rig.bus().await?, App::new(APP)?);
-    let store = bus.plan_store(&app).await?;
+    let store = store::open(&bus, &app).await?;
     let before = epoch(&store).await?;
     let tally = under(&Load::at(&rig.nats.url()), async || {
         replan(&bus, &app).await?;
@@ -125,7 +126,7 @@ async fn two() -> anyhow::Result<Verdict> {
         rig.start(&Start::planner("5ms"))?,
     ];
     let (bus, app) = (rig.bus().await?, App::new(APP)?);
-    let store = bus.plan_store(&app).await?;
+    let store = store::open(&bus, &app).await?;
     let before = epoch(&store).await?;
     let mut written = [0_u64; 2];
     let tally = under(&Load::at(&rig.nats.url()), async || {
@@ -190,7 +191,7 @@ async fn split() -> anyhow::Result<Verdict> {
     let _second = rig.start(&Start::worker("w2"))?;
     let _ingress = rig.start(&Start::ingress())?;
     let (bus, app) = (rig.bus().await?, App::new(APP)?);
-    let store = bus.plan_store(&app).await?;
+    let store = store::open(&bus, &app).await?;
     let tally = under(&Load::at(&rig.nats.url()), async || {
         wire.silence();
         let stored = store.get().await?;
@@ -218,7 +219,7 @@ async fn uncalibrated() -> anyhow::Result<Verdict> {
     let rig = Rig::with(NatsOptions::jetstream(), &pair())?;
     let _processes = rig.start_all()?;
     let (bus, app) = (rig.bus().await?, App::new(APP)?);
-    let store = bus.plan_store(&app).await?;
+    let store = store::open(&bus, &app).await?;
     let mut refused = false;
     let tally = under(&Load::at(&rig.nats.url()), async || {
         let mut plan = pair();

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
-use kaskade::actors::App;
-use kaskade::actors::permissions::{Permissions, Role, permissions};
+use kaskade_actors::App;
+use kaskade_actors::ops::permissions::{Permissions, Role, permissions};
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;

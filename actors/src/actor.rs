@@ -1,0 +1,9 @@
+//! The names of actix that this crate uses; no other module imports actix.
+//!
+//! actix is in passive maintenance, so the crate relies on actors, addresses, recipients and arbiters only.
+
+pub(crate) use actix::dev::{MessageResponse, OneshotSender, ToEnvelope};
+pub(crate) use actix::{
+    Actor, Addr, Arbiter, AsyncContext, Context, Handler, Message, MessageResult, Recipient, ResponseFuture,
+    SpawnHandle, System, WeakRecipient, spawn,
+};

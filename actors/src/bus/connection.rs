@@ -1,0 +1,111 @@
+//! The state of the connection and its counters.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_nats::{Event, ServerError};
+use tokio::sync::watch;
+
+/// State of the connection to the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// Connected.
+    Up,
+    /// Lost; the client reconnects by itself. Publications wait meanwhile, up to the client's capacity; beyond it
+    /// `publish` waits.
+    Down,
+    /// Closed permanently.
+    Closed,
+}
+
+/// Counted events of the connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ConnectionCounts {
+    /// Times that a full subscription lost messages; each stands for one or more messages.
+    pub slow_consumer: u64,
+    /// Times that the connection was lost.
+    pub disconnects: u64,
+    /// Errors that the server or the client reported.
+    pub errors: u64,
+}
+
+/// Counters of one connection, and its state as a watch channel.
+pub struct ConnectionHealth {
+    slow_consumer: AtomicU64,
+    disconnects: AtomicU64,
+    errors: AtomicU64,
+    link: watch::Sender<Link>,
+    observer: Option<Observer>,
+}
+
+/// Called with every event of the connection, on the client's own task: it must not block.
+pub type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
+
+impl fmt::Debug for ConnectionHealth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionHealth")
+            .field("counts", &self.counts())
+            .field("link", &*self.link.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ConnectionHealth {
+    pub(super) fn new(observer: Option<Observer>) -> Self {
+        Self {
+            slow_consumer: AtomicU64::new(0),
+            disconnects: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            link: watch::Sender::new(Link::Down),
+            observer,
+        }
+    }
+
+    /// Returns the counters.
+    pub fn counts(&self) -> ConnectionCounts {
+        ConnectionCounts {
+            slow_consumer: self.slow_consumer.load(Ordering::Relaxed),
+            disconnects: self.disconnects.load(Ordering::Relaxed),
+            errors: self.errors.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns the state of the connection as a watch channel.
+    pub fn link(&self) -> watch::Receiver<Link> {
+        self.link.subscribe()
+    }
+
+    pub(super) fn observe(&self, event: &Event) {
+        match event {
+            Event::Connected => self.set(Link::Up),
+            Event::Disconnected => {
+                self.disconnects.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!("lost the connection to the broker; reconnecting");
+                self.set(Link::Down);
+            }
+            Event::Closed => self.set(Link::Closed),
+            Event::SlowConsumer(_) | Event::ServerError(ServerError::SlowConsumer(_)) => {
+                let lost = self.slow_consumer.fetch_add(1, Ordering::Relaxed) + 1;
+                // Log repeated losses at 1, 2, 4, 8, ... only.
+                if lost.is_power_of_two() {
+                    tracing::error!(lost, "a subscription is full; messages are lost");
+                }
+            }
+            Event::ServerError(_) | Event::ClientError(_) => {
+                self.errors.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(%event, "error on the connection to the broker");
+            }
+            Event::LameDuckMode | Event::Draining => {
+                tracing::info!(%event, "event of the connection to the broker")
+            }
+        }
+        if let Some(observer) = &self.observer {
+            observer(event);
+        }
+    }
+
+    fn set(&self, link: Link) {
+        self.link.send_replace(link);
+    }
+}

@@ -1,0 +1,258 @@
+//! The planner: makes a new plan on request while the current one serves.
+//!
+//! Planning is a user-supplied function ([`Planning`]) on a thread of its own. If it panics, hangs or finds nothing,
+//! the running plan is unaffected, and the requester gets a [`PlanReport`] in any case. The planner writes its result
+//! by compare-and-set against the epoch that ran when it began, so of two concurrent planners one succeeds and the
+//! other is told that its plan is stale.
+//!
+//! It plans on request, after a drift of the load, or by its [`ReplanTrigger`].
+
+use std::{sync::Arc, thread, time::Duration};
+
+use crate::actor::{self, Actor, Addr, Context, Handler, Message, ResponseFuture};
+use async_nats::Subject;
+use futures::StreamExt;
+use kaskade_policy::plan::Plan;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::{
+    bus::{Bus, BusError},
+    control::replan_trigger::{LoadListener, ReplanTrigger},
+    dispatch::dispatcher::Dispatcher,
+    plan::store::{PlanStore, StoreError},
+    plan::versions::PlanVersions,
+    subjects::{
+        self,
+        event::{DRIFT, PLANNED},
+    },
+    wire::{DriftNotice, Message as _, PlanReport, PlanRequest},
+};
+
+/// Makes a plan for a request, given the running plan. The error is shown to people.
+pub type Planning = Arc<dyn Fn(&PlanRequest, Option<&Plan>) -> Result<Plan, String> + Send + Sync>;
+
+/// Configuration of a planner.
+#[derive(Clone)]
+pub struct PlannerConfig {
+    /// The planning function.
+    pub planning: Planning,
+    /// Time limit of one planning run.
+    pub limit: Duration,
+    /// Whether a drift of the load triggers planning.
+    pub on_drift: bool,
+    /// When else the planner plans without a request.
+    pub trigger: ReplanTrigger,
+}
+
+impl std::fmt::Debug for PlannerConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PlannerConfig")
+            .field("limit", &self.limit)
+            .field("on_drift", &self.on_drift)
+            .field("trigger", &self.trigger)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The planner actor.
+pub struct Planner {
+    config: PlannerConfig,
+    store: Arc<dyn PlanStore>,
+    plans: PlanVersions,
+    dispatcher: Dispatcher,
+    /// Allows one planning run at a time.
+    permits: Arc<Semaphore>,
+}
+
+/// Requests a plan now.
+#[derive(Message)]
+#[rtype(result = "PlanReport")]
+pub struct MakePlan(pub PlanRequest);
+
+impl Planner {
+    /// Creates a planner that writes to `store`.
+    pub fn new(
+        config: PlannerConfig,
+        store: Arc<dyn PlanStore>,
+        plans: PlanVersions,
+        dispatcher: Dispatcher,
+    ) -> Self {
+        Self {
+            config,
+            store,
+            plans,
+            dispatcher,
+            permits: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// Starts the planner. It takes requests from the app's `replan` subject and, if configured, plans after drifts.
+    ///
+    /// # Errors
+    /// [`BusError`] if a subscription fails.
+    pub async fn listen(self, bus: &Bus) -> Result<Addr<Self>, BusError> {
+        let app = self.dispatcher.app().clone();
+        let (dispatcher, on_drift) = (self.dispatcher.clone(), self.config.on_drift);
+        let trigger = match &self.config.trigger {
+            ReplanTrigger::OnRequest => None,
+            unasked => Some(LoadListener::begin(bus, &dispatcher, *unasked).await?),
+        };
+        let mut requests = bus
+            .subscribe(app.replan(), Some(subjects::PLANNER_GROUP.to_owned()))
+            .await?;
+        let mut drifts = bus.subscribe(app.event(DRIFT)?, None).await?;
+        // Only a round trip proves that the subscriptions are active.
+        bus.barrier().await?;
+        let planner = self.start();
+        if let Some(load_listener) = trigger {
+            let listener = planner.clone();
+            actor::spawn(load_listener.ask(move |request| listener.do_send(MakePlan(request))));
+        }
+        let listener = planner.clone();
+        actor::spawn(async move {
+            loop {
+                tokio::select! {
+                    message = requests.next() => match message {
+                        Some(message) => take(&listener, &dispatcher, &message),
+                        None => return,
+                    },
+                    message = drifts.next() => match message {
+                        Some(message) if on_drift => match DriftNotice::decode(&message.payload) {
+                            Ok(drift) => listener.do_send(MakePlan(after(drift))),
+                            Err(error) => tracing::warn!(%error, "a drift notice could not be decoded"),
+                        },
+                        Some(_) => {}
+                        None => return,
+                    },
+                }
+            }
+        });
+        Ok(planner)
+    }
+}
+
+/// The plan request for a drift.
+fn after(drift: DriftNotice) -> PlanRequest {
+    PlanRequest {
+        reason: format!("the load drifted by {:.2}", drift.distance),
+        peak_qps: Some(drift.peak_qps),
+        measured: drift.measured,
+        ..PlanRequest::default()
+    }
+}
+
+/// Handles a request from the bus and replies with the report if the message has a reply subject.
+fn take(planner: &Addr<Planner>, dispatcher: &Dispatcher, message: &async_nats::Message) {
+    let (planner, dispatcher, reply) = (planner.clone(), dispatcher.clone(), message.reply.clone());
+    // An empty body requests a plan without a reason.
+    let request = if message.payload.is_empty() {
+        Ok(PlanRequest::default())
+    } else {
+        PlanRequest::decode(&message.payload)
+    };
+    actor::spawn(async move {
+        let report = match request {
+            Ok(request) => planner
+                .send(MakePlan(request))
+                .await
+                .unwrap_or(PlanReport::Crashed),
+            Err(error) => PlanReport::Refused {
+                reason: format!("the request could not be decoded: {error}"),
+            },
+        };
+        if let Some(reply) = reply {
+            say(&dispatcher, reply, &report);
+        }
+    });
+}
+
+fn say(dispatcher: &Dispatcher, subject: Subject, report: &PlanReport) {
+    if let Ok(payload) = report.encode() {
+        dispatcher.publish(subject, None, None, payload);
+    }
+}
+
+impl Actor for Planner {
+    type Context = Context<Self>;
+}
+
+impl Handler<MakePlan> for Planner {
+    type Result = ResponseFuture<PlanReport>;
+
+    fn handle(&mut self, MakePlan(request): MakePlan, _: &mut Context<Self>) -> Self::Result {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+            return Box::pin(std::future::ready(PlanReport::Busy));
+        };
+        let (config, store, plans) = (self.config.clone(), Arc::clone(&self.store), self.plans.clone());
+        let dispatcher = self.dispatcher.clone();
+        Box::pin(async move {
+            let report = make(&config, &*store, &plans, request).await;
+            drop(permit);
+            match &report {
+                PlanReport::Adopted { epoch } => tracing::info!(epoch, "adopted a new plan"),
+                PlanReport::Unchanged { epoch } => {
+                    tracing::debug!(epoch, "planning found the running plan again");
+                }
+                other => tracing::error!(report = ?other, "planning failed; the running plan stays"),
+            }
+            if let Ok(subject) = dispatcher.app().event(PLANNED) {
+                say(&dispatcher, subject, &report);
+            }
+            report
+        })
+    }
+}
+
+async fn make(
+    config: &PlannerConfig,
+    store: &dyn PlanStore,
+    plans: &PlanVersions,
+    request: PlanRequest,
+) -> PlanReport {
+    let running = plans.current().map(|(version, _)| version);
+    // A thread instead of the runtime's pool: a planning function that hangs must not keep the process from stopping.
+    let (finished, result) = oneshot::channel();
+    let (planning, before) = (Arc::clone(&config.planning), running.clone());
+    let spawned = thread::Builder::new().name("planner".to_owned()).spawn(move || {
+        let _ = finished.send(planning(&request, before.as_ref().map(|version| &version.plan)));
+    });
+    if let Err(error) = spawned {
+        let reason = format!("the planning thread could not be started: {error}");
+        return PlanReport::Refused { reason };
+    }
+    let plan = match tokio::time::timeout(config.limit, result).await {
+        Err(_) => {
+            let limit_ms = config.limit.as_millis() as u64;
+            return PlanReport::TimedOut { limit_ms };
+        }
+        // The sender was dropped: the planning function panicked.
+        Ok(Err(_)) => return PlanReport::Crashed,
+        Ok(Ok(Err(reason))) => return PlanReport::Refused { reason },
+        Ok(Ok(Ok(plan))) => plan,
+    };
+    if let Some(running) = running.as_ref().filter(|running| running.plan == plan) {
+        return PlanReport::Unchanged { epoch: running.epoch };
+    }
+    write(store, plans, &plan, running.map(|version| version.epoch)).await
+}
+
+/// Writes the plan to the store, unless it is invalid or another plan was written first.
+async fn write(
+    store: &dyn PlanStore,
+    plans: &PlanVersions,
+    plan: &Plan,
+    expected: Option<u64>,
+) -> PlanReport {
+    // Validate first: a plan that this process would refuse must not reach other processes.
+    if let Err(error) = PlanVersions::new(plans.app()).adopt(u64::MAX, plan.clone()) {
+        let reason = error.to_string();
+        return PlanReport::Refused { reason };
+    }
+    match store.put(plan, expected).await {
+        Ok(epoch) => PlanReport::Adopted { epoch },
+        Err(StoreError::Stale { newest, .. }) => PlanReport::Stale { newest },
+        Err(error) => PlanReport::Refused {
+            reason: error.to_string(),
+        },
+    }
+}

@@ -1,0 +1,234 @@
+//! When a planner plans without a request: periodically, or at every observation of a pipeline (Loki §4). The
+//! planning function decides whether an observation leads to a new plan ([`kaskade_planners::manager`]).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use async_nats::Subscriber;
+use futures::StreamExt;
+use kaskade_policy::demand::Periods;
+use kaskade_policy::liveness::{BEAT_PERIOD_US, MISSED_BEATS};
+use kaskade_policy::load::LoadBook;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::{
+    bus::{Bus, BusError},
+    dispatch::dispatcher::Dispatcher,
+    subjects::event::LOAD,
+    wire::{Beat, LoadCount, Message as _, Observation, PlanRequest},
+};
+
+/// When a planner plans without a request.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum ReplanTrigger {
+    /// Never; it plans on request only.
+    #[default]
+    OnRequest,
+    /// Plans at this interval, for the busiest second of the period.
+    Periodic(Duration),
+    /// Passes an observation of the load to the planning function at this interval: Loki's Resource Manager.
+    Observing(Duration),
+}
+
+impl ReplanTrigger {
+    /// Interval at which the load is sampled.
+    fn look(&self) -> Duration {
+        match self {
+            Self::Periodic(every) => LOOK.min(*every).max(SHORTEST),
+            Self::Observing(every) => (*every).max(SHORTEST),
+            Self::OnRequest => LOOK,
+        }
+    }
+}
+
+/// Longest interval at which the load is sampled. Ingresses publish their counts ten times a second.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Shortest interval of any trigger.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// The planner's subscriptions to load counts and heartbeats.
+pub(crate) struct LoadListener {
+    trigger: ReplanTrigger,
+    dispatcher: Dispatcher,
+    loads: Subscriber,
+    beats: Subscriber,
+}
+
+impl LoadListener {
+    pub(crate) async fn begin(
+        bus: &Bus,
+        dispatcher: &Dispatcher,
+        trigger: ReplanTrigger,
+    ) -> Result<Self, BusError> {
+        let app = dispatcher.app();
+        Ok(Self {
+            trigger,
+            loads: bus.subscribe(app.event(LOAD)?, None).await?,
+            beats: bus.subscribe(app.beats(), None).await?,
+            dispatcher: dispatcher.clone(),
+        })
+    }
+
+    /// Requests a plan whenever the trigger fires, until the connection ends.
+    pub(crate) async fn ask(mut self, request_plan: impl Fn(PlanRequest)) {
+        let clock = self.dispatcher.clock();
+        let mut load = LoadBook::new(clock.now());
+        let mut schedule = Schedule::new(self.trigger, clock.now());
+        let (mut fan_outs, mut runs) = (BTreeMap::new(), BTreeMap::new());
+        let mut workers = LiveWorkers::default();
+        let mut looks = interval(self.trigger.look());
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                message = self.loads.next() => match message.map(|message| LoadCount::decode(&message.payload)) {
+                    Some(Ok(count)) => load.heard(&count.ingress, count.arrivals, clock.now()),
+                    Some(Err(error)) => tracing::warn!(%error, "a load count could not be decoded"),
+                    None => return,
+                },
+                message = self.beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
+                    Some(Ok(beat)) => {
+                        workers.heard(&beat, clock.now());
+                        hear(&mut fan_outs, &beat.actor, beat.fan_outs);
+                        hear(&mut runs, &beat.actor, beat.runs);
+                    }
+                    Some(Err(error)) => tracing::warn!(%error, "a heartbeat could not be decoded"),
+                    None => return,
+                },
+                _ = looks.tick() => {
+                    let now = clock.now();
+                    if let Some(mut request) = schedule.look(load.take(now), now) {
+                        request.fan_outs.clone_from(&fan_outs);
+                        request.runs.clone_from(&runs);
+                        if let Some(observed) = &mut request.observed {
+                            observed.workers = workers.alive(now);
+                        }
+                        request_plan(request);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Stores the latest counters that a worker reported for its variants.
+fn hear<T>(told: &mut BTreeMap<String, BTreeMap<String, T>>, worker: &str, now: BTreeMap<String, T>) {
+    if now.is_empty() {
+        told.remove(worker);
+    } else {
+        told.insert(worker.to_owned(), now);
+    }
+}
+
+/// When each worker's last heartbeat arrived, microseconds. A worker that missed as many heartbeats as a lost replica
+/// counts as lost.
+#[derive(Debug, Default)]
+struct LiveWorkers(BTreeMap<String, u64>);
+
+impl LiveWorkers {
+    fn heard(&mut self, beat: &Beat, now: u64) {
+        // A leaving worker and one that waits for its first plan both send heartbeats without replicas.
+        if beat.kind == "worker" {
+            self.0.insert(beat.actor.clone(), now);
+        }
+    }
+
+    fn alive(&self, now: u64) -> Vec<String> {
+        let fresh = self.0.iter();
+        let fresh = fresh.filter(|(_, heard)| now.saturating_sub(**heard) <= MISSED_BEATS * BEAT_PERIOD_US);
+        fresh.map(|(worker, _)| worker.clone()).collect()
+    }
+}
+
+/// When to request a plan, and with which figures.
+enum Schedule {
+    Periods(Periods),
+    /// Total arrivals: an observation that the planner skipped is covered by the next.
+    Looks(u64),
+}
+
+impl Schedule {
+    fn new(trigger: ReplanTrigger, now: u64) -> Self {
+        let periods = |length| Self::Periods(Periods::new(length, now));
+        match trigger {
+            ReplanTrigger::Observing(_) => Self::Looks(0),
+            ReplanTrigger::Periodic(every) => periods(u64::try_from(every.as_micros()).unwrap_or(u64::MAX)),
+            ReplanTrigger::OnRequest => periods(u64::MAX),
+        }
+    }
+
+    /// Takes the arrivals since the last sample; returns the plan request that is due, if any.
+    fn look(&mut self, arrivals: u64, now: u64) -> Option<PlanRequest> {
+        match self {
+            Self::Looks(total) => {
+                *total += arrivals;
+                let observed = Observation {
+                    at_us: now,
+                    arrivals: *total,
+                    workers: Vec::new(),
+                };
+                Some(PlanRequest {
+                    reason: "observation".to_owned(),
+                    observed: Some(observed),
+                    ..PlanRequest::default()
+                })
+            }
+            Self::Periods(periods) => Some(PlanRequest {
+                peak_qps: Some(periods.look(arrivals, now)?),
+                reason: "end of the period".to_owned(),
+                ..PlanRequest::default()
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    #[test]
+    fn every_look_shows_what_arrived_since_the_beginning() {
+        let mut schedule = Schedule::new(ReplanTrigger::Observing(Duration::from_secs(1)), 0);
+        let observed: Vec<Option<Observation>> = [(3, 1), (0, 2), (4, 3)]
+            .map(|(arrivals, second)| {
+                schedule
+                    .look(arrivals, second * SECOND)
+                    .and_then(|request| request.observed)
+            })
+            .to_vec();
+        let expected = [(1, 3), (2, 3), (3, 7)].map(|(second, arrivals)| {
+            Some(Observation {
+                at_us: second * SECOND,
+                arrivals,
+                workers: Vec::new(),
+            })
+        });
+        assert_eq!(observed, expected);
+    }
+
+    #[test]
+    fn a_worker_without_heartbeats_is_lost() {
+        let mut workers = LiveWorkers::default();
+        let beat = |actor: &str| Beat {
+            actor: actor.into(),
+            kind: "worker".into(),
+            ..Beat::default()
+        };
+        workers.heard(&beat("a"), 0);
+        workers.heard(&beat("b"), BEAT_PERIOD_US);
+        assert_eq!(workers.alive(BEAT_PERIOD_US), ["a", "b"]);
+        assert_eq!(workers.alive(1 + MISSED_BEATS * BEAT_PERIOD_US), ["b"]);
+    }
+
+    #[test]
+    fn a_period_requests_its_busiest_second_and_on_request_never_triggers() {
+        let mut schedule = Schedule::new(ReplanTrigger::Periodic(Duration::from_secs(2)), 0);
+        let asked: Vec<f64> = (1..=4)
+            .filter_map(|second| schedule.look(10 * second, second * SECOND)?.peak_qps)
+            .collect();
+        assert_eq!(asked, [20.0, 40.0]);
+        let mut schedule = Schedule::new(ReplanTrigger::OnRequest, 0);
+        assert!((1..100).all(|second| schedule.look(1, second * SECOND).is_none()));
+    }
+}

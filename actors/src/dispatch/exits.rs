@@ -1,0 +1,232 @@
+//! The router: applies the exit of a stage (reply, next stage, or skip). It runs in the replica's process, so that a
+//! cascade step costs one hop. The policy is [`kaskade_policy::routing`].
+
+use std::sync::Arc;
+
+use crate::actor::{Actor, Context, Handler, Message};
+use kaskade_models::{BatchResult, Tensor};
+use kaskade_policy::confidence::{Calibration, ConfidenceError, Estimator, Scores};
+use kaskade_policy::plan::{Child, Edge, Exit};
+use kaskade_policy::routing;
+use kaskade_policy::routing::Route;
+
+use crate::{
+    dispatch::delivery::Delivery,
+    dispatch::fan_out,
+    error::{Code, Fault},
+    metrics::Metrics,
+    plan::versions::{PlanVersion, PlanVersions},
+};
+
+/// Routes every result of a batch.
+pub(crate) struct Router {
+    variant: String,
+    plans: PlanVersions,
+    metrics: Arc<Metrics>,
+}
+
+/// A finished batch: the deliveries and, in the same order, their results.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Batch {
+    /// The deliveries of the batch.
+    pub deliveries: Vec<Delivery>,
+    /// The model's results.
+    pub result: BatchResult,
+    /// When it started, on the process's clock, microseconds.
+    pub started: u64,
+}
+
+/// A finished answer of a model that runs token by token.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Answered {
+    /// The delivery.
+    pub delivery: Delivery,
+    /// The model's outputs.
+    pub outputs: Vec<Tensor>,
+}
+
+/// Where a result goes next.
+pub(crate) enum RouteDecision<'a> {
+    /// To the client.
+    Reply,
+    /// To another stage with the original inputs.
+    Forward(&'a Edge),
+    /// To the next partition, which continues from these outputs.
+    Continue(&'a Edge),
+    /// To the tasks below, as many requests as these outputs contain.
+    FanOut(&'a [Child]),
+}
+
+impl Router {
+    /// Creates a router for the replicas of one variant.
+    pub(crate) fn new(variant: &str, plans: PlanVersions, metrics: Arc<Metrics>) -> Self {
+        Self {
+            variant: variant.to_owned(),
+            plans,
+            metrics,
+        }
+    }
+
+    fn route(&self, delivery: Delivery, outputs: Vec<Tensor>) {
+        let request = &delivery.request;
+        let Some(version) = self.plans.at(request.epoch) else {
+            let fault = unknown_epoch(request.epoch);
+            return delivery.fail(fault);
+        };
+        // Partitions of one model exit unconditionally, and hidden states have no confidence.
+        let confidence = if version.has_next_partition(request.gear, &request.stage) {
+            None
+        } else {
+            match confidence(&version, &self.variant, &outputs) {
+                Ok(confidence) => confidence,
+                Err(fault) => return delivery.fail(fault),
+            }
+        };
+        match decide(&version, request.gear, &request.stage, confidence, request.settle) {
+            Err(fault) => delivery.fail(fault),
+            Ok(RouteDecision::Reply) => delivery.reply(outputs, confidence),
+            // Only the ingress receives the broker's "no responders" notice, so it forwards the request instead.
+            Ok(RouteDecision::Forward(edge) | RouteDecision::Continue(edge))
+                if delivery.has_no_known_target(&version, edge) =>
+            {
+                delivery.answer(outputs, confidence);
+            }
+            Ok(RouteDecision::Forward(edge)) => delivery.forward(&version, edge, None),
+            Ok(RouteDecision::Continue(edge)) => delivery.forward(&version, edge, Some(outputs)),
+            Ok(RouteDecision::FanOut(children)) => self.fan_out(delivery, &version, children, outputs),
+        }
+    }
+
+    fn fan_out(&self, delivery: Delivery, version: &PlanVersion, children: &[Child], outputs: Vec<Tensor>) {
+        let gear = delivery.request.gear;
+        let tasks = children.iter().map(|child| version.task_of(gear, &child.to));
+        match fan_out::split(outputs, tasks) {
+            Err(fault) => delivery.fail(fault),
+            Ok(parts) => {
+                self.metrics.count_fan_out(&self.variant, &parts.counts());
+                delivery.fan_out(version, children, parts);
+            }
+        }
+    }
+}
+
+impl Actor for Router {
+    type Context = Context<Self>;
+}
+
+impl Handler<Batch> for Router {
+    type Result = ();
+
+    fn handle(
+        &mut self,
+        Batch {
+            deliveries,
+            result,
+            started,
+        }: Batch,
+        _: &mut Context<Self>,
+    ) {
+        let size = deliveries.len();
+        self.metrics.batch(&self.variant, size, &result);
+        for (mut delivery, outcome) in deliveries.into_iter().zip(result.outputs) {
+            delivery.hop(started, result.run_us, size);
+            match outcome {
+                Ok(outputs) => self.route(delivery, outputs),
+                Err(error) => delivery.fail(Fault::from(error)),
+            }
+        }
+    }
+}
+
+impl Handler<Answered> for Router {
+    type Result = ();
+
+    fn handle(&mut self, Answered { delivery, outputs }: Answered, _: &mut Context<Self>) {
+        self.route(delivery, outputs);
+    }
+}
+
+/// Applies a stage's exit. With `settle`, prefers an answer over forwarding.
+pub(crate) fn decide<'a>(
+    version: &'a PlanVersion,
+    gear: u32,
+    stage: &str,
+    confidence: Option<f64>,
+    settle: bool,
+) -> Result<RouteDecision<'a>, Fault> {
+    let Some(found) = version.stage(gear, stage) else {
+        let message = format!("epoch {} gear {gear} has no stage `{stage}`", version.epoch);
+        return Err(Fault::new(Code::Internal, message));
+    };
+    let continues = matches!(found.exit, Exit::Next { .. });
+    let pick = if settle { routing::settle } else { routing::route };
+    match pick(&found.exit, confidence) {
+        Ok(Route::Reply) => Ok(RouteDecision::Reply),
+        Ok(Route::Forward(edge)) if continues => Ok(RouteDecision::Continue(edge)),
+        Ok(Route::Forward(edge)) => Ok(RouteDecision::Forward(edge)),
+        Ok(Route::FanOut(children)) => Ok(RouteDecision::FanOut(children)),
+        Err(error) => Err(Fault::new(
+            Code::NotCalibrated,
+            format!("stage `{stage}`: {error}"),
+        )),
+    }
+}
+
+/// Returns the calibrated confidence of a variant's outputs; `None` for a variant without calibration.
+pub(crate) fn confidence(
+    version: &PlanVersion,
+    variant: &str,
+    outputs: &[Tensor],
+) -> Result<Option<f64>, Fault> {
+    let Some(calibration) = version.calibration(variant) else {
+        return Ok(None);
+    };
+    score(calibration, outputs)
+        .map(Some)
+        .map_err(|reason| Fault::new(Code::BadOutput, format!("variant `{variant}`: {reason}")))
+}
+
+fn score(calibration: &Calibration, outputs: &[Tensor]) -> Result<f64, String> {
+    let read = |name: &str| {
+        let tensor = outputs.iter().find(|tensor| tensor.name == name);
+        let tensor = tensor
+            .ok_or_else(|| format!("output `{name}`, from which the confidence is computed, is missing"))?;
+        tensor
+            .to_f32()
+            .map(|values| (values, tensor.shape.last().copied().unwrap_or(1)))
+            .map_err(|e| e.to_string())
+    };
+    let judge = |scores: &Scores<'_>| {
+        calibration
+            .confidence(scores)
+            .map_err(|e: ConfidenceError| e.to_string())
+    };
+    match calibration.estimator {
+        Estimator::MaxSquared | Estimator::Margin => judge(&Scores::Logits(&read("logits")?.0)),
+        Estimator::TopK { .. } => {
+            let (logits, vocabulary) = read("logits")?;
+            judge(&Scores::Tokens {
+                logits: &logits,
+                vocabulary,
+            })
+        }
+        Estimator::Span => judge(&Scores::Span {
+            start: &read("start_logits")?.0,
+            end: &read("end_logits")?.0,
+        }),
+        Estimator::Given => {
+            let given = read("confidence")?.0.first().copied().map(f64::from);
+            judge(&Scores::Given(given.ok_or("output `confidence` is empty")?))
+        }
+    }
+}
+
+fn unknown_epoch(epoch: u64) -> Fault {
+    // Retryable: the ingress resends under the same epoch, and this process may adopt the plan in the meantime.
+    Fault::new(
+        Code::Unavailable,
+        format!("this worker has not adopted epoch {epoch}"),
+    )
+}

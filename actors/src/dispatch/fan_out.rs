@@ -1,0 +1,181 @@
+//! Fan-out: how a pipeline's task makes several requests of one (Loki §3).
+//!
+//! The model's output names select the target: an output named `classify/image` of shape `[k, ...]` makes `k`
+//! requests to the task `classify`, each with one row as its input `image`. Outputs with other names are the task's
+//! own and go into the reply. A model that finds nothing for a task omits that output; an empty output is refused.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use kaskade_models::{Datatype, Tensor};
+
+use crate::error::{Code, Fault};
+
+/// The parts of one task's outputs.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct FannedOut {
+    /// The task's own outputs.
+    pub(crate) own: Vec<Tensor>,
+    /// The inputs of every request, by child task.
+    pub(crate) children: BTreeMap<String, Vec<Vec<Tensor>>>,
+}
+
+impl FannedOut {
+    /// Returns the number of requests for each child task.
+    pub(crate) fn counts(&self) -> BTreeMap<String, u32> {
+        let count = |(task, requests): (&String, &Vec<_>)| {
+            (task.clone(), u32::try_from(requests.len()).unwrap_or(u32::MAX))
+        };
+        self.children.iter().map(count).collect()
+    }
+}
+
+/// Splits a task's outputs.
+///
+/// # Errors
+/// [`Code::BadOutput`] for an output to an unknown child task, an output without a first axis, or outputs to one task
+/// that differ in their numbers of rows.
+pub(crate) fn split<'a>(
+    outputs: Vec<Tensor>,
+    tasks: impl Iterator<Item = &'a str> + Clone,
+) -> Result<FannedOut, Fault> {
+    let mut parts = FannedOut::default();
+    for task in tasks.clone() {
+        parts.children.insert(task.to_owned(), Vec::new());
+    }
+    let mut heard = BTreeMap::new();
+    for output in outputs {
+        let Some((task, input)) = output.name.split_once('/') else {
+            parts.own.push(output);
+            continue;
+        };
+        let (task, input) = (task.to_owned(), input.to_owned());
+        let Some(requests) = parts.children.get_mut(&task) else {
+            let below: Vec<&str> = tasks.collect();
+            return Err(bad(
+                &output,
+                &format!("addresses task `{task}`, which is not a child task: {below:?}"),
+            ));
+        };
+        let rows = rows(&output, &input)?;
+        let first = *heard.entry(task.clone()).or_insert(rows.len());
+        if first != rows.len() {
+            let message = format!("has {} rows, another output to `{task}` has {first}", rows.len());
+            return Err(bad(&output, &message));
+        }
+        requests.resize_with(rows.len(), Vec::new);
+        for (request, row) in requests.iter_mut().zip(rows) {
+            request.push(row);
+        }
+    }
+    Ok(parts)
+}
+
+/// Splits a tensor along its first axis without copying.
+fn rows(output: &Tensor, name: &str) -> Result<Vec<Tensor>, Fault> {
+    let Some((count, shape)) = output.shape.split_first() else {
+        return Err(bad(
+            output,
+            "is a scalar; its first axis is the number of requests",
+        ));
+    };
+    if output.datatype == Datatype::Bytes {
+        let texts = output
+            .to_texts()
+            .map_err(|error| bad(output, &error.to_string()))?;
+        let each = shape.iter().product::<usize>();
+        let row = |texts: &[&str]| {
+            let row = Tensor::from_texts(name, texts).map_err(|error| bad(output, &error.to_string()))?;
+            Ok(Tensor {
+                shape: shape.to_vec(),
+                ..row
+            })
+        };
+        return texts.chunks(each.max(1)).take(*count).map(row).collect();
+    }
+    let size = output.data.len().checked_div(*count).unwrap_or(0);
+    let row = |place: usize| Tensor {
+        name: name.to_owned(),
+        shape: shape.to_vec(),
+        datatype: output.datatype,
+        data: part(&output.data, place * size, size),
+    };
+    Ok((0..*count).map(row).collect())
+}
+
+/// Slices the bytes, whose length was checked against the shape.
+fn part(data: &Bytes, from: usize, length: usize) -> Bytes {
+    let to = (from + length).min(data.len());
+    data.slice(from.min(to)..to)
+}
+
+fn bad(output: &Tensor, why: &str) -> Fault {
+    Fault::new(Code::BadOutput, format!("output `{}` {why}", output.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(name: &str, shape: &[usize]) -> Tensor {
+        let values: Vec<f32> = (0..shape.iter().product::<usize>()).map(|at| at as f32).collect();
+        Tensor::from_f32(name, shape, &values).unwrap()
+    }
+
+    fn apart(outputs: Vec<Tensor>) -> Result<FannedOut, Fault> {
+        split(outputs, ["digits", "marks"].into_iter())
+    }
+
+    #[test]
+    fn rows_become_requests_and_the_rest_is_the_tasks_own() {
+        let texts = Tensor::from_texts("marks/text", &["a", "b", "c"]).unwrap();
+        let outputs = vec![
+            tensor("boxes", &[2, 4]),
+            tensor("digits/image", &[2, 1, 2]),
+            tensor("digits/scale", &[2]),
+            texts,
+        ];
+        let parts = apart(outputs).unwrap();
+        assert_eq!(
+            parts.own.iter().map(|own| own.name.as_str()).collect::<Vec<_>>(),
+            ["boxes"]
+        );
+        assert_eq!(
+            parts.counts(),
+            BTreeMap::from([("digits".into(), 2), ("marks".into(), 3)])
+        );
+        let second = &parts.children["digits"][1];
+        assert_eq!(
+            (second[0].name.as_str(), second[0].shape.as_slice()),
+            ("image", &[1, 2][..])
+        );
+        assert_eq!(second[0].to_f32().unwrap(), [2.0, 3.0]);
+        assert_eq!(second[1].to_f32().unwrap(), [1.0]);
+        assert_eq!(parts.children["marks"][2][0].to_texts().unwrap(), ["c"]);
+    }
+
+    #[test]
+    fn an_empty_output_makes_no_request() {
+        let parts = apart(vec![tensor("boxes", &[1]), tensor("digits/image", &[0, 1, 2])]).unwrap();
+        assert_eq!(
+            parts.counts(),
+            BTreeMap::from([("digits".into(), 0), ("marks".into(), 0)])
+        );
+    }
+
+    #[test]
+    fn a_mismatched_output_is_a_bad_output_by_name() {
+        for (outputs, said) in [
+            (vec![tensor("cars/image", &[1, 2])], "not a child task"),
+            (vec![tensor("digits/image", &[])], "first axis"),
+            (
+                vec![tensor("digits/image", &[2, 1]), tensor("digits/scale", &[3])],
+                "another output",
+            ),
+        ] {
+            let fault = apart(outputs).unwrap_err();
+            assert_eq!(fault.code, Code::BadOutput);
+            assert!(fault.message.contains(said), "{}", fault.message);
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Moves requests between ingresses and replicas.
+
+pub mod delivery;
+pub mod dispatcher;
+pub(crate) mod exits;
+pub(crate) mod fan_out;
+pub(crate) mod local;
+pub mod subscribe;

@@ -1,0 +1,169 @@
+//! Connects subjects to actors: each message becomes a [`Delivery`] in a mailbox.
+//!
+//! The order is: subscription pump, permit, actor, model thread, publication; the permit is released last. Without a
+//! permit the sender is refused immediately.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::actor::{self, Recipient, ToEnvelope};
+use async_nats::{Message, Subject};
+use bytes::Bytes;
+use futures::StreamExt;
+use kaskade_policy::gather::Branch;
+use tokio::sync::{Semaphore, watch};
+
+use crate::{
+    bus::{Bus, BusError},
+    dispatch::delivery::Delivery,
+    dispatch::dispatcher::{Dispatcher, full_queue},
+    error::{Code, Fault},
+    wire::headers::{self, Trace},
+    wire::{Done, DoneResult, Message as _, StageRequest, chunks::Assembler},
+};
+
+/// An actor that serves a replica, and its permits.
+#[derive(Clone)]
+pub struct Binding {
+    /// The replica's id.
+    pub replica: String,
+    /// The actor.
+    pub mailbox: Recipient<Delivery>,
+    /// Permits for unanswered deliveries.
+    pub permits: Arc<Semaphore>,
+}
+
+/// Serves `subject` with an actor: every message becomes a [`Delivery`] in its mailbox while permits are free;
+/// otherwise the sender is refused immediately with `Overloaded`. The members of a `group` share the messages. When
+/// `stop` turns true, the subscription ends after its buffered messages have been delivered.
+///
+/// # Errors
+/// [`BusError`] if the subscription fails.
+pub async fn bind(
+    bus: &Bus,
+    dispatcher: &Dispatcher,
+    subject: Subject,
+    group: Option<String>,
+    binding: Binding,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), BusError> {
+    let mut subscription = bus.subscribe(subject, group).await?;
+    let dispatcher = dispatcher.clone();
+    actor::spawn(async move {
+        let mut assembler = Assembler::default();
+        loop {
+            tokio::select! {
+                message = subscription.next() => match message {
+                    Some(message) => receive(&dispatcher, &binding, &mut assembler, message),
+                    None => break,
+                },
+                _ = stop.wait_for(|stop| *stop) => {
+                    // Drain instead of drop: a dropped subscription loses its buffered messages.
+                    let _ = subscription.drain().await;
+                    while let Some(message) = subscription.next().await {
+                        receive(&dispatcher, &binding, &mut assembler, message);
+                    }
+                    break;
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Turns a message into a delivery, or answers it with a typed fault. A chunk waits for the remaining chunks.
+fn receive(dispatcher: &Dispatcher, binding: &Binding, assembler: &mut Assembler, message: Message) {
+    let replica = binding.replica.as_str();
+    let now = dispatcher.clock().now();
+    let headers = message.headers.as_ref();
+    let budget = headers
+        .and_then(|headers| headers::budget(headers).ok().flatten())
+        .unwrap_or(DEFAULT_BUDGET);
+    let deadline = now.saturating_add(budget.as_micros() as u64);
+    let trace = headers.and_then(Trace::read).unwrap_or_else(Trace::start);
+    let payload = match whole(assembler, &message, now, deadline) {
+        Ok(Some(payload)) => payload,
+        Ok(None) => return,
+        Err(Unreadable { fault, reply }) => {
+            return refuse(dispatcher, replica, &message.subject, reply, fault);
+        }
+    };
+    let request = match StageRequest::decode(&payload) {
+        Ok(request) => request,
+        Err(error) => {
+            let reason = format!("the stage could not decode the request: {error}");
+            let fault = Fault::new(Code::Malformed, reason);
+            return refuse(dispatcher, replica, &message.subject, message.reply, fault);
+        }
+    };
+    let permit = Arc::clone(&binding.permits).try_acquire_owned().ok();
+    let full = permit.is_none();
+    let delivery = Delivery::new(request, deadline, trace, dispatcher.clone(), replica, permit);
+    if full {
+        delivery.fail(full_queue(replica));
+    } else {
+        binding.mailbox.do_send(delivery);
+    }
+}
+
+/// Budget of a stage request without one, such as a hand-written client's: generous, but bounded.
+const DEFAULT_BUDGET: Duration = Duration::from_secs(30);
+
+/// A message that could not be assembled: the fault, and the subject to answer to.
+pub(crate) struct Unreadable {
+    pub(crate) fault: Fault,
+    reply: Option<Subject>,
+}
+
+/// Returns the body of a message; for a message in chunks, once the last chunk has arrived.
+///
+/// # Errors
+/// The fault of an invalid chunk or message.
+pub(crate) fn whole(
+    assembler: &mut Assembler,
+    message: &Message,
+    now: u64,
+    until: u64,
+) -> Result<Option<Bytes>, Unreadable> {
+    let reply = message.reply.clone();
+    let chunk = match message.headers.as_ref().map_or(Ok(None), headers::chunk) {
+        Ok(Some(chunk)) => chunk,
+        Ok(None) => return Ok(Some(message.payload.clone())),
+        Err(fault) => return Err(Unreadable { fault, reply }),
+    };
+    let taken = assembler.take(chunk, message.payload.clone(), reply, now, until);
+    taken.map_err(|failed| Unreadable {
+        fault: failed.error.into(),
+        reply: failed.reply,
+    })
+}
+
+/// Answers an unreadable request. Its reply subject, `done.<ingress>.<id>`, identifies the request.
+fn refuse(dispatcher: &Dispatcher, replica: &str, subject: &Subject, reply: Option<Subject>, fault: Fault) {
+    tracing::warn!(%subject, %fault, "a stage request could not be decoded");
+    let Some(reply) = reply else {
+        return;
+    };
+    let result = DoneResult::Fault(fault);
+    let done = Done {
+        id: 0,
+        attempt: 0,
+        branch: Branch::ROOT,
+        stage: String::new(),
+        replica: replica.to_owned(),
+        hops: Vec::new(),
+        result,
+    };
+    if let Ok(payload) = done.encode() {
+        dispatcher.publish(reply, None, None, payload);
+    }
+}
+
+/// Starts an actor on a thread of its own, so that a handler that blocks or panics does not affect other actors.
+pub fn spawn_apart<A>(make: impl FnOnce() -> A + Send + 'static) -> actor::Addr<A>
+where
+    A: actor::Actor<Context = actor::Context<A>>,
+    A::Context: ToEnvelope<A, Delivery>,
+    A: actor::Handler<Delivery>,
+{
+    A::start_in_arbiter(&actor::Arbiter::new().handle(), move |_| make())
+}

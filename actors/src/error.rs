@@ -1,0 +1,311 @@
+//! Typed errors of requests and commands, each with a code and a remedy.
+//!
+//! A [`Fault`] is the form of an error on the bus: a stable code and a message for people. Inside a module, errors
+//! are that module's own types; one `From` at the boundary converts each into a fault.
+
+use kaskade_models::{ModelError, TensorError};
+use serde::{Deserialize, Serialize};
+
+use crate::subjects::SubjectError;
+
+/// Generates the enum and its tables from one list, so that every code has a number, a class and an explanation.
+macro_rules! codes {
+    ($($name:ident $id:literal $status:literal $retry:literal $title:literal $explanation:literal)+) => {
+        /// The class of a fault. The `KSK` numbers are stable and never reused.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Code {
+            $(#[doc = $title] $name,)+
+        }
+
+        impl Code {
+            /// Every code in the order of its number.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// Returns its stable name on the wire and in the documentation.
+            pub const fn id(self) -> &'static str {
+                match self { $(Self::$name => $id,)+ }
+            }
+
+            /// Returns its number as a NATS service error (ADR-32), with the meaning of the HTTP status.
+            pub const fn status(self) -> u16 {
+                match self { $(Self::$name => $status,)+ }
+            }
+
+            /// Returns whether the same request may succeed if it is sent again after a moment.
+            pub const fn retryable(self) -> bool {
+                match self { $(Self::$name => $retry,)+ }
+            }
+
+            /// Returns a short description.
+            pub const fn title(self) -> &'static str {
+                match self { $(Self::$name => $title,)+ }
+            }
+
+            /// Returns the cause and the remedy, as printed by `kaskade explain`.
+            pub const fn explain(self) -> &'static str {
+                match self { $(Self::$name => $explanation,)+ }
+            }
+        }
+    };
+}
+
+codes! {
+    Malformed "KSK0001" 400 false "The message cannot be decoded."
+        "The body is not valid MessagePack or JSON for its subject, a header has an invalid value, or a length, depth or \
+count exceeds its limit. The message names the field or the byte.\n\
+Send MessagePack maps with field names (or JSON with `content-type: application/json`) as in docs/reference/wire.md."
+    TooLarge "KSK0002" 413 false "The message is too large."
+        "Either the NATS server's `max_payload` (1 MiB by default, headers included) or the codec's limit is \
+exceeded. The message states both sizes.\n\
+Send a smaller input, split the batch, or raise `max_payload` in the server's configuration."
+    WrongInput "KSK0003" 422 false "The inputs do not match the model's signature."
+        "An input is missing, unknown or repeated, has another type or shape, or contains NaN or an infinity.\n\
+Compare the named input with the model's signature."
+    UnknownApp "KSK0004" 404 false "No process serves that app or stage."
+        "The app's subject has no subscriber: the app is not running, has another name, or runs on another \
+server.\n\
+Check `nats micro ls`, start the app with `kaskade serve`, or correct the name or the `--nats` URL."
+    Expired "KSK0005" 504 false "The time budget ran out."
+        "The request's remaining budget reached zero before an answer was ready: in a queue, in a model, or in transit.\n\
+Give a larger budget (`Kaskade-Budget-Us`), lower the load, or plan with a looser latency objective."
+    Overloaded "KSK0006" 429 true "No capacity for another request."
+        "All permits of the ingress, or a replica's queue, are in use; the request was refused immediately, \
+so that accepted requests meet their objective.\n\
+Try again with increasing pauses, add replicas, or let the planner use a faster gear."
+    Unavailable "KSK0007" 503 true "No replica can run this stage now."
+        "The replicas of the stage are gone or unreachable, and none returned within the budget.\n\
+Check the workers' logs and heartbeats; start a worker that hosts the stage's variant."
+    ModelFailed "KSK0008" 500 false "The model failed on this request."
+        "The model returned an error or panicked; the message contains its text. Other requests of the batch are \
+answered normally.\n\
+Reproduce it with `kaskade infer` and the same input; look at the replica's log."
+    BadOutput "KSK0009" 500 false "The model's output is invalid."
+        "An output contains NaN or an infinity, is empty, does not match its shape, or its confidence is not \
+in [0, 1]. Such an output is never returned as an answer.\n\
+Check the weights and the numeric type; a model that overflows in FP16 often does not in BF16."
+    Draining "KSK0010" 503 true "This instance is shutting down."
+        "It accepts no new requests and finishes those in flight.\n\
+Try again: another instance of the queue group serves the request."
+    NotCalibrated "KSK0011" 503 false "A stage exits by confidence, but its variant has no calibration."
+        "Thresholds compare calibrated confidences; without a fitted temperature the plan's accuracy is \
+undefined, so the app refuses to start.\n\
+Run `kaskade profile` and `kaskade plan cascade` again, or give the variant a `calibration` in the plan."
+    BrokerAbsent "KSK0012" 503 true "No NATS server answers at that address."
+        "The connection was refused or timed out, or the server refused the credentials.\n\
+Start nats-server or correct `--nats` (`NATS_URL`); without a URL Kaskade starts its embedded broker on the loopback interface."
+    BrokerTooOld "KSK0013" 503 false "The NATS server is older than 2.10."
+        "The client cannot create key-value buckets on older servers; Debian 12's package is 2.9.\n\
+Install nats-server 2.10 or newer: the official image, or Debian 13's or Ubuntu 24.04's package."
+    NeedsJetStream "KSK0014" 503 false "The operation requires JetStream, which this broker does not have."
+        "Durable requests (`submit`) and a plan store shared by several hosts require JetStream. The embedded \
+broker supports core NATS only, and a nats-server has JetStream only if it is started with `-js`.\n\
+Start `nats-server -js` and give its URL with `--nats`."
+    PlanRefused "KSK0015" 422 false "The plan is invalid."
+        "It has another version, names a stage, variant or replica that it does not define, or cannot be parsed. \
+The running plan stays.\n\
+Run `kaskade validate` on the file; it names the position of the error."
+    StaleEpoch "KSK0016" 503 true "Another writer stored a newer epoch first."
+        "Plans are written by compare-and-set; the epoch that this writer read is no longer the newest, so its plan \
+was refused.\n\
+Read the plan again, decide again, write again."
+    Internal "KSK0017" 500 false "Internal error."
+        "A defect in Kaskade, or a code of a newer peer that this version does not know; the message then starts with \
+that code.\n\
+Please report it with the message and the log of that time."
+    Dropped "KSK0018" 504 false "The request was dropped early because it would have been late."
+        "A task of a pipeline took longer for this request than its latency budget, and the remaining tasks could not make up for it; \
+dropping it frees capacity for requests that can still be answered in time (Loki's early dropping).\n\
+Send it again when the load is lower, add workers, or plan with a looser latency objective; `dropping` in the plan chooses the mechanism."
+    Cancelled "KSK0019" 499 false "The client cancelled the request."
+        "A client published the request's id (`Kaskade-Request-Id`) to the app's `cancel` subject before an answer was ready. A language \
+model stops at its next token; other models finish their batch, and the result is discarded.\n\
+No action is needed; use unique request ids if another client's cancellation affected this request."
+    ReplicasLost "KSK0020" 503 true "Every replica that had the request was lost."
+        "Each attempt went to a replica that was lost before it answered, until no attempt was left. This can happen while replicas \
+are killed or moved; otherwise the request itself may be the cause, for instance an input that makes a process run out of memory.\n\
+Check the workers' logs of that time; try the input alone with `kaskade infer`."
+    NotDurable "KSK0021" 501 false "This app accepts no durable requests."
+        "A client published to the app's `submit` subject, but the app is not configured for durable requests.\n\
+Add a table `[durable]` to the app's file and serve it on a nats-server with JetStream, or use `infer`."
+}
+
+impl Code {
+    /// Returns the code of a `KSK` number; `None` for an unknown number.
+    pub fn from_id(id: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|code| code.id() == id)
+    }
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.id())
+    }
+}
+
+/// An error as it crosses the bus.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {message}")]
+pub struct Fault {
+    /// Its class.
+    pub code: Code,
+    /// The problem, its place and the remedy, for people.
+    pub message: String,
+}
+
+impl Fault {
+    /// Creates a fault of that class.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+}
+
+/// A fault as a map, borrowed for encoding.
+#[derive(Serialize)]
+struct Written<'a> {
+    code: &'static str,
+    message: &'a str,
+}
+
+/// A fault as received: the map, or a plain text from a minimal worker.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Received {
+    Text(String),
+    Map {
+        #[serde(default)]
+        code: Option<String>,
+        #[serde(default)]
+        message: String,
+    },
+}
+
+impl Serialize for Fault {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Written {
+            code: self.code.id(),
+            message: &self.message,
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fault {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Received::deserialize(deserializer)? {
+            Received::Text(message) | Received::Map { code: None, message } => {
+                Self::new(Code::ModelFailed, message)
+            }
+            Received::Map {
+                code: Some(id),
+                message,
+            } => match Code::from_id(&id) {
+                Some(code) => Self::new(code, message),
+                None => Self::new(Code::Internal, format!("{id}: {message}")),
+            },
+        })
+    }
+}
+
+impl From<SubjectError> for Fault {
+    fn from(error: SubjectError) -> Self {
+        Self::new(Code::Malformed, error.to_string())
+    }
+}
+
+impl From<TensorError> for Fault {
+    fn from(error: TensorError) -> Self {
+        Self::new(Code::WrongInput, error.to_string())
+    }
+}
+
+impl From<ModelError> for Fault {
+    fn from(error: ModelError) -> Self {
+        let code = match error {
+            ModelError::Failed { .. } => Code::ModelFailed,
+            ModelError::BadOutput { .. } => Code::BadOutput,
+            _ => Code::WrongInput,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// Returns the page of all codes, as in `docs/reference/errors.md`.
+pub fn errors_page() -> String {
+    let entries = Code::ALL.iter().map(|code| {
+        let retry = if code.retryable() { "yes" } else { "no" };
+        format!(
+            "\n## {} {code:?}\n\n**{}** Service error {}. Retry: {retry}.\n\n{}\n",
+            code.id(),
+            code.title(),
+            code.status(),
+            code.explain().replace('\n', "\n\n"),
+        )
+    });
+    std::iter::once(ERRORS_HEAD.to_owned()).chain(entries).collect()
+}
+
+const ERRORS_HEAD: &str = "# Error codes\n\nGenerated from `actors/src/error.rs`; `kaskade explain KSK0001` prints one. \"Retry\" \
+says whether the same request, sent again after a moment, may succeed.\n";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_unique_ascending_and_found_again() {
+        let ids = Code::ALL.iter().map(|code| code.id()).collect::<Vec<_>>();
+        assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len());
+        assert!(ids.is_sorted());
+        for code in Code::ALL {
+            assert_eq!(Code::from_id(code.id()), Some(*code));
+            assert!([400, 404, 413, 422, 429, 499, 500, 501, 503, 504].contains(&code.status()));
+            assert!(code.explain().contains('\n'), "{code} says no cause and remedy");
+        }
+    }
+
+    #[test]
+    fn a_fault_survives_both_formats() {
+        for code in Code::ALL {
+            let fault = Fault::new(*code, "why");
+            let packed = rmp_serde::to_vec_named(&fault).unwrap();
+            assert_eq!(rmp_serde::from_slice::<Fault>(&packed).unwrap(), fault);
+            let json = serde_json::to_vec(&fault).unwrap();
+            assert_eq!(serde_json::from_slice::<Fault>(&json).unwrap(), fault);
+        }
+    }
+
+    #[test]
+    fn a_newer_peers_code_becomes_internal_and_keeps_its_text() {
+        let fault: Fault =
+            serde_json::from_str(r#"{"code":"KSK9999","message":"warp core","hint":1}"#).unwrap();
+        assert_eq!(fault, Fault::new(Code::Internal, "KSK9999: warp core"));
+    }
+
+    #[test]
+    fn a_plain_text_or_a_map_without_code_is_the_models_failure() {
+        let text: Fault = serde_json::from_str(r#""out of cheese""#).unwrap();
+        assert_eq!(text, Fault::new(Code::ModelFailed, "out of cheese"));
+        let map: Fault = serde_json::from_str(r#"{"message":"no"}"#).unwrap();
+        assert_eq!(map, Fault::new(Code::ModelFailed, "no"));
+    }
+
+    #[test]
+    fn the_error_page_is_current() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/errors.md");
+        if std::env::var_os("KASKADE_BLESS").is_some() {
+            std::fs::write(&path, errors_page()).unwrap();
+        }
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(
+            written,
+            errors_page(),
+            "docs/reference/errors.md is stale: KASKADE_BLESS=1 cargo test -p kaskade-actors error_page"
+        );
+    }
+}

@@ -1,0 +1,309 @@
+//! From the results of stages to the one reply: exits for stages that do not route, votes, branches, failures.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use kaskade_models::Tensor;
+use kaskade_policy::ledger::{Answer, Failure};
+use kaskade_policy::plan::Child;
+
+use super::in_flight::{InFlight, Ingress, may_retry};
+use crate::{
+    dispatch::exits::{self, RouteDecision},
+    dispatch::fan_out,
+    error::{Code, Fault},
+    wire::{Abandoned, Done, DoneResult, MAX_ABANDONED, Message as _, StageRequest},
+};
+
+impl Ingress {
+    /// Routes a result for a stage that does not route by itself (a custom actor, a process in another language).
+    pub(super) fn route_for_stage(&mut self, mut done: Done, now: u64) {
+        let (id, attempt) = (done.id, done.attempt);
+        let DoneResult::Outputs {
+            outputs, confidence, ..
+        } = std::mem::replace(&mut done.result, DoneResult::nothing())
+        else {
+            return;
+        };
+        let Some(entry) = self.ledger.get(id) else {
+            return self.metrics.stale();
+        };
+        let decided = match confidence {
+            Some(given) => Ok(Some(given)),
+            None => Self::confidence_of(entry, &done.stage, &outputs),
+        };
+        let version = Arc::clone(&entry.version);
+        let decided = decided.and_then(|confidence| {
+            let settle = self.ledger.must_settle(attempt);
+            exits::decide(&version, entry.gear, &done.stage, confidence, settle)
+                .map(|route| (route, confidence))
+        });
+        match decided {
+            Err(fault) => self.fail_branch(done, fault, now),
+            Ok((RouteDecision::Reply, confidence)) => {
+                let result = DoneResult::Outputs {
+                    outputs,
+                    confidence,
+                    routed: true,
+                    children: BTreeMap::new(),
+                };
+                self.answer(Done { result, ..done }, now);
+            }
+            // The ingress keeps the inputs of the root only.
+            Ok((RouteDecision::Forward(_), _)) if !done.branch.is_root() => {
+                let message = format!(
+                    "stage `{}` forwards a branch whose inputs only it has; route in the stage, or fan out",
+                    done.stage
+                );
+                self.fail_branch(done, Fault::new(Code::Internal, message), now);
+            }
+            Ok((RouteDecision::Forward(edge), _)) => {
+                let (edge, request) = (edge.clone(), self.stage_request(id, attempt, entry, done.hops));
+                self.send_to(&edge, request, now);
+            }
+            Ok((RouteDecision::Continue(edge), _)) => {
+                let request = StageRequest {
+                    inputs: outputs,
+                    branch: done.branch,
+                    ..self.stage_request(id, attempt, entry, done.hops)
+                };
+                let edge = edge.clone();
+                self.send_to(&edge, request, now);
+            }
+            Ok((RouteDecision::FanOut(children), _)) => {
+                let children = children.to_vec();
+                self.fan_out_for_stage(done, &children, outputs, now);
+            }
+        }
+    }
+
+    /// Sends the child requests of a pipeline's task, for a stage that does not do so itself.
+    fn fan_out_for_stage(&mut self, done: Done, children: &[Child], outputs: Vec<Tensor>, now: u64) {
+        let Some(entry) = self.ledger.get(done.id) else {
+            return;
+        };
+        let (version, gear) = (Arc::clone(&entry.version), entry.gear);
+        let tasks = children.iter().map(|child| version.task_of(gear, &child.to));
+        let parts = match fan_out::split(outputs, tasks) {
+            Ok(parts) => parts,
+            Err(fault) => return self.fail_branch(done, fault, now),
+        };
+        let bare = StageRequest {
+            inputs: Vec::new(),
+            ..self.stage_request(done.id, done.attempt, entry, done.hops.clone())
+        };
+        for child in children {
+            let task = version.task_of(gear, &child.to);
+            let requests = parts.children.get(task).map_or(&[][..], Vec::as_slice);
+            for (index, inputs) in (0..).zip(requests) {
+                let request = StageRequest {
+                    branch: done.branch.child(task, index),
+                    inputs: inputs.clone(),
+                    ..bare.clone()
+                };
+                self.send_to(&child.to, request, now);
+            }
+        }
+        self.ledger.sent(done.id, done.attempt, None, now);
+        let result = DoneResult::Outputs {
+            children: parts.counts(),
+            outputs: parts.own,
+            confidence: None,
+            routed: true,
+        };
+        self.answer(Done { result, ..done }, now);
+    }
+
+    /// Fills in fields that a worker in another language may omit, from the last dispatch of the request.
+    pub(super) fn fill_defaults(&self, done: &mut Done) {
+        if done.attempt == 0 {
+            done.attempt = self.ledger.place(done.id).map_or(0, |(attempt, _)| attempt);
+        }
+        if done.stage.is_empty()
+            && let Some(entry) = self.ledger.get(done.id)
+        {
+            entry.stage.clone_into(&mut done.stage);
+        }
+    }
+
+    fn confidence_of(entry: &InFlight, stage: &str, outputs: &[Tensor]) -> Result<Option<f64>, Fault> {
+        let variant = entry
+            .version
+            .stage(entry.gear, stage)
+            .map(|stage| stage.variant.as_str());
+        variant.map_or(Ok(None), |variant| {
+            exits::confidence(&entry.version, variant, outputs)
+        })
+    }
+
+    /// Handles a routed result: ends the request, or collects the votes of an ensemble or the branches of a pipeline.
+    pub(super) fn answer(&mut self, done: Done, now: u64) {
+        let (id, attempt) = (done.id, done.attempt);
+        if done.is_of_a_pipeline() {
+            return self.gather(done, now);
+        }
+        let members = self.members(id);
+        if members <= 1 {
+            let degraded = self.would_defer(&done);
+            return self.finish(done, degraded, now);
+        }
+        if let Some(entry) = self.ledger.get_mut(id) {
+            entry.tally.add(done);
+        }
+        self.finish_ensemble(id, attempt, members, now);
+    }
+
+    /// Returns whether the stage would have deferred this answer, had a later stage been available.
+    fn would_defer(&self, done: &Done) -> bool {
+        let DoneResult::Outputs { confidence, .. } = &done.result else {
+            return false;
+        };
+        let Some(entry) = self.ledger.get(done.id) else {
+            return false;
+        };
+        let route = exits::decide(&entry.version, entry.gear, &done.stage, *confidence, false);
+        matches!(route, Ok(RouteDecision::Forward(_)))
+    }
+
+    /// Returns the number of results that make up the reply; 0 for a request that has been answered.
+    fn members(&self, id: u64) -> usize {
+        let gear = self
+            .ledger
+            .get(id)
+            .and_then(|entry| entry.version.gear(entry.gear));
+        gear.map_or(0, |gear| gear.wiring.members().count())
+    }
+
+    /// Ends an ensemble request once every member has answered or failed. Returns whether it ended.
+    fn finish_ensemble(&mut self, id: u64, attempt: u32, members: usize, now: u64) -> bool {
+        let Some(tally) = self.ledger.get(id).map(|entry| &entry.tally) else {
+            return false;
+        };
+        let degraded = tally.is_incomplete(members);
+        match tally.winner().filter(|_| tally.len() >= members) {
+            Some(winner) => self.finish(
+                Done {
+                    id,
+                    attempt,
+                    ..winner
+                },
+                degraded,
+                now,
+            ),
+            None => return false,
+        }
+        true
+    }
+
+    /// Forwards a part of a streamed answer to its client if it is the next one of the newest attempt.
+    pub(super) fn forward_part(&mut self, done: Done) {
+        let DoneResult::Part { outputs, from, until } = done.result else {
+            return;
+        };
+        let newest = self.ledger.place(done.id).map(|(attempt, _)| attempt) == Some(done.attempt);
+        let Some(entry) = self.ledger.get_mut(done.id) else {
+            return;
+        };
+        let reading = entry.reading.as_mut();
+        if reading.is_some_and(|reading| reading.take(newest, from, until)) {
+            self.publish_part(done.id, done.stage, outputs, from);
+        }
+    }
+
+    /// Tells the replicas that these requests are cancelled.
+    pub(super) fn abandon(&self, ids: &[u64]) {
+        for ids in ids.chunks(MAX_ABANDONED) {
+            let abandoned = Abandoned {
+                ingress: self.id.clone(),
+                ids: ids.to_vec(),
+            };
+            if let Ok(payload) = abandoned.encode() {
+                self.dispatcher
+                    .publish(self.dispatcher.app().abandon(), None, None, payload);
+            }
+        }
+    }
+
+    fn finish(&mut self, done: Done, degraded: bool, now: u64) {
+        match self.ledger.answered(done.id, done.attempt, now) {
+            Answer::First(entry) => {
+                self.admission.completed(now);
+                self.reply_with(entry, done, degraded);
+            }
+            Answer::Stale => self.metrics.stale(),
+        }
+    }
+
+    /// Records the end of a branch of a pipeline's request, with outputs or with its own fault. The last branch ends
+    /// the request.
+    pub(super) fn gather(&mut self, done: Done, now: u64) {
+        let (id, attempt) = (done.id, done.attempt);
+        let newest = self.ledger.place(id).map_or(0, |(newest, _)| newest);
+        let Some(entry) = self.ledger.get_mut(id) else {
+            return self.metrics.stale();
+        };
+        let (branch, children) = (done.branch.clone(), done.children().clone());
+        if let Err(error) = entry.gather.arrive(attempt, newest, branch, &children, done) {
+            let fault = Fault::new(Code::BadOutput, error.to_string());
+            return self.fail(id, attempt, &fault, now);
+        }
+        if !entry.gather.complete() {
+            return;
+        }
+        match self.ledger.answered(id, attempt, now) {
+            Answer::First(entry) => {
+                self.admission.completed(now);
+                self.reply_with_branches(entry, None);
+            }
+            Answer::Stale => self.metrics.stale(),
+        }
+    }
+
+    /// Records a permanent failure: of the whole request, or of one branch of a pipeline.
+    fn fail_branch(&mut self, done: Done, fault: Fault, now: u64) {
+        if done.branch.is_root() {
+            return self.fail(done.id, done.attempt, &fault, now);
+        }
+        let result = DoneResult::Fault(fault);
+        self.gather(Done { result, ..done }, now);
+    }
+
+    /// Ends a request without its regular answer: with the branches that finished, the vote of the members that
+    /// answered, or the fault.
+    pub(super) fn close(&self, entry: InFlight, fault: &Fault) {
+        if entry.gather.begun() {
+            return self.reply_with_branches(entry, Some(fault));
+        }
+        match entry.tally.winner() {
+            Some(done) => self.reply_with(entry, done, true),
+            None => self.refuse(entry.client, fault),
+        }
+    }
+
+    /// Records the permanent failure of a member of an ensemble. Returns true if other members answer, or still may.
+    pub(super) fn fail_member(&mut self, done: &Done, fault: &Fault, now: u64) -> bool {
+        let members = self.members(done.id);
+        if members <= 1 || may_retry(fault) {
+            return false;
+        }
+        if let Some(entry) = self.ledger.get_mut(done.id) {
+            entry.tally.add_failure(&done.stage);
+            if entry.tally.len() < members {
+                return true;
+            }
+        }
+        self.finish_ensemble(done.id, done.attempt, members, now)
+    }
+
+    /// Handles a failed attempt: retries it, or answers with the terminal fault.
+    pub(super) fn fail(&mut self, id: u64, attempt: u32, fault: &Fault, now: u64) {
+        match self.ledger.failed(id, attempt, may_retry(fault), now) {
+            // The sweep resends it once it is due.
+            Failure::Retry { .. } => {}
+            Failure::Terminal(entry) => {
+                self.admission.completed(now);
+                self.close(entry, fault);
+            }
+            Failure::Stale => self.metrics.stale(),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Configuration of durable requests, and why they cannot be accepted.
+
+use std::time::Duration;
+
+use kaskade_policy::redelivery::RedeliveryConfig;
+use thiserror::Error;
+
+use crate::bus::BusError;
+use crate::error::{Code, Fault};
+
+/// How durable requests are stored and retried.
+#[derive(Debug, Clone)]
+pub struct DurableConfig {
+    /// When a request becomes a dead letter.
+    pub redelivery: RedeliveryConfig,
+    /// Durable requests that one ingress has in flight at once.
+    pub in_flight: usize,
+    /// Time without a progress notice after which the stream redelivers an ingress's requests (JetStream's
+    /// `ack_wait`).
+    pub ack_wait: Duration,
+    /// How long results are stored.
+    pub results: Duration,
+    /// How long dead letters are stored.
+    pub dead: Duration,
+    /// Largest size of the stream of waiting requests, and of the stream of results, bytes. A full stream refuses new
+    /// messages.
+    pub max_bytes: u64,
+    /// Replicas of each stream in a cluster.
+    pub replicas: usize,
+}
+
+impl Default for DurableConfig {
+    fn default() -> Self {
+        Self {
+            redelivery: RedeliveryConfig::default(),
+            in_flight: 256,
+            ack_wait: Duration::from_secs(5),
+            results: Duration::from_hours(1),
+            dead: Duration::from_hours(7 * 24),
+            max_bytes: 256 << 20,
+            replicas: 1,
+        }
+    }
+}
+
+/// Why durable requests cannot be accepted.
+#[derive(Debug, Error)]
+pub enum DurableError {
+    /// The broker has no JetStream.
+    #[error(
+        "durable requests need JetStream, and {url} has none; start `nats-server -js`, or omit `[durable]`"
+    )]
+    NeedsJetStream {
+        /// The broker.
+        url: String,
+    },
+    /// The connection failed.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// JetStream refused an operation.
+    #[error("{what}: {reason}")]
+    Refused {
+        /// The operation.
+        what: &'static str,
+        /// Reason that JetStream reports.
+        reason: String,
+    },
+}
+
+impl DurableError {
+    pub(super) fn refused(what: &'static str, error: impl std::fmt::Display) -> Self {
+        Self::Refused {
+            what,
+            reason: error.to_string(),
+        }
+    }
+}
+
+impl From<&DurableError> for Fault {
+    fn from(error: &DurableError) -> Self {
+        let code = match error {
+            DurableError::NeedsJetStream { .. } => Code::NeedsJetStream,
+            DurableError::Bus(_) | DurableError::Refused { .. } => Code::Unavailable,
+        };
+        Self::new(code, error.to_string())
+    }
+}

@@ -1,0 +1,214 @@
+//! The streams of an app's durable requests, and the state that all submissions of an ingress share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::{
+    self, AckKind,
+    consumer::{AckPolicy, PullConsumer, pull},
+    context::PublishErrorKind,
+    stream::{self, DiscardPolicy, RetentionPolicy, StorageType},
+};
+use async_nats::{HeaderMap, Subject, header};
+use bytes::Bytes;
+use dashmap::DashMap;
+
+use super::config::{DurableConfig, DurableError};
+use crate::bus::Bus;
+use crate::dispatch::dispatcher::Dispatcher;
+use crate::metrics::Metrics;
+use crate::subjects::{self, App};
+
+/// Progress notices per `ack_wait`.
+const IN_PROGRESS_PER_ACK_WAIT: u32 = 3;
+
+/// State shared by all durable requests of one ingress.
+pub(crate) struct Streams {
+    pub(super) config: DurableConfig,
+    pub(super) dispatcher: Dispatcher,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) bus: Bus,
+    jetstream: jetstream::Context,
+    /// The ack subjects of requests in progress, by their sequence numbers in the stream.
+    in_progress: DashMap<u64, Subject>,
+}
+
+impl Streams {
+    pub(crate) fn new(
+        bus: &Bus,
+        config: DurableConfig,
+        dispatcher: Dispatcher,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            config,
+            dispatcher,
+            metrics,
+            bus: bus.clone(),
+            jetstream: jetstream::new(bus.client().clone()),
+            in_progress: DashMap::new(),
+        }
+    }
+
+    /// Returns whether the app has a stream that accepts durable requests.
+    pub(super) async fn has_stream(bus: &Bus, app: &App) -> bool {
+        let jetstream = jetstream::new(bus.client().clone());
+        bus.has_jetstream().await && jetstream.get_stream(app.submitted_stream()).await.is_ok()
+    }
+
+    /// Opens or creates the streams, and returns the consumer that all ingresses of the app share. Existing streams
+    /// are not modified: an operator may have configured them differently.
+    pub(super) async fn consumer(&self) -> Result<PullConsumer, DurableError> {
+        let app = self.dispatcher.app();
+        let (ack_wait, in_flight) = (self.config.ack_wait, self.config.in_flight);
+        let submitted = self.stream(submitted(app, &self.config)).await?;
+        self.stream(results(app, &self.config)).await?;
+        self.stream(dead(app, &self.config)).await?;
+        let config = pull::Config {
+            durable_name: Some(subjects::DURABLE_CONSUMER.to_owned()),
+            ack_policy: AckPolicy::Explicit,
+            ack_wait,
+            // Every ingress bounds its own requests; their sum is not bounded here.
+            max_ack_pending: i64::try_from(in_flight).unwrap_or(i64::MAX).saturating_mul(64),
+            ..pull::Config::default()
+        };
+        let consumer = submitted.get_or_create_consumer(subjects::DURABLE_CONSUMER, config);
+        let consumer = consumer.await;
+        consumer.map_err(|error| DurableError::refused("creating the consumer of durable requests", error))
+    }
+
+    async fn stream(&self, config: stream::Config) -> Result<stream::Stream, DurableError> {
+        let made = self.jetstream.get_or_create_stream(config).await;
+        made.map_err(|error| DurableError::refused("creating the streams of durable requests", error))
+    }
+
+    /// Stores the result of a request. Returns false if one is already stored, which stays.
+    pub(super) async fn store_result(
+        &self,
+        id: &str,
+        mut headers: HeaderMap,
+        payload: Bytes,
+    ) -> Result<bool, DurableError> {
+        headers.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, "0");
+        match self
+            .write(self.dispatcher.app().result(id), headers, payload)
+            .await
+        {
+            Ok(()) => Ok(true),
+            Err(WriteError::AlreadyThere) => Ok(false),
+            Err(WriteError::Other(reason)) => Err(DurableError::refused("storing a result", reason)),
+        }
+    }
+
+    /// Stores a request as a dead letter.
+    pub(super) async fn dead_letter(
+        &self,
+        id: &str,
+        headers: HeaderMap,
+        payload: Bytes,
+    ) -> Result<(), DurableError> {
+        let written = self.write(self.dispatcher.app().dead(id), headers, payload).await;
+        written.map_err(|refused| match refused {
+            WriteError::AlreadyThere => DurableError::refused("storing a dead letter", "it already exists"),
+            WriteError::Other(reason) => DurableError::refused("storing a dead letter", reason),
+        })
+    }
+
+    async fn write(&self, subject: Subject, headers: HeaderMap, payload: Bytes) -> Result<(), WriteError> {
+        let sent = self
+            .jetstream
+            .publish_with_headers(subject, headers, payload)
+            .await;
+        let written = match sent {
+            Ok(written) => written.await,
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
+                Err(WriteError::AlreadyThere)
+            }
+            Err(error) => Err(WriteError::Other(error.to_string())),
+        }
+    }
+
+    /// Returns whether the request has a result.
+    pub(super) async fn has_result(&self, id: &str) -> bool {
+        let subject = subjects::result_query(self.dispatcher.app(), id);
+        let request = async_nats::Request::new().payload(Bytes::new());
+        let found = self.bus.client().send_request(subject, request).await;
+        found.is_ok_and(|message| message.status.is_none())
+    }
+
+    /// Starts sending progress notices for the request.
+    pub(super) fn track(&self, number: u64, ack: Subject) {
+        self.in_progress.insert(number, ack);
+    }
+
+    /// Stops sending progress notices for the request.
+    pub(super) fn untrack(&self, number: u64) {
+        self.in_progress.remove(&number);
+    }
+
+    /// Returns the interval at which [`Streams::send_in_progress`] must be called.
+    pub(super) fn in_progress_period(&self) -> Duration {
+        self.config.ack_wait / IN_PROGRESS_PER_ACK_WAIT
+    }
+
+    /// Sends a progress notice for every request in progress, so that the stream does not redeliver those that take
+    /// longer than `ack_wait`.
+    pub(super) fn send_in_progress(&self) {
+        for request in &self.in_progress {
+            let ack = request.value().clone();
+            self.dispatcher.publish(ack, None, None, AckKind::Progress.into());
+        }
+    }
+}
+
+/// Why a message was not stored.
+enum WriteError {
+    /// The subject already has a message.
+    AlreadyThere,
+    Other(String),
+}
+
+/// Requests leave the stream when they are settled; a full stream refuses new requests instead of dropping old ones.
+fn submitted(app: &App, config: &DurableConfig) -> stream::Config {
+    stream::Config {
+        description: Some(format!("Durable requests of the Kaskade app {app}")),
+        retention: RetentionPolicy::WorkQueue,
+        discard: DiscardPolicy::New,
+        max_bytes: i64::try_from(config.max_bytes).unwrap_or(i64::MAX),
+        ..stream_config(app.submitted_stream(), app.submit(), config)
+    }
+}
+
+fn results(app: &App, config: &DurableConfig) -> stream::Config {
+    stream::Config {
+        description: Some(format!("Results of durable requests of the Kaskade app {app}")),
+        max_age: config.results,
+        max_bytes: i64::try_from(config.max_bytes).unwrap_or(i64::MAX),
+        max_messages_per_subject: 1,
+        allow_direct: true,
+        ..stream_config(app.results_stream(), app.results(), config)
+    }
+}
+
+fn dead(app: &App, config: &DurableConfig) -> stream::Config {
+    stream::Config {
+        description: Some(format!("Dead letters of the Kaskade app {app}")),
+        max_age: config.dead,
+        max_bytes: i64::try_from(config.max_bytes).unwrap_or(i64::MAX),
+        ..stream_config(app.dead_stream(), app.dead_letters(), config)
+    }
+}
+
+fn stream_config(name: String, subject: Subject, config: &DurableConfig) -> stream::Config {
+    stream::Config {
+        name,
+        subjects: vec![subject.into_string()],
+        storage: StorageType::File,
+        num_replicas: config.replicas,
+        ..stream::Config::default()
+    }
+}

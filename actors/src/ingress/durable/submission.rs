@@ -1,0 +1,238 @@
+//! One durable request in progress, from its delivery until it is settled.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::actor::{self, Message};
+use async_nats::jetstream::{self, AckKind};
+use async_nats::{HeaderMap, Subject, header};
+use bytes::Bytes;
+use kaskade_policy::redelivery::{Blame, Verdict};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::config::DurableError;
+use super::streams::Streams;
+use crate::error::{Code, Fault};
+use crate::subjects;
+use crate::wire::headers;
+use crate::wire::{self, ContentType};
+
+/// Pause before a retry after the stream refused a result or dead letter.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A durable request as delivered by the stream.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Submitted {
+    pub(crate) message: async_nats::Message,
+    pub(crate) submission: Submission,
+}
+
+/// A delivery of a durable request. Dropping it unsettled returns it to the stream.
+pub(crate) struct Submission {
+    streams: Arc<Streams>,
+    /// The ack subject; taken when the delivery is acknowledged.
+    ack: Option<Subject>,
+    /// The client's id, or a name made of the sequence number.
+    id: String,
+    /// Its sequence number in the stream.
+    number: u64,
+    delivered: u32,
+    submitted: SystemTime,
+    /// Subject to which the client wants the result pushed.
+    push: Option<Subject>,
+    /// The submitted headers and body, for the dead letter.
+    headers: HeaderMap,
+    payload: Bytes,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Submission {
+    /// Creates a submission from a consumer's message; `None` for a message of another kind.
+    pub(super) fn of(
+        streams: &Arc<Streams>,
+        message: &jetstream::Message,
+        permit: OwnedSemaphorePermit,
+    ) -> Option<Self> {
+        let info = message.info().ok()?;
+        let headers = message.headers.clone().unwrap_or_default();
+        let named = headers::request_id(&headers).ok().flatten();
+        let id = named.map_or_else(
+            || format!("submitted-{}", info.stream_sequence),
+            ToOwned::to_owned,
+        );
+        let reply = message.reply.clone()?;
+        streams.track(info.stream_sequence, reply.clone());
+        Some(Self {
+            streams: Arc::clone(streams),
+            ack: Some(reply),
+            id,
+            number: info.stream_sequence,
+            delivered: u32::try_from(info.delivered).unwrap_or(u32::MAX),
+            submitted: info.published.into(),
+            push: headers::push(&headers).filter(|subject| subjects::is_reply_allowed(subject)),
+            payload: message.payload.clone(),
+            headers,
+            _permit: permit,
+        })
+    }
+
+    /// Sets the id from the body if the headers have none.
+    pub(crate) fn set_id(&mut self, id: &str) {
+        id.clone_into(&mut self.id);
+    }
+
+    /// Returns whether it was delivered before, and may thus have been settled by a process that could not
+    /// acknowledge it.
+    pub(super) fn is_redelivery(&self) -> bool {
+        self.delivered > 1
+    }
+
+    /// Acknowledges the request if its result is already stored. Returns whether it was.
+    pub(super) async fn ack_if_settled(&mut self) -> bool {
+        let settled = self.streams.has_result(&self.id).await;
+        if settled {
+            self.ack(AckKind::Ack);
+        }
+        settled
+    }
+
+    /// Settles it with a result.
+    pub(crate) fn answer(self, content_type: ContentType, payload: Bytes) {
+        actor::spawn(self.finish(headers::for_body(content_type), payload));
+    }
+
+    /// Settles it with a fault, or returns it to the stream for a retry, as [`kaskade_policy::redelivery`] decides.
+    pub(crate) fn fail(self, content_type: ContentType, fault: Fault) {
+        actor::spawn(self.end(content_type, fault));
+    }
+
+    async fn end(self, content_type: ContentType, fault: Fault) {
+        let verdict = match fault.code {
+            // The client settled it: there is a result and nothing to investigate.
+            Code::Cancelled => None,
+            // Another ingress takes it immediately.
+            Code::Draining => Some(Verdict::Again { after_us: 0 }),
+            code => Some(self.judge(blame(code))),
+        };
+        match verdict {
+            Some(Verdict::Again { after_us }) => {
+                self.streams.metrics.redelivered();
+                tracing::debug!(id = self.id, %fault, after_us, "returned a durable request for a retry");
+                return self.hand_back(Duration::from_micros(after_us));
+            }
+            Some(Verdict::Dead) => {
+                if let Err(error) = self.dead_letter(&fault).await {
+                    tracing::warn!(id = self.id, %error, "storing a dead letter failed; retrying");
+                    return self.hand_back(PAUSE);
+                }
+            }
+            None => {}
+        }
+        self.streams.metrics.fault(&fault);
+        let payload = wire::encode_fault(content_type, &fault);
+        self.finish(headers::for_fault(content_type, &fault), payload)
+            .await;
+    }
+
+    fn judge(&self, blame: Blame) -> Verdict {
+        // The stream's clock against this process's: only decides how long retries go on, and never negative.
+        let age = SystemTime::now()
+            .duration_since(self.submitted)
+            .unwrap_or_default();
+        let age_us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
+        let rules = &self.streams.config.redelivery;
+        rules.after_failure(self.number, blame, self.delivered, age_us)
+    }
+
+    /// Stores the result, pushes it to the client and acknowledges the request, in this order: if a step is lost, the
+    /// request is redelivered.
+    async fn finish(mut self, headers: HeaderMap, payload: Bytes) {
+        match self
+            .streams
+            .store_result(&self.id, headers.clone(), payload.clone())
+            .await
+        {
+            Ok(first) => {
+                if first {
+                    self.streams.metrics.result_stored();
+                }
+                self.push(headers, payload);
+                self.ack(AckKind::Ack);
+            }
+            Err(error) => {
+                tracing::warn!(id = self.id, %error, "storing a result failed; retrying its request");
+                self.hand_back(PAUSE);
+            }
+        }
+    }
+
+    fn push(&mut self, mut headers: HeaderMap, payload: Bytes) {
+        if let Some(subject) = self.push.take()
+            && headers::put_request_id(&mut headers, &self.id).is_ok()
+        {
+            self.streams
+                .dispatcher
+                .publish(subject, None, Some(headers), payload);
+        }
+    }
+
+    /// Stores the request as submitted as a dead letter, with the reason and the number of deliveries.
+    async fn dead_letter(&self, fault: &Fault) -> Result<(), DurableError> {
+        let mut headers = headers::for_dead_letter(&self.headers, fault, self.delivered);
+        // Deduplicates: a request that becomes a dead letter twice, because the first acknowledgement was lost, is
+        // one dead letter.
+        headers.insert(header::NATS_MESSAGE_ID, self.number.to_string());
+        let fits = self
+            .streams
+            .bus
+            .check_size(Some(&headers), self.payload.len())
+            .is_ok();
+        // If the headers with the reason make it too large, keep the reason and omit the body.
+        let payload = if fits { self.payload.clone() } else { Bytes::new() };
+        self.streams.dead_letter(&self.id, headers, payload).await?;
+        self.streams.metrics.dead_lettered();
+        tracing::warn!(id = self.id, deliveries = self.delivered, %fault, "a durable request became a dead letter");
+        Ok(())
+    }
+
+    fn hand_back(mut self, after: Duration) {
+        self.ack(AckKind::Nak(Some(after).filter(|after| !after.is_zero())));
+    }
+
+    /// Acknowledges to the stream. A lost acknowledgement is harmless: the request is redelivered, its result is
+    /// found, and it is acknowledged again.
+    fn ack(&mut self, kind: AckKind) {
+        if let Some(ack) = self.ack.take() {
+            self.streams.dispatcher.publish(ack, None, None, kind.into());
+        }
+    }
+}
+
+impl Drop for Submission {
+    fn drop(&mut self) {
+        self.streams.untrack(self.number);
+        self.ack(AckKind::Nak(None));
+    }
+}
+
+/// Classifies who caused the failure.
+fn blame(code: Code) -> Blame {
+    match code {
+        Code::Malformed | Code::TooLarge | Code::WrongInput | Code::Cancelled => Blame::Sender,
+        Code::ModelFailed | Code::BadOutput | Code::Internal | Code::ReplicasLost => Blame::Request,
+        Code::UnknownApp
+        | Code::Expired
+        | Code::Overloaded
+        | Code::Unavailable
+        | Code::Draining
+        | Code::NotCalibrated
+        | Code::BrokerAbsent
+        | Code::BrokerTooOld
+        | Code::NeedsJetStream
+        | Code::PlanRefused
+        | Code::StaleEpoch
+        | Code::Dropped
+        | Code::NotDurable => Blame::Service,
+    }
+}

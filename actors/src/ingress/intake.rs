@@ -1,0 +1,186 @@
+//! Subscriptions of an ingress: requests, results and cancellations become messages to the ingress actor.
+
+use std::sync::Arc;
+
+use crate::actor::{self, Addr};
+use async_nats::{Message, StatusCode};
+use futures::StreamExt;
+use kaskade_policy::gather::Branch;
+use tokio::sync::{Semaphore, watch};
+
+use super::in_flight::{Cancel, Client, Inbound, Ingress, IngressConfig, Reconnected, To, Undeliverable};
+use super::reply;
+use crate::{
+    bus::{Bus, BusError, Link},
+    dispatch::dispatcher::{Dispatcher, Finished},
+    dispatch::subscribe,
+    error::{Code, Fault},
+    metrics::Metrics,
+    subjects,
+    wire::headers,
+    wire::{Done, DoneResult, Message as _, chunks::Assembler},
+};
+
+/// The running intake of an ingress.
+pub struct Intake {
+    /// Permits for requests in flight; all free means that nothing is in flight.
+    pub permits: Arc<Semaphore>,
+}
+
+/// Subscribes to requests in the app's queue group and to results on `done.<ingress>.*`. The first subscription ends
+/// when `stop` turns true; the second stays, for the requests still in flight.
+///
+/// # Errors
+/// [`BusError`] if a subscription fails.
+pub async fn open(
+    bus: &Bus,
+    dispatcher: &Dispatcher,
+    ingress: &Addr<Ingress>,
+    id: &str,
+    config: &IngressConfig,
+    metrics: Arc<Metrics>,
+    stop: watch::Receiver<bool>,
+) -> Result<Intake, BusError> {
+    let app = dispatcher.app();
+    let answers = bus.subscribe(app.done_all(id)?, None).await?;
+    let wanted_us = config.max_budget.as_micros() as u64;
+    actor::spawn(pump_answers(
+        answers,
+        dispatcher.clone(),
+        ingress.clone(),
+        wanted_us,
+    ));
+    let permits = Arc::new(Semaphore::new(config.max_in_flight));
+    let requests = bus
+        .subscribe(app.infer(), Some(subjects::INGRESS_GROUP.to_owned()))
+        .await?;
+    actor::spawn(pump_requests(
+        requests,
+        ingress.clone(),
+        dispatcher.clone(),
+        metrics,
+        Arc::clone(&permits),
+        stop,
+    ));
+    let cancelled = bus.subscribe(app.cancel(), None).await?;
+    actor::spawn(pump_cancellations(cancelled, ingress.clone()));
+    actor::spawn(watch_link(bus.connection().link(), ingress.clone()));
+    bus.barrier().await?;
+    Ok(Intake { permits })
+}
+
+/// Core NATS stores nothing: messages in transit when a connection broke are lost without notice.
+async fn watch_link(mut link: watch::Receiver<Link>, ingress: Addr<Ingress>) {
+    let mut down = false;
+    loop {
+        let now = *link.borrow_and_update();
+        match now {
+            Link::Down => down = true,
+            Link::Up if down => {
+                down = false;
+                ingress.do_send(Reconnected);
+            }
+            Link::Up => {}
+            Link::Closed => return,
+        }
+        if link.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn pump_requests(
+    mut requests: async_nats::Subscriber,
+    ingress: Addr<Ingress>,
+    dispatcher: Dispatcher,
+    metrics: Arc<Metrics>,
+    permits: Arc<Semaphore>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let take = |message: Message| {
+        metrics.arrived();
+        match Arc::clone(&permits).try_acquire_owned() {
+            Ok(permit) => ingress.do_send(Inbound { message, permit }),
+            Err(_) => refuse_full(&dispatcher, &metrics, &message),
+        }
+    };
+    loop {
+        tokio::select! {
+            message = requests.next() => match message {
+                Some(message) => take(message),
+                None => return,
+            },
+            _ = stop.wait_for(|stop| *stop) => break,
+        }
+    }
+    // Drain instead of drop: a dropped subscription loses its buffered messages.
+    let _ = requests.drain().await;
+    while let Some(message) = requests.next().await {
+        take(message);
+    }
+}
+
+/// Refuses a request immediately because no permit is free.
+fn refuse_full(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message) {
+    let reason = "the ingress is at its limit of requests in flight; try again later";
+    reply::refuse(
+        dispatcher,
+        metrics,
+        Client::of(message, To::inbox(message, None)),
+        &Fault::new(Code::Overloaded, reason),
+    );
+}
+
+/// Every ingress receives every cancellation; only the owner of the request acts on it.
+async fn pump_cancellations(mut cancelled: async_nats::Subscriber, ingress: Addr<Ingress>) {
+    while let Some(message) = cancelled.next().await {
+        let id = message
+            .headers
+            .as_ref()
+            .and_then(|headers| headers::request_id(headers).ok().flatten());
+        if let Some(id) = id {
+            ingress.do_send(Cancel { id: id.to_owned() });
+        } else {
+            tracing::warn!("a cancellation lacks the header Kaskade-Request-Id");
+        }
+    }
+}
+
+/// `wanted_us` is the longest time that a partial message is kept, microseconds.
+async fn pump_answers(
+    mut answers: async_nats::Subscriber,
+    dispatcher: Dispatcher,
+    ingress: Addr<Ingress>,
+    wanted_us: u64,
+) {
+    let mut assembler = Assembler::default();
+    while let Some(message) = answers.next().await {
+        let Some(id) = dispatcher.app().parse_done(&message.subject) else {
+            continue;
+        };
+        if message.status == Some(StatusCode::NO_RESPONDERS) {
+            ingress.do_send(Undeliverable { id });
+            continue;
+        }
+        let now = dispatcher.clock().now();
+        let done = match subscribe::whole(&mut assembler, &message, now, now.saturating_add(wanted_us)) {
+            Ok(None) => continue,
+            Ok(Some(payload)) => Done::decode(&payload).map_err(|error| {
+                let reason = format!("the stage's result could not be decoded: {error}");
+                Fault::new(Code::BadOutput, reason)
+            }),
+            Err(unreadable) => Err(unreadable.fault),
+        };
+        let done = done.unwrap_or_else(|fault| Done {
+            id,
+            attempt: 0,
+            branch: Branch::ROOT,
+            stage: String::new(),
+            replica: String::new(),
+            hops: Vec::new(),
+            result: DoneResult::Fault(fault),
+        });
+        // The subject identifies the request: a worker may omit the id, or get it wrong.
+        ingress.do_send(Finished(Done { id, ..done }));
+    }
+}

@@ -1,0 +1,124 @@
+//! Reads a client's request: content type, size, budget, identity.
+
+use async_nats::{Message, Subject};
+use kaskade_models::Tensor;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::in_flight::{Client, IngressConfig, To};
+use crate::{
+    error::{Code, Fault},
+    subjects,
+    wire::headers::{self, Context, Trace},
+    wire::{self, ContentType},
+};
+
+/// The checked fields of a request.
+pub(super) struct Read {
+    content_type: ContentType,
+    id: Option<String>,
+    pub(super) inputs: Vec<Tensor>,
+    pub(super) budget_us: u64,
+    pub(super) trace: Trace,
+    /// Whether the client asked for a streamed answer.
+    pub(super) stream: bool,
+}
+
+impl Read {
+    /// Checks that the request can be answered to `to`: results of durable requests are stored under the request's
+    /// id, which must be valid.
+    pub(super) fn check(&self, to: &To) -> Result<(), Fault> {
+        match (to, &self.id) {
+            (To::Stream(_), Some(id)) => headers::check_request_id(id),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the recipient of the reply.
+    pub(super) fn client(&self, mut to: To) -> Client {
+        if let (To::Stream(submission), Some(id)) = (&mut to, &self.id) {
+            submission.set_id(id);
+        }
+        Client {
+            to,
+            content_type: self.content_type,
+            id: self.id.clone(),
+        }
+    }
+}
+
+impl To {
+    /// The sender of the message, with the permit that it holds.
+    pub(super) fn inbox(message: &Message, permit: Option<OwnedSemaphorePermit>) -> Self {
+        Self::Inbox {
+            inbox: inbox_of(message),
+            _permit: permit,
+        }
+    }
+}
+
+impl Client {
+    /// Identifies the client without reading the body.
+    pub(super) fn of(message: &Message, to: To) -> Self {
+        // `read` refuses an invalid content type or id; the refusal itself uses the default format.
+        let id = message
+            .headers
+            .as_ref()
+            .and_then(|headers| headers::request_id(headers).ok().flatten());
+        Self {
+            to,
+            content_type: headers::content_type(message.headers.as_ref()).unwrap_or_default(),
+            id: id.map(ToOwned::to_owned),
+        }
+    }
+}
+
+/// Returns the client's reply subject; `None` if replying to it would address actors in the ingress's name.
+fn inbox_of(message: &Message) -> Option<Subject> {
+    let inbox = message.reply.clone()?;
+    let may = subjects::is_reply_allowed(&inbox);
+    if !may {
+        tracing::warn!(reply = %inbox, "a request names a reserved subject for its reply; no reply is sent");
+    }
+    may.then_some(inbox)
+}
+
+/// The parameter by which a client asks for a streamed answer.
+const STREAM: &str = "stream";
+
+/// Reads a request: content type, capped body, budget.
+pub(super) fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fault> {
+    let content_type = headers::content_type(message.headers.as_ref())?;
+    let Context {
+        request_id,
+        budget,
+        trace,
+        ..
+    } = Context::read(message.headers.as_ref())?;
+    let budget = budget.unwrap_or(config.default_budget).min(config.max_budget);
+    if budget.is_zero() {
+        return Err(Fault::new(
+            Code::Expired,
+            "the budget was used up before the request arrived",
+        ));
+    }
+    let request = wire::decode_infer(content_type, &message.payload)?;
+    if request.inputs.is_empty() {
+        return Err(Fault::new(Code::WrongInput, "the request has no inputs"));
+    }
+    let stream = match request.parameters.get(STREAM).map(String::as_str) {
+        None | Some("false") => false,
+        Some("true") => true,
+        Some(other) => {
+            let message = format!("the parameter `{STREAM}` is {other:?}; it is `true` or `false`");
+            return Err(Fault::new(Code::Malformed, message));
+        }
+    };
+    Ok(Read {
+        content_type,
+        id: request_id.or(request.id),
+        inputs: request.inputs,
+        budget_us: budget.as_micros() as u64,
+        trace,
+        stream,
+    })
+}

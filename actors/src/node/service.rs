@@ -1,0 +1,178 @@
+//! Builder of an app: models, a plan, a broker.
+//!
+//! Use it to serve Rust models. Custom actors use [`crate::node::attach`]; processes in other languages join the
+//! stage's queue group.
+
+use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
+
+use kaskade_models::{Model, PowerMeter};
+use kaskade_policy::plan::{Batching, Plan};
+
+use crate::{
+    bus::BusConfig,
+    control::planner::PlannerConfig,
+    ingress::IngressConfig,
+    node::{Node, NodeConfig, NodeError},
+    plan::single,
+    stage::worker::{Loader, WorkerConfig},
+};
+
+/// Name of the worker of a single-process service.
+pub const SOLE_WORKER: &str = "local";
+
+type Make = Arc<dyn Fn() -> Result<Box<dyn Model>, String> + Send + Sync>;
+
+/// An app under construction.
+pub struct Service {
+    app: String,
+    models: BTreeMap<String, Make>,
+    plan: Option<Plan>,
+    bus: BusConfig,
+    ingress: Option<IngressConfig>,
+    worker: WorkerConfig,
+    batching: Batching,
+    replicas: NonZeroU32,
+    planner: Option<PlannerConfig>,
+    power: Option<PowerMeter>,
+    grace: Duration,
+}
+
+impl Service {
+    /// Creates a service of that name, by default on the embedded broker.
+    pub fn new(app: impl Into<String>) -> Self {
+        let app = app.into();
+        Self {
+            bus: BusConfig::new(&app),
+            app,
+            models: BTreeMap::new(),
+            plan: None,
+            ingress: Some(IngressConfig::default()),
+            worker: WorkerConfig {
+                name: SOLE_WORKER.to_owned(),
+                queue_capacity: 1024,
+            },
+            batching: Batching::default(),
+            replicas: NonZeroU32::MIN,
+            planner: None,
+            power: None,
+            grace: Duration::from_secs(10),
+        }
+    }
+
+    /// Adds a model. `make` runs once per replica, on the thread that then runs the model.
+    #[must_use]
+    pub fn model<M, E>(mut self, name: &str, make: impl Fn() -> Result<M, E> + Send + Sync + 'static) -> Self
+    where
+        M: Model + 'static,
+        E: std::fmt::Display,
+    {
+        let make: Make = Arc::new(move || match make() {
+            Ok(model) => Ok(Box::new(model)),
+            Err(error) => Err(error.to_string()),
+        });
+        self.models.insert(name.to_owned(), make);
+        self
+    }
+
+    /// Sets the plan. Without one, a service with one model answers every request with it.
+    #[must_use]
+    pub fn plan(mut self, plan: Plan) -> Self {
+        self.plan = Some(plan);
+        self
+    }
+
+    /// Sets the connection to the broker; the default is the embedded broker.
+    #[must_use]
+    pub fn bus(mut self, bus: BusConfig) -> Self {
+        self.bus = bus;
+        self
+    }
+
+    /// Configures the ingress; `None` for a process that only runs a worker.
+    #[must_use]
+    pub fn ingress(mut self, ingress: impl Into<Option<IngressConfig>>) -> Self {
+        self.ingress = ingress.into();
+        self
+    }
+
+    /// Sets the worker's name (as in the plan's placement) and queue capacity.
+    #[must_use]
+    pub fn worker(mut self, worker: WorkerConfig) -> Self {
+        self.worker = worker;
+        self
+    }
+
+    /// Adds a planner.
+    #[must_use]
+    pub fn planner(mut self, planner: PlannerConfig) -> Self {
+        self.planner = Some(planner);
+        self
+    }
+
+    /// Sets the batching of the single-model plan.
+    #[must_use]
+    pub fn batching(mut self, batching: Batching) -> Self {
+        self.batching = batching;
+        self
+    }
+
+    /// Sets the number of replicas of the single-model plan.
+    #[must_use]
+    pub fn replicas(mut self, replicas: NonZeroU32) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Meters the energy of the process.
+    #[must_use]
+    pub fn power(mut self, power: PowerMeter) -> Self {
+        self.power = Some(power);
+        self
+    }
+
+    /// Sets how long a shutdown waits for requests in flight.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Starts the service, and returns once it serves.
+    ///
+    /// # Errors
+    /// [`NodeError`]: the broker, the plan or a model.
+    pub fn start(self) -> Result<Node, NodeError> {
+        let mut names = self.models.keys();
+        let plan = match (self.plan, names.next(), names.next()) {
+            (Some(plan), ..) => Some(plan),
+            (None, Some(only), None) => Some(single(
+                &self.app,
+                only,
+                &self.worker.name,
+                self.replicas,
+                self.batching,
+            )),
+            // Several models without a plan: the plan comes from the store.
+            (None, ..) => None,
+        };
+        let models = self.models;
+        let loader: Loader = Arc::new(move |replica| match models.get(&replica.variant) {
+            Some(make) => make(),
+            None => Err(format!(
+                "the plan places variant `{}` on this worker, which only has {:?}",
+                replica.variant,
+                models.keys().collect::<Vec<_>>()
+            )),
+        });
+        Node::start(NodeConfig {
+            app: self.app,
+            bus: self.bus,
+            ingress: self.ingress,
+            worker: Some((self.worker, loader)),
+            plan,
+            planner: self.planner,
+            power: self.power,
+            grace: self.grace,
+        })
+    }
+}

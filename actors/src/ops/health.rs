@@ -1,0 +1,270 @@
+//! Health of a process, for its probes and metrics ([`crate::ops::probes`]).
+//!
+//! A probe must not wait behind the work whose health it checks, so no serving actor is asked. The state comes from
+//! channels and counters that the actors keep anyway, and the worker's queues from its own heartbeats.
+
+use crate::actor;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use thiserror::Error;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+
+use crate::bus::{Bus, BusError, Link};
+use crate::metrics::{Gauges, Metrics};
+use crate::plan::versions::PlanVersions;
+use crate::stage::worker::Readiness;
+use crate::subjects::App;
+use crate::wire::{Beat, Message as _};
+
+/// Time within which the actors' thread must respond. It only moves messages, so a response usually takes far less.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Probes that may wait for the actors' thread at once; further ones fail.
+const MAX_PENDING_PROBES: usize = 16;
+
+/// Why a process is not live or not ready.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NotReady {
+    /// The thread of the actors does not respond.
+    #[error("the actors' thread has not responded for {PATIENCE:?}; restart the process if this persists")]
+    Stuck,
+    /// The process is shutting down.
+    #[error("draining: answering requests in flight, accepting no new ones")]
+    Draining,
+    /// The broker is unreachable.
+    #[error("the broker at {url} is unreachable; the client reconnects by itself")]
+    NoBroker {
+        /// The broker's address, without credentials.
+        url: String,
+    },
+    /// There is no plan yet.
+    #[error(
+        "no plan yet: the plan store of app `{app}` is empty; start a planner, or serve with `--plan FILE` once"
+    )]
+    NoPlan {
+        /// The app.
+        app: String,
+    },
+    /// The models of the newest plan are being loaded.
+    #[error("loading the replicas of epoch {epoch}; epoch {in_place} is in place")]
+    Loading {
+        /// The newest epoch.
+        epoch: u64,
+        /// The epoch whose placement is in place; 0 before the first.
+        in_place: u64,
+    },
+    /// Replicas of the newest plan could not be loaded.
+    #[error("failed to load: {}", reasons(.0))]
+    Failed(BTreeMap<String, String>),
+    /// The ingress is at its limit of requests in flight.
+    #[error("full: {in_flight} requests are in flight, the limit of `ingress.max_in_flight`")]
+    IngressFull {
+        /// Requests in flight.
+        in_flight: usize,
+    },
+    /// A replica's queue is full.
+    #[error("full: {waiting} requests wait for replica `{replica}`, the limit of `ingress.queue_capacity`")]
+    QueueFull {
+        /// The replica.
+        replica: String,
+        /// Requests in its queue.
+        waiting: u32,
+    },
+}
+
+fn reasons(failed: &BTreeMap<String, String>) -> String {
+    let reasons = failed
+        .iter()
+        .map(|(replica, reason)| format!("`{replica}`: {reason}"));
+    reasons.collect::<Vec<_>>().join("; ")
+}
+
+/// Health of a process. Cheap to clone; after its node has ended it reports a stuck thread.
+#[derive(Clone)]
+pub struct Health(Arc<Inner>);
+
+struct Inner {
+    app: App,
+    url: String,
+    metrics: Arc<Metrics>,
+    plans: PlanVersions,
+    link: watch::Receiver<Link>,
+    stopped: watch::Receiver<Option<Duration>>,
+    liveness: mpsc::Sender<oneshot::Sender<()>>,
+    ingress: Option<IngressHealth>,
+    worker: Option<WorkerHealth>,
+}
+
+/// The permits of a process's ingress.
+pub(crate) struct IngressHealth {
+    pub(crate) permits: Arc<Semaphore>,
+    pub(crate) capacity: usize,
+}
+
+/// The health of a process's worker.
+pub(crate) struct WorkerHealth {
+    readiness: watch::Receiver<Readiness>,
+    /// Its newest heartbeat.
+    beat: watch::Receiver<Beat>,
+    queue_capacity: usize,
+}
+
+impl WorkerHealth {
+    /// Subscribes to the worker's own heartbeats. Call it inside an actix system.
+    ///
+    /// # Errors
+    /// [`BusError`] if the subscription fails or `name` is not a valid token.
+    pub(crate) async fn listen(
+        bus: &Bus,
+        app: &App,
+        name: &str,
+        queue_capacity: usize,
+        readiness: watch::Receiver<Readiness>,
+    ) -> Result<Self, BusError> {
+        let mut beats = bus.subscribe(app.beat(name)?, None).await?;
+        let (heard, beat) = watch::channel(Beat::default());
+        actor::spawn(async move {
+            while let Some(message) = beats.next().await {
+                // An undecodable heartbeat is logged by the failure detector.
+                if let Ok(beat) = Beat::decode(&message.payload) {
+                    heard.send_replace(beat);
+                }
+            }
+        });
+        Ok(Self {
+            readiness,
+            beat,
+            queue_capacity,
+        })
+    }
+
+    fn ready(&self, newest: u64) -> Result<(), NotReady> {
+        let ready = self.readiness.borrow().clone();
+        if ready.epoch < newest {
+            return Err(NotReady::Loading {
+                epoch: newest,
+                in_place: ready.epoch,
+            });
+        }
+        if !ready.failed.is_empty() {
+            return Err(NotReady::Failed(ready.failed));
+        }
+        let beat = self.beat.borrow();
+        let full = beat
+            .replicas
+            .iter()
+            .find(|replica| replica.queue as usize >= self.queue_capacity);
+        full.map_or(Ok(()), |replica| {
+            Err(NotReady::QueueFull {
+                replica: replica.id.clone(),
+                waiting: replica.queue,
+            })
+        })
+    }
+}
+
+impl Health {
+    /// Call it inside an actix system: it spawns the task that answers liveness probes.
+    pub(crate) fn new(
+        bus: &Bus,
+        app: &App,
+        plans: PlanVersions,
+        metrics: Arc<Metrics>,
+        stopped: watch::Receiver<Option<Duration>>,
+        ingress: Option<IngressHealth>,
+        worker: Option<WorkerHealth>,
+    ) -> Self {
+        let (liveness, mut asked) = mpsc::channel::<oneshot::Sender<()>>(MAX_PENDING_PROBES);
+        actor::spawn(async move {
+            while let Some(answer) = asked.recv().await {
+                let _ = answer.send(());
+            }
+        });
+        Self(Arc::new(Inner {
+            app: app.clone(),
+            url: bus.url().to_owned(),
+            metrics,
+            plans,
+            link: bus.connection().link(),
+            stopped,
+            liveness,
+            ingress,
+            worker,
+        }))
+    }
+
+    /// Checks that the actors' thread responds.
+    ///
+    /// # Errors
+    /// [`NotReady::Stuck`].
+    pub async fn live(&self) -> Result<(), NotReady> {
+        let (answer, answered) = oneshot::channel();
+        self.0.liveness.try_send(answer).map_err(|_| NotReady::Stuck)?;
+        match tokio::time::timeout(PATIENCE, answered).await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(NotReady::Stuck),
+        }
+    }
+
+    /// Checks that all parts of the process serve and have capacity.
+    ///
+    /// # Errors
+    /// The first reason why they do not.
+    pub fn ready(&self) -> Result<(), NotReady> {
+        let inner = &*self.0;
+        if inner.stopped.borrow().is_some() {
+            return Err(NotReady::Draining);
+        }
+        if *inner.link.borrow() != Link::Up {
+            return Err(NotReady::NoBroker {
+                url: inner.url.clone(),
+            });
+        }
+        // A planner can start without a plan; an ingress and a worker have nothing to serve without one.
+        if inner.ingress.is_some() || inner.worker.is_some() {
+            let epoch = self.epoch().ok_or_else(|| NotReady::NoPlan {
+                app: inner.app.name().to_owned(),
+            })?;
+            if let Some(worker) = &inner.worker {
+                worker.ready(epoch)?;
+            }
+        }
+        match &inner.ingress {
+            Some(ingress) if ingress.permits.available_permits() == 0 => Err(NotReady::IngressFull {
+                in_flight: ingress.capacity,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns every metric in Prometheus' text format.
+    pub fn page(&self) -> String {
+        self.0.metrics.text(self.0.app.name(), &self.gauges())
+    }
+
+    fn epoch(&self) -> Option<u64> {
+        self.0.plans.current().map(|(version, _)| version.epoch)
+    }
+
+    fn gauges(&self) -> Gauges {
+        let mut queued = BTreeMap::new();
+        if let Some(worker) = &self.0.worker {
+            for replica in &worker.beat.borrow().replicas {
+                *queued.entry(replica.variant.clone()).or_default() += u64::from(replica.queue);
+            }
+        }
+        Gauges {
+            ready: self.ready().is_ok(),
+            epoch: self.epoch(),
+            in_flight: self.0.ingress.as_ref().map(|ingress| {
+                ingress
+                    .capacity
+                    .saturating_sub(ingress.permits.available_permits()) as u64
+            }),
+            queued,
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The plan store: one plan per app, written by compare-and-set.
+//!
+//! Every plan written gets an epoch, larger than all before. A writer names the epoch that it read; if that is no
+//! longer the newest, its plan is refused. Of two concurrent planners, one therefore has to decide again with
+//! knowledge of the other's plan.
+//!
+//! Two backends: [`MemoryStore`] for the embedded broker, shared by the process, and [`KeyValueStore`] in JetStream,
+//! shared by all processes on the nats-server.
+
+mod key_value;
+mod memory;
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use kaskade_policy::plan::Plan;
+use thiserror::Error;
+
+use crate::bus::{Bus, PlanStorage};
+use crate::error::{Code, Fault};
+use crate::subjects::App;
+
+pub use key_value::KeyValueStore;
+pub use memory::MemoryStore;
+
+/// A stored plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stored {
+    /// The plan.
+    pub plan: Plan,
+    /// Its epoch; 1 or more.
+    pub epoch: u64,
+}
+
+/// Stores the plan of one app.
+pub trait PlanStore: Send + Sync {
+    /// Returns the newest plan; `None` if none was ever written, or the last was deleted.
+    ///
+    /// Errors: [`StoreError::Malformed`] if the stored value is not a valid plan, [`StoreError::Unreachable`].
+    fn get(&self) -> BoxFuture<'_, Result<Option<Stored>, StoreError>>;
+
+    /// Writes a plan if the newest epoch is still `expected` (`None`: if there is no plan), and returns its epoch.
+    ///
+    /// Errors: [`StoreError::Stale`] if another writer was first, [`StoreError::TooLarge`],
+    /// [`StoreError::Unreachable`].
+    fn put<'a>(&'a self, plan: &'a Plan, expected: Option<u64>) -> BoxFuture<'a, Result<u64, StoreError>>;
+
+    /// Returns a stream of the newest plan and every newer one. Of plans in quick succession some may be skipped,
+    /// never the last.
+    ///
+    /// Errors: [`StoreError::Unreachable`].
+    fn watch(&self) -> BoxFuture<'_, Result<Plans, StoreError>>;
+}
+
+/// Opens the plan store of an app: in memory on an embedded broker, in JetStream on a nats-server.
+///
+/// # Errors
+/// [`StoreError::NeedsJetStream`] on a nats-server without it, unless [`PlanStorage::Memory`] is configured.
+pub async fn open(bus: &Bus, app: &App) -> Result<Arc<dyn PlanStore>, StoreError> {
+    match (bus.embedded(), bus.plan_storage()) {
+        (Some(embedded), _) => Ok(Arc::new(MemoryStore::on(embedded.bucket(app)))),
+        (None, PlanStorage::Memory) => Ok(Arc::new(MemoryStore::default())),
+        (None, PlanStorage::Auto) => Ok(Arc::new(KeyValueStore::open(bus, app).await?)),
+    }
+}
+
+/// Stream of plans as they are written.
+pub struct Plans(BoxStream<'static, Result<Stored, StoreError>>);
+
+impl Plans {
+    /// Returns the next plan, or an error if the written value is not a valid plan, after which more may follow.
+    /// `None` when the store is gone.
+    pub async fn next(&mut self) -> Option<Result<Stored, StoreError>> {
+        self.0.next().await
+    }
+}
+
+impl fmt::Debug for Plans {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Plans")
+    }
+}
+
+/// Why a plan was not read or written.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum StoreError {
+    /// The broker has no JetStream, which key-value buckets require.
+    #[error(
+        "the broker at {url} has no JetStream, which a plan store shared by several processes requires; start `nats-server -js`, \
+         or keep the plan in one process's memory"
+    )]
+    NeedsJetStream {
+        /// The broker, without credentials.
+        url: String,
+    },
+    /// The compare-and-set found another epoch.
+    #[error(
+        "the newest plan is of {}, not of {}: another writer was first; read it, decide again, write again",
+        epoch(*.newest),
+        epoch(*.expected)
+    )]
+    Stale {
+        /// The epoch that the writer had read.
+        expected: Option<u64>,
+        /// The newest epoch; `None` if there is no plan or the store did not report it.
+        newest: Option<u64>,
+    },
+    /// The stored value is not a plan of this version.
+    #[error(
+        "the stored value of epoch {epoch} is not a valid plan: {reason}; replace it by a valid plan, naming that epoch"
+    )]
+    Malformed {
+        /// Its epoch, which the replacing writer must name.
+        epoch: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The plan exceeds the broker's `max_payload`.
+    #[error(
+        "the plan has {size} bytes; the broker accepts at most {limit}; raise max_payload in its configuration"
+    )]
+    TooLarge {
+        /// Bytes of the plan.
+        size: usize,
+        /// Largest size, bytes.
+        limit: usize,
+    },
+    /// The store failed.
+    #[error("{what} failed: {reason}")]
+    Unreachable {
+        /// The operation.
+        what: &'static str,
+        /// Reason that the client reports.
+        reason: String,
+    },
+}
+
+fn epoch(epoch: Option<u64>) -> String {
+    epoch.map_or_else(|| "no epoch".to_owned(), |epoch| format!("epoch {epoch}"))
+}
+
+impl StoreError {
+    fn unreachable(what: &'static str, reason: &dyn fmt::Display) -> Self {
+        Self::Unreachable {
+            what,
+            reason: reason.to_string(),
+        }
+    }
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Self {
+        let code = match error {
+            StoreError::NeedsJetStream { .. } => Code::NeedsJetStream,
+            StoreError::Stale { .. } => Code::StaleEpoch,
+            StoreError::Malformed { .. } => Code::PlanRefused,
+            StoreError::TooLarge { .. } => Code::TooLarge,
+            StoreError::Unreachable { .. } => Code::Unavailable,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// Encodes a plan for either backend: the JSON of a plan file, readable with `nats kv get`.
+fn write(plan: &Plan) -> Result<Vec<u8>, StoreError> {
+    serde_json::to_vec_pretty(plan)
+        .map_err(|error| StoreError::unreachable("writing the plan as JSON", &error))
+}
+
+fn read(bytes: &[u8], epoch: u64) -> Result<Stored, StoreError> {
+    match serde_json::from_slice(bytes) {
+        Ok(plan) => Ok(Stored { plan, epoch }),
+        Err(error) => Err(StoreError::Malformed {
+            epoch,
+            reason: error.to_string(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,348 @@
+//! The plan versions that a process knows, and the current gear.
+//!
+//! [`kaskade_policy::adoption`] decides which epoch runs and which are kept. The versions live in a watch channel, so
+//! that control does not wait behind a full mailbox.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use kaskade_policy::adoption::{Adoption, EPOCHS_KEPT};
+use kaskade_policy::confidence::Calibration;
+use kaskade_policy::plan::{Batching, Edge, Exit, Gear, Plan, Replica, Stage};
+use thiserror::Error;
+use tokio::sync::watch;
+
+/// A plan and the epoch under which it was adopted.
+#[derive(Debug)]
+pub struct PlanVersion {
+    /// Its epoch.
+    pub epoch: u64,
+    /// The validated plan.
+    pub plan: Plan,
+    /// The variant of each replica.
+    variants: BTreeMap<String, String>,
+}
+
+/// Why a plan or a gear was not adopted. The running plan keeps serving.
+#[derive(Debug, Error)]
+pub enum AdoptError {
+    /// The plan is invalid.
+    #[error("the plan of epoch {epoch} is refused: {reason}")]
+    Invalid {
+        /// Its epoch.
+        epoch: u64,
+        /// The first problem.
+        reason: String,
+    },
+    /// The plan is for another app.
+    #[error("the plan of epoch {epoch} is for app `{theirs}`, this is `{ours}`")]
+    WrongApp {
+        /// Its epoch.
+        epoch: u64,
+        /// Its app.
+        theirs: String,
+        /// This app.
+        ours: String,
+    },
+    /// A newer plan has been adopted already.
+    #[error("epoch {epoch} is stale: {current} is running")]
+    Stale {
+        /// The offered epoch.
+        epoch: u64,
+        /// The running epoch.
+        current: u64,
+    },
+    /// The gear does not exist in the running plan.
+    #[error(
+        "gear {gear} of epoch {epoch} does not exist in the running plan (epoch {current}, {gears} gears)"
+    )]
+    NoSuchGear {
+        /// The requested gear.
+        gear: u32,
+        /// The epoch that it was meant for.
+        epoch: u64,
+        /// The running epoch.
+        current: u64,
+        /// Number of gears of the running plan.
+        gears: usize,
+    },
+}
+
+impl PlanVersion {
+    fn new(epoch: u64, plan: Plan) -> Self {
+        let placed = plan.placement.iter();
+        let variants = placed.map(|replica| (replica.id.clone(), replica.variant.clone()));
+        Self {
+            epoch,
+            variants: variants.collect(),
+            plan,
+        }
+    }
+
+    /// Returns the stage at which that replica handles a request that came along an edge ([`Wiring::stage_for`]);
+    /// without a replica, the stage that the edge names.
+    ///
+    /// [`Wiring::stage_for`]: kaskade_policy::plan::Wiring::stage_for
+    pub fn stage_at(&self, gear: u32, edge: &Edge, replica: Option<&str>) -> Option<&Stage> {
+        let wiring = &self.gear(gear)?.wiring;
+        match replica.and_then(|id| self.variants.get(id)) {
+            Some(variant) => wiring.stage_for(edge, variant),
+            None => wiring.stages.iter().find(|stage| stage.name == edge.stage),
+        }
+    }
+
+    /// Returns the gear of that index.
+    pub fn gear(&self, index: u32) -> Option<&Gear> {
+        self.plan.gears.get(index as usize)
+    }
+
+    /// Returns the stage of that name in that gear.
+    pub fn stage(&self, gear: u32, name: &str) -> Option<&Stage> {
+        self.gear(gear)?
+            .wiring
+            .stages
+            .iter()
+            .find(|stage| stage.name == name)
+    }
+
+    /// Returns whether a request that comes along that edge may be forwarded to another stage.
+    pub fn may_be_forwarded(&self, gear: u32, edge: &Edge) -> bool {
+        let Some(gear) = self.gear(gear) else { return false };
+        let stages = &gear.wiring.stages;
+        let named = stages.iter().find(|stage| stage.name == edge.stage);
+        named.is_some_and(|named| {
+            let mut siblings = gear.wiring.siblings(named);
+            siblings.any(|stage| stage.exit != Exit::Reply)
+        })
+    }
+
+    /// Returns the task that an edge leads to; the stage's name if it serves no task.
+    pub fn task_of<'a>(&'a self, gear: u32, edge: &'a Edge) -> &'a str {
+        let task = self
+            .stage(gear, &edge.stage)
+            .and_then(|stage| stage.task.as_deref());
+        task.unwrap_or(&edge.stage)
+    }
+
+    /// Returns the calibration of a variant.
+    pub fn calibration(&self, variant: &str) -> Option<&Calibration> {
+        self.plan
+            .variants
+            .iter()
+            .find(|planned| planned.name == variant)?
+            .calibration
+            .as_ref()
+    }
+
+    /// Returns whether a stage's results go to the next partition of its model.
+    pub fn has_next_partition(&self, gear: u32, stage: &str) -> bool {
+        let found = self.stage(gear, stage);
+        found.is_some_and(|stage| matches!(stage.exit, Exit::Next { .. }))
+    }
+
+    /// Returns whether the replica runs the stage, or another stage of its task.
+    pub fn serves(&self, gear: u32, stage: &Stage, replica: &Replica) -> bool {
+        let Some(gear) = self.gear(gear) else { return false };
+        gear.wiring
+            .siblings(stage)
+            .any(|sibling| sibling.is_run_by(replica))
+    }
+
+    /// Returns the names of the stages that the replica runs, over all gears, without duplicates: those of its
+    /// variant and partition.
+    pub fn stages_of(&self, replica: &Replica) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .plan
+            .gears
+            .iter()
+            .flat_map(|gear| &gear.wiring.stages)
+            .filter(|stage| stage.is_run_by(replica))
+            .map(|stage| stage.name.clone())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Returns the batching of the variant's first stage in that gear.
+    pub fn batching(&self, gear: u32, variant: &str) -> Option<Batching> {
+        self.gear(gear)?.batching(variant)
+    }
+}
+
+/// The versions at one moment.
+type State = Adoption<Arc<PlanVersion>>;
+
+/// The plan versions of one app, shared by the actors of a process.
+#[derive(Debug, Clone)]
+pub struct PlanVersions {
+    app: String,
+    state: Arc<watch::Sender<State>>,
+}
+
+impl PlanVersions {
+    /// Creates an empty set of versions.
+    pub fn new(app: &str) -> Self {
+        Self {
+            app: app.to_owned(),
+            state: Arc::new(watch::Sender::new(State::keeping(EPOCHS_KEPT))),
+        }
+    }
+
+    /// Returns the name of the app.
+    pub fn app(&self) -> &str {
+        &self.app
+    }
+
+    /// Returns the running plan and gear; `None` before the first plan.
+    pub fn current(&self) -> Option<(Arc<PlanVersion>, u32)> {
+        let state = self.state.borrow();
+        state
+            .current()
+            .map(|(_, version, gear)| (Arc::clone(version), gear))
+    }
+
+    /// Returns the plan of that epoch, while it is kept.
+    pub fn at(&self, epoch: u64) -> Option<Arc<PlanVersion>> {
+        self.state.borrow().at(epoch).cloned()
+    }
+
+    /// Adopts a plan in its first gear.
+    ///
+    /// # Errors
+    /// [`AdoptError`]; the running plan stays.
+    pub fn adopt(&self, epoch: u64, plan: Plan) -> Result<(), AdoptError> {
+        plan.validate().map_err(|error| AdoptError::Invalid {
+            epoch,
+            reason: error.to_string(),
+        })?;
+        if plan.app != self.app {
+            return Err(AdoptError::WrongApp {
+                epoch,
+                theirs: plan.app,
+                ours: self.app.clone(),
+            });
+        }
+        let version = Arc::new(PlanVersion::new(epoch, plan));
+        let gears = version.plan.gears.len();
+        let mut outcome = Ok(());
+        self.state.send_if_modified(|state| {
+            outcome = state.adopt(epoch, gears, version);
+            outcome.is_ok()
+        });
+        outcome.map_err(|stale| AdoptError::Stale {
+            epoch: stale.epoch,
+            current: stale.current,
+        })
+    }
+
+    /// Shifts the running plan into another gear. Returns whether that changed the gear.
+    ///
+    /// # Errors
+    /// [`AdoptError::NoSuchGear`] if the running plan is of another epoch or has no such gear.
+    pub fn shift(&self, epoch: u64, gear: u32) -> Result<bool, AdoptError> {
+        let mut outcome = Ok(false);
+        self.state.send_if_modified(|state| {
+            outcome = state.shift(epoch, gear);
+            outcome == Ok(true)
+        });
+        outcome.map_err(|refused| AdoptError::NoSuchGear {
+            gear: refused.gear,
+            epoch: refused.epoch,
+            current: refused.current,
+            gears: refused.gears,
+        })
+    }
+
+    /// Returns notices of changes of the plan or the gear.
+    pub fn changes(&self) -> Changes {
+        Changes(self.state.subscribe())
+    }
+}
+
+/// Notices of changes in a [`PlanVersions`].
+pub struct Changes(watch::Receiver<State>);
+
+impl Changes {
+    /// Waits for the next change. Returns false once the versions are dropped.
+    pub async fn next(&mut self) -> bool {
+        self.0.changed().await.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+    use crate::plan::single;
+
+    fn plan(app: &str) -> Plan {
+        single(app, "m", "w", NonZeroU32::MIN, Batching::default())
+    }
+
+    fn two_gears() -> Plan {
+        let mut plan = plan("a");
+        let mut fast = plan.gears[0].clone();
+        plan.gears[0].load.to_qps = Some(100.0);
+        fast.name = "fast".into();
+        fast.load.from_qps = 100.0;
+        plan.gears.push(fast);
+        plan
+    }
+
+    #[test]
+    fn the_newest_epoch_runs_and_a_few_old_ones_are_kept() {
+        let plans = PlanVersions::new("a");
+        assert!(plans.current().is_none());
+        for epoch in 1..=12 {
+            plans.adopt(epoch, plan("a")).unwrap();
+        }
+        assert_eq!(plans.current().unwrap().0.epoch, 12);
+        assert!(plans.at(12 - EPOCHS_KEPT as u64 + 1).is_some());
+        assert!(plans.at(12 - EPOCHS_KEPT as u64).is_none());
+    }
+
+    #[test]
+    fn stale_foreign_and_unsound_plans_change_nothing() {
+        let plans = PlanVersions::new("a");
+        plans.adopt(5, plan("a")).unwrap();
+        assert!(matches!(
+            plans.adopt(5, plan("a")),
+            Err(AdoptError::Stale { epoch: 5, current: 5 })
+        ));
+        assert!(matches!(
+            plans.adopt(6, plan("b")),
+            Err(AdoptError::WrongApp { .. })
+        ));
+        let mut unsound = plan("a");
+        unsound.placement.clear();
+        assert!(matches!(
+            plans.adopt(6, unsound),
+            Err(AdoptError::Invalid { epoch: 6, .. })
+        ));
+        assert_eq!(plans.current().unwrap().0.epoch, 5);
+    }
+
+    #[test]
+    fn gears_shift_within_the_running_plan_only() {
+        let plans = PlanVersions::new("a");
+        plans.adopt(1, two_gears()).unwrap();
+        assert!(plans.shift(1, 1).unwrap());
+        assert!(!plans.shift(1, 1).unwrap());
+        assert_eq!(plans.current().unwrap().1, 1);
+        assert!(matches!(
+            plans.shift(1, 2),
+            Err(AdoptError::NoSuchGear { gears: 2, .. })
+        ));
+        assert!(matches!(
+            plans.shift(2, 0),
+            Err(AdoptError::NoSuchGear { current: 1, .. })
+        ));
+        plans.adopt(2, two_gears()).unwrap();
+        assert_eq!(
+            plans.current().unwrap().1,
+            0,
+            "a new plan starts in its first gear"
+        );
+    }
+}

@@ -1,0 +1,250 @@
+//! The batcher: the queue of one replica. [`kaskade_policy::batching`] decides when a batch starts.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use crate::actor::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle};
+use kaskade_models::{Executor, Signature};
+use kaskade_policy::batching::{BatchQueue, Next};
+use kaskade_policy::plan::Batching;
+use kaskade_policy::run_time::RunTimeEstimate;
+
+use crate::{
+    clock::Clock,
+    dispatch::delivery::Delivery,
+    dispatch::dispatcher::full_queue,
+    dispatch::exits::{Batch, Router},
+    error::{Code, Fault},
+    metrics::Metrics,
+    stage::lease::{Device, Lease, LeaseGranted},
+};
+
+/// Queues deliveries for one replica and hands them to its model thread in batches.
+pub(crate) struct Batcher {
+    replica: String,
+    queue: BatchQueue<Delivery>,
+    signature: Signature,
+    executor: Executor,
+    router: Addr<Router>,
+    clock: Clock,
+    depth: Arc<AtomicUsize>,
+    metrics: Arc<Metrics>,
+    run_time: RunTimeEstimate,
+    idle: bool,
+    lease: Option<Lease>,
+    /// The replica holds the lease of its device, and its batch has not begun.
+    granted: bool,
+    timer: Option<SpawnHandle>,
+}
+
+/// The model thread has finished a batch.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Idle {
+    batch: usize,
+    run_us: u64,
+}
+
+/// Sets the batching after a gear shift or a new plan.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct SetBatching {
+    /// The new batching parameters.
+    pub batching: Batching,
+    /// The device whose replicas run one at a time; `None` if replicas run independently.
+    pub device: Option<Device>,
+}
+
+/// Components of a batcher.
+pub(crate) struct BatcherParts {
+    /// The replica it queues for.
+    pub replica: String,
+    /// Its initial batching parameters.
+    pub batching: Batching,
+    /// Capacity of the queue, requests.
+    pub capacity: usize,
+    /// The replica's model thread.
+    pub executor: Executor,
+    /// Receiver of finished batches.
+    pub router: Addr<Router>,
+    /// The process's clock.
+    pub clock: Clock,
+    /// Receives the current queue length.
+    pub depth: Arc<AtomicUsize>,
+    /// The process's counters.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Batcher {
+    /// Creates a batcher for an idle replica.
+    pub(crate) fn new(parts: BatcherParts) -> Self {
+        Self {
+            replica: parts.replica,
+            queue: BatchQueue::new(parts.batching, parts.capacity),
+            signature: parts.executor.signature().clone(),
+            executor: parts.executor,
+            router: parts.router,
+            clock: parts.clock,
+            depth: parts.depth,
+            metrics: parts.metrics,
+            run_time: RunTimeEstimate::default(),
+            idle: true,
+            lease: None,
+            granted: false,
+            timer: None,
+        }
+    }
+
+    /// Polls the policy and carries out its decision.
+    fn pump(&mut self, ctx: &mut Context<Self>) {
+        let now = self.clock.now();
+        let may_run = self.may_run(now);
+        let poll = self.queue.poll(now, may_run);
+        for late in poll.late {
+            let message = format!("replica `{}` cannot answer within the budget", self.replica);
+            late.fail(Fault::new(Code::Expired, message));
+        }
+        match poll.next {
+            Next::Run(batch) => self.run(batch, now, ctx),
+            Next::WaitUntil(at) => self.wait(Some(at), now, ctx),
+            Next::Wait => self.wait(None, now, ctx),
+        }
+        self.depth.store(self.queue.len(), Ordering::Relaxed);
+    }
+
+    /// Returns whether a batch may start now. On a shared device the queue requests the lease as soon as it is due,
+    /// even while its previous batch runs.
+    fn may_run(&mut self, now: u64) -> bool {
+        let Some(lease) = &self.lease else {
+            return self.idle;
+        };
+        if !self.granted && self.queue.due_at(now).is_some_and(|due| due <= now) {
+            self.granted = lease.request(now);
+        }
+        self.idle && self.granted
+    }
+
+    /// Waits because nothing runs before `at`: releases the lease, and requests it again when the queue is due.
+    fn wait(&mut self, at: Option<u64>, now: u64, ctx: &mut Context<Self>) {
+        let mut due = None;
+        if let Some(lease) = &self.lease {
+            if self.granted {
+                self.granted = lease.release();
+            }
+            due = self.queue.due_at(now).filter(|due| *due > now);
+        }
+        if let Some(at) = at.into_iter().chain(due).min() {
+            self.wake_at(at, now, ctx);
+        }
+    }
+
+    fn run(&mut self, deliveries: Vec<Delivery>, started: u64, ctx: &mut Context<Self>) {
+        if let Some(timer) = self.timer.take() {
+            ctx.cancel_future(timer);
+        }
+        let inputs = deliveries
+            .iter()
+            .map(|delivery| delivery.request.inputs.clone())
+            .collect();
+        let (router, batcher) = (self.router.clone(), ctx.address());
+        let submitted = self.executor.run(inputs, move |result| {
+            batcher.do_send(Idle {
+                batch: deliveries.len(),
+                run_us: result.run_us,
+            });
+            router.do_send(Batch {
+                deliveries,
+                result,
+                started,
+            });
+        });
+        self.idle = submitted.is_err();
+        self.granted = false;
+        if submitted.is_err() {
+            if let Some(lease) = &self.lease {
+                self.granted = lease.release();
+            }
+            // The deliveries were dropped with the closure and have answered themselves.
+            tracing::error!(replica = self.replica, "the model thread has ended");
+        }
+    }
+
+    fn wake_at(&mut self, at: u64, now: u64, ctx: &mut Context<Self>) {
+        if let Some(timer) = self.timer.take() {
+            ctx.cancel_future(timer);
+        }
+        let wait = std::time::Duration::from_micros(at.saturating_sub(now));
+        self.timer = Some(ctx.run_later(wait, |batcher, ctx| {
+            batcher.timer = None;
+            batcher.pump(ctx);
+        }));
+    }
+}
+
+impl Actor for Batcher {
+    type Context = Context<Self>;
+
+    fn stopped(&mut self, _: &mut Context<Self>) {
+        if let Some(lease) = self.lease.take() {
+            lease.cancel();
+        }
+    }
+}
+
+impl Handler<Delivery> for Batcher {
+    type Result = ();
+
+    fn handle(&mut self, delivery: Delivery, ctx: &mut Context<Self>) {
+        if let Err(error) = self.signature.check(&delivery.request.inputs) {
+            return delivery.fail(Fault::new(Code::WrongInput, error.to_string()));
+        }
+        let (now, deadline) = (self.clock.now(), delivery.deadline);
+        if let Err(refused) = self.queue.push(delivery, now, deadline) {
+            self.metrics.queue_full();
+            refused.fail(full_queue(&self.replica));
+        }
+        self.pump(ctx);
+    }
+}
+
+impl Handler<Idle> for Batcher {
+    type Result = ();
+
+    fn handle(&mut self, idle: Idle, ctx: &mut Context<Self>) {
+        self.idle = true;
+        if let Some(lease) = &self.lease {
+            self.granted = lease.release();
+        }
+        self.run_time.observe(idle.batch, idle.run_us);
+        self.queue.set_expected_run(self.run_time.line());
+        self.pump(ctx);
+    }
+}
+
+impl Handler<SetBatching> for Batcher {
+    type Result = ();
+
+    fn handle(&mut self, SetBatching { batching, device }: SetBatching, ctx: &mut Context<Self>) {
+        self.queue.set_batching(batching);
+        let registered = self.lease.as_ref().map(Lease::device);
+        if registered != device.as_ref() {
+            if let Some(lease) = self.lease.take() {
+                lease.cancel();
+            }
+            self.granted = false;
+            self.lease = device.map(|device| device.register(ctx.address().downgrade().recipient()));
+        }
+        self.pump(ctx);
+    }
+}
+
+impl Handler<LeaseGranted> for Batcher {
+    type Result = ();
+
+    fn handle(&mut self, _: LeaseGranted, ctx: &mut Context<Self>) {
+        self.granted = true;
+        self.pump(ctx);
+    }
+}

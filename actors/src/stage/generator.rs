@@ -1,0 +1,246 @@
+//! The generator: a replica of a language model. Requests join and leave its batch between two steps of the model, so
+//! it has no queue of its own; the engine's scheduler selects who runs ([`kaskade_policy::hybrid_cache`]).
+//!
+//! A client that asks for streaming receives the answer piece by piece if the stage always replies; a stage that may
+//! defer sends nothing until it has decided.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use crate::actor::{Actor, Addr, AsyncContext, Context, Handler, Message};
+use kaskade_models::{Executor, Outputs, Progress, Signature, Stepped};
+
+use crate::{
+    clock::Clock,
+    dispatch::delivery::Delivery,
+    dispatch::exits::{Answered, Router},
+    error::{Code, Fault},
+    metrics::Metrics,
+    plan::versions::PlanVersions,
+    wire::Tokens,
+};
+
+/// Components of a generator.
+pub(crate) struct GeneratorParts {
+    /// The variant that it runs.
+    pub variant: String,
+    /// Its model thread.
+    pub executor: Executor,
+    /// Receiver of finished answers.
+    pub router: Addr<Router>,
+    /// The plans in which stages' exits are looked up.
+    pub plans: PlanVersions,
+    /// The process's clock.
+    pub clock: Clock,
+    /// Receives the number of requests in progress.
+    pub depth: Arc<AtomicUsize>,
+    /// The process's counters.
+    pub metrics: Arc<Metrics>,
+}
+
+/// Answers deliveries token by token.
+pub(crate) struct Generator {
+    parts: GeneratorParts,
+    signature: Signature,
+    running: BTreeMap<u64, Running>,
+    next: u64,
+}
+
+/// A request in progress.
+struct Running {
+    delivery: Delivery,
+    /// When the step that produced its first token began, on the process's clock, microseconds.
+    begun: Option<u64>,
+    /// When its last token was produced, on the process's clock, microseconds.
+    last: u64,
+    /// Largest number of requests that shared a step with it.
+    batch: usize,
+    /// Whether its client streams the answer.
+    streams: bool,
+}
+
+/// The model has finished a step.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Step(Stepped);
+
+/// Cancels these requests of an ingress.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub(crate) struct Abandon {
+    /// The ingress.
+    pub ingress: String,
+    /// The requests, as the ingress numbers them.
+    pub ids: Vec<u64>,
+}
+
+impl Generator {
+    /// Creates a generator without requests.
+    pub(crate) fn new(parts: GeneratorParts) -> Self {
+        Self {
+            signature: parts.executor.signature().clone(),
+            parts,
+            running: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Returns whether the stage always replies, so that parts of its answer may be sent early.
+    fn is_final_stage(&self, delivery: &Delivery) -> bool {
+        let request = &delivery.request;
+        let version = self.parts.plans.at(request.epoch);
+        let stage = version
+            .as_ref()
+            .and_then(|version| version.stage(request.gear, &request.stage));
+        stage.is_some_and(|stage| stage.exit.always_replies())
+    }
+
+    fn progress(&mut self, progress: Progress, began: u64, now: u64, batch: usize) {
+        let Progress {
+            number,
+            pieces,
+            part,
+            end,
+        } = progress;
+        let Some(one) = self.running.get_mut(&number) else {
+            return;
+        };
+        one.batch = one.batch.max(batch);
+        if !part.is_empty() {
+            let tokens = match one.begun {
+                None => Tokens::first(now.saturating_sub(one.delivery.arrived)),
+                Some(_) => Tokens::next(now.saturating_sub(one.last)),
+            };
+            self.parts.metrics.tokens(&self.parts.variant, &tokens);
+            one.begun.get_or_insert(began);
+            one.last = now;
+            if one.streams {
+                one.delivery.part(part, pieces.saturating_sub(1), pieces);
+            }
+        }
+        if let Some(end) = end {
+            self.end(number, end.map_err(Fault::from), now);
+        }
+    }
+
+    fn end(&mut self, number: u64, outcome: Result<Outputs, Fault>, now: u64) {
+        let Some(mut one) = self.running.remove(&number) else {
+            return;
+        };
+        match outcome {
+            Ok(outputs) => {
+                let begun = one.begun.unwrap_or(now);
+                one.delivery.hop(begun, now.saturating_sub(begun), one.batch);
+                self.parts.metrics.generated(&self.parts.variant);
+                self.parts.router.do_send(Answered {
+                    delivery: one.delivery,
+                    outputs,
+                });
+            }
+            Err(fault) => one.delivery.fail(fault),
+        }
+    }
+
+    /// Cancels and answers requests whose budget is over.
+    fn expire(&mut self, now: u64) {
+        let over = self
+            .running
+            .iter()
+            .filter(|(_, one)| one.delivery.deadline <= now);
+        let over: Vec<u64> = over.map(|(number, _)| *number).collect();
+        for number in over {
+            self.parts.executor.cancel(number);
+            let fault = Fault::new(Code::Expired, "the budget ended before the answer was complete");
+            self.end(number, Err(fault), now);
+        }
+    }
+
+    fn tell_depth(&self) {
+        self.parts.depth.store(self.running.len(), Ordering::Relaxed);
+    }
+}
+
+impl Actor for Generator {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        let generator = ctx.address();
+        self.parts
+            .executor
+            .listen(move |stepped| generator.do_send(Step(stepped)));
+    }
+}
+
+impl Handler<Delivery> for Generator {
+    type Result = ();
+
+    fn handle(&mut self, mut delivery: Delivery, _: &mut Context<Self>) {
+        if let Err(error) = self.signature.check(&delivery.request.inputs) {
+            return delivery.fail(Fault::new(Code::WrongInput, error.to_string()));
+        }
+        let now = self.parts.clock.now();
+        let is_final = self.is_final_stage(&delivery);
+        let streams = delivery.request.stream && is_final;
+        let inputs = if is_final {
+            // No later stage needs the inputs.
+            std::mem::take(&mut delivery.request.inputs)
+        } else {
+            delivery.request.inputs.clone()
+        };
+        let number = self.next;
+        self.next += 1;
+        if !self.parts.executor.submit(number, inputs) {
+            let message = "the model thread has ended; restart the worker";
+            return delivery.fail(Fault::new(Code::Unavailable, message));
+        }
+        let one = Running {
+            delivery,
+            begun: None,
+            last: now,
+            batch: 0,
+            streams,
+        };
+        self.running.insert(number, one);
+        self.tell_depth();
+    }
+}
+
+impl Handler<Step> for Generator {
+    type Result = ();
+
+    fn handle(&mut self, Step(stepped): Step, _: &mut Context<Self>) {
+        let now = self.parts.clock.now();
+        let began = now.saturating_sub(stepped.run_us);
+        let batch = stepped.progress.len();
+        self.parts.metrics.step(&self.parts.variant, stepped.run_us);
+        for progress in stepped.progress {
+            self.progress(progress, began, now, batch);
+        }
+        self.expire(now);
+        self.tell_depth();
+    }
+}
+
+impl Handler<Abandon> for Generator {
+    type Result = ();
+
+    fn handle(&mut self, Abandon { ingress, ids }: Abandon, _: &mut Context<Self>) {
+        let abandoned = self.running.iter().filter(|(_, one)| {
+            let request = &one.delivery.request;
+            request.ingress == ingress && ids.contains(&request.id)
+        });
+        let abandoned: Vec<u64> = abandoned.map(|(number, _)| *number).collect();
+        for number in abandoned {
+            self.parts.executor.cancel(number);
+            if let Some(one) = self.running.remove(&number) {
+                one.delivery.discard();
+            }
+        }
+        self.tell_depth();
+    }
+}

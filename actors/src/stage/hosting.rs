@@ -1,0 +1,209 @@
+//! Starts the actors of a replica and binds them to its subjects.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use crate::actor::{self, Actor, Addr};
+use async_nats::Subject;
+use futures::StreamExt;
+use kaskade_models::Executor;
+use kaskade_policy::plan::{Batching, Replica};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinHandle,
+};
+
+use super::batcher::{Batcher, BatcherParts};
+use super::generator::{Abandon, Generator, GeneratorParts};
+use crate::{
+    bus::Bus,
+    dispatch::dispatcher::Dispatcher,
+    dispatch::exits::Router,
+    dispatch::local::LocalReplica,
+    dispatch::subscribe::{self, Binding},
+    metrics::Metrics,
+    plan::versions::PlanVersions,
+    subjects::SubjectError,
+    wire::{Abandoned, Message as _, ReplicaBeat},
+};
+
+/// Handles shared by all replicas of a worker.
+#[derive(Clone)]
+pub struct Shared {
+    /// The connection to the broker.
+    pub bus: Bus,
+    /// The plans that the process knows.
+    pub plans: PlanVersions,
+    /// Where the replicas register, and where they send their results.
+    pub dispatcher: Dispatcher,
+    /// The counters of the process.
+    pub metrics: Arc<Metrics>,
+}
+
+/// The actor that serves a replica.
+#[derive(Clone)]
+pub(super) enum ReplicaActor {
+    /// Runs the model batch by batch.
+    Batcher(Addr<Batcher>),
+    /// Runs a language model step by step.
+    Generator(Addr<Generator>),
+}
+
+/// A replica that this worker runs.
+pub(super) struct Hosted {
+    pub(super) replica: Replica,
+    pub(super) local: LocalReplica,
+    pub(super) actor: ReplicaActor,
+    /// The stages that it serves.
+    pub(super) stages: BTreeSet<String>,
+    /// Ends its subscriptions when it turns true.
+    pub(super) stop: watch::Sender<bool>,
+    /// All permits of `local`.
+    pub(super) capacity: usize,
+}
+
+impl Hosted {
+    /// Starts the router and the batcher or generator of a loaded replica.
+    pub(super) fn start(
+        replica: Replica,
+        executor: Executor,
+        batching: Batching,
+        queue_capacity: usize,
+        shared: &Shared,
+    ) -> Self {
+        let depth = Arc::new(AtomicUsize::new(0));
+        let router = Router::new(
+            &replica.variant,
+            shared.plans.clone(),
+            Arc::clone(&shared.metrics),
+        )
+        .start();
+        let clock = shared.dispatcher.clock();
+        let (queue_depth, metrics) = (Arc::clone(&depth), Arc::clone(&shared.metrics));
+        let actor = if executor.is_continuous() {
+            let generator = Generator::new(GeneratorParts {
+                variant: replica.variant.clone(),
+                executor,
+                router,
+                plans: shared.plans.clone(),
+                clock,
+                depth: queue_depth,
+                metrics,
+            });
+            ReplicaActor::Generator(generator.start())
+        } else {
+            let batcher = Batcher::new(BatcherParts {
+                replica: replica.id.clone(),
+                batching,
+                capacity: queue_capacity,
+                executor,
+                router,
+                clock,
+                depth: queue_depth,
+                metrics,
+            });
+            ReplicaActor::Batcher(batcher.start())
+        };
+        let local = LocalReplica {
+            id: replica.id.clone(),
+            mailbox: match &actor {
+                ReplicaActor::Batcher(batcher) => batcher.clone().recipient(),
+                ReplicaActor::Generator(generator) => generator.clone().recipient(),
+            },
+            // A full queue and the running batch.
+            permits: Arc::new(Semaphore::new(queue_capacity + batching.max_batch as usize)),
+            depth,
+            max_batch: batching.max_batch,
+        };
+        let (stop, _) = watch::channel(false);
+        Self {
+            capacity: local.permits.available_permits(),
+            local,
+            actor,
+            stages: BTreeSet::new(),
+            stop,
+            replica,
+        }
+    }
+
+    /// Subscribes the replica to a subject in a task of its own.
+    pub(super) fn bind(
+        &self,
+        shared: &Shared,
+        subject: Result<Subject, SubjectError>,
+        group: Option<String>,
+    ) -> Option<JoinHandle<()>> {
+        // The names of replicas and stages are validated with the plan.
+        let subject = subject.ok()?;
+        let (bus, dispatcher, stop) = (
+            shared.bus.clone(),
+            shared.dispatcher.clone(),
+            self.stop.subscribe(),
+        );
+        let LocalReplica {
+            id, mailbox, permits, ..
+        } = self.local.clone();
+        let binding = Binding {
+            replica: id,
+            mailbox,
+            permits,
+        };
+        Some(actor::spawn(async move {
+            let replica = binding.replica.clone();
+            if let Err(error) = subscribe::bind(&bus, &dispatcher, subject, group, binding, stop).await {
+                tracing::error!(%error, replica, "subscribing a replica failed");
+            }
+        }))
+    }
+
+    /// Forwards cancellations from ingresses to a generator, for as long as it is hosted.
+    pub(super) fn listen_for_abandoned(&self, shared: &Shared) -> Option<JoinHandle<()>> {
+        let ReplicaActor::Generator(generator) = &self.actor else {
+            return None;
+        };
+        let (generator, mut stop) = (generator.clone(), self.stop.subscribe());
+        let (bus, subject) = (shared.bus.clone(), shared.dispatcher.app().abandon());
+        Some(actor::spawn(async move {
+            let mut abandoned = match bus.subscribe(subject, None).await {
+                Ok(abandoned) => abandoned,
+                Err(error) => return tracing::error!(%error, "subscribing to cancellations failed"),
+            };
+            actor::spawn(async move {
+                loop {
+                    let message = tokio::select! {
+                        message = abandoned.next() => message,
+                        _ = stop.wait_for(|stop| *stop) => None,
+                    };
+                    let Some(message) = message else { return };
+                    match Abandoned::decode(&message.payload) {
+                        Ok(Abandoned { ingress, ids }) => generator.do_send(Abandon { ingress, ids }),
+                        Err(error) => tracing::warn!(%error, "a cancellation could not be decoded"),
+                    }
+                }
+            });
+        }))
+    }
+
+    /// The state that the worker's heartbeat reports.
+    pub(super) fn beat(&self) -> ReplicaBeat {
+        ReplicaBeat {
+            id: self.replica.id.clone(),
+            variant: self.replica.variant.clone(),
+            queue: count(self.local.depth.load(Ordering::Relaxed)),
+            in_flight: count(
+                self.capacity
+                    .saturating_sub(self.local.permits.available_permits()),
+            ),
+            ..ReplicaBeat::default()
+        }
+    }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,7 @@
+//! The worker and the actors that run a replica: batcher, generator, device lease.
+
+pub(crate) mod batcher;
+pub(crate) mod generator;
+pub(crate) mod hosting;
+pub(crate) mod lease;
+pub mod worker;

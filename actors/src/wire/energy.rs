@@ -1,0 +1,101 @@
+//! Energy reports, and the token counts that they carry.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Message;
+
+/// Energy used by a process, and the work done with it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EnergyReport {
+    /// The process.
+    pub node: String,
+    /// Source of the readings.
+    pub source: String,
+    /// Energy since the start, idle included, joules; `None` if no source could be read.
+    pub joules: Option<f64>,
+    /// Requests that its replicas ran or its ingress answered since the start, whichever applies.
+    pub requests: u64,
+    /// Joules per such request; `None` without a source, and before the first request.
+    pub joules_per_request: Option<f64>,
+    /// Processor time of the process since the start, seconds over all cores.
+    pub busy_core_s: f64,
+    /// Time since the start, seconds.
+    pub wall_s: f64,
+    /// Work and energy of each model of the process.
+    #[serde(default)]
+    pub models: BTreeMap<String, ModelEnergy>,
+}
+
+/// Work of a model in a process since its start.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ModelEnergy {
+    /// Requests run.
+    pub requests: u64,
+    /// Batches run.
+    pub batches: u64,
+    /// Time its threads were busy, seconds.
+    pub busy_s: f64,
+    /// Its share of the process's joules, by busy time, idle included ([`kaskade_policy::energy::attributed`]); `None`
+    /// without a source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joules: Option<f64>,
+    /// Token counts, for language models.
+    #[serde(default)]
+    pub tokens: Tokens,
+    /// Joules per token; `None` without a source, and before the first token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joules_per_token: Option<f64>,
+}
+
+impl Message for EnergyReport {
+    const NAME: &'static str = "EnergyReport";
+}
+
+/// Token counts and times of a language model.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tokens {
+    /// Tokens generated.
+    pub count: u64,
+    /// First tokens of answers.
+    pub first: u64,
+    /// Time to first token, summed, microseconds.
+    pub to_first_us: u64,
+    /// Time between successive tokens of an answer, summed, microseconds.
+    pub between_us: u64,
+}
+
+impl Tokens {
+    /// Counts the first token of an answer, `after_us` after its arrival.
+    pub const fn first(after_us: u64) -> Self {
+        Self {
+            count: 1,
+            first: 1,
+            to_first_us: after_us,
+            between_us: 0,
+        }
+    }
+
+    /// Counts a further token of an answer, `after_us` after the previous one.
+    pub const fn next(after_us: u64) -> Self {
+        Self {
+            count: 1,
+            first: 0,
+            to_first_us: 0,
+            between_us: after_us,
+        }
+    }
+
+    /// Mean time to first token, seconds; `None` before the first.
+    pub fn to_first_s(&self) -> Option<f64> {
+        (self.first > 0).then(|| self.to_first_us as f64 / self.first as f64 / 1e6)
+    }
+
+    /// Mean time between tokens, seconds; `None` before the second token of an answer.
+    pub fn between_s(&self) -> Option<f64> {
+        let further = self.count - self.first.min(self.count);
+        (further > 0).then(|| self.between_us as f64 / further as f64 / 1e6)
+    }
+}
