@@ -9,7 +9,7 @@
 #   LAYERS           maximum number of layers, if host memory is too small for all: each takes 12 * width^2 * 4 bytes twice
 #   REQUESTS, PROMPT the batch (default 32 requests of 512 tokens)
 #
-# docs/gpu.md lists the requirements. Prints a table of medians per step, and the utilisation if `nvidia-smi` is installed.
+# docs/how-to/gpu.md lists the requirements. Prints a table of medians per step, and the utilisation if `nvidia-smi` is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 shapes=("${@:-opt-6.7b}")

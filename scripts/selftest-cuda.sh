@@ -7,7 +7,7 @@
 #   KASKADE_BIN     a binary built with --features cuda; skips the build
 #   CUDA_PATH       the CUDA toolkit, or the folder of its PyPI packages; searched if unset
 #
-# Exits with 0 if the self-test passed. docs/gpu.md lists the requirements.
+# Exits with 0 if the self-test passed. docs/how-to/gpu.md lists the requirements.
 set -euo pipefail
 report=$(realpath -m "${1:-selftest-cuda.json}")
 cd "$(dirname "$0")/.."
@@ -23,7 +23,7 @@ PYTHON
     export CUDA_PATH
     if [[ -z $CUDA_PATH ]]; then
         unset CUDA_PATH
-        echo "no CUDA toolkit and no CUDA packages found; docs/gpu.md lists the required ones" >&2
+        echo "no CUDA toolkit and no CUDA packages found; docs/how-to/gpu.md lists the required ones" >&2
     fi
 fi
 # NVRTC is loaded by name, and neither the toolkit nor the packages are on the search path of the loader.

@@ -8,7 +8,7 @@
 //! | `oracle` | what the test kit's oracle sends, and how it reads replies |
 //! | `verdict` | the demands on a run, and its figures |
 //! | `scenarios` | the faults |
-//! | `report` | the table, and docs/reliability.md |
+//! | `report` | the table, and docs/contributing/reliability.md |
 
 mod monitor;
 mod oracle;
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// List the faults and run none.
     #[arg(long)]
     list: bool,
-    /// Write the results into docs/reliability.md.
+    /// Write the results into docs/contributing/reliability.md.
     #[arg(long)]
     write: bool,
     /// How often a fault may run until its promises hold. Some promises bound times, which a busy machine may exceed; every
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     ensure!(
         !args.write || args.names.is_empty(),
-        "docs/reliability.md holds all faults: `--write` takes no names"
+        "docs/contributing/reliability.md holds all faults: `--write` takes no names"
     );
     let mut rows = Vec::new();
     for one in chosen {
