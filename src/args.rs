@@ -1,8 +1,9 @@
-//! Flags that several verbs share, and what they say in the application library's own types.
+//! Flags that several verbs share, and their conversion to the types of the application library.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::ensure;
 use kaskade_app::config::{App, pipeline, planner};
 use kaskade_app::load::arrivals;
 use kaskade_app::load::tracefile::{self, TraceFile, TraceFileError};
@@ -12,23 +13,22 @@ use kaskade_app::serving::{self, Connection};
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_simulator::trace::Trace;
 
-/// The broker, as every verb that needs one is told.
+/// Connection to the broker.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Broker {
-    /// A nats-server of 2.10 or newer. Without one (and without `nats.url` in the app), a small broker is started in the
-    /// process, on the loopback.
+    /// URL of a nats-server, version 2.10 or newer. It overrides `nats.url` of app.toml.
     #[arg(long, value_name = "URL", env = "NATS_URL")]
     nats: Option<String>,
-    /// The seed of the user to connect as, in a file; `kaskade auth init` writes them. Instead of the app's `nats.nkey`.
+    /// File with the nkey seed of the user to connect as; `kaskade auth init` writes it. It overrides `nats.nkey` of app.toml.
     #[arg(long, value_name = "FILE", env = "NATS_NKEY")]
     nkey: Option<PathBuf>,
-    /// Certificates to trust beside the system's, for a server reached by `tls://`. Instead of the app's `nats.ca`.
+    /// Certificates to trust in addition to the system's, for a server at `tls://`. It overrides `nats.ca` of app.toml.
     #[arg(long, value_name = "FILE", env = "NATS_CA")]
     nats_ca: Option<PathBuf>,
 }
 
 impl Broker {
-    /// The connection to the broker.
+    /// Returns the connection to the broker.
     pub(crate) fn connection(&self) -> Connection {
         Connection {
             url: self.nats.clone(),
@@ -39,16 +39,16 @@ impl Broker {
     }
 }
 
-/// What a process takes on of an app.
+/// Part of an app that a process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Role {
-    /// The doors, a worker, and the planner where the app has one.
+    /// The ingress, a worker, and the planner if the app has one.
     All,
-    /// The doors alone.
+    /// The ingress.
     Ingress,
-    /// A worker alone.
+    /// A worker.
     Worker,
-    /// The planner alone.
+    /// The planner.
     Planner,
 }
 
@@ -63,12 +63,12 @@ impl From<Role> for serving::Role {
     }
 }
 
-/// How an open loop spaces its requests.
+/// Distribution of the gaps between requests of an open loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Spacing {
     /// Independent arrivals: exponential gaps.
     Poisson,
-    /// One every `1 / rate` seconds.
+    /// One request every `1 / rate` seconds.
     Constant,
 }
 
@@ -81,7 +81,7 @@ impl From<Spacing> for arrivals::Spacing {
     }
 }
 
-/// What the gear planner may use.
+/// Plans that the gear planner may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum GearPolicy {
     /// Cascades that change with the load (CascadeServe).
@@ -102,12 +102,12 @@ impl From<GearPolicy> for planner::GearPolicy {
     }
 }
 
-/// What the allocator of a pipeline may scale.
+/// Scaling that the allocator of a pipeline may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum PipelinePolicy {
     /// Hardware scaling, then accuracy scaling over the whole pipeline.
     Loki,
-    /// Hardware scaling alone: the most accurate variants whatever the demand.
+    /// Hardware scaling only: the most accurate variants at every demand.
     HardwareOnly,
 }
 
@@ -120,16 +120,16 @@ impl From<PipelinePolicy> for pipeline::PipelinePolicy {
     }
 }
 
-/// What becomes of requests that are late at a task.
+/// Treatment of requests that are late at a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Late {
-    /// Nothing.
+    /// They continue.
     None,
-    /// Dropped before the last task, if that takes longer than there is time.
+    /// They are dropped before the last task if it takes longer than the time that is left.
     LastTask,
-    /// Dropped after any task whose budget they exceeded.
+    /// They are dropped after any task whose budget they exceeded.
     PerTask,
-    /// Sent to a backup that makes up for it, or dropped.
+    /// They are sent to a faster backup, or dropped if there is none.
     Rerouting,
 }
 
@@ -144,16 +144,16 @@ impl From<Late> for pipeline::Late {
     }
 }
 
-/// A pipeline.
+/// Pipeline to plan or simulate.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct PipelineArgs {
-    /// The pipeline: its tasks, variants, latencies and factors, as TOML (`.toml`) or JSON [default: the app's own].
+    /// Pipeline file, TOML (`.toml`) or JSON: tasks, variants, latencies and factors [default: the measured pipeline of the app].
     #[arg(long, value_name = "FILE")]
     pipeline: Option<PathBuf>,
 }
 
 impl PipelineArgs {
-    /// Reads the pipeline; without a file, the app's own.
+    /// Reads the pipeline; without a file, the measured pipeline of the app.
     ///
     /// # Errors
     /// When there is neither, or a file cannot be read or does not describe a valid pipeline, with its field or line.
@@ -162,28 +162,28 @@ impl PipelineArgs {
     }
 }
 
-/// A trace, and how it is played.
+/// Trace of arrivals, and how it is played.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct TraceArgs {
-    /// A trace file, plain or compressed by gzip: requests per second (integers separated by spaces), arrival times (one in
-    /// seconds per line), or the Azure LLM trace (CSV).
+    /// Trace file, plain or compressed by gzip: requests per second (integers separated by spaces), arrival times (in
+    /// seconds, one per line), or the Azure LLM trace (CSV).
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
-    /// What the trace file holds; by default what it looks like.
+    /// Format of the trace file [default: detected].
     #[arg(long, value_enum, value_name = "FORMAT", requires = "trace")]
     trace_format: Option<Format>,
-    /// The part of the trace to play, in seconds from its beginning: `START..END`.
+    /// Part of the trace to play, in seconds from its start: `START..END`.
     #[arg(long, value_name = "START..END", requires = "trace", value_parser = part)]
     excerpt: Option<Part>,
-    /// Scale the trace so that its busiest second has this many requests.
+    /// Scale the trace so that its busiest second has this number of requests.
     #[arg(long, value_name = "PER_SECOND", requires = "trace", value_parser = positive)]
     peak: Option<f64>,
-    /// Leave out the seconds without requests.
+    /// Remove the seconds without requests.
     #[arg(long, requires = "trace")]
     skip_idle: bool,
 }
 
-/// What a trace file may hold.
+/// Format of a trace file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
     /// Requests per second, as integers separated by white space.
@@ -195,10 +195,10 @@ pub(crate) enum Format {
 }
 
 impl TraceArgs {
-    /// Reads the trace that was asked for, if one was.
+    /// Reads the trace, if one is given.
     ///
     /// # Errors
-    /// When the file cannot be read, is no trace, or is shorter than the part asked for.
+    /// When the file cannot be read, is not a trace, or is shorter than the given part.
     pub(crate) fn read(&self) -> Result<Option<Trace>, TraceFileError> {
         let Some(path) = &self.trace else { return Ok(None) };
         let file = TraceFile {
@@ -222,11 +222,11 @@ impl From<Format> for tracefile::Format {
     }
 }
 
-/// A part of a trace, in seconds from its beginning.
+/// Part of a trace, in seconds from its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Part(Range<usize>);
 
-/// A number above zero, from the command line.
+/// Parses a number above zero.
 pub(crate) fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
     if number.is_finite() && number > 0.0 {
@@ -247,9 +247,48 @@ fn part(text: &str) -> Result<Part, String> {
     }
 }
 
+/// Permission to replace output files.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub(crate) struct Overwrite {
+    /// Replace output files that exist.
+    #[arg(long)]
+    force: bool,
+}
+
+impl Overwrite {
+    /// Checks that no output file exists, unless `--force` is given. Verbs call it before they do any work.
+    ///
+    /// # Errors
+    /// When a file exists; the message names it and the flag.
+    pub(crate) fn check<'a>(self, files: impl IntoIterator<Item = &'a Path>) -> anyhow::Result<()> {
+        for file in files {
+            ensure!(
+                self.force || file.symlink_metadata().is_err(),
+                "{} exists; name another file, or give `--force` to replace it",
+                file.display()
+            );
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn existing_files_are_replaced_only_with_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let [new, old] = ["new.json", "old.json"].map(|name| folder.path().join(name));
+        std::fs::write(&old, "{}").unwrap();
+        let check = |force, file: &Path| Overwrite { force }.check([file]);
+        assert!(check(false, &new).is_ok() && check(true, &old).is_ok());
+        let message = check(false, &old).unwrap_err().to_string();
+        assert!(
+            message.contains("old.json exists") && message.contains("--force"),
+            "{message}"
+        );
+    }
 
     #[test]
     fn a_part_is_seconds_from_start_to_end() {

@@ -1,18 +1,18 @@
-//! What the process says while it runs, on standard error.
+//! The log on standard error.
 
 use std::io::IsTerminal as _;
 
 use tracing_subscriber::EnvFilter;
 
-/// Starts logging: warnings and worse, or what `KASKADE_LOG` asks for (`info`, `kaskade_actors=debug`); as JSON lines where
-/// `KASKADE_LOG_FORMAT` is `json`.
+/// Starts logging: warnings and errors by default, otherwise as the filter in `KASKADE_LOG` says (`info`,
+/// `kaskade_actors=debug`). `KASKADE_LOG_FORMAT=json` makes log lines JSON.
 pub(crate) fn init() {
     let filter = EnvFilter::try_from_env("KASKADE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
-    // A second initialisation only happens when the caller has set logging up already; theirs stands.
+    // Initialisation fails only if a subscriber is already set; that one stays.
     let _ = if std::env::var("KASKADE_LOG_FORMAT").is_ok_and(|format| format == "json") {
         builder.json().try_init()
     } else {

@@ -2,25 +2,34 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`verbs`] | what the command line does, one file per verb |
+//! | [`verbs`] | the commands, one file per verb |
 //! | [`args`] | flags that several verbs share |
+//! | [`help`] | the grouped help of the root |
+//! | `reference` | the reference page of the documentation, in tests |
 //! | [`output`] | results on standard output, errors on standard error |
+//! | [`failure`] | classification of errors, exit codes |
 //! | [`log`] | the log on standard error |
 //!
-//! Exit codes: 0 done, 1 the input or the service refused, 2 the command line itself is wrong.
+//! Exit codes: 0 done, 1 wrong input or refused for good, 2 wrong command line, 75 temporary failure.
 
 mod args;
+mod failure;
+mod help;
 mod log;
 mod output;
+#[cfg(test)]
+mod reference;
 mod verbs;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-/// Serves a family of models, from tiny to giant, as if it were one model.
+use failure::Failure;
+
+/// Serves several models of one task behind one endpoint, by confidence cascades.
 #[derive(Debug, Parser)]
-#[command(name = "kaskade", version, max_term_width = 110)]
+#[command(name = "kaskade", version, max_term_width = 110, after_help = help::AFTER)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -30,62 +39,141 @@ struct Cli {
 enum Verb {
     Demo(verbs::demo::Args),
     Profile(verbs::profile::Args),
-    Weigh(verbs::weigh::Args),
-    Channels(verbs::channels::Args),
     #[command(subcommand)]
     Plan(verbs::plan::Planner),
     Simulate(verbs::simulate::Args),
+    Serve(verbs::serve::Args),
+    Top(verbs::top::Args),
+    Probe(verbs::probe::Args),
     #[command(subcommand)]
     Auth(verbs::auth::Auth),
-    Serve(verbs::serve::Args),
-    Probe(verbs::probe::Args),
-    Replan(verbs::replan::Args),
-    Top(verbs::top::Args),
     Infer(verbs::infer::Args),
     Submit(verbs::submit::Args),
     Result(verbs::result::Args),
-    Generate(verbs::generate::Args),
     Bench(verbs::bench::Args),
+    Generate(verbs::generate::Args),
     Validate(verbs::validate::Args),
-    Selftest(verbs::selftest::Args),
-    Explain(verbs::explain::Args),
     Schema(verbs::schema::Args),
+    Explain(verbs::explain::Args),
+    Selftest(verbs::selftest::Args),
+    Completions(verbs::completions::Args),
+    Man(verbs::man::Args),
 }
 
 fn main() -> ExitCode {
-    let verb = Cli::parse().verb;
-    log::init();
-    let done = match verb {
-        Verb::Demo(args) => verbs::demo::run(&args),
-        Verb::Channels(args) => verbs::channels::run(&args),
-        Verb::Weigh(args) => verbs::weigh::run(&args),
-        Verb::Profile(args) => verbs::profile::run(&args),
-        Verb::Plan(verbs::plan::Planner::Cache(args)) => verbs::cache::run(&args),
-        Verb::Plan(verbs::plan::Planner::Cascade(args)) => verbs::plan::cascade(&args),
-        Verb::Plan(verbs::plan::Planner::Gears(args)) => verbs::gears::run(&args),
-        Verb::Plan(verbs::plan::Planner::Pipeline(args)) => verbs::pipeline::run(&args),
-        Verb::Plan(verbs::plan::Planner::Placement(args)) => verbs::placement::run(&args),
-        Verb::Simulate(args) => verbs::simulate::run(&args),
-        Verb::Auth(auth) => verbs::auth::run(&auth),
-        Verb::Serve(args) => verbs::serve::run(&args),
-        Verb::Probe(args) => verbs::probe::run(&args),
-        Verb::Replan(args) => verbs::replan::run(&args),
-        Verb::Top(args) => verbs::top::run(&args),
-        Verb::Generate(args) => verbs::generate::run(&args),
-        Verb::Infer(args) => verbs::infer::run(&args),
-        Verb::Submit(args) => verbs::submit::run(&args),
-        Verb::Result(args) => verbs::result::run(&args),
-        Verb::Bench(args) => verbs::bench::run(&args),
-        Verb::Validate(args) => verbs::validate::run(&args),
-        Verb::Selftest(args) => verbs::selftest::run(&args),
-        Verb::Explain(args) => verbs::explain::run(&args),
-        Verb::Schema(args) => verbs::schema::run(&args),
+    let matches = match command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return refuse_usage(&error),
     };
-    match done {
+    let json = asks_for_json(&matches);
+    let verb = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli.verb,
+        Err(error) => return refuse_usage(&error),
+    };
+    log::init();
+    match run(&verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::refuse(&error);
-            ExitCode::FAILURE
+            let failure = Failure::of(&error);
+            output::print_error(&failure, json);
+            failure.exit().into()
         }
+    }
+}
+
+fn run(verb: &Verb) -> anyhow::Result<()> {
+    use verbs::plan::Planner;
+    match verb {
+        Verb::Demo(args) => verbs::demo::run(args),
+        Verb::Profile(args) => verbs::profile::run(args),
+        Verb::Plan(Planner::Cascade(args)) => verbs::plan::cascade(args),
+        Verb::Plan(Planner::Gears(args)) => verbs::gears::run(args),
+        Verb::Plan(Planner::Pipeline(args)) => verbs::pipeline::run(args),
+        Verb::Plan(Planner::Placement(args)) => verbs::placement::run(args),
+        Verb::Plan(Planner::Cache(args)) => verbs::cache::run(args),
+        Verb::Plan(Planner::Request(args)) => verbs::replan::run(args),
+        Verb::Simulate(args) => verbs::simulate::run(args),
+        Verb::Serve(args) => verbs::serve::run(args),
+        Verb::Top(args) => verbs::top::run(args),
+        Verb::Probe(args) => verbs::probe::run(args),
+        Verb::Auth(auth) => verbs::auth::run(auth),
+        Verb::Infer(args) => verbs::infer::run(args),
+        Verb::Submit(args) => verbs::submit::run(args),
+        Verb::Result(args) => verbs::result::run(args),
+        Verb::Bench(args) => verbs::bench::run(args),
+        Verb::Generate(args) => verbs::generate::run(args),
+        Verb::Validate(args) => verbs::validate::run(args),
+        Verb::Schema(args) => verbs::schema::run(args),
+        Verb::Explain(args) => verbs::explain::run(args),
+        Verb::Selftest(args) => verbs::selftest::run(args),
+        Verb::Completions(args) => verbs::completions::run(args),
+        Verb::Man(args) => verbs::man::run(args),
+    }
+}
+
+/// Returns the whole command line, with its verbs in groups.
+pub(crate) fn command() -> clap::Command {
+    help::grouped(Cli::command())
+}
+
+/// Returns whether the verb of a valid command line has the flag `--json`.
+fn asks_for_json(matches: &ArgMatches) -> bool {
+    let given = matches.try_get_one::<bool>("json").ok().flatten();
+    given.copied().unwrap_or(false) || matches.subcommand().is_some_and(|(_, verb)| asks_for_json(verb))
+}
+
+/// Prints an error of the command line itself, or the help that was asked for.
+fn refuse_usage(error: &clap::Error) -> ExitCode {
+    match Failure::of_usage(error) {
+        Some(failure) if std::env::args_os().any(|arg| arg == "--json") => {
+            output::print_error(&failure, true);
+            failure.exit().into()
+        }
+        _ => error.exit(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn json_is_found_at_the_verb_that_has_it() {
+        let asks = |line: &str| {
+            let matches = command().try_get_matches_from(line.split(' ')).unwrap();
+            asks_for_json(&matches)
+        };
+        assert!(asks("kaskade explain --json"));
+        assert!(asks("kaskade plan cascade --profile p.json --json"));
+        assert!(asks("kaskade profile memory --app a.toml --json"));
+        assert!(!asks("kaskade explain"));
+        assert!(!asks("kaskade schema app"));
+    }
+
+    #[test]
+    fn a_wrong_command_line_is_classified_as_usage() {
+        let error = command()
+            .try_get_matches_from(["kaskade", "plan", "poem"])
+            .unwrap_err();
+        let failure = Failure::of_usage(&error).unwrap();
+        assert_eq!(failure.exit(), 2);
+        assert!(failure.message().contains("poem"), "{failure:?}");
+        let help = command().try_get_matches_from(["kaskade", "--help"]).unwrap_err();
+        assert_eq!(Failure::of_usage(&help), None);
+    }
+
+    #[test]
+    fn profile_needs_its_app_unless_a_subcommand_is_given() {
+        let parse = |line: &str| command().try_get_matches_from(line.split(' '));
+        assert!(parse("kaskade profile").is_err());
+        assert!(parse("kaskade profile --app app.toml").is_ok());
+        assert!(parse("kaskade profile channels").is_ok());
+        assert!(parse("kaskade profile memory").is_err());
+        assert!(parse("kaskade profile --app app.toml channels").is_err());
     }
 }

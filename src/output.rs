@@ -1,15 +1,16 @@
-//! What people and machines read: results on standard output, everything else on standard error.
+//! Results on standard output, errors on standard error.
 
 use std::io::Write;
 
 use anyhow::Context as _;
-use kaskade_app::report::in_one_line;
 use serde::Serialize;
+
+use crate::failure::Failure;
 
 /// Prints a result for people.
 ///
 /// # Errors
-/// When standard output cannot be written; a reader that has gone away is no error.
+/// When standard output cannot be written; a closed pipe is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let text = text.trim_end_matches('\n');
@@ -21,7 +22,7 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a result for machines: one JSON object.
+/// Prints a result for machines: one JSON value.
 ///
 /// # Errors
 /// As [`print`].
@@ -29,9 +30,13 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&serde_json::to_string_pretty(value)?)
 }
 
-/// Says on one line of standard error why nothing came of it.
-pub(crate) fn refuse(error: &anyhow::Error) {
-    let line = in_one_line(error.as_ref());
-    // There is nowhere left to say that standard error is closed.
-    let _ = writeln!(std::io::stderr().lock(), "kaskade: {line}");
+/// Prints an error as one line of standard error: a message for people, or a JSON object.
+pub(crate) fn print_error(failure: &Failure, json: bool) {
+    let line = if json {
+        failure.json()
+    } else {
+        format!("kaskade: {}", failure.message())
+    };
+    // A closed standard error leaves no place for a message.
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! `kaskade auth init`: who may connect to the broker, and what they may do there.
+//! `kaskade auth init`: users of the broker and their permissions.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -15,46 +15,46 @@ use serde_json::json;
 
 use crate::output;
 
-/// Authentication by nkeys, and permissions by role.
+/// Creates keys and permissions for the broker.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Auth {
-    /// Makes a seed per role, and the configuration of a nats-server that lets each do its part of the app and nothing else.
+    /// Creates an nkey seed per role, and the nats-server configuration with the permissions of each role.
     ///
-    /// Run again, it keeps the seeds that are there and writes the configuration anew.
+    /// A second run keeps existing seeds and writes the configuration again.
     Init(Args),
 }
 
-/// What is wanted.
+/// Users, permissions and TLS of one app.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of the app.
-    #[arg(long, value_name = "NAME")]
+    #[arg(value_name = "APP")]
     app: Token,
-    /// Folder for seeds and configuration; made if it is not there.
+    /// Folder for seeds and configuration; it is created if it does not exist.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Another account with users of its own, in a folder of that name; repeat it. One account of the app's name without it.
+    /// Account with its own users, in a folder of that name; may be repeated [default: one account with the app's name].
     #[arg(long = "tenant", value_name = "NAME")]
     tenants: Vec<Token>,
-    /// A user for an actor of one's own, who serves these stages alone; repeat it.
+    /// User for a custom actor that serves only these stages; may be repeated.
     #[arg(long = "actor", value_name = "NAME=STAGE[,STAGE...]")]
     actors: Vec<Actor>,
-    /// Replace the seed of this user; the old one stays good until its file, `USER/nkey.previous`, is removed and this is run again.
+    /// Replace the seed of this user; the old one stays valid until `USER/nkey.previous` is removed and the command runs again.
     #[arg(long, value_name = "USER")]
     rotate: Vec<Token>,
-    /// The server's certificate, as a path on its machine.
+    /// Certificate of the server, as a path on its machine.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// The key of that certificate.
+    /// Key of that certificate.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Who signed it, for servers of a cluster to know each other.
+    /// Certificate authority that signed it, for the routes of a cluster.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
-    /// Also a user `all`, for processes that are the whole app (`serve --role all`).
+    /// Also create a user `all`, for processes that run the whole app (`serve --role all`).
     #[arg(long)]
     all: bool,
-    /// A server of a cluster, by the host that the others reach it at; repeat it for each.
+    /// Host name of a server of a cluster; may be repeated.
     #[arg(long = "route", value_name = "HOST")]
     routes: Vec<String>,
     /// Print JSON.
@@ -62,10 +62,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Name of the folder with what servers read.
+/// Folder with the configuration of the servers.
 const SERVER: &str = "server";
 
-/// A user of one's own.
+/// User of a custom actor.
 #[derive(Debug, Clone)]
 struct Actor {
     name: Token,
@@ -78,7 +78,7 @@ impl FromStr for Actor {
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, stages) = text
             .split_once('=')
-            .ok_or_else(|| format!("`{text}` names no stage; write NAME=STAGE, such as `mine=small`"))?;
+            .ok_or_else(|| format!("`{text}` has no stage; use the form NAME=STAGE, such as `mine=small`"))?;
         Ok(Self {
             name: name.parse()?,
             stages: stages.split(',').map(str::parse).collect::<Result<_, _>>()?,
@@ -86,7 +86,7 @@ impl FromStr for Actor {
     }
 }
 
-/// Makes what was asked for.
+/// Writes seeds and configuration.
 pub(crate) fn run(Auth::Init(args): &Auth) -> anyhow::Result<()> {
     let app = App::new(args.app.as_str())?;
     let users = users(args)?;
@@ -121,7 +121,7 @@ pub(crate) fn run(Auth::Init(args): &Auth) -> anyhow::Result<()> {
     }
     let server = folder.join("nats-server.conf");
     write_file(&server, &whole(&folder)?)?;
-    tell(args, &accounts)?;
+    print(args, &accounts)?;
     say(&format!(
         "start the broker by `nats-server --config {}`",
         server.display()
@@ -129,7 +129,7 @@ pub(crate) fn run(Auth::Init(args): &Auth) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Name and role of everybody in an account.
+/// Returns name and role of the users of an account.
 fn users(args: &Args) -> anyhow::Result<Vec<(String, Role)>> {
     let mut users = keys::roles();
     if args.all {
@@ -164,7 +164,7 @@ fn account(args: &Args, name: &str, folder: &Path, users: &[(String, Role)]) -> 
     })
 }
 
-/// A whole configuration, for a single server.
+/// Returns the configuration of a single server.
 fn whole(out: &Path) -> anyhow::Result<String> {
     let store = std::path::absolute(out)?.join("jetstream");
     Ok(format!(
@@ -174,8 +174,8 @@ fn whole(out: &Path) -> anyhow::Result<String> {
     ))
 }
 
-/// Who is who. Public keys are public; of seeds, only where they are.
-fn tell(args: &Args, accounts: &[Account]) -> anyhow::Result<()> {
+/// Prints the users with their public keys and the paths of their seeds, never the seeds.
+fn print(args: &Args, accounts: &[Account]) -> anyhow::Result<()> {
     let folder = |account: &Account| {
         if args.tenants.is_empty() {
             args.out.clone()

@@ -1,4 +1,4 @@
-//! `kaskade plan cache`: what a language model beyond the device's memory caches, where, and how fast that makes it.
+//! `kaskade plan cache`: plans the cache of a language model that exceeds the device's memory.
 
 use std::path::PathBuf;
 
@@ -14,27 +14,29 @@ use serde::Serialize;
 use crate::args::positive;
 use crate::output;
 
-/// Plans the cache of a language model that does not fit the device (HybridServe KAIST): how many blocks of keys and values and of
-/// activations, where, in which mini-batches, and what steps take by it, beside keys and values only and activations only. Predicted by
-/// simulating the engine's schedule on the stated machine; the paper's where nothing else is said.
+/// Plans the cache of a language model that exceeds the device's memory (HybridServe KAIST).
+///
+/// Prints the numbers of blocks of keys and values and of activations, their places, the mini-batches and the time of a step, beside
+/// a cache of keys and values only and one of activations only. The figures are predicted by simulating the engine's schedule on the
+/// given machine, by default the paper's.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A model whose dimensions are known: opt-6.7b, opt-13b, opt-30b or opt-66b.
+    /// Built-in model: opt-6.7b, opt-13b, opt-30b or opt-66b.
     #[arg(long, value_name = "NAME", value_parser = named, required_unless_present = "config", conflicts_with = "config")]
     model: Option<Shape>,
-    /// The `config.json` of a Hugging Face directory: OPT, GPT-2, GPT-J or Llama.
+    /// `config.json` of a Hugging Face directory: OPT, GPT-2, GPT-J or Llama.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Requests at a time.
+    /// Requests in one batch.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     requests: u32,
     /// Tokens of each prompt.
     #[arg(long, value_name = "TOKENS", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..))]
-    prompt: u32,
-    /// Tokens of each answer.
+    prompt_tokens: u32,
+    /// Tokens of each output.
     #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16_384))]
-    answer: u32,
-    /// Tokens of a block.
+    output_tokens: u32,
+    /// Tokens per block.
     #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     block_tokens: u32,
     #[command(flatten)]
@@ -47,19 +49,19 @@ pub(crate) struct Args {
 /// The machine.
 #[derive(Debug, clap::Args)]
 struct Stated {
-    /// The device's memory.
+    /// Memory of the device.
     #[arg(long, value_name = "SIZE", default_value = "24GB")]
     device_memory: Size,
-    /// The host's memory for weights and blocks.
+    /// Memory of the host for weights and blocks.
     #[arg(long, value_name = "SIZE", default_value = "882GB")]
     host_memory: Size,
-    /// What the link carries in a second, each way.
+    /// Bandwidth of the link per second and direction.
     #[arg(long, value_name = "SIZE", default_value = "25GB")]
     link: Size,
-    /// What the device reads and writes of its own memory in a second.
+    /// Bandwidth of the device's memory per second.
     #[arg(long, value_name = "SIZE", default_value = "900GB")]
     memory_bandwidth: Size,
-    /// Operations that large products reach, 10^12 per second; the paper's device where absent.
+    /// Speed of large matrix products, 10^12 operations per second [default: the paper's device].
     #[arg(long, value_name = "NUMBER", value_parser = positive)]
     tflops: Option<f64>,
 }
@@ -71,7 +73,7 @@ fn named(name: &str) -> Result<Shape, String> {
     })
 }
 
-/// What is printed for machines.
+/// Output of `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     shape: Shape,
@@ -95,14 +97,14 @@ impl From<Mix> for Blocks {
     }
 }
 
-/// What a mode comes to.
+/// Plan and predicted figures of one mode.
 #[derive(Debug, Serialize)]
 struct Planned {
     mode: Mode,
     requests_at_a_time: usize,
     resident_layers: usize,
     mini_batches: usize,
-    /// In the middle of the answer.
+    /// Blocks on the device in the middle of the output.
     device: Blocks,
     host: Blocks,
     act_share: f64,
@@ -152,8 +154,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let hardware = hardware(&args.stated);
     let load = Load {
         requests: args.requests as usize,
-        prompt: args.prompt as usize,
-        answer: args.answer as usize,
+        prompt: args.prompt_tokens as usize,
+        answer: args.output_tokens as usize,
         block_tokens: args.block_tokens as usize,
     };
     let machine = Machine {
@@ -199,7 +201,7 @@ fn shape(args: &Args) -> anyhow::Result<Shape> {
     Shape::published(&name, &text).with_context(|| path.display().to_string())
 }
 
-/// The paper's machine with what is said of another.
+/// Returns the paper's machine with the given differences.
 fn hardware(stated: &Stated) -> Hardware {
     let paper = stated::rtx_4090();
     let said = Hardware {
@@ -227,7 +229,7 @@ fn as_text(found: &Report) -> String {
         ..
     } = found;
     let head = format!(
-        "{}: {} layers of {}, {:.1} GB of weights; {} requests, prompts of {} and answers of {} tokens\n{}",
+        "{}: {} layers of {}, {:.1} GB of weights; {} requests, prompts of {} and outputs of {} tokens\n{}",
         shape.name,
         shape.layers,
         shape.width,
@@ -278,7 +280,7 @@ fn as_text(found: &Report) -> String {
 fn in_words(arena: &Arena) -> String {
     let gigabytes = |bytes: u64| format!("{:.2} GB", bytes as f64 / 1e9);
     format!(
-        "the hybrid's device: cache {}, weights that stay {}, buffers for weights {}, for blocks {}, prompts at work {}",
+        "device memory of the hybrid: cache {}, resident weights {}, weight buffers {}, block buffers {}, activations of prompts {}",
         gigabytes(arena.cache),
         gigabytes(arena.resident),
         gigabytes(arena.weights),
@@ -295,7 +297,7 @@ fn pair(blocks: Blocks) -> String {
     )
 }
 
-/// ACT blocks per KV block; all of one kind is said as such.
+/// Renders ACT blocks per KV block.
 fn ratio(act_share: f64) -> String {
     if act_share >= 1.0 {
         return "1:0".to_owned();

@@ -1,4 +1,4 @@
-//! `kaskade channels`: how long messages take from stage to stage, for `kaskade plan placement`.
+//! `kaskade profile channels`: measures transfer times between stages, for `kaskade plan placement`.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -14,30 +14,35 @@ use kaskade_app::serving;
 use kaskade_planners::placement::{Channel, Channels};
 use kaskade_policy::fit::LinearFit;
 
+use crate::args::Overwrite;
 use crate::output;
 
-/// Bytes per second that no copying reaches.
+/// Bytes per second that no copy reaches.
 const UNSEEN: f64 = 1e13;
 
-/// Measures how long a message takes from stage to stage, by its size: inside a process, between processes of this host over a broker,
-/// and over the network where a nats-server there is named. `kaskade plan placement --channels` reads what it writes.
+/// Measures the transfer time of messages between stages, by size.
+///
+/// Channels are within a process, between processes of this host over a broker, and over the network to the nats-server given by
+/// `--network`. `kaskade plan placement --channels` reads the file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The nats-server of this host. Without one, the small broker of this process.
+    /// URL of the nats-server on this host [default: an embedded broker].
     #[arg(long, value_name = "URL")]
     nats: Option<String>,
-    /// A nats-server over the network; its channel is stated and not measured where absent.
+    /// URL of a nats-server on another host [default: figures of a typical network].
     #[arg(long, value_name = "URL")]
     network: Option<String>,
-    /// The largest message; what a broker does not carry whole is left out.
+    /// Largest message; sizes above the broker's limit are skipped.
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
-    largest: Size,
-    /// Messages of each size; their median counts.
+    max_size: Size,
+    /// Messages of each size, of which the median is reported.
     #[arg(long, value_name = "N", default_value = "200")]
     rounds: NonZeroU32,
-    /// Where to write the channels.
+    /// Channels file to write.
     #[arg(long, value_name = "FILE", default_value = "channels.json")]
     out: PathBuf,
+    #[command(flatten)]
+    overwrite: Overwrite,
     /// Print the channels as JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -45,6 +50,7 @@ pub(crate) struct Args {
 
 /// Measures, writes and reports.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    args.overwrite.check([args.out.as_path()])?;
     let measured = serving::runtime()?.block_on(measure(args))?;
     report::write_file(&args.out, &(serde_json::to_string_pretty(&measured)? + "\n"))?;
     if args.json {
@@ -55,9 +61,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 async fn measure(args: &Args) -> anyhow::Result<Channels> {
-    let largest = usize::try_from(args.largest.bytes()).unwrap_or(usize::MAX);
+    let largest = usize::try_from(args.max_size.bytes()).unwrap_or(usize::MAX);
     let sizes = channels::sizes(largest);
-    anyhow::ensure!(!sizes.is_empty(), "`--largest` must be at least 256 bytes");
+    anyhow::ensure!(!sizes.is_empty(), "`--max-size` must be at least 256 bytes");
     let rounds = args.rounds.get() as usize;
     let bus = |url: Option<&String>| BusConfig {
         url: url.cloned(),
@@ -70,7 +76,7 @@ async fn measure(args: &Args) -> anyhow::Result<Channels> {
             .await
             .with_context(|| format!("over the network, at {url}"))?
     } else {
-        say("no `--network`: its channel is stated, 300 us and 10 Gbit/s");
+        say("without `--network`, the network is assumed: 300 us and 10 Gbit/s");
         Channels::stated().network
     };
     Ok(Channels {
@@ -90,22 +96,22 @@ fn as_text(measured: &Channels) -> String {
         [
             ("channel", Align::Left),
             ("sizes", Align::Right),
-            ("of no size", Align::Right),
-            ("on top of that", Align::Right),
+            ("latency", Align::Right),
+            ("bandwidth", Align::Right),
             ("R^2", Align::Right),
-            ("the largest took", Align::Right),
+            ("largest message", Align::Right),
         ],
         ways.map(|(name, channel)| row(name, channel)),
     )
 }
 
 fn row(name: &str, channel: &Channel) -> [String; 6] {
-    // What is handed over and not copied takes no longer the larger it is.
+    // A message that is passed without a copy takes the same time at every size.
     let per_second = |rate: f64| {
         if rate.is_finite() && (0.0..UNSEEN).contains(&rate) {
             format!("{}/s", units::bytes(rate as u64))
         } else {
-            "nothing".to_owned()
+            "unlimited".to_owned()
         }
     };
     match channel {
@@ -114,7 +120,7 @@ fn row(name: &str, channel: &Channel) -> [String; 6] {
             bytes_per_s,
         } => [
             name.to_owned(),
-            "stated".to_owned(),
+            "assumed".to_owned(),
             units::seconds(*latency_s),
             per_second(*bytes_per_s),
             "-".to_owned(),

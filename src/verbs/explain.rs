@@ -1,4 +1,4 @@
-//! `kaskade explain`: what an error code means and what to do about it.
+//! `kaskade explain`: cause and remedy of an error code.
 
 use anyhow::Context as _;
 use kaskade_actors::Code;
@@ -7,10 +7,12 @@ use serde_json::json;
 
 use crate::output;
 
-/// Explains an error code: its cause, and what to do. Without a code, lists them all.
+/// Explains an error code: cause and remedy.
+///
+/// Without a code, it lists all codes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The code, such as `KSK0007`.
+    /// Error code, such as `KSK0007` [default: all codes].
     code: Option<String>,
     /// Print JSON.
     #[arg(long)]
@@ -23,7 +25,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         return list(args.json);
     };
     let code = Code::from_id(&asked.to_ascii_uppercase()).with_context(|| {
-        format!("`{asked}` is no error code of this version; `kaskade explain` lists them all")
+        format!("`{asked}` is not an error code of this version; `kaskade explain` lists them all")
     })?;
     if args.json {
         return output::print_json(&as_json(code));
@@ -40,7 +42,7 @@ fn list(json: bool) -> anyhow::Result<()> {
         [
             ("code", Align::Left),
             ("retry", Align::Left),
-            ("what it says", Align::Left),
+            ("meaning", Align::Left),
         ],
         Code::ALL.iter().map(|code| {
             let retry = if code.retryable() { "yes" } else { "no" };

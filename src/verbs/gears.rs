@@ -1,5 +1,6 @@
-//! `kaskade plan gears`: decides which cascade serves which load.
+//! `kaskade plan gears`: plans a cascade for each range of load.
 
+use std::iter::once;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
@@ -16,37 +17,39 @@ use kaskade_policy::profile::Profile;
 use kaskade_simulator::trace::Trace;
 use serde::Serialize;
 
-use crate::args::{GearPolicy, TraceArgs, positive};
+use crate::args::{GearPolicy, Overwrite, TraceArgs, positive};
 use crate::output;
 
-/// Plans gears (CascadeServe): a cascade and its batching for every range of load, and one placement for all of them. The
-/// service then shifts with the load and keeps its objective. The same profile and options give the same plan.
+/// Plans gears (CascadeServe): a cascade and its batching for each range of load.
+///
+/// All gears share one placement. The service shifts between gears as the load changes and keeps its objective. The same profile and
+/// options give the same plan.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The profile, as `kaskade profile` writes it.
+    /// Profile, as `kaskade profile` writes it.
     #[arg(long, value_name = "FILE")]
     profile: PathBuf,
-    /// Promise this 95th percentile of latency, and be as accurate as can be. The app's `slo` where nothing is promised here.
+    /// Latency objective: the 95th percentile; accuracy is maximised [default: the app's `slo`].
     #[arg(long, value_name = "TIME", conflicts_with = "slo_accuracy")]
     slo_p95: Option<Span>,
-    /// Promise this share of right answers, in [0, 1], and be as fast as can be.
+    /// Accuracy objective: share of right answers, in [0, 1]; latency is minimised.
     #[arg(long, value_name = "SHARE")]
     slo_accuracy: Option<f64>,
-    /// The highest load to carry, requests per second; the busiest second of `--trace` where absent.
+    /// Highest load, requests per second [default: the busiest second of `--trace`].
     #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
-    qps: Option<f64>,
-    /// Ranges of equal width that the loads are cut into.
+    rate: Option<f64>,
+    /// Number of ranges of equal width from zero to the highest load.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranges: u32,
-    /// How common loads are, where no trace says it.
+    /// Distribution of the load, if no trace is given.
     #[arg(long, value_enum, default_value = "zipf")]
     prior: PriorKind,
     #[command(flatten)]
     trace: TraceArgs,
-    /// The TOML file of the app: its workers are the devices.
+    /// TOML file of the app: its workers are the devices.
     #[arg(long, value_name = "FILE")]
     app: Option<PathBuf>,
-    /// Number of devices, one per worker `w0`, `w1`, ..., where no app names them.
+    /// Number of devices, one per worker `w0`, `w1`, ..., if no app is given.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     devices: u32,
     /// Memory of each device.
@@ -55,15 +58,17 @@ pub(crate) struct Args {
     /// Time of a message between two actors.
     #[arg(long, value_name = "TIME", default_value = "100us")]
     hop: Span,
-    /// What the planner may use: cascades that change with the load, one cascade, or single models.
+    /// Plans that the planner may use.
     #[arg(long, value_enum, default_value = "gears")]
     policy: GearPolicy,
-    /// Where to write the plan.
+    /// Plan file to write.
     #[arg(long, value_name = "FILE", default_value = "plan.json")]
     out: PathBuf,
-    /// Where to draw accuracy, latency and utilisation by load.
+    /// SVG file to write: accuracy, latency and utilisation by load.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    #[command(flatten)]
+    overwrite: Overwrite,
     /// Seed of the search and of the simulated arrivals.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -72,16 +77,16 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// How common loads are thought to be.
+/// Assumed distribution of the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum PriorKind {
     /// Low loads are common.
     Zipf,
-    /// All loads alike.
+    /// All loads are equally common.
     Uniform,
 }
 
-/// What is printed for machines.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     files: Vec<&'a Path>,
@@ -91,6 +96,8 @@ struct Report<'a> {
 
 /// Plans gears, writes and prints them.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    args.overwrite
+        .check(once(args.out.as_path()).chain(args.svg.as_deref()))?;
     let app = args.app.as_deref().map(App::load).transpose()?;
     let profile = read_profile(&args.profile)?;
     let options = options(args, app.as_ref())?;
@@ -118,8 +125,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 fn options(args: &Args, app: Option<&App>) -> anyhow::Result<GearOptions> {
     let trace = args.trace.read()?;
     let peak = trace.as_ref().map(|trace| trace.statistics().peak_qps);
-    let qps_max = args.qps.or(peak);
-    let qps_max = qps_max.context("give the highest load: `--qps`, or `--trace` with the load to expect")?;
+    let qps_max = args.rate.or(peak);
+    let qps_max = qps_max.context("give the highest load: `--rate`, or `--trace` with the expected load")?;
     let slo = match (args.slo_p95, args.slo_accuracy, app) {
         (Some(limit), ..) => latency(limit),
         (None, Some(at_least), _) => Slo::Accuracy { at_least },
@@ -163,12 +170,12 @@ fn prior(args: &Args, trace: Option<&Trace>, qps_max: f64) -> anyhow::Result<Pri
     let weights = trace.load_distribution(args.ranges as usize, qps_max);
     ensure!(
         weights.iter().any(|weight| *weight > 0.0),
-        "the trace has no second with a load to weigh gears by"
+        "the trace has no requests"
     );
     Ok(Prior::Measured { weights })
 }
 
-/// Plans, showing progress.
+/// Plans, and shows progress.
 ///
 /// # Errors
 /// When an input is unusable, or the objective cannot be met.

@@ -1,4 +1,4 @@
-//! `kaskade generate`: text from a language model, in this process.
+//! `kaskade generate`: continues texts with a language model in this process.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -21,24 +21,26 @@ use serde::Serialize;
 
 use crate::output;
 
-/// Tokens of a block of the cache.
+/// Tokens per block of the cache.
 const BLOCK: usize = 16;
 
-/// How often sampled energy sources are read.
+/// Interval at which sampled energy sources are read.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Continues texts with a language model out of a Hugging Face directory (GPT-2, OPT, Llama, GPT-J, T5), all prompts together in one batch,
-/// beyond the device's memory if it is given a bound. One prompt is printed as it is generated.
+/// Continues texts with a language model from a Hugging Face directory.
+///
+/// Architectures: GPT-2, OPT, Llama, GPT-J and T5. All texts run in one batch. With `--device-memory`, the model may exceed the memory
+/// of the device. A single text is printed as it is generated.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directory with `config.json`, `model.safetensors` and `tokenizer.json`.
-    #[arg(long, value_name = "DIRECTORY")]
+    /// Directory with `config.json`, `model.safetensors` and `tokenizer.json`.
+    #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// A text to continue; may be repeated. `-` reads one from standard input.
+    /// Text to continue; may be repeated. `-` reads one from standard input.
     #[arg(long, value_name = "TEXT", required = true)]
-    prompt: Vec<String>,
+    text: Vec<String>,
     #[command(flatten)]
-    how: How,
+    decoding: Decoding,
     #[command(flatten)]
     offload: Offload,
     /// Print JSON.
@@ -46,53 +48,53 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// How tokens are chosen, and when to stop.
+/// Choice of tokens, and the end of an answer.
 #[derive(Debug, clap::Args)]
-struct How {
-    /// Most tokens of each answer.
+struct Decoding {
+    /// Most tokens of an answer.
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_tokens: usize,
-    /// 0 takes the most probable token always; higher is more random.
+    /// Temperature: 0 always takes the most probable token, higher values are more random.
     #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f32,
-    /// Draw from the so many most probable tokens only; 0 is all.
+    /// Sample from this number of most probable tokens; 0 means all.
     #[arg(long, value_name = "K", default_value_t = 0)]
     top_k: usize,
-    /// Draw from the most probable tokens that together have this probability only.
+    /// Sample from the most probable tokens that together have this probability.
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     top_p: f32,
-    /// Seed of the draws; each further prompt has the next one.
+    /// Seed of the sampling; each further text has the next one.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// A text that ends an answer and is not part of it; may be repeated.
+    /// Text that ends an answer and is not part of it; may be repeated.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
 }
 
-/// What stays on the device, and what comes over the link.
+/// Offloading to host memory.
 #[derive(Debug, clap::Args)]
 struct Offload {
-    /// Memory that the model may take on its device; layers that do not fit are streamed, and what is cached lies in host memory.
+    /// Memory of the device that the model may use; other layers are streamed from host memory, where the cache is [default: unlimited].
     #[arg(long, value_name = "SIZE")]
     device_memory: Option<Size>,
-    /// What is cached of the tokens.
+    /// Contents of the cache.
     #[arg(long, value_enum, default_value = "hybrid")]
     cache: Cache,
-    /// Bandwidth of the link per second and direction, on the processor, where it would be that of memory.
+    /// Simulated bandwidth of the link per second and direction, on the CPU [default: that of memory].
     #[arg(long, value_name = "SIZE", requires = "device_memory")]
     link: Option<Size>,
 }
 
-/// What is cached.
+/// Contents of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Cache {
-    /// Keys and values of some tokens, activations of others, as the link and the device are fast.
+    /// Keys and values of some tokens, activations of others, by the speed of link and device.
     Hybrid,
-    /// Keys and values only.
+    /// Keys and values.
     Kv,
-    /// Activations only.
+    /// Activations.
     Act,
-    /// Nothing: every step computes everything again.
+    /// Only the tokens: every step computes everything again.
     Tokens,
 }
 
@@ -107,7 +109,7 @@ impl From<Cache> for Caching {
     }
 }
 
-/// What was generated, and what it took.
+/// Generated texts, and their cost.
 #[derive(Debug, Serialize)]
 struct Generated {
     answers: Vec<Answer>,
@@ -115,17 +117,17 @@ struct Generated {
     prompt_tokens: usize,
     /// Tokens of all answers.
     tokens: usize,
-    /// From the beginning until every answer had its first token, seconds.
+    /// Time until every answer has its first token, seconds.
     first_token_s: f64,
     /// Mean time between two tokens of an answer, seconds.
     between_tokens_s: Option<f64>,
     /// Tokens per second, prompts not counted.
     tokens_per_s: f64,
-    /// What the link carried to the device, bytes.
+    /// Bytes over the link to the device.
     loaded_bytes: u64,
     /// Share of blocks that hold activations.
     act_share: f64,
-    /// Joules per token of the answers; unknown where no source could be read.
+    /// Joules per token of the answers; `None` if no energy source can be read.
     joules_per_token: Option<f64>,
     energy_source: String,
 }
@@ -136,18 +138,18 @@ struct Answer {
     prompt: String,
     text: String,
     tokens: Vec<u32>,
-    /// Least probability of any of its tokens: how sure the model is of the whole.
+    /// Lowest probability of its tokens: the confidence of the whole answer.
     least_probability: Option<f32>,
-    /// Why it ended.
+    /// Reason of its end.
     end: &'static str,
 }
 
-/// Generates and reports.
+/// Generates and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let prompts = prompts(&args.prompt)?;
+    let prompts = prompts(&args.text)?;
     let mut checkpoint = Checkpoint::open(&args.model).with_context(|| args.model.display().to_string())?;
     let tokenizer = tokenizer_of(&mut checkpoint);
-    // What it is comes before what it lacks.
+    // An unsupported architecture is reported before a missing tokenizer.
     let decoder = read_decoder(checkpoint)?;
     let tokenizer = tokenizer?;
     let encoded = prompts
@@ -162,14 +164,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let prompt_tokens = encoded.iter().map(Vec::len).sum();
     let tokens: usize = encoded
         .iter()
-        .map(|tokens| (tokens.len() + args.how.max_tokens).next_multiple_of(BLOCK))
+        .map(|tokens| (tokens.len() + args.decoding.max_tokens).next_multiple_of(BLOCK))
         .sum();
     let config = configure(args, &decoder, prompts.len(), tokens)?;
     let mut engine = Engine::new(Cpu, decoder, Some(tokenizer), config)?;
     for ((number, tokens), prompt) in (0..).zip(encoded).zip(&prompts) {
         engine
-            .submit(number, tokens, args.how.sampling(number))
-            .with_context(|| format!("prompt {}: {:?}", number + 1, shortened(prompt)))?;
+            .submit(number, tokens, args.decoding.sampling(number))
+            .with_context(|| format!("text {}: {:?}", number + 1, shortened(prompt)))?;
     }
     let live = prompts.len() == 1 && !args.json;
     let generated = generate(&mut engine, &prompts, prompt_tokens, live)?;
@@ -185,7 +187,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl How {
+impl Decoding {
     fn sampling(&self, number: u64) -> Sampling {
         Sampling {
             max_tokens: self.max_tokens,
@@ -207,7 +209,7 @@ fn prompts(given: &[String]) -> anyhow::Result<Vec<String>> {
     let prompts = given.iter().map(read).collect::<anyhow::Result<Vec<String>>>()?;
     ensure!(
         prompts.iter().all(|prompt| !prompt.is_empty()),
-        "a prompt is empty; give it at least a space"
+        "a text is empty; give at least a space"
     );
     Ok(prompts)
 }
@@ -216,11 +218,11 @@ fn shortened(prompt: &str) -> String {
     prompt.chars().take(40).collect()
 }
 
-/// All on the device without a bound; with one, as many layers as fit, and the cache by what is measured.
+/// Plans the engine: everything on the device without a bound; with one, the layers that fit, and a cache by measured speeds.
 fn configure(args: &Args, decoder: &Decoder, requests: usize, tokens: usize) -> anyhow::Result<EngineConfig> {
     ensure!(
         args.offload.device_memory.is_some() || matches!(args.offload.cache, Cache::Hybrid | Cache::Kv),
-        "without `--device-memory` everything is on the device, and keys and values are what is cached"
+        "without `--device-memory` everything is on the device, and only keys and values are cached; give `--device-memory`"
     );
     let bounds = MemoryLimits {
         caching: args.offload.cache.into(),
@@ -286,11 +288,11 @@ fn generate(
     })
 }
 
-/// A batch on its way.
+/// State of a running batch.
 #[derive(Debug, Default)]
 struct Run {
     answers: BTreeMap<u64, Answer>,
-    /// When every answer had its first token.
+    /// Time until every answer had its first token.
     first: Option<Duration>,
     loaded: u64,
 }
@@ -327,22 +329,22 @@ impl Run {
 
 fn in_words(end: FinishReason) -> &'static str {
     match end {
-        FinishReason::Token => "the model ended it",
-        FinishReason::Stop => "a stop text came",
-        FinishReason::Length => "as many tokens as were asked for",
-        FinishReason::Cancelled => "it was cancelled",
-        FinishReason::NotFinite => "the logits were not finite",
+        FinishReason::Token => "end token",
+        FinishReason::Stop => "stop text",
+        FinishReason::Length => "token limit",
+        FinishReason::Cancelled => "cancelled",
+        FinishReason::NotFinite => "logits not finite",
     }
 }
 
-/// Prints what is new of the one answer.
+/// Prints the new text of a single answer.
 fn show(step: &StepReport) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     for event in &step.events {
         let written = write!(out, "{}", event.text).and_then(|()| out.flush());
         match written {
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
-                bail!("nobody reads any more")
+                bail!("the reader closed standard output")
             }
             other => other.context("standard output cannot be written")?,
         }

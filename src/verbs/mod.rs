@@ -1,14 +1,16 @@
-//! What the command line does, one file per verb.
+//! The commands, one file per verb.
 
 pub(crate) mod auth;
 pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod channels;
+pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod explain;
 pub(crate) mod gears;
 pub(crate) mod generate;
 pub(crate) mod infer;
+pub(crate) mod man;
 pub(crate) mod pipeline;
 pub(crate) mod placement;
 pub(crate) mod plan;

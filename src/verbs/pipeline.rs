@@ -1,5 +1,6 @@
-//! `kaskade plan pipeline`: decides which variants of a pipeline's tasks run on how many workers.
+//! `kaskade plan pipeline`: chooses the variants of a pipeline's tasks and their numbers of workers.
 
+use std::iter::once;
 use std::path::{Path, PathBuf};
 
 use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
@@ -13,42 +14,46 @@ use kaskade_policy::pipeline::Pipeline;
 use kaskade_policy::plan::Plan;
 use serde::Serialize;
 
-use crate::args::{Late, PipelineArgs, PipelinePolicy, positive};
+use crate::args::{Late, Overwrite, PipelineArgs, PipelinePolicy, positive};
 use crate::output;
 
-/// Plans a pipeline (Loki): the fewest workers while the most accurate variants serve the demand, and the least loss of accuracy
-/// when they do not. The same pipeline and options give the same plan.
+/// Plans a pipeline (Loki): the variants of its tasks, and the number of workers of each.
+///
+/// While the most accurate variants can serve the demand, the planner uses the fewest workers; beyond that, it loses the least
+/// accuracy. The same pipeline and options give the same plan.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     pipeline: PipelineArgs,
-    /// The demand, requests per second at the root.
+    /// Demand, requests per second at the root task.
     #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
-    qps: f64,
-    /// Workers of the cluster, `w0`, `w1`, ..., where no app names them; the paper has 20.
+    rate: f64,
+    /// Number of workers, `w0`, `w1`, ..., if no app is given.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     workers: u32,
-    /// The TOML file of the app: its name, its workers, and the pipeline that was measured of it.
+    /// TOML file of the app: its name, its workers and its measured pipeline.
     #[arg(long, value_name = "FILE")]
     app: Option<PathBuf>,
-    /// Who allocates: Loki, or a peer that it is measured against.
+    /// Scaling that the allocator may use.
     #[arg(long, value_enum, default_value = "loki")]
     policy: PipelinePolicy,
-    /// What becomes of requests that are late at a task.
+    /// Treatment of requests that are late at a task.
     #[arg(long, value_enum, default_value = "rerouting")]
     dropping: Late,
-    /// Where to write the plan.
+    /// Plan file to write.
     #[arg(long, value_name = "FILE", default_value = "plan.json")]
     out: PathBuf,
-    /// Where to draw accuracy and workers by demand, up to twice `--qps`.
+    /// SVG file to write: accuracy and workers by demand, up to twice `--rate`.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    #[command(flatten)]
+    overwrite: Overwrite,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// What is printed for machines.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     files: Vec<&'a Path>,
@@ -58,6 +63,8 @@ struct Report<'a> {
 
 /// Plans, writes and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    args.overwrite
+        .check(once(args.out.as_path()).chain(args.svg.as_deref()))?;
     let app = args.app.as_deref().map(App::load).transpose()?;
     let pipeline = args.pipeline.read(app.as_ref())?;
     let slots = slots(args, app.as_ref())?;
@@ -67,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ..AllocateOptions::default()
     };
     let allocator = Allocator::new(pipeline.clone(), options)?;
-    let allocation = allocator.allocate(args.qps, workers)?;
+    let allocation = allocator.allocate(args.rate, workers)?;
     let name = app
         .as_ref()
         .map_or(pipeline.name.as_str(), |app| app.name.as_str());
@@ -81,7 +88,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     report::write_file(&args.out, &plan.to_json()?)?;
     let mut files = vec![args.out.as_path()];
     if let Some(path) = &args.svg {
-        report::write_file(path, &panels::svg(&picture(&allocator, args.qps, workers)?)?)?;
+        report::write_file(path, &panels::svg(&picture(&allocator, args.rate, workers)?)?)?;
         files.push(path);
     }
     if args.json {
@@ -108,7 +115,7 @@ fn slots(args: &Args, app: Option<&App>) -> anyhow::Result<Vec<Slot>> {
     }
 }
 
-/// An allocation for people.
+/// Renders an allocation as text.
 fn as_text(pipeline: &Pipeline, allocation: &Allocation) -> String {
     let rows = allocation.instances.iter().map(|instances| {
         [
@@ -145,12 +152,12 @@ fn as_text(pipeline: &Pipeline, allocation: &Allocation) -> String {
     )
 }
 
-/// Accuracy, workers and what is served by demand (Loki Figure 1).
-fn picture(allocator: &Allocator, qps: f64, workers: u32) -> anyhow::Result<Panels> {
+/// Draws accuracy, workers and served load by demand (Loki Figure 1).
+fn picture(allocator: &Allocator, rate: f64, workers: u32) -> anyhow::Result<Panels> {
     const POINTS: u32 = 40;
     let mut curves = [Vec::new(), Vec::new(), Vec::new()];
     for point in 1..=POINTS {
-        let demand = 2.0 * qps * f64::from(point) / f64::from(POINTS);
+        let demand = 2.0 * rate * f64::from(point) / f64::from(POINTS);
         let allocation = allocator.allocate(demand, workers)?;
         let values = [
             allocation.accuracy * 100.0,

@@ -1,6 +1,8 @@
-//! `kaskade plan placement`: decides where a cascade runs: copies, partitions, devices.
+//! `kaskade plan placement`: places replicas and partitions of a cascade on devices.
+
 mod refusal;
 
+use std::iter::once;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,8 +14,8 @@ use kaskade_app::config::scalar::{Size, Span};
 use kaskade_app::planning::placement::{picture, slices, text};
 use kaskade_app::planning::{self, read_profile};
 use kaskade_app::planning::{gears, initial};
+use kaskade_app::report;
 use kaskade_app::report::progress::{self, Progress};
-use kaskade_app::report::{self};
 use kaskade_planners::cascade::Objective;
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::lp::Solver;
@@ -25,50 +27,54 @@ use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use serde::Serialize;
 
-use crate::args::positive;
+use crate::args::{Overwrite, positive};
 use crate::output;
 
-/// Places a cascade on devices (HybridServe): giants are cut where memory ends, models that many requests reach are copied, and all of
-/// it is put where requests travel least and no device is asked for more than it has. The same profile, cascade and options give the
-/// same plan.
+/// Places a cascade on devices (HybridServe).
+///
+/// Models larger than a device are split by layer, and models that many requests reach get several replicas. The planner minimises
+/// the transfer time of requests within the memory and the utilisation of every device. The same profile, cascade and options give
+/// the same plan.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The profile, as `kaskade profile` writes it.
+    /// Profile, as `kaskade profile` writes it.
     #[arg(long, value_name = "FILE")]
     profile: PathBuf,
     #[command(flatten)]
     chosen: Chosen,
-    /// The load to carry, requests per second, or `most`: as many as the devices are found to carry.
-    #[arg(long, value_name = "PER_SECOND", default_value = "most")]
-    qps: Load,
+    /// Load, requests per second; `max` finds the highest load that the devices can serve.
+    #[arg(long, value_name = "PER_SECOND", default_value = "max")]
+    rate: Load,
     #[command(flatten)]
     hardware: Hardware,
-    /// How much of a device its instances may ask for together, above 0 and at most 1.
+    /// Highest utilisation of a device by all its instances, above 0 and at most 1.
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     utilisation: f64,
     #[command(flatten)]
     moved: Moved,
-    /// Most partitions of any variant. With `--app`, no more than its layers in any case.
+    /// Most partitions of a variant; with `--app`, never more than its layers.
     #[arg(long, value_name = "N", default_value_t = 8)]
     max_partitions: u32,
-    /// Requests of one period, over which devices are kept busy and batches are cut; 32 per device where absent.
+    /// Requests in one period, over which utilisation and batches are computed [default: 32 per device].
     #[arg(long, value_name = "N")]
     period: Option<u32>,
-    /// Memory of a replica where none was measured: this many bytes per weight. 4 for 32-bit floats.
+    /// Memory of a replica in bytes per weight, if it was not measured; 4 for 32-bit floats.
     #[arg(long, value_name = "BYTES", value_parser = positive)]
     bytes_per_weight: Option<f64>,
-    /// Where utilisation was not measured, take a batch to keep the whole device busy.
+    /// Assume full utilisation of the device by a batch, if it was not measured.
     #[arg(long)]
     whole_device: bool,
     #[command(flatten)]
     solving: Solving,
-    /// Where to write the plan.
+    /// Plan file to write.
     #[arg(long, value_name = "FILE", default_value = "plan.json")]
     out: PathBuf,
-    /// Where to draw the placement.
+    /// SVG file to write: the placement.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// The seed of the search.
+    #[command(flatten)]
+    overwrite: Overwrite,
+    /// Seed of the search.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Print JSON.
@@ -76,93 +82,93 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The cascade to place.
+/// Cascade to place.
 #[derive(Debug, clap::Args)]
 struct Chosen {
-    /// The cascade to place, a plan as `kaskade plan cascade` writes it. That verb's choice for `--objective` where absent.
+    /// Plan with the cascade, as `kaskade plan cascade` writes it [default: that planner's choice for `--objective`].
     #[arg(long, value_name = "FILE", conflicts_with_all = ["objective", "no_guard", "no_skips"])]
     cascade: Option<PathBuf>,
-    /// What the cascade is chosen for.
+    /// Objective of the cascade.
     #[arg(long, value_enum, default_value = "ap")]
     objective: Aim,
-    /// Choose the cascade without a distance for luck, as the paper does.
+    /// Disable the safety margin against overfitting the validation set, as in the paper.
     #[arg(long)]
     no_guard: bool,
-    /// Leave skip connections out of the cascade.
+    /// Add no skip connections to the cascade.
     #[arg(long)]
     no_skips: bool,
 }
 
-/// The devices there are.
+/// Devices to place on.
 #[derive(Debug, clap::Args)]
 struct Hardware {
-    /// The TOML file of the app: its workers are the devices, and its checkpoints say what can be cut.
+    /// TOML file of the app: its workers are the devices, and its checkpoints have the layers to split by.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["devices", "per_host"])]
     app: Option<PathBuf>,
-    /// Number of devices, where no app names them.
+    /// Number of devices, if no app is given.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     devices: u32,
-    /// How many of them are on each host; one worker `w0`, `w1`, ... per host.
+    /// Devices per host; one worker `w0`, `w1`, ... per host.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     per_host: u32,
     /// Memory of each device.
     #[arg(long, value_name = "SIZE", default_value = "16GB")]
     memory: Size,
-    /// How many times as fast as the device that was profiled: one figure for all, or one for each.
+    /// Speed relative to the profiled device: one number for all devices, or one for each.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1", value_parser = positive)]
     speed: Vec<f64>,
-    /// Use as few of the devices as carry the load; the rest host nothing.
+    /// Use as few devices as can serve the load.
     #[arg(long)]
     fewest: bool,
 }
 
-/// What travels, and how fast.
+/// Sizes of messages, and times of their transfers.
 #[derive(Debug, clap::Args)]
 struct Moved {
-    /// How long messages take on a device, over a host's bus and over the network: a JSON file with a `given` or a `measured` channel for
-    /// each (`kaskade schema channels`). Stated figures of a usual machine where absent.
+    /// Transfer times within a device, within a host and over the network: a JSON file as `kaskade profile channels` writes it
+    /// [default: figures of a typical machine].
     #[arg(long, value_name = "FILE")]
     channels: Option<PathBuf>,
-    /// What a request carries from model to model.
+    /// Bytes that a request carries from model to model.
     #[arg(long, value_name = "SIZE")]
     request_size: Option<Size>,
-    /// What a request carries from partition to partition of a variant, its hidden state: `NAME=SIZE`. An app's checkpoints say it.
+    /// Bytes of the hidden state between partitions of a variant: `NAME=SIZE` [default: from the app's checkpoints].
     #[arg(long, value_name = "NAME=SIZE", value_parser = named::<Size>)]
     hidden_size: Vec<(String, Size)>,
-    /// Layers of a variant, which is cut into no more partitions: `NAME=N`. An app's checkpoints say it.
+    /// Layers of a variant, the most partitions it can have: `NAME=N` [default: from the app's checkpoints].
     #[arg(long, value_name = "NAME=N", value_parser = named::<u32>)]
     layers: Vec<(String, u32)>,
 }
 
-/// Who proves what.
+/// Solver of integer programs, and limits of the search.
 #[derive(Debug, clap::Args)]
 struct Solving {
-    /// Prove placements of up to so many instances times devices by an integer program; 0 proves none that way.
+    /// Largest problem (instances times devices) to solve exactly by an integer program; 0 solves none.
     #[arg(long, value_name = "CELLS", default_value_t = Effort::default().exact_cells)]
     exact: usize,
-    /// Who solves it. All but `embedded` need the feature `highs` or `external-solvers` of `kaskade-plans`.
+    /// Solver of the integer program. `highs` needs the feature `highs`; the others need `external-solvers` of `kaskade-planners`.
     #[arg(long, value_enum, default_value = "embedded")]
     solver: Solvers,
-    /// Longest that another solver may take for one program, by its own clock.
+    /// Time limit of an external solver for one program.
     #[arg(long, value_name = "TIME", default_value = "60s")]
     solver_time: Span,
-    /// Moves of the annealing.
+    /// Moves of the simulated annealing.
     #[arg(long, value_name = "N", default_value_t = Effort::default().moves)]
     moves: u64,
 }
 
-/// What a cascade may be chosen for.
+/// Objective of a cascade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Aim {
-    /// The accuracy of the best variant at the least energy (AP).
+    /// Accuracy-preserving: the accuracy of the best variant at the lowest energy.
     Ap,
-    /// The knee of the accuracy-energy curve, never under the second-best variant (EO).
+    /// Energy-optimised: the knee of the accuracy-energy curve, at least as accurate as the second-best variant.
     Eo,
     /// The largest variant alone.
     Largest,
 }
 
-/// Who may solve integer programs.
+/// Solver of integer programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Solvers {
     Embedded,
@@ -186,7 +192,7 @@ impl From<Solvers> for Solver {
     }
 }
 
-/// The load to carry.
+/// Load to serve.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Load(Goal);
 
@@ -194,15 +200,15 @@ impl FromStr for Load {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "most" {
+        if text == "max" {
             return Ok(Self(Goal::Most));
         }
-        let qps = positive(text).map_err(|error| format!("{error}, or `most`"))?;
+        let qps = positive(text).map_err(|error| format!("{error}, or `max`"))?;
         Ok(Self(Goal::Carry { qps }))
     }
 }
 
-/// `NAME=VALUE`.
+/// Parses `NAME=VALUE`.
 fn named<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<(String, T), String> {
     let (name, value) = text
         .split_once('=')
@@ -211,7 +217,7 @@ fn named<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<(String, T), 
     Ok((name.to_owned(), value))
 }
 
-/// What is printed for machines.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     files: Vec<&'a Path>,
@@ -224,6 +230,8 @@ struct Report<'a> {
 
 /// Plans, writes and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    args.overwrite
+        .check(once(args.out.as_path()).chain(args.svg.as_deref()))?;
     let app = args.hardware.app.as_deref().map(App::load).transpose()?;
     let profile = read_profile(&args.profile)?;
     let options = options(args, app.as_ref())?;
@@ -256,7 +264,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     ))
 }
 
-/// Places a cascade, saying from time to time that it is still at it.
+/// Places a cascade, and reports progress.
 fn place(
     profile: &Profile,
     cascade: &Plan,
@@ -265,7 +273,7 @@ fn place(
 ) -> anyhow::Result<(Placed, Duration)> {
     let progress = Progress::begin("plan placement", 1, quiet);
     let work = || progress::timed(|| plan_placement(profile, cascade, options));
-    let (placed, took) = progress::while_saying("plan placement: still looking", quiet, work);
+    let (placed, took) = progress::while_saying("plan placement: searching", quiet, work);
     let placed = placed.map_err(|error| refusal::of(&error))?;
     progress.end(&format!(
         "{} instances on {} devices",
@@ -275,7 +283,7 @@ fn place(
     Ok((placed, took))
 }
 
-/// The cascade of a file, or the one that `plan cascade` would choose.
+/// Reads the cascade from a file, or plans it as `plan cascade` does.
 fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<Plan> {
     if let Some(path) = &args.chosen.cascade {
         let text = std::fs::read_to_string(path).with_context(|| {
@@ -305,7 +313,7 @@ fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<
 }
 
 fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
-    let Load(goal) = args.qps;
+    let Load(goal) = args.rate;
     let mut options = PlacementOptions::new(devices(&args.hardware, app)?, goal);
     options.fleet = if args.hardware.fewest {
         Fleet::Fewest
@@ -342,11 +350,15 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
 
 fn moved(moved: &Moved, options: &mut PlacementOptions) -> anyhow::Result<()> {
     if let Some(path) = &moved.channels {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("{} cannot be read; `kaskade channels` writes one", path.display()))?;
+        let text = std::fs::read_to_string(path).with_context(|| {
+            format!(
+                "{} cannot be read; `kaskade profile channels` writes one",
+                path.display()
+            )
+        })?;
         let channels: Channels = serde_json::from_str(&text).with_context(|| {
             format!(
-                "{}: no channels; `kaskade schema channels` says how they are written",
+                "{}: is not a channels file; `kaskade schema channels` prints its format",
                 path.display()
             )
         })?;
@@ -360,7 +372,7 @@ fn moved(moved: &Moved, options: &mut PlacementOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The workers of the app, or as many devices as are asked for, so many on each host.
+/// Returns the workers of the app, or the given number of devices.
 fn devices(args: &Hardware, app: Option<&App>) -> anyhow::Result<Vec<DeviceSpec>> {
     let memory = args.memory.bytes();
     let mut devices = app.map_or_else(
@@ -376,7 +388,7 @@ fn devices(args: &Hardware, app: Option<&App>) -> anyhow::Result<Vec<DeviceSpec>
     }
     ensure!(
         args.speed.len() == 1 || args.speed.len() == devices.len(),
-        "--speed has {} figures for {} devices; give one for all, or one for each",
+        "--speed has {} numbers for {} devices; give one for all, or one for each",
         args.speed.len(),
         devices.len()
     );

@@ -1,5 +1,6 @@
-//! `kaskade plan`: decides how a family serves.
+//! `kaskade plan`: writes plans; `plan cascade` is here.
 
+use std::iter::once;
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
@@ -11,47 +12,53 @@ use kaskade_planners::cascade::{CascadePlan, Objective};
 use kaskade_planners::thresholds::Guard;
 use serde::Serialize;
 
+use crate::args::Overwrite;
 use crate::output;
 
-/// Decides how a family serves.
+/// Plans a cascade, gears, a pipeline, a placement or a cache.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Planner {
-    Cache(Box<super::cache::Args>),
     Cascade(Cascade),
     Gears(Box<super::gears::Args>),
     Pipeline(super::pipeline::Args),
     Placement(Box<super::placement::Args>),
+    Cache(Box<super::cache::Args>),
+    Request(super::replan::Args),
 }
 
-/// Plans a confidence cascade (HybridServe): finds the accuracy-energy frontier, picks a point on it, drops variants that do not
-/// pay and adds skip connections that do. The same profile, options and seed give the same plan.
+/// Plans a confidence cascade (HybridServe).
+///
+/// The planner finds the accuracy-energy frontier, picks a point on it, drops variants that are not worth their cost and adds skip
+/// connections that are. The same profile, options and seed give the same plan.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Cascade {
-    /// The profile, as `kaskade profile` writes it.
+    /// Profile, as `kaskade profile` writes it.
     #[arg(long, value_name = "FILE")]
     profile: PathBuf,
-    /// What to plan for.
+    /// Objective of the plan.
     #[arg(long, value_enum, default_value = "ap")]
     objective: Aim,
-    /// The thresholds of `--objective thresholds`, one per variant but the last, in [0, 1].
+    /// Thresholds of `--objective thresholds`, one per variant except the last, in [0, 1].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     thresholds: Vec<f64>,
-    /// Where to write the plan.
+    /// Plan file to write.
     #[arg(long, value_name = "FILE", default_value = "plan.json")]
     out: PathBuf,
-    /// Where to draw the accuracy-energy graph.
+    /// SVG file to write: the accuracy-energy graph.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// The TOML file of the app: its workers, devices and batching. One worker `local` on the CPU where absent.
+    #[command(flatten)]
+    overwrite: Overwrite,
+    /// TOML file of the app: its workers, devices and batching [default: one worker `local` on the CPU].
     #[arg(long, value_name = "FILE")]
     app: Option<PathBuf>,
-    /// Batch size at which costs are taken; the app's largest batch where absent.
+    /// Batch size at which costs are taken [default: the app's largest batch].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch: Option<u32>,
-    /// Take the named points as the paper has them: as accurate on the validation set, with no distance for luck.
+    /// Disable the safety margin against overfitting the validation set, as in the paper.
     #[arg(long)]
     no_guard: bool,
-    /// Leave skip connections out.
+    /// Add no skip connections.
     #[arg(long)]
     no_skips: bool,
     /// Seed of the random part of the search.
@@ -62,20 +69,20 @@ pub(crate) struct Cascade {
     json: bool,
 }
 
-/// What a cascade may be planned for.
+/// Objective of a cascade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Aim {
-    /// The accuracy of the best variant at the least energy (AP).
+    /// Accuracy-preserving: the accuracy of the best variant at the lowest energy.
     Ap,
-    /// The knee of the accuracy-energy curve, never under the second-best variant (EO).
+    /// Energy-optimised: the knee of the accuracy-energy curve, at least as accurate as the second-best variant.
     Eo,
-    /// The largest variant alone, to compare with.
+    /// The largest variant alone, as a baseline.
     Largest,
-    /// Thresholds of your own.
+    /// The thresholds given by `--thresholds`.
     Thresholds,
 }
 
-/// What is printed for machines.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     files: Vec<&'a Path>,
@@ -85,6 +92,8 @@ struct Report<'a> {
 
 /// Plans a cascade, writes and prints it.
 pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
+    args.overwrite
+        .check(once(args.out.as_path()).chain(args.svg.as_deref()))?;
     let app = args.app.as_deref().map(App::load).transpose()?;
     let profile = read_profile(&args.profile)?;
     ensure!(

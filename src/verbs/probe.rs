@@ -1,4 +1,4 @@
-//! `kaskade probe`: asks a process that serves whether it lives, or is ready.
+//! `kaskade probe`: liveness and readiness of a serving process.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -9,20 +9,21 @@ use kaskade_app::config::scalar::Address;
 
 use crate::output;
 
-/// A process that takes longer is as good as silent. Longer than it may itself wait for its actors.
+/// Time limit of a probe: longer than the process may wait for its own actors.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// No answer of a probe is longer.
+/// Longest answer of a probe, bytes.
 const LONGEST: u64 = 1 << 16;
 
-/// Asks a `kaskade serve --http` of this machine how it fares: exit code 0 if well, 1 with the reason if not. A health check
-/// for containers that have no HTTP client.
+/// Checks a `kaskade serve --http` process: alive, or ready.
+///
+/// Exit code 0 if it is, 1 with the reason if not. Use it as the health check of containers without an HTTP client.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Whether its actors turn, or whether what it is there for serves.
+    /// Property to check.
     #[arg(value_enum)]
     what: What,
-    /// Where it listens.
+    /// Address of the process's probes.
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -32,12 +33,12 @@ pub(crate) struct Args {
     http: Address,
 }
 
-/// What is asked.
+/// Property to check.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum What {
-    /// Whether its actors turn.
+    /// Its actors respond.
     Live,
-    /// Whether what it is there for serves, and has room.
+    /// It can serve requests.
     Ready,
 }
 
@@ -50,11 +51,11 @@ impl What {
     }
 }
 
-/// Asks, and refuses unless all is well.
+/// Checks, and fails with the reason if the answer is not 200.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let address = reachable(args.http.socket());
     let (status, body) = get(address, args.what.path()).with_context(|| {
-        format!("nobody answers at http://{address}; is `kaskade serve --http {address}` running?")
+        format!("no process answers at http://{address}; is `kaskade serve --http {address}` running?")
     })?;
     if status != 200 {
         bail!("{}", body.trim());
@@ -62,7 +63,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&body)
 }
 
-/// An address that means "all of mine" to who listens is the loopback to who asks.
+/// Returns the loopback for an address that listens on all interfaces.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -72,7 +73,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// The least of HTTP: one request, one short answer, end of connection.
+/// Sends one HTTP/1.0 request and reads one short answer.
 fn get(address: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -80,10 +81,10 @@ fn get(address: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();
     stream.take(LONGEST).read_to_string(&mut answer)?;
-    parse(&answer).context("what answers there is no HTTP server")
+    parse(&answer).context("the process there is not an HTTP server")
 }
 
-/// Status and body.
+/// Parses status and body.
 fn parse(answer: &str) -> Option<(u16, String)> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let mut words = head.lines().next()?.split(' ');
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_for_everybody_is_asked_on_the_loopback() {
+    fn an_unspecified_address_is_asked_on_the_loopback() {
         let asked = |text: &str| reachable(text.parse::<Address>().unwrap().socket()).to_string();
         assert_eq!(asked("0.0.0.0:80"), "127.0.0.1:80");
         assert_eq!(asked("[::]:80"), "[::1]:80");

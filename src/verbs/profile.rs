@@ -1,4 +1,4 @@
-//! `kaskade profile`: measures a family, so that planners can decide about it.
+//! `kaskade profile`: measures the variants of an app, for planners.
 
 use std::path::PathBuf;
 
@@ -10,31 +10,38 @@ use kaskade_app::measure::{Profiler, text};
 use kaskade_app::report;
 use serde::Serialize;
 
-use super::weigh;
+use super::{channels, weigh};
+use crate::args::Overwrite;
 use crate::output;
 
-/// Measures every variant of an app on its validation set: answers, calibrated confidence, latency, energy, utilisation and memory
-/// by batch size. Of a pipeline: latency by batch size (its own sizes), how many requests each variant makes of one, and the accuracy of
-/// every path from end to end.
+/// Measures every variant of an app on its validation set.
+///
+/// A profile has answers, calibrated confidence, latency, energy, utilisation and memory by batch size. The profile of a pipeline
+/// has latency by batch size, the requests that each variant makes of one, and the end-to-end accuracy of every path.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
-    /// The TOML file of the app.
-    #[arg(long, value_name = "FILE")]
-    app: PathBuf,
-    /// Where to write the profile.
+    #[command(subcommand)]
+    part: Option<Part>,
+    /// TOML file of the app.
+    #[arg(long, value_name = "FILE", required = true)]
+    app: Option<PathBuf>,
+    /// Profile file to write.
     #[arg(long, value_name = "FILE", default_value = "profile.json")]
     out: PathBuf,
-    /// Batch sizes to measure.
+    #[command(flatten)]
+    overwrite: Overwrite,
+    /// Batch sizes to measure; a pipeline has its own.
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "1,2,4,8,16,32,64",
           value_parser = clap::value_parser!(u32).range(1..=4_096))]
     batches: Vec<u32>,
-    /// How long each batch size is run, in each of the rounds.
+    /// Measuring time of each batch size in each round.
     #[arg(long, value_name = "TIME", default_value = "150ms")]
-    stretch: Span,
-    /// How often all batch sizes are gone through; medians over the rounds are reported.
+    measure_for: Span,
+    /// Rounds over all batch sizes, of which the medians are reported.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Say nothing while working.
+    /// Print no progress.
     #[arg(long)]
     quiet: bool,
     /// Print the profile as JSON instead of a table.
@@ -42,27 +49,41 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// Measurements of one kind only.
+#[derive(Debug, clap::Subcommand)]
+enum Part {
+    Memory(weigh::Args),
+    Channels(channels::Args),
+}
+
 /// Measures and writes the profile.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let app = App::load(&args.app)?;
+    match &args.part {
+        Some(Part::Memory(args)) => return weigh::run(args),
+        Some(Part::Channels(args)) => return channels::run(args),
+        None => {}
+    }
+    let file = args.app.as_deref().context("`--app` is required")?;
+    args.overwrite.check([args.out.as_path()])?;
+    let app = App::load(file)?;
     let profiler = Profiler::new(&app)
         .batches(args.batches.iter().copied())
         .rounds(args.rounds)
-        .stretch(args.stretch.duration())
+        .stretch(args.measure_for.duration())
         .quiet(args.quiet);
-    profiler.check().with_context(|| args.app.display().to_string())?;
+    profiler.check().with_context(|| file.display().to_string())?;
     if app.pipeline.is_some() {
         let pipeline = profiler.run_pipeline()?.pipeline;
         report::write_file(&args.out, &(serde_json::to_string_pretty(&pipeline)? + "\n"))?;
         return show(args, &pipeline, &text::pipeline(&pipeline));
     }
     let profile = profiler
-        .run_with_memory(|member, batches| weigh::apart(&args.app, &member.name, Slice::WHOLE, batches))?;
+        .run_with_memory(|member, batches| weigh::apart(file, &member.name, Slice::WHOLE, batches))?;
     report::write_file(&args.out, &profile.to_json()?)?;
     show(args, &profile, &text::profile(&profile))
 }
 
-/// Prints what was measured, as JSON or as a table.
+/// Prints the measurements, as JSON or as a table.
 fn show(args: &Args, measured: &impl Serialize, table: &str) -> anyhow::Result<()> {
     if args.json {
         return output::print_json(measured);

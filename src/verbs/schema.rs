@@ -1,4 +1,4 @@
-//! `kaskade schema`: what a file may hold.
+//! `kaskade schema`: JSON Schemas of the file formats.
 
 use clap::ValueEnum;
 use kaskade::planners::placement::Channels;
@@ -11,21 +11,21 @@ use crate::output;
 /// Prints the JSON Schema of a file format.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The file format.
+    /// File format.
     format: Format,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Format {
-    /// The TOML file of an app.
+    /// App file, TOML.
     App,
-    /// A plan.
+    /// Plan.
     Plan,
-    /// A profile.
+    /// Profile.
     Profile,
-    /// A pipeline with what was measured of it.
+    /// Pipeline with its measurements.
     Pipeline,
-    /// How long messages take between devices, as `plan placement` reads it.
+    /// Transfer times between devices, for `plan placement`.
     Channels,
 }
 

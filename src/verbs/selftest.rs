@@ -1,4 +1,4 @@
-//! `kaskade selftest`: does this machine compute what it should, and how fast?
+//! `kaskade selftest`: checks results and speed of a device.
 
 use std::path::PathBuf;
 
@@ -13,34 +13,38 @@ use kaskade_app::report::progress::say;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::{self, units};
 
+use crate::args::Overwrite;
 use crate::output;
 
-/// Tests a device: every model family against known answers, throughput by batch size (beside torch, where `python3` has it),
-/// transfers, memory and energy readings. Needs no file.
+/// Tests a device: model families against known answers, throughput, transfers and energy readings.
+///
+/// Throughput is measured by batch size, beside torch if the given Python has it. The self-test needs no files.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The device: `cpu`, `cuda` or `cuda:1`.
+    /// Device: `cpu`, `cuda` or `cuda:1`.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
-    /// How much of the suite runs.
+    /// Tests to run.
     #[arg(long, value_enum, default_value = "standard")]
-    extent: Extent,
-    /// Time to spend on each shape and batch size.
+    suite: Suite,
+    /// Measuring time of each shape and batch size.
     #[arg(long, value_name = "TIME", default_value = "1s")]
-    budget: Span,
-    /// Time for all shapes together; what is not reached by then is left out, and said to be.
+    measure_for: Span,
+    /// Time limit of all shapes together; the report names those that were not reached [default: unlimited].
     #[arg(long, value_name = "TIME")]
     limit: Option<Span>,
-    /// The Python that may have torch.
+    /// Python interpreter to compare with torch.
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     python: PathBuf,
-    /// Leave torch out.
+    /// Do not compare with torch.
     #[arg(long, conflicts_with = "python")]
     no_torch: bool,
-    /// Where to write the report, JSON.
+    /// Report file to write, JSON.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Say nothing while working.
+    #[command(flatten)]
+    overwrite: Overwrite,
+    /// Print no progress.
     #[arg(long)]
     quiet: bool,
     /// Print the report as JSON instead of tables.
@@ -49,25 +53,26 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Extent {
-    /// Seconds on a processor: parity, the smallest network, small transfers.
+enum Suite {
+    /// Parity, the smallest network, small transfers: seconds on a CPU.
     Quick,
-    /// Every network; on a processor, at batch sizes 1, 8 and 32.
+    /// Every network; on a CPU, at batch sizes 1, 8 and 32.
     Standard,
-    /// Every network at every batch size, wherever.
+    /// Every network at every batch size.
     Full,
 }
 
-/// Runs the suite; a device that does not pass is refused.
+/// Runs the suite; fails if the device does not pass.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    args.overwrite.check(args.out.as_deref())?;
     let options = SelftestOptions {
         device: args.device,
-        extent: match args.extent {
-            Extent::Quick => SelftestExtent::Quick,
-            Extent::Standard => SelftestExtent::Standard,
-            Extent::Full => SelftestExtent::Full,
+        extent: match args.suite {
+            Suite::Quick => SelftestExtent::Quick,
+            Suite::Standard => SelftestExtent::Standard,
+            Suite::Full => SelftestExtent::Full,
         },
-        budget: args.budget.duration(),
+        budget: args.measure_for.duration(),
         limit: args.limit.map(Span::duration),
         python: (!args.no_torch).then(|| args.python.clone()),
         power: PowerConfig::default(),
@@ -87,13 +92,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     ensure!(
         report.passed,
-        "`{}` does not pass the self-test; the report says where",
+        "`{}` does not pass the self-test; the report names the failed parts",
         args.device
     );
     Ok(())
 }
 
-/// A report for people.
+/// Renders a report as text.
 fn as_text(report: &SelftestReport) -> String {
     let mut parts = vec![said("device", &report.device, |device| {
         device.description.clone()
@@ -188,7 +193,7 @@ fn as_text(report: &SelftestReport) -> String {
     parts.join("\n")
 }
 
-/// A section, or why there is none.
+/// Renders a section, or the reason why it is missing.
 fn said<T>(name: &str, section: &Section<T>, text: impl Fn(&T) -> String) -> String {
     match section {
         Section::Done(result) => format!("{name}: {}", text(result)),

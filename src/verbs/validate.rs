@@ -1,4 +1,4 @@
-//! `kaskade validate`: checks files whole, before anything binds.
+//! `kaskade validate`: checks files.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,12 @@ use serde::Serialize;
 
 use crate::output;
 
-/// Checks the TOML file of an app (and the plan it names), plans and profiles; says every problem with its path or line.
+/// Checks app files, plans and profiles.
+///
+/// Every problem is printed with its field or line. The plan that an app names is checked too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The files.
+    /// Files to check: TOML of apps, JSON of plans and profiles.
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Print JSON.
@@ -23,7 +25,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What was found of one file.
+/// Result of one file.
 #[derive(Debug, Serialize)]
 struct Finding {
     file: PathBuf,
@@ -31,7 +33,7 @@ struct Finding {
     problems: Vec<String>,
 }
 
-/// Checks every file, reports all, and refuses if one has a problem.
+/// Checks and prints every file, and fails if one has a problem.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let findings: Vec<Finding> = args.files.iter().map(|file| check(file)).collect();
     if args.json {

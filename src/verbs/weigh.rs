@@ -1,4 +1,4 @@
-//! `kaskade weigh`: what a model, or a slice of it, takes of its device's memory.
+//! `kaskade profile memory`: measures the memory of models and of their partitions.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,24 +14,25 @@ use kaskade_app::report::units;
 
 use crate::output;
 
-/// Measures the memory of an app's variants by batch size, whole or cut by layers, each in a process of its own. Requests are made up, as
-/// long as the model takes them.
+/// Measures the memory of an app's variants by batch size, whole or split by layer.
+///
+/// Each variant is measured in a process of its own, with synthetic requests of the model's maximum length.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The TOML file of the app.
+    /// TOML file of the app.
     #[arg(long, value_name = "FILE")]
     app: PathBuf,
-    /// A variant; all of them where absent.
+    /// Variant to measure [default: all].
     #[arg(long, value_name = "NAME")]
     variant: Option<String>,
-    /// Partitions to cut it into.
+    /// Partitions to split a variant into.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     partitions: u32,
     /// Batch sizes to measure.
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "1,8,64",
           value_parser = clap::value_parser!(u32).range(1..=4_096))]
     batches: Vec<u32>,
-    /// One slice, measured in this very process: its place, from 0, and how many there are.
+    /// Measure one slice in this process: its index, from 0, and the number of slices.
     #[arg(long, value_name = "INDEX/OF", hide = true, requires = "variant", value_parser = slice)]
     slice: Option<Slice>,
     /// Print JSON.
@@ -47,7 +48,7 @@ fn slice(text: &str) -> Result<Slice, String> {
     Slice::new(index, of).map_err(|error| error.to_string())
 }
 
-/// Measures and reports.
+/// Measures and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     let family = Family::of(&app);
@@ -70,7 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if let (Some(slice), [member]) = (args.slice, members.as_slice()) {
         return output::print_json(&memory::here(member, slice, &batches)?);
     }
-    let of = usize::try_from(args.partitions).context("more partitions than this machine counts")?;
+    let of = usize::try_from(args.partitions).context("too many partitions")?;
     let mut progress = Progress::begin("memory".to_owned(), (members.len() * of) as u64, args.json);
     let mut weighed = Vec::new();
     for member in members {
@@ -115,25 +116,46 @@ fn as_text(weighed: &[Weighed], batches: &[u32]) -> String {
     )
 }
 
-/// Measures one slice of a variant in a process that does nothing else.
+/// Measures one slice of a variant in a process of its own.
 ///
 /// # Errors
-/// What that process says.
+/// When the process does not start, or with its message when it fails.
 pub(crate) fn apart(app: &Path, variant: &str, slice: Slice, batches: &[u32]) -> anyhow::Result<Weighed> {
     let batches: Vec<String> = batches.iter().map(u32::to_string).collect();
-    let program = std::env::current_exe().context("this program does not know where it is")?;
+    let program = std::env::current_exe().context("the path of this program is unknown")?;
     let told = Command::new(program)
-        .arg("weigh")
+        .args(["profile", "memory"])
         .arg("--app")
         .arg(app)
         .args(["--variant", variant, "--json", "--batches", &batches.join(",")])
         .args(["--slice", &format!("{}/{}", slice.index(), slice.of())])
         .output()
-        .context("a process to measure memory in cannot be started")?;
-    let said = String::from_utf8_lossy(&told.stderr);
-    // It says who it is, as this process will.
-    let said = said.trim();
-    let said = said.strip_prefix("kaskade: ").unwrap_or(said);
-    ensure!(told.status.success(), "memory of `{variant}`: {said}");
-    serde_json::from_slice(&told.stdout).context("the process that measured memory said something else")
+        .context("the process that measures memory cannot be started")?;
+    ensure!(
+        told.status.success(),
+        "memory of `{variant}`: {}",
+        problem(&String::from_utf8_lossy(&told.stderr))
+    );
+    serde_json::from_slice(&told.stdout).context("the process that measures memory printed an invalid report")
+}
+
+/// Returns the message of the JSON error on standard error; the whole text if there is none, for instance after a crash.
+fn problem(stderr: &str) -> String {
+    let mut errors = stderr
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let message = errors.find_map(|value| Some(value.get("error")?.get("message")?.as_str()?.to_owned()));
+    message.unwrap_or_else(|| stderr.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_problem_is_the_message_of_the_error_or_everything() {
+        let error = "WARN slow\n{\"error\":{\"code\":null,\"message\":\"out of memory\"}}\n";
+        assert_eq!(problem(error), "out of memory");
+        assert_eq!(problem("Killed\n"), "Killed");
+    }
 }

@@ -15,7 +15,7 @@ use kaskade_testkit::{
 /// Makes users and seeds in a folder, and starts a server with these users.
 fn secured(folder: &Path, more: &[&str]) -> NatsServer {
     let out = folder.display().to_string();
-    let (code, text) = said(&[&["auth", "init", "--app", "digits", "--out", &out], more].concat());
+    let (code, text) = said(&[&["auth", "init", "digits", "--out", &out], more].concat());
     assert_eq!(code, Some(0), "{text}");
     NatsServer::start(NatsOptions {
         jetstream: true,
@@ -328,14 +328,10 @@ fn an_invalid_seed_and_an_unknown_user_are_refused() {
     ]);
     assert_eq!(code, Some(1));
     assert!(text.contains("kaskade auth init"), "{text}");
-    let (code, text) = said(&[
-        "auth", "init", "--app", "digits", "--out", &out, "--rotate", "cook",
-    ]);
+    let (code, text) = said(&["auth", "init", "digits", "--out", &out, "--rotate", "cook"]);
     assert_eq!(code, Some(1));
     assert!(text.contains("there is no user `cook`"), "{text}");
-    let (code, text) = said(&[
-        "auth", "init", "--app", "digits", "--out", &out, "--actor", "mine",
-    ]);
+    let (code, text) = said(&["auth", "init", "digits", "--out", &out, "--actor", "mine"]);
     assert_eq!(code, Some(2));
     assert!(text.contains("NAME=STAGE"), "{text}");
 }

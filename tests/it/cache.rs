@@ -11,7 +11,14 @@ fn refusal(output: &Output, code: i32) -> String {
     message
 }
 
-const LOAD: [&str; 6] = ["--requests", "32", "--prompt", "512", "--answer", "8"];
+const LOAD: [&str; 6] = [
+    "--requests",
+    "32",
+    "--prompt-tokens",
+    "512",
+    "--output-tokens",
+    "8",
+];
 
 #[test]
 fn a_cache_is_planned_beside_its_ends() {
@@ -83,7 +90,7 @@ fn a_shape_is_read_from_a_config_and_refused_by_its_key() {
         "--json",
     ];
     let found = json(&kaskade(folder.path(), &[&plan[..], &LOAD].concat()));
-    // Four heads share keys and values: activations are twice as large, and nobody wants them.
+    // Four heads share keys and values: activations are twice as large, and never chosen.
     assert_eq!(found["shape"]["kv_width"], 256);
     assert_eq!(found["plans"][0]["act_share"], 0.0);
     std::fs::write(

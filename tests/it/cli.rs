@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Output;
 
-use kaskade_testkit::{ROOT, command, kaskade, text};
+use kaskade_testkit::{DIGITS, ROOT, command, digits_profile, kaskade, said, text};
 
 fn here() -> &'static Path {
     Path::new(ROOT)
@@ -22,7 +22,7 @@ fn a_wrong_command_line_is_a_usage_error() {
     for args in [
         &["serve-everything"][..],
         &["profile"],
-        &["profile", "--app", "a.toml", "--stretch", "soon"],
+        &["profile", "--app", "a.toml", "--measure-for", "soon"],
         &["profile", "--app", "a.toml", "--batches", "0"],
         &["schema", "poem"],
         &["validate"],
@@ -111,9 +111,9 @@ fn the_processor_passes_its_quick_self_test() {
     let folder = tempfile::tempdir().unwrap();
     let quick = [
         "selftest",
-        "--extent",
+        "--suite",
         "quick",
-        "--budget",
+        "--measure-for",
         "20ms",
         "--no-torch",
         "--quiet",
@@ -212,6 +212,7 @@ fn a_model_that_is_not_worth_its_cost_is_left_out_of_the_plan() {
             SENTIMENT,
             "--profile",
             profile,
+            "--force",
             "--out",
         ];
         let objective = [plan.to_str().unwrap(), "--objective", objective];
@@ -232,10 +233,11 @@ fn a_model_that_is_not_worth_its_cost_is_left_out_of_the_plan() {
 fn channels_are_measured_by_size() {
     let folder = tempfile::tempdir().unwrap();
     let args = [
+        "profile",
         "channels",
         "--rounds",
         "9",
-        "--largest",
+        "--max-size",
         "64KiB",
         "--out",
         "c.json",
@@ -277,7 +279,8 @@ fn memory_is_measured_for_whole_models_and_partitions() {
     let folder = tempfile::tempdir().unwrap();
     let weigh = |partitions: &str| {
         let args = [
-            "weigh",
+            "profile",
+            "memory",
             "--app",
             app,
             "--variant",
@@ -308,8 +311,135 @@ fn memory_is_measured_for_whole_models_and_partitions() {
             "{slices:?}"
         );
     }
-    let args = ["weigh", "--app", app, "--variant", "no-such"];
+    let args = ["profile", "memory", "--app", app, "--variant", "no-such"];
     assert!(refusal(&kaskade(folder.path(), &args)).contains("sentiment-mini"));
+}
+
+#[test]
+fn existing_files_are_replaced_only_with_force() {
+    let folder = tempfile::tempdir().unwrap();
+    let profile = digits_profile();
+    let plan = ["plan", "cascade", "--profile", &profile];
+    for file in ["plan.json", "graph.svg"] {
+        std::fs::write(folder.path().join(file), "mine").unwrap();
+        let message = refusal(&kaskade(
+            folder.path(),
+            &[&plan[..], &["--svg", "graph.svg"]].concat(),
+        ));
+        assert!(
+            message.contains(&format!("{file} exists")) && message.contains("--force"),
+            "{message}"
+        );
+        assert_eq!(std::fs::read_to_string(folder.path().join(file)).unwrap(), "mine");
+        std::fs::remove_file(folder.path().join(file)).unwrap();
+    }
+    assert!(kaskade(folder.path(), &plan).status.success());
+    assert!(refusal(&kaskade(folder.path(), &plan)).contains("plan.json exists"));
+    let forced = kaskade(folder.path(), &[&plan[..], &["--force"]].concat());
+    assert!(forced.status.success(), "{}", text(&forced.stderr));
+    for verb in [
+        &["plan", "gears", "--profile", "none.json", "--rate", "10"][..],
+        &["plan", "pipeline", "--pipeline", "none.toml", "--rate", "10"],
+        &["plan", "placement", "--profile", "none.json"],
+        &["profile", "--app", "none.toml", "--out", "plan.json"],
+        &["profile", "channels", "--out", "plan.json"],
+        &["selftest", "--suite", "quick", "--out", "plan.json"],
+        &["simulate", "--plan", "none.json", "--svg", "plan.json"],
+    ] {
+        let message = refusal(&kaskade(folder.path(), verb));
+        assert!(message.contains("plan.json exists"), "{verb:?}: {message}");
+    }
+}
+
+/// No process listens there.
+const NOWHERE: &str = "nats://127.0.0.1:1";
+
+#[test]
+fn a_temporary_failure_has_its_own_exit_code() {
+    let channels = [
+        "profile", "channels", "--rounds", "1", "--out", "c.json", "--nats", NOWHERE,
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let absent = kaskade(folder.path(), &channels);
+    assert_eq!(absent.status.code(), Some(75), "{}", text(&absent.stderr));
+    let wrong = [&channels[..7], &["not a url"]].concat();
+    let wrong = kaskade(folder.path(), &wrong);
+    assert_eq!(wrong.status.code(), Some(1), "{}", text(&wrong.stderr));
+    let (code, message) = said(&["serve", "--app", DIGITS, "--role", "worker", "--nats", NOWHERE]);
+    assert_eq!(code, Some(75), "{message}");
+    assert!(!folder.path().join("c.json").exists());
+}
+
+#[test]
+fn errors_are_json_on_request() {
+    let error = |args: &[&str]| {
+        let output = kaskade(here(), args);
+        assert!(output.stdout.is_empty(), "{args:?}");
+        let line = text(&output.stderr);
+        let line = line.trim_end().lines().last().unwrap_or_default();
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        (output.status.code(), value["error"].clone())
+    };
+    let (code, wrong) = error(&["explain", "KSK9999", "--json"]);
+    assert_eq!(code, Some(1));
+    assert_eq!(
+        (&wrong["code"], &wrong["retryable"]),
+        (&serde_json::Value::Null, &false.into())
+    );
+    assert!(wrong["message"].as_str().unwrap().contains("KSK9999"), "{wrong}");
+    let (code, usage) = error(&["explain", "--colour", "--json"]);
+    assert_eq!(code, Some(2));
+    assert!(usage["message"].as_str().unwrap().contains("--colour"), "{usage}");
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("c.json").display().to_string();
+    let absent = ["profile", "channels", "--json", "--out", &out, "--nats", NOWHERE];
+    let (code, absent) = error(&absent);
+    assert_eq!(code, Some(75));
+    assert_eq!(
+        (&absent["code"], &absent["retryable"]),
+        (&"KSK0012".into(), &true.into())
+    );
+    assert!(
+        absent["help"].as_str().unwrap().contains("nats-server"),
+        "{absent}"
+    );
+}
+
+#[test]
+fn the_help_groups_verbs_and_completions_and_man_pages_cover_them() {
+    let help = text(&kaskade(here(), &["--help"]).stdout);
+    for line in [
+        "Start:",
+        "Build:",
+        "Serve:",
+        "Ask:",
+        "Files:",
+        "Help:",
+        "Precedence: flag",
+    ] {
+        assert!(help.contains(line), "{line}: {help}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let man = kaskade(folder.path(), &["man", "pages"]);
+    assert!(man.status.success(), "{}", text(&man.stderr));
+    let bash = kaskade(here(), &["completions", "bash"]);
+    assert!(bash.status.success());
+    let bash = text(&bash.stdout);
+    for verb in [
+        "demo",
+        "profile-memory",
+        "plan-request",
+        "serve",
+        "infer",
+        "validate",
+        "man",
+    ] {
+        let page = std::fs::read_to_string(folder.path().join(format!("pages/kaskade-{verb}.1"))).unwrap();
+        assert!(page.contains("SYNOPSIS"), "{verb}");
+        let last = verb.rsplit('-').next().unwrap();
+        assert!(bash.contains(last), "{verb}");
+    }
+    assert!(refusal(&kaskade(folder.path(), &["man", "pages"])).contains("--force"));
 }
 
 /// A build in a container sees what .dockerignore lets through, and cargo needs every member of the workspace.

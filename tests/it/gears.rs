@@ -1,4 +1,4 @@
-//! `kaskade plan gears`, `simulate` and `reproduce cascadeserve`.
+//! `kaskade plan gears` and `simulate`.
 
 use kaskade_testkit::{digits_profile as profile, json, kaskade, refusal};
 
@@ -11,7 +11,7 @@ fn gears_are_planned_checked_and_simulated() {
         "gears",
         "--profile",
         &profile,
-        "--qps",
+        "--rate",
         "60000",
         "--slo-p95",
         "30ms",
@@ -45,6 +45,7 @@ fn gears_are_planned_checked_and_simulated() {
         "trace.txt",
         "--svg",
         "course.svg",
+        "--force",
         "--queue-capacity",
         "100000",
         "--json",
@@ -72,7 +73,7 @@ fn every_policy_makes_a_valid_plan() {
             "gears",
             "--profile",
             &profile,
-            "--qps",
+            "--rate",
             "2000",
             "--slo-p95",
             "100ms",
@@ -80,6 +81,7 @@ fn every_policy_makes_a_valid_plan() {
             "2",
             "--policy",
             policy,
+            "--force",
             "--json",
         ];
         let planned = json(&kaskade(folder.path(), &plan));
@@ -104,16 +106,16 @@ fn an_infeasible_plan_names_the_model_and_a_remedy() {
         let args = [&["plan", "gears", "--profile", &profile][..], more].concat();
         refusal(&kaskade(folder.path(), &args))
     };
-    let message = plan(&["--qps", "100", "--slo-p95", "1us"]);
+    let message = plan(&["--rate", "100", "--slo-p95", "1us"]);
     assert!(
         message.contains("requests/s, at model `") && message.contains("looser objective"),
         "{message}"
     );
-    let message = plan(&["--qps", "1000000000", "--slo-p95", "50ms"]);
+    let message = plan(&["--rate", "1000000000", "--slo-p95", "50ms"]);
     assert!(message.contains("more devices"), "{message}");
     let message = plan(&["--slo-p95", "50ms"]);
-    assert!(message.contains("--qps"), "{message}");
-    let message = plan(&["--qps", "10"]);
+    assert!(message.contains("--rate"), "{message}");
+    let message = plan(&["--rate", "10"]);
     assert!(message.contains("--slo-p95"), "{message}");
     assert!(
         !folder.path().join("plan.json").exists(),

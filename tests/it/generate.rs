@@ -30,9 +30,9 @@ fn refusal(args: &[&str]) -> String {
 #[test]
 fn tokens_do_not_depend_on_the_cache_mode() {
     let prompts = [
-        "--prompt",
+        "--text",
         PROMPT,
-        "--prompt",
+        "--text",
         "on the one hand",
         "--max-tokens",
         "24",
@@ -55,8 +55,8 @@ fn tokens_do_not_depend_on_the_cache_mode() {
 
 #[test]
 fn an_answer_is_streamed_and_its_figures_are_printed_afterwards() {
-    let whole = json(&["--prompt", PROMPT, "--max-tokens", "16"]);
-    let shown = generate(&["--prompt", PROMPT, "--max-tokens", "16"]);
+    let whole = json(&["--text", PROMPT, "--max-tokens", "16"]);
+    let shown = generate(&["--text", PROMPT, "--max-tokens", "16"]);
     let text = whole["answers"][0]["text"].as_str().unwrap();
     assert_eq!(
         String::from_utf8(shown.stdout).unwrap().trim_end(),
@@ -64,7 +64,7 @@ fn an_answer_is_streamed_and_its_figures_are_printed_afterwards() {
     );
     let said = String::from_utf8(shown.stderr).unwrap();
     assert!(said.contains("16 tokens") && said.contains("a token"), "{said}");
-    let mut piped = command(&["--prompt", "-", "--max-tokens", "16", "--json"])
+    let mut piped = command(&["--text", "-", "--max-tokens", "16", "--json"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -78,7 +78,7 @@ fn an_answer_is_streamed_and_its_figures_are_printed_afterwards() {
 fn sampling_follows_the_seed_and_stop_texts_end_answers() {
     let drawn = |seed: &str| {
         let args = [
-            "--prompt",
+            "--text",
             PROMPT,
             "--temperature",
             "1.5",
@@ -91,23 +91,23 @@ fn sampling_follows_the_seed_and_stop_texts_end_answers() {
     };
     assert_eq!(drawn("3"), drawn("3"));
     assert_ne!(drawn("3"), drawn("4"));
-    let greedy = json(&["--prompt", PROMPT, "--max-tokens", "32"]);
+    let greedy = json(&["--text", PROMPT, "--max-tokens", "32"]);
     let text = greedy["answers"][0]["text"].as_str().unwrap();
     let stop: String = text.chars().skip(4).take(3).collect();
-    let stopped = json(&["--prompt", PROMPT, "--max-tokens", "32", "--stop", &stop]);
-    assert_eq!(stopped["answers"][0]["end"], "a stop text came");
+    let stopped = json(&["--text", PROMPT, "--max-tokens", "32", "--stop", &stop]);
+    assert_eq!(stopped["answers"][0]["end"], "stop text");
     assert!(!stopped["answers"][0]["text"].as_str().unwrap().contains(&stop));
 }
 
 #[test]
 fn invalid_options_are_refused_with_a_remedy() {
     let long = "word ".repeat(4_000);
-    assert!(refusal(&["--prompt", &long]).contains("prompt 1"));
-    assert!(refusal(&["--prompt", ""]).contains("empty"));
-    assert!(refusal(&["--prompt", "a", "--temperature", "-1"]).contains("temperature"));
-    assert!(refusal(&["--prompt", "a", "--cache", "act"]).contains("--device-memory"));
-    assert!(refusal(&["--prompt", "a", "--device-memory", "1kB"]).contains("bytes"));
-    let nowhere = ["generate", "--model", "no-such-folder", "--prompt", "a"];
+    assert!(refusal(&["--text", &long]).contains("text 1"));
+    assert!(refusal(&["--text", ""]).contains("empty"));
+    assert!(refusal(&["--text", "a", "--temperature", "-1"]).contains("temperature"));
+    assert!(refusal(&["--text", "a", "--cache", "act"]).contains("--device-memory"));
+    assert!(refusal(&["--text", "a", "--device-memory", "1kB"]).contains("bytes"));
+    let nowhere = ["generate", "--model", "no-such-folder", "--text", "a"];
     let message = kaskade_testkit::refusal(&kaskade_testkit::kaskade(ROOT, &nowhere));
     assert!(message.contains("no-such-folder"), "{message}");
 }

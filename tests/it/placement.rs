@@ -1,4 +1,4 @@
-//! `kaskade plan placement` and `reproduce hybridserve`.
+//! `kaskade plan placement`.
 
 use std::path::Path;
 use std::process::Output;
@@ -35,6 +35,7 @@ fn place(folder: &Path, more: &[&str]) -> Output {
         &profile,
         "--bytes-per-weight",
         "4",
+        "--force",
         "--json",
     ];
     kaskade(folder, &[&args[..], more].concat())
@@ -44,7 +45,7 @@ fn place(folder: &Path, more: &[&str]) -> Output {
 fn a_cascade_is_placed_within_memory_and_utilisation_and_serves_its_load() {
     let folder = tempfile::tempdir().unwrap();
     let devices = ["--devices", "4", "--per-host", "2", "--memory", "4MB"];
-    let more = ["--qps", "40000", "--utilisation", "0.8", "--svg", "placed.svg"];
+    let more = ["--rate", "40000", "--utilisation", "0.8", "--svg", "placed.svg"];
     let args = [&devices[..], &more].concat();
     let placed = json(&place(folder.path(), &args));
     assert_eq!(placed["qps"], 40_000.0);
@@ -126,7 +127,7 @@ fn a_given_cascade_is_placed_like_the_same_chosen_one() {
 #[test]
 fn the_fewest_devices_are_used_on_request() {
     let folder = tempfile::tempdir().unwrap();
-    let args = ["--devices", "6", "--qps", "1000", "--max-partitions", "1"];
+    let args = ["--devices", "6", "--rate", "1000", "--max-partitions", "1"];
     let few = json(&place(folder.path(), &[&args[..], &["--fewest"]].concat()));
     assert_eq!(few["devices_used"], 1, "{few}");
     let said = kaskade(
@@ -140,6 +141,7 @@ fn the_fewest_devices_are_used_on_request() {
             "4",
             "--devices",
             "2",
+            "--force",
         ],
     );
     let said = String::from_utf8(said.stdout).unwrap();
@@ -165,8 +167,8 @@ fn an_infeasible_placement_names_the_constraint_and_the_flag() {
             ["memory: `digits-large`", "--max-partitions"],
         ),
         (
-            &["--qps", "1e9"],
-            ["utilisation: 1000000000.000 requests/s", "--qps"],
+            &["--rate", "1e9"],
+            ["utilisation: 1000000000.000 requests/s", "--rate"],
         ),
         (&["--utilisation", "1.5"], ["utilisation: 1.5", "at most 1"]),
         (&["--speed", "1,2"], ["--speed", "one for each"]),
@@ -256,7 +258,7 @@ fn a_model_larger_than_a_worker_is_partitioned_and_served() {
         "largest",
         "--memory",
         "40MB",
-        "--qps",
+        "--rate",
         "5",
         "--json",
     ];

@@ -116,7 +116,7 @@ fn planning_app(folder: &Path, policy: &str, more: &str) -> String {
             &app,
             "--profile",
             &profile,
-            "--qps",
+            "--rate",
             "200",
             "--policy",
             policy,

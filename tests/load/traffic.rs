@@ -38,7 +38,7 @@ fn the_pipeline_is_profiled_end_to_end() {
     let args = [
         "--rounds",
         "1",
-        "--stretch",
+        "--measure-for",
         "1ms",
         "--quiet",
         "--json",
@@ -142,12 +142,12 @@ fn the_plan_follows_the_profile() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("plan.json").display().to_string();
     let app = format!("{FOLDER}/app.toml");
-    let plan = |qps: &str| {
+    let plan = |rate: &str| {
         json(
             &command(
                 ROOT,
                 &[
-                    "plan", "pipeline", "--app", &app, "--out", &out, "--json", "--qps", qps,
+                    "plan", "pipeline", "--app", &app, "--out", &out, "--json", "--force", "--rate", rate,
                 ],
             )
             .output()

@@ -1,4 +1,4 @@
-//! The digits family and its images, in this program, so that the demo needs no file.
+//! The digits family and its images, embedded in this program: the demo needs no file.
 
 use std::path::Path;
 
@@ -44,16 +44,16 @@ const LABELS: (&str, &[u8]) = (
     include_bytes!("../../../examples/digits/data/labels.idx1-ubyte"),
 );
 
-/// The app that `examples/digits/app.toml` describes.
+/// Returns the app of `examples/digits/app.toml`.
 ///
 /// # Errors
-/// When that file is not what an app is.
+/// When that file is not a valid app.
 pub(crate) fn app() -> anyhow::Result<App> {
     App::parse(include_str!("../../../examples/digits/app.toml"))
         .map_err(|(line, reason)| anyhow::anyhow!("examples/digits/app.toml:{line}: {reason}"))
 }
 
-/// Its models.
+/// Returns the models of the app.
 ///
 /// # Errors
 /// When the app names a checkpoint that is not in this program.
@@ -63,7 +63,7 @@ pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
             .iter()
             .find(|(directory, _)| Path::new(directory) == variant.dir);
         let (_, source) =
-            held.with_context(|| format!("{} is not in this program", variant.dir.display()))?;
+            held.with_context(|| format!("{} is not embedded in this program", variant.dir.display()))?;
         Ok(Member {
             name: variant.name.to_string(),
             device: app.device_of(variant),
@@ -77,7 +77,7 @@ pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
     })
 }
 
-/// One of its labelled sets, in the form that a model takes.
+/// Returns a labelled set as inputs of a model.
 ///
 /// # Errors
 /// When the app names files that are not in this program, or the set does not fit the model.
@@ -86,7 +86,7 @@ pub(crate) fn samples(set: Option<&DataSet>, signature: &Signature) -> anyhow::R
         bail!("the app of the demo names no images");
     };
     if idx.images != Path::new(IMAGES.0) || idx.labels != Path::new(LABELS.0) {
-        bail!("{} is not in this program", idx.images.display());
+        bail!("{} is not embedded in this program", idx.images.display());
     }
     let images = LabelledImages::parse(IMAGES, LABELS)?;
     Ok(Samples::from_images(&images, idx, signature)?)

@@ -1,13 +1,12 @@
-//! `kaskade demo`: the whole promise on real input, in one command.
+//! `kaskade demo`: profiles, plans and serves a family of digit classifiers in one command.
 //!
-//! It profiles and calibrates a family of digit classifiers on a validation set, plans cascades over them, and then serves a
-//! held-out test set through real actors on the bus in three ways: the largest model alone, the accuracy-preserving
-//! cascade (AP) and the energy-optimising one (EO).
+//! It calibrates the models on a validation set, plans cascades, and serves a held-out test set through real actors on the bus in
+//! three ways: the largest model alone, the accuracy-preserving cascade (AP) and the energy-optimised one (EO).
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`embedded`] | the family and its images |
-//! | [`mode`] | one way of serving, measured |
+//! | [`mode`] | serving by one plan, measured |
 
 pub(crate) mod embedded;
 pub(crate) mod mode;
@@ -35,25 +34,29 @@ use kaskade_policy::profile::Profile;
 use mode::Mode;
 use serde::Serialize;
 
+use crate::args::Overwrite;
 use crate::output;
 
-/// Shows on real input what Kaskade does: profiles, calibrates and plans a family of digit classifiers, then serves a held-out
-/// test set through real actors on the bus: by the largest model alone, and by two cascades.
+/// Profiles, plans and serves built-in digit classifiers, and prints accuracy, energy and latency.
+///
+/// A held-out test set is served through real actors: by the largest model alone, and by two cascades.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Show it on an app of your own, with a validation and a test set, instead of the digits that this binary carries.
+    /// TOML file of an app with a validation and a test set [default: the built-in digits].
     #[arg(long, value_name = "FILE")]
     app: Option<PathBuf>,
     /// Folder for the graph, the profile and the plans.
-    #[arg(long, value_name = "FOLDER", default_value = "kaskade-demo")]
+    #[arg(long, value_name = "DIR", default_value = "kaskade-demo")]
     out: PathBuf,
-    /// How often the test set is served in each way; enough for a measurement where absent.
+    #[command(flatten)]
+    overwrite: Overwrite,
+    /// Passes over the test set per plan [default: enough for a measurement].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     passes: Option<u32>,
     /// Seed of the planner.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Say nothing while working.
+    /// Print no progress.
     #[arg(long)]
     quiet: bool,
     /// Print one JSON object instead of a table.
@@ -61,10 +64,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// How long each batch size is run in each round of the profile. With 7 sizes, 3 rounds and 4 variants: about 5 s.
+/// Measuring time of each batch size in each round of the profile: about 5 s for 7 sizes, 3 rounds and 4 variants.
 const STRETCH: Duration = Duration::from_millis(60);
 
-/// What the demo prints for machines.
+/// Output of `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
     energy_source: String,
@@ -77,9 +80,9 @@ struct Report {
 struct Variant {
     name: String,
     parameters: u64,
-    /// On the test set.
+    /// Accuracy on the test set.
     accuracy: f64,
-    /// Of the model alone, in full batches.
+    /// Energy of the model alone, in full batches.
     joules_per_request: Option<f64>,
 }
 
@@ -90,9 +93,19 @@ struct Modes {
     eo: Mode,
 }
 
+/// Files that the demo writes, by their key in the output of `--json`.
+const FILES: [(&str, &str); 4] = [
+    ("graph", "accuracy-energy.svg"),
+    ("profile", "profile.json"),
+    ("plan_ap", "plan-ap.json"),
+    ("plan_eo", "plan-eo.json"),
+];
+
 /// Runs the demo.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let started = Instant::now();
+    let files = FILES.map(|(_, name)| args.out.join(name));
+    args.overwrite.check(files.iter().map(PathBuf::as_path))?;
     let (app, family) = if let Some(path) = &args.app {
         let app = App::load(path)?;
         let family = Family::of(&app);
@@ -147,7 +160,7 @@ fn profile(app: &App, family: &Family, args: &Args) -> anyhow::Result<Profile> {
     })
 }
 
-/// A labelled set, from the files that the app names or out of this binary.
+/// Reads a labelled set from the app's files, or from this binary.
 fn samples(args: &Args, set: Option<&DataSet>, name: &str, signature: &Signature) -> anyhow::Result<Samples> {
     if args.app.is_none() {
         return embedded::samples(set, signature);
@@ -158,7 +171,7 @@ fn samples(args: &Args, set: Option<&DataSet>, name: &str, signature: &Signature
     Ok(Samples::read(set, signature)?)
 }
 
-/// Every variant by itself: right answers on the test set, energy from the profile.
+/// Evaluates each variant alone: accuracy on the test set, energy from the profile.
 fn variants(app: &App, family: &Family, profile: &Profile, test: &Samples) -> anyhow::Result<Vec<Variant>> {
     let batch = app.batching.max_batch.get();
     let variants = family
@@ -183,19 +196,19 @@ fn variants(app: &App, family: &Family, profile: &Profile, test: &Samples) -> an
     variants.collect()
 }
 
-/// Writes what others can use: the profile, the plans, the graph.
+/// Writes the profile, the plans and the graph.
 fn write(
     folder: &Path,
     profile: &Profile,
     cascades: &cascade::Cascades,
 ) -> anyhow::Result<BTreeMap<&'static str, PathBuf>> {
     let texts = [
-        ("graph", "accuracy-energy.svg", graph::svg(&cascades.graph)?),
-        ("profile", "profile.json", profile.to_json()?),
-        ("plan_ap", "plan-ap.json", cascades.ap.plan.to_json()?),
-        ("plan_eo", "plan-eo.json", cascades.eo.plan.to_json()?),
+        graph::svg(&cascades.graph)?,
+        profile.to_json()?,
+        cascades.ap.plan.to_json()?,
+        cascades.eo.plan.to_json()?,
     ];
-    let written = texts.into_iter().map(|(what, name, text)| {
+    let written = FILES.into_iter().zip(texts).map(|((what, name), text)| {
         let path = folder.join(name);
         report::write_file(&path, &text)?;
         Ok((what, path))
@@ -203,7 +216,7 @@ fn write(
     written.collect()
 }
 
-/// The one table.
+/// Renders the table.
 fn as_text(report: &Report, test: &Samples) -> String {
     let Modes { largest, ap, eo } = &report.modes;
     let rows = [("largest only", largest), ("AP", ap), ("EO", eo)].map(|(name, mode)| {
@@ -242,7 +255,7 @@ fn as_text(report: &Report, test: &Samples) -> String {
         .iter()
         .map(|variant| {
             format!(
-                "  {}: {} weights, {} right, {} per request by itself",
+                "  {}: {} weights, accuracy {}, {} per request alone",
                 variant.name,
                 units::count(variant.parameters),
                 units::percent(variant.accuracy),
@@ -252,7 +265,7 @@ fn as_text(report: &Report, test: &Samples) -> String {
         .collect();
     let files = report.files.values().map(|path| path.display().to_string());
     format!(
-        "{} held-out images, served over and over by real actors on the bus. The models, smallest to largest:\n{}\n\n{}\n\
+        "{} held-out images, served repeatedly by real actors on the bus. The models, smallest to largest:\n{}\n\n{}\n\
          Energy: {}; of the whole process, idle included.\nFiles: {}",
         test.len(),
         models.join("\n"),

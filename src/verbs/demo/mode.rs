@@ -1,4 +1,4 @@
-//! One way of serving the test set: its actors started, the set asked over the bus, the figures taken.
+//! Serves the test set by one plan over the bus, and measures it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,25 +19,25 @@ use kaskade_app::serving::{Client, Service};
 use kaskade_policy::plan::Plan;
 use serde::Serialize;
 
-/// Clients that ask at once: as many as fill a batch of the app.
+/// Concurrent clients: enough to fill a batch of the app.
 const CLIENTS: usize = 32;
 
-/// Requests that warm an app up and tell how fast it is.
+/// Requests that warm the app up and measure its speed.
 const WARM_UP: u64 = 128;
 
-/// About how long each way serves: long enough for a meter, short enough for a demo.
+/// Approximate serving time per plan: long enough for an energy meter.
 const SERVE_FOR: Duration = Duration::from_secs(4);
 
 /// Most passes over the test set.
 const MOST_PASSES: f64 = 40.0;
 
-/// Time budget of a request. The point is what answering costs, so a slow machine gets to answer too.
+/// Deadline of a request: long enough for a slow machine, because the demo measures cost and not deadlines.
 const BUDGET: Duration = Duration::from_mins(1);
 
-/// How often progress is shown and sampled energy sources are read.
+/// Interval at which progress is shown and sampled energy sources are read.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What came of one way of serving.
+/// Figures of serving by one plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Mode {
     /// Share of right answers on the test set.
@@ -58,8 +58,8 @@ pub(crate) struct Mode {
     pub(crate) errors: u64,
 }
 
-/// Serves the whole test set by a plan, through the doors, `passes` times (or as often as makes a measurement), and takes the
-/// figures. What warms up before that is not counted.
+/// Serves the whole test set by a plan through the ingress, `passes` times or as often as a measurement needs, and measures it.
+/// The warm-up is not counted.
 ///
 /// # Errors
 /// When the app does not start, or nothing is answered.
@@ -86,7 +86,7 @@ pub(crate) fn serve(
         .plan(plan)
         .bus(bus.clone())
         .start()?;
-    // One thread asks: what it spends is on the account of every mode alike.
+    // One thread sends all requests, so that its energy is the same in every mode.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -132,7 +132,7 @@ async fn ask(
         .figures(length);
     let mode = mode(figures, asked.accuracy(), joules)?;
     progress.end(&format!(
-        "{} right, {} per request",
+        "accuracy {}, {} per request",
         units::percent(mode.accuracy),
         units::joules(mode.joules_per_request)
     ));

@@ -1,8 +1,8 @@
-//! Why there is no placement, with the flags that would help.
+//! Errors of the placement planner, with the flags that help.
 
 use kaskade::planners::placement::{Figure, PlacementError};
 
-/// The planner's reason, and which flags of `kaskade plan placement` change it.
+/// Returns the planner's reason and the flags of `kaskade plan placement` that change it.
 pub(super) fn of(error: &PlacementError) -> anyhow::Error {
     match flags(error) {
         "" => anyhow::Error::new(error.clone()),
@@ -14,7 +14,7 @@ fn flags(error: &PlacementError) -> &'static str {
     match error {
         PlacementError::NoDevices => "`--devices N`, or `--app FILE` with workers",
         PlacementError::Channel { .. } | PlacementError::ChannelOrder { .. } => {
-            "`--channels FILE`; `kaskade schema channels` says how it is written"
+            "`--channels FILE`; `kaskade schema channels` prints its format"
         }
         PlacementError::Hole {
             figure: Figure::Memory,
@@ -37,7 +37,7 @@ fn flags(error: &PlacementError) -> &'static str {
         }
         PlacementError::NoMemory { .. } => "`--memory` and `--devices`",
         PlacementError::Overloaded { .. } | PlacementError::Unplaced { .. } => {
-            "`--qps`, `--devices`, `--memory` and `--utilisation`"
+            "`--rate`, `--devices`, `--memory` and `--utilisation`"
         }
         PlacementError::Option { .. } | PlacementError::Plan(_) => "",
     }

@@ -1,4 +1,4 @@
-//! `kaskade simulate`: what a plan would do with a load, without serving it.
+//! `kaskade simulate`: simulates a plan under load.
 
 mod text;
 
@@ -19,68 +19,72 @@ use kaskade_simulator::trace::Trace;
 use kaskade_simulator::{Bucket, Power, Report, SimConfig, Simulator, Timeline};
 use serde::Serialize;
 
-use crate::args::{PipelineArgs, Spacing, TraceArgs, positive};
+use crate::args::{Overwrite, PipelineArgs, Spacing, TraceArgs, positive};
 use crate::output;
 
-/// Simulates an app under load: queues, batches, devices, cascades and gear shifts, by the policies that serve it and the
-/// latencies and confidences that were measured. Millions of requests take seconds. The same seed gives the same report.
+/// Simulates a plan under load.
+///
+/// The simulator models queues, batches, devices, cascades and gear shifts with the policies of serving and the measured latencies
+/// and confidences. The same seed gives the same report.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The plan file.
+    /// Plan to simulate.
     #[arg(long, value_name = "FILE")]
     plan: PathBuf,
-    /// The profile, as `kaskade profile` writes it. A pipeline's plan does without: its latencies are the pipeline's.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["pipeline", "data"])]
+    /// Profile, as `kaskade profile` writes it; required except for the plan of a pipeline.
+    #[arg(long, value_name = "FILE", conflicts_with = "pipeline")]
     profile: Option<PathBuf>,
     #[command(flatten)]
     pipeline: PipelineArgs,
     #[command(flatten)]
     trace: TraceArgs,
-    /// An even load instead of a trace, requests per second.
+    /// Constant load, requests per second, instead of a trace.
     #[arg(long, value_name = "PER_SECOND", conflicts_with = "trace", value_parser = positive)]
     rate: Option<f64>,
-    /// How long the even load lasts.
+    /// Length of the constant load.
     #[arg(long, value_name = "TIME", default_value = "60s")]
     duration: Span,
-    /// How requests are spaced within a second.
+    /// Distribution of the requests within a second.
     #[arg(long, value_enum, default_value = "poisson")]
     spacing: Spacing,
-    /// From the client to the first queue and back, together.
+    /// Transfer time from the client to the first queue and back, together.
     #[arg(long, value_name = "TIME", default_value = "400us")]
     entry_hop: Span,
-    /// From one stage to the next.
+    /// Transfer time from one stage to the next.
     #[arg(long, value_name = "TIME", default_value = "100us")]
     hop: Span,
-    /// Time budget of every request; without one, nothing expires.
+    /// Deadline of every request [default: none].
     #[arg(long, value_name = "TIME")]
     budget: Option<Span>,
-    /// Requests that may wait in each replica's queue.
+    /// Capacity of each replica's queue, requests.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     queue_capacity: usize,
-    /// No shift down while the load is below this many times the first queue's length, per second.
+    /// Shift down only while the load exceeds this factor times the length of the first queue, per second.
     #[arg(long, value_name = "PER_SECOND", default_value_t = ShiftConfig::default().alpha)]
     alpha: f64,
-    /// No shift down for this long after a shift up.
+    /// Shortest time between a shift up and the next shift down.
     #[arg(long, value_name = "TIME", default_value = "2s")]
     hold: Span,
     /// Stay in this gear instead of shifting.
     #[arg(long, value_name = "GEAR")]
     gear: Option<u32>,
-    /// Seed of the arrivals and of every draw.
+    /// Seed of all random numbers.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Length of the buckets of the picture and of `--json`.
+    /// Length of the intervals in the SVG file and in `--json`.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     bucket: Span,
-    /// Where to draw load, gear, latency and accuracy over time.
+    /// SVG file to write: load, gear, latency and accuracy over time.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    #[command(flatten)]
+    overwrite: Overwrite,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// What is printed for machines.
+/// Output of `--json`.
 #[derive(Serialize)]
 struct Printed<'a> {
     app: &'a str,
@@ -96,15 +100,16 @@ struct Printed<'a> {
     took_s: f64,
 }
 
-/// What a plan is simulated with.
+/// Measurements that a plan is simulated with.
 struct Measured {
     profile: Profile,
-    /// End-to-end accuracies of a pipeline's ways, as profiled.
+    /// End-to-end accuracies of a pipeline's paths, as profiled.
     path_accuracies: BTreeMap<Vec<(String, String)>, f64>,
 }
 
-/// Simulates and reports.
+/// Simulates and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    args.overwrite.check(args.svg.as_deref())?;
     let plan = read_plan(&args.plan)?;
     let is_pipeline = serves_tasks(&plan);
     let measured = measured(args, is_pipeline)?;
@@ -150,7 +155,7 @@ fn read_plan(path: &std::path::Path) -> anyhow::Result<Plan> {
     Plan::from_json(&text).with_context(|| path.display().to_string())
 }
 
-/// Whether a plan is a pipeline's: its stages serve tasks.
+/// Returns whether a plan is a pipeline's: its stages serve tasks.
 fn serves_tasks(plan: &Plan) -> bool {
     let mut stages = plan.gears.iter().flat_map(|gear| &gear.wiring.stages);
     stages.any(|stage| stage.task.is_some())
@@ -169,7 +174,7 @@ fn measured(args: &Args, is_pipeline: bool) -> anyhow::Result<Measured> {
                 path_accuracies: pipeline.path_accuracies(),
             })
         }
-        None => bail!("a cascade's plan is simulated with a profile; give `--profile`"),
+        None => bail!("the plan of a cascade is simulated with a profile; give `--profile`"),
     }
 }
 
@@ -177,9 +182,7 @@ fn load(args: &Args) -> anyhow::Result<Trace> {
     if let Some(trace) = args.trace.read()? {
         return Ok(trace);
     }
-    let rate = args
-        .rate
-        .context("there is no load; give `--rate` or `--trace`")?;
+    let rate = args.rate.context("give a load: `--rate` or `--trace`")?;
     let seconds = args.duration.duration().as_secs_f64().round() as usize;
     ensure!(seconds > 0, "`--duration` is shorter than a second");
     Ok(Trace::constant(rate, seconds)?)
@@ -222,7 +225,7 @@ fn simulate(
     Ok((report, course.finish()))
 }
 
-/// Load, gear, latency and accuracy over time (CascadeServe Figures 8 and 9).
+/// Draws load, gear, latency and accuracy over time (CascadeServe Figures 8 and 9).
 pub(crate) fn picture(title: &str, course: &[Bucket], slo: Option<Slo>) -> Panels {
     let series = |name: &str, of: &dyn Fn(&Bucket) -> f64| Series {
         name: name.to_owned(),
@@ -260,7 +263,7 @@ pub(crate) fn picture(title: &str, course: &[Bucket], slo: Option<Slo>) -> Panel
     }
 }
 
-/// Load, accuracy, workers and violations over time (Loki Figure 5).
+/// Draws load, accuracy, latency and violations over time (Loki Figure 5).
 fn pipeline_picture(title: &str, course: &[Bucket]) -> Panels {
     let percent = |share: Option<f64>| share.map_or(f64::NAN, |share| share * 100.0);
     let panel = |axis: &str, of: &dyn Fn(&Bucket) -> f64| Panel {

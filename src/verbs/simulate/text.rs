@@ -1,13 +1,14 @@
-//! A simulation for people.
+//! Report of a simulation as text.
+
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
 use kaskade_policy::plan::Plan;
 use kaskade_simulator::{BranchReport, Report, VariantReport};
 
-/// Ways through a pipeline that are printed, the most taken first.
+/// Most paths of a pipeline that are printed.
 const PATHS: usize = 12;
 
-/// A cascade's.
+/// Renders the report of a cascade.
 pub(super) fn of_cascade(plan: &Plan, report: &Report, took_s: f64) -> String {
     let joules = report
         .energy_j
@@ -30,12 +31,12 @@ pub(super) fn of_cascade(plan: &Plan, report: &Report, took_s: f64) -> String {
     )
 }
 
-/// A pipeline's: what was dropped and rerouted, its branches, and the ways that they took.
+/// Renders the report of a pipeline: outcomes, branches and paths.
 pub(super) fn of_pipeline(plan: &Plan, report: &Report, took_s: f64) -> String {
     let shown = report.paths.len().min(PATHS);
     let more = match report.paths.len() - shown {
         0 => String::new(),
-        more => format!("\nand {more} more ways"),
+        more => format!("\nand {more} more paths"),
     };
     format!(
         "{}\n{} requests; {} branches rerouted\n{}\n{}\n{}\n{}{more}\n\
@@ -67,7 +68,7 @@ fn share(share: Option<f64>) -> String {
     share.map_or_else(|| "unknown".to_owned(), units::percent)
 }
 
-/// Requests and their branches by what became of them.
+/// Renders requests and their branches by outcome.
 fn outcomes(report: &Report) -> String {
     let row = |name: &str, counts: [u64; 6], violations: Option<f64>, accuracy: Option<f64>| {
         let [answered, late, dropped, expired, refused, failed] = counts.map(units::count);
@@ -142,7 +143,7 @@ fn outcomes(report: &Report) -> String {
     )
 }
 
-/// The ways through the tasks, the most taken first.
+/// Renders the paths through the tasks, the most frequent first.
 fn paths(report: &Report) -> String {
     let mut taken: Vec<_> = report.paths.iter().collect();
     taken.sort_by_key(|path| std::cmp::Reverse(path.answered));
@@ -158,7 +159,7 @@ fn paths(report: &Report) -> String {
     });
     table(
         [
-            ("way", Align::Left),
+            ("path", Align::Left),
             ("branches", Align::Right),
             ("of all", Align::Right),
             ("accuracy", Align::Right),
@@ -182,7 +183,7 @@ fn quantiles(report: &Report) -> String {
     )
 }
 
-/// What the variants of a cascade did, and whose answers were given.
+/// Renders the work of a cascade's variants and their shares of the answers.
 fn variants(report: &Report) -> String {
     let share = |count: u64| units::percent(count as f64 / report.answered.max(1) as f64);
     let ran = report.variants.iter().filter(|variant| variant.runs > 0);
@@ -201,7 +202,7 @@ fn variants(report: &Report) -> String {
     )
 }
 
-/// What the variants of a pipeline did.
+/// Renders the work of a pipeline's variants.
 fn batches(report: &Report) -> String {
     let ran = report.variants.iter().filter(|variant| variant.runs > 0);
     let rows = ran.map(|variant| {
