@@ -362,7 +362,7 @@ fn a_temporary_failure_has_its_own_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     let absent = kaskade(folder.path(), &channels);
     assert_eq!(absent.status.code(), Some(75), "{}", text(&absent.stderr));
-    let wrong = [&channels[..7], &["not a url"]].concat();
+    let wrong = [&channels[..7], &["nats://host:port"]].concat();
     let wrong = kaskade(folder.path(), &wrong);
     assert_eq!(wrong.status.code(), Some(1), "{}", text(&wrong.stderr));
     let (code, message) = said(&["serve", "--app", DIGITS, "--role", "worker", "--nats", NOWHERE]);

@@ -251,7 +251,7 @@ fn an_unreachable_broker_and_an_unserved_app_are_named() {
         ],
     );
     let message = text(&absent.stderr);
-    assert_eq!(absent.status.code(), Some(1), "{message}");
+    assert_eq!(absent.status.code(), Some(75), "{message}");
     assert!(message.contains("127.0.0.1:1"), "{message}");
     let alone = kaskade(ROOT, &["serve", "--app", &app, "--role", "worker"]);
     let message = text(&alone.stderr);
