@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_models_are_told_the_known_ones() {
+    fn an_unknown_model_is_refused_with_the_known_ones() {
         assert!(named("OPT-30B").is_ok());
         assert!(named("opt-175b").unwrap_err().contains("opt-66b"));
     }

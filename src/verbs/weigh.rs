@@ -123,7 +123,7 @@ fn as_text(weighed: &[Weighed], batches: &[u32]) -> String {
 pub(crate) fn apart(app: &Path, variant: &str, slice: Slice, batches: &[u32]) -> anyhow::Result<Weighed> {
     let batches: Vec<String> = batches.iter().map(u32::to_string).collect();
     let program = std::env::current_exe().context("the path of this program is unknown")?;
-    let told = Command::new(program)
+    let output = Command::new(program)
         .args(["profile", "memory"])
         .arg("--app")
         .arg(app)
@@ -132,11 +132,11 @@ pub(crate) fn apart(app: &Path, variant: &str, slice: Slice, batches: &[u32]) ->
         .output()
         .context("the process that measures memory cannot be started")?;
     ensure!(
-        told.status.success(),
+        output.status.success(),
         "memory of `{variant}`: {}",
-        problem(&String::from_utf8_lossy(&told.stderr))
+        problem(&String::from_utf8_lossy(&output.stderr))
     );
-    serde_json::from_slice(&told.stdout).context("the process that measures memory printed an invalid report")
+    serde_json::from_slice(&output.stdout).context("the process that measures memory printed an invalid report")
 }
 
 /// Returns the message of the JSON error on standard error; the whole text if there is none, for instance after a crash.
