@@ -1,14 +1,13 @@
 """Checks what MkDocs does not see: links of the Markdown files outside docs/, words, and lists that must follow the code.
 
-    python docs/check.py        # from anywhere; needs the `markdown` package of docs/requirements.txt
+    python3 docs/check.py        # from anywhere
 """
 
 import json
 import re
 import sys
+import unicodedata
 from pathlib import Path
-
-from markdown.extensions.toc import slugify
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -39,10 +38,16 @@ def pages():
         yield from sorted(ROOT.glob(pattern))
 
 
+def slug(heading):
+    """The anchor of a heading, as the `toc` extension of Python-Markdown makes it."""
+    plain = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode()
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
+
+
 def anchors(path):
     text = FENCED.sub("", path.read_text())
     plain = (re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in HEADING.findall(text))
-    return {slugify(heading, "-") for heading in plain}
+    return {slug(heading) for heading in plain}
 
 
 def links(path, text):
