@@ -1,4 +1,4 @@
-"""Checks what MkDocs does not see: links of the Markdown files outside docs/, words, and lists that must follow the code.
+"""Checks what MkDocs does not see: links of the Markdown files outside docs/, words, lists that must follow the code, and results.
 
     python3 docs/check.py        # from anywhere
 """
@@ -97,6 +97,34 @@ def architectures():
             yield f"`{architecture}` is in the code and not on the page"
 
 
+def wire():
+    """The wire page names every subject, header and field of the code."""
+    page = (ROOT / "docs/reference/wire.md").read_text()
+    actors = ROOT / "actors/src"
+    routes = (actors / "subjects.rs").read_text().partition("pub enum Route")[2].partition("\n}\n")[0]
+    for name in re.findall(r"^    /// `([a-z]+)", routes, re.MULTILINE):
+        if f"`kaskade.<app>.{name}" not in page:
+            yield f"the subject `{name}` is in the code and not on the page"
+    for name in re.findall(r'HeaderName::from_static\("([\w-]+)"\)', (actors / "wire/headers.rs").read_text()):
+        if f"`{name}" not in page:
+            yield f"the header `{name}` is in the code and not on the page"
+    for file in ("mod.rs", "done.rs", "energy.rs"):
+        text = (actors / "wire" / file).read_text()
+        for struct, body in re.findall(r"^pub struct (\w+) \{(.*?)^\}", text, re.MULTILINE | re.DOTALL):
+            for field in re.findall(r"^    pub (\w+):", body, re.MULTILINE):
+                if not re.search(rf"`{field}\??`", page):
+                    yield f"`{field}` of {struct} is in the code and not on the page"
+
+
+def variables():
+    """The command line's page names the environment variables that the program reads."""
+    page = (ROOT / "docs/reference/cli.md").read_text()
+    sources = "\n".join(path.read_text() for path in ROOT.glob("src/**/*.rs"))
+    for name in sorted(set(re.findall(r'env(?: = |::var(?:_os)?\()"([A-Z_]+)"', sources))):
+        if f"`{name}`" not in page:
+            yield f"`{name}` is in the code and not on the page"
+
+
 def fields(schema, page, skip=frozenset()):
     """The page names every field of the schema."""
     text = (ROOT / page).read_text()
@@ -128,6 +156,8 @@ def main():
             problems += [f"{name}: {problem}" for problem in words(text, [] if name == HISTORY else FORMER)]
     problems += [f"docs/reference/metrics.md: {problem}" for problem in metrics()]
     problems += [f"docs/reference/architectures.md: {problem}" for problem in architectures()]
+    problems += [f"docs/reference/wire.md: {problem}" for problem in wire()]
+    problems += [f"docs/reference/cli.md: {problem}" for problem in variables()]
     problems += fields("docs/app.schema.json", "docs/reference/app-toml.md", skip=RENAMED)
     problems += fields("docs/plan.schema.json", "docs/reference/plan.md")
     problems += fields("docs/profile.schema.json", "docs/reference/profile.md")
