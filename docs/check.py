@@ -125,6 +125,33 @@ def variables():
             yield f"`{name}` is in the code and not on the page"
 
 
+def headlines():
+    """Every row of the evidence page's tables has its figures in headlines.json, and these stand in the row."""
+    page = (ROOT / "docs/evidence/index.md").read_text()
+    results = json.loads((ROOT / "docs/evidence/results/headlines.json").read_text())["figures"]
+    rows = {}
+    for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
+        title, _, body = section.partition("\n")
+        table = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in body.splitlines() if line.startswith("|")]
+        if not table:
+            continue
+        plan = table[0].index("plan") if "plan" in table[0] else None
+        for cells in table[2:]:
+            name = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", cells[0])
+            rows[title, f"{name} {cells[plan]}" if plan else name] = " | ".join(cells)
+    for row in rows.keys() - {(figure["section"], figure["row"]) for figure in results}:
+        yield f"headlines.json has no figure of `{row[1]}` ({row[0]})"
+    for figure in results:
+        named = f"headlines.json: `{figure['figure']}` of `{figure['row']}`"
+        if figure["figure"] not in rows.get((figure["section"], figure["row"]), ""):
+            yield f"{named} is not on the page"
+        if str(figure["value"]) not in figure["figure"].replace(",", ""):
+            yield f"{named} is not {figure['value']}"
+        for key in ("unit", "command", "hardware", "date", "commit"):
+            if not figure[key]:
+                yield f"{named} has no {key}"
+
+
 def fields(schema, page, skip=frozenset()):
     """The page names every field of the schema."""
     text = (ROOT / page).read_text()
@@ -158,6 +185,7 @@ def main():
     problems += [f"docs/reference/architectures.md: {problem}" for problem in architectures()]
     problems += [f"docs/reference/wire.md: {problem}" for problem in wire()]
     problems += [f"docs/reference/cli.md: {problem}" for problem in variables()]
+    problems += [f"docs/evidence/index.md: {problem}" for problem in headlines()]
     problems += fields("docs/app.schema.json", "docs/reference/app-toml.md", skip=RENAMED)
     problems += fields("docs/plan.schema.json", "docs/reference/plan.md")
     problems += fields("docs/profile.schema.json", "docs/reference/profile.md")
