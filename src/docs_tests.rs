@@ -19,13 +19,17 @@ fn the_program_accepts_the_commands_of_the_documentation() {
         root.join("SECURITY.md"),
     ];
     for folder in ["docs", "examples", "docker"] {
-        markdown(&root.join(folder), &mut pages);
+        files(&root.join(folder), &mut pages);
     }
     let mut checked = 0;
     let mut wrong = Vec::new();
     for page in pages {
         let text = std::fs::read_to_string(&page).unwrap();
-        for words in blocks(&text).iter().flat_map(|block| commands(block)) {
+        let blocks = match page.extension().and_then(|extension| extension.to_str()) {
+            Some("md") => blocks(&text),
+            _ => comments(&text),
+        };
+        for words in blocks.iter().flat_map(|block| commands(block)) {
             let Some(arguments) = arguments(&words) else {
                 continue;
             };
@@ -43,16 +47,29 @@ fn the_program_accepts_the_commands_of_the_documentation() {
     assert!(checked > 50, "only {checked} commands found");
 }
 
-/// The Markdown files below a folder.
-fn markdown(folder: &Path, pages: &mut Vec<PathBuf>) {
+/// The Markdown and TOML files below a folder.
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            markdown(&path, pages);
-        } else if path.extension().is_some_and(|extension| extension == "md") {
-            pages.push(path);
+            files(&path, found);
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "md" || extension == "toml")
+        {
+            found.push(path);
         }
     }
+}
+
+/// The commands in the comments of a TOML file: `#     kaskade ...`.
+fn comments(text: &str) -> Vec<String> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix('#'))
+        .map(str::trim)
+        .filter(|line| line.starts_with("kaskade "))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The blocks of a page that are fenced as `sh`, without the bodies of here-documents.

@@ -13,7 +13,7 @@ use kaskade_testkit::{PATIENCE, Process, ROOT, alone, built, free_port, nats_ser
 use tempfile::TempDir;
 
 /// How long one block may run; the machine may be busy.
-const LONGEST_BLOCK: Duration = Duration::from_secs(600);
+const LONGEST_BLOCK: Duration = Duration::from_mins(10);
 
 #[test]
 fn the_readme_works() {

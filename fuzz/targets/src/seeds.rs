@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::corpus::repository;
 use crate::messages::examples;
 
-/// Writes the corpus of every target. What somebody added to it stays.
+/// Writes the corpus of every target. Other files in it stay.
 ///
 /// # Errors
 /// Where a file cannot be read or written.
