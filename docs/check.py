@@ -1,14 +1,13 @@
-"""Checks what MkDocs does not see: links of the Markdown files outside docs/, words, and lists that must follow the code.
+"""Checks what MkDocs does not see: links of the Markdown files outside docs/, words, lists that must follow the code, and results.
 
-    python docs/check.py        # from anywhere; needs the `markdown` package of docs/requirements.txt
+    python3 docs/check.py        # from anywhere
 """
 
 import json
 import re
 import sys
+import unicodedata
 from pathlib import Path
-
-from markdown.extensions.toc import slugify
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -17,7 +16,9 @@ HEADING = re.compile(r"^#+\s+(.*?)\s*$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```\s*$", re.MULTILINE | re.DOTALL)
 
 # Written by tests from the code, or quoted from it.
-GENERATED = {"docs/reference/cli.md", "docs/reference/errors.md", "CHANGELOG.md"}
+GENERATED = {"docs/reference/cli.md", "docs/reference/errors.md"}
+# Names the former commands.
+HISTORY = "CHANGELOG.md"
 
 # Words of a former private dialect; the glossary has the terms.
 WORDS = [
@@ -37,10 +38,16 @@ def pages():
         yield from sorted(ROOT.glob(pattern))
 
 
+def slug(heading):
+    """The anchor of a heading, as the `toc` extension of Python-Markdown makes it."""
+    plain = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode()
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
+
+
 def anchors(path):
     text = FENCED.sub("", path.read_text())
     plain = (re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in HEADING.findall(text))
-    return {slugify(heading, "-") for heading in plain}
+    return {slug(heading) for heading in plain}
 
 
 def links(path, text):
@@ -55,10 +62,10 @@ def links(path, text):
             yield f"link to {target}, which has no such heading"
 
 
-def words(text):
+def words(text, former=FORMER):
     for number, line in enumerate(text.splitlines(), 1):
         prose = re.sub(r"`[^`]*`", "", line)
-        for word, where in [(word, prose) for word in WORDS] + [(word, line) for word in FORMER]:
+        for word, where in [(word, prose) for word in WORDS] + [(word, line) for word in former]:
             match = re.search(r"(?<![\w/_])" + word, where, re.IGNORECASE)
             if match:
                 yield f"line {number}: `{match[0]}` is none of the glossary's words"
@@ -90,6 +97,61 @@ def architectures():
             yield f"`{architecture}` is in the code and not on the page"
 
 
+def wire():
+    """The wire page names every subject, header and field of the code."""
+    page = (ROOT / "docs/reference/wire.md").read_text()
+    actors = ROOT / "actors/src"
+    routes = (actors / "subjects.rs").read_text().partition("pub enum Route")[2].partition("\n}\n")[0]
+    for name in re.findall(r"^    /// `([a-z]+)", routes, re.MULTILINE):
+        if f"`kaskade.<app>.{name}" not in page:
+            yield f"the subject `{name}` is in the code and not on the page"
+    for name in re.findall(r'HeaderName::from_static\("([\w-]+)"\)', (actors / "wire/headers.rs").read_text()):
+        if f"`{name}" not in page:
+            yield f"the header `{name}` is in the code and not on the page"
+    for file in ("mod.rs", "done.rs", "energy.rs"):
+        text = (actors / "wire" / file).read_text()
+        for struct, body in re.findall(r"^pub struct (\w+) \{(.*?)^\}", text, re.MULTILINE | re.DOTALL):
+            for field in re.findall(r"^    pub (\w+):", body, re.MULTILINE):
+                if not re.search(rf"`{field}\??`", page):
+                    yield f"`{field}` of {struct} is in the code and not on the page"
+
+
+def variables():
+    """The command line's page names the environment variables that the program reads."""
+    page = (ROOT / "docs/reference/cli.md").read_text()
+    sources = "\n".join(path.read_text() for path in ROOT.glob("src/**/*.rs"))
+    for name in sorted(set(re.findall(r'env(?: = |::var(?:_os)?\()"([A-Z_]+)"', sources))):
+        if f"`{name}`" not in page:
+            yield f"`{name}` is in the code and not on the page"
+
+
+def headlines():
+    """Every row of the evidence page's tables has its figures in headlines.json, and these stand in the row."""
+    page = (ROOT / "docs/evidence/index.md").read_text()
+    results = json.loads((ROOT / "docs/evidence/results/headlines.json").read_text())["figures"]
+    rows = {}
+    for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
+        title, _, body = section.partition("\n")
+        table = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in body.splitlines() if line.startswith("|")]
+        if not table:
+            continue
+        plan = table[0].index("plan") if "plan" in table[0] else None
+        for cells in table[2:]:
+            name = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", cells[0])
+            rows[title, f"{name} {cells[plan]}" if plan else name] = " | ".join(cells)
+    for row in rows.keys() - {(figure["section"], figure["row"]) for figure in results}:
+        yield f"headlines.json has no figure of `{row[1]}` ({row[0]})"
+    for figure in results:
+        named = f"headlines.json: `{figure['figure']}` of `{figure['row']}`"
+        if figure["figure"] not in rows.get((figure["section"], figure["row"]), ""):
+            yield f"{named} is not on the page"
+        if str(figure["value"]) not in figure["figure"].replace(",", ""):
+            yield f"{named} is not {figure['value']}"
+        for key in ("unit", "command", "hardware", "date", "commit"):
+            if not figure[key]:
+                yield f"{named} has no {key}"
+
+
 def fields(schema, page, skip=frozenset()):
     """The page names every field of the schema."""
     text = (ROOT / page).read_text()
@@ -118,9 +180,12 @@ def main():
         plain = FENCED.sub(lambda block: "\n" * block[0].count("\n"), text)
         problems += [f"{name}: {problem}" for problem in links(path, plain)]
         if name not in GENERATED:
-            problems += [f"{name}: {problem}" for problem in words(text)]
+            problems += [f"{name}: {problem}" for problem in words(text, [] if name == HISTORY else FORMER)]
     problems += [f"docs/reference/metrics.md: {problem}" for problem in metrics()]
     problems += [f"docs/reference/architectures.md: {problem}" for problem in architectures()]
+    problems += [f"docs/reference/wire.md: {problem}" for problem in wire()]
+    problems += [f"docs/reference/cli.md: {problem}" for problem in variables()]
+    problems += [f"docs/evidence/index.md: {problem}" for problem in headlines()]
     problems += fields("docs/app.schema.json", "docs/reference/app-toml.md", skip=RENAMED)
     problems += fields("docs/plan.schema.json", "docs/reference/plan.md")
     problems += fields("docs/profile.schema.json", "docs/reference/profile.md")

@@ -15,6 +15,8 @@
 mod args;
 mod failure;
 mod help;
+#[cfg(test)]
+mod docs_tests;
 mod log;
 mod output;
 #[cfg(test)]

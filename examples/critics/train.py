@@ -4,7 +4,7 @@
     pip install torch transformers tokenizers safetensors
     python examples/critics/train.py --sst2 path/to/sst2 --data critics --out examples/critics/weights
 
-`--data` gets what is measured on, as JSON lines; nobody learns from it.
+`--data` is the folder for the evaluation samples, as JSON lines; no model is trained on them.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def train(name: str, tokenizer: Tokenizer, films: list, validation: list, out: P
         eos_token_id=END,
     )
     model = T5ForConditionalGeneration(config).train()
-    # They begin so large that AdamW's small steps would take for ever to move them.
+    # They start so large that AdamW's small steps would hardly move them.
     torch.nn.init.normal_(model.shared.weight, std=0.05)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(

@@ -3,8 +3,8 @@
 
     python3 examples/digits/make_data.py            # needs scikit-learn; writes examples/digits/data
 
-The shuffle is part of the data: whoever reads the files splits them in file order (see DATA.md), so that no program
-has to repeat a random generator to get the same split.
+The shuffle is part of the data: readers split the files in file order (see DATA.md), so that no program has to repeat
+a random generator to get the same split.
 """
 
 import pathlib

@@ -181,7 +181,7 @@ const MNIST: &[Recipe] = &[
         augment: 1.0,
     },
     Recipe {
-        name: "mnist-giant",
+        name: "mnist-largest",
         layers: Layers::Cnn(&[stage(64, 2, 2), stage(128, 2, 3)]),
         epochs: 8,
         rate: 1e-3,

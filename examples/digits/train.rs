@@ -8,7 +8,7 @@
 //!
 //! It writes one Hugging Face directory per variant (`config.json`, `model.safetensors` in half precision) and
 //! `family.json`, whose accuracies are those of the written checkpoints, loaded as they are served. The weights see the
-//! training images alone; the validation images are for whoever changes a recipe. The test images are read only with
+//! training images alone; the validation images are for choosing recipes. The test images are read only with
 //! `--report-test`, for the last word.
 
 mod augment;

@@ -8,7 +8,7 @@
 //! The directory holds `train.tsv`, `dev.tsv` and `test.tsv`, a sentence, a tab and a class (0 or 1) on each line. The
 //! program writes one Hugging Face directory per variant (`config.json`, `tokenizer.json`, `model.safetensors` in half
 //! precision) and prints the accuracies of the written checkpoints, loaded as they are served. Tokenizer and weights
-//! see the training sentences alone; the others (`dev.tsv`) are for whoever changes a recipe. The test sentences are
+//! see the training sentences alone; the others (`dev.tsv`) are for choosing recipes. The test sentences are
 //! read only with `--report-test`, for the last word.
 
 mod corpus;

@@ -127,7 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, required=True, help="the text to learn from")
     parser.add_argument("--out", type=Path, required=True, help="the folder of the weights")
-    parser.add_argument("--only", action="append", choices=RECIPES, help="which sizes; all where absent")
+    parser.add_argument("--only", action="append", choices=RECIPES, help="sizes to train; default: all")
     parser.add_argument("--batch", type=int, default=16, help=f"excerpts of {CONTEXT} tokens per step")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()

@@ -90,7 +90,7 @@ fn a_shape_is_read_from_a_config_and_refused_by_its_key() {
         "--json",
     ];
     let found = json(&kaskade(folder.path(), &[&plan[..], &LOAD].concat()));
-    // Four heads share keys and values: activations are twice as large, and never chosen.
+    // Four heads share keys and values: activations are twice as large, so the plan caches none.
     assert_eq!(found["shape"]["kv_width"], 256);
     assert_eq!(found["plans"][0]["act_share"], 0.0);
     std::fs::write(

@@ -12,6 +12,7 @@
 mod auth;
 mod cache;
 mod cli;
+mod docs;
 mod examples;
 mod gears;
 mod generate;

@@ -71,7 +71,7 @@ impl Sender {
     }
 }
 
-/// A chunk of a message that nobody cut.
+/// A chunk of a message that was never split.
 fn claim(assembler: &mut Assembler, script: &mut Script<'_>, now: u64) {
     let chunk = Chunk {
         message: 3 + script.number(1),

@@ -6,7 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`plans`] | plans, profiles, pipelines, traces, and the simulator on any plan that is sound |
-//! | [`wire`] | the messages, and the doors |
+//! | [`wire`] | wire messages and bodies of clients |
 //! | [`chunks`] | messages in chunks |
 //! | [`names`] | subjects and headers |
 //! | [`files`] | an app's TOML, safetensors, `config.json`, manifests, IDX files |
@@ -79,7 +79,7 @@ const PLANNING: &[Target] = &[
 const SERVING: &[Target] = &[
     target("wire", wire::wire, 4_000, 4 << 10),
     target("wire_edited", wire::wire_edited, 4_000, 4 << 10),
-    target("door", wire::door, 4_000, 4 << 10),
+    target("body", wire::body, 4_000, 4 << 10),
     target("chunks", chunks::chunks, 4_000, 4 << 10),
     target("subjects", names::subjects, 4_000, 1 << 10),
     target("headers", names::headers, 4_000, 1 << 10),

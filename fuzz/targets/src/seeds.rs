@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::corpus::repository;
 use crate::messages::examples;
 
-/// Writes the corpus of every target. What somebody added to it stays.
+/// Writes the corpus of every target. Other files in it stay.
 ///
 /// # Errors
 /// Where a file cannot be read or written.
@@ -141,14 +141,14 @@ fn wire() -> io::Result<()> {
     for example in examples() {
         put("wire", &format!("{}.msgpack", example.name), &example.bytes)?;
         if let Some(json) = example.json.filter(|_| example.name.starts_with(['i', 'r'])) {
-            put("door", &format!("{}.json", example.name), json)?;
+            put("body", &format!("{}.json", example.name), json)?;
         }
     }
     let fault = r#"{"error": {"code": "KSK0005", "message": "full"}}"#;
-    put("door", "fault.json", fault)?;
+    put("body", "fault.json", fault)?;
     let nested = r#"{"inputs": [{"name": "image", "shape": [2, 2], "datatype": "FP32", "data": [[0, 0.5], [0.25, 1e0]]}]}"#;
-    put("door", "nested.json", nested)?;
-    put("door", "media-type.txt", "Application/JSON; charset=utf-8")
+    put("body", "nested.json", nested)?;
+    put("body", "media-type.txt", "Application/JSON; charset=utf-8")
 }
 
 fn names() -> io::Result<()> {

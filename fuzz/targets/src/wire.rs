@@ -1,4 +1,4 @@
-//! The messages and the doors: what arrives from anybody.
+//! Messages of any sender: the wire messages, and bodies of clients.
 
 use std::sync::LazyLock;
 
@@ -43,11 +43,11 @@ pub fn wire_edited(input: &[u8]) {
     let tree = edited(&templates, &mut Script::new(input));
     let bytes = rmp_serde::to_vec_named(&tree).expect("JSON has a form in MessagePack");
     wire(&bytes);
-    door(tree.to_string().as_bytes());
+    body(tree.to_string().as_bytes());
 }
 
-/// A body at the door, as a request and as a reply, in both formats.
-pub fn door(input: &[u8]) {
+/// A client's body, as a request and as a reply, in both formats.
+pub fn body(input: &[u8]) {
     let body = Bytes::copy_from_slice(input);
     for format in [ContentType::MessagePack, ContentType::Json] {
         if let Ok(request) = decode_infer(format, &body) {
