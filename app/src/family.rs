@@ -1,5 +1,6 @@
-//! Where the models of a family come from, and how they get onto a device.
+//! The models of a family: their checkpoints, and loading them onto devices.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -34,9 +35,24 @@ pub enum FamilyError {
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] LoadError),
-    /// A partition that cannot be.
+    /// The partition is invalid.
     #[error("{0}")]
     Slice(String),
+    /// The model needs more memory than its worker may use.
+    #[error(
+        "workers: `{worker}` may use {memory} bytes of memory, and the weights of `{variant}` have {weights}; raise its `memory`, or \
+         place the variant on another worker"
+    )]
+    Memory {
+        /// The worker.
+        worker: String,
+        /// Its bound, bytes.
+        memory: u64,
+        /// The variant.
+        variant: String,
+        /// The size of its weights, bytes.
+        weights: u64,
+    },
 }
 
 /// The models of one app, smallest to largest.
@@ -44,6 +60,8 @@ pub enum FamilyError {
 pub struct Family {
     /// Its members.
     pub members: Vec<Member>,
+    /// Memory that a worker may use on its device, bytes, by worker; unlimited for others.
+    pub memory: BTreeMap<String, u64>,
 }
 
 /// One model of a family.
@@ -51,17 +69,17 @@ pub struct Family {
 pub struct Member {
     /// The variant's name.
     pub name: String,
-    /// Where it runs when nobody says otherwise.
+    /// Device to profile it on.
     pub device: DeviceChoice,
-    /// Where its weights are.
+    /// Its checkpoint.
     pub source: Source,
-    /// What it may take of a core, on the processor.
+    /// Share of a core that it may use on the CPU.
     pub share: CoreShare,
-    /// How it answers if it is a language model.
+    /// Sampling defaults and memory, for a language model.
     pub generation: Generation,
 }
 
-/// Where weights are.
+/// A checkpoint.
 #[derive(Debug, Clone)]
 pub enum Source {
     /// A Hugging Face directory.
@@ -76,7 +94,7 @@ pub enum Source {
 }
 
 impl Family {
-    /// The family of an app.
+    /// Returns the family of an app.
     pub fn of(app: &App) -> Self {
         let members = app.variants.iter().map(|variant| Member {
             name: variant.name.to_string(),
@@ -87,10 +105,11 @@ impl Family {
         });
         Self {
             members: members.collect(),
+            memory: memory_of_workers(app),
         }
     }
 
-    /// Loads what a worker is told to load, from this family.
+    /// Returns the loader of a worker's replicas, from this family.
     pub fn loader(self) -> Loader {
         Arc::new(move |replica| {
             let loaded = self.load_as(replica);
@@ -110,12 +129,35 @@ impl Family {
                 .map_err(|error| FamilyError::Slice(error.to_string()))?,
             None => Slice::WHOLE,
         };
-        member.load_slice(replica.device.parse()?, slice)
+        let Some(memory) = self.memory.get(&replica.worker).copied() else {
+            return member.load_slice(replica.device.parse()?, slice);
+        };
+        let loaded = member.within(memory).load_slice(replica.device.parse()?, slice)?;
+        let weights = loaded.info.weight_bytes;
+        // A language model with a budget of its own streams the layers that do not fit.
+        if weights > memory && member.generation.device_bytes.is_none() {
+            return Err(FamilyError::Memory {
+                worker: replica.worker.clone(),
+                memory,
+                variant: replica.variant.clone(),
+                weights,
+            });
+        }
+        Ok(loaded)
     }
 }
 
+/// Returns the memory that each worker of an app may use, bytes, for those that state it.
+pub fn memory_of_workers(app: &App) -> BTreeMap<String, u64> {
+    let bounded = app.workers.iter().filter_map(|worker| {
+        let memory = worker.memory?;
+        Some((worker.name.to_string(), memory.bytes()))
+    });
+    bounded.collect()
+}
+
 impl Member {
-    /// The same with whole cores, where only its answers count.
+    /// Returns the member without a limit on processor time, for results that do not depend on it.
     pub(crate) fn unpaced(&self) -> Self {
         Self {
             share: CoreShare::WHOLE,
@@ -123,18 +165,27 @@ impl Member {
         }
     }
 
-    /// Loads the model onto a device; on the processor, held to its share of a core.
+    /// Returns the member with its memory budget on a device, if it has one, reduced to `memory` bytes.
+    fn within(&self, memory: u64) -> Self {
+        let mut member = self.clone();
+        if let Some(budget) = &mut member.generation.device_bytes {
+            *budget = memory.min(*budget);
+        }
+        member
+    }
+
+    /// Loads the model onto a device; on the CPU, limited to its share of a core.
     ///
     /// # Errors
-    /// When the device cannot be opened or the checkpoint not be loaded.
+    /// When the device cannot be opened or the checkpoint cannot be loaded.
     pub fn load(&self, choice: DeviceChoice) -> Result<Loaded, FamilyError> {
         self.load_slice(choice, Slice::WHOLE)
     }
 
-    /// The same of a slice of its layers.
+    /// Loads a slice of its layers onto a device.
     ///
     /// # Errors
-    /// As [`Member::load`]; also when the model cannot be cut so.
+    /// As [`Member::load`]; also when the model cannot be sliced so.
     pub fn load_slice(&self, choice: DeviceChoice, slice: Slice) -> Result<Loaded, FamilyError> {
         let device = device::open(choice)?;
         let checkpoint = match &self.source {

@@ -26,7 +26,7 @@ pub mod power;
 mod runtime;
 pub mod selftest;
 
-pub use architectures::registry::{LoadOptions, load, load_checkpoint};
+pub use architectures::registry::{LoadOptions, architecture, load, load_checkpoint};
 /// The device that a model's tensors are stored and computed on; selected at run time.
 pub use burn::tensor::Device;
 pub use checkpoint::{Checkpoint, LoadError};

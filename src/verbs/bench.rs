@@ -160,11 +160,15 @@ fn whole(app: &App, args: &Args, bus: BusConfig) -> anyhow::Result<Service> {
 
 /// Runs the load; `whole` says that the app is in this process, so that its energy can be told.
 fn under_load(app: &App, args: &Args, samples: Set, bus: BusConfig, whole: bool) -> anyhow::Result<Report> {
-    let slo = args.slo.unwrap_or(app.slo).duration();
+    let slo = args.slo.unwrap_or(app.slo.limit()).duration();
     let budget = args.budget.unwrap_or(app.ingress.default_budget).duration();
     let record = Arc::new(Mutex::new(Record::new(slo)?));
+    let device = app
+        .workers
+        .first()
+        .map_or(app.device, |worker| app.device_of_worker(worker));
     let mut meter = whole
-        .then(|| Meter::of(app.device, &(&app.power).into()))
+        .then(|| Meter::of(device, &(&app.power).into()))
         .transpose()?;
     let begun = meter.as_mut().map(Meter::begin);
     let runtime = serving::runtime()?;

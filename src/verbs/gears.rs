@@ -130,7 +130,7 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<GearOptions> {
     let slo = match (args.slo_p95, args.slo_accuracy, app) {
         (Some(limit), ..) => latency(limit),
         (None, Some(at_least), _) => Slo::Accuracy { at_least },
-        (None, None, Some(app)) => latency(app.slo),
+        (None, None, Some(app)) => gears::objective(app)?,
         (None, None, None) => {
             anyhow::bail!("give an objective: `--slo-p95`, `--slo-accuracy`, or an app that has one")
         }

@@ -44,7 +44,7 @@ fn a_missing_file_is_named_with_a_remedy() {
 #[test]
 fn a_malformed_app_is_refused_with_its_line() {
     let folder = tempfile::tempdir().unwrap();
-    let app = "name = \"digits\"\nslo = \"soon\"\n[[variants]]\nname = \"tiny\"\ndir = \"tiny\"\n";
+    let app = "name = \"digits\"\nslo = { p95 = \"soon\" }\n[[variants]]\nname = \"tiny\"\ndir = \"tiny\"\n";
     std::fs::write(folder.path().join("app.toml"), app).unwrap();
     let message = refusal(&kaskade(folder.path(), &["profile", "--app", "app.toml"]));
     assert!(

@@ -109,7 +109,7 @@ fn the_pipeline_is_planned_while_it_serves() {
     // The speed of this machine is unknown, so the plan assumes one that is three times slower than the profile's.
     let profile = slower(folder.path(), 3.0);
     let app = app(folder.path(), |text| {
-        text.replace("slo = \"500ms\"", "slo = \"1s\"")
+        text.replace("slo = { p95 = \"500ms\" }", "slo = { p95 = \"1s\" }")
             .replace(&pipeline().display().to_string(), &profile)
     });
     let load = [
@@ -166,7 +166,7 @@ fn the_plan_follows_the_profile() {
 fn an_objective_that_no_path_meets_is_refused_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let app = app(folder.path(), |text| {
-        text.replace("slo = \"500ms\"", "slo = \"1ms\"")
+        text.replace("slo = { p95 = \"500ms\" }", "slo = { p95 = \"1ms\" }")
     });
     let output = command(ROOT, &["bench", "--app", &app, "--rate", "1"])
         .output()

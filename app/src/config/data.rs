@@ -1,7 +1,7 @@
-//! Where labelled samples come from.
+//! Sources of labelled samples.
 //!
-//! Their files are often not the app's to hand on. So a path may begin with `$NAME`: there the environment variable
-//! `NAME` says where the folder is, and an app whose data is not at hand can still be served.
+//! Data often cannot be distributed with the app. So a path may begin with `$NAME`, the environment variable that names
+//! the folder; an app whose data is missing can still be served.
 
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -17,10 +17,10 @@ use super::scalar::{Finite, Positive, Token};
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct DataSets {
-    /// What `profile` measures and calibrates on. Never the set that a model was trained on.
+    /// Samples to profile and calibrate on. They must not be training samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation: Option<DataSet>,
-    /// What accuracy is reported on: seen by nobody before.
+    /// Samples to report accuracy on. They must be used for nothing else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<DataSet>,
 }
@@ -33,48 +33,48 @@ pub enum DataSet {
     Idx(IdxImages),
     /// Texts and labels as tab-separated lines.
     Tsv(TsvTexts),
-    /// Images with several objects each, as two IDX files: what a pipeline is measured on.
+    /// Images with several objects each, as two IDX files: samples of a pipeline.
     Scenes(Scenes),
-    /// Texts and what should come of them, as JSON lines: questions and answers, or any task put into words.
+    /// Prompts and expected completions as JSON lines.
     Completions(Completions),
-    /// A running text, some of whose words are to be foretold from what stands before them, in the manner of LAMBADA.
+    /// Next-word prediction on a running text, in the style of LAMBADA.
     Words(Words),
 }
 
-/// One sample per line: an object with `text`, and with `answer`, the text that should come of it. Space around an answer does not count.
+/// One sample per line: an object with `text` and `answer`, the expected completion. Space around an answer is ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Completions {
-    /// The file, relative to this one or to a folder that an environment variable names: `$NAME/test.jsonl`.
+    /// The file, relative to this file or to a folder that an environment variable names: `$NAME/test.jsonl`.
     pub file: PathBuf,
     /// First line used.
     #[serde(default)]
     pub skip: usize,
-    /// Number of lines used; all that follow where absent.
+    /// Number of lines used [default: all that follow].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub take: Option<NonZeroUsize>,
 }
 
-/// Words of a running text, evenly spaced over a part of it.
+/// Words of a running text, evenly spaced over a section of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Words {
-    /// The file, relative to this one or to a folder that an environment variable names: `$NAME/text.txt`.
+    /// The file, relative to this file or to a folder that an environment variable names: `$NAME/text.txt`.
     pub file: PathBuf,
-    /// Where the part begins, as a share of the text; it begins with the next line.
+    /// Beginning of the section, as a share of the text; the section begins with the next line.
     #[serde(default = "beginning")]
     pub from: Finite,
-    /// Where it ends, as a share of the text.
+    /// End of the section, as a share of the text.
     #[serde(default = "end")]
     pub to: Finite,
-    /// Number of words to foretell.
+    /// Number of words to predict.
     pub take: NonZeroUsize,
-    /// Letters of each word that are shown, so that only its rest is to be foretold; the word has at least one more.
+    /// Letters of each word that belong to the prompt; the word has at least one more.
     #[serde(default)]
     pub shown: usize,
-    /// Most characters before a word that a model is shown; they begin with a line.
+    /// Maximum characters of context before a word; the context begins with a line.
     #[serde(default = "context")]
     pub context: NonZeroUsize,
 }
@@ -99,23 +99,23 @@ pub struct IdxImages {
     /// IDX file of the images, `[n, height, width]` or `[n, height, width, channels]`, relative to this file
     /// or to a folder that an environment variable names: `$NAME/images`.
     pub images: PathBuf,
-    /// IDX file of the labels, `[n]`, named in the same way.
+    /// IDX file of the labels, `[n]`, with a path as above.
     pub labels: PathBuf,
     /// First sample used.
     #[serde(default)]
     pub skip: usize,
-    /// Number of samples used; all that follow where absent.
+    /// Number of samples used [default: all that follow].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub take: Option<NonZeroUsize>,
-    /// Shape that the models take, without the batch dimension; the image's own where absent.
+    /// Input shape of the models, without the batch dimension [default: the image's].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<Vec<NonZeroUsize>>,
-    /// How a byte becomes a number.
+    /// Normalisation of a byte.
     #[serde(default)]
     pub normalise: Normalise,
 }
 
-/// Images of several objects and what is where in them, as two IDX files of unsigned bytes.
+/// Images with several objects and the class in each cell of a grid, as two IDX files of unsigned bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -123,44 +123,44 @@ pub struct Scenes {
     /// IDX file of the images, `[n, height, width]`, relative to this file or to a folder that an environment variable
     /// names: `$NAME/images`.
     pub images: PathBuf,
-    /// IDX file of what is in each cell of a grid over the image, `[n, rows, columns]`, named in the same way: 0 for nothing, then the
-    /// classes of the first task below, then those of the second, and so on.
+    /// IDX file of the class in each cell of a grid over the image, `[n, rows, columns]`, with a path as above: 0 for an empty
+    /// cell, then the classes of the first child task, then those of the second, and so on.
     pub objects: PathBuf,
-    /// The tasks that look at the objects, and how many classes each tells apart.
+    /// The tasks that classify the objects, with their numbers of classes.
     #[schemars(length(min = 1))]
     pub kinds: Vec<Kind>,
     /// First image used.
     #[serde(default)]
     pub skip: usize,
-    /// Number of images used; all that follow where absent.
+    /// Number of images used [default: all that follow].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub take: Option<NonZeroUsize>,
-    /// How a byte becomes a number.
+    /// Normalisation of a byte.
     #[serde(default)]
     pub normalise: Normalise,
 }
 
-/// Objects that one task looks at.
+/// Objects that one task classifies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Kind {
     /// The task.
     pub task: Token,
-    /// Classes that it tells apart.
+    /// Number of classes.
     pub classes: NonZeroUsize,
 }
 
-/// How a byte of an image becomes a number: `(byte / divide_by - mean) / std`.
+/// Normalisation of an image byte: `(byte / divide_by - mean) / std`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Normalise {
-    /// What a byte is divided by first.
+    /// Divisor of the byte.
     pub divide_by: Positive,
-    /// What is taken off then.
+    /// Subtracted after the division.
     pub mean: Finite,
-    /// What the rest is divided by.
+    /// Divisor of the difference.
     pub std: Positive,
 }
 
@@ -175,7 +175,7 @@ impl Default for Normalise {
 }
 
 impl Normalise {
-    /// The number that a byte stands for.
+    /// Returns the normalised value of a byte.
     pub fn apply(&self, byte: u8) -> f32 {
         ((f64::from(byte) / self.divide_by.get() - self.mean.get()) / self.std.get()) as f32
     }
@@ -186,26 +186,26 @@ impl Normalise {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct TsvTexts {
-    /// The file, relative to this one or to a folder that an environment variable names: `$NAME/test.tsv`.
+    /// The file, relative to this file or to a folder that an environment variable names: `$NAME/test.tsv`.
     pub file: PathBuf,
     /// First line used.
     #[serde(default)]
     pub skip: usize,
-    /// Number of lines used; all that follow where absent.
+    /// Number of lines used [default: all that follow].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub take: Option<NonZeroUsize>,
 }
 
 impl DataSets {
-    /// Both sets that are named, with their paths in the file.
+    /// Returns the sets of the app, with their paths in the file.
     fn named(&self) -> impl Iterator<Item = (&'static str, &DataSet)> {
         let validation = self.validation.as_ref().map(|set| ("data.validation", set));
         let test = self.test.as_ref().map(|set| ("data.test", set));
         validation.into_iter().chain(test)
     }
 
-    /// Makes relative paths relative to `folder`, and those that begin with `$NAME` to the folder that `variable` gives
-    /// for `NAME`; without one they stay as they are.
+    /// Makes relative paths relative to `folder`, and those that begin with `$NAME` relative to the folder that `variable`
+    /// returns for `NAME`; if it returns none, they are left unchanged.
     pub(super) fn resolve(&mut self, folder: &Path, variable: impl Fn(&str) -> Option<OsString>) {
         for set in self.validation.iter_mut().chain(&mut self.test) {
             for path in set.paths_mut() {
@@ -236,7 +236,7 @@ impl DataSets {
                 DataSet::Words(set) => {
                     let empty = !(0.0 <= set.from.get() && set.from < set.to && set.to.get() <= 1.0);
                     let part = format!(
-                        "{name}.words: from {} to {} is no part of a text; take shares from 0 to 1",
+                        "{name}.words: from {} to {} is no section of a text; use shares from 0 to 1",
                         set.from.get(),
                         set.to.get()
                     );
@@ -256,7 +256,7 @@ impl DataSets {
 }
 
 impl DataSet {
-    /// The environment variable that names the folder of this set and is not set.
+    /// Returns the environment variable that names the folder of this set, if it is not set.
     pub fn unset_variable(&self) -> Option<&str> {
         match self {
             Self::Idx(idx) => variable_of(&idx.images).or(variable_of(&idx.labels)),
@@ -278,7 +278,7 @@ impl DataSet {
     }
 }
 
-/// `NAME` of a path that begins with `$NAME`.
+/// Returns `NAME` of a path that begins with `$NAME`.
 fn variable_of(path: &Path) -> Option<&str> {
     match path.components().next()? {
         Component::Normal(first) => first.to_str()?.strip_prefix('$'),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_at_the_beginning_of_a_path_is_what_the_environment_says() {
+    fn a_variable_at_the_beginning_of_a_path_is_replaced() {
         for (file, value, path) in [
             ("a/test.tsv", Some("/d"), "/app/a/test.tsv"),
             ("/x/test.tsv", Some("/d"), "/x/test.tsv"),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_the_environment_does_not_say_is_named_by_its_variable_and_stops_nobody_who_needs_none() {
+    fn data_with_an_unset_variable_is_no_problem_until_it_is_read() {
         let (_, sets) = resolved("$DATA/test.tsv", None);
         assert_eq!(sets.problems(), Vec::<String>::new());
         assert_eq!(sets.test.unwrap().unset_variable(), Some("DATA"));

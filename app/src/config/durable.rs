@@ -1,4 +1,4 @@
-//! How an app keeps and tries durable requests.
+//! Retention and retries of an app's durable requests.
 
 use std::num::NonZeroU32;
 
@@ -9,29 +9,29 @@ use serde::{Deserialize, Serialize};
 
 use super::scalar::{Size, Span};
 
-/// Durable requests, taken at `kaskade.<app>.submit`. An empty table is enough; the streams are made with these values, and stay as
-/// they are when the values change later.
+/// Durable requests, submitted at `kaskade.<app>.submit`. An empty table enables them. The streams are created with these
+/// values; later changes do not alter them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct DurableRule {
-    /// Deliveries of a request at which models fail, before it is put aside as a dead letter.
+    /// Failed deliveries of a request before it becomes a dead letter.
     pub max_deliver: NonZeroU32,
-    /// Pause before the second delivery; it doubles with every further one.
+    /// Pause before the second delivery; it doubles with each further delivery.
     pub backoff: Span,
-    /// Longest pause between two deliveries.
+    /// Maximum pause between two deliveries.
     pub max_backoff: Span,
-    /// How long a request is tried that nobody can serve.
-    pub give_up: Span,
-    /// Durable requests that one ingress has in flight at once.
+    /// How long a request is retried while no replica can serve it.
+    pub retry_timeout: Span,
+    /// Maximum durable requests in flight in one ingress.
     pub in_flight: NonZeroU32,
-    /// Silence of an ingress after which what it had is delivered to another; at least a second.
-    pub silence: Span,
+    /// How long an ingress may be silent before its requests are delivered to another one; at least 1 s.
+    pub ack_wait: Span,
     /// How long results are kept.
-    pub results: Span,
+    pub result_retention: Span,
     /// How long dead letters are kept.
-    pub dead: Span,
-    /// Most bytes of requests that wait, again of results, and again of dead letters.
+    pub dead_letter_retention: Span,
+    /// Maximum size of each stream: waiting requests, results, dead letters.
     pub max_size: Size,
     /// Copies of each stream in a cluster of nats-servers, 1 to 5.
     #[schemars(range(min = 1, max = 5))]
@@ -47,11 +47,11 @@ impl Default for DurableRule {
             max_deliver: NonZeroU32::MIN.saturating_add(4),
             backoff: seconds(1),
             max_backoff: seconds(30),
-            give_up: seconds(3_600),
+            retry_timeout: seconds(3_600),
             in_flight: NonZeroU32::MIN.saturating_add(255),
-            silence: seconds(5),
-            results: seconds(3_600),
-            dead: seconds(7 * 24 * 3_600),
+            ack_wait: seconds(5),
+            result_retention: seconds(3_600),
+            dead_letter_retention: seconds(7 * 24 * 3_600),
             max_size: Size::mebibytes(256),
             replicas: NonZeroU32::MIN,
         }
@@ -59,7 +59,7 @@ impl Default for DurableRule {
 }
 
 impl DurableRule {
-    /// What does not fit.
+    /// Returns the values that contradict each other or are out of range.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.replicas.get() > 5 {
@@ -68,10 +68,10 @@ impl DurableRule {
                 self.replicas
             ));
         }
-        if self.silence < Span::from_millis(1_000) {
+        if self.ack_wait < Span::from_millis(1_000) {
             problems.push(format!(
-                "durable.silence: {} is too short for an ingress to say that it is at work; write `1s` or more",
-                self.silence
+                "durable.ack_wait: {} is shorter than an ingress needs to report progress; write `1s` or more",
+                self.ack_wait
             ));
         }
         if self.max_backoff < self.backoff {
@@ -92,12 +92,12 @@ impl From<&DurableRule> for DurableConfig {
                 max_deliver: rule.max_deliver.get(),
                 backoff_us: rule.backoff.as_micros(),
                 max_backoff_us: rule.max_backoff.as_micros(),
-                give_up_us: rule.give_up.as_micros(),
+                give_up_us: rule.retry_timeout.as_micros(),
             },
             in_flight: size(rule.in_flight),
-            ack_wait: rule.silence.duration(),
-            results: rule.results.duration(),
-            dead: rule.dead.duration(),
+            ack_wait: rule.ack_wait.duration(),
+            results: rule.result_retention.duration(),
+            dead: rule.dead_letter_retention.duration(),
             max_bytes: rule.max_size.bytes(),
             replicas: size(rule.replicas),
         }

@@ -1,4 +1,4 @@
-//! How an app's language models answer requests that do not say otherwise, and what memory they get.
+//! Sampling defaults and memory of an app's language models.
 
 use std::num::NonZeroU32;
 
@@ -9,31 +9,31 @@ use serde::{Deserialize, Serialize};
 
 use super::scalar::{Finite, Positive, Size};
 
-/// How language models answer, and what memory they get.
+/// Sampling defaults and memory of language models. A request may state its own sampling.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct GenerationRule {
-    /// Most tokens of an answer.
+    /// Maximum tokens of an answer.
     pub max_tokens: NonZeroU32,
-    /// 0 takes the most probable token always; higher is more random.
+    /// 0 is greedy: always the most probable token; higher values are more random.
     #[schemars(range(min = 0.0))]
     pub temperature: Finite,
-    /// Draw from the so many most probable tokens only; 0 is all.
+    /// Samples from this many most probable tokens; 0 means all.
     pub top_k: u32,
-    /// Draw from the most probable tokens that together have this probability only.
+    /// Samples from the most probable tokens that together have this probability.
     #[schemars(range(max = 1.0))]
     pub top_p: Positive,
-    /// Seed of the draws.
+    /// Seed of the sampling.
     pub seed: u64,
-    /// Texts that end an answer and are not part of it.
+    /// Texts that end an answer; they are removed from it.
     pub stop: Vec<String>,
-    /// Requests that a replica runs at a time; more wait.
+    /// Maximum running requests of a replica; others wait.
     pub requests: NonZeroU32,
-    /// What a replica's cache of keys and values may take; it always holds one request as long as the model's context.
+    /// Memory of a replica's KV cache; it always holds at least one request with the full context.
     pub cache: Size,
-    /// What a replica may take on its device. What does not fit is streamed from the host's memory, and the cache lies there, as keys and
-    /// values or activations, whichever is measured to be faster. Absent: all of it stays on the device.
+    /// Memory budget of a replica on its device [default: the whole model is resident]. Layers that do not fit are streamed
+    /// from host memory, and the cache is there, as KV or ACT blocks, whichever is measured to be faster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_memory: Option<Size>,
 }
@@ -75,7 +75,7 @@ impl From<&GenerationRule> for Generation {
 }
 
 impl GenerationRule {
-    /// What no model could answer by.
+    /// Returns invalid sampling settings.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
         let refused = Generation::from(self).sampling.check().err();
         refused.map(|error| format!("generation: {error}")).into_iter()

@@ -2,20 +2,24 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`scalar`] | names, lengths of time, sizes and powers that cannot hold nonsense |
-//! | [`data`] | where labelled samples come from |
-//! | [`generation`] | how language models answer, and what memory they get |
-//! | [`durable`] | how durable requests are kept and tried |
-//! | [`power`] | where joules are read from |
-//! | [`planner`] | who makes other plans while an app serves |
-//! | [`pipeline`] | the tasks of an app that is a pipeline, and who plans it |
+//! | [`scalar`] | validated names, durations, sizes and powers |
+//! | [`objective`] | the latency objective: a limit for a quantile |
+//! | [`family_file`] | a family in a file of its own, shared by several apps |
+//! | [`data`] | sources of labelled samples |
+//! | [`generation`] | sampling defaults and memory of language models |
+//! | [`durable`] | retention and retries of durable requests |
+//! | [`power`] | sources of energy readings |
+//! | [`planner`] | the gear planner that runs while an app serves |
+//! | [`pipeline`] | the tasks of a pipeline, and its allocator |
 //!
-//! What a value may be is checked where it is read, with the line of the error; what values must be to each other, and to
-//! the files they name, is checked by [`App::problems`], which reports everything it finds.
+//! Parsing checks each value and reports its line. [`App::problems`] checks values against each other and against the
+//! files that they name, and reports every problem.
 
 pub mod data;
 pub mod durable;
+pub mod family_file;
 pub mod generation;
+pub mod objective;
 pub mod pipeline;
 pub mod planner;
 pub mod power;
@@ -27,11 +31,13 @@ use std::path::{Path, PathBuf};
 
 use data::DataSets;
 use durable::DurableRule;
+use family_file::FamilyFile;
 use generation::GenerationRule;
-use kaskade_models::CoreShare;
 use kaskade_models::device::DeviceChoice;
+use kaskade_models::{CoreShare, LoadError};
 use kaskade_policy::confidence::Estimator;
 use kaskade_policy::plan::Batching;
+use objective::LatencyObjective;
 use pipeline::PipelineRule;
 use planner::PlannerRule;
 use power::Power;
@@ -40,93 +46,97 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// One app: a family of models, what they are measured on, and how they are served.
+/// One app: a family of models, the data that they are measured on, and how they are served.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct App {
     /// Name of the app, the second token of all its subjects.
     pub name: Token,
-    /// What the models answer.
-    #[serde(default)]
+    /// A TOML file with `task`, `variants` and `data`, relative to this file, in place of those fields here: several apps
+    /// can share it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub family: Option<PathBuf>,
+    /// Task of the models.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub task: Task,
-    /// Latency objective: what `bench` counts as in time and what planners plan for.
+    /// Latency objective: `bench` counts replies within its limit, and planners plan for it.
     #[serde(default = "default_slo")]
-    pub slo: Span,
-    /// Device of every variant that names none: `cpu`, `cuda` or `cuda:1`.
+    pub slo: LatencyObjective,
+    /// Device of workers and variants that name none: `cpu`, `cuda` or `cuda:1`.
     #[serde(default)]
     #[schemars(with = "String")]
     pub device: DeviceChoice,
-    /// Part of a core that each replica on the processor may take, above 0 and up to 1: it rests after every batch until it has
-    /// used no more, so that replicas that share cores are as slow as each was profiled.
+    /// Share of a core that each CPU replica may use, above 0 and up to 1. The replica sleeps after every batch, so that
+    /// replicas that share cores are as slow as each was profiled.
     #[serde(default = "whole", skip_serializing_if = "is_whole")]
     #[schemars(with = "f64", range(min = 0.001, max = 1.0))]
     pub core_share: CoreShare,
-    /// The family, smallest to largest.
-    #[schemars(length(min = 1))]
+    /// The variants, smallest to largest. Required unless `family` names a file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variants: Vec<Variant>,
-    /// How scores become a confidence; by default the score that suits the task.
+    /// How the scores of a model become a confidence [default: the estimator of the task].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<Estimator>,
     /// Labelled samples to profile and to evaluate on.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub data: DataSets,
-    /// Which plan serves; by default the largest variant alone.
+    /// Plan that the app serves.
     #[serde(default)]
     pub plan: PlanSource,
-    /// Who makes other plans while it serves; nobody where absent.
+    /// Gear planner that runs while the app serves [default: none].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planner: Option<PlannerRule>,
-    /// The tasks, where it is a pipeline and not one model to the outside.
+    /// The tasks of a pipeline [default: the app is a single task].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pipeline: Option<PipelineRule>,
-    /// When a replica's queue becomes a batch, in plans that are made here.
+    /// When a replica's queue becomes a batch, in plans made from this file.
     #[serde(default)]
     pub batching: BatchingRule,
-    /// How language models answer, where a request does not say otherwise.
+    /// Sampling defaults and memory of language models.
     #[serde(default)]
     pub generation: GenerationRule,
-    /// What the doors let in.
+    /// Admission of requests.
     #[serde(default)]
     pub ingress: Ingress,
-    /// How durable requests are kept and tried; they are refused where absent.
+    /// Retention and retries of durable requests [default: durable requests are refused].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durable: Option<DurableRule>,
-    /// Who hosts the replicas, in plans that are made here.
+    /// The workers, with their devices.
     #[serde(default = "default_workers")]
     #[schemars(length(min = 1))]
     pub workers: Vec<Worker>,
-    /// Where joules are read from.
+    /// Sources of energy readings.
     #[serde(default)]
     pub power: Power,
-    /// The broker.
+    /// Connection to the broker.
     #[serde(default)]
     pub nats: Nats,
-    /// Probes and metrics over HTTP; nowhere where absent.
+    /// Probes and metrics over HTTP [default: no listener].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
 }
 
-/// What the models answer.
+/// Task of the models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
     /// One class per input, from its scores.
     #[default]
     Classification,
-    /// The first and last token of an answer in a context, from two rows of scores.
+    /// An answer as a span of a context: its first and last token, from two rows of scores.
     QuestionAnswering,
-    /// A text that goes on from the request's, token by token.
+    /// A continuation of the request's text, token by token.
     Generation,
 }
 
 impl Task {
-    /// The confidence score that HybridServe (§IV-A) gives this task.
+    /// Returns the confidence estimator of this task (HybridServe §IV-A).
     pub const fn estimator(self) -> Estimator {
         match self {
             Self::Classification => Estimator::MaxSquared,
             Self::QuestionAnswering => Estimator::Span,
-            // The engine takes the strongest tokens' confidence at each step, and gives the least of an answer's.
+            // The engine computes a confidence at each step and returns the lowest of the answer.
             Self::Generation => Estimator::Given,
         }
     }
@@ -141,13 +151,13 @@ pub struct Variant {
     pub name: Token,
     /// Checkpoint directory (`config.json`, `model.safetensors`), relative to this file.
     pub dir: PathBuf,
-    /// Device, where it differs from the app's.
+    /// Device on workers that name none, and for profiling [default: the app's].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub device: Option<DeviceChoice>,
 }
 
-/// Which plan serves.
+/// Plan that the app serves.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum PlanSource {
@@ -165,11 +175,11 @@ pub enum PlanSource {
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct BatchingRule {
-    /// An idle replica starts as soon as this many wait.
+    /// An idle replica starts a batch when this many requests wait.
     pub min_queue: NonZeroU32,
-    /// At most this many in one batch.
+    /// Maximum batch size.
     pub max_batch: NonZeroU32,
-    /// An idle replica starts anyway once the oldest has waited this long.
+    /// An idle replica starts a batch when the oldest request has waited this long.
     pub max_wait: Span,
 }
 
@@ -193,20 +203,20 @@ impl From<BatchingRule> for Batching {
     }
 }
 
-/// What the doors let in.
+/// Admission of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Ingress {
-    /// Requests that an ingress holds at once; more are refused at the door.
+    /// Maximum requests in flight in one ingress; more are refused.
     pub max_in_flight: NonZeroU32,
-    /// Requests that may wait in front of one replica; more are refused there.
+    /// Maximum requests in the queue of one replica; more are refused.
     pub queue_capacity: NonZeroU32,
-    /// Time budget of a request that brings none.
+    /// Budget of a request that states none.
     pub default_budget: Span,
-    /// Longest budget granted; a request that asks for more gets this.
+    /// Maximum budget; a longer one is shortened to it.
     pub max_budget: Span,
-    /// How long requests in flight may take to finish when the process is told to stop.
+    /// Time to finish requests in flight on shutdown.
     pub drain: Span,
 }
 
@@ -225,37 +235,45 @@ impl Default for Ingress {
     }
 }
 
-/// Who hosts replicas.
+/// A worker: one process that runs replicas on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Worker {
     /// Name, unique in the app.
     pub name: Token,
-    /// Copies of each variant that it runs; of a pipeline, the places that each run one variant at a time.
+    /// Device of its replicas: `cpu`, `cuda` or `cuda:1` [default: the variant's, or else the app's].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub device: Option<DeviceChoice>,
+    /// Memory of its device that it may use: planners place no more on it, and a model that needs more is not loaded
+    /// [default: the planner's `memory` when planning, unlimited when loading].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Size>,
+    /// Replicas of each variant. In a pipeline: slots, each of which runs one variant at a time.
     #[serde(default = "one")]
     pub replicas: NonZeroU32,
 }
 
-/// The broker.
+/// Connection to the broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Nats {
-    /// A nats-server of 2.10 or newer; without one, a small broker is started in the process, on the loopback.
+    /// URL of a nats-server, 2.10 or newer [default: the embedded broker, on the loopback].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// A `.creds` file for a nats-server that wants one, relative to this file.
+    /// A `.creds` file, relative to this file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials: Option<PathBuf>,
-    /// A file with the seed of an nkey, as `kaskade auth init` writes them, relative to this file; `NATS_NKEY` overrides it.
+    /// A file with the seed of an nkey, as `kaskade auth init` writes it, relative to this file; `NATS_NKEY` overrides it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nkey: Option<PathBuf>,
-    /// Certificates to trust beside the system's, for a nats-server reached by TLS (`tls://`), relative to this file; `NATS_CA`
-    /// overrides it.
+    /// Certificates to trust in addition to the system's, for a nats-server reached by TLS (`tls://`), relative to this file;
+    /// `NATS_CA` overrides it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
-    /// Largest message that the broker in the process carries, headers included; a nats-server has its own.
+    /// Maximum message size of the embedded broker, headers included; a nats-server has its own limit.
     pub max_payload: Size,
 }
 
@@ -276,17 +294,19 @@ impl Default for Nats {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Http {
-    /// Where every process that serves the app listens, `0.0.0.0:8080` for instance; `KASKADE_HTTP` and `--http` override it.
+    /// Listen address of every process that serves the app, such as `0.0.0.0:8080`; `KASKADE_HTTP` and `--http` override it.
     pub address: Address,
 }
 
-fn default_slo() -> Span {
-    Span::from_millis(250)
+fn default_slo() -> LatencyObjective {
+    LatencyObjective::P95(Span::from_millis(250))
 }
 
 fn default_workers() -> Vec<Worker> {
     vec![Worker {
         name: Token::local(),
+        device: None,
+        memory: None,
         replicas: NonZeroU32::MIN,
     }]
 }
@@ -303,11 +323,15 @@ fn is_whole(share: &CoreShare) -> bool {
     *share == CoreShare::WHOLE
 }
 
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 const fn one() -> NonZeroU32 {
     NonZeroU32::MIN
 }
 
-/// Why an app's configuration cannot be used.
+/// An app's configuration cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -316,40 +340,37 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Message of the operating system.
         reason: String,
     },
-    /// A value is not what the format takes.
+    /// A value is malformed.
     #[error("{}:{line}: {reason}; `kaskade schema app` prints what this file may hold", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
         /// Line of the offending value, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// Values that do not fit each other, or files that are not there.
+    /// Values contradict each other, or files are missing or unusable.
     #[error("{}: {}", path.display(), problems.join("; "))]
     Inconsistent {
         /// The file.
         path: PathBuf,
-        /// Every problem, each with the path of its value.
+        /// All problems, each with the path of its value.
         problems: Vec<String>,
     },
 }
 
 impl App {
-    /// Reads an app from its file. Relative paths in it become relative to the file's folder, and a `$NAME` that begins a
-    /// path of data becomes what the environment says.
+    /// Loads an app from its file, and from the family file that it names. Relative paths in a file become relative to the
+    /// file's folder; a `$NAME` at the beginning of a path of data is replaced by the environment variable.
     ///
     /// # Errors
     /// [`ConfigError`] with the line of the first malformed value, or else with every inconsistency.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Unreadable {
-            path: path.to_owned(),
-            reason: error.to_string(),
-        })?;
+        let text = read(path)?;
         let mut app = Self::parse(&text).map_err(|(line, reason)| ConfigError::Malformed {
             path: path.to_owned(),
             line,
@@ -358,6 +379,10 @@ impl App {
         let folder = path.parent().unwrap_or(Path::new(""));
         app.resolve(folder);
         app.data.resolve(folder, |name| std::env::var_os(name));
+        if let Some(file) = &app.family {
+            let family = FamilyFile::load(&folder.join(file))?;
+            app = app.with_family(family);
+        }
         let problems = app.problems();
         if problems.is_empty() {
             return Ok(app);
@@ -368,36 +393,49 @@ impl App {
         })
     }
 
-    /// Reads an app from TOML.
+    /// Parses an app from TOML. A family file that it names is not read; [`App::with_family`] sets its content.
     ///
     /// # Errors
     /// Line and reason of the first malformed value.
     pub fn parse(text: &str) -> Result<Self, (usize, String)> {
-        toml::from_str(text).map_err(|error: toml::de::Error| {
-            let start = error.span().map_or(0, |span| span.start);
-            let line = 1 + text.bytes().take(start).filter(|byte| *byte == b'\n').count();
-            // Some messages of the parser span lines; a person gets one.
-            let reason = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
-            (line, reason)
-        })
+        let app = toml::from_str(text).map_err(|error| malformed(text, &error))?;
+        family_file::check_tables(text)?;
+        Ok(app)
     }
 
-    /// The schema of the file, JSON Schema 2020-12.
+    /// Returns the JSON Schema (2020-12) of the file.
     pub fn schema() -> schemars::Schema {
         schemars::schema_for!(Self)
     }
 
-    /// The confidence score of this app: its own, or the one that suits the task.
+    /// Returns the confidence estimator of this app: its own, or the task's.
     pub fn estimator(&self) -> Estimator {
         self.confidence.unwrap_or(self.task.estimator())
     }
 
-    /// The device of a variant.
+    /// Returns the device that a variant is profiled on.
     pub fn device_of(&self, variant: &Variant) -> DeviceChoice {
         variant.device.unwrap_or(self.device)
     }
 
-    /// Makes relative paths relative to `folder`, where the file stands; those of data are [`DataSets::resolve`]d.
+    /// Returns the device of a worker.
+    pub fn device_of_worker(&self, worker: &Worker) -> DeviceChoice {
+        worker.device.unwrap_or(self.device)
+    }
+
+    /// Returns the device of a variant's replicas on a worker: the worker's, or else the variant's, or else the app's.
+    pub fn device_on(&self, worker: &Worker, variant: &Variant) -> DeviceChoice {
+        worker.device.unwrap_or_else(|| self.device_of(variant))
+    }
+
+    /// Returns the device of the worker with this name, or of the app if it has no such worker.
+    pub fn device_at(&self, worker: &str) -> DeviceChoice {
+        let mut workers = self.workers.iter();
+        let named = workers.find(|known| known.name.as_str() == worker);
+        named.map_or(self.device, |worker| self.device_of_worker(worker))
+    }
+
+    /// Makes relative paths relative to `folder`, the folder of the file; [`DataSets::resolve`] does so for paths of data.
     fn resolve(&mut self, folder: &Path) {
         let mut paths: Vec<&mut PathBuf> = self.variants.iter_mut().map(|variant| &mut variant.dir).collect();
         if let PlanSource::File(path) = &mut self.plan {
@@ -421,11 +459,11 @@ impl App {
         }
     }
 
-    /// Everything that is wrong between values, and with the files they name; each starts with the value's path.
+    /// Returns all contradictions between values and all unusable files that they name, each with the value's path first.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.variants.is_empty() {
-            problems.push("variants: is empty; name at least one model".to_owned());
+            problems.push("variants: is empty; name at least one model, here or in a `family` file".to_owned());
         }
         if self.workers.is_empty() {
             problems.push("workers: is empty; name at least one worker, or leave it out".to_owned());
@@ -437,13 +475,7 @@ impl App {
             self.workers.iter().map(|worker| &worker.name),
         ));
         for (index, variant) in self.variants.iter().enumerate() {
-            let config = variant.dir.join("config.json");
-            if !config.is_file() {
-                problems.push(format!(
-                    "variants[{index}].dir: `{}` is no checkpoint directory: it has no config.json",
-                    variant.dir.display()
-                ));
-            }
+            problems.extend(checkpoint_problem(index, variant));
         }
         problems.extend(self.data.problems());
         problems.extend(self.generation.problems());
@@ -481,6 +513,25 @@ impl App {
     }
 }
 
+/// Checks that a variant's directory is a checkpoint of an architecture that this build supports.
+fn checkpoint_problem(index: usize, variant: &Variant) -> Option<String> {
+    let (name, dir) = (&variant.name, variant.dir.display());
+    if !variant.dir.join("config.json").is_file() {
+        return Some(format!(
+            "variants[{index}].dir: `{dir}` is no checkpoint directory: it has no config.json"
+        ));
+    }
+    match kaskade_models::architecture(&variant.dir) {
+        Ok(_) => None,
+        Err(LoadError::UnknownArchitecture { found, known, .. }) => Some(format!(
+            "variants[{index}].dir: variant `{name}` (`{dir}`) has the architecture {found}, which this build cannot serve; \
+             it supports {}",
+            known.join(", ")
+        )),
+        Err(error) => Some(format!("variants[{index}].dir: variant `{name}`: {error}")),
+    }
+}
+
 fn planner_problems(planner: &PlannerRule) -> impl Iterator<Item = String> {
     let absent = (!planner.profile.is_file()).then(|| {
         format!(
@@ -507,13 +558,34 @@ fn nats_problems(nats: &Nats) -> impl Iterator<Item = String> {
     absent.chain(both)
 }
 
-/// A problem for every name after its first appearance.
+/// Returns a problem for every repeated name.
 fn repeated<'a>(list: &'a str, names: impl Iterator<Item = &'a Token>) -> impl Iterator<Item = String> {
     let mut seen = BTreeSet::new();
     names
         .enumerate()
         .filter(move |(_, name)| !seen.insert(*name))
         .map(move |(index, name)| format!("{list}[{index}].name: `{name}` is used twice"))
+}
+
+/// Reads a configuration file.
+fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|error| ConfigError::Unreadable {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+/// Returns line and reason of a parser's error.
+fn malformed(text: &str, error: &toml::de::Error) -> (usize, String) {
+    let start = error.span().map_or(0, |span| span.start);
+    // Some messages of the parser have several lines; they are printed as one.
+    let reason = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+    (line_of(text, start), reason)
+}
+
+/// Returns the line of a position, from 1.
+fn line_of(text: &str, position: usize) -> usize {
+    1 + text.bytes().take(position).filter(|byte| *byte == b'\n').count()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! An app that is a pipeline: its tree of tasks, and who plans it.
+//! The tasks of a pipeline, and its allocator.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 use super::App;
 use super::scalar::{Positive, Span, Token};
 
-/// A tree of tasks, each served by one variant or another of the family (Loki).
+/// A pipeline: a tree of tasks, each served by one or more variants of the family (Loki).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct PipelineRule {
-    /// What `kaskade profile` measured of it, relative to this file: needed by who plans, not by who serves a plan.
+    /// Profile of the pipeline by `kaskade profile`, relative to this file: needed to plan, not to serve a plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<PathBuf>,
     /// Batch sizes that may be configured, ascending from 1.
@@ -29,10 +29,10 @@ pub struct PipelineRule {
     /// Time of a message between two workers.
     #[serde(default = "hop")]
     pub hop: Span,
-    /// The tasks. The one that is nobody's child is the root.
+    /// The tasks. The root is the one that is no task's child.
     #[schemars(length(min = 1))]
     pub tasks: Vec<TaskRule>,
-    /// Who plans while it serves; nobody where absent.
+    /// Allocator that runs while the app serves [default: none].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planner: Option<AllocatorRule>,
 }
@@ -42,34 +42,34 @@ pub struct PipelineRule {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct TaskRule {
-    /// Name, unique in the pipeline: what the outputs of the task above are addressed to.
+    /// Name, unique in the pipeline; outputs of the parent task are addressed to it.
     pub name: Token,
-    /// The tasks that its results go to; none for a sink.
+    /// The tasks that receive its results; none for a sink.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<Token>,
-    /// The variants of the app that can serve it.
+    /// Variants of the app that can serve it.
     #[schemars(length(min = 1))]
     pub variants: Vec<Token>,
 }
 
-/// The allocator that runs beside the doors.
+/// Allocator that runs beside the ingress.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AllocatorRule {
-    /// What the allocator may scale.
+    /// Allocation policy.
     pub policy: PipelinePolicy,
-    /// What becomes of requests that are late at a task.
+    /// Handling of requests that are late at a task.
     pub dropping: Late,
-    /// How the demand is estimated and when it is planned for.
+    /// How the demand is estimated, and when a change of it triggers planning.
     pub demand: DemandOptions,
-    /// How the factors that workers tell take the place of the profiled ones.
+    /// How multiplicative factors reported by workers replace the profiled ones.
     pub factors: FactorOptions,
-    /// How the run times that workers tell take the place of the profiled ones.
+    /// How run times reported by workers replace the profiled ones.
     pub run_times: RunTimeOptions,
-    /// Planned is for this many times the estimated demand: arrivals scatter around their mean, and workers that are busy all the time
-    /// let queues grow. 1 is the paper's rule.
+    /// Capacity to plan for, as a multiple of the estimated demand, so that queues stay short under random arrivals. 1 is the
+    /// paper's rule.
     pub headroom: Positive,
-    /// How long planning may take before it is given up.
+    /// Time limit for one plan; a planner that takes longer is abandoned.
     pub limit: Span,
 }
 
@@ -88,7 +88,7 @@ impl Default for AllocatorRule {
 }
 
 impl AllocatorRule {
-    /// What of its figures is out of range. `inf` is a change that nothing comes to.
+    /// Returns the values that are out of range. `inf` is valid for a change: it is never reached.
     fn problems(&self) -> Vec<String> {
         let (demand, factors, run_times) = (&self.demand, &self.factors, &self.run_times);
         let wrong = |is: bool, name: &str, value: f64, what: &str| {
@@ -122,14 +122,14 @@ impl AllocatorRule {
     }
 }
 
-/// What the allocator may scale.
+/// Policy of the allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PipelinePolicy {
     /// Hardware scaling, then accuracy scaling over the whole pipeline.
     #[default]
     Loki,
-    /// Hardware scaling alone: the most accurate variants whatever the demand.
+    /// Hardware scaling only: always the most accurate variants.
     HardwareOnly,
 }
 
@@ -142,17 +142,17 @@ impl From<PipelinePolicy> for AllocationPolicy {
     }
 }
 
-/// What becomes of requests that are late at a task.
+/// Handling of requests that are late at a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Late {
-    /// Nothing.
+    /// They continue.
     None,
-    /// Dropped before the last task, if that takes longer than there is time.
+    /// They are dropped before the last task if it takes longer than the remaining budget.
     LastTask,
-    /// Dropped after any task whose budget they exceeded.
+    /// They are dropped after any task whose latency budget they exceeded.
     PerTask,
-    /// Sent to a backup that makes up for it, or dropped.
+    /// They go to a backup replica that makes up for the delay, or are dropped.
     #[default]
     Rerouting,
 }
@@ -179,13 +179,14 @@ fn hop() -> Span {
 }
 
 impl PipelineRule {
-    /// The task that is nobody's child, where there is one.
+    /// Returns the root task, if there is one.
     pub fn root(&self) -> Option<&TaskRule> {
         let is_child = |name: &Token| self.tasks.iter().any(|task| task.children.contains(name));
         self.tasks.iter().find(|task| !is_child(&task.name))
     }
 
-    /// The tree with nothing measured: every variant is right, takes a microsecond and makes one request for each task below.
+    /// Returns the tree with placeholders for measurements: every variant has accuracy 1, takes 1 µs and makes one request for
+    /// each child task.
     pub fn unmeasured(&self, app: &App) -> Pipeline {
         let task = |task: &TaskRule| Task {
             name: task.name.to_string(),
@@ -222,7 +223,7 @@ impl PipelineRule {
         }
     }
 
-    /// Everything that is wrong with it in its app, each with the value's path.
+    /// Returns all problems of the pipeline in its app, each with the value's path.
     pub(super) fn problems(&self, app: &App) -> Vec<String> {
         let mut problems = Vec::new();
         if let Err(invalid) = self.unmeasured(app).validate() {
@@ -244,7 +245,7 @@ impl PipelineRule {
                 path.display()
             )),
             (_, None, Some(_)) => problems.push(
-                "pipeline.profile: is absent; the planner plans from what `kaskade profile` measured"
+                "pipeline.profile: is missing; the planner needs the profile that `kaskade profile` writes"
                     .to_owned(),
             ),
             _ => {}

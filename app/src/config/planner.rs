@@ -1,4 +1,4 @@
-//! Who makes other plans while an app serves.
+//! The gear planner that runs while an app serves.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -9,37 +9,37 @@ use serde::{Deserialize, Serialize};
 
 use super::scalar::{Size, Span};
 
-/// The planner that runs beside the doors, and answers `kaskade.<app>.replan`.
+/// Gear planner that runs beside the ingress and answers `kaskade.<app>.replan`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct PlannerRule {
-    /// The profile that it plans from, relative to this file.
+    /// Profile to plan from, relative to this file.
     pub profile: PathBuf,
-    /// How it plans.
+    /// Planning policy.
     #[serde(default)]
     pub policy: GearPolicy,
-    /// Memory of each worker's device.
+    /// Memory of the device of workers that state none.
     #[serde(default = "sixteen_gigabytes")]
     pub memory: Size,
     /// Time of a message between two actors.
     #[serde(default = "hop")]
     pub hop: Span,
-    /// Ranges of equal width that the loads are cut into.
+    /// Number of load ranges, of equal width; each gets a gear.
     #[serde(default = "sixteen")]
     pub ranges: NonZeroU32,
-    /// How long it may take before it is given up.
+    /// Time limit for one plan; a planner that takes longer is abandoned.
     #[serde(default = "limit")]
     pub limit: Span,
-    /// Whether a drift of the load makes a new plan without anybody asking.
+    /// Whether to plan when the load drifts.
     #[serde(default)]
     pub on_drift: bool,
-    /// How often a new plan is made without a request for one [default: never].
+    /// Period of planning [default: never].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<Span>,
 }
 
-/// What the gear planner may use.
+/// Policy of the gear planner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GearPolicy {

@@ -1,4 +1,4 @@
-//! Where joules are read from.
+//! Sources of energy readings.
 
 use kaskade_models::power::{PowerConfig, SourceKind, Wattage};
 use schemars::JsonSchema;
@@ -6,29 +6,30 @@ use serde::{Deserialize, Serialize};
 
 use super::scalar::Watts;
 
-/// Where joules are read from, and what is assumed where nothing can be read. Assumed figures are always called modelled.
+/// Sources of energy readings, and the power to assume if no source can be read. Energy from assumed power is reported as
+/// modelled.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Power {
-    /// Sources that may be used, best first.
+    /// Allowed sources, best first.
     #[schemars(with = "Vec<String>")]
     pub sources: Vec<SourceKind>,
-    /// Assumed of the processor; its active power is that of one busy core.
+    /// Assumed power of the CPU; the active power is that of one busy core.
     pub processor: StatedPower,
-    /// Assumed of a GPU. GPUs differ too much for a default: without NVML and without this, their energy is unknown.
+    /// Assumed power of a GPU [default: none; without NVML its energy is unknown].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<StatedPower>,
 }
 
-/// The power that a device is assumed to draw.
+/// Assumed power of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct StatedPower {
-    /// While it does nothing, watts.
+    /// Power while idle, watts.
     pub idle_watts: Watts,
-    /// In addition while it computes, watts.
+    /// Additional power while it computes, watts.
     pub active_watts: Watts,
 }
 

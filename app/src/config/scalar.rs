@@ -1,4 +1,4 @@
-//! Values that cannot hold nonsense: each is checked where it is read, so that the error carries the line.
+//! Validated scalar values: each is checked while it is parsed, so that the error carries the line.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,17 +8,17 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Longest name that still leaves room for the rest of a NATS subject.
+/// Maximum length of a name, bytes: it leaves room for the rest of a NATS subject.
 const LONGEST_TOKEN: usize = 64;
 
-/// A name that is one token of a NATS subject: ASCII letters, digits, `-` and `_`, 1 to 64 of them.
+/// A name that is one token of a NATS subject: 1 to 64 ASCII letters, digits, `-` or `_`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(extend("pattern" = "^[A-Za-z0-9_-]{1,64}$"))]
 pub struct Token(String);
 
 impl Token {
-    /// The worker that an app has when it names none.
+    /// Returns the name of the default worker.
     pub(super) fn local() -> Self {
         Self("local".to_owned())
     }
@@ -67,29 +67,29 @@ impl fmt::Display for Token {
     }
 }
 
-/// A length of time as people write it, longer than zero: `250ms`, `2s`, `1m 30s`.
+/// A duration above zero, such as `250ms`, `2s` or `1m 30s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(extend("examples" = ["250ms", "2s", "1m 30s"]))]
 pub struct Span(Duration);
 
 impl Span {
-    /// `millis` milliseconds; one where `millis` is zero.
+    /// Returns `millis` milliseconds, at least one.
     pub const fn from_millis(millis: u64) -> Self {
         Self(Duration::from_millis(if millis == 0 { 1 } else { millis }))
     }
 
-    /// `micros` microseconds; one where `micros` is zero.
+    /// Returns `micros` microseconds, at least one.
     pub const fn from_micros(micros: u64) -> Self {
         Self(Duration::from_micros(if micros == 0 { 1 } else { micros }))
     }
 
-    /// The time it stands for.
+    /// Returns the duration.
     pub const fn duration(self) -> Duration {
         self.0
     }
 
-    /// The time it stands for, in microseconds.
+    /// Returns the duration in microseconds.
     pub fn as_micros(self) -> u64 {
         u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX)
     }
@@ -130,22 +130,22 @@ impl fmt::Display for Span {
     }
 }
 
-/// A number of bytes as people write it, more than none: `64 KiB`, `1 MiB`, `500 kB`.
+/// A size in bytes above zero, such as `64 KiB`, `1 MiB` or `500 kB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(extend("examples" = ["64 KiB", "1 MiB"]))]
 pub struct Size(u64);
 
 impl Size {
-    /// One mebibyte, the payload limit of a nats-server that nobody configured.
+    /// One mebibyte, the default payload limit of a nats-server.
     pub const MEBIBYTE: Self = Self(1 << 20);
 
-    /// That many mebibytes.
+    /// Returns `count` mebibytes.
     pub const fn mebibytes(count: u64) -> Self {
         Self(count.saturating_mul(1 << 20))
     }
 
-    /// That many gigabytes, of 10^9 bytes.
+    /// Returns `count` gigabytes of 10^9 bytes.
     pub const fn gigabytes(count: u64) -> Self {
         Self(count.saturating_mul(1_000_000_000))
     }
@@ -165,7 +165,7 @@ impl FromStr for Size {
             .map_err(|error| format!("`{text}` is not a size ({error}); write `64 KiB` or `1 MiB`"))?;
         if size.as_u64() == 0 {
             return Err(format!(
-                "`{text}` leaves no room at all; write a size such as `1 MiB`"
+                "`{text}` leaves no room; write a size such as `1 MiB`"
             ));
         }
         Ok(Self(size.as_u64()))
@@ -187,7 +187,7 @@ impl From<Size> for String {
 }
 
 impl fmt::Display for Size {
-    /// As people write it, where that is exact.
+    /// With a unit if that is exact, otherwise in bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let short = bytesize::ByteSize::b(self.0).display().iec().to_string();
         if short.parse().is_ok_and(|read: Self| read == *self) {
@@ -242,9 +242,9 @@ impl Positive {
     /// One.
     pub const ONE: Self = Self(1.0);
 
-    /// The largest byte.
+    /// 255, the largest byte.
     pub const BYTE: Self = Self(255.0);
-    /// A third more than is needed, or nearly.
+    /// 1.3, the default headroom of the allocator.
     pub const ROOMY: Self = Self(1.3);
 
     /// The number.
@@ -305,14 +305,14 @@ impl From<Finite> for f64 {
     }
 }
 
-/// Where to listen, or whom to ask: a numeric address and a port.
+/// An address to listen on or to connect to: a numeric IP address and a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String", extend("examples" = ["127.0.0.1:8080", "0.0.0.0:8080", "[::]:8080"]))]
 pub struct Address(SocketAddr);
 
 impl Address {
-    /// As a socket takes it.
+    /// Returns the socket address.
     pub const fn socket(self) -> SocketAddr {
         self.0
     }
@@ -324,8 +324,8 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, String> {
         text.parse().map(Self).map_err(|_| {
             format!(
-                "`{text}` is no address to listen on: write number and port, `127.0.0.1:8080` for this machine alone or \
-                 `0.0.0.0:8080` for everybody"
+                "`{text}` is no address to listen on: write IP address and port, `127.0.0.1:8080` for this machine only or \
+                 `0.0.0.0:8080` for all interfaces"
             )
         })
     }

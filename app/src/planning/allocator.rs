@@ -20,25 +20,25 @@ use crate::config::pipeline::{AllocatorRule, PipelineRule};
 use crate::planning::{PlanningError, initial};
 use crate::report::in_one_line;
 
-/// The places of an app's workers that run one variant each.
+/// Returns the slots of an app's workers, each of which runs one variant.
 ///
 /// # Errors
-/// When a GPU is to hold several: nothing bounds what each takes of it.
+/// [`PlanningError::SharedGpu`] if a worker has several slots on a GPU: nothing bounds what each uses of it.
 pub fn slots(app: &App) -> Result<Vec<Slot>, PlanningError> {
     let mut slots = Vec::new();
     for worker in &app.workers {
-        let places = worker.replicas.get();
-        if places > 1 && app.device != DeviceChoice::Cpu {
+        let (places, choice) = (worker.replicas.get(), app.device_of_worker(worker));
+        if places > 1 && choice != DeviceChoice::Cpu {
             return Err(PlanningError::SharedGpu {
                 worker: worker.name.to_string(),
                 places,
-                device: app.device.to_string(),
+                device: choice.to_string(),
             });
         }
         slots.extend((0..places).map(|place| Slot {
             worker: worker.name.to_string(),
             device: if places == 1 {
-                app.device.to_string()
+                choice.to_string()
             } else {
                 format!("cpu:{place}")
             },

@@ -184,12 +184,20 @@ fn who_asks_for_a_load_gets_a_plan_for_it() {
 }
 
 #[test]
-fn a_gpu_is_one_place() {
+fn a_gpu_is_one_slot() {
     let mut app = app();
     assert_eq!(slots(&app).unwrap().len(), 10);
     app.device = DeviceChoice::Cuda(0);
     let error = slots(&app).unwrap_err().to_string();
     assert!(error.contains("name a worker for each"), "{error}");
+    // The worker's own device takes precedence.
+    app.workers[0].device = Some(DeviceChoice::Cpu);
+    assert_eq!(slots(&app).unwrap().len(), 10);
+    app.workers[0].device = Some(DeviceChoice::Cuda(1));
+    let error = slots(&app).unwrap_err().to_string();
+    assert!(error.contains("`cuda:1`"), "{error}");
+    app.workers[0].replicas = std::num::NonZeroU32::MIN;
+    assert_eq!(slots(&app).unwrap()[0].device, "cuda:1");
 }
 
 #[test]

@@ -104,9 +104,19 @@ pub enum PlanningError {
         /// The worker.
         worker: String,
     },
+    /// The planner cannot bound the quantile of the objective.
+    #[error(
+        "slo: the gear planner bounds p95, not {quantile}; write `slo = {{ p95 = \"{limit}\" }}`, or give the planner another objective"
+    )]
+    Quantile {
+        /// The quantile of the app's objective.
+        quantile: &'static str,
+        /// Its limit.
+        limit: String,
+    },
     /// A GPU is to hold several variants of a pipeline.
     #[error(
-        "workers: `{worker}` has {places} replicas on `{device}`; in a pipeline a GPU is one place, name a worker for each"
+        "workers: `{worker}` has {places} replicas on `{device}`; in a pipeline a GPU runs one variant, name a worker for each"
     )]
     SharedGpu {
         /// The worker.

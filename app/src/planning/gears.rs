@@ -6,15 +6,32 @@ use kaskade_policy::profile::Profile;
 
 use crate::charts::panels::{Panel, Panels, Series, Shape};
 use crate::config::App;
+use crate::config::scalar::Size;
 use crate::report::table::{Align, table};
+use crate::planning::PlanningError;
 use crate::report::units;
 
-/// The devices of an app: one per worker, on the app's device, with this much memory each.
+/// Returns the objective that gears of an app are planned for. The planner bounds the 95th percentile, which bounds lower
+/// quantiles too.
+///
+/// # Errors
+/// [`PlanningError::Quantile`] if the app's objective is a higher quantile.
+pub fn objective(app: &App) -> Result<Slo, PlanningError> {
+    let limit = app.slo.implied_by_p95().ok_or_else(|| PlanningError::Quantile {
+        quantile: app.slo.quantile(),
+        limit: app.slo.limit().to_string(),
+    })?;
+    Ok(Slo::Latency {
+        p95_us: limit.as_micros(),
+    })
+}
+
+/// Returns the devices of an app: one per worker, with `memory_bytes` each for workers that state no memory.
 pub fn devices(app: &App, memory_bytes: u64) -> Vec<DeviceSpec> {
     let device = |worker: &crate::config::Worker| DeviceSpec {
         worker: worker.name.to_string(),
-        device: app.device.to_string(),
-        memory_bytes,
+        device: app.device_of_worker(worker).to_string(),
+        memory_bytes: worker.memory.map_or(memory_bytes, Size::bytes),
         speed: 1.0,
     };
     app.workers.iter().map(device).collect()

@@ -5,7 +5,7 @@ use kaskade_policy::plan::{
     Wiring,
 };
 
-use crate::config::{App, PlanSource};
+use crate::config::{App, PlanSource, Worker};
 use crate::planning::{PlanningError, allocator};
 
 /// The plan of an app, checked against the app: of a pipeline without a file, the one that its planner would begin with.
@@ -111,25 +111,27 @@ pub fn single(app: &App, variant: &str) -> Plan {
     }
 }
 
-/// As many replicas of every variant as each worker of the app is told to run.
+/// Returns the replicas of these variants on every worker of the app, each on the worker's device.
 pub fn placement(app: &App, variants: &[&str]) -> Vec<Replica> {
-    let device = |name: &str| {
+    let device = |worker: &Worker, name: &str| {
         let known = app.variants.iter().find(|variant| variant.name.as_str() == name);
-        known
-            .map_or(app.device, |variant| app.device_of(variant))
-            .to_string()
+        let choice = known.map_or_else(
+            || app.device_of_worker(worker),
+            |variant| app.device_on(worker, variant),
+        );
+        choice.to_string()
     };
     let of_worker = app
         .workers
         .iter()
-        .flat_map(|worker| (0..worker.replicas.get()).map(move |copy| (worker.name.as_str(), copy)));
+        .flat_map(|worker| (0..worker.replicas.get()).map(move |copy| (worker, copy)));
     of_worker
         .flat_map(|(worker, copy)| variants.iter().map(move |variant| (worker, copy, *variant)))
         .map(|(worker, copy, variant)| Replica {
-            id: format!("{variant}-{worker}-{copy}"),
+            id: format!("{variant}-{}-{copy}", worker.name),
             variant: variant.to_owned(),
-            worker: worker.to_owned(),
-            device: device(variant),
+            worker: worker.name.to_string(),
+            device: device(worker, variant),
             partition: None,
         })
         .collect()

@@ -6,7 +6,7 @@ use kaskade_actors::control::planner::{PlannerConfig, Planning};
 use kaskade_actors::control::replan_trigger::ReplanTrigger;
 use kaskade_actors::wire::PlanRequest;
 use kaskade_planners::gears::{GearOptions, Prior, plan_gears};
-use kaskade_policy::plan::{Plan, Slo};
+use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 
 use crate::config::App;
@@ -57,9 +57,10 @@ fn plan(
 ) -> Result<Plan, PlanningError> {
     let qps_max = request.peak_qps.or_else(|| highest_load(running?));
     let qps_max = qps_max.ok_or(PlanningError::NoPeak)?;
-    let slo = running.and_then(|plan| plan.slo).unwrap_or(Slo::Latency {
-        p95_us: app.slo.as_micros(),
-    });
+    let slo = match running.and_then(|plan| plan.slo) {
+        Some(slo) => slo,
+        None => gears::objective(app)?,
+    };
     let ranges = rule.ranges.get();
     let measured =
         running.and_then(|plan| Prior::measured(&plan.gears, &request.measured, ranges as usize, qps_max));

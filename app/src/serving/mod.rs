@@ -23,7 +23,7 @@ use kaskade_actors::stage::worker::WorkerConfig;
 use kaskade_actors::subjects;
 use kaskade_actors::subjects::SubjectError;
 use kaskade_models::power::PowerError;
-use kaskade_models::{DeviceError, PowerMeter, device};
+use kaskade_models::{DeviceChoice, DeviceError, PowerMeter, device};
 use kaskade_policy::plan::Plan;
 use thiserror::Error;
 
@@ -173,6 +173,13 @@ pub(crate) fn start(
         durable: app.durable.as_ref().map(Into::into),
         ..IngressConfig::default()
     };
+    // Without replicas, a process computes on the CPU only, and its host may have no other device.
+    let device = if role.works() {
+        app.device_at(worker)
+    } else {
+        DeviceChoice::Cpu
+    };
+    let power = power_meter(app, device)?;
     let worker = WorkerConfig {
         name: worker.to_owned(),
         queue_capacity: size(app.ingress.queue_capacity),
@@ -184,7 +191,7 @@ pub(crate) fn start(
         worker: role.works().then(|| (worker, family.loader())),
         plan,
         planner: if role.plans() { replan::planner(app)? } else { None },
-        power: Some(power_meter(app)?),
+        power: Some(power),
         grace: app.ingress.drain.duration(),
     });
     node.map_err(|source| ServingError::Start {
@@ -214,9 +221,9 @@ pub async fn first_plan(app: &App, plan: &Plan, bus: BusConfig) -> Result<(), Se
     }
 }
 
-/// What reads the energy of a process that serves the app.
-fn power_meter(app: &App) -> Result<PowerMeter, ServingError> {
-    let device = device::describe(app.device, &device::open(app.device)?);
+/// Returns the meter of a process that serves the app on a device.
+fn power_meter(app: &App, choice: DeviceChoice) -> Result<PowerMeter, ServingError> {
+    let device = device::describe(choice, &device::open(choice)?);
     Ok(PowerMeter::detect(&(&app.power).into(), &device)?)
 }
 

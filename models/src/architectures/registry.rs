@@ -8,7 +8,7 @@ use std::path::Path;
 use burn::tensor::Device;
 
 use super::{bert, cnn, grid, mlp, vit};
-use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
+use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::decoder::registry as decoders;
 use crate::language::{self, Generation};
 use crate::runtime::loaded::{Built, Loaded, ModelInfo, Task};
@@ -77,6 +77,18 @@ pub struct LoadOptions {
     pub generation: Generation,
 }
 
+/// Returns the architecture of a Hugging Face directory. Reads only its `config.json`.
+///
+/// # Errors
+/// [`LoadError::UnknownArchitecture`] if this build does not support it; otherwise [`LoadError`], naming the file.
+pub fn architecture(dir: &Path) -> Result<&'static str, LoadError> {
+    let config = Config::open(dir)?;
+    match decoders::architecture(&config)? {
+        Some(name) => Ok(name),
+        None => Ok(find(&config)?.name),
+    }
+}
+
 /// Loads a Hugging Face directory onto a device.
 ///
 /// # Errors
@@ -105,7 +117,7 @@ pub fn load_checkpoint(
         return Ok(describe(built, name, architecture, totals));
     }
     let whole = options.slice == Slice::WHOLE;
-    let entry = find(&checkpoint)?;
+    let entry = find(&checkpoint.config)?;
     let built = match entry.build {
         Build::Whole(build) if whole => build(&mut checkpoint, device)?,
         Build::Sliced(build) => build(&mut checkpoint, device, options.slice)?,
@@ -146,8 +158,7 @@ pub(crate) fn supported() -> Vec<&'static str> {
 }
 
 /// Finds the architecture by `architectures[0]`, else by `model_type`.
-fn find(checkpoint: &Checkpoint) -> Result<&'static Architecture, LoadError> {
-    let config = &checkpoint.config;
+fn find(config: &Config) -> Result<&'static Architecture, LoadError> {
     let named = config
         .optional::<Vec<String>>("architectures")?
         .unwrap_or_default()

@@ -46,6 +46,17 @@ pub struct TokenizerFile {
     pub json: Bytes,
 }
 
+impl Config {
+    /// Reads the `config.json` of a directory.
+    ///
+    /// # Errors
+    /// [`LoadError`] for a file that is missing, unreadable, too large or malformed.
+    pub fn open(dir: &Path) -> Result<Self, LoadError> {
+        let file = dir.join("config.json");
+        Self::parse(file.display().to_string(), &read_capped(&file, MAX_CONFIG)?)
+    }
+}
+
 impl Checkpoint {
     /// Opens a directory. Reads only the header of the weights.
     ///
@@ -53,7 +64,6 @@ impl Checkpoint {
     /// [`LoadError`] for a file that is missing, unreadable, too large or malformed.
     pub fn open(dir: &Path) -> Result<Self, LoadError> {
         let display = |path: &Path| path.display().to_string();
-        let config = dir.join("config.json");
         let weights = dir.join("model.safetensors");
         let tokenizer = dir.join("tokenizer.json");
         Ok(Self {
@@ -62,7 +72,7 @@ impl Checkpoint {
                 .unwrap_or_else(|_| dir.to_owned())
                 .file_name()
                 .map_or_else(|| display(dir), |name| name.to_string_lossy().into_owned()),
-            config: Config::parse(display(&config), &read_capped(&config, MAX_CONFIG)?)?,
+            config: Config::open(dir)?,
             weights: whole_or_sharded(dir, &weights)?,
             tokenizer: if tokenizer.exists() {
                 Some(TokenizerFile {

@@ -7,8 +7,9 @@ use kaskade::Signature;
 use kaskade::models::idx::LabelledImages;
 use kaskade_app::config::App;
 use kaskade_app::config::data::DataSet;
+use kaskade_app::config::family_file::FamilyFile;
 use kaskade_app::data::Samples;
-use kaskade_app::family::{Family, Member, Source};
+use kaskade_app::family::{Family, Member, Source, memory_of_workers};
 
 /// The files of one checkpoint directory of `examples/digits`.
 macro_rules! checkpoint {
@@ -49,8 +50,12 @@ const LABELS: (&str, &[u8]) = (
 /// # Errors
 /// When that file is not a valid app.
 pub(crate) fn app() -> anyhow::Result<App> {
-    App::parse(include_str!("../../../examples/digits/app.toml"))
-        .map_err(|(line, reason)| anyhow::anyhow!("examples/digits/app.toml:{line}: {reason}"))
+    let located = |file: &'static str| {
+        move |(line, reason)| anyhow::anyhow!("examples/digits/{file}:{line}: {reason}")
+    };
+    let app = App::parse(include_str!("../../../examples/digits/app.toml")).map_err(located("app.toml"))?;
+    let family = FamilyFile::parse(include_str!("../../../examples/digits/family.toml"));
+    Ok(app.with_family(family.map_err(located("family.toml"))?))
 }
 
 /// Returns the models of the app.
@@ -74,6 +79,7 @@ pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
     });
     Ok(Family {
         members: members.collect::<anyhow::Result<_>>()?,
+        memory: memory_of_workers(app),
     })
 }
 

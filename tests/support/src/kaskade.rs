@@ -115,10 +115,9 @@ pub fn refusal(output: &Output) -> String {
 pub fn digits_app(folder: &Path, tables: &str) -> String {
     let digits = Path::new(ROOT).join("examples/digits");
     let app = std::fs::read_to_string(digits.join("app.toml")).expect("the app of examples/digits");
-    let absolute = |name: &str| format!("\"{}/", digits.join(name).display());
+    let family = digits.join("family.toml");
     let app = app
-        .replace("\"weights/", &absolute("weights"))
-        .replace("\"data/", &absolute("data"))
+        .replace("\"family.toml\"", &format!("\"{}\"", family.display()))
         .replace("slo = ", "plan = { single = \"digits-tiny\" }\nslo = ");
     let path = folder.join("app.toml");
     std::fs::write(&path, format!("{app}\n{tables}\n")).expect("app.toml cannot be written");

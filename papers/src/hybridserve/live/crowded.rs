@@ -24,6 +24,7 @@ impl Bench {
         member.share = CoreShare::try_from(SHARE)?;
         let family = Family {
             members: vec![member.clone()],
+            memory: std::collections::BTreeMap::new(),
         };
         let single_s = self
             .profile

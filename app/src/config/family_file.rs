@@ -1,0 +1,109 @@
+//! The family file: task, variants and data that several apps share.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use toml::Spanned;
+
+use super::data::DataSets;
+use super::{App, ConfigError, Task, Variant, malformed};
+
+/// A family in a file of its own: the tables of app.toml that do not depend on the deployment.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct FamilyFile {
+    /// Task of the models.
+    #[serde(default)]
+    pub task: Task,
+    /// The variants, smallest to largest.
+    pub variants: Vec<Variant>,
+    /// Labelled samples to profile and to evaluate on.
+    #[serde(default)]
+    pub data: DataSets,
+}
+
+impl FamilyFile {
+    /// Parses a family from TOML.
+    ///
+    /// # Errors
+    /// Line and reason of the first malformed value.
+    pub fn parse(text: &str) -> Result<Self, (usize, String)> {
+        toml::from_str(text).map_err(|error| malformed(text, &error))
+    }
+
+    /// Loads a family file. Paths in it become relative to its folder, as in [`App::load`].
+    ///
+    /// # Errors
+    /// [`ConfigError::Unreadable`], or [`ConfigError::Malformed`] with the line of the first malformed value.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = super::read(path)?;
+        let mut family = Self::parse(&text).map_err(|(line, reason)| ConfigError::Malformed {
+            path: path.to_owned(),
+            line,
+            reason,
+        })?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        for variant in &mut family.variants {
+            variant.dir = folder.join(&variant.dir);
+        }
+        family.data.resolve(folder, |name| std::env::var_os(name));
+        Ok(family)
+    }
+}
+
+impl App {
+    /// Uses this family in place of the file that `family` names.
+    #[must_use]
+    pub fn with_family(self, family: FamilyFile) -> Self {
+        let FamilyFile {
+            task,
+            variants,
+            data,
+        } = family;
+        Self {
+            family: None,
+            task,
+            variants,
+            data,
+            ..self
+        }
+    }
+}
+
+/// The tables that an app has either in its own file or in its family's.
+#[derive(Deserialize)]
+struct Tables {
+    family: Option<IgnoredAny>,
+    task: Option<Spanned<IgnoredAny>>,
+    variants: Option<Spanned<IgnoredAny>>,
+    data: Option<Spanned<IgnoredAny>>,
+}
+
+/// Checks that an app has its family inline or in a file, and not both.
+///
+/// # Errors
+/// Line and reason of the first table that stands beside `family`.
+pub(super) fn check_tables(text: &str) -> Result<(), (usize, String)> {
+    let tables: Tables = toml::from_str(text).map_err(|error| malformed(text, &error))?;
+    if tables.family.is_none() {
+        return Ok(());
+    }
+    let inline = [
+        ("task", tables.task),
+        ("variants", tables.variants),
+        ("data", tables.data),
+    ];
+    let first = inline
+        .into_iter()
+        .filter_map(|(name, table)| Some((table?.span().start, name)))
+        .min();
+    match first {
+        None => Ok(()),
+        Some((start, name)) => Err((
+            super::line_of(text, start),
+            format!("`{name}` belongs to the family file that `family` names; keep it there, or leave `family` out"),
+        )),
+    }
+}
