@@ -1,7 +1,7 @@
 //! Builder of an app: models, a plan, a broker.
 //!
-//! Use it to serve Rust models. Custom stages use [`crate::node::stage`], custom actors [`crate::node::attach`]; processes in other languages join the
-//! stage's queue group.
+//! Use it to serve Rust models. Custom stages use [`crate::node::stage`], custom actors [`crate::node::attach`]; processes
+//! in other languages join the stage's queue group.
 
 use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
 

@@ -187,9 +187,7 @@ fn a_full_stage_refuses_and_one_without_a_free_slot_queues() {
         let taken = ask();
         tokio::task::block_in_place(|| stage.runs(1));
         // One of the next two waits in the queue, and the queue is full for the other.
-        let others = [ask(), ask()];
-        let [left, right] = others;
-        let (refused, waiting) = match futures::future::select(left, right).await {
+        let (refused, waiting) = match futures::future::select(ask(), ask()).await {
             futures::future::Either::Left((refused, waiting))
             | futures::future::Either::Right((refused, waiting)) => (refused, waiting),
         };
@@ -206,16 +204,20 @@ fn a_full_stage_refuses_and_one_without_a_free_slot_queues() {
 
 #[test]
 fn a_stage_stops_working_when_the_budget_ends() {
-    let served = Served::start("stages-budget", BusConfig::new("stages-budget"));
+    let served = Arc::new(Served::start("stages-budget", BusConfig::new("stages-budget")));
     runtime().block_on(async {
         let stage = Doubler::new();
         let attached = served.attach(served.place("first", "doubler-0"), &stage).await;
-        let late = served.ask_within(15.0, Duration::from_millis(200)).await;
-        assert_eq!(late.unwrap_err().code, Code::Expired);
+        let late = tokio::spawn({
+            let served = Arc::clone(&served);
+            async move { served.ask_within(15.0, Duration::from_secs(1)).await }
+        });
+        tokio::task::block_in_place(|| stage.runs(1));
+        assert_eq!(late.await.unwrap().unwrap_err().code, Code::Expired);
         tokio::task::block_in_place(|| stage.runs(0));
         attached.detach(PATIENCE).await;
     });
-    served.node.stop();
+    Arc::into_inner(served).unwrap().node.stop();
 }
 
 #[test]
