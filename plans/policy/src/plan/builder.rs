@@ -144,8 +144,7 @@ impl StageBuilder {
         self.set(|variant| variant.device = device)
     }
 
-    /// Sets the number of replicas of the variant; 0 leaves the stage to processes outside the plan, but another stage has
-    /// to run the variant then.
+    /// Sets the number of replicas of the variant, at least 1; their ids count from `VARIANT-0`.
     pub fn replicas(self, replicas: u32) -> Self {
         self.set(|variant| variant.replicas = replicas)
     }
