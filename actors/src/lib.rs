@@ -15,7 +15,7 @@
 //! | [`control`] | gear shifts, planning, failure detection |
 //! | [`ops`] | health, HTTP probes, energy meter, service discovery, permissions |
 //! | [`client`] | the client of an app |
-//! | [`node`] | the actors of a process, assembled; `Service` and `attach` for applications |
+//! | [`node`] | the actors of a process, assembled; `Service`, `attach` and `attach_stage` for applications |
 //!
 //! A folder never imports one below it in this table. The embedded broker is the crate `kaskade_broker`.
 
@@ -41,5 +41,7 @@ pub use client::Client;
 pub use dispatch::delivery::Delivery;
 pub use error::{Code, Fault};
 pub use node::service::Service;
+pub use node::stage::{AttachedStage, Stage, StageInput, StageOutput, attach_stage};
+pub use node::attach::AttachConfig;
 pub use node::{Node, NodeConfig, NodeError};
 pub use subjects::App;

@@ -67,6 +67,12 @@ impl Delivery {
         }
     }
 
+    /// Returns the current time on the clock of `deadline` and `arrived`, microseconds.
+    pub fn now(&self) -> u64 {
+        let handle = self.handle.as_ref();
+        handle.map_or(self.arrived, |handle| handle.dispatcher.clock().now())
+    }
+
     /// Answers with outputs that the ingress has to route: it applies the stage's exit to `confidence`, or to the
     /// confidence that it computes from the outputs if `confidence` is `None`.
     pub fn answer(self, outputs: Vec<Tensor>, confidence: Option<f64>) {

@@ -10,7 +10,10 @@ use async_nats::{Message, Subject};
 use bytes::Bytes;
 use futures::StreamExt;
 use kaskade_policy::gather::Branch;
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinHandle,
+};
 
 use crate::{
     bus::{Bus, BusError},
@@ -34,7 +37,7 @@ pub struct Binding {
 
 /// Serves `subject` with an actor: every message becomes a [`Delivery`] in its mailbox while permits are free;
 /// otherwise the sender is refused immediately with `Overloaded`. The members of a `group` share the messages. When
-/// `stop` turns true, the subscription ends after its buffered messages have been delivered.
+/// `stop` turns true, the subscription ends after its buffered messages have been delivered; the returned task ends with it.
 ///
 /// # Errors
 /// [`BusError`] if the subscription fails.
@@ -45,10 +48,10 @@ pub async fn bind(
     group: Option<String>,
     binding: Binding,
     mut stop: watch::Receiver<bool>,
-) -> Result<(), BusError> {
+) -> Result<JoinHandle<()>, BusError> {
     let mut subscription = bus.subscribe(subject, group).await?;
     let dispatcher = dispatcher.clone();
-    actor::spawn(async move {
+    Ok(actor::spawn(async move {
         let mut assembler = Assembler::default();
         loop {
             tokio::select! {
@@ -66,8 +69,7 @@ pub async fn bind(
                 }
             }
         }
-    });
-    Ok(())
+    }))
 }
 
 /// Turns a message into a delivery, or answers it with a typed fault. A chunk waits for the remaining chunks.

@@ -1,10 +1,15 @@
 //! Connects a custom actor to a running app: any actor with `Handler<Delivery>` can serve a stage.
+//!
+//! Asynchronous code without actors uses [`crate::node::stage`].
 
 use std::{sync::Arc, time::Duration};
 
 use crate::actor::{self, Recipient};
 use kaskade_policy::liveness::BEAT_PERIOD_US;
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinHandle,
+};
 
 use crate::{
     bus::{Bus, BusConfig},
@@ -17,8 +22,9 @@ use crate::{
     wire::{Beat, Message as _, ReplicaBeat},
 };
 
-/// The stage to serve, and the limit of concurrent deliveries.
+/// The stage to serve, and the limits of its queue.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct AttachConfig {
     /// The app.
     pub app: String,
@@ -28,6 +34,36 @@ pub struct AttachConfig {
     pub replica: String,
     /// Largest number of unanswered deliveries; beyond it senders are refused.
     pub max_in_flight: usize,
+    /// Largest number of deliveries that [`crate::node::stage::attach_stage`] runs at once, of those in flight; the others
+    /// wait. `None` runs all of them. An attached actor limits itself.
+    pub concurrency: Option<usize>,
+}
+
+impl AttachConfig {
+    /// Configuration of a replica called `replica` that serves `stage` of `app`, with at most 64 unanswered deliveries.
+    pub fn new(app: impl Into<String>, stage: impl Into<String>, replica: impl Into<String>) -> Self {
+        Self {
+            app: app.into(),
+            stage: stage.into(),
+            replica: replica.into(),
+            max_in_flight: 64,
+            concurrency: None,
+        }
+    }
+
+    /// Sets the largest number of unanswered deliveries; beyond it senders are refused.
+    #[must_use]
+    pub fn max_in_flight(mut self, deliveries: usize) -> Self {
+        self.max_in_flight = deliveries;
+        self
+    }
+
+    /// Sets how many deliveries [`crate::node::stage::attach_stage`] runs at once; the others wait.
+    #[must_use]
+    pub fn concurrency(mut self, deliveries: usize) -> Self {
+        self.concurrency = Some(deliveries);
+        self
+    }
 }
 
 /// An attached actor. Dropping it detaches the actor.
@@ -37,6 +73,8 @@ pub struct Attached {
     capacity: usize,
     bus: Bus,
     dispatcher: Dispatcher,
+    beat: JoinHandle<()>,
+    subscriptions: Vec<JoinHandle<()>>,
 }
 
 /// Serves a stage with the actor behind `mailbox`. Call it inside an actix system; it returns once the subscriptions
@@ -66,19 +104,20 @@ pub async fn attach(
         mailbox,
         permits: Arc::clone(&permits),
     };
+    let mut subscriptions = Vec::new();
     for (subject, group) in subjects {
-        subscribe::bind(
+        let subscription = subscribe::bind(
             &bus,
             &dispatcher,
             subject,
             group,
             binding.clone(),
             stopped.clone(),
-        )
-        .await?;
+        );
+        subscriptions.push(subscription.await?);
     }
     bus.barrier().await?;
-    actor::spawn(beat(
+    let beat = actor::spawn(beat(
         dispatcher.clone(),
         config.clone(),
         Arc::clone(&permits),
@@ -90,6 +129,8 @@ pub async fn attach(
         capacity: config.max_in_flight,
         bus,
         dispatcher,
+        beat,
+        subscriptions,
     })
 }
 
@@ -136,15 +177,22 @@ async fn beat(
 }
 
 impl Attached {
-    /// Stops taking deliveries, and waits at most `grace` until the taken ones are answered.
-    pub async fn detach(self, grace: Duration) {
+    /// Announces the leave, stops taking deliveries, and waits at most `grace` until the taken ones are answered.
+    pub async fn detach(mut self, grace: Duration) {
         self.stop.send_replace(true);
-        let _ = tokio::time::timeout(
-            grace,
-            self.permits
-                .acquire_many(u32::try_from(self.capacity).unwrap_or(u32::MAX)),
-        )
-        .await;
+        // Ends at once, after the heartbeat that announces the leave.
+        let _ = (&mut self.beat).await;
+        let answered = async {
+            // A subscription that ends delivers what it has buffered.
+            for subscription in &mut self.subscriptions {
+                let _ = subscription.await;
+            }
+            let all = u32::try_from(self.capacity).unwrap_or(u32::MAX);
+            let _ = self.permits.acquire_many(all).await;
+        };
+        if tokio::time::timeout(grace, answered).await.is_err() {
+            tracing::warn!("a custom stage detached with unanswered requests");
+        }
         self.dispatcher.flush().await;
         self.bus.close().await;
     }

@@ -2,6 +2,7 @@
 
 pub mod attach;
 pub mod service;
+pub mod stage;
 
 use std::{
     sync::{Arc, mpsc},
@@ -59,6 +60,7 @@ pub struct NodeConfig {
 
 /// Why a node did not start.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum NodeError {
     /// The app's name is not a valid subject token.
     #[error(transparent)]

@@ -1,12 +1,14 @@
 //! Builder of an app: models, a plan, a broker.
 //!
-//! Use it to serve Rust models. Custom actors use [`crate::node::attach`]; processes in other languages join the
-//! stage's queue group.
+//! Use it to serve Rust models. Custom stages use [`crate::node::stage`], custom actors [`crate::node::attach`]; processes
+//! in other languages join the stage's queue group.
 
 use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
 
 use kaskade_models::{Model, PowerMeter};
 use kaskade_policy::plan::{Batching, Plan};
+
+pub use kaskade_policy::plan::SOLE_WORKER;
 
 use crate::{
     bus::BusConfig,
@@ -16,9 +18,6 @@ use crate::{
     plan::single,
     stage::worker::{Loader, WorkerConfig},
 };
-
-/// Name of the worker of a single-process service.
-pub const SOLE_WORKER: &str = "local";
 
 type Make = Arc<dyn Fn() -> Result<Box<dyn Model>, String> + Send + Sync>;
 

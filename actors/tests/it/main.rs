@@ -19,3 +19,4 @@ mod health;
 mod pipelines;
 mod planners;
 mod serving;
+mod stages;

@@ -3,6 +3,7 @@
 //! A plan is a file (JSON, versioned). Its types are also what the actors obey at run time, so that nothing is
 //! translated between what a planner decided and what serves.
 
+mod builder;
 mod validate;
 mod wiring;
 
@@ -14,6 +15,7 @@ use crate::invalid::FileError;
 
 pub use crate::partition::Partition;
 pub use crate::rerouting::Dropping;
+pub use builder::{CascadeBuilder, Deferral, SOLE_WORKER, StageBuilder};
 pub use wiring::{Band, Batching, Child, Edge, Exit, Profiled, Stage, Target, Wiring};
 
 /// Version of the plan format that this build writes and reads.

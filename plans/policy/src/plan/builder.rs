@@ -1,0 +1,398 @@
+//! Builds the plan of a cascade by hand: one gear, stages in order, each with a threshold.
+
+use super::{
+    Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
+    Sharing, Stage, Target, Wiring,
+};
+use crate::confidence::{Calibration, Estimator};
+use crate::invalid::Invalid;
+
+/// Name of the worker of a process that serves the whole app.
+pub const SOLE_WORKER: &str = "local";
+
+impl Plan {
+    /// Starts a cascade: each stage answers if its confidence reaches a threshold, and escalates otherwise.
+    ///
+    /// ```
+    /// use kaskade_policy::plan::Plan;
+    ///
+    /// let plan = Plan::cascade("parity")
+    ///     .stage("guess", "tiny-model")
+    ///     .below(0.5)
+    ///     .then("round", "large-model")
+    ///     .build()?;
+    /// assert_eq!(Plan::from_json(&plan.to_json()?)?, plan);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cascade(app: impl Into<String>) -> CascadeBuilder {
+        CascadeBuilder { app: app.into() }
+    }
+}
+
+/// A cascade without stages; [`CascadeBuilder::stage`] adds the first.
+#[derive(Debug, Clone)]
+#[must_use = "a plan is made by `stage(..).build()`"]
+pub struct CascadeBuilder {
+    app: String,
+}
+
+impl CascadeBuilder {
+    /// Adds the entry stage, which runs `variant`.
+    pub fn stage(self, name: impl Into<String>, variant: impl Into<String>) -> StageBuilder {
+        let empty = Draft {
+            app: self.app,
+            variants: Vec::new(),
+            passed: Vec::new(),
+        };
+        empty.with_stage(name.into(), variant.into())
+    }
+}
+
+/// A cascade that ends in the stage added last. The setters apply to that stage.
+///
+/// Each variant gets one replica on the worker [`SOLE_WORKER`], on the device `cpu`, with the id `VARIANT-0`. Stages that
+/// run the same variant share its replicas.
+#[derive(Debug, Clone)]
+#[must_use = "a plan is made by `build`"]
+pub struct StageBuilder {
+    draft: Draft,
+    name: String,
+    /// Index in the draft's variants.
+    variant: usize,
+    batching: Batching,
+}
+
+/// A cascade whose last stage escalates below a threshold; [`Deferral::then`] adds the next stage.
+#[derive(Debug, Clone)]
+#[must_use = "`then` adds the stage to escalate to"]
+pub struct Deferral {
+    stage: StageBuilder,
+    threshold: f64,
+}
+
+/// The stages before the last, and all variants.
+#[derive(Debug, Clone)]
+struct Draft {
+    app: String,
+    variants: Vec<VariantDraft>,
+    passed: Vec<(StageDraft, f64)>,
+}
+
+#[derive(Debug, Clone)]
+struct StageDraft {
+    name: String,
+    variant: String,
+    batching: Batching,
+}
+
+#[derive(Debug, Clone)]
+struct VariantDraft {
+    name: String,
+    worker: String,
+    device: String,
+    replicas: u32,
+    calibration: Option<Calibration>,
+}
+
+impl Draft {
+    fn with_stage(mut self, name: String, variant: String) -> StageBuilder {
+        let known = self.variants.iter().position(|draft| draft.name == variant);
+        let index = known.unwrap_or(self.variants.len());
+        if known.is_none() {
+            self.variants.push(VariantDraft {
+                name: variant,
+                worker: SOLE_WORKER.to_owned(),
+                device: "cpu".to_owned(),
+                replicas: 1,
+                calibration: None,
+            });
+        }
+        StageBuilder {
+            draft: self,
+            name,
+            variant: index,
+            batching: Batching::default(),
+        }
+    }
+}
+
+impl StageBuilder {
+    /// Escalates an answer whose confidence is below `threshold`, in [0, 1].
+    pub fn below(self, threshold: f64) -> Deferral {
+        Deferral {
+            stage: self,
+            threshold,
+        }
+    }
+
+    /// Sets when a queue of the stage becomes a batch; the default is [`Batching::default`].
+    pub fn batching(mut self, batching: Batching) -> Self {
+        self.batching = batching;
+        self
+    }
+
+    /// Sets the worker that hosts the variant. A name that no process has leaves the replicas to custom stages, which
+    /// attach under the replicas' ids.
+    pub fn worker(self, worker: impl Into<String>) -> Self {
+        let worker = worker.into();
+        self.set(|variant| variant.worker = worker)
+    }
+
+    /// Sets the device of the variant on its worker: `cpu`, `cuda:0`, ...
+    pub fn device(self, device: impl Into<String>) -> Self {
+        let device = device.into();
+        self.set(|variant| variant.device = device)
+    }
+
+    /// Sets the number of replicas of the variant, at least 1; their ids count from `VARIANT-0`.
+    pub fn replicas(self, replicas: u32) -> Self {
+        self.set(|variant| variant.replicas = replicas)
+    }
+
+    /// Sets how the variant's outputs become a confidence. By default a variant with a threshold gives its own: the output
+    /// `confidence`, a scalar in [0, 1].
+    pub fn calibration(self, calibration: Calibration) -> Self {
+        self.set(|variant| variant.calibration = Some(calibration))
+    }
+
+    /// Checks the plan and returns it.
+    ///
+    /// # Errors
+    /// [`Invalid`]: a name that is not a subject token, a repeated stage, a threshold or another number outside its range.
+    pub fn build(self) -> Result<Plan, Invalid> {
+        let (draft, last) = self.into_parts();
+        let next = draft.passed.iter().skip(1).map(|(stage, _)| stage);
+        let next: Vec<String> = next.chain([&last]).map(|stage| stage.name.clone()).collect();
+        let deferring = draft.passed.into_iter().zip(next);
+        let mut stages: Vec<Stage> = deferring
+            .map(|((stage, threshold), next)| {
+                let escalate = Band {
+                    from: 0.0,
+                    to: Target::Stage(Edge::to(next)),
+                };
+                let reply = Band {
+                    from: threshold,
+                    to: Target::Reply,
+                };
+                stage.with_exit(Exit::Bands {
+                    bands: vec![escalate, reply],
+                })
+            })
+            .collect();
+        let last_stage = last.with_exit(Exit::Reply);
+        stages.push(last_stage);
+        let plan = Plan {
+            version: PLAN_VERSION,
+            app: draft.app,
+            made_by: "by hand".to_owned(),
+            placement: draft.variants.iter().flat_map(VariantDraft::placement).collect(),
+            variants: draft
+                .variants
+                .into_iter()
+                .map(|variant| variant.planned(&stages))
+                .collect(),
+            sharing: Sharing::default(),
+            dropping: Dropping::None,
+            slo: None,
+            gears: vec![Gear {
+                name: "only".to_owned(),
+                load: LoadRange::ALL,
+                expected: None,
+                wiring: Wiring {
+                    entry: Edge::to(stages.first().map_or("", |stage| stage.name.as_str())),
+                    ensemble: Vec::new(),
+                    stages,
+                },
+            }],
+        };
+        plan.validate()?;
+        Ok(plan)
+    }
+
+    fn set(mut self, change: impl FnOnce(&mut VariantDraft)) -> Self {
+        if let Some(variant) = self.draft.variants.get_mut(self.variant) {
+            change(variant);
+        }
+        self
+    }
+
+    fn into_parts(self) -> (Draft, StageDraft) {
+        let variant = self.draft.variants.get(self.variant);
+        let stage = StageDraft {
+            name: self.name,
+            variant: variant.map_or_else(String::new, |variant| variant.name.clone()),
+            batching: self.batching,
+        };
+        (self.draft, stage)
+    }
+}
+
+impl Deferral {
+    /// Adds the stage that gets the escalated requests, which runs `variant`.
+    pub fn then(self, name: impl Into<String>, variant: impl Into<String>) -> StageBuilder {
+        let (mut draft, stage) = self.stage.into_parts();
+        draft.passed.push((stage, self.threshold));
+        draft.with_stage(name.into(), variant.into())
+    }
+}
+
+impl StageDraft {
+    fn with_exit(self, exit: Exit) -> Stage {
+        Stage {
+            name: self.name,
+            task: None,
+            variant: self.variant,
+            partition: None,
+            exit,
+            batching: self.batching,
+            budget_us: None,
+            profiled: None,
+        }
+    }
+}
+
+impl VariantDraft {
+    fn placement(&self) -> impl Iterator<Item = Replica> {
+        (0..self.replicas).map(|index| Replica {
+            id: format!("{}-{index}", self.name),
+            variant: self.name.clone(),
+            worker: self.worker.clone(),
+            device: self.device.clone(),
+            partition: None,
+        })
+    }
+
+    /// Calibrates the variant, if one of its stages needs it.
+    fn planned(self, stages: &[Stage]) -> PlannedVariant {
+        let mut of_variant = stages.iter().filter(|stage| stage.variant == self.name);
+        let defers = of_variant.any(|stage| !stage.exit.always_replies());
+        let given = Calibration {
+            estimator: Estimator::Given,
+            temperature: 1.0,
+        };
+        PlannedVariant {
+            calibration: self.calibration.or_else(|| defers.then_some(given)),
+            name: self.name,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invalid::Problem;
+
+    fn parity() -> StageBuilder {
+        Plan::cascade("parity")
+            .stage("guess", "tiny")
+            .below(0.5)
+            .then("round", "large")
+    }
+
+    #[test]
+    fn two_stages_make_a_valid_plan_that_survives_json() {
+        let plan = parity().build().unwrap();
+        plan.validate().unwrap();
+        assert_eq!(Plan::from_json(&plan.to_json().unwrap()).unwrap(), plan);
+        let [gear] = plan.gears.as_slice() else {
+            panic!("{:?}", plan.gears)
+        };
+        assert_eq!(gear.wiring.entry, Edge::to("guess"));
+        let exits: Vec<&Exit> = gear.wiring.stages.iter().map(|stage| &stage.exit).collect();
+        let bands = vec![
+            Band {
+                from: 0.0,
+                to: Target::Stage(Edge::to("round")),
+            },
+            Band {
+                from: 0.5,
+                to: Target::Reply,
+            },
+        ];
+        assert_eq!(exits, [&Exit::Bands { bands }, &Exit::Reply]);
+        let replicas: Vec<(&str, &str, &str)> = plan
+            .placement
+            .iter()
+            .map(|replica| (replica.id.as_str(), replica.worker.as_str(), replica.device.as_str()))
+            .collect();
+        assert_eq!(
+            replicas,
+            [("tiny-0", SOLE_WORKER, "cpu"), ("large-0", SOLE_WORKER, "cpu")]
+        );
+    }
+
+    #[test]
+    fn only_a_variant_that_defers_is_calibrated_by_default() {
+        let plan = parity().build().unwrap();
+        let estimators: Vec<Option<Estimator>> = plan
+            .variants
+            .iter()
+            .map(|variant| variant.calibration.map(|fitted| fitted.estimator))
+            .collect();
+        assert_eq!(estimators, [Some(Estimator::Given), None]);
+    }
+
+    #[test]
+    fn setters_apply_to_the_last_stage() {
+        let batching = Batching {
+            max_batch: 4,
+            ..Batching::default()
+        };
+        let calibration = Calibration {
+            estimator: Estimator::Margin,
+            temperature: 2.0,
+        };
+        let plan = Plan::cascade("three")
+            .stage("a", "small")
+            .calibration(calibration)
+            .batching(batching)
+            .below(0.9)
+            .then("b", "medium")
+            .replicas(2)
+            .below(0.7)
+            .then("c", "large")
+            .worker("far")
+            .device("cuda:0")
+            .build()
+            .unwrap();
+        assert_eq!(plan.variants[0].calibration, Some(calibration));
+        let stages = &plan.gears[0].wiring.stages;
+        assert_eq!((stages[0].batching, stages[1].batching), (batching, Batching::default()));
+        let ids: Vec<&str> = plan.placement.iter().map(|replica| replica.id.as_str()).collect();
+        assert_eq!(ids, ["small-0", "medium-0", "medium-1", "large-0"]);
+        assert_eq!((plan.placement[3].worker.as_str(), plan.placement[3].device.as_str()), ("far", "cuda:0"));
+        assert_eq!(plan.placement[0].worker, SOLE_WORKER);
+    }
+
+    #[test]
+    fn stages_of_one_variant_share_its_replicas() {
+        let plan = Plan::cascade("twice")
+            .stage("first", "same")
+            .below(0.5)
+            .then("second", "same")
+            .build()
+            .unwrap();
+        assert_eq!((plan.variants.len(), plan.placement.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_single_stage_replies() {
+        let plan = Plan::cascade("one").stage("only", "model").build().unwrap();
+        assert_eq!(plan.gears[0].wiring.stages[0].exit, Exit::Reply);
+        assert_eq!(plan.variants[0].calibration, None);
+    }
+
+    #[test]
+    fn mistakes_are_named_by_the_validation() {
+        let repeated = Plan::cascade("x").stage("a", "m").below(0.5).then("a", "n").build();
+        assert!(matches!(repeated.unwrap_err().problem, Problem::Twice { .. }));
+        let dotted = Plan::cascade("a.b").stage("a", "m").build().unwrap_err();
+        assert_eq!(dotted.path, "app");
+        for threshold in [f64::NAN, 1.5, -0.1] {
+            let wrong = Plan::cascade("x").stage("a", "m").below(threshold).then("b", "n").build();
+            assert!(wrong.is_err(), "{threshold}");
+        }
+        let none = Plan::cascade("x").stage("a", "m").replicas(0).build().unwrap_err();
+        assert!(matches!(none.problem, Problem::NoReplica { .. } | Problem::Empty), "{none}");
+    }
+}
