@@ -23,12 +23,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use kaskade_papers::stated::artefact::ArtefactFiles;
-use kaskade_papers::stated::pipelines::stated;
 use kaskade_planners::allocate::{AllocateOptions, Allocator, Scaling};
 use kaskade_planners::balance::Balancer;
 use kaskade_planners::lp::Solver;
 use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
+use kaskade_stated::artefact::ArtefactFiles;
+use kaskade_stated::pipelines::stated;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
@@ -139,7 +139,7 @@ fn sweep(pipeline: &Pipeline) {
                 100.0 * allocation.gap(),
                 times.last().unwrap(),
                 allocation
-                    .solver_fault
+                    .solver_error
                     .map(|fault| fault.to_string())
                     .unwrap_or_default()
             );

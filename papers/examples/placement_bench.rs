@@ -6,16 +6,16 @@
 
 use std::time::{Duration, Instant};
 
-use kaskade_papers::stated::families::{StatedFamily, StatedModel, gpt, gpt_of_eight, t5, vit};
 use kaskade_planners::cascade::{CascadeOptions, Objective, plan_cascade};
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::lp::Solver;
 use kaskade_planners::placement::{
     Fleet, Goal, Placed, PlacementError, PlacementOptions, Proof, judge, plan_placement,
 };
-use kaskade_planners::thresholds::Guard;
+use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
+use kaskade_stated::families::{StatedFamily, StatedModel, gpt, gpt_of_eight, t5, vit};
 
 /// Nodes of the embedded solver's tree where it is the judge.
 const NODES: u64 = 5_000;
@@ -53,7 +53,7 @@ fn families() {
             let start = Instant::now();
             let cascade = CascadeOptions {
                 objective: objective.clone(),
-                guard: Guard::None,
+                guard: NonInferiorityTest::None,
                 ..CascadeOptions::default()
             };
             let Ok(planned) = plan_cascade(&profile, &cascade) else {

@@ -10,8 +10,8 @@ use kaskade_app::planning;
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_simulator::trace::Trace;
 
-use crate::stated::artefact::ArtefactFiles;
-use crate::stated::pipelines;
+use kaskade_stated::artefact::ArtefactFiles;
+use kaskade_stated::pipelines;
 
 /// Batch sizes of the published artefact.
 const BATCHES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];

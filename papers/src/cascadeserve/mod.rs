@@ -18,14 +18,14 @@ mod work;
 
 use std::path::PathBuf;
 
-use crate::stated::workloads;
-use crate::stated::workloads::StatedWorkload;
 use anyhow::Context as _;
 use kaskade_app::report::progress::say;
 use kaskade_models::CoreShare;
 use kaskade_policy::plan::Slo;
 use kaskade_policy::profile::Profile;
 use kaskade_simulator::trace::{Trace, TwitterLike};
+use kaskade_stated::workloads;
+use kaskade_stated::workloads::StatedWorkload;
 
 use self::cost::Goals;
 use self::field::{ENTRY_HOP_US, Field, HOP_US};

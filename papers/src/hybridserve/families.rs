@@ -1,7 +1,7 @@
 //! The paper's claims on its three families (§VI-A to §VI-C): who answers what, how accurate, how fast, at how many joules.
 
-use crate::stated::families::StatedModel;
 use kaskade_app::report::units;
+use kaskade_stated::families::StatedModel;
 
 use super::field::{Mode, SERVERS, joules, network_s};
 use super::paper::Paper;

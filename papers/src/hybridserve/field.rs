@@ -1,18 +1,18 @@
 //! A family on the paper's servers: a cascade is constructed, placed and simulated.
 
-use crate::stated::families::StatedFamily;
 use anyhow::Context as _;
 use kaskade_planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::placement::{
     Channel, Channels, Fleet, Goal, Placed, PlacementOptions, Route, plan_placement,
 };
-use kaskade_planners::thresholds::Guard;
+use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::energy::EnergyModel;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use kaskade_simulator::trace::{Spacing, Trace};
 use kaskade_simulator::{Power, Report, SimConfig, Simulator, Spare};
+use kaskade_stated::families::StatedFamily;
 
 use super::took::Took;
 
@@ -108,7 +108,7 @@ impl Field {
         CascadeOptions {
             objective,
             seed: self.seed,
-            guard: Guard::None,
+            guard: NonInferiorityTest::None,
             ..CascadeOptions::default()
         }
     }

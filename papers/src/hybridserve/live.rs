@@ -24,7 +24,7 @@ use kaskade_app::report::units;
 use kaskade_app::serving::{self, Client, Service};
 use kaskade_models::device;
 use kaskade_planners::cascade::Objective;
-use kaskade_planners::thresholds::Guard;
+use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::plan::{Band, Edge, Exit, Plan, Target};
 use kaskade_policy::profile::{Profile, VariantProfile};
 
@@ -199,7 +199,7 @@ impl Bench {
     fn skips(&self) -> anyhow::Result<Claim> {
         let planner = planning::cascade(&self.profile)
             .app(&self.app)
-            .guard(Guard::None)
+            .guard(NonInferiorityTest::None)
             .seed(self.seed);
         let thresholds = cautious(&self.profile);
         let given = |skips: bool| {
@@ -358,7 +358,7 @@ fn jumping(chain: &Plan, profile: &Profile) -> anyhow::Result<Plan> {
 
 #[cfg(test)]
 mod tests {
-    use crate::stated::families::vit;
+    use kaskade_stated::families::vit;
 
     use super::*;
 

@@ -1,11 +1,11 @@
 //! Families of any number of models, to see how planning grows.
 
-use crate::stated::families::{StatedFamily, StatedModel, gpt};
 use kaskade_planners::cascade::{CascadeOptions, Objective, plan_cascade};
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::placement::{Goal, PlacementError, PlacementOptions, plan_placement};
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
+use kaskade_stated::families::{StatedFamily, StatedModel, gpt};
 
 /// A family between 20 million and 20 billion weights, and a cascade that asks all of its models.
 #[derive(Debug, Clone)]

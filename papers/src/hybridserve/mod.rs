@@ -27,9 +27,9 @@ mod took;
 
 use std::path::PathBuf;
 
-use crate::stated::families::{StatedFamily, gpt, gpt_of_eight, t5, vit};
 use kaskade_app::config::scalar::Span;
 use kaskade_app::report::progress::Progress;
+use kaskade_stated::families::{StatedFamily, gpt, gpt_of_eight, t5, vit};
 
 use self::field::{Field, SERVERS};
 use self::paper::Paper;

@@ -92,7 +92,7 @@ impl Paper {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stated::families as stated;
+    use kaskade_stated::families as stated;
 
     #[test]
     fn the_shares_are_of_the_familys_models_and_sum_to_one() {

@@ -193,8 +193,8 @@ impl Field {
         let mut watched = Watched::new(manager);
         let arrivals = self.trace.arrivals(Spacing::Poisson, self.seed);
         let report = simulator.run_controlled(arrivals, &mut timeline, &self.profile, &mut watched);
-        if let Some(fault) = watched.manager.fault() {
-            return Err(fault.clone().into());
+        if let Some(error) = watched.manager.error() {
+            return Err(error.clone().into());
         }
         let refused = report.refused_plans.first();
         ensure!(

@@ -21,9 +21,9 @@ mod pictures;
 
 use std::path::PathBuf;
 
-use crate::stated::pipelines::stated_social;
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_simulator::trace::{Diurnal, Trace};
+use kaskade_stated::pipelines::stated_social;
 
 use self::capacity::Phases;
 use self::field::{Field, HEADROOM, LOADING_US, LOOK_US};

@@ -155,7 +155,7 @@ pub fn choose(profile: &Profile, options: &GearOptions, most: usize) -> Result<E
         },
         reached,
         devices: options.devices.len(),
-        fault: None,
+        violation: None,
     })
 }
 

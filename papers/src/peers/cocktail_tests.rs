@@ -1,8 +1,8 @@
 use super::*;
-use crate::stated::workloads::{StatedWorkload, bert};
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_policy::plan::Slo;
 use kaskade_simulator::{SimConfig, Simulator};
+use kaskade_stated::workloads::{StatedWorkload, bert};
 
 fn profile() -> Profile {
     StatedWorkload {

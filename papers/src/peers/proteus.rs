@@ -144,7 +144,7 @@ impl PerTask {
             bound: 1.0,
             instances: all,
             paths: Vec::new(),
-            solver_fault: None,
+            solver_error: None,
         })
     }
 }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use kaskade_papers::stated::pipelines::stated;
+use kaskade_stated::pipelines::stated;
 
 fn instances(of: &[(&str, &str, u32, f64)]) -> Vec<Instances> {
     let instance = |(task, variant, count, qps): &(&str, &str, u32, f64)| Instances {

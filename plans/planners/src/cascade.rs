@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::skips::{Dropped, Pruned, Skips, Split, Tried, add_skips, prune, trim};
 use crate::thresholds::{
-    CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, Guard, Outcome, Point, Search, Yardstick,
-    accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
+    Baseline, CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, NonInferiorityTest, Outcome,
+    Point, Search, accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
 };
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::plan::{
@@ -52,7 +52,7 @@ pub struct CascadeOptions {
     /// Seed of the search.
     pub seed: u64,
     /// How sure the named points must be.
-    pub guard: Guard,
+    pub guard: NonInferiorityTest,
     /// How hard to search.
     pub exact_steps: u64,
     /// Whether to try skip connections.
@@ -78,7 +78,7 @@ impl Default for CascadeOptions {
             objective: Objective::Ap,
             batch: Batching::default().max_batch,
             seed: 0,
-            guard: Guard::default(),
+            guard: NonInferiorityTest::default(),
             exact_steps: Search::default().exact_steps,
             skips: true,
             skip_loss: 0.0,
@@ -258,16 +258,16 @@ fn check_thresholds(thresholds: &[f64], expected: usize) -> Result<(), PlanError
 
 /// What the named points are measured against: always the variants of the whole family, also when some are dropped.
 struct Goals {
-    best: Yardstick,
-    second_best: Yardstick,
-    guard: Guard,
+    best: Baseline,
+    second_best: Baseline,
+    guard: NonInferiorityTest,
 }
 
 impl Goals {
-    fn new(family: &Family, guard: Guard) -> Self {
+    fn new(family: &Family, guard: NonInferiorityTest) -> Self {
         Self {
-            best: Yardstick::new(family, family.best()),
-            second_best: Yardstick::new(family, family.second_best()),
+            best: Baseline::new(family, family.best()),
+            second_best: Baseline::new(family, family.second_best()),
             guard,
         }
     }

@@ -70,7 +70,7 @@ pub struct Manager {
     allocation: Option<Allocation>,
     running: Option<Plan>,
     allocations: u64,
-    fault: Option<ManageError>,
+    error: Option<ManageError>,
 }
 
 impl Manager {
@@ -103,7 +103,7 @@ impl Manager {
             allocation: None,
             running: None,
             allocations: 0,
-            fault: None,
+            error: None,
             pipeline,
             allocator,
             options,
@@ -166,7 +166,7 @@ impl Manager {
             self.balance()
         };
         let plan = made.unwrap_or_else(|error| {
-            self.fault = Some(error);
+            self.error = Some(error);
             None
         })?;
         self.running = Some(plan.clone());
@@ -191,7 +191,7 @@ impl Manager {
 
     /// Why the last attempt that failed did, told once.
     pub fn take_fault(&mut self) -> Option<ManageError> {
-        self.fault.take()
+        self.error.take()
     }
 
     /// The estimated demand at the root, requests/s.
@@ -211,8 +211,8 @@ impl Manager {
     }
 
     /// Why the last attempt that failed did.
-    pub fn fault(&self) -> Option<&ManageError> {
-        self.fault.as_ref()
+    pub fn error(&self) -> Option<&ManageError> {
+        self.error.as_ref()
     }
 
     fn workers(&self) -> u32 {

@@ -31,7 +31,7 @@
 //! | `solve` | a placement of one combination: exact where it is small |
 //! | [`judge`] | the integer program alone, to judge the search by |
 //! | `emit` | from numbers to a plan |
-//! | [`options`](PlacementOptions), [`fault`](PlacementError) | what is planned for, and what may be wrong with it |
+//! | [`options`](PlacementOptions), [`error`](PlacementError) | what is planned for, and what may be wrong with it |
 
 mod anneal;
 mod bound;
@@ -39,14 +39,14 @@ mod candidates;
 mod case;
 mod curves;
 mod emit;
+mod error;
 #[cfg(test)]
 mod exhaustive;
-mod fault;
 mod flow;
 mod greedy;
 pub mod judge;
 mod layout;
-mod most;
+mod max_throughput;
 mod options;
 mod outcome;
 mod planner;
@@ -57,7 +57,7 @@ mod shapes;
 mod solve;
 
 pub use curves::{Curves, Fitted};
-pub use fault::{Figure, PlacementError};
+pub use error::{Figure, PlacementError};
 pub use flow::{Flow, FlowEdge, flow};
 pub use options::{Assumed, Channel, Channels, Effort, Fleet, Goal, PlacementOptions, Route, TransferSample};
 pub use outcome::{DeviceLoad, Placed, PlacedModel, Proof, Shapes};

@@ -1,15 +1,17 @@
 use super::*;
-use crate::thresholds::Guard;
-use crate::thresholds::{Column, FORWARD_ALL, Search, Yardstick, accuracy_preserving, frontier, synthetic};
+use crate::thresholds::NonInferiorityTest;
+use crate::thresholds::{Baseline, Column, FORWARD_ALL, Search, accuracy_preserving, frontier, synthetic};
 
 fn made_up(skills: &[f64], energies: &[f64]) -> Family {
     synthetic::family(skills, energies, 3.0, 800, 7)
 }
 
 fn pruned(family: &Family) -> Pruned {
-    let best = Yardstick::new(family, family.best());
+    let best = Baseline::new(family, family.best());
     let search = |family: &Family| frontier(family, &Search::default());
-    let choose = |family: &Family, found: &Frontier| accuracy_preserving(family, found, &best, Guard::None);
+    let choose = |family: &Family, found: &Frontier| {
+        accuracy_preserving(family, found, &best, NonInferiorityTest::None)
+    };
     prune(family, &search(family), search, choose).unwrap()
 }
 
@@ -28,8 +30,8 @@ fn a_variant_that_costs_as_much_as_the_next_is_dropped() {
     let before = accuracy_preserving(
         &family,
         &frontier(&family, &Search::default()),
-        &Yardstick::new(&family, family.best()),
-        Guard::None,
+        &Baseline::new(&family, family.best()),
+        NonInferiorityTest::None,
     )
     .unwrap();
     let pruned = pruned(&family);

@@ -31,14 +31,14 @@ pub use minibatch::{Demand, in_order, pack};
 
 /// Numbers of blocks by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub struct Mix {
+pub struct BlockCounts {
     /// Blocks of activations.
     pub act: usize,
     /// Blocks of keys and values.
     pub kv: usize,
 }
 
-impl Mix {
+impl BlockCounts {
     /// Blocks of either kind.
     pub fn total(self) -> usize {
         self.act + self.kv
@@ -50,7 +50,7 @@ impl Mix {
     }
 }
 
-impl std::ops::Add for Mix {
+impl std::ops::Add for BlockCounts {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {

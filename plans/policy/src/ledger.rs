@@ -358,7 +358,7 @@ impl<T> Ledger<T> {
     }
 
     /// Whether enough was tried to find a sure answer that this attempt is to bring any.
-    pub fn must_settle(&self, attempt: u32) -> bool {
+    pub fn must_accept_below_threshold(&self, attempt: u32) -> bool {
         attempt > 1 && attempt >= self.config.settle_from
     }
 

@@ -35,9 +35,11 @@
 
 pub mod admission;
 pub mod adoption;
+pub mod arrivals;
 pub mod batching;
 pub mod confidence;
 pub mod demand;
+pub mod device_queue;
 pub mod drift;
 pub mod energy;
 pub mod fit;
@@ -46,18 +48,16 @@ pub mod hybrid_cache;
 pub mod invalid;
 pub mod ledger;
 pub mod liveness;
-pub mod load;
 pub mod partition;
 pub mod pipeline;
 pub mod plan;
 pub mod profile;
-pub mod reading;
 pub mod redelivery;
 pub mod rerouting;
 pub mod routing;
 pub mod run_time;
 pub mod shifting;
-pub mod turns;
+pub mod stream_offset;
 pub mod vote;
 
 #[cfg(test)]

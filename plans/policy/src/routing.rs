@@ -55,7 +55,7 @@ pub fn route(exit: &Exit, confidence: Option<f64>) -> Result<Route<'_>, RoutingE
 ///
 /// # Errors
 /// As [`route`].
-pub fn settle(exit: &Exit, confidence: Option<f64>) -> Result<Route<'_>, RoutingError> {
+pub fn accept_below_threshold(exit: &Exit, confidence: Option<f64>) -> Result<Route<'_>, RoutingError> {
     let route = route(exit, confidence)?;
     Ok(match exit {
         Exit::Bands { .. } => Route::Reply,
@@ -279,15 +279,15 @@ mod tests {
     #[test]
     fn what_must_settle_is_answered_where_it_would_be_passed_on() {
         let exit = cascade();
-        assert_eq!(settle(&exit, Some(0.1)), Ok(Route::Reply));
+        assert_eq!(accept_below_threshold(&exit, Some(0.1)), Ok(Route::Reply));
         assert_eq!(
-            settle(&exit, None),
+            accept_below_threshold(&exit, None),
             Err(RoutingError::NoConfidence),
             "never without a confidence"
         );
         let slice = Exit::Next { to: Edge::to("rest") };
         assert!(
-            matches!(settle(&slice, None), Ok(Route::Forward(_))),
+            matches!(accept_below_threshold(&slice, None), Ok(Route::Forward(_))),
             "half a model has no answer"
         );
     }

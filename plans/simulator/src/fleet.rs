@@ -5,9 +5,9 @@ use super::contention::Sharers;
 use super::events::{NEVER, Task};
 use super::world::{KnownReplica, World};
 use kaskade_policy::batching::BatchQueue;
+use kaskade_policy::device_queue::DeviceQueue;
 use kaskade_policy::plan::{Batching, Sharing};
 use kaskade_policy::run_time::RunTimeEstimate;
-use kaskade_policy::turns::Turns;
 
 /// How a replica is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub(super) struct Running {
 /// A device at work.
 #[derive(Debug, Default)]
 pub(super) struct DeviceState {
-    pub(super) turns: Turns<u32>,
+    pub(super) turns: DeviceQueue<u32>,
     /// When a batch ended last.
     ended: Option<u64>,
     /// Joules of its batches; NaN once one of them is unknown.

@@ -31,7 +31,7 @@ pub struct Allocation {
     pub paths: Vec<PathShare>,
     /// Why the chosen solver did not help; the rounded answer stands.
     #[serde(skip)]
-    pub solver_fault: Option<LpError>,
+    pub solver_error: Option<LpError>,
 }
 
 impl Allocation {

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::lp::Solver;
-use kaskade_papers::stated::artefact::ArtefactFiles;
-use kaskade_papers::stated::pipelines::stated;
-use kaskade_papers::stated::thinned::thinned;
+use kaskade_stated::artefact::ArtefactFiles;
+use kaskade_stated::pipelines::stated;
+use kaskade_stated::thinned::thinned;
 
 /// The folder of the published measurements, where it is there.
 fn folder() -> Option<PathBuf> {
@@ -123,9 +123,9 @@ fn every_plan_for_the_published_pipeline_is_under_its_bound() {
         );
         // Of the stated pipeline, the embedded solver calls a program infeasible that the search has a plan for; the plan stands.
         assert!(
-            planned.solver_fault.is_none() || !published,
+            planned.solver_error.is_none() || !published,
             "{demand}: {:?}",
-            planned.solver_fault
+            planned.solver_error
         );
         before = planned.bound;
     }
@@ -207,11 +207,11 @@ mod highs {
             let planned = allocator.allocate(demand, 20).unwrap();
             assert!(
                 matches!(
-                    planned.solver_fault,
+                    planned.solver_error,
                     None | Some(LpError::Interrupted | LpError::Infeasible)
                 ),
                 "{:?}",
-                planned.solver_fault
+                planned.solver_error
             );
         }
     }

@@ -14,7 +14,7 @@ const STEPS: usize = 64;
 /// Columns and their shares, which fit into the workers there are.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Rounded {
-    pub(super) worth: f64,
+    pub(super) accuracy: f64,
     /// Places of columns, and their shares, which sum to 1.
     pub(super) shares: Vec<(usize, f64)>,
 }
@@ -36,29 +36,31 @@ pub(super) fn rounded(
     let mut best: Option<Rounded> = None;
     for (place, column) in columns.iter().enumerate() {
         let needed: f64 = column.loads.iter().map(|load| whole(load * demand)).sum();
-        if needed <= workers && best.as_ref().is_none_or(|best| column.worth > best.worth) {
+        if needed <= workers && best.as_ref().is_none_or(|best| column.accuracy > best.accuracy) {
             best = Some(Rounded {
-                worth: column.worth,
+                accuracy: column.accuracy,
                 shares: vec![(place, 1.0)],
             });
         }
     }
     for (low_place, low) in columns.iter().enumerate() {
         for (high_place, high) in columns.iter().enumerate() {
-            let beaten = best.as_ref().map_or(f64::NEG_INFINITY, |best| best.worth);
+            let beaten = best.as_ref().map_or(f64::NEG_INFINITY, |best| best.accuracy);
             if beaten >= goal {
                 return best;
             }
-            if high.worth <= beaten || low.worth >= high.worth || low.load() * demand > workers {
+            if high.accuracy <= beaten || low.accuracy >= high.accuracy || low.load() * demand > workers {
                 continue;
             }
             if variants.is_some_and(|variants| conflict(low, high, variants)) {
                 continue;
             }
             let pair = Pair::new(low, high, demand);
-            if let Some(share) = pair.largest(workers, (beaten - low.worth) / (high.worth - low.worth)) {
+            if let Some(share) =
+                pair.largest(workers, (beaten - low.accuracy) / (high.accuracy - low.accuracy))
+            {
                 best = Some(Rounded {
-                    worth: low.worth + share * (high.worth - low.worth),
+                    accuracy: low.accuracy + share * (high.accuracy - low.accuracy),
                     shares: vec![(low_place, 1.0 - share), (high_place, share)],
                 });
             }

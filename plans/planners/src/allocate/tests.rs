@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::lp::{LpError, Solver};
-use kaskade_papers::stated::pipelines::stated;
 use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, ProfiledPath, Task, TaskVariant};
+use kaskade_stated::pipelines::stated;
 
 fn allocator(policy: AllocationPolicy) -> Allocator {
     let options = AllocateOptions {
@@ -179,7 +179,7 @@ fn a_solver_that_is_not_there_costs_nothing_but_its_help() {
         .unwrap();
     check(&stated(), &allocation);
     assert!(matches!(
-        allocation.solver_fault,
+        allocation.solver_error,
         Some(LpError::NotBuilt { .. } | LpError::Missing { .. })
     ));
 }

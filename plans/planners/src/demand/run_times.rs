@@ -180,7 +180,7 @@ fn latency_us(variant: &TaskVariant, batch: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kaskade_papers::stated::pipelines::stated;
+    use kaskade_stated::pipelines::stated;
 
     const VARIANT: &str = "detect-x";
 

@@ -58,7 +58,7 @@ pub(super) struct Load {
 
 /// The condition that bounds the utilisation, for every set of demanded models: at most a few, see `max_stages`.
 #[derive(Debug, Clone)]
-pub(super) struct Cuts {
+pub(super) struct HallBounds {
     demands: Vec<Demand>,
     /// By set of demands, one bit each: what they ask for.
     work: Vec<f64>,
@@ -66,7 +66,7 @@ pub(super) struct Cuts {
     capacity: Vec<f64>,
 }
 
-impl Cuts {
+impl HallBounds {
     pub(super) fn new(demands: Vec<Demand>, groups: &[Group]) -> Self {
         let sets = 1_usize << demands.len();
         let mut work = vec![0.0; sets];
@@ -200,7 +200,7 @@ pub(super) fn balance(demands: &[Demand], groups: &[Group]) -> Result<Balance, L
     let mut balance = Balance::default();
     while !left.is_empty() {
         let open: Vec<Group> = free.iter().map(|(_, group)| (*group).clone()).collect();
-        let load = Cuts::new(left.clone(), &open).load();
+        let load = HallBounds::new(left.clone(), &open).load();
         if load.utilisation.is_infinite() {
             return Err(LpError::Infeasible);
         }

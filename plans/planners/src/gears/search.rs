@@ -18,7 +18,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-use super::balance::{Cuts, Demand, Group};
+use super::balance::{Demand, Group, HallBounds};
 use super::models::Models;
 use super::options::CascadeSearch;
 use super::set::ModelSet;
@@ -57,13 +57,15 @@ impl Cascade {
 
     /// The highest load that the placement carries, requests/s, in batches of the working size.
     pub(super) fn throughput(&self, models: &Models, groups: &[Group]) -> f64 {
-        1.0 / Cuts::new(self.demands(models, 1.0), groups).load().utilisation
+        1.0 / HallBounds::new(self.demands(models, 1.0), groups)
+            .load()
+            .utilisation
     }
 
     /// The same for single requests.
     fn throughput_alone(&self, models: &Models, groups: &[Group]) -> f64 {
         let demands = self.demands_by(1.0, |model| models.alone_s(model));
-        1.0 / Cuts::new(demands, groups).load().utilisation
+        1.0 / HallBounds::new(demands, groups).load().utilisation
     }
 }
 

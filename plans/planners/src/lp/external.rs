@@ -35,7 +35,7 @@ const LONGEST_S: u32 = 60;
 /// usual name, in tests and where it is not on the path.
 ///
 /// # Errors
-/// [`LpError::Missing`], [`LpError::Hung`], [`LpError::Lied`] if the output cannot be read, and what the solver says of the program.
+/// [`LpError::Missing`], [`LpError::Hung`], [`LpError::InvalidSolution`] if the output cannot be read, and what the solver says of the program.
 pub(super) fn solve(
     program: &Program,
     solver: Solver,
@@ -143,7 +143,8 @@ fn run<S: SolverProgram + SolverWithSolutionParsing>(
         program: name.to_owned(),
         limit_s: limit.as_secs_f64(),
     })?;
-    let solution = parse(program, &answer, problem).map_err(|reason| LpError::Lied { solver, reason })?;
+    let solution =
+        parse(program, &answer, problem).map_err(|reason| LpError::InvalidSolution { solver, reason })?;
     match solution.status {
         Status::Infeasible => Err(LpError::Infeasible),
         Status::Unbounded => Err(LpError::Unbounded),

@@ -81,7 +81,10 @@ fn a_solver_that_lies_is_found_out() {
         "exit 0".to_owned(),
     ] {
         let error = cbc(&script).unwrap_err();
-        assert!(matches!(error, LpError::Lied { .. }), "{script}: {error}");
+        assert!(
+            matches!(error, LpError::InvalidSolution { .. }),
+            "{script}: {error}"
+        );
     }
 }
 

@@ -158,7 +158,7 @@ pub enum LpError {
     },
     /// What the solver called a solution is none.
     #[error("{solver:?} answered with what is no solution: {reason}; use another solver")]
-    Lied {
+    InvalidSolution {
         /// Which.
         solver: Solver,
         /// What is wrong with it.

@@ -90,7 +90,7 @@ fn a_lie_is_told_from_a_solution() {
         assert!(
             matches!(
                 error,
-                LpError::Lied {
+                LpError::InvalidSolution {
                     solver: Solver::Glpk,
                     ..
                 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::fault::PlacementError;
+use super::error::PlacementError;
 use kaskade_policy::plan::{Edge, Exit, Gear, Plan, Stage};
 use kaskade_policy::profile::{Profile, Validation};
 use kaskade_policy::routing::{self, Route};

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::cascade::{CascadeOptions, Objective, plan_cascade};
-use kaskade_papers::stated::families as stated;
+use kaskade_stated::families as stated;
 
 #[test]
 fn the_flow_is_what_the_cascade_was_planned_to_do() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::fault::PlacementError;
+use super::error::PlacementError;
 use crate::device::DeviceSpec;
 use crate::lp::Solver;
 

@@ -4,9 +4,9 @@
 use super::case::{Case, Seen};
 use super::curves::Curves;
 use super::emit;
-use super::fault::PlacementError;
+use super::error::PlacementError;
 use super::flow::{self, Flow};
-use super::most;
+use super::max_throughput;
 use super::options::{Fleet, Goal, PlacementOptions};
 use super::outcome::{Placed, Shapes};
 use super::problem::{Cluster, excess};
@@ -55,7 +55,7 @@ impl Case<'_> {
         let all = Cluster::new(self.options, self.options.devices.len());
         self.fits_at_all(&all)?;
         let Goal::Carry { qps } = self.options.goal else {
-            let found = most::most(self, &all);
+            let found = max_throughput::max_throughput(self, &all);
             let (qps, seen) = found.ok_or_else(|| search::unplaced(0.0, &Shapes::default(), 0, false))?;
             return Ok((all, qps, Some(seen)));
         };
@@ -67,7 +67,7 @@ impl Case<'_> {
             let few = Cluster::new(self.options, count);
             if self.fits_at_all(&few).is_ok()
                 && self.is_bearable(&few, qps).is_ok()
-                && let Some(seen) = most::carries(self, &few, qps)
+                && let Some(seen) = max_throughput::carries(self, &few, qps)
             {
                 return Ok((few, qps, Some(seen)));
             }

@@ -8,9 +8,9 @@ use super::super::shapes::cuts;
 use super::*;
 use crate::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use crate::device::DeviceSpec;
-use crate::placement::shapes::Shape;
-use kaskade_papers::stated::families::{self as stated, StatedFamily};
+use crate::placement::shapes::ReplicaPartition;
 use kaskade_policy::plan::{Exit, Target};
+use kaskade_stated::families::{self as stated, StatedFamily};
 
 fn cascade(profile: &Profile, objective: Objective) -> CascadePlan {
     let options = CascadeOptions {
@@ -308,7 +308,7 @@ fn by_trying_everything(planner: &Case<'_>, cluster: &Cluster, qps: f64) -> Opti
             let (low, high) = scales.fold((0.0, f64::INFINITY), |(low, high), (from, to)| {
                 (f64::max(low, from), f64::min(high, to))
             });
-            let shape = Shape {
+            let shape = ReplicaPartition {
                 replicas,
                 partitions: partitions.clone(),
             };

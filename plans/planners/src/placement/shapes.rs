@@ -7,19 +7,19 @@
 use super::curves::Curves;
 use super::flow::Flow;
 use super::options::PlacementOptions;
-use super::problem::{Cluster, Costs, Kind, Pair, ROUNDING, excess};
+use super::problem::{Cluster, Costs, InstanceClass, Pair, ROUNDING, excess};
 
 /// By how much combinations grow at a time where not every one is looked at.
 const STRIDE: f64 = 1.15;
 
 /// Replicas and partitions by model.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Shape {
+pub(super) struct ReplicaPartition {
     pub(super) replicas: Vec<u32>,
     pub(super) partitions: Vec<u32>,
 }
 
-impl Shape {
+impl ReplicaPartition {
     pub(super) fn instances(&self) -> u64 {
         let pairs = self.replicas.iter().zip(&self.partitions);
         pairs
@@ -45,9 +45,9 @@ pub(super) struct Models<'a> {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Line {
     /// Smallest first.
-    pub(super) shapes: Vec<Shape>,
+    pub(super) shapes: Vec<ReplicaPartition>,
     /// The first one after which some were left out.
-    pub(super) skipped_after: Option<Shape>,
+    pub(super) skipped_after: Option<ReplicaPartition>,
 }
 
 /// Why a combination cannot be placed, as far as sums tell.
@@ -62,7 +62,7 @@ pub(super) enum Breaks {
 /// The kinds and costs of a combination.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Parts {
-    pub(super) kinds: Vec<Kind>,
+    pub(super) kinds: Vec<InstanceClass>,
     pub(super) pairs: Vec<Pair>,
     pub(super) chains: Vec<Costs>,
 }
@@ -153,7 +153,7 @@ impl<'a> Models<'a> {
         let mut line = Line::default();
         let mut replicas = self.smallest(partitions, period_s, cluster);
         for step in 1.. {
-            let shape = Shape {
+            let shape = ReplicaPartition {
                 replicas: replicas.clone(),
                 partitions: partitions.to_vec(),
             };
@@ -239,7 +239,7 @@ impl<'a> Models<'a> {
     }
 
     /// The sums of a combination: bytes, and work on devices of speed 1.
-    fn sums(&self, shape: &Shape, period_s: f64) -> (f64, f64) {
+    fn sums(&self, shape: &ReplicaPartition, period_s: f64) -> (f64, f64) {
         let models = shape.replicas.iter().zip(&shape.partitions).enumerate();
         models.fold((0.0, 0.0), |(memory, work), (model, (replicas, partitions))| {
             let copies = f64::from(*replicas);
@@ -252,7 +252,7 @@ impl<'a> Models<'a> {
     }
 
     /// The load that a combination carries if work could be cut at will, but for the work of single instances, requests/s.
-    pub(super) fn at_will(&self, shape: &Shape, cluster: &Cluster) -> f64 {
+    pub(super) fn fluid_bound(&self, shape: &ReplicaPartition, cluster: &Cluster) -> f64 {
         // In periods as long as there are requests in them, one comes every second.
         let period_s = self.batch;
         let (_, work) = self.sums(shape, period_s);
@@ -264,13 +264,13 @@ impl<'a> Models<'a> {
         (cluster.work() / work).min(cluster.most_work() / largest)
     }
 
-    fn is_too_much(&self, shape: &Shape, period_s: f64, cluster: &Cluster) -> bool {
+    fn is_too_much(&self, shape: &ReplicaPartition, period_s: f64, cluster: &Cluster) -> bool {
         let (memory, work) = self.sums(shape, period_s);
         excess(memory, cluster.memory()) > 0.0 || excess(work, cluster.work()) > 0.0
     }
 
     /// The first equation that a combination breaks in an instance or in sum.
-    fn breaks(&self, shape: &Shape, period_s: f64, cluster: &Cluster) -> Option<Breaks> {
+    fn breaks(&self, shape: &ReplicaPartition, period_s: f64, cluster: &Cluster) -> Option<Breaks> {
         let models = shape.replicas.iter().zip(&shape.partitions).enumerate();
         for (model, (replicas, partitions)) in models {
             let memory = self.memory(model, *replicas, *partitions);
@@ -290,7 +290,7 @@ impl<'a> Models<'a> {
     }
 
     /// The kinds of a combination, and what goes between them per period.
-    pub(super) fn parts(&self, shape: &Shape, period_s: f64) -> Parts {
+    pub(super) fn parts(&self, shape: &ReplicaPartition, period_s: f64) -> Parts {
         let mut kinds = Vec::new();
         let mut ends: Vec<(usize, usize)> = Vec::new();
         let mut chains = Vec::new();
@@ -298,7 +298,7 @@ impl<'a> Models<'a> {
             let memory = self.memory(model, *replicas, *partitions);
             let work = self.kernel(model, *replicas) / period_s / f64::from(*partitions);
             ends.push((kinds.len(), kinds.len() + *partitions as usize - 1));
-            kinds.extend((0..*partitions).map(|part| Kind {
+            kinds.extend((0..*partitions).map(|part| InstanceClass {
                 model,
                 part,
                 copies: *replicas,

@@ -13,7 +13,7 @@ use super::point::{FORWARD_ALL, Frontier, Point};
 /// How sure a point must be to keep up with the variant it is measured against.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Guard {
+pub enum NonInferiorityTest {
     /// As the paper has it: as accurate on the validation set.
     None,
     /// In addition, a one-sided confidence bound on the paired difference stays above `-tolerance`.
@@ -25,7 +25,7 @@ pub enum Guard {
     },
 }
 
-impl Default for Guard {
+impl Default for NonInferiorityTest {
     /// Half a standard error in hand. In the study it halves the loss of the bare rule on unseen data and keeps three quarters
     /// of its saving or more; a whole one halves the loss again, but on a few hundred samples often leaves nothing but the best
     /// variant, which is no cascade. Where the loss matters more than the energy, profile more samples first, then raise `z`.
@@ -37,10 +37,10 @@ impl Default for Guard {
     }
 }
 
-impl Guard {
+impl NonInferiorityTest {
     /// Whether a cascade keeps up with what it is measured against.
-    pub fn passes(&self, outcome: &Outcome, yardstick: &Yardstick) -> bool {
-        let paired = Paired::new(&outcome.correct, &yardstick.correct);
+    pub fn passes(&self, outcome: &Outcome, baseline: &Baseline) -> bool {
+        let paired = Paired::new(&outcome.correct, &baseline.correct);
         if paired.gained < paired.lost {
             return false;
         }
@@ -53,14 +53,14 @@ impl Guard {
 
 /// A variant that cascades are measured against. It stays what it is when variants are dropped from the family.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Yardstick {
+pub struct Baseline {
     /// The variant.
     pub name: String,
     /// Its right and wrong answers.
     pub correct: Vec<bool>,
 }
 
-impl Yardstick {
+impl Baseline {
     /// A variant of a family.
     pub fn new(family: &Family, variant: usize) -> Self {
         let column = family.columns().get(variant);
@@ -122,8 +122,8 @@ impl Paired {
 pub fn accuracy_preserving(
     family: &Family,
     frontier: &Frontier,
-    best: &Yardstick,
-    guard: Guard,
+    best: &Baseline,
+    guard: NonInferiorityTest,
 ) -> Option<Point> {
     let needed = best.accuracy();
     frontier
@@ -154,9 +154,9 @@ const STEPS: usize = 32;
 pub fn energy_optimising(
     family: &Family,
     frontier: &Frontier,
-    floor: &Yardstick,
+    floor: &Baseline,
     preserving: &Point,
-    guard: Guard,
+    guard: NonInferiorityTest,
 ) -> Option<Point> {
     let needed = floor.accuracy();
     let passes = |point: &Point| guard.passes(&evaluate(family, &threshold_exits(&point.thresholds)), floor);

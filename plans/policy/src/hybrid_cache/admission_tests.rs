@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::Mix;
+use super::super::BlockCounts;
 use super::super::blocks::{Capacity, Shares};
 use super::*;
 
@@ -12,11 +12,11 @@ const LIMITS: Limits = Limits {
 };
 
 fn space(blocks: usize) -> BlockSpace {
-    let host = Mix {
+    let host = BlockCounts {
         act: blocks / 2,
         kv: blocks - blocks / 2,
     };
-    let device = Mix::default();
+    let device = BlockCounts::default();
     BlockSpace::new(4, Capacity { device, host }, Shares::device_first(0.5))
 }
 

@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
     use crate::fit::LinearFit;
-    use crate::hybrid_cache::Mix;
+    use crate::hybrid_cache::BlockCounts;
 
     const BLOCKS: usize = 100;
 
@@ -180,8 +180,8 @@ mod tests {
 
     fn at(act: usize, kv: usize) -> Capacity {
         Capacity {
-            device: Mix::default(),
-            host: Mix { act, kv },
+            device: BlockCounts::default(),
+            host: BlockCounts { act, kv },
         }
     }
 

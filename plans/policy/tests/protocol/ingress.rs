@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use kaskade_policy::{
     admission::{Admission, AdmissionConfig},
+    arrivals::ArrivalCounter,
     ledger::{Answer, Failure, Ledger, LedgerConfig},
-    load::LoadBook,
     plan::{Exit, Plan},
     routing::{self, Route},
     shifting::{self, ShiftConfig},
@@ -40,7 +40,7 @@ pub(crate) struct Ingress {
     admission: Admission,
     /// Requests that came to its door.
     pub(crate) arrivals: u64,
-    pub(crate) load: LoadBook,
+    pub(crate) load: ArrivalCounter,
     pub(crate) policy: shifting::Shifter,
     /// The epoch whose gears the policy knows.
     pub(crate) epoch: u64,
@@ -61,7 +61,7 @@ impl Ingress {
             ..LedgerConfig::default()
         };
         let id: Name = format!("in-{process}-{life:02}").into();
-        let mut load = LoadBook::new(now);
+        let mut load = ArrivalCounter::new(now);
         load.heard(&id, 0, now);
         Self {
             id,

@@ -7,7 +7,7 @@ use super::Machine;
 use super::hardware::Forward;
 use super::pass::{Course, LayerWork, Traffic, Weights, walk};
 use super::setup::{Load, Mode, Setup};
-use kaskade_policy::hybrid_cache::Mix;
+use kaskade_policy::hybrid_cache::BlockCounts;
 use kaskade_policy::hybrid_cache::admission::{Refused, Scheduler};
 use kaskade_policy::hybrid_cache::blocks::{Block, BlockSpace, Kind, Place};
 use kaskade_policy::hybrid_cache::minibatch::{Demand, in_order, pack};
@@ -71,7 +71,7 @@ pub enum RunError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Work {
     /// Blocks that the link brings.
-    loaded: Mix,
+    loaded: BlockCounts,
     /// ACT blocks that lie on the device.
     acts_on_device: usize,
     /// What the layer computes.
@@ -237,7 +237,7 @@ impl Machine<'_> {
         let rows = tokens - cached;
         let stored = (cached..tokens).filter_map(|token| table.get(token / block_tokens));
         Work {
-            loaded: Mix {
+            loaded: BlockCounts {
                 act: count(Kind::Act, Place::Host),
                 kv: count(Kind::Kv, Place::Host),
             },

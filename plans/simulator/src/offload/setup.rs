@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::Machine;
 use super::shape::BadShape;
-use kaskade_policy::hybrid_cache::Mix;
+use kaskade_policy::hybrid_cache::BlockCounts;
 use kaskade_policy::hybrid_cache::admission::Limits;
 use kaskade_policy::hybrid_cache::allocation::{Memory, Split};
 use kaskade_policy::hybrid_cache::blocks::Capacity;
@@ -103,7 +103,7 @@ pub struct Setup {
     /// Physical blocks, for requests at their longest.
     pub capacity: Capacity,
     /// Bounds of a mini-batch's loaded blocks (`#ACT_max`, `#KV_max`).
-    pub bounds: Mix,
+    pub bounds: BlockCounts,
     /// Who is admitted.
     pub limits: Limits,
     /// Tokens that a mini-batch prefills.

@@ -105,8 +105,8 @@ fn an_act_block_is_half_a_kv_block_on_the_link() {
             shape: &shape,
         };
         let mut setup = machine.setup(&load, mode).unwrap();
-        setup.capacity.device = kaskade_policy::hybrid_cache::Mix::default();
-        setup.capacity.host = kaskade_policy::hybrid_cache::Mix {
+        setup.capacity.device = kaskade_policy::hybrid_cache::BlockCounts::default();
+        setup.capacity.host = kaskade_policy::hybrid_cache::BlockCounts {
             act: 1_000,
             kv: 1_000,
         };

@@ -6,21 +6,25 @@
 
 use super::{Feasible, Planner};
 use crate::gears::evaluate::Evaluate;
-use crate::gears::fault::{GearError, Step};
 use crate::gears::search::Cascade;
 use crate::gears::set::ModelSet;
+use crate::gears::violation::{GearError, Step};
 
 /// After so many cascades in a row that do not hold, more accurate ones are not tried.
 const PATIENCE: u32 = 3;
 
 impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     /// Gives every range, from the highest load down, a more accurate cascade of a ladder that holds on the placement there is.
-    pub(super) fn polished(&mut self, mut plan: Feasible, ladder: &[Cascade]) -> Result<Feasible, GearError> {
+    pub(super) fn locally_improved(
+        &mut self,
+        mut plan: Feasible,
+        pareto_cascades: &[Cascade],
+    ) -> Result<Feasible, GearError> {
         let hosted = plan
             .placement
             .iter()
             .fold(ModelSet::default(), |set, group| set.union(group.hosted));
-        let placed: Vec<&Cascade> = ladder
+        let placed: Vec<&Cascade> = pareto_cascades
             .iter()
             .filter(|cascade| cascade.variants.iter().all(|model| hosted.contains(*model)))
             .collect();

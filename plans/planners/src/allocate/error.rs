@@ -27,7 +27,7 @@ pub enum AllocateError {
     },
     /// The pipeline is too large.
     #[error(
-        "the pipeline has more than {most} ways to choose variants and batch sizes; allow fewer batch sizes or variants"
+        "the pipeline has more than {most} paths to choose variants and batch sizes; allow fewer batch sizes or variants"
     )]
     TooMany {
         /// What can be looked at.

@@ -2,7 +2,7 @@
 //!
 //! Parameters and accuracies are the paper's. It prints neither latencies nor energies of single models, and its devices and data
 //! sets are not here: those follow from parameters and arithmetic on the data sheet of its GPU, an NVIDIA T4, and the answers are drawn
-//! from a model of difficulty ([`crate::stated::workloads`] has the same). Whoever prints a result that rests on them prints
+//! from a model of difficulty ([`crate::workloads`] has the same). Whoever prints a result that rests on them prints
 //! [`StatedFamily::assumptions`] beside it.
 //!
 //! A batch of `b` takes `gap + read + b compute` seconds: launching the kernels of every layer, during which the device waits; reading
@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-pub use crate::stated::Assumption;
-use crate::stated::difficulty::Difficulty;
+pub use crate::Assumption;
+use crate::difficulty::Difficulty;
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
 

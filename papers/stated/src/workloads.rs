@@ -9,7 +9,7 @@
 use kaskade_simulator::offload::Assumption;
 use serde::Serialize;
 
-use crate::stated::difficulty::Difficulty;
+use crate::difficulty::Difficulty;
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
 
