@@ -140,7 +140,11 @@ impl Prices {
                 let best = self
                     .best(paths, *child, path)
                     .map_or(f64::NEG_INFINITY, |best| best.0);
-                let whole = self.through.get(task).and_then(|values| values.get(path)).copied();
+                let whole = self
+                    .through
+                    .get(task)
+                    .and_then(|values| values.get(path))
+                    .copied();
                 let whole = whole.unwrap_or(f64::NEG_INFINITY);
                 // Where nothing follows in one branch, nothing does in the others.
                 let rest = if best.is_finite() && whole.is_finite() {

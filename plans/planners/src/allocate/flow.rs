@@ -72,7 +72,8 @@ pub(super) fn loads(paths: &Paths, flows: &[Flow]) -> BTreeMap<usize, f64> {
 
 /// Mean accuracy over the sinks.
 pub(super) fn accuracy(paths: &Paths, flows: &[Flow]) -> f64 {
-    let accuracy = |flow: &Flow| flow.share * paths.path(flow.sink, flow.path).map_or(0.0, |path| path.accuracy);
+    let accuracy =
+        |flow: &Flow| flow.share * paths.path(flow.sink, flow.path).map_or(0.0, |path| path.accuracy);
     flows.iter().map(accuracy).sum()
 }
 
