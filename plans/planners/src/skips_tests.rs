@@ -85,7 +85,7 @@ fn a_variant_behind_one_that_answers_everything_is_never_reached() {
     let family = Family::new(vec![
         column("tiny", 1.0, &[true, true, false, false]),
         column("middle", 4.0, &[true, true, true, false]),
-        column("giant", 40.0, &[true, true, true, false]),
+        column("large", 40.0, &[true, true, true, false]),
     ])
     .unwrap();
     let pruned = pruned(&family);
@@ -94,7 +94,7 @@ fn a_variant_behind_one_that_answers_everything_is_never_reached() {
         .iter()
         .map(|dropped| dropped.name.as_str())
         .collect();
-    assert_eq!(dropped, ["giant"]);
+    assert_eq!(dropped, ["large"]);
     assert_eq!(pruned.point.thresholds.len(), 1);
 }
 
@@ -135,7 +135,7 @@ fn skips_are_taken_only_where_they_save_and_are_accepted() {
     let family = Family::new(vec![
         column("tiny", 1.0, &[(0.9, true), (0.1, false), (0.5, false)]),
         column("middle", 10.0, &[(0.9, true), (0.1, false), (0.9, true)]),
-        column("giant", 40.0, &[(0.9, true), (0.9, true), (0.9, true)]),
+        column("large", 40.0, &[(0.9, true), (0.9, true), (0.9, true)]),
     ])
     .unwrap();
     let taken = add_skips(&family, &[0.6, 0.6], |outcome| outcome.accuracy >= 1.0);

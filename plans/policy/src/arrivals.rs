@@ -1,7 +1,7 @@
 //! How much load an app has, counted by several ingresses that may come and go.
 //!
-//! Every ingress tells its total of arrivals, not its last count: a message that is lost is made good by the next. One of
-//! them, the living one of the smallest id, leads: it alone acts on the sum, so that two shifters never pull at one gear.
+//! Every ingress publishes its total of arrivals, not its last count: the next message makes up for a lost one. The living
+//! ingress with the smallest id leads: it alone acts on the sum, so that two shifters never change the gear at once.
 
 use std::collections::BTreeMap;
 
@@ -78,8 +78,8 @@ impl ArrivalCounter {
         arrivals
     }
 
-    /// Whether `ingress` has the smallest id of those that are heard. Nobody leads before it has listened for as long as it
-    /// takes to notice silence: until then it cannot know that it is alone.
+    /// Whether `ingress` has the smallest id of the live ingresses. An ingress does not lead before it has listened for as long as
+    /// detecting silence takes: until then it cannot know that it is alone.
     pub fn leads(&self, ingress: &str, now: u64) -> bool {
         let listened = now.saturating_sub(self.since) >= SILENCE_US;
         let mut living = self.ingresses.iter().filter(|(_, counted)| !counted.silent);

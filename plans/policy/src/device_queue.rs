@@ -1,6 +1,6 @@
 //! Whose turn it is on a device that runs one batch at a time (CascadeServe appendix C.1).
 //!
-//! A queue that falls due asks for the device and is served in the order in which the queues fell due. Without that
+//! A replica whose batch is due requests the device; replicas are served in the order in which their batches fell due. Without
 //! order the queue that is polled first wins every time, and under load a small model's replica starves the large one beside
 //! it.
 
@@ -25,8 +25,8 @@ impl<R: Copy + Ord> Default for DeviceQueue<R> {
 }
 
 impl<R: Copy + Ord> DeviceQueue<R> {
-    /// The queue of this replica fell due at `now`, microseconds. True if it has the device: start a batch. Otherwise it
-    /// stands in line and hears from [`DeviceQueue::release`]; asking again while in line keeps its place. The holder may ask too,
+    /// The queue of this replica fell due at `now`, microseconds. Returns true if the replica gets the device: start a batch. Otherwise
+    /// it is queued until [`DeviceQueue::release`] names it; a repeated request keeps its position. The holder may request too,
     /// for the batch after the one it runs.
     pub fn request(&mut self, replica: R, now: u64) -> bool {
         if self.holder.is_none() {
@@ -53,8 +53,8 @@ impl<R: Copy + Ord> DeviceQueue<R> {
         self.holder
     }
 
-    /// The replica is gone: it leaves the line, and the device if it had it. Gives who has the device instead, if that is
-    /// somebody new.
+    /// Removes a lost replica from the queue, and from the device if it held it. Returns the new holder if the holder
+    /// changed.
     pub fn cancel(&mut self, replica: R) -> Option<R> {
         if let Some(since) = self.since.remove(&replica) {
             self.line.remove(&(since, replica));
@@ -62,7 +62,7 @@ impl<R: Copy + Ord> DeviceQueue<R> {
         self.release(replica)
     }
 
-    /// Who has the device.
+    /// The replica that holds the device.
     pub fn holder(&self) -> Option<R> {
         self.holder
     }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever asked gets the device once, in order of asking.
+        /// Every replica that requests the device gets it once, in the order of requests.
         #[test]
         fn nobody_is_forgotten_and_nobody_overtakes(asks in prop::collection::vec((0..8_u32, 0..3_u64), 1..60)) {
             let mut queue = DeviceQueue::default();

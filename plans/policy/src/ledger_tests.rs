@@ -228,7 +228,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the model knows of one request: its deadline, its current attempt, and how often it came to an end.
+/// The reference model of one request: its deadline, its current attempt, and how often it came to an end.
 struct Known {
     deadline: u64,
     attempt: u32,
@@ -333,7 +333,7 @@ proptest! {
 }
 
 impl<T> Ledger<T> {
-    /// Each entry stands in the index of its state and in no other.
+    /// Each entry is in the index of its state and in no other.
     fn check_indices(&self) {
         let listed = self.unplaced.len()
             + self.pauses.len()

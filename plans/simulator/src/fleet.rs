@@ -1,4 +1,4 @@
-//! The replicas and the devices, and who of them lives.
+//! The replicas and the devices, with their liveness.
 
 use super::config::SimConfig;
 use super::contention::Sharers;
@@ -18,9 +18,9 @@ pub(super) enum Health {
     Up,
     /// It takes nothing new and answers what it has.
     Draining,
-    /// It is gone, and nobody but the broker has noticed.
+    /// It has failed, and only the broker has noticed.
     Failed,
-    /// It is not there, and everybody knows.
+    /// It is absent, and all processes have noticed.
     Down,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct ReplicaState {
     pub(super) run: Option<Running>,
     /// When its timer goes off; [`NEVER`] if none is set.
     pub(super) timer: u64,
-    /// Whether it stands in line for its device.
+    /// Whether it is in the queue of its device.
     pub(super) in_line: bool,
     pub(super) learned: RunTimeEstimate,
     /// What it held when it failed.
@@ -77,7 +77,7 @@ pub(super) struct DeviceState {
     ended: Option<u64>,
     /// Joules of its batches; NaN once one of them is unknown.
     pub(super) batches_j: f64,
-    /// Who runs on it at once, where that slows them down.
+    /// The replicas that run on it at once, if concurrent batches slow each other down.
     pub(super) sharers: Sharers,
     busy: Meter,
     up: Meter,

@@ -51,8 +51,8 @@ fn the_largest_and_the_others_share_the_devices_by_load() {
     assert!(fits(&groups, &models));
     assert_eq!(devices_of(&groups), (0..8).collect::<Vec<_>>());
     // 60 requests/s: 0.2 of them keep 1.6 devices busy with the largest model, the rest 1.5 with the others.
-    let giants = replicas(&groups, 3);
-    assert!((2..=6).contains(&giants), "{giants}");
+    let large_models = replicas(&groups, 3);
+    assert!((2..=6).contains(&large_models), "{large_models}");
     let load = HallBounds::new(wanted.demands(&models, 60.0), &groups).load();
     assert!(load.utilisation < 0.6, "{load:?}");
 }

@@ -114,7 +114,7 @@ proptest! {
         let mut scheduler = Scheduler::new(Limits { requests, blocks_at_once: at_once, ..LIMITS });
         let mut space = space(blocks);
         let mut live: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
-        // Each step gives a token to somebody; a preemption costs its victim a step, and the earliest is never one.
+        // Each step gives a token to some request; a preemption costs its victim a step, and the earliest is never one.
         let bound = 30 + lives.iter().map(|life| life.2 + 2).sum::<usize>() * lives.len();
         let mut steps = 0;
         loop {
@@ -131,7 +131,7 @@ proptest! {
             let step = scheduler.step(&mut space);
             let served: Vec<u64> = step.prefill.iter().chain(&step.decode).copied().collect();
             prop_assert!(served.len() <= requests);
-            prop_assert!(live.is_empty() || !served.is_empty(), "a step for nobody");
+            prop_assert!(live.is_empty() || !served.is_empty(), "a step served no request");
             prop_assert!(at_once.is_none() || step.preempted.is_empty());
             if let (Some(first), true) = (live.keys().min_by_key(|id| (lives[**id as usize].0, **id)), step.prefill.is_empty()) {
                 prop_assert!(served.contains(first), "{first} waits while {served:?} run");

@@ -1,6 +1,6 @@
 //! How much memory goes to KV blocks and how much to ACT blocks.
 //!
-//! [`allocate`] is the paper's Algorithm 1, which fills the host's memory once, when the engine starts. It reckons with a full
+//! [`allocate`] is the paper's Algorithm 1, which fills the host's memory once, when the engine starts. It assumes a full
 //! memory and a device that computes nothing but `T_kv_gen`. [`split`] answers the same question for a stated load: it
 //! searches the mixture whose step is shortest, counts everything that the device computes and the link carries, and leaves ACT
 //! out altogether where the link is fast. That is what keeps the hybrid from ever losing to one of its ends.

@@ -1,8 +1,8 @@
 //! The block space: which blocks of the cache are whose (HybridServe KAIST §4.2.1, §4.3.2).
 //!
-//! Every request has one table of logical blocks; an entry says of which kind the block is, where it lies and which physical block
-//! it is. New blocks keep the request at the ratio of ACT to KV blocks that the allocation chose (equation 11). A pool that is
-//! empty is made up for by another: a request that could run is worth more than the ratio.
+//! Every request has one table of logical blocks; an entry holds the kind of the block, its location and its physical block.
+//! New blocks keep the request at the ratio of ACT to KV blocks that the allocation chose (equation 11). If a pool is
+//! empty, another supplies the block: running a request takes precedence over the ratio.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ impl Kind {
     }
 }
 
-/// Where a block lies.
+/// Location of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
     /// In the device's memory.
@@ -43,7 +43,7 @@ pub enum Place {
 pub struct Block {
     /// What it holds.
     pub kind: Kind,
-    /// Where it lies.
+    /// Location.
     pub place: Place,
     /// Its physical number among those of its kind and place.
     pub number: usize,

@@ -44,8 +44,8 @@ pub fn imbalance(demand: &Demand, costs: &Costs) -> f64 {
 ///
 /// Greedy: a mini-batch begins with the first request that is left and takes, as long as one fits, the one that leaves it best
 /// balanced. The paper takes a request only if it lowers `F_b`; where all requests have the same ratio none does, and every
-/// mini-batch would hold one. A request that exceeds the bounds by itself gets a mini-batch of its own; whether that can
-/// be run is for admission to decide.
+/// mini-batch would hold one. A request that exceeds the bounds by itself gets a separate mini-batch; admission decides whether
+/// it can run.
 pub fn pack(demands: &[Demand], bounds: BlockCounts, largest: usize, costs: &Costs) -> Vec<Vec<usize>> {
     let mut left: Vec<(usize, Demand)> = demands.iter().copied().enumerate().collect();
     let mut batches = Vec::new();
@@ -67,7 +67,7 @@ pub fn pack(demands: &[Demand], bounds: BlockCounts, largest: usize, costs: &Cos
 }
 
 /// Requests one after the other, as long as their tokens stay within what a mini-batch takes: for prompts, which load nothing.
-/// One that has more by itself gets a mini-batch of its own. Positions in `tokens`.
+/// A request that exceeds them alone gets a separate mini-batch. Positions in `tokens`.
 pub fn in_order(tokens: &[usize], most: usize, largest: usize) -> Vec<Vec<usize>> {
     let mut batches: Vec<Vec<usize>> = Vec::new();
     let mut sum = 0;

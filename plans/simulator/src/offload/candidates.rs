@@ -219,7 +219,7 @@ fn mini_batches(mode: Mode, at_once: usize) -> Vec<usize> {
 fn mixtures(mode: Mode, blocks: usize, memory: &Memory, costs: &Costs) -> Vec<Split> {
     let of = |acts: usize| split_of(acts, blocks, memory, costs);
     let found = match mode {
-        // The policy reckons with a mean layer; where layers stay on the device, others may do better.
+        // The policy assumes a mean layer; if layers stay on the device, other mixtures may be better.
         Mode::Hybrid => vec![
             split(blocks, memory, costs),
             of(by_algorithm_1(blocks, memory, costs)),

@@ -276,7 +276,7 @@ fn the_papers_orders_hold_on_its_machine() {
     let busy = |outcome: &Outcome| outcome.decode.busy_s / outcome.decode.seconds;
     assert!(busy(&hybrid) > 3.0 * busy(&kv));
     assert!(hybrid.decode.traffic.cache() < kv.decode.traffic.cache());
-    // The policy is worth at least what it replaces.
+    // The policy is at least as good as the one it replaces.
     for other in [Mode::Even, Mode::Algorithm1] {
         assert!(
             hybrid.decode.seconds <= 1.006 * run(other).decode.seconds,

@@ -80,7 +80,7 @@ fn a_budget_is_kept_or_the_request_is_not_run() {
         budget_us: Some(150),
         ..SimConfig::default()
     };
-    // Until a few have ended nobody knows how long a batch takes; afterwards the second of the last three would end at 1000,
+    // Until a few batches have ended, their run time is unknown; afterwards the second of the last three would end at 1000,
     // which is too late for it, and in time for the third.
     let (report, seen) = simulate(&plan, &profile, &config, [0, 200, 400, 600, 800, 810, 860]);
     assert_eq!(latencies(&seen), [100, 100, 100, 100, 100, 140]);
