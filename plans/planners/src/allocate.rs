@@ -2,12 +2,12 @@
 //!
 //! First *hardware scaling*: the fewest workers that serve the demand with the most accurate variant of every task. Where the
 //! cluster is too small for that, *accuracy scaling*: the least loss of accuracy at which it is not (eq. 12). Where it is too small
-//! for anything, as much of the demand as can be served, said so.
+//! for any accuracy, as much of the demand as can be served, marked as overloaded.
 //!
 //! The paper hands its program to Gurobi and takes half a second ([`exact_accuracy`](Allocator::exact_accuracy) states that program,
 //! for checking). Here an [`Allocator`] lists the `paths` through the pipeline once per profile. For a demand it then takes a
 //! bound from their `hull`, a few hundred of their `columns`, rounds (`round`) to whole workers, and only if that
-//! leaves a gap worth the time asks a solver about those columns (`flow`). So there is always an answer and a proven gap.
+//! leaves a gap above the tolerance asks a solver about those columns (`flow`). So there is always an answer and a proven gap.
 
 mod allocation;
 mod batches;
@@ -54,8 +54,8 @@ pub trait Allocate: std::fmt::Debug + Send {
     /// An [`AllocateError`] if the demand is no demand, or the workers are fewer than the tasks.
     fn allocate(&self, demand_qps: f64, workers: u32) -> Result<Allocation, AllocateError>;
 
-    /// Itself, if it goes by what arrives at each task and not by the demand at the root: then it sees nothing of the pipeline between
-    /// the tasks, and is told no multiplicative factors.
+    /// Itself, if it plans from the arrivals at each task and not from the demand at the root: then it does not use the pipeline between
+    /// the tasks, and gets no multiplicative factors.
     fn by_task(&self) -> Option<&dyn AllocateTasks> {
         None
     }

@@ -64,7 +64,7 @@ pub struct CascadeOptions {
     pub replicas: u32,
     /// Replicas of single variants.
     pub replicas_of: BTreeMap<String, u32>,
-    /// The workers, which get the replicas in turn. At least one.
+    /// The workers, which get the replicas round robin. At least one.
     pub workers: Vec<String>,
     /// The device on every worker.
     pub device: String,
@@ -115,7 +115,7 @@ pub struct CascadePlan {
 /// What to expect, from the validation set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Estimates {
-    /// Whether `energy_j` is joules or stands in for them.
+    /// Whether `energy_j` is joules or a substitute for them.
     pub basis: CostBasis,
     /// Share of right answers.
     pub accuracy: f64,
@@ -173,7 +173,7 @@ pub enum PlanError {
 /// Plans one cascade. The same profile and options give the same plan, byte for byte.
 ///
 /// # Errors
-/// A [`PlanError`] if the profile or an option is unusable. Whoever holds an older plan keeps it.
+/// A [`PlanError`] if the profile or an option is unusable. The caller keeps an older plan.
 pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<CascadePlan, PlanError> {
     check(options)?;
     let (family, basis) = Family::from_profile(profile, options.batch)?;
@@ -406,7 +406,7 @@ fn exit(bands: &[crate::thresholds::Band], names: &[&str]) -> Exit {
     }
 }
 
-/// Replicas go to the workers in turn, across variants, so that no worker hosts all of the largest.
+/// Replicas go to the workers round robin, across variants, so that no worker hosts all of the largest.
 fn placement(names: &[&str], options: &CascadeOptions) -> Vec<Replica> {
     let mut workers = options.workers.iter().cycle();
     let mut placement = Vec::new();

@@ -189,7 +189,7 @@ fn a_family_of_one_is_a_cascade_of_one() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// The router, given the profile's confidences, does to every sample what the planner said.
+    /// The router, given the profile's confidences, routes every sample as planned.
     #[test]
     fn the_router_does_what_the_planner_estimated(seed in any::<u64>(), samples in 2..120_usize, eo in any::<bool>()) {
         let profile = profile(&[0.5, 1.2, 1.8, 2.2], &[1.0, 4.0, 12.0, 40.0], samples, seed);

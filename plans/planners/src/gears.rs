@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`planner`](plan_gears) | Algorithm 1: the submodules in turn, and violations back up the line |
+//! | [`planner`](plan_gears) | Algorithm 1: the submodules in order, with backtracking on violations |
 //! | [`search`](Cascade) | SP1: the cascades to choose from |
 //! | `workload` | SP2: a cascade for every range of load |
 //! | `served` | how much each range's gear serves, the shifter being what it is |

@@ -47,7 +47,7 @@ fn begun(policy: AllocationPolicy, qps: f64) -> Manager {
 fn plans(manager: &mut Manager, from_s: u64, loads: &[u64]) -> Vec<Plan> {
     let seconds = (from_s + 1..).zip(loads);
     let look = |(second, load): (u64, &u64)| {
-        // What came within the second is told within it.
+        // Arrivals within the second are reported within it.
         manager.observe(*load, second * SECOND - 1);
         manager.next(second * SECOND)
     };

@@ -72,7 +72,7 @@ fn what_stays_pays_or_could_not_be_spared() {
 
 #[test]
 fn a_variant_behind_one_that_answers_everything_is_never_reached() {
-    // The giant is no better than the middle one, so nothing is sent to it.
+    // The largest is no better than the middle one, so nothing is sent to it.
     let column = |name: &str, energy_j: f64, correct: &[bool]| Column {
         name: name.into(),
         energy_j,
@@ -125,7 +125,7 @@ fn the_lowest_confidences_go_to_the_largest() {
 
 #[test]
 fn skips_are_taken_only_where_they_save_and_are_accepted() {
-    // Whoever is unsure at the first is a case for the last: the middle one is only in the way.
+    // Samples that are unsure at the first need the last: the middle one adds only cost.
     let column = |name: &str, energy_j: f64, answers: &[(f64, bool)]| Column {
         name: name.into(),
         energy_j,

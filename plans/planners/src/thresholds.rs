@@ -8,7 +8,7 @@
 //! | [`family`](Family) | what the search reads of a profile |
 //! | [`evaluate`](evaluate()) | what a given cascade would have done on the validation set |
 //! | `front` | the frontier while it is being found |
-//! | `exact` | all cascades worth looking at, for short cascades |
+//! | `exact` | all useful cascades, for short cascades |
 //! | `sampled` | random cascades, refined line by line, for long ones |
 //! | [`named`](NonInferiorityTest) | the accuracy-preserving and the energy-optimising point, and the guard against luck |
 
@@ -53,7 +53,7 @@ impl Default for Search {
 /// The frontier of all cascades over this family (Algorithm 1).
 ///
 /// First sampled: the paper's random thresholds, refined around the best. That is a good bound from the start for the
-/// exact search, which then leaves out whatever cannot beat it, and stands if the exact search would take too long.
+/// exact search, which then leaves out whatever cannot beat it, and is the result if the exact search would take too long.
 pub fn frontier(family: &Family, search: &Search) -> Frontier {
     let table = Table::new(family);
     let mut front = ParetoFront::new(family.samples());

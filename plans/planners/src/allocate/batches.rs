@@ -25,7 +25,7 @@ pub(super) struct Sizing<'a> {
     pub(super) demand: f64,
     pub(super) workers: u32,
     pub(super) options: &'a AllocateOptions,
-    /// Worth that is good enough.
+    /// Accuracy at which the search stops.
     pub(super) goal: f64,
 }
 
@@ -52,7 +52,7 @@ impl Choice {
 }
 
 impl Sizing<'_> {
-    /// The best of what is known and what can be found with one batch size per variant; `pool` is the columns that were looked at, best
+    /// The best of the known columns and those that can be found with one batch size per variant; `pool` is the examined columns, best
     /// first.
     pub(super) fn improved(&self, pool: &[Column], known: Option<Scaled>, bound: f64) -> Option<Scaled> {
         let in_use = known.as_ref().map_or(Vec::new(), |known| {

@@ -1,7 +1,7 @@
 //! The columns that a plan is made of: whole paths through the tree, best reduced cost first.
 //!
-//! At the price `λ` of a worker that the [hull](super::hull) tells, a path through the tree is worth `A - λ w`. What a plan with whole
-//! workers uses lies close to the best of these, so a few hundred columns stand for all. Each is the best path through the tree
+//! At the price `λ` of a worker, the dual of the [hull](super::hull), a path through the tree has the value `A - λ w`. The columns of a
+//! plan with whole workers are close to the best of these, so a few hundred columns suffice. Each is the best path through the tree
 //! among those that end, at one sink, with one given path.
 
 use std::collections::BTreeSet;
@@ -83,7 +83,7 @@ pub(super) fn columns(paths: &Paths, price: f64, most: usize) -> Vec<Column> {
     columns
 }
 
-/// What paths are worth at a price, by task and path.
+/// Values of paths at a price, by task and path.
 struct Prices {
     /// A path and the best that can follow it.
     value: Vec<Vec<f64>>,
@@ -95,7 +95,7 @@ impl Prices {
     fn new(paths: &Paths, price: f64) -> Self {
         let own = |level: &super::paths::Level| {
             let paths = level.paths.iter();
-            // Worth counts where it is complete, at the sinks.
+            // Accuracy counts where it is complete, at the sinks.
             paths.map(|path| -price * path.load).collect()
         };
         let mut prices = Self {

@@ -5,7 +5,7 @@ use super::paths::Paths;
 use super::round::whole;
 
 /// The column that serves a demand with the fewest workers, and how many those are. With one variant per task, this is hardware
-/// scaling (eqs. 8 to 11): a choice of batch sizes, of which there are few enough to look at all.
+/// scaling (eqs. 8 to 11): a choice of batch sizes, of which there are few enough to examine all.
 pub(super) fn fewest(paths: &Paths, demand: f64) -> Option<(Column, f64)> {
     let mut search = Search {
         paths,

@@ -9,7 +9,7 @@
 //!
 //! Paths whose batches do not fit the objective are no columns, so the paper's `y`, `I` and their products are gone. A configuration is
 //! a variant in batches of one size; where a variant may have one size only, as in the paper and in a [`Plan`](kaskade_policy::plan::Plan), a
-//! binary per configuration says which (`single`).
+//! binary per configuration selects it (`single`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -157,7 +157,7 @@ fn served(question: &Question<'_>, sums: &Sums) -> Served {
 type Sums = BTreeMap<(usize, usize), Vec<Variable>>;
 
 impl Model {
-    /// With `fixed`, workers by configuration are given and only flows are asked for.
+    /// With `fixed`, workers by configuration are given and only flows are variables.
     fn new(
         question: &Question<'_>,
         ends: &BTreeSet<(usize, usize)>,
@@ -169,7 +169,7 @@ impl Model {
         let (mut sums, mut beside) = (Sums::new(), Sums::new());
         for (sink, path) in ends {
             let accuracy = paths.path(*sink, *path).map_or(0.0, |path| path.accuracy);
-            // In percent, so that gaps are seen by solvers with absolute tolerances.
+            // In percent, so that solvers with absolute tolerances resolve the gaps.
             let variable = program.bounded(-100.0 * accuracy, 1.0);
             model_ends.insert((*sink, *path), variable);
             let counted = counted(paths, *sink, *path);

@@ -1,8 +1,8 @@
 //! What cannot be exceeded: the optimum of the configuration-path flow with fractions of workers, without a solver.
 //!
-//! Choose one path through the whole tree: it keeps `w` workers busy per request/s and is worth an accuracy `A`, one point. With
+//! Choose one path through the whole tree: it keeps `w` workers busy per request/s and has an accuracy `A`, one point. With
 //! fractions of workers only two rows of the program are left, so its optimum at `S` workers and demand `D` mixes at most two points
-//! that are neighbours on the upper hull of all of them, at `w = S / D`. The hull knows neither `S` nor `D` and is made once.
+//! that are neighbours on the upper hull of all of them, at `w = S / D`. The hull depends on neither `S` nor `D` and is made once.
 //!
 //! There are far too many points to list in a tree. But the hull of a choice is the hull of the united hulls, and the hull of things
 //! that are chosen independently of each other (the branches below one configuration) is the Minkowski sum of theirs.
@@ -20,7 +20,7 @@ pub(super) struct Point {
     pub(super) picks: Vec<(usize, usize)>,
 }
 
-/// The points that no mix of others beats, ascending in load and worth.
+/// The points that no mix of others beats, ascending in load and accuracy.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Hull {
     points: Vec<Point>,
@@ -146,7 +146,7 @@ fn upper(mut points: Vec<Point>) -> Vec<Point> {
     hull
 }
 
-/// Positive where `middle` lies above the line between the others.
+/// Positive if `middle` is above the line between the others.
 fn cross(before: &Point, middle: &Point, after: &Point) -> f64 {
     (middle.accuracy - before.accuracy) * (after.load - before.load)
         - (after.accuracy - before.accuracy) * (middle.load - before.load)

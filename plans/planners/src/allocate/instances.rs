@@ -6,7 +6,7 @@ use super::scaled::{Scaled, needs};
 use crate::balance::Instances;
 use kaskade_policy::pipeline::Task;
 
-/// By task in the order of `tasks`, which are those that the paths speak of, the most accurate first.
+/// By task in the order of `tasks`, which are those of the paths, the most accurate first.
 pub(super) fn instances(tasks: &[Task], paths: &Paths, scaled: &Scaled) -> Vec<Instances> {
     let loads = flow::loads(paths, &scaled.flows);
     let mut instances: Vec<((usize, f64), Instances)> = needs(paths, &scaled.flows, scaled.demand)

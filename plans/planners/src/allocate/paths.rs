@@ -2,8 +2,8 @@
 //!
 //! A *configuration* is a variant in batches of one size. A *path* is a root-to-task prefix of configurations; the paths to a task's
 //! children continue it. Paths are built once per profile and set of factors, and hold, per request at the root, how many workers
-//! they keep busy: demand and cluster size come in later. A path that could only end too late is never begun, so nothing
-//! that comes after knows of latencies (the paper's eqs. 4 to 7 and its variables `y` and `I` are gone).
+//! they keep busy: demand and cluster size come in later. A path that could only end too late is never begun, so the later
+//! steps do not use latencies (the paper's eqs. 4 to 7 and its variables `y` and `I` are gone).
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ pub(super) struct Path {
     pub(super) requests: f64,
     /// Workers that it keeps busy per request/s at the root.
     pub(super) load: f64,
-    /// At a sink: accuracy of the path, divided by the number of sinks, so that the sinks' worths add up. 0 elsewhere.
+    /// At a sink: accuracy of the path, divided by the number of sinks, so that the sinks' accuracies add up. 0 elsewhere.
     pub(super) accuracy: f64,
 }
 
@@ -195,7 +195,7 @@ fn variants(
     places
 }
 
-/// The configurations worth having: no other of the same variant is as fast and serves as much.
+/// The useful configurations: no other of the same variant is as fast and serves as much.
 fn configs(pipeline: &Pipeline, keep: impl Fn(usize, usize) -> bool) -> Vec<Config> {
     let mut configs = Vec::new();
     for (task, spec) in pipeline.tasks.iter().enumerate() {
@@ -333,7 +333,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Worths of the paths to a sink, until now products of accuracies: shares of the sink, and what was profiled instead.
+    /// Completes the accuracies of the paths to a sink, until now products: shares of the sink, and profiled values if there are any.
     fn worths(&mut self, tree: &Tree, sink: usize, sinks: f64) {
         let found: Vec<Option<f64>> = match (&self.profiled, self.levels.get(sink)) {
             (Some(profiled), Some(level)) => (0..level.paths.len())

@@ -1,14 +1,14 @@
 //! From fractions of workers to whole ones: the best mix of two columns.
 //!
 //! The mix moves from one column to the other, and the number of whole workers only changes where one configuration's need passes
-//! a whole number. So for each pair only those breakpoints are looked at, downwards from the mix that would do with fractions.
+//! a whole number. So for each pair only those breakpoints are examined, downwards from the fractional optimum.
 
 use super::columns::Column;
 
 /// Needs this close above a whole number are that number.
 pub(super) const WHOLE: f64 = 1e-6;
 
-/// Breakpoints of one pair that are looked at.
+/// Breakpoints of one pair that are examined.
 const STEPS: usize = 64;
 
 /// Columns and their shares, which fit into the workers there are.
@@ -24,7 +24,7 @@ pub(super) fn whole(need: f64) -> f64 {
     (need - WHOLE).ceil().max(0.0)
 }
 
-/// The best mix of at most two columns that fits into the workers, or the first that is worth `goal`. With `variants`, which
+/// The best mix of at most two columns that fits into the workers, or the first with accuracy `goal`. With `variants`, which
 /// numbers the variants of the configurations, every variant has one batch size only. `None` if none fits.
 pub(super) fn rounded(
     columns: &[Column],

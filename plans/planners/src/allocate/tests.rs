@@ -90,7 +90,7 @@ fn overload_serves_what_can_be_served() {
     assert_eq!(
         just.scaling,
         Scaling::Accuracy,
-        "what it says it can serve, it can"
+        "it can serve what it reports"
     );
 }
 
@@ -204,7 +204,7 @@ fn profiled_paths_are_planned_with() {
     let mut paths = Vec::new();
     for root in &pipeline.tasks[0].variants {
         for sink in pipeline.tasks.iter().skip(1).flat_map(|task| &task.variants) {
-            // Everybody is as good as the best with `detect-n`, and useless without.
+            // All variants are as good as the best with `detect-n`, and useless without.
             let accuracy = if root.name == "detect-n" { 0.9 } else { 0.1 };
             let variants = vec![root.name.clone(), sink.name.clone()];
             paths.push(ProfiledPath { variants, accuracy });

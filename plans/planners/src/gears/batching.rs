@@ -118,7 +118,7 @@ fn fill_us(balanced: &BalancedCascade<'_>, min_queue: u32, qps: f64) -> f64 {
     1e6 * f64::from(min_queue - 1) / (qps * balanced.first_share())
 }
 
-/// The lower end of the range; a twentieth of the upper one stands for none at all.
+/// The lower end of the range; a twentieth of the upper one replaces zero.
 fn lower_end<E: Evaluate>(
     evaluations: &mut EvaluationCache<'_, E>,
     balanced: &BalancedCascade<'_>,

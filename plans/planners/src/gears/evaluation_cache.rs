@@ -38,7 +38,7 @@ pub(super) struct EvaluationCache<'a, E> {
     pub(super) simulations: u64,
 }
 
-/// A cascade on the devices that host its models, and who gets which share.
+/// A cascade on the devices that host its models, with the balanced shares.
 #[derive(Debug, Clone)]
 pub(super) struct BalancedCascade<'a> {
     pub(super) cascade: &'a Cascade,

@@ -58,7 +58,7 @@ pub struct Landscape {
     pub p95_us: Vec<Vec<Option<u64>>>,
 }
 
-/// An assignment of cascades to ranges, and what it is worth.
+/// An assignment of cascades to ranges, and its objective value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Assigned {
     /// The place of every range's cascade in the landscape.
@@ -120,7 +120,7 @@ impl Landscape {
         })
     }
 
-    /// What an assignment is worth. `None` if a range does not keep up, or the objective is missed.
+    /// The objective value of an assignment. `None` if a range does not keep up, or the objective is missed.
     pub fn worth(&self, cascades: &[usize]) -> Option<Assigned> {
         let mut assigned = Assigned {
             cascades: cascades.to_vec(),

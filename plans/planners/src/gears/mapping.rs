@@ -8,13 +8,13 @@
 //! ```
 //!
 //! with `u` the highest utilisation after pruning over all ranges that use the replica's model (the paper's formula was lost; this
-//! one grows and falls with what it says). The last replica of a needed model is never pruned; one without which a range cannot be
+//! this one is monotonic in the same quantities). The last replica of a needed model is never pruned; one without which a range cannot be
 //! carried only if nothing else is left to prune. What was pruned too much, because something larger went later, is put back,
 //! and what the greedy order got wrong is [rearranged](super::rearrange); if a range still cannot be carried, that is the violation.
 //!
 //! A thousand devices with eight models are some seven thousand prunings out of thousands of candidates each. Three things
 //! make that a fraction of a second. Devices that host the same are one group, and one candidate. Ranges with the same
-//! cascade differ only in load, so the highest speaks for all. And what pruning does to `u` is read off the balancer's cuts,
+//! cascade differ only in load, so the highest represents all. And the effect of pruning on `u` is read off the Hall bounds,
 //! which change by a subtraction, instead of solving a program. Of a fleet above 64 devices, a 64th is pruned at a time, and
 //! less only where that would be too much; up to 64 it is one replica at a time, as in the paper.
 
@@ -46,7 +46,7 @@ pub(super) struct Unplaced {
     pub(super) kind: ViolationKind,
 }
 
-/// The devices, and how many prunings they are worth.
+/// The devices, and their budget of prunings.
 #[derive(Debug, Clone)]
 pub(super) struct Fleet {
     kinds: Vec<Group>,
@@ -111,7 +111,7 @@ pub(super) fn replicas(groups: &[Group], model: usize) -> usize {
     hosts.map(|group| group.devices.len()).sum()
 }
 
-/// Places the models that the needs ask for, with at least the demanded number of replicas of each.
+/// Places the models that the needs contain, with at least the demanded number of replicas of each.
 pub(super) fn place(
     fleet: &Fleet,
     models: &Models,
@@ -189,7 +189,7 @@ impl Pruning<'_> {
     }
 
     /// Prunes the replicas of highest utility, on `step` devices of a group or as many less as it must be. If none has any, it
-    /// prunes the one that costs least nonetheless: rearranging may mend what that breaks. `None` if all are last replicas.
+    /// prunes the one that costs least nonetheless: rearranging may repair that. `None` if all are last replicas.
     fn step(&mut self, step: usize) -> Option<()> {
         let mut step = step;
         loop {
@@ -325,7 +325,7 @@ fn wanted(needs: &[Need<'_>]) -> ModelSet {
         .fold(ModelSet::default(), |set, need| set.union(need.cascade.models()))
 }
 
-/// Of the models that bind, the one that asks for most.
+/// Of the binding models, the one with the most work.
 pub(super) fn bottleneck(models: &Models, cascade: &Cascade, binding: ModelSet) -> usize {
     let demands = cascade.demands(models, 1.0);
     let bound = demands.iter().filter(|demand| binding.contains(demand.model));

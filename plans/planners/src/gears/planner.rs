@@ -1,4 +1,4 @@
-//! Algorithm 1: the submodules in turn, and violations back up the line (CascadeServe §4.1).
+//! Algorithm 1: the submodules in order, with backtracking on violations (CascadeServe §4.1).
 //!
 //! A violation of the batching goes to the hardware mapping, which demands one more replica of the bottleneck; if that cannot be
 //! placed, it goes on to the workload adaption, which rules the cascade out for that range and falls back; if there is nothing to
@@ -14,7 +14,7 @@
 //! other assignments through the same submodules, then one cascade for every load and families with a variant less
 //! (`drop_one_variant`), and begins again from what the ablations find (`multistart`). It keeps what it finds only if that is feasible and better.
 //!
-//! **What is better** is said by what is served: a range weighs what its gear serves, not how common its load is (`served`).
+//! **The objective** is weighed by the served load: a range has the weight of what its gear serves, not of its load's frequency (`served`).
 
 mod drop_one_variant;
 mod finish;
@@ -50,7 +50,7 @@ const PASSES: u64 = 8;
 /// Plans gears, judged by the simulator. The same profile and options give the same plan, byte for byte.
 ///
 /// # Errors
-/// A [`GearError`] if an input is unusable, or the objective cannot be met. Whoever holds an older plan keeps it.
+/// A [`GearError`] if an input is unusable, or the objective cannot be met. The caller keeps an older plan.
 pub fn plan_gears(
     profile: &Profile,
     options: &GearOptions,
@@ -60,11 +60,11 @@ pub fn plan_gears(
     plan_gears_with(profile, options, Simulated::new(profile, options), progress)
 }
 
-/// Plans gears with an evaluator of the caller's; `progress` hears of every call of a submodule. The same profile, options and
+/// Plans gears with a custom evaluator; `progress` receives every call of a submodule. The same profile, options and
 /// outcomes give the same plan, byte for byte.
 ///
 /// # Errors
-/// A [`GearError`] if an input is unusable, or the objective cannot be met. Whoever holds an older plan keeps it.
+/// A [`GearError`] if an input is unusable, or the objective cannot be met. The caller keeps an older plan.
 pub fn plan_gears_with(
     profile: &Profile,
     options: &GearOptions,
@@ -224,7 +224,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
             .unwrap_or(0.0)
     }
 
-    /// SP3 and SP4, with one more replica of the bottleneck as long as that helps. `first` is looked at first.
+    /// SP3 and SP4, with one more replica of the bottleneck as long as that helps. `first` is the range that is tuned first.
     pub(super) fn realise(
         &mut self,
         cascades: &[Cascade],
@@ -270,7 +270,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
                 range,
                 qps: self.upper_end(range),
             };
-            // The highest load speaks for all ranges with the same cascade.
+            // The highest load represents all ranges with the same cascade.
             match needs.iter_mut().find(|other| other.cascade == cascade) {
                 Some(other) => *other = need,
                 None => needs.push(need),
@@ -285,7 +285,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         placed
     }
 
-    /// SP4 for every range, from the highest load down, one of them first. The flag of a violation says whether replicas help.
+    /// SP4 for every range, from the highest load down, one of them first. The flag of a violation is whether replicas help.
     fn batch(
         &mut self,
         cascades: &[Cascade],

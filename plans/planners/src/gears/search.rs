@@ -1,8 +1,8 @@
 //! SP1, cascade search: which cascades there are to choose from (CascadeServe §4.2).
 //!
-//! Every variant may choose among a few thresholds, quantiles of its own confidences. A validation set then is a few bit sets
+//! Every variant may choose among a few thresholds, quantiles of its confidences. A validation set then is a few bit sets
 //! (which samples a variant gets right, which it forwards at a threshold), and a cascade is evaluated by a few operations on them,
-//! shared with all cascades that begin alike. So all of them are looked at, tens of thousands in milliseconds; only families too
+//! shared with all cascades of the same prefix. So all of them are evaluated, tens of thousands in milliseconds; only families too
 //! large for that are sampled, by seed.
 //!
 //! What is kept is Pareto-optimal in accuracy and throughput. Throughput is that of the placement: the load at which the load
@@ -42,7 +42,7 @@ impl Cascade {
         self.variants.iter().copied().collect()
     }
 
-    /// What it asks of every model at a load, in batches of the working size.
+    /// Its work of every model at a load, in batches of the working size.
     pub(super) fn demands(&self, models: &Models, qps: f64) -> Vec<Demand> {
         self.demands_by(qps, |model| models.working_s(model))
     }

@@ -85,7 +85,7 @@ impl<E: Evaluate> Context<'_, E> {
     }
 
     /// The assignment of cascades to ranges of least mean latency that reaches a mean accuracy; `None` if there is none.
-    /// `latency` says how a range fares with a cascade of the ladder, in any unit, infinite if it does not keep up.
+    /// `latency` returns the latency of a range with one of the Pareto cascades, in any unit, infinite if it does not keep up.
     pub fn fastest(
         &self,
         pareto_cascades: &[Cascade],

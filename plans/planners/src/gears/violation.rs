@@ -1,4 +1,4 @@
-//! What submodules say to each other, and what the planner says to the user when nothing helps (CascadeServe §4.1).
+//! Violated constraints that submodules report to each other, and errors that the planner reports to the user (CascadeServe §4.1).
 
 use serde::Serialize;
 use thiserror::Error;
@@ -9,7 +9,7 @@ use crate::thresholds::FamilyError;
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::plan::LoadRange;
 
-/// Why a submodule found nothing for a range of load. Every violation names the range and the model that is short.
+/// Why a submodule found nothing for a range of load. Every violation names the range and the bottleneck model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Violation {
     /// The range, from 0.
@@ -88,7 +88,7 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// Why there is no gear plan. Whoever holds an older plan keeps it.
+/// Why there is no gear plan. The caller keeps an older plan.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum GearError {
     /// An option cannot be.
@@ -198,7 +198,7 @@ pub enum Submodule {
     Batching,
 }
 
-/// A call of a submodule, for whoever watches the planner.
+/// A call of a submodule, for progress reports.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Step {
     /// Calls of the submodules so far.

@@ -4,9 +4,9 @@
 //! fastest one under an accuracy objective. What the other submodules cannot carry is ruled out, one cascade in one range per
 //! violation, so that there is an end.
 //!
-//! An accuracy objective speaks of the mean over all ranges, weighed by how much is served in them, so some ranges must be served
+//! An accuracy objective applies to the mean over all ranges, weighed by the served load, so some ranges must be served
 //! more accurately than by the fastest. A latency costs a simulation, so not all are known: steps that gain much accuracy for
-//! little latency lead to a first choice, and of all that was looked at on the way and around it the best choice is then found
+//! little latency lead to a first choice, and the best choice among all examined ones is then found
 //! exactly, but for the rounding of accuracies.
 
 use super::search::Cascade;
@@ -29,7 +29,7 @@ pub(super) type Assignment = Vec<usize>;
 /// Rungs above the present one that a step may lead to.
 const REACH: usize = 4;
 
-/// Rungs on either side of a choice that are looked at before it is final.
+/// Cascades on either side of a choice that are examined before it is final.
 const AROUND: usize = 3;
 
 /// Steps that the missing accuracy is counted in.
@@ -132,7 +132,7 @@ impl Workload {
         weight * (self.accuracy_of(rung) - self.accuracy_of(below))
     }
 
-    /// The assignment of least mean latency that reaches an accuracy, of what is left. `latency` says how a range fares with a
+    /// The assignment of least mean latency that reaches an accuracy, among what is allowed. `latency` returns the latency of a range with a
     /// rung (any unit; infinite if it does not keep up). `None` if the most accurate that are left do not reach it.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl Workload {
         while self.accuracy(&choice.rungs) < at_least {
             match choice.best_step(at_least, &mut latency)? {
                 Some((range, rung)) => choice.set(range, rung),
-                // What is left does not keep up anywhere; whoever tries it will say so.
+                // No allowed cascade keeps up; the caller reports it.
                 None => return Ok(Some(highest)),
             }
         }
@@ -273,7 +273,7 @@ impl Choice<'_> {
         Ok(best)
     }
 
-    /// Looks at the rungs next to the present ones.
+    /// Examines the cascades next to the present ones.
     fn look_around<X>(
         &mut self,
         latency: &mut impl FnMut(usize, &Cascade) -> Result<f64, X>,
@@ -294,7 +294,7 @@ impl Choice<'_> {
         Ok(())
     }
 
-    /// The least mean latency of all assignments of what has been looked at, if it is below the present one: a knapsack, one range
+    /// The least mean latency of all examined assignments, if it is below the present one: a knapsack, one range
     /// at a time, over the accuracy that is still to be gained in [`UNITS`] steps.
     fn best_known(&self, at_least: f64) -> Option<Assignment> {
         let least: f64 = (0..self.rungs.len())
@@ -361,7 +361,7 @@ impl Choice<'_> {
         self.weight(range) * self.workload.accuracy_of(rung)
     }
 
-    /// The rungs of a range that were looked at and keep up, with their latencies, ascending.
+    /// The examined cascades of a range that keep up, with their latencies, ascending.
     fn looked_at(&self, range: usize) -> impl Iterator<Item = (usize, f64)> {
         let known = move |rung| {
             Some((

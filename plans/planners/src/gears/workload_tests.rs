@@ -69,7 +69,7 @@ fn what_was_ruled_out_stays_out_and_what_is_new_comes_in() {
 }
 
 /// Latency grows with the rung, and more so in high ranges.
-#[expect(clippy::unnecessary_wraps, reason = "the shape that is asked for")]
+#[expect(clippy::unnecessary_wraps, reason = "the signature of the callback")]
 fn latency(range: usize, cascade: &Cascade) -> Result<f64, ()> {
     let rung = cascade.variants[0] as f64;
     Ok(1.0 + rung * rung * (1.0 + range as f64))

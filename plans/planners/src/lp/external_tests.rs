@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use super::super::guard;
 use super::*;
 
-/// Two things to choose from, of which one can be carried; the second is worth more.
+/// Two items to choose from, of which one can be carried; the second has the higher value.
 fn program() -> Program {
     let mut program = Program::new();
     let (x, y) = (program.integer(-1.0, 1), program.integer(-2.0, 1));

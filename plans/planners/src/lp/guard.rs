@@ -1,4 +1,4 @@
-//! What another solver says, checked. Solvers have been seen to call the incumbent of a time-out an optimum, to print the lower bound
+//! Verifies the solutions of other solvers. Some call the incumbent of a time-out an optimum, print the lower bound
 //! in the place of a value, and to round to seven digits. So only the integers are taken: they are rounded and fixed, the rest of the
 //! program is solved in process, and what comes out is checked against every row.
 
@@ -17,7 +17,7 @@ const SLACK: f64 = 1e-6;
 /// [`LpError::InvalidSolution`] if a value is not whole, is out of bounds, or leaves no way to meet the rows.
 #[cfg_attr(
     not(any(feature = "external-solvers", feature = "highs", test)),
-    expect(dead_code, reason = "without another solver there is nobody to distrust")
+    expect(dead_code, reason = "only other solvers' solutions are verified")
 )]
 pub(super) fn verified(program: &Program, solver: Solver, values: &[f64]) -> Result<Solution, LpError> {
     let invalid = |reason: String| Err(LpError::InvalidSolution { solver, reason });

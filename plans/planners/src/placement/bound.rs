@@ -61,8 +61,8 @@ fn holds(room: f64, need: f64) -> f64 {
     ((room * (1.0 + ROUNDING)) / need.max(f64::MIN_POSITIVE)).floor()
 }
 
-/// What has to do with each other, if it is all of one piece, and is more than so many devices hold, is parted at least so many times:
-/// that often the least difference between a device and what lies between two.
+/// A connected group of instances that is more than so many devices hold is split at least so many times:
+/// that often the least latency between two devices is paid.
 fn least_parted(cluster: &Cluster, kinds: &[InstanceClass], pairs: &[Pair], chains: &[Costs]) -> f64 {
     if !is_of_one_piece(kinds, pairs) {
         return 0.0;
@@ -172,7 +172,7 @@ fn most_saved(cluster: &Cluster, kind: &InstanceClass, around: &[Neighbour]) -> 
     if cluster.is_flat() {
         return on_device(|neighbour| neighbour.device);
     }
-    // On the host all might be, as far as anybody knows here; on the device only what fits.
+    // On the host all might be, by what is known here; on the device only what fits.
     let on_host: f64 = around
         .iter()
         .map(|neighbour| neighbour.count * neighbour.host)

@@ -1,4 +1,4 @@
-//! The combinations that fit in sum, with what is known of each, and what is known of those that nobody looks at.
+//! The combinations that fit in sum, with their bounds, and a bound for those that are not examined.
 
 use super::bound;
 use super::case::Case;
@@ -8,7 +8,7 @@ use super::problem::{Cluster, Problem};
 use super::shapes::{Breaks, Parts, ReplicaPartition, cuts};
 use super::solve::Attempt;
 
-/// Most choices of partitions that are all looked at.
+/// Most choices of partitions that are all examined.
 const MOST_CUTS: u64 = 4_096;
 
 /// A combination that fits in sum.
@@ -32,7 +32,7 @@ impl Candidate {
 pub(super) struct Candidates {
     pub(super) list: Vec<Candidate>,
     pub(super) shapes: Shapes,
-    /// What none of those that nobody looked at can be better than.
+    /// A lower bound for all combinations that are not examined.
     pub(super) unseen: f64,
 }
 

@@ -6,7 +6,7 @@ use super::problem::{Cluster, excess};
 use super::shapes::{Models, ReplicaPartition};
 use super::solve::Solved;
 
-/// A combination that was seen to carry a load, and how.
+/// A combination that carries a load, with the placement that shows it.
 pub(super) type Seen = (ReplicaPartition, Solved);
 
 /// What is planned from.

@@ -11,8 +11,8 @@ use super::problem::{Cluster, Problem, excess};
 use super::shapes::{ReplicaPartition, cuts};
 use super::solve::Solved;
 
-/// Choices of partitions that are looked at, and combinations of all of them, as [`super::shapes::Models::line`] counts them: where there are
-/// few choices, of each the more, so that no number of copies is stepped over.
+/// Choices of partitions that are examined, and combinations of all of them, as [`super::shapes::Models::line`] counts them: with few
+/// choices, more of each, so that no number of copies is skipped.
 const CUTS: u64 = 512;
 const LOOKED: usize = 4_096;
 
@@ -37,7 +37,7 @@ struct Packed {
     placed: Vec<usize>,
 }
 
-/// The most load that the devices are seen to carry, requests/s, and by which combination.
+/// The highest load that the devices carry in a found placement, requests/s, and the combination that carries it.
 pub(super) fn max_throughput(case: &Case<'_>, cluster: &Cluster) -> Option<(f64, Seen)> {
     let high = cluster.work() / case.models.least_kernel();
     let mut packed = FROM
@@ -54,7 +54,7 @@ pub(super) fn max_throughput(case: &Case<'_>, cluster: &Cluster) -> Option<(f64,
     best
 }
 
-/// A combination that is seen to carry a load.
+/// A combination that carries a load, with its placement.
 pub(super) fn carries(case: &Case<'_>, cluster: &Cluster, qps: f64) -> Option<Seen> {
     let packed = packed(case, cluster, qps);
     if let Some(first) = packed.first().filter(|first| first.qps >= qps) {

@@ -30,7 +30,7 @@ fn options(family: &StatedFamily, devices: usize, goal: Goal) -> PlacementOption
     }
 }
 
-/// Equations 3 and 4, and what is said of the devices, from the plan alone.
+/// Checks equations 3 and 4, and the reported devices, from the plan alone.
 fn holds(placed: &Placed, options: &PlacementOptions) {
     placed.plan.validate().unwrap();
     let load = |worker: &str| {

@@ -1,7 +1,7 @@
 //! One combination of replicas and partitions: the instances, the devices, and what it costs to part them (eq. 2 to 4).
 //!
-//! Instances of one kind, a partition of a model, are alike. What goes from model to model is shared evenly, so a pair of kinds says what
-//! every pair of their instances costs; only the partitions of one copy have each other as neighbours and nobody else.
+//! Instances of one class, a partition of a model, are alike. Traffic between models is shared evenly, so a pair of classes gives the cost
+//! of every pair of their instances; only the partitions of one copy are neighbours of each other alone.
 
 use super::options::{PlacementOptions, Route};
 
@@ -124,7 +124,7 @@ impl Cluster {
         self.hosts == self.devices.len()
     }
 
-    /// What lies between two devices.
+    /// The connection between two devices.
     pub(super) fn route(&self, a: usize, b: usize) -> Route {
         if a == b {
             return Route::SameDevice;
@@ -222,7 +222,7 @@ impl<'a> Problem<'a> {
         self.kinds.get(self.instances.get(instance)?.kind)
     }
 
-    /// By how much the devices are asked for more than they have, as a share of what they have, summed; 0 if the placement meets
+    /// The overload of the devices, relative to their capacity, summed; 0 if the placement meets
     /// equations 3 and 4.
     pub(super) fn overload(&self, placed: &[usize]) -> f64 {
         let mut used = vec![(0.0, 0.0); self.cluster.devices.len()];

@@ -176,7 +176,7 @@ fn prove(cluster: &Cluster, candidates: &mut [Candidate], shapes: &mut Shapes, e
     }
 }
 
-/// What to say when no combination was placed.
+/// The error if no combination was placed.
 pub(super) fn unplaced(qps: f64, shapes: &Shapes, unpacked: u64, proven: bool) -> PlacementError {
     PlacementError::Unplaced {
         qps,

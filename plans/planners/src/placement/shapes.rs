@@ -1,7 +1,7 @@
 //! The combinations of replicas and partitions (lines 5 to 7 of Algorithm 3).
 //!
-//! Zero waiting between stages asks for `(R_i S_i)` in proportion to `rho_i l_i` (§V-C). One number is free, how much of everything
-//! there is; as it grows, one `R_i` after another grows by one. So for every choice of partitions there is a line of combinations, from
+//! Zero waiting between stages requires `(R_i S_i)` in proportion to `rho_i l_i` (§V-C). One number is free, the common
+//! scale; as it grows, one `R_i` after another grows by one. So for every choice of partitions there is a line of combinations, from
 //! the smallest on, and the work of an instance falls along it.
 
 use super::curves::Curves;
@@ -9,7 +9,7 @@ use super::flow::Flow;
 use super::options::PlacementOptions;
 use super::problem::{Cluster, Costs, InstanceClass, Pair, ROUNDING, excess};
 
-/// By how much combinations grow at a time where not every one is looked at.
+/// Growth of combinations per step if not every one is examined.
 const STRIDE: f64 = 1.15;
 
 /// Replicas and partitions by model.
@@ -50,7 +50,7 @@ pub(super) struct Line {
     pub(super) skipped_after: Option<ReplicaPartition>,
 }
 
-/// Why a combination cannot be placed, as far as sums tell.
+/// Why the sums of a combination rule it out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Breaks {
     /// Eq. 3.
@@ -141,7 +141,7 @@ impl<'a> Models<'a> {
     }
 
     /// The combinations with these partitions that carry the load of periods this long and fit in sum, smallest first: all of them, or
-    /// about `most`, the smallest one by one and the others at growing distances. `broken` is told of every one that does not fit.
+    /// about `most`, the smallest one by one and the others at growing distances. `broken` receives every one that does not fit.
     pub(super) fn line(
         &self,
         partitions: &[u32],
@@ -198,7 +198,7 @@ impl<'a> Models<'a> {
         }
     }
 
-    /// The first combination of the line in which no instance asks for more work than the fastest device may do.
+    /// The first combination of the line in which no instance has more work than the fastest device may do.
     fn smallest(&self, partitions: &[u32], period_s: f64, cluster: &Cluster) -> Vec<u32> {
         let room = cluster.most_work();
         let models = || partitions.iter().zip(&self.demand).enumerate();

@@ -85,7 +85,7 @@ fn the_first_of_a_line_is_the_first_that_carries_the_load() {
     let cluster = Cluster::new(&case.options, 32);
     let period_s = models.batch / 1_500.0;
     let partitions = vec![1; case.curves.len()];
-    // From one copy of everything on, as if nobody knew where to begin.
+    // From one copy of everything on, without a starting point.
     let mut replicas = vec![1; case.curves.len()];
     let found = loop {
         let shape = ReplicaPartition {

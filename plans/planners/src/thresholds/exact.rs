@@ -16,7 +16,7 @@
 use super::pareto_front::ParetoFront;
 use super::table::{Gate, Table};
 
-/// Puts the whole frontier into the front, unless that takes more steps than this. Says whether it did.
+/// Puts the whole frontier into the front, unless that takes more steps than this. Returns whether it did.
 pub(super) fn search(table: &Table, most_steps: u64, front: &mut ParetoFront) -> bool {
     let mut walk = Walk {
         table,
@@ -55,7 +55,7 @@ fn count(flags: impl Iterator<Item = bool>) -> u32 {
 const INSERT: usize = 8;
 const MOVED: usize = 16;
 
-/// What comes to a gate, besides the list of who does.
+/// Sums over the samples that reach a gate; the list of samples is separate.
 #[derive(Clone, Copy)]
 struct Reached {
     /// Right answers if the gate forwards nothing: those of earlier gates and its own.
@@ -74,11 +74,11 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Tries every useful cut of the first of these gates, whose list says who reaches it, in its order. `None` once the steps are
+    /// Tries every useful cut of the first of these gates, whose list contains the samples that reach it, in its order. `None` once the steps are
     /// used up.
     fn gate(&mut self, index: usize, gates: &[Gate], lists: &mut [Vec<u32>], reached: Reached) -> Option<()> {
         let ([gate, later @ ..], [list, later_lists @ ..]) = (gates, lists) else {
-            // A family of one: everybody is answered by it.
+            // A family of one: it answers every sample.
             self.offer(reached.right, self.table.samples as f64 * self.table.last_energy);
             return Some(());
         };

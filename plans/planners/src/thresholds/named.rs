@@ -1,7 +1,7 @@
 //! The two named points of a frontier (HybridServe §IV-B), and the guard that keeps the first from being luck.
 //!
-//! A frontier is the upper edge of thousands of cascades measured on the same few hundred samples, so its points look better
-//! than they are: the cheapest cascade that matches the best variant there usually misses it on other data. The study at
+//! A frontier is the upper edge of thousands of cascades measured on the same few hundred samples, so its points overfit these
+//! samples: the cheapest cascade that matches the best variant there usually misses it on other data. The study at
 //! the end of this folder measures by how much; the guard is what is done about it.
 
 use serde::Serialize;
@@ -108,7 +108,7 @@ impl Paired {
         (self.gained as f64 - self.lost as f64) / self.samples.max(1) as f64
     }
 
-    /// Standard error of the difference, as if one more sample differed: few differences seen do not prove that there are none.
+    /// Standard error of the difference, as if one more sample differed: few observed differences do not prove that there are none.
     /// Two columns that are known to be the same by construction need no such caution.
     pub fn standard_error(&self) -> f64 {
         let samples = self.samples.max(1) as f64;
@@ -145,7 +145,7 @@ pub fn alone(family: &Family, name: &str) -> Option<Point> {
     Some(evaluate(family, &threshold_exits(&thresholds)).into_point(thresholds))
 }
 
-/// Steps in which the curve is read for its bend. The raw frontier turns at every sample; this says what counts as a bend.
+/// Steps in which the curve is sampled for its knee. The raw frontier bends at every sample; this is the resolution of a bend.
 const STEPS: usize = 32;
 
 /// The energy-optimising point: the knee of the accuracy-energy curve below the accuracy-preserving point, where it bends most
@@ -198,7 +198,7 @@ fn sharpest_bend(hull: &[&Point]) -> Option<f64> {
     let (first, last) = (hull.first()?, hull.last()?);
     let width = last.energy_j - first.energy_j;
     let energy = |step: usize| first.energy_j + width * step as f64 / STEPS as f64;
-    // Only the place of the largest second difference is asked for, so scaling the axes to 0..1 would change nothing.
+    // Only the position of the largest second difference matters, so scaling the axes to 0..1 would change nothing.
     let bend = |step: usize| {
         height(hull, energy(step - 1)) - 2.0 * height(hull, energy(step)) + height(hull, energy(step + 1))
     };

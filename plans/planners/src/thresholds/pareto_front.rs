@@ -50,7 +50,7 @@ impl ParetoFront {
         let owner = self.cuts.len();
         self.cuts.push(cuts.to_vec());
         for least in self.least.iter_mut().take(right as usize + 1).rev() {
-            // At equal energy the more accurate one owns the place.
+            // At equal energy the more accurate point is kept.
             if energy > least.energy / SAME {
                 break;
             }

@@ -98,7 +98,7 @@ impl Table {
         self.gates.iter().zip(cuts).map(snap).collect()
     }
 
-    /// The point of some cuts. A cut says how many positions from the bottom a gate forwards; its threshold lies midway between
+    /// The point of some cuts. A cut is the number of positions from the bottom that a gate forwards; its threshold is midway between
     /// the confidences on its two sides, among the samples that reach the gate, and is as short a decimal as that allows.
     pub(super) fn point(&self, cuts: &[u32]) -> Point {
         let mut reached = vec![0_usize; self.gates.len() + 1];

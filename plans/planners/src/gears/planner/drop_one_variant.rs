@@ -17,7 +17,7 @@ pub(super) type Chosen = (Feasible, Vec<Cascade>);
 
 impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     /// Leaves out one variant after the other as long as that gives a better plan, of at most as many variants as there are.
-    /// Where memory binds nobody, a model that is there takes nothing from the others, and nothing is tried.
+    /// If memory does not bind, a hosted model takes nothing from the others, and no variant is dropped.
     pub(super) fn without_some(&mut self, mut best: Chosen) -> Result<Chosen, GearError> {
         while memory_binds(&best.0) {
             let space = self.scope.space.clone();
@@ -43,8 +43,8 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
         Ok(best)
     }
 
-    /// The plan of one cascade for every load, improved range by range: the other end from which to look, where downgrading single
-    /// ranges came to something less accurate.
+    /// The plan of one cascade for every load, improved range by range: a search from the other end, for cases in which downgrading single
+    /// ranges leads to something less accurate.
     pub(super) fn or_steady(&mut self, best: Chosen) -> Result<Chosen, GearError> {
         let Slo::Latency { .. } = self.evaluations.options.slo else {
             return Ok(best);

@@ -114,7 +114,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     }
 }
 
-/// The more accurate neighbour of a range's cascade.
+/// The next more accurate cascade of a range.
 fn next_up(pareto_cascades: &[Cascade], plan: &Feasible, range: usize) -> Option<Cascade> {
     let now = plan.cascades.get(range)?.accuracy;
     pareto_cascades

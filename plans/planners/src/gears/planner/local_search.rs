@@ -1,8 +1,8 @@
 //! The best cascade of every range on a placement that stays.
 //!
-//! Ranges touch each other only by where models are. Where that stays, each may have the most accurate cascade that holds there, and
-//! nobody else has to be looked at again. A more accurate cascade that needs another model would not fit in; on the way to one that
-//! does, it must not be what the search ends at.
+//! Ranges interact only through the placement. If the placement stays, each may have the most accurate cascade that holds there,
+//! independently of the others. A more accurate cascade that needs another model would not fit in; on the way to one that
+//! does, the search must not end at such a local optimum.
 
 use super::{Feasible, Planner};
 use crate::gears::evaluate::Evaluate;
