@@ -1,7 +1,7 @@
 //! How long placing takes, how it grows, and how good it is:
 //! `cargo run --release -p kaskade-papers --example placement_bench -- [families|growth|small|highs]`.
 //!
-//! `highs` needs the feature of that name; it gives HiGHS a minute (or as many seconds as the second argument says) per case.
+//! `highs` needs the feature of that name; it gives HiGHS a minute (or the seconds of the second argument) per case.
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ fn families() {
     }
 }
 
-/// A family of so many models between 20 million and 20 billion weights, and a cascade that asks all of them.
+/// A family of so many models between 20 million and 20 billion weights, and a cascade that contains all of them.
 fn made_up(models: usize) -> Option<(StatedFamily, Profile, Plan)> {
     let model = |number: usize| {
         let way = number as f64 / (models.max(2) - 1) as f64;
@@ -107,7 +107,7 @@ fn made_up(models: usize) -> Option<(StatedFamily, Profile, Plan)> {
     Some((family, profile, planned.plan))
 }
 
-/// A load that keeps the devices this busy, as the refusal of an impossible one says what is possible.
+/// A load that keeps the devices this busy, computed from the refusal of an infeasible load.
 fn load(profile: &Profile, plan: &Plan, options: &PlacementOptions, busy: f64) -> f64 {
     let mut beyond = options.clone();
     beyond.goal = Goal::Carry { qps: 1e12 };
@@ -154,7 +154,7 @@ fn growth() {
     }
 }
 
-/// What is proven at small sizes, and by whom.
+/// What is proven at small sizes, by solver.
 fn small() {
     for family in [t5(), gpt(), vit()] {
         let profile = family.profile();

@@ -31,7 +31,7 @@ const UTILISATION: f64 = 0.7;
 /// How a family serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// The giant alone: what the paper's baseline serves.
+    /// The largest model alone: what the paper's baseline serves.
     Largest,
     /// Accuracy-preserving.
     Ap,
@@ -103,7 +103,7 @@ impl Field {
         }
     }
 
-    /// The planner's options, with the paper's rule for AP: as accurate on the validation set, without a distance for luck.
+    /// The planner's options, with the paper's rule for AP: as accurate on the validation set, without a safety margin against overfitting.
     pub(super) fn cascade_options(&self, objective: Objective) -> CascadeOptions {
         CascadeOptions {
             objective,
@@ -236,7 +236,7 @@ pub(super) fn joules(report: &Report) -> f64 {
     report.energy_j.unwrap_or(f64::NAN) / report.requests.max(1) as f64
 }
 
-/// Models that a request asks, on average.
+/// Models that a request runs on, on average.
 pub(super) fn hops(report: &Report, placed: &Placed) -> f64 {
     let runs = |name: &str| {
         let found = report.variants.iter().find(|variant| variant.name == name);

@@ -157,5 +157,9 @@ fn the_objective_picks_the_ensemble() {
         with(Slo::Latency { p95_us: 1 }).unwrap(),
     );
     assert!(slow.accuracy > fast.accuracy);
-    assert_eq!(fast.variants.len(), 1, "nobody is that fast; the cheapest serves");
+    assert_eq!(
+        fast.variants.len(),
+        1,
+        "no ensemble is that fast; the cheapest serves"
+    );
 }

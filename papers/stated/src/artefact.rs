@@ -1,7 +1,7 @@
 //! Reads what the Loki authors published beside their code: the graph of a pipeline, accuracies, branching and run times.
 //!
-//! Pure text in, a [`Pipeline`] out; whoever has the files opens them. What is read as published although it looks wrong, or left
-//! out because a figure is missing, is said in [`Artefact::notes`].
+//! Pure text in, a [`Pipeline`] out; the caller opens the files. Implausible figures that are read as published, and figures left
+//! out because one is missing, are listed in [`Artefact::notes`].
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -36,7 +36,7 @@ pub struct ArtefactFiles<'a> {
 pub struct Artefact {
     /// The pipeline. Path accuracies are products, as in the artefact.
     pub pipeline: Pipeline,
-    /// What was left out or looks wrong, for the report.
+    /// Omissions and implausible figures, for the report.
     pub notes: Vec<String>,
 }
 

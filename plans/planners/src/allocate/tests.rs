@@ -87,11 +87,7 @@ fn overload_serves_what_can_be_served() {
     assert_eq!(allocation.scaling, Scaling::Overload);
     assert!(allocation.served_qps > 500.0 && allocation.served_qps < 1e6);
     let just = allocator.allocate(allocation.served_qps * 0.999, 20).unwrap();
-    assert_eq!(
-        just.scaling,
-        Scaling::Accuracy,
-        "it can serve what it reports"
-    );
+    assert_eq!(just.scaling, Scaling::Accuracy, "it can serve what it reports");
 }
 
 #[test]
