@@ -1,4 +1,4 @@
-//! The plan that an app asks for: a file, one variant alone, or what a pipeline begins with.
+//! The app's first plan: from a file, one variant alone, or a pipeline's initial allocation.
 
 use kaskade_policy::plan::{
     Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,
@@ -111,7 +111,7 @@ pub fn single(app: &App, variant: &str) -> Plan {
     }
 }
 
-/// As many replicas of every variant as each worker of the app is told to run.
+/// As many replicas of every variant as each worker of the app is configured to run.
 pub fn placement(app: &App, variants: &[&str]) -> Vec<Replica> {
     let device = |name: &str| {
         let known = app.variants.iter().find(|variant| variant.name.as_str() == name);

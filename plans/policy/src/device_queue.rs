@@ -128,7 +128,7 @@ mod tests {
     proptest! {
         /// Every replica that requests the device gets it once, in the order of requests.
         #[test]
-        fn nobody_is_forgotten_and_nobody_overtakes(asks in prop::collection::vec((0..8_u32, 0..3_u64), 1..60)) {
+        fn every_replica_is_served_in_order(asks in prop::collection::vec((0..8_u32, 0..3_u64), 1..60)) {
             let mut queue = DeviceQueue::default();
             let (mut now, mut line) = (0, Vec::<(u64, u32)>::new());
             prop_assert!(queue.request(99, 0));

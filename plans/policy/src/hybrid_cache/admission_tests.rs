@@ -110,7 +110,7 @@ fn lives() -> impl Strategy<Value = Vec<Life>> {
 proptest! {
     /// Every request that is taken ends, in bounded time, whatever the others do; the earliest always gets on; all blocks come back.
     #[test]
-    fn nobody_dies_and_nobody_starves(lives in lives(), blocks in 1..40_usize, requests in 1..6_usize, at_once in prop::option::of(1..20_usize)) {
+    fn no_request_is_lost_or_starves(lives in lives(), blocks in 1..40_usize, requests in 1..6_usize, at_once in prop::option::of(1..20_usize)) {
         let mut scheduler = Scheduler::new(Limits { requests, blocks_at_once: at_once, ..LIMITS });
         let mut space = space(blocks);
         let mut live: BTreeMap<u64, (usize, usize)> = BTreeMap::new();

@@ -133,6 +133,6 @@ fn a_replica_that_hangs_is_noticed() {
 }
 
 #[test]
-fn a_loss_that_nobody_hears_of_is_noticed() {
+fn an_unreported_loss_is_noticed() {
     notices(Sabotage::IgnoresLosses, Weather::Crashes, Oracle::NothingLost);
 }

@@ -35,7 +35,7 @@ fn what_a_failed_replica_held_is_answered_by_another_after_the_failure_is_notice
 }
 
 #[test]
-fn a_request_that_nobody_takes_is_tried_as_often_as_the_ledger_allows() {
+fn a_request_that_no_replica_takes_is_tried_as_often_as_the_ledger_allows() {
     let (plan, profile) = service(&["s-0@a"], &[], &[]);
     let mut config = SimConfig {
         initially_down: vec!["s-0".into()],
