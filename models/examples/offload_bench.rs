@@ -21,7 +21,7 @@ use kaskade_models::generation::{
 };
 use kaskade_models::ops::burn::Burn;
 use kaskade_models::ops::{Activation, Heads, Ops};
-use kaskade_policy::hybrid_cache::{Costs, Kind, Memory, Mix, Planned, Shares, split_by};
+use kaskade_policy::hybrid_cache::{BlockCounts, Costs, Kind, Memory, Planned, Shares, split_by};
 
 #[derive(Parser)]
 struct Arguments {
@@ -354,7 +354,7 @@ impl<M: Ops + Clone> Bench<M> {
             caching,
             block_tokens: BLOCK,
             resident_layers: if self.arguments.resident { self.layers } else { 0 },
-            buffer: Mix {
+            buffer: BlockCounts {
                 act: bound,
                 kv: bound,
             },

@@ -3,11 +3,11 @@
 
 use std::time::Instant;
 
-use kaskade_papers::stated::workloads::{StatedWorkload, bert, llama};
 use kaskade_planners::gears::exhaustive::{Landscape, constrained};
 use kaskade_planners::gears::random::random;
 use kaskade_planners::gears::{DeviceSpec, GearOptions, Simulated, plan_gears};
 use kaskade_policy::plan::Slo;
+use kaskade_stated::workloads::{StatedWorkload, bert, llama};
 
 fn options(workload: &StatedWorkload, slo: Slo, qps_max: f64, devices: usize, ranges: u32) -> GearOptions {
     GearOptions {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `DIR` holds what the Loki authors published: `traffic_analysis.json`, `branching.csv`, `simulator_runtimes.csv`, `variants/*.txt`.
-//! Without it the stated pipeline stands in. `--without` leaves a variant out: without `yolov5s` the chain is the instance of the
+//! Without it the stated pipeline is used. `--without` leaves a variant out: without `yolov5s` the chain is the instance of the
 //! research notes. With `--exact` the optima of the paper's program (F1) and of the flow over all columns (F2) are printed too: for the chain
 //! by the embedded solver, which takes minutes, and for the tree as well by HiGHS, which takes seconds.
 
@@ -16,19 +16,19 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    reason = "whoever runs it wants to see what went wrong"
+    reason = "a benchmark that fails shows why"
 )]
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use kaskade_papers::stated::artefact::ArtefactFiles;
-use kaskade_papers::stated::pipelines::stated;
 use kaskade_planners::allocate::{AllocateOptions, Allocator, Scaling};
 use kaskade_planners::balance::Balancer;
 use kaskade_planners::lp::Solver;
 use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
+use kaskade_stated::artefact::ArtefactFiles;
+use kaskade_stated::pipelines::stated;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
@@ -139,7 +139,7 @@ fn sweep(pipeline: &Pipeline) {
                 100.0 * allocation.gap(),
                 times.last().unwrap(),
                 allocation
-                    .solver_fault
+                    .solver_error
                     .map(|fault| fault.to_string())
                     .unwrap_or_default()
             );

@@ -1,21 +1,21 @@
 //! How long placing takes, how it grows, and how good it is:
 //! `cargo run --release -p kaskade-papers --example placement_bench -- [families|growth|small|highs]`.
 //!
-//! `highs` needs the feature of that name; it gives HiGHS a minute (or as many seconds as the second argument says) per case.
+//! `highs` needs the feature of that name; it gives HiGHS a minute (or the seconds of the second argument) per case.
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
 use std::time::{Duration, Instant};
 
-use kaskade_papers::stated::families::{StatedFamily, StatedModel, gpt, gpt_of_eight, t5, vit};
 use kaskade_planners::cascade::{CascadeOptions, Objective, plan_cascade};
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::lp::Solver;
 use kaskade_planners::placement::{
     Fleet, Goal, Placed, PlacementError, PlacementOptions, Proof, judge, plan_placement,
 };
-use kaskade_planners::thresholds::Guard;
+use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
+use kaskade_stated::families::{StatedFamily, StatedModel, gpt, gpt_of_eight, t5, vit};
 
 /// Nodes of the embedded solver's tree where it is the judge.
 const NODES: u64 = 5_000;
@@ -53,7 +53,7 @@ fn families() {
             let start = Instant::now();
             let cascade = CascadeOptions {
                 objective: objective.clone(),
-                guard: Guard::None,
+                guard: NonInferiorityTest::None,
                 ..CascadeOptions::default()
             };
             let Ok(planned) = plan_cascade(&profile, &cascade) else {
@@ -79,7 +79,7 @@ fn families() {
     }
 }
 
-/// A family of so many models between 20 million and 20 billion weights, and a cascade that asks all of them.
+/// A family of so many models between 20 million and 20 billion weights, and a cascade that contains all of them.
 fn made_up(models: usize) -> Option<(StatedFamily, Profile, Plan)> {
     let model = |number: usize| {
         let way = number as f64 / (models.max(2) - 1) as f64;
@@ -107,7 +107,7 @@ fn made_up(models: usize) -> Option<(StatedFamily, Profile, Plan)> {
     Some((family, profile, planned.plan))
 }
 
-/// A load that keeps the devices this busy, as the refusal of an impossible one says what is possible.
+/// A load that keeps the devices this busy, computed from the refusal of an infeasible load.
 fn load(profile: &Profile, plan: &Plan, options: &PlacementOptions, busy: f64) -> f64 {
     let mut beyond = options.clone();
     beyond.goal = Goal::Carry { qps: 1e12 };
@@ -154,7 +154,7 @@ fn growth() {
     }
 }
 
-/// What is proven at small sizes, and by whom.
+/// What is proven at small sizes, by solver.
 fn small() {
     for family in [t5(), gpt(), vit()] {
         let profile = family.profile();

@@ -10,8 +10,8 @@ use kaskade_app::planning;
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_simulator::trace::Trace;
 
-use crate::stated::artefact::ArtefactFiles;
-use crate::stated::pipelines;
+use kaskade_stated::artefact::ArtefactFiles;
+use kaskade_stated::pipelines;
 
 /// Batch sizes of the published artefact.
 const BATCHES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -41,7 +41,7 @@ pub struct PipelineArgs {
 pub struct Named {
     /// The pipeline, validated.
     pub pipeline: Pipeline,
-    /// What was assumed, left out, or looks wrong.
+    /// Assumptions, omissions and implausible input.
     pub notes: Vec<String>,
 }
 
@@ -108,7 +108,7 @@ pub struct TraceArgs {
     /// seconds per line), or the Azure LLM trace (CSV).
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// What the trace file holds; by default what it looks like.
+    /// Contents of the trace file [default: detected].
     #[arg(long, value_enum, value_name = "FORMAT", requires = "trace")]
     trace_format: Option<Format>,
     /// The part of the trace to play, in seconds from its beginning: `START..END`.
@@ -134,10 +134,10 @@ pub enum Format {
 }
 
 impl TraceArgs {
-    /// Reads the trace that was asked for, if one was.
+    /// Reads the requested trace, if any.
     ///
     /// # Errors
-    /// When the file cannot be read, is no trace, or is shorter than the part asked for.
+    /// When the file cannot be read, is no trace, or is shorter than the requested part.
     pub fn read(&self) -> Result<Option<Trace>, TraceFileError> {
         let Some(path) = &self.trace else { return Ok(None) };
         let file = TraceFile {

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | [`cascadeserve`], [`hybridserve`], [`hybridcache`], [`loki`] | one paper each |
 //! | [`peers`] | the systems that the papers measure against |
-//! | [`stated`] | profiles, pipelines and workloads in the shape of the papers', every figure stated |
 //! | [`pipeline`] | writes a pipeline of the Loki paper as a file |
 //! | [`args`] | flags that several systems share |
 //! | [`reproduction`] | what a reproduction ends with: claims, assumptions, files |
@@ -18,4 +17,3 @@ pub mod loki;
 pub mod peers;
 pub mod pipeline;
 pub mod reproduction;
-pub mod stated;

@@ -22,7 +22,7 @@ enum System {
     /// HybridServe (KAIST): a KV-activation hybrid cache against its baselines on four OPTs, in simulation.
     #[command(name = "hybridcache")]
     HybridCache(hybridcache::Args),
-    /// HybridServe (Edinburgh): AP and EO cascades against the giant alone on twelve servers, in simulation.
+    /// HybridServe (Edinburgh): AP and EO cascades against the largest model alone on twelve servers, in simulation.
     #[command(name = "hybridserve")]
     HybridServe(hybridserve::Args),
     /// Loki: pipelines by hardware and accuracy scaling against `InferLine` and Proteus, in simulation.
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     match run(&System::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // There is nowhere left to say that standard error is closed.
+            // Standard error is closed, so the error cannot be reported.
             let _ = writeln!(
                 std::io::stderr().lock(),
                 "kaskade-papers: {}",

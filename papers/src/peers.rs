@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`gears`] | `DynBa`, MS+ and the ablations of CascadeServe |
 //! | [`cocktail`] | Cocktail+ |
-//! | [`pipelines`] | who allocates a pipeline: Loki, `InferLine` or Proteus |
+//! | [`pipelines`] | allocators of pipelines: Loki, `InferLine` or Proteus |
 //! | [`proteus`] | Proteus |
 
 pub mod cocktail;

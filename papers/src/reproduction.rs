@@ -10,7 +10,7 @@ use serde::Serialize;
 pub struct Reproduction {
     /// The system whose paper it is.
     pub system: &'static str,
-    /// What the paper says, and what was found.
+    /// The paper's claim, and the result.
     pub claims: Vec<Claim>,
     /// What had to be assumed.
     pub assumptions: Vec<String>,
@@ -23,13 +23,13 @@ pub struct Reproduction {
 pub struct Claim {
     /// What it is about.
     pub name: String,
-    /// What the paper says.
+    /// The paper's figure.
     pub paper: String,
     /// What was found.
     pub ours: String,
     /// Whether that bears the claim out; computed.
     pub met: bool,
-    /// Why not, where it does not; otherwise what there is to say.
+    /// Why the claim is not met; otherwise a remark.
     pub note: String,
 }
 

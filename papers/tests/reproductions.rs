@@ -111,7 +111,7 @@ fn hybridserve_reports_its_claims_beside_the_paper() {
     // What the planner promises holds whatever the machine.
     for family in ["t5", "gpt", "vit"] {
         assert_eq!(
-            claim(&format!("{family}: AP: accuracy equal to the giant's"))["met"],
+            claim(&format!("{family}: AP: accuracy equal to the largest model's"))["met"],
             true
         );
         assert_eq!(
@@ -123,9 +123,9 @@ fn hybridserve_reports_its_claims_beside_the_paper() {
         claim("placement against exact optima at small sizes")["met"],
         true
     );
-    // The stated figures do not bear out what the paper saves with AP, and nobody may say they do.
+    // The stated figures do not support the paper's saving with AP, and the claim must say so.
     assert_eq!(
-        claim("vit: HybridServe (AP): energy per request, over the giant alone")["met"],
+        claim("vit: HybridServe (AP): energy per request, over the largest model alone")["met"],
         false
     );
     assert!(!found["assumptions"].as_array().unwrap().is_empty());
@@ -136,7 +136,7 @@ fn hybridserve_reports_its_claims_beside_the_paper() {
         let drawn = std::fs::read_to_string(&file).unwrap();
         assert!(drawn.contains("</svg>"), "{}", file.display());
     }
-    // An app of one's own stands in the place of the project's families, and without a profile says how to make one.
+    // A custom app replaces the project's families; without a profile the error explains how to make one.
     let own = run("30", &["--app", &example("digits/app.toml")]);
     let own = own["claims"].as_array().unwrap();
     assert!(
@@ -185,7 +185,7 @@ fn loki_reports_its_claims_beside_the_paper() {
         let drawn = std::fs::read_to_string(&file).unwrap();
         assert!(drawn.contains("</svg>"), "{}", file.display());
     }
-    // What is found is computed: other workers find other figures, and one worker in three saves nobody 2.67 times.
+    // Findings are computed: other workers give other figures, and one worker in three does not save 2.67 times.
     let three = claims(&run(&["--workers", "3"]));
     let off_peak = "traffic: workers off-peak, against Proteus, which uses all";
     assert_eq!(three[off_peak]["met"], false, "{}", three[off_peak]);

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use kaskade_app::config::scalar::Size;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
-use kaskade_policy::hybrid_cache::{Mix, allocate};
+use kaskade_policy::hybrid_cache::{BlockCounts, allocate};
 use kaskade_simulator::offload::decoders as stated;
 use kaskade_simulator::offload::{Arena, Hardware, Load, Machine, Mode, Outcome, Setup, Shape, Traffic};
 use serde::Serialize;
@@ -91,8 +91,8 @@ struct Blocks {
     kv: usize,
 }
 
-impl From<Mix> for Blocks {
-    fn from(Mix { act, kv }: Mix) -> Self {
+impl From<BlockCounts> for Blocks {
+    fn from(BlockCounts { act, kv }: BlockCounts) -> Self {
         Self { act, kv }
     }
 }

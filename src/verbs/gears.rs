@@ -182,8 +182,12 @@ fn prior(args: &Args, trace: Option<&Trace>, qps_max: f64) -> anyhow::Result<Pri
 fn plan(profile: &Profile, options: &GearOptions, args: &Args) -> anyhow::Result<GearPlan> {
     let mut progress = Progress::begin("plan gears", u64::from(options.ranges), args.json);
     let planned = plan_gears(profile, options, |step| {
-        if let Some(fault) = step.fault.as_ref().filter(|_| !args.json && step.call % 50 == 0) {
-            say(&format!("plan gears: call {}, resolving: {fault}", step.call));
+        if let Some(violation) = step
+            .violation
+            .as_ref()
+            .filter(|_| !args.json && step.call % 50 == 0)
+        {
+            say(&format!("plan gears: call {}, resolving: {violation}", step.call));
         }
     })?;
     progress.advance(u64::from(options.ranges));

@@ -22,7 +22,7 @@ use kaskade_planners::lp::Solver;
 use kaskade_planners::placement::{
     Assumed, Channels, Effort, Fleet, Goal, Placed, PlacementOptions, plan_placement,
 };
-use kaskade_planners::thresholds::Guard;
+use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use serde::Serialize;
@@ -307,7 +307,7 @@ fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<
         planner = planner.app(app);
     }
     if args.chosen.no_guard {
-        planner = planner.guard(Guard::None);
+        planner = planner.guard(NonInferiorityTest::None);
     }
     Ok(planner.plan()?.plan)
 }

@@ -9,7 +9,7 @@ use kaskade_app::config::App;
 use kaskade_app::planning::{self, read_profile};
 use kaskade_app::report;
 use kaskade_planners::cascade::{CascadePlan, Objective};
-use kaskade_planners::thresholds::Guard;
+use kaskade_planners::thresholds::NonInferiorityTest;
 use serde::Serialize;
 
 use crate::args::Overwrite;
@@ -117,7 +117,7 @@ pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
         search = search.batch(batch);
     }
     if args.no_guard {
-        search = search.guard(Guard::None);
+        search = search.guard(NonInferiorityTest::None);
     }
     let planned = search.plan()?;
     report::write_file(&args.out, &planned.plan.to_json()?)?;

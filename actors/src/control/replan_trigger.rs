@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use async_nats::Subscriber;
 use futures::StreamExt;
+use kaskade_policy::arrivals::ArrivalCounter;
 use kaskade_policy::demand::Periods;
 use kaskade_policy::liveness::{BEAT_PERIOD_US, MISSED_BEATS};
-use kaskade_policy::load::LoadBook;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
@@ -72,7 +72,7 @@ impl LoadListener {
     /// Requests a plan whenever the trigger fires, until the connection ends.
     pub(crate) async fn ask(mut self, request_plan: impl Fn(PlanRequest)) {
         let clock = self.dispatcher.clock();
-        let mut load = LoadBook::new(clock.now());
+        let mut load = ArrivalCounter::new(clock.now());
         let mut schedule = Schedule::new(self.trigger, clock.now());
         let (mut fan_outs, mut runs) = (BTreeMap::new(), BTreeMap::new());
         let mut workers = LiveWorkers::default();

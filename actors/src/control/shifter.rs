@@ -9,8 +9,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::actor::{self, Actor, Addr, AsyncContext, Context, Handler, Message};
 use futures::StreamExt;
+use kaskade_policy::arrivals::ArrivalCounter;
 use kaskade_policy::drift::{Drift, DriftConfig, DriftWatch};
-use kaskade_policy::load::LoadBook;
 use kaskade_policy::plan::{Plan, Slo};
 use kaskade_policy::shifting;
 use kaskade_policy::shifting::ShiftConfig;
@@ -38,7 +38,7 @@ pub(crate) struct Shifter {
     plans: PlanVersions,
     dispatcher: Dispatcher,
     metrics: Arc<Metrics>,
-    load: LoadBook,
+    load: ArrivalCounter,
     queues: BTreeMap<String, Queues>,
     epoch: u64,
     policy: shifting::Shifter,
@@ -71,7 +71,7 @@ impl Shifter {
         metrics: Arc<Metrics>,
     ) -> Self {
         let last_tick = dispatcher.clock().now();
-        let mut load = LoadBook::new(last_tick);
+        let mut load = ArrivalCounter::new(last_tick);
         load.heard(ingress, metrics.arrivals(), last_tick);
         Self {
             ingress: ingress.to_owned(),

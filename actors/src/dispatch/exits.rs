@@ -161,7 +161,11 @@ pub(crate) fn decide<'a>(
         return Err(Fault::new(Code::Internal, message));
     };
     let continues = matches!(found.exit, Exit::Next { .. });
-    let pick = if settle { routing::settle } else { routing::route };
+    let pick = if settle {
+        routing::accept_below_threshold
+    } else {
+        routing::route
+    };
     match pick(&found.exit, confidence) {
         Ok(Route::Reply) => Ok(RouteDecision::Reply),
         Ok(Route::Forward(edge)) if continues => Ok(RouteDecision::Continue(edge)),

@@ -33,7 +33,7 @@ impl Ingress {
         };
         let version = Arc::clone(&entry.version);
         let decided = decided.and_then(|confidence| {
-            let settle = self.ledger.must_settle(attempt);
+            let settle = self.ledger.must_accept_below_threshold(attempt);
             exits::decide(&version, entry.gear, &done.stage, confidence, settle)
                 .map(|route| (route, confidence))
         });

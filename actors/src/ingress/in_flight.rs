@@ -10,8 +10,8 @@ use kaskade_policy::drift::DriftConfig;
 use kaskade_policy::gather::{Branch, Gather};
 use kaskade_policy::ledger::{Ledger, LedgerConfig};
 use kaskade_policy::plan::Edge;
-use kaskade_policy::reading::Reading;
 use kaskade_policy::shifting::ShiftConfig;
+use kaskade_policy::stream_offset::StreamOffset;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::durable::{DurableConfig, Submission};
@@ -112,7 +112,7 @@ pub(super) struct InFlight {
     /// The results of a pipeline's branches.
     pub(super) gather: Gather<Done>,
     /// Progress of a streamed answer, if the client asked for streaming.
-    pub(super) reading: Option<Reading>,
+    pub(super) reading: Option<StreamOffset>,
 }
 
 /// Where the reply goes, and in which format.
@@ -228,7 +228,7 @@ impl Ingress {
             stage: String::new(),
             hops,
             stream: entry.reading.is_some(),
-            settle: self.ledger.must_settle(attempt),
+            settle: self.ledger.must_accept_below_threshold(attempt),
             inputs: entry.inputs.clone(),
         }
     }

@@ -26,7 +26,7 @@ use std::time::Duration;
 use crate::actor::{Actor, AsyncContext, Context, Handler};
 use kaskade_policy::gather::Gather;
 use kaskade_policy::ledger::{Admitted, Answer};
-use kaskade_policy::reading::Reading;
+use kaskade_policy::stream_offset::StreamOffset;
 
 use durable::Submitted;
 use in_flight::{Cancel, Client, InFlight, Inbound, Reconnected, To, Undeliverable, may_retry};
@@ -108,7 +108,7 @@ impl Ingress {
             stage: String::new(),
             tally: Tally::default(),
             gather: Gather::default(),
-            reading: (read.stream && one_answer).then(Reading::default),
+            reading: (read.stream && one_answer).then(StreamOffset::default),
         };
         match self.ledger.admit(now, read.budget_us, entry) {
             Ok(Admitted { id, attempt }) => {

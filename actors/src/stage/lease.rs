@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::actor::{Message, WeakRecipient};
-use kaskade_policy::turns::Turns;
+use kaskade_policy::device_queue::DeviceQueue;
 
 /// The replica has the lease of its device until it releases it.
 #[derive(Message)]
@@ -20,7 +20,7 @@ pub(crate) struct Device(Arc<Mutex<Line>>);
 
 #[derive(Default)]
 struct Line {
-    turns: Turns<u32>,
+    queue: DeviceQueue<u32>,
     /// Weak, because a strong address would keep a retired batcher alive.
     batchers: BTreeMap<u32, WeakRecipient<LeaseGranted>>,
     next: u32,
@@ -73,13 +73,13 @@ impl Lease {
     /// Requests the lease for a queue that is due at `now`, microseconds. Returns true if it is granted immediately;
     /// otherwise [`LeaseGranted`] follows.
     pub(crate) fn request(&self, now: u64) -> bool {
-        self.device.lock().turns.request(self.member, now)
+        self.device.lock().queue.request(self.member, now)
     }
 
     /// Releases the lease after a batch. Returns true if the replica keeps it because no other queue was due first.
     pub(crate) fn release(&self) -> bool {
         let mut line = self.device.lock();
-        match line.turns.release(self.member) {
+        match line.queue.release(self.member) {
             Some(next) if next == self.member => true,
             Some(next) => {
                 line.grant(next);
@@ -93,7 +93,7 @@ impl Lease {
     pub(crate) fn cancel(self) {
         let mut line = self.device.lock();
         line.batchers.remove(&self.member);
-        if let Some(next) = line.turns.cancel(self.member) {
+        if let Some(next) = line.queue.cancel(self.member) {
             line.grant(next);
         }
     }

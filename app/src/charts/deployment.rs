@@ -13,11 +13,11 @@ use super::drawing::{Area, Drawn, colour, palette, text, title, with_dark_mode};
 pub struct Deployment {
     /// What it shows, above it.
     pub title: String,
-    /// What there is to say of it as a whole.
+    /// Summary lines.
     pub says: String,
     /// The models, in the cascade's order; each has a colour.
     pub models: Vec<Model>,
-    /// Who sends to whom.
+    /// Edges between boxes.
     pub edges: Vec<Edge>,
     /// The devices by host.
     pub hosts: Vec<Host>,
@@ -28,7 +28,7 @@ pub struct Deployment {
 pub struct Model {
     /// Its name.
     pub name: String,
-    /// What there is to say of it, line by line.
+    /// Details, line by line.
     pub says: Vec<String>,
 }
 
@@ -168,7 +168,7 @@ fn host_places(hosts: &[Host], from: i32) -> Vec<(i32, i32, i32, i32)> {
     found
 }
 
-/// A count of things that stand beside each other; nobody draws a thousand.
+/// Limit of boxes drawn side by side; larger counts are written as a number.
 fn places(count: usize) -> i32 {
     i32::try_from(count.min(1_000)).unwrap_or(1_000)
 }

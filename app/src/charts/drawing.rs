@@ -21,7 +21,7 @@ pub(super) mod palette {
     pub(in crate::charts) const FRONTIER: RGBColor = RGBColor(29, 111, 216);
     pub(in crate::charts) const MARK: RGBColor = RGBColor(200, 58, 30);
 
-    /// Colours of series, in order; told apart in both modes and by most colour-blind readers.
+    /// Colours of series, in order; distinguishable in both modes and by most colour-blind readers.
     pub(in crate::charts) const SERIES: [RGBColor; 10] = [
         FRONTIER,
         MARK,

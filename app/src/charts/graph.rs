@@ -11,7 +11,7 @@ use crate::report::units;
 /// What one request costs, and how often the answer is right.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// Joules per request, or what stands in for them.
+    /// Joules per request, or their substitute.
     pub cost: f64,
     /// Share of right answers, in [0, 1].
     pub accuracy: f64,
@@ -22,7 +22,7 @@ pub struct Point {
 pub struct Named {
     /// The name.
     pub name: String,
-    /// Where it stands.
+    /// Its position.
     pub at: Point,
 }
 
@@ -39,7 +39,7 @@ pub struct Graph {
     pub frontier: Vec<Point>,
     /// The single models.
     pub models: Vec<Named>,
-    /// The points that carry a name of their own: AP, EO.
+    /// The named points: AP, EO.
     pub marks: Vec<Named>,
 }
 

@@ -24,9 +24,9 @@ pub struct Grid {
 /// One cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cell {
-    /// What it says.
+    /// Its text.
     pub says: String,
-    /// Whether it is one to look at.
+    /// Whether it is emphasised.
     pub strong: bool,
 }
 

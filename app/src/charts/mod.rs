@@ -31,7 +31,7 @@ pub enum ChartError {
     Backend {
         /// What kind of picture it is.
         what: &'static str,
-        /// What the back end says.
+        /// The back end's message.
         reason: String,
     },
 }

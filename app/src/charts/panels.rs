@@ -29,7 +29,7 @@ pub struct Panel {
     pub series: Vec<Series>,
     /// A level to compare with, such as an objective, and its name.
     pub level: Option<(f64, String)>,
-    /// Highest value shown; what lies above is cut off and the axis says so. All is shown where absent.
+    /// Highest value shown; values above are cut off and the axis notes it [default: all are shown].
     pub top: Option<f64>,
     /// Places on the lower axis at which something changes: upright lines.
     pub moments: Vec<f64>,
@@ -161,7 +161,7 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, x: (f64, f64), names: &[&str]) -> 
         .top
         .map_or(high, |top| high.min(top.max(low + f64::EPSILON)));
     let room = (high - low).max(f64::MIN_POSITIVE) * 0.06;
-    // Counts and times begin at zero unless they would not be told apart then.
+    // Counts and times begin at zero unless they would then be indistinguishable.
     let low = if low >= 0.0 && low < 0.4 * high {
         0.0
     } else {
@@ -205,7 +205,7 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, x: (f64, f64), names: &[&str]) -> 
         let ends = [y.0, y.1].map(|end| chart.backend_coord(&(*moment, end)));
         area_line(area, ends, palette::FAINT)?;
     }
-    // The first one named is drawn last, so that it is seen where they coincide.
+    // The first one named is drawn last, so that it stays visible where they coincide.
     for series in panel.series.iter().rev() {
         let number = names.iter().position(|name| *name == series.name).unwrap_or(0);
         for part in series.points.split(|(_, value)| !value.is_finite()) {

@@ -59,7 +59,7 @@ pub enum DataError {
         source: serde_json::Error,
     },
     /// A text has too few words.
-    #[error("there are {found} words between {from} and {to} of the text, and {wanted} were asked for")]
+    #[error("there are {found} words between {from} and {to} of the text, {wanted} are required")]
     Words {
         /// How many there are.
         found: usize,
@@ -67,7 +67,7 @@ pub enum DataError {
         from: f64,
         /// Where it ends, as a share.
         to: f64,
-        /// How many were asked for.
+        /// The required number.
         wanted: usize,
     },
     /// The set has too few samples.

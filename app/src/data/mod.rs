@@ -54,7 +54,7 @@ impl Samples {
     /// Reads a set in the form that `signature` takes.
     ///
     /// # Errors
-    /// When nothing says where the files are, a file is not what it should be, or its samples are not what the model
+    /// When the location of the files is not configured, a file is invalid, or its samples are not what the model
     /// takes.
     pub fn read(set: &DataSet, signature: &Signature) -> Result<Self, DataError> {
         if let Some(name) = set.unset_variable() {
@@ -85,7 +85,7 @@ impl Samples {
         }
     }
 
-    /// Images in the form that `signature` takes: `spec` says which, of what shape, and how a byte becomes a number.
+    /// Images in the form of `signature`: `spec` defines which, of what shape, and how a byte becomes a number.
     ///
     /// # Errors
     /// When none are left, or they are not what the model takes.
@@ -150,7 +150,7 @@ impl Samples {
         samples.complete(skip, take, signature)
     }
 
-    /// The samples, if they are as many as were asked for, at least one, and what a model of this signature takes.
+    /// The samples, if they are as many as required, at least one, and what a model of this signature takes.
     fn complete(
         self,
         skip: usize,

@@ -1,4 +1,4 @@
-//! What a model's outputs say: a class, or a text.
+//! Decodes a model's outputs: a class, or a text.
 
 use kaskade_models::{Tensor, TensorError};
 use thiserror::Error;
@@ -24,7 +24,7 @@ pub enum ReplyError {
     /// It has no scores at all.
     #[error("a reply has no class")]
     NoClass,
-    /// It has a text and does not say how sure that is.
+    /// It has a text and no confidence.
     #[error("a reply has a text and no `confidence`")]
     NoConfidence,
     /// An output is of another type.
@@ -32,10 +32,10 @@ pub enum ReplyError {
     Tensor(#[from] TensorError),
 }
 
-/// What a reply says: a class, or a text.
+/// Decodes a reply: a class, or a text.
 ///
 /// # Errors
-/// When it says neither.
+/// When it is neither.
 pub fn label_of(outputs: &[Tensor]) -> Result<Label, ReplyError> {
     if let Some(text) = text_of(outputs) {
         return Ok(text);
@@ -45,7 +45,7 @@ pub fn label_of(outputs: &[Tensor]) -> Result<Label, ReplyError> {
         .ok_or(ReplyError::NoClass)
 }
 
-/// The text that a reply says, if it is a language model's.
+/// The text of a reply, if it is a language model's.
 pub(crate) fn text_of(outputs: &[Tensor]) -> Option<Label> {
     let text = outputs.iter().find(|output| output.name == TEXT)?;
     let texts = text.to_texts().ok()?;

@@ -11,10 +11,10 @@ use super::reply::{class_of, logits_of};
 use super::{DataError, image_input};
 use crate::config::data::{DataSet, Scenes as Spec};
 
-/// The output in which a detector says what is where: `[found, 4]`, of which the first three are kind, top and left.
+/// The output in which a detector reports objects: `[found, 4]`, of which the first three are kind, top and left.
 const BOXES: &str = "boxes";
 
-/// Scenes cannot be used, or a reply does not say what was found in the form that they need.
+/// Scenes cannot be used, or a reply does not have the form that they need.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SceneError {
@@ -62,7 +62,7 @@ pub enum SceneError {
         /// How many were skipped.
         skip: usize,
     },
-    /// A detector says where objects are in another form.
+    /// A detector reports objects in another form.
     #[error("`{BOXES}` has shape {shape:?}, not [found, 4]")]
     Boxes {
         /// The shape.
@@ -92,7 +92,7 @@ pub enum SceneError {
 pub struct Scenes {
     /// What each request brings.
     pub inputs: Vec<Inputs>,
-    /// The tasks that look at objects.
+    /// The tasks that classify objects.
     pub kinds: Vec<String>,
     /// Of each scene, by cell: the kind and class of what is in it.
     truths: Vec<Vec<Option<Object>>>,
@@ -123,23 +123,23 @@ pub struct Found {
 pub struct Told {
     /// What was found.
     pub found: Found,
-    /// The class that it was given; `None` where nobody looked, because the branch was dropped or failed.
+    /// Its class; `None` if the branch was dropped or failed.
     pub class: Option<usize>,
 }
 
 /// How much was right, of one kind or of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Score {
-    /// Objects told with the right kind, cell and class.
+    /// Objects reported with the right kind, cell and class.
     pub right: u64,
-    /// Objects told.
+    /// Objects reported.
     pub told: u64,
     /// Objects there.
     pub there: u64,
 }
 
 impl Score {
-    /// The harmonic mean of the shares of what was told and of what is there that is right (F1); `None` where there is neither.
+    /// F1: the harmonic mean of precision and recall; `None` if there are neither reported nor real objects.
     pub fn f1(&self) -> Option<f64> {
         let both = self.told + self.there;
         (both > 0).then(|| 2.0 * self.right as f64 / both as f64)
@@ -157,7 +157,7 @@ impl Scenes {
     /// Reads scenes in the form that the root task's models take.
     ///
     /// # Errors
-    /// When nothing says where the files are, they are no scenes, or the scenes are not what the models take.
+    /// When the location of the files is not configured, they are no scenes, or the scenes are not what the models take.
     pub fn read(set: &DataSet, signature: &Signature) -> Result<Self, DataError> {
         if let Some(name) = set.unset_variable() {
             return Err(DataError::UnsetVariable {
@@ -239,10 +239,10 @@ impl Scenes {
         self.inputs.is_empty()
     }
 
-    /// What a detector's outputs say was found.
+    /// The objects in a detector's outputs.
     ///
     /// # Errors
-    /// When they say it in another form.
+    /// When they have another form.
     pub fn found(&self, outputs: &[Tensor]) -> Result<Vec<Found>, SceneError> {
         let Some(boxes) = outputs.iter().find(|output| output.name == BOXES) else {
             return Ok(Vec::new());
@@ -271,7 +271,7 @@ impl Scenes {
         found.collect()
     }
 
-    /// What a reply says: each object found with the class that its branch gave it.
+    /// The objects in a reply, each with the class that its branch gave it.
     ///
     /// # Errors
     /// As [`found`](Self::found).
@@ -295,7 +295,7 @@ impl Scenes {
         Ok(told.collect())
     }
 
-    /// How much of what was told of a scene is right, by kind. What nobody looked at is left out: it counts as dropped and not as
+    /// Precision of the report on a scene, by kind. Objects without a class are left out: they count as dropped and not as
     /// wrong.
     pub fn judge(&self, scene: usize, told: &[Told]) -> Vec<Score> {
         let empty = Vec::new();
@@ -350,7 +350,7 @@ impl Scenes {
     }
 }
 
-/// What a label stands for: 0 is nothing, then come the classes of one kind after the other.
+/// Meaning of a label: 0 is nothing, then come the classes of one kind after the other.
 fn object(spec: &Spec, label: usize) -> Result<Option<Object>, SceneError> {
     let Some(mut class) = label.checked_sub(1) else {
         return Ok(None);
@@ -428,7 +428,7 @@ mod tests {
             there: 1,
         };
         assert_eq!(scenes.judge(0, &told), [right, right]);
-        // In the second one, nothing of this is there: two are told, two others are missed.
+        // In the second one, none of these exist: two are reported, two others are missed.
         let scores = scenes.judge(1, &told);
         assert_eq!(
             scores,

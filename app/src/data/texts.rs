@@ -15,7 +15,7 @@ pub(super) struct Completion {
     pub(super) answer: String,
 }
 
-/// Shortest word that is worth foretelling, characters.
+/// Shortest word to predict, characters.
 const SHORTEST: usize = 2;
 
 /// The samples of JSON lines.
@@ -32,7 +32,7 @@ pub(super) fn from_json_lines(lines: &str, spec: &Completions) -> Result<Vec<Com
         .collect()
 }
 
-/// Words of a running text, evenly spaced over its part, each with what stands before it: from the beginning of a line up to the word.
+/// Words of a running text, evenly spaced over its part, each with the text before it: from the beginning of a line up to the word.
 ///
 /// # Errors
 /// Where the part has too few words.

@@ -9,7 +9,7 @@ use super::MeasureError;
 use crate::data::Label;
 use crate::data::reply::{ReplyError, class_of, label_of, logits_of, text_of};
 
-/// The output in which a language model says how sure it is.
+/// The output in which a language model reports its confidence.
 const CONFIDENCE: &str = "confidence";
 
 /// Requests per batch: here only the answers count.
@@ -55,10 +55,10 @@ pub fn calibrated(
     })
 }
 
-/// What a model says to each of some requests.
+/// A model's answers to some requests.
 ///
 /// # Errors
-/// When the model fails on one, or says neither a class nor a text.
+/// When the model fails on one, or its answer is neither a class nor a text.
 pub fn said(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<Label>, MeasureError> {
     each(model, requests, label_of, |_| ())
 }
@@ -91,7 +91,7 @@ fn each<T>(
     Ok(all)
 }
 
-/// What a model says to a request, and by what its confidence is judged.
+/// A model's answer to a request, and the score of its confidence.
 enum Judgement {
     /// A classifier.
     Logits(Vec<f32>),
@@ -119,7 +119,7 @@ impl Judgement {
                 scores: Scores::Logits(logits),
                 label: Truth::Class(*class),
             },
-            // No class is a text, so calibration refuses the sample and says which.
+            // No class is a text, so calibration refuses the sample and names it.
             (Self::Logits(logits), Label::Text(_)) => Labelled {
                 scores: Scores::Logits(logits),
                 label: Truth::Correct(false),
@@ -151,7 +151,7 @@ mod tests {
     use crate::data::reply::LOGITS;
     use kaskade_models::{ModelError, Outputs};
 
-    /// Scores that say the class its input names, right three times out of four, always as sure.
+    /// Scores for the class named in its input, right three times out of four, with constant confidence.
     struct Overconfident;
 
     impl Model for Overconfident {

@@ -27,7 +27,7 @@ const WARM_UP: usize = 8;
 #[non_exhaustive]
 pub enum ChannelError {
     /// The receiving task is gone.
-    #[error("nobody takes the message")]
+    #[error("the message has no receiver")]
     NoReceiver,
     /// A message was lost inside the process.
     #[error("the message did not arrive")]
@@ -109,7 +109,7 @@ pub async fn in_process(sizes: &[usize], rounds: usize) -> Result<Channel, Chann
 /// Over a broker; sizes that it does not carry whole are left out.
 ///
 /// # Errors
-/// What the broker says, or when a message does not arrive.
+/// The broker's error, or when a message does not arrive.
 pub async fn over_broker(bus: BusConfig, sizes: &[usize], rounds: usize) -> Result<Channel, ChannelError> {
     let bus = Bus::connect(bus).await?;
     let subject = subjects::App::new("channels")?.replica(&ids::unique_token())?;
@@ -147,7 +147,7 @@ pub async fn over_broker(bus: BusConfig, sizes: &[usize], rounds: usize) -> Resu
     Ok(Channel::Measured { samples })
 }
 
-/// The median: who else wants the processor spoils some messages, and not half of them.
+/// The median: other processes on the machine delay some messages, but not half of them.
 fn sample(bytes: usize, times: &mut [Duration]) -> TransferSample {
     times.sort_unstable();
     let median = times.get(times.len() / 2).copied().unwrap_or_default();

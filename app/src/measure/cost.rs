@@ -1,7 +1,7 @@
 //! What a batch costs: latency, energy and utilisation by batch size.
 //!
-//! Every batch size is measured in several rounds, and the rounds go through all sizes in turn, so that a neighbour who is
-//! busy for a second spoils one round of each size and not one size altogether. Medians leave that round out.
+//! Every batch size is measured in several rounds, and the rounds go through all sizes in order, so that other load that
+//! lasts a second spoils one round of each size and not one size altogether. Medians leave that round out.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ impl Effort {
     }
 }
 
-/// What was seen of one batch size.
+/// Measurements of one batch size.
 #[derive(Debug, Default)]
 struct Seen {
     latencies: Vec<f64>,

@@ -42,7 +42,7 @@ pub enum MeasureError {
     /// The model refuses a sample of the set.
     #[error("the model does not answer a sample of the set")]
     Refused(#[source] ModelError),
-    /// The model gave fewer answers than it was asked for.
+    /// The model gave fewer answers than requests.
     #[error("the model answered {answered} of {requests} requests")]
     Unanswered {
         /// Answers.
@@ -90,9 +90,9 @@ pub enum MeasureError {
     #[error("the root task has no variants")]
     EmptyRoot,
     /// Every task is another one's child.
-    #[error("no task is nobody's child")]
+    #[error("every task has a parent; a pipeline needs a root")]
     NoRoot,
-    /// A kind of object that no task looks at.
+    /// A kind of object without a task.
     #[error("a kind is no task")]
     NoTask,
     /// The tree has more than two levels.

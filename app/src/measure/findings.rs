@@ -64,7 +64,7 @@ impl Findings {
     /// Runs a detector over all scenes.
     ///
     /// # Errors
-    /// When it fails on one, or says what it found in another form.
+    /// When it fails on one, or reports objects in another form.
     pub(super) fn of(model: &mut dyn Model, scenes: &Scenes) -> Result<Self, MeasureError> {
         let mut findings = Self {
             found: Vec::new(),

@@ -1,7 +1,7 @@
 //! What a model, or a slice of it, takes of its device's memory: `w_i(b)` (HybridServe §V-B).
 //!
 //! On the processor that is what a process gains by loading the model and running a batch, so every measurement has a process of its own:
-//! in one that has held another model, freed memory would be taken again without being seen.
+//! in one that has held another model, freed memory would be reused without being counted.
 
 use kaskade_models::memory::MemoryReader;
 use kaskade_models::{
@@ -21,13 +21,13 @@ pub enum MemoryError {
     #[error("{0}")]
     Unsupported(String),
     /// The reader gives no reading.
-    #[error("the system does not tell how much memory is in use")]
+    #[error("the system does not report how much memory is in use")]
     NoReading,
     /// The peak of a process cannot be measured more than once.
     #[error("the system does not measure the peak of a process anew")]
     NoReset,
     /// The reader gives no peak.
-    #[error("the system does not tell a peak")]
+    #[error("the system does not report a peak")]
     NoPeak,
     /// The model refuses a made-up request.
     #[error("the model does not answer a made-up request")]
@@ -54,7 +54,7 @@ pub enum MemoryError {
 /// Words of the text that a model of texts is measured with.
 const WORDS: usize = 16;
 
-/// What was seen of a model.
+/// Measurements of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Weighed {
@@ -128,7 +128,7 @@ fn run(model: &mut dyn Model, requests: &[Inputs]) -> Result<(), MemoryError> {
 }
 
 /// The longest request that the model takes, of ones. Where every input may be left out, one of tokens rather than a text, whose length
-/// would depend on its tokenizer. A language model is asked for one token after as many as it takes.
+/// would depend on its tokenizer. A language model generates one token after as many as it takes.
 fn request(signature: &Signature) -> Result<Inputs, MemoryError> {
     let named = |name: &str| signature.inputs.iter().find(|input| input.name == name);
     if let (Some(ids), Some(_)) = (named("input_ids"), named("max_tokens")) {

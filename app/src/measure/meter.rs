@@ -34,7 +34,7 @@ impl Meter {
         let device = device::describe(choice, &device::open(choice)?);
         let mut power = PowerMeter::detect(config, &device)?;
         if choice != DeviceChoice::Cpu {
-            // From here on its busy time is told, so that a modelled total is known from the start.
+            // From here on its busy time is reported, so that a modelled total is known from the start.
             power.add_device_busy(0.0);
         }
         let gpu = Gpu::open(&device).ok();

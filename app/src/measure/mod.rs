@@ -8,7 +8,7 @@
 //! | `findings` | what a detector found in scenes, and how right that is |
 //! | [`memory`] | what a model takes of its device's memory by batch size |
 //! | [`meter`] | stretches of work and their energy |
-//! | [`profiler`] | [`Profiler`]: measures an app, as its file says |
+//! | [`profiler`] | [`Profiler`]: measures an app as configured |
 //! | [`text`] | profiles as text for people |
 //! | [`tree`] | a pipeline: what its variants cost and make of a request, and how accurate its paths are |
 
@@ -53,7 +53,7 @@ pub struct Plan<'a> {
 }
 
 /// Profiles a family: loads one model after the other, measures what it costs, and calibrates it on a labelled set, which
-/// `samples` reads once the first model has said what it takes.
+/// `samples` reads once the first model has reported its signature.
 ///
 /// # Errors
 /// When a model cannot be loaded, fails on a sample, or does not take what the others take.

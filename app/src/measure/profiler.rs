@@ -1,4 +1,4 @@
-//! Measures an app, as its file says.
+//! Measures an app as configured in its file.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ impl<'a> Profiler<'a> {
     }
 
     /// Measures the app's variants: answers, calibrated confidence, latency, energy and utilisation by batch size. Memory stays unknown,
-    /// because it takes a process of its own for every variant; see [`Profiler::run_with_memory`].
+    /// because it takes a separate process for every variant; see [`Profiler::run_with_memory`].
     ///
     /// # Errors
     /// When the app names no validation set, a model cannot be loaded or fails on a sample, or a task has no labelled data format.
@@ -115,7 +115,7 @@ impl<'a> Profiler<'a> {
     /// nothing else ([`super::memory::here`]).
     ///
     /// # Errors
-    /// As [`Profiler::run`], or what `weigh` says.
+    /// As [`Profiler::run`], or the error of `weigh`.
     pub fn run_with_memory<E: From<MeasureError>>(
         &self,
         mut weigh: impl FnMut(&Member, &[u32]) -> Result<Weighed, E>,

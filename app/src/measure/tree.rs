@@ -42,8 +42,8 @@ pub struct TreePlan<'a> {
 }
 
 impl TreePlan<'_> {
-    /// Measures the pipeline on a set of scenes. Accuracies are F1: the harmonic mean of the shares of what was told, and of what is there,
-    /// that is right.
+    /// Measures the pipeline on a set of scenes. Accuracies are F1: the harmonic mean of precision and
+    /// recall.
     ///
     /// # Errors
     /// When the tree has more than two levels, a task is none of the set's kinds, or a model cannot be loaded or fails.

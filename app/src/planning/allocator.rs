@@ -72,7 +72,7 @@ fn read(app: &App, rule: &PipelineRule, path: &Path) -> Result<Pipeline, Plannin
             app: app.name.to_string(),
         });
     }
-    // What the objective is and what a message takes, the app says; the file has what was measured.
+    // The objective and the message time come from the app; the file has the measurements.
     pipeline.slo_us = app.slo.as_micros();
     pipeline.hop_us = rule.hop.as_micros();
     Ok(pipeline)
@@ -117,7 +117,7 @@ pub fn first_plan(app: &App, rule: &PipelineRule) -> Result<Plan, PlanningError>
     Ok(manager.begin(allocator.demand.floor_qps, 0)?)
 }
 
-/// The planner of an app that is a pipeline, if its file asks for one.
+/// The planner of an app that is a pipeline, if its file configures one.
 ///
 /// # Errors
 /// As [`manager`].
@@ -148,7 +148,7 @@ pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, 
     }))
 }
 
-/// A manager, and how much of what workers and ingresses count it was told.
+/// A manager, and the totals of workers and ingresses that it has received.
 struct Desk {
     manager: Manager,
     /// All places, of the living and the dead.
@@ -163,7 +163,7 @@ impl Desk {
     fn plan(&mut self, request: &PlanRequest, running: Option<&Plan>) -> Result<Plan, PlanningError> {
         self.manager.follow(running);
         let Some(seen) = &request.observed else {
-            // Somebody asks: for a load, or for what it is now.
+            // An explicit request: for a load, or for the current one.
             let qps = request.peak_qps.unwrap_or_else(|| self.manager.demand_qps());
             return Ok(self.manager.begin(qps, self.now_us)?);
         };
@@ -189,7 +189,7 @@ impl Desk {
         self.slots.iter().filter(alive).cloned().collect()
     }
 
-    /// Tells the manager what came of requests since it was told last. A count that falls is that of a worker that started anew.
+    /// Passes the requests' outcomes since the last call to the manager. A total that falls is that of a worker that restarted.
     fn hear(&mut self, request: &PlanRequest) {
         let mut news: BTreeMap<&str, (u64, BTreeMap<String, u64>)> = BTreeMap::new();
         for (worker, variants) in &request.fan_outs {
@@ -209,7 +209,7 @@ impl Desk {
         }
     }
 
-    /// Tells the manager what was run since it was told last.
+    /// Passes the batches run since the last call to the manager.
     fn hear_runs(&mut self, request: &PlanRequest) {
         for (worker, variants) in &request.runs {
             for (variant, now) in variants {

@@ -54,7 +54,7 @@ fn look(second: u64, arrivals: u64, forks: BTreeMap<String, BTreeMap<String, Fan
     }
 }
 
-/// Looks once a second at a load, each worker telling what `told` says of the requests so far; gives the last plan.
+/// Updates once a second under a load, each worker reporting `told` of the requests so far; returns the last plan.
 fn followed(
     app: &App,
     qps: u64,
@@ -91,7 +91,7 @@ fn lost_heartbeats_leave_the_profiled_factors() {
     assert_eq!(
         told.placement.len(),
         silent.placement.len(),
-        "what they tell is what was profiled"
+        "the reports equal the profile"
     );
 }
 
@@ -232,6 +232,6 @@ fn what_was_on_a_dead_worker_goes_elsewhere_at_once() {
         "{:?}",
         plan.placement
     );
-    let error = look_at(3, &["nobody"], &plan).unwrap_err();
+    let error = look_at(3, &["missing"], &plan).unwrap_err();
     assert!(error.to_string().contains("cannot serve"), "{error}");
 }

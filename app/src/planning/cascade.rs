@@ -2,7 +2,7 @@
 
 use kaskade_planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use kaskade_planners::skips::{Reason, Split};
-use kaskade_planners::thresholds::{CostBasis, FORWARD_ALL, Guard, Point};
+use kaskade_planners::thresholds::{CostBasis, FORWARD_ALL, NonInferiorityTest, Point};
 use kaskade_policy::fit;
 use kaskade_policy::plan::{Band, Exit, Plan, Stage, Target};
 use kaskade_policy::profile::Profile;
@@ -58,7 +58,7 @@ impl<'a> CascadePlanner<'a> {
     }
 
     /// Sets how sure the named points must be.
-    pub fn guard(mut self, guard: Guard) -> Self {
+    pub fn guard(mut self, guard: NonInferiorityTest) -> Self {
         self.options.guard = guard;
         self
     }

@@ -27,7 +27,7 @@ pub enum PlanningError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's message.
         source: io::Error,
     },
     /// A profile cannot be read.
@@ -35,7 +35,7 @@ pub enum PlanningError {
     UnreadableProfile {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's message.
         source: io::Error,
     },
     /// A plan cannot be read.
@@ -56,7 +56,7 @@ pub enum PlanningError {
     /// A plan or pipeline is not sound.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// Neither a file nor the app says which pipeline is meant.
+    /// Neither a file nor the app names the pipeline.
     #[error("no pipeline is given: give `--pipeline FILE`, or `--app FILE` of an app with `[pipeline]`")]
     NoPipeline,
     /// The app has no variants.

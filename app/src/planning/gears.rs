@@ -69,7 +69,7 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
     let effort = planned.effort;
     format!(
         "{}: {}, promises {promise}\n{gears}\nexpected, weighed by what each gear serves: {} right, p95 {}\n{} replicas on \
-         {} devices; {} submodule calls, {} simulations, {} faults resolved, {} improvements",
+         {} devices; {} submodule calls, {} simulations, {} violations resolved, {} improvements",
         plan.app,
         plan.made_by,
         units::percent(planned.accuracy),
@@ -78,7 +78,7 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
         devices_used(plan),
         effort.calls(),
         effort.simulations,
-        planned.faults.len(),
+        planned.violations.len(),
         effort.improvements,
     )
 }

@@ -1,4 +1,4 @@
-//! The plan that an app asks for: a file, one variant alone, or what a pipeline begins with.
+//! The app's first plan: from a file, one variant alone, or a pipeline's initial allocation.
 
 use kaskade_policy::plan::{
     Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Stage,

@@ -14,7 +14,7 @@ use crate::config::planner::PlannerRule;
 use crate::planning::{PlanningError, allocator, gears, initial};
 use crate::report::in_one_line;
 
-/// The planner of an app, if its file asks for one.
+/// The planner of an app, if its file configures one.
 ///
 /// # Errors
 /// When the profile cannot be read or is another app's.

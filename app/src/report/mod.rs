@@ -15,7 +15,7 @@ use thiserror::Error;
 pub struct WriteError {
     /// The file.
     pub path: PathBuf,
-    /// What the system says.
+    /// The system's message.
     pub source: io::Error,
 }
 
@@ -37,7 +37,7 @@ pub fn write_file(path: &Path, text: &str) -> Result<(), WriteError> {
     std::fs::rename(&beside, path).map_err(failed)
 }
 
-/// An error and its causes on one line, each reason once: many errors say in their own words what their cause says again.
+/// An error and its causes on one line, each reason once: many errors repeat the text of their cause.
 pub fn in_one_line(error: &(dyn std::error::Error + 'static)) -> String {
     let mut said = String::new();
     let mut next = Some(error);

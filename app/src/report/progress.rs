@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::units;
 
-/// How often a piece of work says where it stands when nobody looks at a bar.
+/// Interval of progress lines if standard error is not a terminal.
 const PLAIN_EVERY: Duration = Duration::from_secs(5);
 
 /// One piece of work with a known number of steps.
@@ -27,7 +27,7 @@ enum Kind {
 }
 
 impl Progress {
-    /// Begins a piece of work of `total` steps. A `quiet` one says nothing.
+    /// Begins a piece of work of `total` steps. A `quiet` one prints nothing.
     pub fn begin(label: impl Into<String>, total: u64, quiet: bool) -> Self {
         let label = label.into();
         let started = Instant::now();
@@ -45,7 +45,7 @@ impl Progress {
         Self { label, started, kind }
     }
 
-    /// Says that `steps` more are done.
+    /// Reports that `steps` more are done.
     pub fn advance(&mut self, steps: u64) {
         match &mut self.kind {
             Kind::Bar(bar) => bar.inc(steps),
@@ -60,7 +60,7 @@ impl Progress {
         }
     }
 
-    /// Ends the work and says what came of it.
+    /// Ends the work and prints its result.
     pub fn end(self, outcome: &str) {
         let line = || {
             let took = units::seconds(self.started.elapsed().as_secs_f64());
@@ -84,7 +84,7 @@ pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (done, started.elapsed())
 }
 
-/// Does work whose steps cannot be counted, saying every few seconds that it is still going on. A `quiet` one says nothing.
+/// Does work whose steps cannot be counted, printing every few seconds that it is still going on. A `quiet` one prints nothing.
 pub fn while_saying<T>(label: &str, quiet: bool, work: impl FnOnce() -> T) -> T {
     if quiet {
         return work();
@@ -103,9 +103,9 @@ pub fn while_saying<T>(label: &str, quiet: bool, work: impl FnOnce() -> T) -> T 
     })
 }
 
-/// Says one line on standard error.
+/// Prints one line on standard error.
 pub fn say(line: &str) {
-    // Progress that nobody can read is no reason to stop working.
+    // A closed standard error is no reason to stop working.
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 

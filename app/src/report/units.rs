@@ -37,7 +37,7 @@ pub fn count(n: u64) -> String {
         .join(" ")
 }
 
-/// How many times as much: `6.2x`, or a dash where it cannot be said.
+/// A ratio: `6.2x`, or a dash if it is undefined.
 pub fn times(ratio: Option<f64>) -> String {
     ratio.filter(|ratio| ratio.is_finite()).map_or_else(
         || "-".to_owned(),

@@ -1,7 +1,7 @@
 //! Configuration of an engine: caching, streaming and batching, and the memory they take.
 
 use kaskade_policy::hybrid_cache::{
-    Capacity, Costs, Kind, Memory, Mix, Planned, Shares, Split, split_of, split_sure,
+    BlockCounts, Capacity, Costs, Kind, Memory, Planned, Shares, Split, split_of, split_sure,
 };
 use thiserror::Error;
 
@@ -38,7 +38,7 @@ pub struct EngineConfig {
     /// step. An encoder's layers count as the first ones, and are streamed in steps that prefill.
     pub resident_layers: usize,
     /// Size of a buffer for transferred blocks (`#ACT_max`, `#KV_max`); there are two.
-    pub buffer: Mix,
+    pub buffer: BlockCounts,
     /// Whether a step runs in mini-batches. Without them an engine admits only what its buffers hold at once, as
     /// DeepSpeed-Inference does.
     pub mini_batches: bool,
@@ -105,11 +105,11 @@ impl EngineConfig {
             shares: Shares::device_first(0.0),
             block_tokens,
             capacity: Capacity {
-                device: Mix { act: 0, kv: blocks },
-                host: Mix::default(),
+                device: BlockCounts { act: 0, kv: blocks },
+                host: BlockCounts::default(),
             },
             resident_layers: decoder.depth(),
-            buffer: Mix::default(),
+            buffer: BlockCounts::default(),
             mini_batches: true,
             mini_batch_requests: usize::MAX,
             prefill_tokens: 8192,
@@ -137,7 +137,7 @@ impl EngineConfig {
         let extra = |count: usize, kind_used: bool| if kind_used { count + spare } else { count };
         self.capacity = Capacity {
             device: split.device,
-            host: Mix {
+            host: BlockCounts {
                 act: extra(split.host.act, split.shares().act > 0.0),
                 kv: extra(split.host.kv, split.shares().act < 1.0),
             },

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kaskade_policy::hybrid_cache::{Capacity, Mix, Refused, Shares};
+use kaskade_policy::hybrid_cache::{BlockCounts, Capacity, Refused, Shares};
 
 use super::tests::{copied, family, generate, greedy, replace, resident, run};
 use super::*;
@@ -59,12 +59,12 @@ fn the_encoder_runs_in_prefill_only() {
     let streamed = |resident_layers| EngineConfig {
         caching: Caching::Kv,
         capacity: Capacity {
-            device: Mix::default(),
-            host: Mix { act: 0, kv: 100 },
+            device: BlockCounts::default(),
+            host: BlockCounts { act: 0, kv: 100 },
         },
         block_tokens: 4,
         resident_layers,
-        buffer: Mix { act: 0, kv: 100 },
+        buffer: BlockCounts { act: 0, kv: 100 },
         ..EngineConfig::resident(&decoder, 0)
     };
     let mut engine = Engine::new(Cpu, decoder.clone(), None, streamed(3)).unwrap();
@@ -105,8 +105,8 @@ fn a_preempted_prompt_is_read_again() {
             shares: Shares::device_first(0.5),
             block_tokens: 2,
             capacity: Capacity {
-                device: Mix::default(),
-                host: Mix { act: 12, kv: 12 },
+                device: BlockCounts::default(),
+                host: BlockCounts { act: 12, kv: 12 },
             },
             ..EngineConfig::resident(&decoder, 0)
         };

@@ -267,9 +267,9 @@ impl<M: Ops> Engine<M> {
 impl DeviceMemory {
     /// Counts buffers and cache blocks; weights are added as they are placed.
     fn of(model_config: &ModelConfig, layers: usize, config: &EngineConfig) -> Self {
-        use kaskade_policy::hybrid_cache::{Kind, Mix};
+        use kaskade_policy::hybrid_cache::{BlockCounts, Kind};
         let widths = EntryWidths::new(model_config, config.block_tokens.max(1));
-        let bytes = |mix: Mix| {
+        let bytes = |mix: BlockCounts| {
             mix.act as u64 * widths.block_bytes(Kind::Act) + mix.kv as u64 * widths.block_bytes(Kind::Kv)
         };
         Self {

@@ -1,7 +1,7 @@
 //! Engines with wrong sampled costs: steps must correct them.
 
 use kaskade_policy::fit::LinearFit;
-use kaskade_policy::hybrid_cache::{Capacity, Costs, Memory, Mix, Planned, Shares};
+use kaskade_policy::hybrid_cache::{BlockCounts, Capacity, Costs, Memory, Planned, Shares};
 
 use super::tests::{greedy, model_config};
 use super::*;
@@ -37,13 +37,13 @@ pub(super) fn planned(blocks: usize, compute: f64, load: f64) -> Planned {
 /// Four requests of 40 tokens over a link of one megabyte per second, at first with keys and values only.
 fn engine(caching: Caching, mini_batches: bool) -> Engine<Cpu> {
     let decoder = Decoder::random(model_config(false, false, 4), 2, 3);
-    let plenty = Mix { act: 100, kv: 100 };
+    let plenty = BlockCounts { act: 100, kv: 100 };
     let config = EngineConfig {
         caching,
         shares: Shares::device_first(0.0),
         block_tokens: 4,
         capacity: Capacity {
-            device: Mix::default(),
+            device: BlockCounts::default(),
             host: plenty,
         },
         buffer: plenty,

@@ -1,6 +1,6 @@
 //! Plans an engine's configuration from memory limits.
 
-use kaskade_policy::hybrid_cache::{Capacity, CostError, Kind, Memory, Mix, Planned, Shares};
+use kaskade_policy::hybrid_cache::{BlockCounts, Capacity, CostError, Kind, Memory, Planned, Shares};
 
 use super::config::{Caching, EngineConfig};
 use super::config::{block_bytes, split_for};
@@ -57,7 +57,7 @@ impl EngineConfig {
             });
         };
         let blocks = memory_limits.tokens.div_ceil(whole.block_tokens);
-        let either = Mix {
+        let either = BlockCounts {
             act: blocks,
             kv: blocks,
         };

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kaskade_policy::hybrid_cache::{Capacity, Mix, Refused, Shares};
+use kaskade_policy::hybrid_cache::{BlockCounts, Capacity, Refused, Shares};
 use proptest::prelude::*;
 
 use super::detokenizer;
@@ -133,10 +133,10 @@ struct Way {
     caching: Caching,
     shares: Shares,
     block_tokens: usize,
-    device: Mix,
+    device: BlockCounts,
     resident_layers: usize,
     mini_batches: bool,
-    buffer: Mix,
+    buffer: BlockCounts,
     mini_batch_requests: usize,
     mini_batch_tokens: usize,
     requests: usize,
@@ -152,7 +152,7 @@ fn ways() -> impl Strategy<Value = Way> {
         1 => Just(Caching::Act),
         1 => Just(Caching::Tokens),
     ];
-    let mix = |most: usize| (0..most, 0..most).prop_map(|(act, kv)| Mix { act, kv });
+    let mix = |most: usize| (0..most, 0..most).prop_map(|(act, kv)| BlockCounts { act, kv });
     let shape = (
         caching,
         (0.0..=1.0, 0.0..=1.0, 0.0..=1.0),
@@ -204,7 +204,7 @@ fn engine_of(decoder: &Decoder, way: &Way) -> Engine<Cpu> {
         block_tokens: way.block_tokens,
         capacity: Capacity {
             device: way.device,
-            host: Mix {
+            host: BlockCounts {
                 act: blocks,
                 kv: blocks,
             },
@@ -213,7 +213,7 @@ fn engine_of(decoder: &Decoder, way: &Way) -> Engine<Cpu> {
         buffer: if way.mini_batches {
             way.buffer
         } else {
-            Mix { act: 200, kv: 200 }
+            BlockCounts { act: 200, kv: 200 }
         },
         mini_batches: way.mini_batches,
         mini_batch_requests: way.mini_batch_requests,
@@ -339,12 +339,12 @@ fn weights_are_loaded_once_per_step() {
     let config = EngineConfig {
         caching: Caching::Kv,
         capacity: Capacity {
-            device: Mix::default(),
-            host: Mix { act: 0, kv: 100 },
+            device: BlockCounts::default(),
+            host: BlockCounts { act: 0, kv: 100 },
         },
         block_tokens: 4,
         resident_layers: 1,
-        buffer: Mix { act: 0, kv: 6 },
+        buffer: BlockCounts { act: 0, kv: 6 },
         ..EngineConfig::resident(&decoder, 0)
     };
     let mut engine = Engine::new(Cpu, decoder, None, config).unwrap();

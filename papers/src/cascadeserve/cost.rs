@@ -83,7 +83,7 @@ fn work(field: &Field, goals: &Goals) -> Work {
     })
 }
 
-/// What everybody with a fixed fleet reaches at one latency.
+/// What every system with a fixed fleet reaches at one latency.
 fn column(field: &Field, goals: &Goals, p95_us: u64) -> anyhow::Result<Vec<Column>> {
     let best = goals.accuracies.last().copied().unwrap_or(1.0);
     let mut columns = Vec::new();
@@ -91,7 +91,7 @@ fn column(field: &Field, goals: &Goals, p95_us: u64) -> anyhow::Result<Vec<Colum
         let mut reached = Vec::new();
         for devices in &goals.fleets {
             reached.extend(field.reach(&contestant, *devices, p95_us)?);
-            // More devices would serve nobody.
+            // More devices would not help.
             if reached
                 .iter()
                 .any(|reached: &Reached| reached.holds(p95_us, best))
@@ -133,7 +133,7 @@ fn column(field: &Field, goals: &Goals, p95_us: u64) -> anyhow::Result<Vec<Colum
     Ok(columns)
 }
 
-/// Who planned for one latency may have reached another: a contestant's objective is one of its own settings, and the best
+/// A plan for one latency may reach another: a contestant's objective is one of its settings, and the best
 /// setting counts, for every contestant alike.
 fn summed(goals: &Goals, columns: &[Vec<Column>]) -> Needs {
     let pooled = |place: usize| {
@@ -251,7 +251,7 @@ impl Needs {
             goals.p95_us.get(latency).map_or(0.0, |us| *us as f64 / 1e3),
             goals.accuracies.get(accuracy).map_or(0.0, |share| share * 100.0)
         );
-        let peer = compared.best_peer.map_or("nobody", |(name, _)| name);
+        let peer = compared.best_peer.map_or("none", |(name, _)| name);
         let share = goals.accuracies.get(accuracy).copied().unwrap_or(f64::NAN);
         let saved = self.work.saved(share);
         let why = match (compared.ours, compared.best_peer) {
@@ -340,7 +340,7 @@ fn cell(compared: &Compared) -> Cell {
     }
 }
 
-/// Of points by devices, those that nobody with fewer devices beats in accuracy.
+/// Of points by devices, those that no point with fewer devices beats in accuracy.
 fn upper_left(reached: &[Reached]) -> Vec<(f64, f64)> {
     let mut sorted = reached.to_vec();
     sorted.sort_by(|a, b| a.devices.total_cmp(&b.devices));

@@ -33,7 +33,7 @@ pub(super) struct Field {
     pub(super) seed: u64,
 }
 
-/// Who plans.
+/// The planning system.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Contestant {
     /// The gear planner.

@@ -68,7 +68,7 @@ pub(super) fn run(
     let threads = NonZeroUsize::new(cores - 1).unwrap_or(NonZeroUsize::MIN);
     ensure!(
         device::compute_threads(threads),
-        "models have computed in this process already; compare in a process of its own"
+        "models have computed in this process already; compare in a separate process"
     );
     let mut bench = Bench::new(app, profile, seed)?;
     bench.app.core_share = share.unwrap_or(bench.app.core_share);
@@ -117,7 +117,7 @@ impl Bench {
         BusConfig::new(self.app.name.as_str())
     }
 
-    /// Serves the plan while `ask` asks; gives what became of the requests.
+    /// Serves the plan while `ask` sends requests; returns their outcomes.
     fn serve<T: Target>(
         &self,
         plan: &Plan,
@@ -151,7 +151,7 @@ impl Bench {
         Ok((target, figures))
     }
 
-    /// Replays a trace on real actors, and notes what replies say.
+    /// Replays a trace on real actors, and notes the replies.
     fn replay(&self, plan: &Plan, trace: &Trace) -> anyhow::Result<(Arc<Noted>, Figures)> {
         let arrivals = Arrivals::of_trace(trace, arrivals::Spacing::Poisson, 1.0, self.seed);
         self.serve(plan, Noted::new, async |target, record| {

@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `field` | a workload, and who plans for it |
+//! | `field` | a workload, and the systems that plan for it |
 //! | `work` | the device time that cascading can save at all |
 //! | `cost` | devices by latency and accuracy (Figures 5 to 7) |
 //! | `spike` | a load that jumps (Figure 8) |
@@ -18,14 +18,14 @@ mod work;
 
 use std::path::PathBuf;
 
-use crate::stated::workloads;
-use crate::stated::workloads::StatedWorkload;
 use anyhow::Context as _;
 use kaskade_app::report::progress::say;
 use kaskade_models::CoreShare;
 use kaskade_policy::plan::Slo;
 use kaskade_policy::profile::Profile;
 use kaskade_simulator::trace::{Trace, TwitterLike};
+use kaskade_stated::workloads;
+use kaskade_stated::workloads::StatedWorkload;
 
 use self::cost::Goals;
 use self::field::{ENTRY_HOP_US, Field, HOP_US};
@@ -55,14 +55,14 @@ pub struct Args {
     /// times the load (about 20 minutes, on a machine that does nothing else).
     #[arg(long, value_name = "APP")]
     live: Option<PathBuf>,
-    /// Part of a core that each model may take in `--live`; the app's own where absent. Models that are a thousand times smaller than
+    /// Part of a core that each model may take in `--live` [default: the app's]. Models that are a thousand times smaller than
     /// the paper's take no longer than a message does; at a share of a core, computing outweighs messaging as it does there.
     #[arg(long, value_name = "SHARE", requires = "live", value_parser = core_share)]
     core_share: Option<CoreShare>,
-    /// Which workloads to count devices on; all where absent.
+    /// Workloads to count devices on [default: all].
     #[arg(long, value_enum, value_name = "NAME")]
     workload: Vec<Workload>,
-    /// A profile of one's own to compare on, instead of that of the digits.
+    /// Custom profile to compare on, instead of that of the digits.
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Where to write the pictures.
@@ -105,8 +105,8 @@ pub fn run(args: &Args) -> anyhow::Result<Reproduction> {
         system: "cascadeserve",
         assumptions: vec![
             format!("messages take {HOP_US} us between stages and {ENTRY_HOP_US} us between client and service, there and back"),
-            format!("where devices are counted, the load is {FINER} times the paper's, so that devices can be told apart; fleets up to 24 are tried"),
-            "every contestant knows the distribution of the trace's load; Cocktail+ knows the load of every second beforehand".to_owned(),
+            format!("where devices are counted, the load is {FINER} times the paper's, for a finer resolution; fleets up to 24 are tried"),
+            "every contestant has the distribution of the trace's load; Cocktail+ has the load of every second beforehand".to_owned(),
             "Cocktail+ gets a device at once and answers with it 10 s later; it pays for devices by the second".to_owned(),
             "an objective counts as reached if the 95th percentile over the whole trace and the share of right answers do, to a thousandth".to_owned(),
         ],
@@ -151,8 +151,8 @@ pub fn run(args: &Args) -> anyhow::Result<Reproduction> {
     Ok(found)
 }
 
-/// The trace of a flag, or one that is generated: its part around the busiest second, since an even load asks nothing of
-/// anybody. `--excerpt` names another part.
+/// The trace of a flag, or one that is generated: its part around the busiest second, since an even load is no
+/// challenge. `--excerpt` names another part.
 fn trace(args: &Args, found: &mut Reproduction) -> anyhow::Result<Trace> {
     const DAY_S: usize = 86_400;
     let seconds = args.seconds as usize;
@@ -161,7 +161,7 @@ fn trace(args: &Args, found: &mut Reproduction) -> anyhow::Result<Trace> {
         None => (
             TwitterLike { mean_qps: 1000.0 }.trace(DAY_S, args.seed)?,
             format!(
-                "a day that is generated to look like the Twitter stream (seed {})",
+                "a generated day, similar to the Twitter stream (seed {})",
                 args.seed
             ),
         ),

@@ -1,5 +1,5 @@
 //! The planner itself (CascadeServe §6.5 and §6.6, Figures 10 to 12): how near to the best it comes, how long it takes, and what
-//! each of its ideas is worth.
+//! the effect of each of its ideas.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -107,7 +107,7 @@ pub(super) fn speed(field: &Field, devices: usize, slo: Slo) -> anyhow::Result<C
     })
 }
 
-/// What switching and cascades are each worth (Figure 12): accuracy on the same devices at the same objective.
+/// The effects of switching and of cascades (Figure 12): accuracy on the same devices at the same objective.
 ///
 /// # Errors
 /// When a plan cannot be simulated.

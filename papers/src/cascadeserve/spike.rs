@@ -1,4 +1,4 @@
-//! A load that jumps (CascadeServe §6.4, Figure 8): who holds the latency objective, at which accuracy, on how many devices.
+//! A load that jumps (CascadeServe §6.4, Figure 8): which systems hold the latency objective, at which accuracy, on how many devices.
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ pub(super) fn course(peak_qps: f64) -> anyhow::Result<Trace> {
     Ok(Trace::per_second(rates.collect())?)
 }
 
-/// Runs everybody and draws them; gives the claims and the picture.
+/// Runs all systems and draws them; returns the claims and the picture.
 ///
 /// # Errors
 /// When a plan cannot be made or simulated.

@@ -1,7 +1,7 @@
-//! The device time that answers take: what cascading can save before anybody plans anything.
+//! Device time of answers: an upper bound of what cascading can save, independent of planning.
 //!
-//! Whoever mixes cascades over time reaches any accuracy between theirs, at the mix of their work; so does whoever mixes single
-//! variants. How far apart the two lie at an accuracy bounds what planning can make of it.
+//! Mixing cascades over time reaches any accuracy between theirs, at the mix of their work; so does mixing single
+//! variants. The distance between the two at an accuracy bounds what planning can gain.
 
 use kaskade_planners::gears::Cascade;
 use kaskade_policy::fit::batch_latency_s;

@@ -87,7 +87,7 @@ pub(super) fn compare(pairs: &[Pair], found: &mut Reproduction) {
             ours: format!("up to {all:.2}x less"),
             met,
             note: format!(
-                "weights, KV and ACT blocks together; of the blocks alone, by prompts of {}: what lies on the device is not carried",
+                "weights, KV and ACT blocks together; of the blocks alone, by prompts of {}: blocks on the device are not carried",
                 blocks.join(", ")
             ),
         });

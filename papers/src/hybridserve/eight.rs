@@ -9,7 +9,7 @@ use super::field::{Deployed, Field, Mode, hops, joules};
 use crate::abreast::abreast;
 use crate::reproduction::{Claim, Reproduction};
 
-/// Of what the giant alone sustains, the load that all get alike.
+/// The common load, as a share of what the largest model alone sustains.
 const EQUAL: f64 = 0.5;
 
 /// One way of connecting the models.
@@ -26,7 +26,7 @@ pub(super) struct Connected {
 }
 
 impl Connected {
-    /// Models that a request asks.
+    /// Models that a request runs on.
     pub(super) fn hops(&self) -> f64 {
         hops(&self.report, &self.deployed.placed)
     }
@@ -52,8 +52,8 @@ impl Connected {
 /// When something cannot be planned, placed or simulated.
 pub(super) fn compare(field: &Field, found: &mut Reproduction) -> anyhow::Result<Vec<Connected>> {
     let chosen = field.construct(Mode::Ap)?.planned;
-    let giant = field.place(&field.construct(Mode::Largest)?.planned.plan)?;
-    let qps = EQUAL * field.sustained_qps(&giant.placed)?;
+    let largest_model = field.place(&field.construct(Mode::Largest)?.planned.plan)?;
+    let qps = EQUAL * field.sustained_qps(&largest_model.placed)?;
     // Where a stage forwards everything, so does a threshold of 1.
     let thresholds: Vec<f64> = chosen
         .ap
@@ -125,7 +125,8 @@ fn skips(connected: &[Connected], qps: f64) -> Claim {
     }
     Claim {
         name: "eight models: skip connections ask fewer models, sooner, for less energy".to_owned(),
-        paper: "almost all requests jump to the giant; fewer extra hops (\u{a7}IV-C, \u{a7}VI-B)".to_owned(),
+        paper: "almost all requests jump to the largest model; fewer extra hops (\u{a7}IV-C, \u{a7}VI-B)"
+            .to_owned(),
         ours: format!(
             "{}; {}; at {qps:.1} requests/s",
             in_words(chain),
@@ -134,7 +135,7 @@ fn skips(connected: &[Connected], qps: f64) -> Claim {
         met,
         note: if met {
             format!(
-                "at the price of {lost:.2} points of accuracy: who skips a model gives up the answers it would have been sure of. That is why the \
+                "at the price of {lost:.2} points of accuracy: skipping a model loses the answers of which it would have been sure. That is why the \
                  planner leaves them out of AP here"
             )
         } else {

@@ -1,14 +1,14 @@
-//! The paper's claims on its three families (§VI-A to §VI-C): who answers what, how accurate, how fast, at how many joules.
+//! The paper's claims on its three families (§VI-A to §VI-C): shares of answers, accuracy, latency and joules.
 
-use crate::stated::families::StatedModel;
 use kaskade_app::report::units;
+use kaskade_stated::families::StatedModel;
 
 use super::field::{Mode, SERVERS, joules, network_s};
 use super::paper::Paper;
 use super::served::{Reached, Served};
 use crate::reproduction::{Claim, Reproduction};
 
-/// How far the giant's share of the answers may be from the paper's.
+/// Tolerance of the largest model's share of the answers, against the paper's.
 const NEAR: f64 = 0.05;
 
 /// Joules of a milliwatt-hour.
@@ -57,9 +57,9 @@ impl Compared<'_> {
         format!("{}: {what}", self.served.field.family.name)
     }
 
-    /// Who answers what (Table III).
+    /// Shares of answers by model (Table III).
     fn distribution(&self, reached: &Reached, shares: &[(&str, f64)]) -> Claim {
-        let giant = self.served.giant();
+        let largest_model = self.served.largest_model();
         let in_words = |share: &dyn Fn(&str) -> f64| {
             let each = shares
                 .iter()
@@ -68,26 +68,26 @@ impl Compared<'_> {
         };
         let ours = |model: &str| reached.answered(model);
         let theirs = |model: &str| Paper::answered(shares, model);
-        let apart = ours(giant) - theirs(giant);
+        let apart = ours(largest_model) - theirs(largest_model);
         let moved: f64 = shares
             .iter()
             .map(|(model, share)| (ours(model) - share).abs() / 2.0)
             .sum();
         let met = apart.abs() <= NEAR;
         Claim {
-            name: self.name(&format!("{}: who answers", reached.mode.name())),
+            name: self.name(&format!("{}: shares of answers", reached.mode.name())),
             paper: in_words(&theirs),
             ours: in_words(&ours),
             met,
             note: if met {
                 format!(
-                    "the giant's share is within {:.0} points; {:.0} % of the answers come from another model than in the paper",
+                    "the largest model's share is within {:.0} points; {:.0} % of the answers come from another model than in the paper",
                     100.0 * NEAR,
                     100.0 * moved
                 )
             } else {
                 format!(
-                    "the giant answers {:+.1} points more than in the paper: the answers are drawn from a model of difficulty, set by AP alone, and \
+                    "the largest model answers {:+.1} points more than in the paper: the answers are drawn from a model of difficulty, set by AP alone, and \
                      where the knee of the curve lies follows from that",
                     100.0 * apart
                 )
@@ -95,15 +95,15 @@ impl Compared<'_> {
         }
     }
 
-    /// AP is as accurate as the giant (Table IV).
+    /// AP is as accurate as the largest model (Table IV).
     fn preserved(&self, ap: &Reached) -> Claim {
         let estimates = &ap.constructed.planned.estimates;
         let simulated = ap.equal.accuracy().unwrap_or(f64::NAN);
         let met = estimates.accuracy >= estimates.largest_accuracy;
-        let [giant, preserved, _] = self.paper.accuracy;
+        let [largest_model, preserved, _] = self.paper.accuracy;
         Claim {
-            name: self.name("AP: accuracy equal to the giant's"),
-            paper: format!("{:.1} % and {:.1} %", 100.0 * preserved, 100.0 * giant),
+            name: self.name("AP: accuracy equal to the largest model's"),
+            paper: format!("{:.1} % and {:.1} %", 100.0 * preserved, 100.0 * largest_model),
             ours: format!(
                 "{} and {}; {} over the simulated requests",
                 units::percent(estimates.accuracy),
@@ -114,7 +114,7 @@ impl Compared<'_> {
             note: if met {
                 String::new()
             } else {
-                "no cascade but the giant alone keeps up with it, and that was not chosen".to_owned()
+                "no cascade but the largest model alone keeps up with it, and that was not chosen".to_owned()
             },
         }
     }
@@ -126,10 +126,10 @@ impl Compared<'_> {
         let second = family.models.iter().rev().nth(1);
         let second_accuracy = second.map_or(0.0, |model: &StatedModel| model.accuracy);
         let met = estimates.accuracy >= second_accuracy;
-        let [giant, _, optimised] = self.paper.accuracy;
+        let [largest_model, _, optimised] = self.paper.accuracy;
         Claim {
             name: self.name("EO: always better than the second largest"),
-            paper: format!("{:.1} points lost", 100.0 * (giant - optimised)),
+            paper: format!("{:.1} points lost", 100.0 * (largest_model - optimised)),
             ours: format!(
                 "{:.1} points lost: {}, the second largest {}",
                 100.0 * (estimates.largest_accuracy - estimates.accuracy),
@@ -140,7 +140,7 @@ impl Compared<'_> {
             note: if met {
                 String::new()
             } else {
-                "the point on the curve lies under its bound".to_owned()
+                "the point on the curve is below its bound".to_owned()
             },
         }
     }
@@ -151,7 +151,7 @@ impl Compared<'_> {
         let wanted = self.paper.latency.unwrap_or([1.0, 1.0]);
         let met = times.iter().zip(&wanted).all(|(times, wanted)| times >= wanted);
         Claim {
-            name: self.name("average latency, over the giant alone"),
+            name: self.name("average latency, over the largest model alone"),
             paper: self.paper.latency.map_or_else(
                 || "lower (Figure 4a; no figures)".to_owned(),
                 |[ap, eo]| format!("{ap:.1}x lower with AP, {eo:.1}x with EO"),
@@ -180,10 +180,10 @@ impl Compared<'_> {
             .iter()
             .map(|model| model.curves.latency.of_batch(1.0))
             .sum();
-        let giant = self.largest.deployed.placed.models.first();
-        let giant_alone = giant.map_or(f64::NAN, |model| model.curves.latency.of_batch(1.0));
+        let largest_model = self.largest.deployed.placed.models.first();
+        let largest_alone = largest_model.map_or(f64::NAN, |model| model.curves.latency.of_batch(1.0));
         Claim {
-            name: self.name("AP: 99.9 % latency, over the giant alone"),
+            name: self.name("AP: 99.9 % latency, over the largest model alone"),
             paper: format!("within {:.1} %", 100.0 * self.paper.tail),
             ours: format!(
                 "{:+.1} %: {} and {}",
@@ -193,14 +193,14 @@ impl Compared<'_> {
             ),
             met,
             note: if met {
-                "fewer requests wait for the giant, which outweighs the models before it".to_owned()
+                "fewer requests wait for the largest model, which outweighs the models before it".to_owned()
             } else {
                 format!(
-                    "whoever reaches the giant ran the models before it: alone and one at a time that takes {}, {:.0} % more than the giant by itself ({}), \
-                     and {:+.0} % at 99.9 % under a twenty-fifth of the load; the rest is waiting, for fewer copies of the giant that share their devices",
+                    "a request that reaches the largest model ran the models before it: alone and one at a time that takes {}, {:.0} % more than the largest model by itself ({}), \
+                     and {:+.0} % at 99.9 % under a twenty-fifth of the load; the rest is waiting, for fewer copies of the largest model that share their devices",
                     units::seconds(alone),
-                    100.0 * (alone / giant_alone - 1.0),
-                    units::seconds(giant_alone),
+                    100.0 * (alone / largest_alone - 1.0),
+                    units::seconds(largest_alone),
                     100.0 * (ap.quiet_tail_s() / self.largest.quiet_tail_s() - 1.0)
                 )
             },
@@ -213,10 +213,10 @@ impl Compared<'_> {
         let met = times >= self.paper.throughput;
         Claim {
             name: self.name(&format!(
-                "{}: throughput, over the giant alone",
+                "{}: throughput, over the largest model alone",
                 reached.mode.name()
             )),
-            paper: format!("{:.1}x; of which mode is not said", self.paper.throughput),
+            paper: format!("{:.1}x; mode not stated", self.paper.throughput),
             ours: format!(
                 "{times:.1}x: {:.1} and {:.1} requests/s sustained, {:.1} and {:.1} planned",
                 reached.sustained_qps,
@@ -239,7 +239,7 @@ impl Compared<'_> {
         let met = times >= wanted;
         Claim {
             name: self.name(&format!(
-                "{}: energy per request, over the giant alone",
+                "{}: energy per request, over the largest model alone",
                 reached.mode.name()
             )),
             paper: format!("{wanted:.1}x less"),
@@ -268,7 +268,7 @@ impl Compared<'_> {
             name: self.name("energy per request under the same load, on the fewest servers"),
             paper: "-".to_owned(),
             ours: format!(
-                "{:.1}x less with AP on {} servers, {:.1}x with EO on {}, the giant alone on {}; at {:.1} requests/s, {SERVERS} servers paid for",
+                "{:.1}x less with AP on {} servers, {:.1}x with EO on {}, the largest model alone on {}; at {:.1} requests/s, with {SERVERS} servers counted",
                 times[0],
                 ap.few_servers,
                 times[1],
@@ -288,25 +288,28 @@ impl Compared<'_> {
 
     /// What no deployment of this cascade could exceed, and what the paper's own shares would allow.
     fn limit(&self, reached: &Reached, wanted: f64) -> String {
-        let giant = self.served.giant();
-        let (reach, work) = (reached.reach(giant), self.largest.work_s() / reached.work_s());
+        let largest_model = self.served.largest_model();
+        let (reach, work) = (
+            reached.reach(largest_model),
+            self.largest.work_s() / reached.work_s(),
+        );
         let shares = match reached.mode {
             Mode::Eo => self.paper.eo,
             _ => self.paper.ap,
         };
-        let theirs = Paper::answered(shares, giant);
+        let theirs = Paper::answered(shares, largest_model);
         let allowed = 1.0 / theirs;
         let verdict = if allowed < wanted {
             format!(
-                "less than it claims, so its baseline must serve the giant worse; {}",
+                "less than it claims, so its baseline must serve the largest model worse; {}",
                 self.baseline()
             )
         } else {
             "if the smaller models cost nothing".to_owned()
         };
         format!(
-            "{:.1} % of the requests reach {giant}, and a request keeps devices busy for {} instead of {}: kernels allow {work:.1}x over the same \
-             giant placed by the same planner. The paper's own share of Table III, {:.1} %, would allow {allowed:.1}x, {verdict}",
+            "{:.1} % of the requests reach {largest_model}, and a request keeps devices busy for {} instead of {}: kernels allow {work:.1}x over the same \
+             largest model placed by the same planner. The paper's own share of Table III, {:.1} %, would allow {allowed:.1}x, {verdict}",
             100.0 * reach,
             units::seconds(reached.work_s()),
             units::seconds(self.largest.work_s()),
@@ -315,28 +318,32 @@ impl Compared<'_> {
     }
 
     fn bound(&self, ap: &Reached, eo: &Reached) -> String {
-        let giant = self.served.giant();
+        let largest_model = self.served.largest_model();
         format!(
-            "{:.1} % of the requests reach {giant} with AP and {:.1} % with EO, and wait as long for it as without a cascade; {}",
-            100.0 * ap.reach(giant),
-            100.0 * eo.reach(giant),
+            "{:.1} % of the requests reach {largest_model} with AP and {:.1} % with EO, and wait as long for it as without a cascade; {}",
+            100.0 * ap.reach(largest_model),
+            100.0 * eo.reach(largest_model),
             self.baseline()
         )
     }
 
-    /// What slicing every layer over the servers would cost the giant: the paper's baseline does so where models are parallel.
+    /// Cost of slicing every layer of the largest model over the servers, as the paper's baseline does with parallel models.
     fn baseline(&self) -> String {
         let family = &self.served.field.family;
-        let Some(giant) = family.models.last() else {
+        let Some(largest_model) = family.models.last() else {
             return String::new();
         };
-        let hidden = family.hidden_bytes().get(&giant.name).copied().unwrap_or(0.0);
+        let hidden = family
+            .hidden_bytes()
+            .get(&largest_model.name)
+            .copied()
+            .unwrap_or(0.0);
         // Two sums per layer; in a ring each server sends about twice the activation, in pieces, to the next and to the next.
         let steps = 2.0 * (SERVERS as f64 - 1.0);
-        let sums = 2.0 * f64::from(giant.layers);
+        let sums = 2.0 * f64::from(largest_model.layers);
         let each = sums * steps * network_s(hidden / SERVERS as f64);
         format!(
-            "a giant whose layers are sliced over {SERVERS} servers sends for {} per request where its kernels take {}",
+            "a large model whose layers are sliced over {SERVERS} servers sends for {} per request where its kernels take {}",
             units::seconds(each),
             units::seconds(self.largest.work_s())
         )

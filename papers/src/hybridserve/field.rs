@@ -1,18 +1,18 @@
 //! A family on the paper's servers: a cascade is constructed, placed and simulated.
 
-use crate::stated::families::StatedFamily;
 use anyhow::Context as _;
 use kaskade_planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::placement::{
     Channel, Channels, Fleet, Goal, Placed, PlacementOptions, Route, plan_placement,
 };
-use kaskade_planners::thresholds::Guard;
+use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::energy::EnergyModel;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use kaskade_simulator::trace::{Spacing, Trace};
 use kaskade_simulator::{Power, Report, SimConfig, Simulator, Spare};
+use kaskade_stated::families::StatedFamily;
 
 use super::took::Took;
 
@@ -31,7 +31,7 @@ const UTILISATION: f64 = 0.7;
 /// How a family serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// The giant alone: what the paper's baseline serves.
+    /// The largest model alone: what the paper's baseline serves.
     Largest,
     /// Accuracy-preserving.
     Ap,
@@ -103,12 +103,12 @@ impl Field {
         }
     }
 
-    /// The planner's options, with the paper's rule for AP: as accurate on the validation set, without a distance for luck.
+    /// The planner's options, with the paper's rule for AP: as accurate on the validation set, without a safety margin against overfitting.
     pub(super) fn cascade_options(&self, objective: Objective) -> CascadeOptions {
         CascadeOptions {
             objective,
             seed: self.seed,
-            guard: Guard::None,
+            guard: NonInferiorityTest::None,
             ..CascadeOptions::default()
         }
     }
@@ -236,7 +236,7 @@ pub(super) fn joules(report: &Report) -> f64 {
     report.energy_j.unwrap_or(f64::NAN) / report.requests.max(1) as f64
 }
 
-/// Models that a request asks, on average.
+/// Models that a request runs on, on average.
 pub(super) fn hops(report: &Report, placed: &Placed) -> f64 {
     let runs = |name: &str| {
         let found = report.variants.iter().find(|variant| variant.name == name);

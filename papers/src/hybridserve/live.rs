@@ -24,7 +24,7 @@ use kaskade_app::report::units;
 use kaskade_app::serving::{self, Client, Service};
 use kaskade_models::device;
 use kaskade_planners::cascade::Objective;
-use kaskade_planners::thresholds::Guard;
+use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::plan::{Band, Edge, Exit, Plan, Target};
 use kaskade_policy::profile::{Profile, VariantProfile};
 
@@ -67,10 +67,10 @@ struct Served {
 /// When the app or its profile cannot be read, or nothing can be served.
 pub(super) fn run(app: &Path, length: Duration, seed: u64, found: &mut Reproduction) -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    // Each replica computes on its own thread: how many cores they ask for together is then what is measured.
+    // Each replica computes on its own thread: the cores that they use together are measured.
     ensure!(
         device::compute_threads(NonZeroUsize::MIN),
-        "models have computed in this process already; compare in a process of its own"
+        "models have computed in this process already; compare in a separate process"
     );
     let bench = Bench::new(app, length, seed)?;
     found.assumptions.push(format!(
@@ -199,7 +199,7 @@ impl Bench {
     fn skips(&self) -> anyhow::Result<Claim> {
         let planner = planning::cascade(&self.profile)
             .app(&self.app)
-            .guard(Guard::None)
+            .guard(NonInferiorityTest::None)
             .seed(self.seed);
         let thresholds = cautious(&self.profile);
         let given = |skips: bool| {
@@ -253,7 +253,7 @@ fn in_words(name: &str, served: &Served) -> String {
     )
 }
 
-/// Thresholds above every wrong answer of the validation set: who is less sure than a model ever was when it was wrong is passed on.
+/// Thresholds above every wrong answer of the validation set: a request of lower confidence than any wrong answer's is escalated.
 fn cautious(profile: &Profile) -> Vec<f64> {
     let passing = profile.variants.split_last().map(|(_, passing)| passing);
     let above = |variant: &VariantProfile| {
@@ -292,7 +292,7 @@ fn connected(models: usize, qps: f64, found: bool, served: &[(&str, Served)]) ->
         .collect();
     Claim {
         name: format!(
-            "live: a cascade of {models} models with skip connections asks fewer of them, sooner, for less energy"
+            "live: a cascade of {models} models with skip connections runs fewer of them, sooner, for less energy"
         ),
         paper: "fewer extra hops, latency and energy (\u{a7}IV-C, \u{a7}VI-B)".to_owned(),
         ours: format!("{}; at {qps:.0} requests/s", said.join("; ")),
@@ -358,7 +358,7 @@ fn jumping(chain: &Plan, profile: &Profile) -> anyhow::Result<Plan> {
 
 #[cfg(test)]
 mod tests {
-    use crate::stated::families::vit;
+    use kaskade_stated::families::vit;
 
     use super::*;
 

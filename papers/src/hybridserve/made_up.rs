@@ -1,13 +1,13 @@
 //! Families of any number of models, to see how planning grows.
 
-use crate::stated::families::{StatedFamily, StatedModel, gpt};
 use kaskade_planners::cascade::{CascadeOptions, Objective, plan_cascade};
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::placement::{Goal, PlacementError, PlacementOptions, plan_placement};
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
+use kaskade_stated::families::{StatedFamily, StatedModel, gpt};
 
-/// A family between 20 million and 20 billion weights, and a cascade that asks all of its models.
+/// A family between 20 million and 20 billion weights, and a cascade of all of its models.
 #[derive(Debug, Clone)]
 pub(super) struct MadeUp {
     family: StatedFamily,
@@ -84,7 +84,7 @@ pub(super) fn options(
     }
 }
 
-/// A load that keeps devices this busy: the refusal of an impossible one says what is possible.
+/// A load that keeps devices this busy, computed from the refusal of an infeasible load.
 pub(super) fn busy_load(profile: &Profile, cascade: &Plan, options: &PlacementOptions, busy: f64) -> f64 {
     let beyond = PlacementOptions {
         goal: Goal::Carry { qps: 1e12 },

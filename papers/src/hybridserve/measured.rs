@@ -86,7 +86,7 @@ fn family(profile: &Profile, out: &Path, seed: u64, found: &mut Reproduction) ->
         energy(profile, &ap, &eo),
     ]);
     found.assumptions.push(format!(
-        "{}: measured on {}, energy {}; AP and EO with the distance for luck that `plan cascade` keeps, on {} validation samples",
+        "{}: measured on {}, energy {}; AP and EO with the safety margin of `plan cascade`, on {} validation samples",
         profile.app, profile.device, profile.energy_source, profile.samples
     ));
     let file = out.join(format!("hybridserve-energy-{}.svg", profile.app));

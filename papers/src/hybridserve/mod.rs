@@ -3,7 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `field` | a family on the servers: constructed, placed, simulated |
-//! | `paper` | what the paper says of each family |
+//! | `paper` | the paper's figures of each family |
 //! | `served`, `families` | what each mode reaches, and the claims on it (Tables III to V, Figures 4 and 5) |
 //! | `eight` | eight models with and without skip connections (§IV-C) |
 //! | `planning`, `made_up`, `took` | the planner's time, growth and distance from the optimum (§V-D, §VI-D) |
@@ -27,9 +27,9 @@ mod took;
 
 use std::path::PathBuf;
 
-use crate::stated::families::{StatedFamily, gpt, gpt_of_eight, t5, vit};
 use kaskade_app::config::scalar::Span;
 use kaskade_app::report::progress::Progress;
+use kaskade_stated::families::{StatedFamily, gpt, gpt_of_eight, t5, vit};
 
 use self::field::{Field, SERVERS};
 use self::paper::Paper;
@@ -37,7 +37,7 @@ use self::served::Served;
 use crate::reproduction::Reproduction;
 
 /// Runs HybridServe's comparisons (§VI) in simulation and prints them beside the paper's figures: T5, GPT and `ViT` on twelve servers by the
-/// giant alone, by AP and by EO; eight models with and without skips; the planner's time; and measured families.
+/// largest model alone, by AP and by EO; eight models with and without skips; the planner's time; and measured families.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Compare this app's family, by the `profile.json` beside its file, instead of the project's own digits and sentiment. May be repeated.
@@ -132,15 +132,15 @@ fn assumptions(args: &Args) -> Vec<String> {
             "{SERVERS} servers with one device each; messages take 300 us and 1.25 GB/s between them, and every hop of a simulation as long as the \
              largest thing that its placement sends"
         ),
-        "the giant alone is placed by the same planner as the cascades, in whole copies where it fits, with the same batches; the paper's baseline is \
+        "the largest model alone is placed by the same planner as the cascades, in whole copies where it fits, with the same batches; the paper's baseline is \
          DeepSpeed, whose own figures are not published"
             .to_owned(),
-        "AP and EO by the paper's rule, without a distance for luck; every placement is for the most that the servers are found to carry, unless \
+        "AP and EO by the paper's rule, without a safety margin; every placement is for the most that the servers are found to carry, unless \
          said otherwise"
             .to_owned(),
         format!(
             "loads are even, arrivals Poisson, {} s of them; a load is sustained if the last answer comes within 5 % of that after the last request. \
-             Latencies are compared at half of what the giant alone sustains, and kept to 0.8 %",
+             Latencies are compared at half of what the largest model alone sustains, and kept to 0.8 %",
             args.seconds
         ),
         "batches that share a device slow each other down where their kernels want more than its time; energy is the idle power of loaded devices, \

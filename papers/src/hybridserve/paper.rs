@@ -1,4 +1,4 @@
-//! What the paper says of each family (§VI, Tables III and V, Figures 4, 5 and 8).
+//! The paper's figures of each family (§VI, Tables III and V, Figures 4, 5 and 8).
 
 /// The paper's figures of one family.
 #[derive(Debug, Clone, Copy)]
@@ -7,7 +7,7 @@ pub(super) struct Paper {
     pub(super) ap: &'static [(&'static str, f64)],
     /// The same under EO.
     pub(super) eo: &'static [(&'static str, f64)],
-    /// Accuracy of the giant, of AP and of EO (Tables III and IV).
+    /// Accuracy of the largest model, of AP and of EO (Tables III and IV).
     pub(super) accuracy: [f64; 3],
     /// Energy saved by AP and by EO over the baseline, times (Table V and §VI-C).
     pub(super) energy: [f64; 2],
@@ -15,7 +15,7 @@ pub(super) struct Paper {
     pub(super) latency: Option<[f64; 2]>,
     /// By how much the 99.9 % latency may exceed the baseline's, as a share (§VI-B).
     pub(super) tail: f64,
-    /// Throughput over the baseline's, times (Figure 5); of which configuration it does not say.
+    /// Throughput over the baseline's, times (Figure 5); the paper does not state the configuration.
     pub(super) throughput: f64,
     /// Time to construct and plan the dataflow, seconds (§VI-D).
     pub(super) planning_s: f64,
@@ -92,7 +92,7 @@ impl Paper {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stated::families as stated;
+    use kaskade_stated::families as stated;
 
     #[test]
     fn the_shares_are_of_the_familys_models_and_sum_to_one() {

@@ -35,7 +35,7 @@ pub(super) fn draw(
         anyhow::Ok(())
     };
     let families: Vec<&Served> = served.iter().map(|(served, _)| served).collect();
-    let percent = "% of the giant alone";
+    let percent = "% of the largest model alone";
     let compared: [(&str, &str, &str, Figure); 4] = [
         (
             "latency",
@@ -52,7 +52,7 @@ pub(super) fn draw(
         (
             "throughput",
             "sustained throughput (Figure 5)",
-            "times the giant alone",
+            "times the largest model alone",
             |base, reached| reached.sustained_qps / base.sustained_qps,
         ),
         (
@@ -92,7 +92,7 @@ pub(super) fn draw(
     write("skips", bars::svg(&connections(eight))?)
 }
 
-/// What is drawn of a mode, beside the giant alone.
+/// The bars of a mode, beside the largest model alone.
 type Figure = fn(&Reached, &Reached) -> f64;
 
 /// A figure of every mode, by family.
@@ -111,7 +111,7 @@ fn by_family(families: &[&Served], title: &str, axis: &str, figure: Figure) -> a
     })
 }
 
-/// Who answers what, beside the paper's Table III.
+/// Shares of answers by model, beside the paper's Table III.
 fn distribution(served: &Served, paper: &Paper) -> anyhow::Result<Bars> {
     let (ap, eo) = (served.mode(Mode::Ap)?, served.mode(Mode::Eo)?);
     let groups = served.field.family.models.iter().map(|model| {
@@ -125,7 +125,7 @@ fn distribution(served: &Served, paper: &Paper) -> anyhow::Result<Bars> {
         (model.name.clone(), shares.map(|share| 100.0 * share).to_vec())
     });
     Ok(Bars {
-        title: format!("{}: who answers (Table III)", served.field.family.name),
+        title: format!("{}: shares of answers (Table III)", served.field.family.name),
         axis: "requests (%)".to_owned(),
         names: ["AP", "AP, the paper", "EO", "EO, the paper"]
             .map(str::to_owned)

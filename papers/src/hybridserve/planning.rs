@@ -160,7 +160,7 @@ fn growth_claim(grown: &[Grown]) -> Claim {
     }
 }
 
-/// What small placements are worth.
+/// Quality of small placements against the optimum.
 #[derive(Debug, Default)]
 struct Small {
     /// Placements.

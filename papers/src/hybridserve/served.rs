@@ -9,7 +9,7 @@ use crate::abreast::abreast;
 /// Of what a deployment sustains, the load under which its energy is taken.
 const FULL: f64 = 0.8;
 
-/// Of what the largest model alone sustains, the load under which everybody's latency is taken.
+/// The load under which all latencies are taken, as a share of what the largest model alone sustains.
 const EQUAL: f64 = 0.5;
 
 /// Of what the largest model alone sustains, a load under which few wait for others: a twenty-fifth of the equal one.
@@ -156,7 +156,7 @@ impl Served {
     }
 
     /// The name of the family's largest model.
-    pub(super) fn giant(&self) -> &str {
+    pub(super) fn largest_model(&self) -> &str {
         let largest = self.field.family.models.last();
         largest.map_or("", |model| model.name.as_str())
     }

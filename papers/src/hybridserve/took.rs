@@ -10,7 +10,7 @@ use kaskade_app::report::units;
 pub(super) struct Took {
     /// On the wall.
     wall: Duration,
-    /// That the thread had a processor; `None` where the kernel does not say.
+    /// Time that the thread had a processor; `None` if the kernel does not report it.
     processor: Option<Duration>,
 }
 

@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use crate::stated::thinned::thinned;
 use kaskade_app::report::progress::Progress;
 use kaskade_app::report::units;
 use kaskade_planners::allocate::{AllocateOptions, Allocator, Scaling};
 use kaskade_planners::balance::Balancer;
 use kaskade_planners::lp::Solver;
 use kaskade_policy::pipeline::Pipeline;
+use kaskade_stated::thinned::thinned;
 
 use super::Args;
 use super::capacity::Phases;

@@ -140,7 +140,7 @@ fn chain(pipeline: &Pipeline) -> anyhow::Result<Pipeline> {
     })
 }
 
-/// Plans and simulates, and says what came of it.
+/// Plans and simulates, and returns the outcome.
 ///
 /// # Errors
 /// When something cannot be planned or simulated, or the picture not be written.

@@ -9,14 +9,14 @@ use super::field::{Contestant, Field, Run};
 use crate::abreast::abreast;
 use crate::reproduction::{Claim, Reproduction};
 
-/// What the paper says of a pipeline's day.
+/// The paper's figures of a pipeline's day.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Paper {
     /// The pipeline, in names of claims and files.
     pub(super) name: &'static str,
     /// What accuracy scaling adds to the capacity.
     capacity: &'static str,
-    /// What it says of Proteus' accuracy.
+    /// The paper's accuracy of Proteus.
     accuracy: &'static str,
 }
 
@@ -39,13 +39,13 @@ impl Paper {
 /// The share of its busiest bucket's load from which on a bucket counts for the peak.
 const PEAK_SHARE: f64 = 0.9;
 
-/// Over how many seconds a rise of the load is looked for.
+/// Window in which a rise of the load is searched, seconds.
 const RISE_S: usize = 5;
 
-/// Runs everybody and draws them.
+/// Runs all systems and draws them.
 ///
 /// # Errors
-/// When somebody cannot be simulated, or a picture not be written.
+/// When a system cannot be simulated, or a picture not be written.
 pub(super) fn compare(
     field: &Field,
     paper: Paper,
@@ -86,7 +86,7 @@ pub(super) fn compare(
     Ok(())
 }
 
-/// Everybody's day.
+/// All systems' days.
 pub(super) struct Day<'a> {
     pub(super) field: &'a Field,
     pub(super) paper: Paper,
@@ -168,7 +168,7 @@ impl Day<'_> {
     fn why_the_peak_misses(&self) -> String {
         let rates = self.field.trace.rates();
         let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len().max(1) as f64;
-        // Means over seconds, so that this speaks of the course and not of its noise.
+        // Means over seconds, so that this describes the course and not its noise.
         let rises = rates.windows(2 * RISE_S).map(|window| {
             let (before, after) = window.split_at(RISE_S);
             over(mean(after), mean(before))
@@ -237,7 +237,7 @@ impl Day<'_> {
             "SLO violations against InferLine, while accuracy is scaled",
             "more than 5x fewer",
             format!(
-                "{} fewer: {} against {}; who shed exactly what hardware scaling cannot carry would miss {}",
+                "{} fewer: {} against {}; shedding exactly what hardware scaling cannot carry would miss {}",
                 units::times(Some(times)),
                 units::percent(ours),
                 units::percent(theirs),

@@ -81,7 +81,7 @@ fn claim(shares: &[Vec<f64>], rerouted: u64) -> Claim {
         String::new()
     } else {
         format!(
-            "workers that are busy all the time let queues grow until nearly everybody is late, whatever is dropped where; a backup must \
+            "workers that are busy all the time let queues grow until nearly all requests are late, whatever is dropped where; a backup must \
              make up for the delay within one full batch of its own, which {} branches found. ",
             units::count(rerouted)
         )

@@ -1,4 +1,4 @@
-//! A pipeline and a load: everybody manages the same one on the same workers and is simulated on the same arrivals.
+//! A pipeline and a load: all systems manage the same one on the same workers and are simulated on the same arrivals.
 
 use anyhow::ensure;
 use kaskade_planners::allocate::{AllocateOptions, Scaling, Slot};
@@ -12,13 +12,13 @@ use kaskade_simulator::{Bucket, Controller, Loading, Look, Report, SimConfig, Si
 
 use crate::peers::pipelines::PipelinePeer;
 
-/// How often the demand is looked at, microseconds.
+/// Period of the demand estimate, microseconds.
 pub(super) const LOOK_US: u64 = 200_000;
 
 /// How long a model takes to load, microseconds.
 pub(super) const LOADING_US: u64 = 1_000_000;
 
-/// Everybody plans for this many times the demand.
+/// All systems plan for this many times the demand.
 pub(super) const HEADROOM: f64 = 1.3;
 
 /// Buckets of a course.
@@ -39,10 +39,10 @@ pub(super) struct Field {
     pub(super) seed: u64,
 }
 
-/// Who manages a pipeline, and how.
+/// The system that manages a pipeline, with its options.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Contestant {
-    /// Who allocates.
+    /// The allocator.
     pub(super) policy: PipelinePeer,
     /// What becomes of late requests.
     pub(super) dropping: Dropping,
@@ -95,7 +95,7 @@ impl Contestant {
 /// What became of a load.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
-    /// Who managed it.
+    /// The system that managed it.
     pub(super) contestant: Contestant,
     /// The whole.
     pub(super) report: Report,
@@ -193,8 +193,8 @@ impl Field {
         let mut watched = Watched::new(manager);
         let arrivals = self.trace.arrivals(Spacing::Poisson, self.seed);
         let report = simulator.run_controlled(arrivals, &mut timeline, &self.profile, &mut watched);
-        if let Some(fault) = watched.manager.fault() {
-            return Err(fault.clone().into());
+        if let Some(error) = watched.manager.error() {
+            return Err(error.clone().into());
         }
         let refused = report.refused_plans.first();
         ensure!(
@@ -203,7 +203,7 @@ impl Field {
             refused.map_or("", String::as_str)
         );
         let mut course = timeline.finish();
-        // What is answered after the last arrival would be a bucket of its own.
+        // Answers after the last arrival would be a bucket of their own.
         course.truncate((self.trace.seconds() as u64 * 1_000_000).div_ceil(self.bucket_us()) as usize);
         Ok(Run {
             contestant,

@@ -1,5 +1,5 @@
 //! A live pipeline under a load that rises and falls, and the same in the simulator: real actors with real models in this process,
-//! planned by the planner beside the doors.
+//! planned by the planner that runs beside the ingress.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +31,7 @@ use crate::reproduction::{Claim, Reproduction};
 
 /// What the load falls to and rises to, of what the most accurate variants carry.
 const LOADS: (f64, f64) = (0.2, 2.0);
-/// Parts that a run is looked at by.
+/// Number of parts into which a run is divided for evaluation.
 const PARTS: usize = 12;
 /// How often the workers in use are counted.
 const COUNTED_EVERY: Duration = Duration::from_millis(200);
@@ -62,7 +62,7 @@ struct Run {
 struct Part {
     requests: u64,
     violations: u64,
-    /// Sum of what branches were worth, and their number: of a live run the two sides of F1.
+    /// Sum of the branches' accuracies, and their number: of a live run the two sides of F1.
     worth: f64,
     judged: f64,
     /// Workers in use, summed over the times they were counted.
@@ -376,7 +376,7 @@ fn claims(rerouting: &(Run, Run), per_task: &(Run, Run)) -> Vec<Claim> {
         },
         Claim {
             name: "live: accuracy falls and rises as planned".to_owned(),
-            paper: "as the plan says".to_owned(),
+            paper: "as planned".to_owned(),
             ours: format!(
                 "{:.0} % of the parts of the run in the simulated order",
                 concordance * 100.0
@@ -491,7 +491,7 @@ fn carried(measured: &Measured, workers: u32) -> anyhow::Result<f64> {
     Ok(low)
 }
 
-/// Asks scenes, and notes what becomes of each.
+/// Sends scenes, and notes the outcome of each.
 struct Watch {
     client: Client,
     scenes: Scenes,
@@ -556,7 +556,7 @@ impl Target for Watch {
     }
 }
 
-/// A manager, and how many workers its plans use from look to look.
+/// A manager, and the number of workers that its plans use, by period.
 struct Counting {
     manager: Manager,
     used: usize,

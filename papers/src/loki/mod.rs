@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `field` | a pipeline and a load, and who manages it |
+//! | `field` | a pipeline and a load, and the systems that manage it |
 //! | `capacity` | how much a cluster serves, at which accuracy (Figure 1) |
 //! | `day`, `pictures` | Loki, `InferLine` and Proteus over a day (Figures 5 and 6) |
 //! | `dropping` | ways of dropping early (Figure 7) |
@@ -21,9 +21,9 @@ mod pictures;
 
 use std::path::PathBuf;
 
-use crate::stated::pipelines::stated_social;
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_simulator::trace::{Diurnal, Trace};
+use kaskade_stated::pipelines::stated_social;
 
 use self::capacity::Phases;
 use self::field::{Field, HEADROOM, LOADING_US, LOOK_US};
@@ -112,12 +112,12 @@ fn assumptions(args: &Args) -> Vec<String> {
     vec![
         format!("{} workers; a model takes {} s to load", args.workers, LOADING_US as f64 / 1e6),
         format!(
-            "everybody looks at the demand every {} ms, plans every 10 s, and 2 s after the last time if it changed by a quarter; Proteus \
+            "all systems estimate the demand every {} ms, plan every 10 s, and 2 s after the last time if it changed by a quarter; Proteus \
              if that at any task did",
             LOOK_US / 1000
         ),
         format!(
-            "everybody plans for {HEADROOM} times the demand that is estimated: requests come when they like (Poisson), and workers that are \
+            "all systems plan for {HEADROOM} times the demand that is estimated: arrivals are random (Poisson), and workers that are \
              to be busy all the time let queues grow. The paper plans for the demand itself, the authors' simulator for 1.05 times the \
              multiplicative factors; what 1 to 1.3 do is in the claim on early dropping"
         ),

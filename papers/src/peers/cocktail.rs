@@ -2,7 +2,7 @@
 //!
 //! Every request goes to all members, and the majority of their answers is the reply. Each replica has a device to itself. Once
 //! per period the replicas of every member are set to what the highest load of the coming period needs, which the
-//! improved system knows beforehand; a new one has its device at once and answers after loading and warming up. So short
+//! improved system has beforehand; a new one has its device at once and answers after loading and warming up. So short
 //! periods follow the load closely and are forever loading, and long ones pay for their highest second throughout.
 
 use serde::{Deserialize, Serialize};
@@ -127,7 +127,7 @@ fn accuracy(profile: &Profile, variants: &[usize]) -> f64 {
     right.count() as f64 / profile.samples as f64
 }
 
-/// The ensemble that the objective asks for: the cheapest that is accurate enough, or the most accurate whose members each answer
+/// The ensemble for the objective: the cheapest that is accurate enough, or the most accurate whose members each answer
 /// alone within half the latency, since a request may wait for one batch before its own. Where no member is that fast, the
 /// cheapest ensemble serves.
 ///
@@ -155,7 +155,7 @@ pub fn choose(profile: &Profile, options: &GearOptions, most: usize) -> Result<E
         },
         reached,
         devices: options.devices.len(),
-        fault: None,
+        violation: None,
     })
 }
 
@@ -199,7 +199,7 @@ pub fn plan_cocktail(
 }
 
 /// Plans an ensemble for one period while serving: as many replicas of every member as its highest load needs, on the devices
-/// that there are, in turn. Where a whole fleet is too small for that, every device hosts one replica of what it is given.
+/// that there are, round robin. If a whole fleet is too small for that, every device hosts one replica of what it is given.
 ///
 /// # Errors
 /// A [`GearError`] if an input is unusable.
@@ -304,7 +304,7 @@ fn gear(models: &Models, ensemble: &Ensemble, autoscale: &Autoscale) -> Gear {
     }
 }
 
-/// Who is there when, while it is being made.
+/// The replicas that are present over time, under construction.
 struct Schedule {
     autoscale: Autoscale,
     /// Highest load of every period, requests/s.

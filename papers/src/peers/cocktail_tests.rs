@@ -1,8 +1,8 @@
 use super::*;
-use crate::stated::workloads::{StatedWorkload, bert};
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_policy::plan::Slo;
 use kaskade_simulator::{SimConfig, Simulator};
+use kaskade_stated::workloads::{StatedWorkload, bert};
 
 fn profile() -> Profile {
     StatedWorkload {
@@ -157,5 +157,9 @@ fn the_objective_picks_the_ensemble() {
         with(Slo::Latency { p95_us: 1 }).unwrap(),
     );
     assert!(slow.accuracy > fast.accuracy);
-    assert_eq!(fast.variants.len(), 1, "nobody is that fast; the cheapest serves");
+    assert_eq!(
+        fast.variants.len(),
+        1,
+        "no ensemble is that fast; the cheapest serves"
+    );
 }

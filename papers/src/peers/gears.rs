@@ -117,7 +117,7 @@ fn one_variant(
             cascades: vec![cascade.clone()],
             placement,
             batching: vec![batching],
-            ladder: vec![cascade],
+            pareto_cascades: vec![cascade],
         })
     })
 }
@@ -143,12 +143,12 @@ fn switched<E: Evaluate>(
     let hosted = placement
         .iter()
         .fold(ModelSet::default(), |set, group| set.union(group.hosted));
-    let mut ladder: Vec<Cascade> = hosted.iter().map(|variant| single(profile, variant)).collect();
-    ladder.sort_by(|a, b| a.accuracy.total_cmp(&b.accuracy));
+    let mut pareto_cascades: Vec<Cascade> = hosted.iter().map(|variant| single(profile, variant)).collect();
+    pareto_cascades.sort_by(|a, b| a.accuracy.total_cmp(&b.accuracy));
     let mut outcomes: Vec<Vec<Outcome>> = Vec::new();
     for load in context.ranges().to_vec() {
         let mut row = Vec::new();
-        for cascade in &ladder {
+        for cascade in &pareto_cascades {
             row.push(context.measure(cascade, &placement, 1, load.to_qps.unwrap_or(load.from_qps))?);
         }
         outcomes.push(row);
@@ -156,15 +156,15 @@ fn switched<E: Evaluate>(
     let rungs = match options.slo {
         Slo::Latency { p95_us } => outcomes.iter().map(|row| most_accurate(row, p95_us)).collect(),
         Slo::Accuracy { at_least } => {
-            cheapest(context, &ladder, &outcomes, at_least).ok_or_else(|| GearError::Inaccurate {
+            cheapest(context, &pareto_cascades, &outcomes, at_least).ok_or_else(|| GearError::Inaccurate {
                 at_least,
-                reached: ladder.last().map_or(0.0, |best| best.accuracy),
+                reached: pareto_cascades.last().map_or(0.0, |best| best.accuracy),
                 devices: options.devices.len(),
-                fault: None,
+                violation: None,
             })?
         }
     };
-    let chosen = |rung: &usize| ladder.get(*rung).cloned();
+    let chosen = |rung: &usize| pareto_cascades.get(*rung).cloned();
     let outcome = |(row, rung): (&Vec<Outcome>, &usize)| {
         row.get(*rung).map(|outcome| Tuned {
             min_queue: 1,
@@ -175,7 +175,7 @@ fn switched<E: Evaluate>(
         cascades: rungs.iter().filter_map(chosen).collect(),
         batching: outcomes.iter().zip(&rungs).filter_map(outcome).collect(),
         placement,
-        ladder,
+        pareto_cascades,
     })
 }
 
@@ -194,12 +194,12 @@ fn most_accurate(row: &[Outcome], slo_us: u64) -> usize {
 
 fn cheapest<E: Evaluate>(
     context: &Context<'_, E>,
-    ladder: &[Cascade],
+    pareto_cascades: &[Cascade],
     outcomes: &[Vec<Outcome>],
     at_least: f64,
 ) -> Option<Vec<usize>> {
-    context.fastest(ladder, at_least, |range, cascade| {
-        let rung = ladder.iter().position(|other| other == cascade);
+    context.fastest(pareto_cascades, at_least, |range, cascade| {
+        let rung = pareto_cascades.iter().position(|other| other == cascade);
         let outcome = rung.and_then(|rung| outcomes.get(range)?.get(rung));
         let kept = outcome.filter(|outcome| outcome.keeps_up);
         kept.map_or(f64::INFINITY, |outcome| outcome.p95_us as f64)

@@ -1,7 +1,7 @@
 use super::*;
-use crate::stated::workloads::{StatedWorkload, bert, llama};
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::gears::Fluid;
+use kaskade_stated::workloads::{StatedWorkload, bert, llama};
 
 fn small(workload: StatedWorkload) -> Profile {
     StatedWorkload {

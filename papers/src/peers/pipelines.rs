@@ -5,7 +5,7 @@ use kaskade_policy::pipeline::Pipeline;
 
 use super::proteus::PerTask;
 
-/// Who allocates.
+/// The allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PipelinePeer {
     /// Hardware scaling, then accuracy scaling over the whole pipeline.

@@ -8,13 +8,13 @@ use kaskade_policy::pipeline::{PathAccuracy, Pipeline, Task, Tree};
 
 /// Proteus: it scales accuracy and not hardware, and "handles each task in the pipeline independently".
 ///
-/// It reads the paper's set-up of Proteus (§6.1) as follows, since the paper says only that each task
-/// is scaled independently, unaware of the others. Every task is an app of its own. It gets an equal slice of the objective:
+/// It interprets the paper's set-up of Proteus (§6.1) as follows, since the paper states only that each task
+/// is scaled independently, unaware of the others. Every task is a separate app. It gets an equal slice of the objective:
 /// the objective without messages, divided by the tasks of the longest path. The workers are split as Proteus splits a
 /// cluster among apps: so that all demands are served, and then for the highest mean accuracy over the requests of all apps, whatever
-/// a request of one is worth to those of another. Its demand is what arrives there: counted
-/// ([`AllocateTasks`]), or with the most accurate variants upstream where nobody counted, because what other
-/// variants would multiply it by is the very thing that it does not see. All workers are always in use.
+/// the importance of their requests to each other. Its demand is what arrives there: counted
+/// ([`AllocateTasks`]), or with the most accurate variants upstream if it was not counted, because Proteus does not see how other
+/// variants would multiply it. All workers are always in use.
 #[derive(Debug, Clone)]
 pub struct PerTask {
     pipeline: Pipeline,
@@ -144,7 +144,7 @@ impl PerTask {
             bound: 1.0,
             instances: all,
             paths: Vec::new(),
-            solver_fault: None,
+            solver_error: None,
         })
     }
 }
@@ -175,7 +175,7 @@ impl AllocateTasks for PerTask {
     }
 }
 
-/// A task as a pipeline of its own.
+/// A task as a separate pipeline.
 fn alone(pipeline: &Pipeline, task: &Task, slo_us: u64) -> Pipeline {
     let mut task = task.clone();
     task.children.clear();
@@ -192,7 +192,7 @@ fn alone(pipeline: &Pipeline, task: &Task, slo_us: u64) -> Pipeline {
     }
 }
 
-/// Requests that reach a task for one at the door, with the most accurate variants upstream.
+/// Requests that reach a task per request at the root, with the most accurate variants upstream.
 fn arriving(pipeline: &Pipeline, tree: &Tree, task: usize) -> f64 {
     let trail = tree.trail(task);
     let steps = trail.windows(2).filter_map(|step| {

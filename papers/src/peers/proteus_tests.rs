@@ -4,7 +4,7 @@ use kaskade_planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
 use kaskade_planners::manager::{Manager, ManagerOptions};
 use kaskade_policy::plan::Dropping;
 
-use crate::stated::pipelines::stated;
+use kaskade_stated::pipelines::stated;
 
 const SECOND: u64 = 1_000_000;
 

@@ -2,28 +2,28 @@
 //!
 //! First *hardware scaling*: the fewest workers that serve the demand with the most accurate variant of every task. Where the
 //! cluster is too small for that, *accuracy scaling*: the least loss of accuracy at which it is not (eq. 12). Where it is too small
-//! for anything, as much of the demand as can be served, said so.
+//! for any accuracy, as much of the demand as can be served, marked as overloaded.
 //!
 //! The paper hands its program to Gurobi and takes half a second ([`exact_accuracy`](Allocator::exact_accuracy) states that program,
-//! for checking). Here an [`Allocator`] lists the `ways` through the pipeline once per profile. For a demand it then takes a
+//! for checking). Here an [`Allocator`] lists the `paths` through the pipeline once per profile. For a demand it then takes a
 //! bound from their `hull`, a few hundred of their `columns`, rounds (`round`) to whole workers, and only if that
-//! leaves a gap worth the time asks a solver about those columns (`flow`). So there is always an answer and a proven gap.
+//! leaves a gap above the tolerance asks a solver about those columns (`flow`). So there is always an answer and a proven gap.
 
 mod allocation;
 mod batches;
 mod columns;
 mod emit;
-mod fault;
+mod error;
 mod fewest;
 mod flow;
 mod hull;
 mod instances;
 mod options;
 mod paper;
+mod paths;
 mod round;
 mod scale;
 mod scaled;
-mod ways;
 
 use std::collections::BTreeMap;
 
@@ -32,13 +32,13 @@ use kaskade_policy::pipeline::{Pipeline, Tree};
 pub use crate::balance::Instances;
 pub use allocation::{Allocation, PathShare, Scaling};
 pub use emit::{EmitError, PlanFor, Slot};
-pub use fault::AllocateError;
+pub use error::AllocateError;
 use flow::Flow;
 use instances::instances;
 pub use options::{AllocateOptions, AllocationPolicy};
+use paths::Paths;
 use scale::Scaler;
 use scaled::Scaled;
-use ways::Ways;
 
 /// Allocates workers to a pipeline, again and again: what a [manager](crate::manager::Manager) plans with. [`Allocator`] is Loki's.
 pub trait Allocate: std::fmt::Debug + Send {
@@ -54,8 +54,8 @@ pub trait Allocate: std::fmt::Debug + Send {
     /// An [`AllocateError`] if the demand is no demand, or the workers are fewer than the tasks.
     fn allocate(&self, demand_qps: f64, workers: u32) -> Result<Allocation, AllocateError>;
 
-    /// Itself, if it goes by what arrives at each task and not by the demand at the root: then it sees nothing of the pipeline between
-    /// the tasks, and is told no multiplicative factors.
+    /// Itself, if it plans from the arrivals at each task and not from the demand at the root: then it does not use the pipeline between
+    /// the tasks, and gets no multiplicative factors.
     fn by_task(&self) -> Option<&dyn AllocateTasks> {
         None
     }
@@ -85,9 +85,9 @@ impl Allocate for Allocator {
 pub struct Allocator {
     pipeline: Pipeline,
     options: AllocateOptions,
-    /// The ways of the most accurate variants; none if they are too slow for the objective.
+    /// The paths of the most accurate variants; none if they are too slow for the objective.
     best: Option<Box<Scaler>>,
-    /// All ways; none where accuracy is not scaled.
+    /// All paths; none where accuracy is not scaled.
     all: Option<Box<Scaler>>,
 }
 
@@ -103,12 +103,12 @@ impl Allocator {
         let tree = Tree::of(&pipeline).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
         let best = || {
             let most = |task: usize| Some(pipeline.tasks.get(task)?.most_accurate()?.0);
-            let ways = Ways::new(&pipeline, &tree, |task, variant| most(task) == Some(variant))?;
-            Ok(Box::new(Scaler::new(ways)))
+            let paths = Paths::new(&pipeline, &tree, |task, variant| most(task) == Some(variant))?;
+            Ok(Box::new(Scaler::new(paths)))
         };
         let (best, all) = match options.policy {
             AllocationPolicy::Loki => {
-                let all = Box::new(Scaler::new(Ways::new(&pipeline, &tree, |_, _| true)?));
+                let all = Box::new(Scaler::new(Paths::new(&pipeline, &tree, |_, _| true)?));
                 match best() {
                     Ok(best) => (Some(best), Some(all)),
                     Err(AllocateError::Slo { .. }) => (None, Some(all)),
@@ -160,7 +160,7 @@ impl Allocator {
             .as_ref()
             .and_then(|best| Some((best, best.hardware(demand_qps, workers)?)));
         if let Some((best, scaled)) = hardware {
-            return Ok(self.stated(&best.ways, Scaling::Hardware, demand_qps, workers, scaled));
+            return Ok(self.stated(&best.paths, Scaling::Hardware, demand_qps, workers, scaled));
         }
         let options = &self.options;
         let (scaler, found) = match (&self.all, &self.best) {
@@ -193,7 +193,7 @@ impl Allocator {
         } else {
             Scaling::Accuracy
         };
-        self.stated(&scaler.ways, scaling, demand_qps, workers, found)
+        self.stated(&scaler.paths, scaling, demand_qps, workers, found)
     }
 
     /// Workers that a request/s at the root keeps busy at least, with the variants that the policy allows, fractions included; proven.
@@ -232,11 +232,11 @@ impl Allocator {
     /// # Errors
     /// [`AllocateError::Lp`] if the workers cannot serve the demand.
     pub fn exact_accuracy(&self, demand_qps: f64, workers: u32) -> Result<f64, AllocateError> {
-        let ways = self.all_ways()?;
+        let paths = self.all_ways()?;
         let solver = self.options.solver;
         Ok(paper::accuracy(
             &self.pipeline,
-            &ways,
+            &paths,
             demand_qps,
             workers,
             solver,
@@ -249,9 +249,9 @@ impl Allocator {
     /// # Errors
     /// [`AllocateError::Lp`] if the workers cannot serve the demand.
     pub fn flow_accuracy(&self, demand_qps: f64, workers: u32, single: bool) -> Result<f64, AllocateError> {
-        let ways = self.all_ways()?;
+        let paths = self.all_ways()?;
         Ok(scale::optimum(
-            &ways,
+            &paths,
             demand_qps,
             workers,
             single,
@@ -259,9 +259,9 @@ impl Allocator {
         )?)
     }
 
-    fn all_ways(&self) -> Result<Ways, AllocateError> {
+    fn all_ways(&self) -> Result<Paths, AllocateError> {
         let tree = Tree::of(&self.pipeline).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
-        Ways::new(&self.pipeline, &tree, |_, _| true)
+        Paths::new(&self.pipeline, &tree, |_, _| true)
     }
 }
 
@@ -269,13 +269,13 @@ impl Allocator {
     /// An allocation in words.
     fn stated(
         &self,
-        ways: &Ways,
+        paths: &Paths,
         scaling: Scaling,
         demand_qps: f64,
         workers: u32,
         scaled: Scaled,
     ) -> Allocation {
-        let instances = instances(&self.pipeline.tasks, ways, &scaled);
+        let instances = instances(&self.pipeline.tasks, paths, &scaled);
         Allocation {
             policy: self.options.policy.name(),
             scaling,
@@ -283,19 +283,19 @@ impl Allocator {
             served_qps: scaled.demand,
             workers,
             used: instances.iter().map(|instances| instances.count).sum(),
-            accuracy: scaled.worth,
-            bound: scaled.bound.max(scaled.worth),
+            accuracy: scaled.accuracy,
+            bound: scaled.bound.max(scaled.accuracy),
             instances,
-            paths: self.paths(ways, &scaled.flows),
-            solver_fault: scaled.fault,
+            paths: self.paths(paths, &scaled.flows),
+            solver_error: scaled.error,
         }
     }
 
-    fn paths(&self, ways: &Ways, flows: &[Flow]) -> Vec<PathShare> {
-        // Ways that differ in batch sizes only are one path.
+    fn paths(&self, paths: &Paths, flows: &[Flow]) -> Vec<PathShare> {
+        // Paths that differ in batch sizes only are one path.
         let mut shares: BTreeMap<Vec<(usize, usize)>, f64> = BTreeMap::new();
         for flow in flows {
-            *shares.entry(ways.variants(flow.sink, flow.way)).or_default() += flow.share;
+            *shares.entry(paths.variants(flow.sink, flow.path)).or_default() += flow.share;
         }
         let name = |(task, variant): &(usize, usize)| {
             let variant = self.pipeline.tasks.get(*task)?.variants.get(*variant)?;

@@ -9,8 +9,8 @@
 //!
 //! One thing is added. A configuration's workers are whole, so the best variants have a little more capacity than the plan gave
 //! them, and Algorithm 1 would fill it. But a better detector finds more, so that sends more downstream than the plan has room for,
-//! and the workers there fall behind. So the planned loads are filled first, and what is beyond them only by what is beyond those;
-//! at the planned demand nobody is overloaded. [`Balancer::by_capacity_alone`] is the paper's algorithm to the letter.
+//! and the workers there fall behind. So the planned loads are filled first, and the excess is spread in proportion to the excess;
+//! at the planned demand no worker is overloaded. [`Balancer::by_capacity_alone`] is the paper's algorithm to the letter.
 
 use std::collections::BTreeMap;
 
@@ -100,7 +100,7 @@ impl State {
     }
 }
 
-/// Who gets how much of what one sender sends to one task.
+/// The shares of one sender over the workers of one task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
     /// The sending variant, a place in the list of instances; `None` for the ingress.

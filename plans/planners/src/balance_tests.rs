@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use kaskade_papers::stated::pipelines::stated;
+use kaskade_stated::pipelines::stated;
 
 fn instances(of: &[(&str, &str, u32, f64)]) -> Vec<Instances> {
     let instance = |(task, variant, count, qps): &(&str, &str, u32, f64)| Instances {
@@ -110,7 +110,7 @@ fn the_accuracy_is_that_of_the_paths_by_their_shares() {
 
 proptest! {
     #[test]
-    fn nobody_gets_anything_before_the_better_ones_are_full(
+    fn no_worker_gets_load_before_the_better_ones_are_full(
         counts in prop::collection::vec(0_u32..4, 13),
         demand in 0.1..2_000.0_f64,
     ) {

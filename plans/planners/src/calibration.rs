@@ -5,8 +5,8 @@
 //! zero, and a bracketed Newton iteration finds it surely.
 //!
 //! A set without a mistake would be most likely at `T = 0`, where every confidence rounds to 1 and thresholds have nothing
-//! left to tell apart. A penalty `b - 1 - ln b`, worth about one sample and convex too, keeps the temperature off that end;
-//! on a set with mistakes it is too small to be seen.
+//! left to separate. A penalty `b - 1 - ln b`, with the weight of about one sample and convex too, keeps the temperature off that end;
+//! on a set with mistakes its effect is negligible.
 
 use kaskade_policy::confidence::score::{
     Scores, check, check_distribution, check_tokens, log_probability, logit, mismatch,
@@ -14,10 +14,10 @@ use kaskade_policy::confidence::score::{
 use kaskade_policy::confidence::{Calibration, ConfidenceError, Estimator};
 use kaskade_policy::profile::BeforeAfter;
 
-/// One validation sample: what the model said, and the truth.
+/// One validation sample: the model's output, and the truth.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Labelled<'a> {
-    /// What the model said.
+    /// The model's output.
     pub scores: Scores<'a>,
     /// The truth.
     pub label: Label<'a>,
@@ -231,7 +231,7 @@ fn likeliest(choices: &[Choice<'_>]) -> f64 {
             low = b;
         }
         let newton = b - slope / curvature;
-        // Outside the bracket Newton's step says nothing; the middle in log T halves the decades that are left.
+        // Outside the bracket Newton's step is useless; the middle in log T halves the decades that are left.
         let next = if newton > low && newton < high {
             newton
         } else {

@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::skips::{Dropped, Pruned, Skips, Split, Tried, add_skips, prune, trim};
 use crate::thresholds::{
-    CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, Guard, Outcome, Point, Search, Yardstick,
-    accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
+    Baseline, CostBasis, Exits, FORWARD_ALL, Family, FamilyError, Frontier, NonInferiorityTest, Outcome,
+    Point, Search, accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
 };
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::plan::{
@@ -52,7 +52,7 @@ pub struct CascadeOptions {
     /// Seed of the search.
     pub seed: u64,
     /// How sure the named points must be.
-    pub guard: Guard,
+    pub guard: NonInferiorityTest,
     /// How hard to search.
     pub exact_steps: u64,
     /// Whether to try skip connections.
@@ -64,7 +64,7 @@ pub struct CascadeOptions {
     pub replicas: u32,
     /// Replicas of single variants.
     pub replicas_of: BTreeMap<String, u32>,
-    /// The workers, which get the replicas in turn. At least one.
+    /// The workers, which get the replicas round robin. At least one.
     pub workers: Vec<String>,
     /// The device on every worker.
     pub device: String,
@@ -78,7 +78,7 @@ impl Default for CascadeOptions {
             objective: Objective::Ap,
             batch: Batching::default().max_batch,
             seed: 0,
-            guard: Guard::default(),
+            guard: NonInferiorityTest::default(),
             exact_steps: Search::default().exact_steps,
             skips: true,
             skip_loss: 0.0,
@@ -115,7 +115,7 @@ pub struct CascadePlan {
 /// What to expect, from the validation set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Estimates {
-    /// Whether `energy_j` is joules or stands in for them.
+    /// Whether `energy_j` is joules or a substitute for them.
     pub basis: CostBasis,
     /// Share of right answers.
     pub accuracy: f64,
@@ -173,7 +173,7 @@ pub enum PlanError {
 /// Plans one cascade. The same profile and options give the same plan, byte for byte.
 ///
 /// # Errors
-/// A [`PlanError`] if the profile or an option is unusable. Whoever holds an older plan keeps it.
+/// A [`PlanError`] if the profile or an option is unusable. The caller keeps an older plan.
 pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<CascadePlan, PlanError> {
     check(options)?;
     let (family, basis) = Family::from_profile(profile, options.batch)?;
@@ -258,16 +258,16 @@ fn check_thresholds(thresholds: &[f64], expected: usize) -> Result<(), PlanError
 
 /// What the named points are measured against: always the variants of the whole family, also when some are dropped.
 struct Goals {
-    best: Yardstick,
-    second_best: Yardstick,
-    guard: Guard,
+    best: Baseline,
+    second_best: Baseline,
+    guard: NonInferiorityTest,
 }
 
 impl Goals {
-    fn new(family: &Family, guard: Guard) -> Self {
+    fn new(family: &Family, guard: NonInferiorityTest) -> Self {
         Self {
-            best: Yardstick::new(family, family.best()),
-            second_best: Yardstick::new(family, family.second_best()),
+            best: Baseline::new(family, family.best()),
+            second_best: Baseline::new(family, family.second_best()),
             guard,
         }
     }
@@ -406,7 +406,7 @@ fn exit(bands: &[crate::thresholds::Band], names: &[&str]) -> Exit {
     }
 }
 
-/// Replicas go to the workers in turn, across variants, so that no worker hosts all of the largest.
+/// Replicas go to the workers round robin, across variants, so that no worker hosts all of the largest.
 fn placement(names: &[&str], options: &CascadeOptions) -> Vec<Replica> {
     let mut workers = options.workers.iter().cycle();
     let mut placement = Vec::new();

@@ -51,7 +51,7 @@ fn small() -> Profile {
 fn options(objective: Objective) -> CascadeOptions {
     CascadeOptions {
         objective,
-        guard: Guard::None,
+        guard: NonInferiorityTest::None,
         workers: vec!["w1".into(), "w2".into()],
         replicas_of: [("v0".to_owned(), 2)].into(),
         ..CascadeOptions::default()
@@ -103,7 +103,7 @@ fn each_objective_does_what_it_says() {
 
 #[test]
 fn skips_under_given_thresholds_cost_no_more_accuracy_than_they_may() {
-    let profile = kaskade_papers::stated::families::gpt_of_eight().profile();
+    let profile = kaskade_stated::families::gpt_of_eight().profile();
     let given = |skips: bool, skip_loss: f64| {
         let options = CascadeOptions {
             objective: Objective::Thresholds(vec![0.942, 0.854, 0.753, 0.523, 0.627, 0.393, 0.278]),
@@ -189,7 +189,7 @@ fn a_family_of_one_is_a_cascade_of_one() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// The router, given the profile's confidences, does to every sample what the planner said.
+    /// The router, given the profile's confidences, routes every sample as planned.
     #[test]
     fn the_router_does_what_the_planner_estimated(seed in any::<u64>(), samples in 2..120_usize, eo in any::<bool>()) {
         let profile = profile(&[0.5, 1.2, 1.8, 2.2], &[1.0, 4.0, 12.0, 40.0], samples, seed);

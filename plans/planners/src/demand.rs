@@ -58,7 +58,7 @@ pub enum Due {
     Change,
 }
 
-/// Estimates the demand and says when to plan for it.
+/// Estimates the demand and decides when to plan for it.
 #[derive(Debug, Clone)]
 pub struct DemandEstimator {
     options: DemandOptions,

@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`planner`](plan_gears) | Algorithm 1: the submodules in turn, and faults back up the line |
+//! | [`planner`](plan_gears) | Algorithm 1: the submodules in order, with backtracking on violations |
 //! | [`search`](Cascade) | SP1: the cascades to choose from |
 //! | `workload` | SP2: a cascade for every range of load |
 //! | `served` | how much each range's gear serves, the shifter being what it is |
@@ -11,12 +11,12 @@
 //! | `balance` | load over replicas |
 //! | `batching` | SP4: how many requests the first model waits for |
 //! | [`evaluate`](Evaluate) | the simulator as the planner sees it |
-//! | `bench` | what was simulated, and is not simulated again |
+//! | `evaluations` | what was simulated, and is not simulated again |
 //! | `assemble` | from decisions to a plan |
 //! | [`strategy`](plan_gears_by) | plans by other strategies than Algorithm 1 |
 //! | [`fluid`](Fluid) | flows instead of requests: an approximation of the simulator |
 //! | [`exhaustive`], [`random`](mod@random) | all plans of a small space, and some: what the planner is judged by |
-//! | [`fault`](Fault) | what goes wrong, where, and what would help |
+//! | [`violation`](Violation) | what goes wrong, where, and what would help |
 //! | [`options`](GearOptions) | what a plan is made for |
 
 #[cfg(test)]
@@ -24,10 +24,9 @@ mod ablation_tests;
 mod assemble;
 mod balance;
 mod batching;
-mod bench;
 mod evaluate;
+mod evaluation_cache;
 pub mod exhaustive;
-mod fault;
 mod fluid;
 mod mapping;
 mod models;
@@ -39,13 +38,13 @@ mod search;
 mod served;
 mod set;
 mod strategy;
+mod violation;
 mod workload;
 
 pub use crate::device::DeviceSpec;
 pub use balance::Group;
 pub use batching::Tuned;
 pub use evaluate::{Evaluate, Outcome, Simulated};
-pub use fault::{Effort, Fault, FaultKind, GearError, Remedy, Step, Submodule};
 pub use fluid::Fluid;
 pub use models::Models;
 pub use options::{Ablation, BatchLimits, CascadeSearch, GearOptions, LONGEST_CASCADE, OptionError, Prior};
@@ -54,3 +53,4 @@ pub use rearrange::join;
 pub use search::Cascade;
 pub use set::ModelSet;
 pub use strategy::{Context, Decision, plan_gears_by};
+pub use violation::{Effort, GearError, Remedy, Step, Submodule, Violation, ViolationKind};

@@ -16,7 +16,7 @@
 //! | [`balance`] | which requests of a pipeline go to which workers, the most accurate first |
 //! | [`demand`] | what a pipeline is planned for: demand, multiplicative factors and run times, learned while serving |
 //! | [`manager`] | allocator and balancer over time: what to plan for, when, and how requests are routed in between |
-//! | [`lp`] | linear programs, whoever solves them |
+//! | [`lp`] | linear programs and their solvers |
 
 pub mod allocate;
 pub mod balance;

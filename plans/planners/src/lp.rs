@@ -1,9 +1,9 @@
-//! Linear programs, with or without integers, stated without a word of who solves them.
+//! Linear programs, with or without integers, independent of the solver.
 //!
 //! Planners build a [`Program`] and read a [`Solution`]. The embedded solver is pure Rust and always there. Others can be chosen
-//! [at run time](Solver) where this build has them: HiGHS with the feature `highs`, and CBC, GLPK, Gurobi and CPLEX as programs of
-//! their own with the feature `external-solvers`. What another solver says is not believed: only its integers are taken, and the rest
-//! is solved again in process (`guard`), so that one that hangs or lies costs time and nothing else.
+//! [at run time](Solver) if this build has them: HiGHS with the feature `highs`, and CBC, GLPK, Gurobi and CPLEX as separate
+//! programs with the feature `external-solvers`. The answers of other solvers are verified: only their integers are taken, and the rest
+//! is solved again in process (`guard`), so that a solver that hangs or errs costs time and nothing else.
 
 mod embedded;
 #[cfg(feature = "external-solvers")]
@@ -27,8 +27,8 @@ impl Program {
     /// Minimises the cost with this solver, within these limits.
     ///
     /// # Errors
-    /// An [`LpError`] if there is no optimum, if none was found in time, or if the solver is missing, hangs or lies. Whoever
-    /// asked has the embedded solver to fall back on.
+    /// An [`LpError`] if there is no optimum, if none was found in time, or if the solver is missing, hangs or returns an invalid solution. The
+    /// caller can fall back on the embedded solver.
     pub fn minimise_by(&self, solver: Solver, limits: &Limits) -> Result<Solution, LpError> {
         match solver {
             Solver::Embedded => embedded::solve(self, limits),

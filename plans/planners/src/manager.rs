@@ -1,9 +1,9 @@
 //! Loki's Resource Manager and Load Balancer over time (§4.2, §5.1): what to plan for, when, and how requests are routed in between.
 //!
-//! A [`Manager`] is told what came, what the variants made of it and how long that took them. When the demand says so, or the run
-//! times do ([`crate::demand`]), it allocates anew; at every other look it renews the routing tables for the demand of the moment,
-//! which loads nothing. Who allocates is [exchangeable](crate::allocate::Allocate): other systems are managed likewise.
-//! One that plans task by task is told what arrived at every task, since that is all that such a system sees.
+//! A [`Manager`] receives the arrivals, the branching of the variants and their run times. When the demand requires it, or the run
+//! times do ([`crate::demand`]), it allocates anew; otherwise it renews the routing tables at every period for the demand of the moment,
+//! which loads nothing. The allocator is [exchangeable](crate::allocate::Allocate): other systems are managed likewise.
+//! An allocator that plans task by task receives the arrivals at every task, since such a system observes nothing else.
 //!
 //! It is a [`Controller`], so that the simulator plans as a service would.
 
@@ -20,7 +20,7 @@ use kaskade_policy::pipeline::{Pipeline, Tree};
 use kaskade_policy::plan::{Dropping, Plan};
 use kaskade_simulator::{Controller, Look};
 
-/// What a manager is told at its start.
+/// Configuration of a manager.
 #[derive(Debug, Clone)]
 pub struct ManagerOptions {
     /// The app that plans are made for.
@@ -29,7 +29,7 @@ pub struct ManagerOptions {
     pub slots: Vec<Slot>,
     /// What becomes of requests that are late.
     pub dropping: Dropping,
-    /// Who allocates, and how.
+    /// The allocator.
     pub allocate: AllocateOptions,
     /// When it is allocated, and for which demand.
     pub demand: DemandOptions,
@@ -70,7 +70,7 @@ pub struct Manager {
     allocation: Option<Allocation>,
     running: Option<Plan>,
     allocations: u64,
-    fault: Option<ManageError>,
+    error: Option<ManageError>,
 }
 
 impl Manager {
@@ -103,7 +103,7 @@ impl Manager {
             allocation: None,
             running: None,
             allocations: 0,
-            fault: None,
+            error: None,
             pipeline,
             allocator,
             options,
@@ -130,15 +130,15 @@ impl Manager {
         Ok(plan)
     }
 
-    /// Notes `arrivals` at the root since the last look, at `now` (microseconds).
+    /// Notes `arrivals` at the root since the last call, at `now` (microseconds).
     pub fn observe(&mut self, arrivals: u64, now: u64) {
         for (task, estimator) in self.arriving.iter_mut().enumerate() {
             estimator.observe(if task == self.root { arrivals } else { 0 }, now);
         }
     }
 
-    /// Notes that a variant, since this was last told, served `served` requests and made so many of them by child task. What
-    /// is told by and by, child for child, goes in one call.
+    /// Notes that a variant, since the last report, served `served` requests and made so many of them by child task. Counts that
+    /// are reported child by child go in one call.
     pub fn heard(&mut self, variant: &str, served: u64, made: &BTreeMap<String, u64>, now: u64) {
         let totals = self.totals.entry(variant.to_owned()).or_default();
         totals.0 += served;
@@ -152,7 +152,7 @@ impl Manager {
         self.book.heard(variant, variant, totals.0, &totals.1);
     }
 
-    /// Notes what a variant has run since this was last told.
+    /// Notes what a variant has run since the last report.
     pub fn ran(&mut self, variant: &str, ran: Ran) {
         self.run_times.heard(variant, ran);
     }
@@ -166,14 +166,14 @@ impl Manager {
             self.balance()
         };
         let plan = made.unwrap_or_else(|error| {
-            self.fault = Some(error);
+            self.error = Some(error);
             None
         })?;
         self.running = Some(plan.clone());
         Some(plan)
     }
 
-    /// Takes the plan that runs for the one that the next is made from: it may be somebody else's.
+    /// Takes the running plan as the one that the next is made from: another process may have made it.
     pub fn follow(&mut self, running: Option<&Plan>) {
         if let Some(running) = running.filter(|running| self.running.as_ref() != Some(running)) {
             self.running = Some(running.clone());
@@ -189,9 +189,9 @@ impl Manager {
         }
     }
 
-    /// Why the last attempt that failed did, told once.
+    /// Returns the reason of the last failed attempt, once.
     pub fn take_fault(&mut self) -> Option<ManageError> {
-        self.fault.take()
+        self.error.take()
     }
 
     /// The estimated demand at the root, requests/s.
@@ -211,8 +211,8 @@ impl Manager {
     }
 
     /// Why the last attempt that failed did.
-    pub fn fault(&self) -> Option<&ManageError> {
-        self.fault.as_ref()
+    pub fn error(&self) -> Option<&ManageError> {
+        self.error.as_ref()
     }
 
     fn workers(&self) -> u32 {
@@ -232,7 +232,7 @@ impl Manager {
         self.allocator.by_task().is_some()
     }
 
-    /// Whether the demand asks for an allocation: that at the root, or that of any app where every task is one. So do run times that have
+    /// Whether the demand requires an allocation: that at the root, or that of any app if every task is one. So do run times that have
     /// changed: budgets by others are wrong for every request.
     fn is_due(&mut self, now: u64) -> bool {
         let (per_task, root) = (self.plans_per_task(), self.root);
@@ -265,7 +265,7 @@ impl Manager {
         Ok(self.unless_same(plan))
     }
 
-    /// Plans with what the workers have told from now on, if that makes a pipeline that can be planned.
+    /// Plans with the workers' reports from now on, if that makes a pipeline that can be planned.
     fn learn(&mut self) -> Result<(), AllocateError> {
         let mut learned = self.pipeline.clone();
         let slower = self.run_times.apply(&mut learned);

@@ -1,9 +1,9 @@
 use super::*;
 use crate::allocate::AllocationPolicy;
 use crate::allocate::Scaling;
-use kaskade_papers::stated::pipelines::stated;
 use kaskade_simulator::trace::{Spacing, Trace};
 use kaskade_simulator::{SimConfig, Simulator};
+use kaskade_stated::pipelines::stated;
 
 const SECOND: u64 = 1_000_000;
 
@@ -47,7 +47,7 @@ fn begun(policy: AllocationPolicy, qps: f64) -> Manager {
 fn plans(manager: &mut Manager, from_s: u64, loads: &[u64]) -> Vec<Plan> {
     let seconds = (from_s + 1..).zip(loads);
     let look = |(second, load): (u64, &u64)| {
-        // What came within the second is told within it.
+        // Arrivals within the second are reported within it.
         manager.observe(*load, second * SECOND - 1);
         manager.next(second * SECOND)
     };
@@ -122,7 +122,7 @@ fn what_cannot_be_planned_leaves_the_plan_and_is_said() {
     assert_eq!(plans(&mut manager, 0, &[300; 2]), []);
     let (tasks, workers) = (3, 2);
     assert_eq!(
-        manager.fault(),
+        manager.error(),
         Some(&ManageError::Allocate(AllocateError::TooFewWorkers {
             tasks,
             workers
@@ -160,7 +160,7 @@ fn a_managed_pipeline_serves_a_day_that_its_first_plan_could_not() {
         "{:?}",
         report.refused_plans
     );
-    assert!(report.plans > 1 && manager.fault().is_none());
+    assert!(report.plans > 1 && manager.error().is_none());
     let violations = |of: &kaskade_simulator::Report| of.branches.slo_violation_ratio().unwrap();
     assert!(
         violations(&report) * 3.0 < violations(&alone),
@@ -197,7 +197,7 @@ fn a_profile_of_a_faster_machine_is_corrected_by_what_the_workers_measure() {
         let simulator = Simulator::new(&first, &profile, &config).unwrap();
         let arrivals = trace.arrivals(Spacing::Poisson, 7);
         let report = simulator.run_controlled(arrivals, &mut (), &profile, &mut manager);
-        assert_eq!(manager.fault(), None);
+        assert_eq!(manager.error(), None);
         (
             report.branches.slo_violation_ratio().unwrap(),
             manager.pipeline == faster(pipeline.clone(), 2.5),

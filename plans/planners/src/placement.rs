@@ -1,7 +1,7 @@
 //! Placement: from a cascade to replicas and partitions on devices (HybridServe §V).
 //!
-//! A cascade says how many of the requests reach each model. Here that becomes a deployment: giants are cut where memory ends,
-//! models that many requests reach are copied, and all of it is put on devices so that no device is asked for more than it has and
+//! A cascade determines how many of the requests reach each model. The planner turns this into a deployment: models that exceed a device's
+//! memory are partitioned, models that many requests reach are replicated, and all instances are placed so that no device is overloaded and
 //! requests travel as little as can be.
 //!
 //! What is planned for is a period in which `b` requests come, `b` over the load long. Model `i` gets `rho_i b` of them, each of its
@@ -11,17 +11,17 @@
 //! - `w`: active memory of the batch, likewise (eq. 3: at most the device's in sum);
 //! - `T`: time to move what goes from instance to instance, by the channel between their devices (eq. 2: as little as can be).
 //!
-//! Partitions are chained instances without a router between: each copy's slices send to each other and to nobody else's. What goes
-//! from model to model is shared evenly by the copies on either side. `(R_i S_i)` is proportional to `rho_i l_i`, rounded to whole
-//! copies; every such combination that carries the load and fits is looked at, unless there are too many, which the outcome says
+//! Partitions are chained instances without a router between: each copy's slices send to each other and to no other copy's. Traffic
+//! between models is shared evenly by the copies on either side. `(R_i S_i)` is proportional to `rho_i l_i`, rounded to whole
+//! copies; every such combination that carries the load and fits is examined, unless there are too many, which the outcome states
 //! ([`Proof`]).
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`planner`](plan_placement), `search` | Algorithm 3: the combinations in turn, and the best placement of the best of them |
+//! | [`planner`](plan_placement), `search` | Algorithm 3: the combinations in order, and the best placement of the best of them |
 //! | `case` | what is planned from |
 //! | [`curves`](Curves) | `u`, `w`, `l` and `T` by batch size: lines beside their samples |
-//! | [`flow`](Flow) | `rho_i`, and who sends how much to whom |
+//! | [`flow`](Flow) | `rho_i`, and the shares of requests between models |
 //! | `shapes`, `candidates` | the combinations of `R` and `S`, and those that fit in sum |
 //! | `most` | how much load devices carry, and by which combination |
 //! | `problem` | one combination as instances, devices and what it costs to part them |
@@ -31,7 +31,7 @@
 //! | `solve` | a placement of one combination: exact where it is small |
 //! | [`judge`] | the integer program alone, to judge the search by |
 //! | `emit` | from numbers to a plan |
-//! | [`options`](PlacementOptions), [`fault`](PlacementError) | what is planned for, and what may be wrong with it |
+//! | [`options`](PlacementOptions), [`error`](PlacementError) | what is planned for, and what may be wrong with it |
 
 mod anneal;
 mod bound;
@@ -39,14 +39,14 @@ mod candidates;
 mod case;
 mod curves;
 mod emit;
+mod error;
 #[cfg(test)]
 mod exhaustive;
-mod fault;
 mod flow;
 mod greedy;
 pub mod judge;
 mod layout;
-mod most;
+mod max_throughput;
 mod options;
 mod outcome;
 mod planner;
@@ -57,7 +57,7 @@ mod shapes;
 mod solve;
 
 pub use curves::{Curves, Fitted};
-pub use fault::{Figure, PlacementError};
+pub use error::{Figure, PlacementError};
 pub use flow::{Flow, FlowEdge, flow};
 pub use options::{Assumed, Channel, Channels, Effort, Fleet, Goal, PlacementOptions, Route, TransferSample};
 pub use outcome::{DeviceLoad, Placed, PlacedModel, Proof, Shapes};

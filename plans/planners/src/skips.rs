@@ -1,4 +1,4 @@
-//! Variants that are not worth asking, and connections that skip some (HybridServe §IV-C, Algorithm 2).
+//! Drops variants that do not pay off, and adds connections that skip some (HybridServe §IV-C, Algorithm 2).
 
 use std::collections::BTreeSet;
 

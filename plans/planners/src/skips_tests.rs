@@ -1,15 +1,17 @@
 use super::*;
-use crate::thresholds::Guard;
-use crate::thresholds::{Column, FORWARD_ALL, Search, Yardstick, accuracy_preserving, frontier, synthetic};
+use crate::thresholds::NonInferiorityTest;
+use crate::thresholds::{Baseline, Column, FORWARD_ALL, Search, accuracy_preserving, frontier, synthetic};
 
 fn made_up(skills: &[f64], energies: &[f64]) -> Family {
     synthetic::family(skills, energies, 3.0, 800, 7)
 }
 
 fn pruned(family: &Family) -> Pruned {
-    let best = Yardstick::new(family, family.best());
+    let best = Baseline::new(family, family.best());
     let search = |family: &Family| frontier(family, &Search::default());
-    let choose = |family: &Family, found: &Frontier| accuracy_preserving(family, found, &best, Guard::None);
+    let choose = |family: &Family, found: &Frontier| {
+        accuracy_preserving(family, found, &best, NonInferiorityTest::None)
+    };
     prune(family, &search(family), search, choose).unwrap()
 }
 
@@ -28,8 +30,8 @@ fn a_variant_that_costs_as_much_as_the_next_is_dropped() {
     let before = accuracy_preserving(
         &family,
         &frontier(&family, &Search::default()),
-        &Yardstick::new(&family, family.best()),
-        Guard::None,
+        &Baseline::new(&family, family.best()),
+        NonInferiorityTest::None,
     )
     .unwrap();
     let pruned = pruned(&family);
@@ -70,7 +72,7 @@ fn what_stays_pays_or_could_not_be_spared() {
 
 #[test]
 fn a_variant_behind_one_that_answers_everything_is_never_reached() {
-    // The giant is no better than the middle one, so nothing is sent to it.
+    // The largest is no better than the middle one, so nothing is sent to it.
     let column = |name: &str, energy_j: f64, correct: &[bool]| Column {
         name: name.into(),
         energy_j,
@@ -83,7 +85,7 @@ fn a_variant_behind_one_that_answers_everything_is_never_reached() {
     let family = Family::new(vec![
         column("tiny", 1.0, &[true, true, false, false]),
         column("middle", 4.0, &[true, true, true, false]),
-        column("giant", 40.0, &[true, true, true, false]),
+        column("large", 40.0, &[true, true, true, false]),
     ])
     .unwrap();
     let pruned = pruned(&family);
@@ -92,7 +94,7 @@ fn a_variant_behind_one_that_answers_everything_is_never_reached() {
         .iter()
         .map(|dropped| dropped.name.as_str())
         .collect();
-    assert_eq!(dropped, ["giant"]);
+    assert_eq!(dropped, ["large"]);
     assert_eq!(pruned.point.thresholds.len(), 1);
 }
 
@@ -123,7 +125,7 @@ fn the_lowest_confidences_go_to_the_largest() {
 
 #[test]
 fn skips_are_taken_only_where_they_save_and_are_accepted() {
-    // Whoever is unsure at the first is a case for the last: the middle one is only in the way.
+    // Samples that are unsure at the first need the last: the middle one adds only cost.
     let column = |name: &str, energy_j: f64, answers: &[(f64, bool)]| Column {
         name: name.into(),
         energy_j,
@@ -133,7 +135,7 @@ fn skips_are_taken_only_where_they_save_and_are_accepted() {
     let family = Family::new(vec![
         column("tiny", 1.0, &[(0.9, true), (0.1, false), (0.5, false)]),
         column("middle", 10.0, &[(0.9, true), (0.1, false), (0.9, true)]),
-        column("giant", 40.0, &[(0.9, true), (0.9, true), (0.9, true)]),
+        column("large", 40.0, &[(0.9, true), (0.9, true), (0.9, true)]),
     ])
     .unwrap();
     let taken = add_skips(&family, &[0.6, 0.6], |outcome| outcome.accuracy >= 1.0);

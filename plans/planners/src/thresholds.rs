@@ -7,16 +7,16 @@
 //! |---|---|
 //! | [`family`](Family) | what the search reads of a profile |
 //! | [`evaluate`](evaluate()) | what a given cascade would have done on the validation set |
-//! | `envelope` | the frontier while it is being found |
-//! | `exact` | all cascades worth looking at, for short cascades |
+//! | `front` | the frontier while it is being found |
+//! | `exact` | all useful cascades, for short cascades |
 //! | `sampled` | random cascades, refined line by line, for long ones |
-//! | [`named`](Guard) | the accuracy-preserving and the energy-optimising point, and the guard against luck |
+//! | [`named`](NonInferiorityTest) | the accuracy-preserving and the energy-optimising point, and the guard against luck |
 
-mod envelope;
 mod evaluate;
 mod exact;
 mod family;
 mod named;
+mod pareto_front;
 mod point;
 mod sampled;
 #[cfg(test)]
@@ -25,10 +25,10 @@ mod table;
 
 pub use evaluate::{Band, Exits, Outcome, evaluate, threshold_exits};
 pub use family::{Column, CostBasis, Family, FamilyError};
-pub use named::{Guard, Paired, Yardstick, accuracy_preserving, alone, energy_optimising};
+pub use named::{Baseline, NonInferiorityTest, Paired, accuracy_preserving, alone, energy_optimising};
 pub use point::{FORWARD_ALL, Frontier, Point};
 
-use envelope::Envelope;
+use pareto_front::ParetoFront;
 use table::Table;
 
 /// How hard to search.
@@ -53,13 +53,13 @@ impl Default for Search {
 /// The frontier of all cascades over this family (Algorithm 1).
 ///
 /// First sampled: the paper's random thresholds, refined around the best. That is a good bound from the start for the
-/// exact search, which then leaves out whatever cannot beat it, and stands if the exact search would take too long.
+/// exact search, which then leaves out whatever cannot beat it, and is the result if the exact search would take too long.
 pub fn frontier(family: &Family, search: &Search) -> Frontier {
     let table = Table::new(family);
-    let mut envelope = Envelope::new(family.samples());
-    sampled::search(&table, search.seed, &mut envelope);
-    let exact = exact::search(&table, search.exact_steps, &mut envelope);
-    let points = envelope.cuts().map(|cuts| table.point(cuts)).collect();
+    let mut front = ParetoFront::new(family.samples());
+    sampled::search(&table, search.seed, &mut front);
+    let exact = exact::search(&table, search.exact_steps, &mut front);
+    let points = front.cuts().map(|cuts| table.point(cuts)).collect();
     Frontier { points, exact }
 }
 

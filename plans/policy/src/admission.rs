@@ -1,14 +1,14 @@
 //! Shedding early, so that goodput stays level under overload.
 //!
-//! A full queue sheds too late: by then every request in it waits longer than its budget, and the models work on what
-//! nobody waits for any more. Little's law says how long a request admitted now will take: the requests in flight over the
+//! A full queue sheds too late: by then every queued request waits longer than its budget, and the models compute results
+//! that have already expired. Little's law predicts how long a request admitted now will take: the requests in flight over the
 //! rate at which they are answered. What would take longer than its budget is refused while it has cost nothing.
 
 /// Parameters of [`Admission`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdmissionConfig {
     /// Up to this many in flight nothing is shed. About as many as can run at once: the replicas of the entry stage times
-    /// their largest batch. Fewer in flight than this say nothing about the capacity.
+    /// their largest batch. Fewer requests in flight do not reveal the capacity.
     pub always: usize,
     /// The share of a budget that the expected time may take; the rest is for its scatter. In (0, 1].
     pub share: f64,

@@ -1,10 +1,10 @@
 //! Which plan a process runs, in which gear, and which past plans it keeps.
 //!
-//! Plans come by epoch, from a store that gives every plan written a larger one; word of them may come late, twice or out of
-//! order. The newest epoch runs and nothing turns it back: a plan that comes later with a smaller epoch was written earlier. A
-//! request finishes under the epoch that admitted it, so a few past ones are kept. A gear is a gear of one plan: word of it
-//! counts for the plan that runs and for no other, since the same number means another wiring there. Whoever hears of a gear
-//! before its plan loses nothing, because the leader says the gear again.
+//! Plans are ordered by epoch: the store gives every written plan a larger epoch. Notices may arrive late, twice or out of
+//! order. The newest epoch always stays in force: a plan that arrives later with a smaller epoch was written earlier. A
+//! request finishes under the epoch that admitted it, so a few past epochs are kept. A gear belongs to one plan: a gear notice
+//! applies only to the running plan, since the same number means another wiring in other plans. A process that receives a gear
+//! before its plan loses nothing, because the leader repeats the gear.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub struct Stale {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("gear {gear} of epoch {epoch} does not exist in the running plan (epoch {current}, {gears} gears)")]
 pub struct NoSuchGear {
-    /// The gear asked for.
+    /// The requested gear.
     pub gear: u32,
     /// The epoch it was meant for.
     pub epoch: u64,

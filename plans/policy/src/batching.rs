@@ -67,8 +67,8 @@ pub struct BatchQueue<T> {
     capacity: usize,
     run_time: RunTime,
     waiting: VecDeque<Waiting<T>>,
-    /// No later than the earliest deadline that waits: it may be that of a request which has left. The queue is only
-    /// searched for late requests when this says that there may be one.
+    /// A lower bound of the earliest deadline in the queue: it may belong to a request that has left. The queue is searched
+    /// for late requests only when this bound has passed.
     earliest: u64,
     /// Whether no request that waits has an earlier deadline than the one before it, so that the late are the first.
     ascending: bool,
@@ -107,7 +107,7 @@ impl<T> BatchQueue<T> {
         self.batching
     }
 
-    /// Tells how long a batch takes. Until told, a request is late only once its deadline has passed.
+    /// Sets the expected run time of a batch. Until then, a request is late only once its deadline has passed.
     pub fn set_expected_run(&mut self, run_time: RunTime) {
         self.run_time = run_time;
     }
@@ -147,11 +147,11 @@ impl<T> BatchQueue<T> {
         self.waiting.drain(..).map(|waiting| waiting.item).collect()
     }
 
-    /// What to do at `now`; `idle` says whether the replica could start a batch.
+    /// Decides what to do at `now`; `idle` is whether the replica could start a batch.
     ///
     /// An idle replica starts once `min_queue` requests wait, or the oldest has waited `max_wait_us`, or waiting longer
-    /// would make one late. A request is late when even a batch of its own would end at or after its deadline; where nobody
-    /// else waits, a few such are tried all the same, because the expected time may be wrong.
+    /// would make one late. A request is late when even a batch of size 1 would end at or after its deadline; if the queue holds
+    /// only late requests, a few of them run all the same, because the expected time may be wrong.
     pub fn poll(&mut self, now: u64, idle: bool) -> Poll<T> {
         let (mut late, mut batch) = (Vec::new(), Vec::new());
         let next = match self.poll_into(now, idle, &mut late, &mut batch) {
@@ -187,7 +187,7 @@ impl<T> BatchQueue<T> {
 
     /// When an idle replica should start if nothing more comes, microseconds: `now` if it is time. `None` if none waits.
     ///
-    /// For replicas that take turns on a device: from this time on the queue has its place in the line.
+    /// For replicas that share a device: from this time on, the replica has its place in the device queue.
     pub fn due_at(&self, now: u64) -> Option<u64> {
         if self.is_due(now) {
             Some(now)
@@ -219,7 +219,7 @@ impl<T> BatchQueue<T> {
         Some(if idle { start.min(hopeless) } else { hopeless })
     }
 
-    /// Whether somebody waits whose deadline has not passed, and nobody whom a run of `run` microseconds would answer in time.
+    /// Whether the queue holds a request whose deadline has not passed, and none that a run of `run` microseconds would answer in time.
     fn only_hopeless(&self, now: u64, run: u64) -> bool {
         let mut deadlines = self.waiting.iter().map(|waiting| waiting.deadline);
         deadlines.clone().any(|deadline| deadline > now)

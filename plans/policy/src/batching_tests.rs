@@ -149,8 +149,8 @@ fn a_gear_shift_keeps_the_queue() {
 }
 
 proptest! {
-    /// Whatever comes and goes: each request leaves exactly once, in order within a batch, none runs that could not be in
-    /// time unless so many were refused that one is tried alone in nobody's place, and a wait always ends in the future.
+    /// For any sequence of events: each request leaves exactly once, in order within a batch; no late request runs unless so many
+    /// were refused that one is tried alone and displaces no other request; and a wait always ends in the future.
     #[test]
     fn every_request_leaves_once(
         batching in (1..6_u32, 1..6_u32, 0..500_u64),
@@ -202,7 +202,7 @@ proptest! {
         prop_assert_eq!(left, (0..deadlines.len()).collect::<Vec<_>>());
     }
 
-    /// Polling exactly when told to never lets a request wait beyond its trigger.
+    /// Polling exactly at the returned times never lets a request wait beyond its trigger.
     #[test]
     fn an_idle_replica_that_obeys_waits_no_longer_than_max_wait(
         min_queue in 1..5_u32,

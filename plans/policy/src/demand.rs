@@ -1,4 +1,4 @@
-//! What workers and ingresses tell those that plan for a load: its peaks, and what variants have run.
+//! Measurements that workers and ingresses report to planners: peaks of the load and run times of variants.
 
 mod periods;
 

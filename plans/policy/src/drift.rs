@@ -1,7 +1,7 @@
 //! Whether the load still is what the plan was made for (CascadeServe appendix C.2).
 //!
-//! A planner weighs gears by how common their loads are thought to be. When the measured distribution has moved away, the
-//! plan still serves, but another one would serve better: worth telling people, and worth a new plan if they want one.
+//! A planner weighs gears by the assumed frequency of their loads. When the measured distribution has moved away, the
+//! plan still serves, but another plan would serve better: drift triggers a notice and, if configured, a new plan.
 
 use crate::plan::{Gear, LoadRange};
 
@@ -50,7 +50,7 @@ pub struct DriftWatch {
 }
 
 impl DriftWatch {
-    /// A watch over the gears of a plan; `None` if the plan does not say what distribution it was made for.
+    /// Watches the gears of a plan; `None` if the plan does not contain the distribution of loads that it was made for.
     pub fn new(gears: &[Gear], config: DriftConfig) -> Option<Self> {
         let planned: Option<Vec<f64>> = gears.iter().map(|gear| Some(gear.expected?.time_share)).collect();
         let planned = planned.filter(|shares| !shares.is_empty())?;
@@ -100,7 +100,7 @@ impl DriftWatch {
         drift
     }
 
-    /// By what a measured load must be multiplied so that its mean is the planned one; 1 until enough was seen. The planned
+    /// The factor that scales a measured load so that its mean is the planned one; 1 until enough load was measured. The planned
     /// mean takes every range at its middle, and an unbounded one at its beginning.
     pub fn scale(&self) -> f64 {
         let measured = self.sum_qps / self.ticks.max(1) as f64;

@@ -30,8 +30,8 @@ pub fn joules_per_request(joules: Option<f64>, requests: u64) -> Option<f64> {
         .map(|joules| joules / requests as f64)
 }
 
-/// Joules of a process that runs several models, shared among them by how long each kept it busy, idle time included: whoever is
-/// asked most pays for the waiting too. Empty where the joules are unknown; nothing for anybody while none has run.
+/// Divides the joules of a process that runs several models among them in proportion to their busy time, idle energy included.
+/// Empty if the joules are unknown; 0 for all models while none has run.
 pub fn attributed<'a>(joules: Option<f64>, busy_s: &BTreeMap<&'a str, f64>) -> BTreeMap<&'a str, f64> {
     let all: f64 = busy_s.values().sum();
     let per_second = joules

@@ -1,8 +1,8 @@
 //! The branches of a pipeline's request, gathered into one reply (Loki §3).
 //!
 //! A task's result may become many requests to each of its children, and theirs many more; the frontend answers once all of
-//! them have come to an end. Messages overtake each other: a child's answer may be there before its parent's word that there
-//! is such a child. So what is waited for is a set and not a count, and nothing is complete before everybody in it is heard.
+//! them have come to an end. Messages overtake each other: a child's answer may arrive before its parent's notice that the child
+//! exists. So the gatherer waits for a set and not for a count, and nothing is complete before every member has reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -71,7 +71,7 @@ impl FromStr for Branch {
         let level = |level: &str| {
             let (task, written) = level.rsplit_once('.')?;
             let index: u32 = written.parse().ok()?;
-            // A branch is written in one way: `+3` and `03` are nobody's.
+            // Branch names have one canonical form: `+3` and `03` are refused.
             let sound = !task.is_empty() && !task.contains('.') && index.to_string() == written;
             sound.then(|| (task.to_owned(), index))
         };
@@ -109,7 +109,7 @@ pub struct TooManyBranches {
 #[derive(Debug, Clone)]
 pub struct Gather<R> {
     attempt: u32,
-    /// Branches of which their parents have told.
+    /// Branches that their parents have announced.
     told: BTreeSet<Branch>,
     arrived: BTreeMap<Branch, R>,
 }
@@ -125,10 +125,10 @@ impl<R> Default for Gather<R> {
 }
 
 impl<R> Gather<R> {
-    /// Notes the end of a branch: what came of it, and how many requests to which tasks it became. What an older attempt says
-    /// is dropped, and what it had said is forgotten once a newer one speaks: each attempt begins at the root, and another
-    /// variant may come apart into others. A second word of the same branch changes nothing, nor does an attempt beyond `newest`,
-    /// which nobody has sent.
+    /// Notes the end of a branch: its outcome, and how many requests to which tasks it became. Reports of an older attempt
+    /// are dropped, and earlier reports are discarded once a newer attempt reports: each attempt begins at the root, and another
+    /// variant may split into other branches. A repeated report of a branch changes nothing, nor does an attempt beyond `newest`,
+    /// which was never sent.
     ///
     /// # Errors
     /// [`TooManyBranches`]; nothing is noted.
@@ -176,8 +176,8 @@ impl<R> Gather<R> {
         self.arrived.contains_key(&Branch::ROOT)
     }
 
-    /// What came of each branch, the root first, then in order; `None` of those that are still waited for. What arrived
-    /// without having been told of is nobody's.
+    /// The outcome of each branch, the root first, then in order; `None` for those that are still outstanding. An arrival that
+    /// was not announced belongs to no branch.
     pub fn into_branches(mut self) -> Vec<(Branch, Option<R>)> {
         let told = std::mem::take(&mut self.told);
         let all = std::iter::once(Branch::ROOT).chain(told);
@@ -241,7 +241,7 @@ mod tests {
             .arrive(1, 2, branch("c.1"), &BTreeMap::new(), "twice")
             .unwrap();
         gather
-            .arrive(1, 2, branch("x.0"), &BTreeMap::new(), "nobody's")
+            .arrive(1, 2, branch("x.0"), &BTreeMap::new(), "unannounced")
             .unwrap();
         assert!(!gather.complete());
         gather
@@ -264,7 +264,7 @@ mod tests {
         assert!(!gather.begun(), "the first attempt's root is forgotten");
         gather.arrive(1, 2, branch("c.0"), &BTreeMap::new(), 11).unwrap();
         gather.arrive(9, 2, Branch::ROOT, &BTreeMap::new(), 90).unwrap();
-        assert!(!gather.complete(), "nobody has sent a ninth");
+        assert!(!gather.complete(), "a ninth attempt was never sent");
         gather.arrive(2, 2, Branch::ROOT, &of("c", 1), 20).unwrap();
         assert!(gather.complete());
         assert_eq!(gather.into_branches().pop().unwrap().1, Some(21));

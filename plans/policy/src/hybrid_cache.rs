@@ -1,7 +1,7 @@
 //! The policy of the hybrid cache (HybridServe, KAIST): which tokens of a language model are kept as keys and values and
-//! which as activations, where they lie, and who runs when.
+//! which as activations, where they are stored, and which requests run when.
 //!
-//! A decoder's cache lies in blocks of some tokens each, for all layers. A KV block holds keys and values; an ACT block holds the
+//! A decoder's cache consists of blocks of some tokens each, for all layers. A KV block holds keys and values; an ACT block holds the
 //! inputs of every layer's projections, from which keys and values are computed again when they are wanted. An ACT block is mostly half
 //! as large, so it halves what the link carries and gives the device work instead. The best mixture keeps link and device
 //! busy equally long.
@@ -13,7 +13,7 @@
 //! | [`blocks`] | the block space: a table per request, the ratio kept block by block |
 //! | [`learning`] | costs as steps correct them, and mixtures planned anew |
 //! | [`minibatch`] | packing requests into mini-batches |
-//! | [`admission`] | who is admitted, who runs, who makes room |
+//! | [`admission`] | which requests are admitted, run or preempted |
 
 pub mod admission;
 pub mod allocation;
@@ -31,14 +31,14 @@ pub use minibatch::{Demand, in_order, pack};
 
 /// Numbers of blocks by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub struct Mix {
+pub struct BlockCounts {
     /// Blocks of activations.
     pub act: usize,
     /// Blocks of keys and values.
     pub kv: usize,
 }
 
-impl Mix {
+impl BlockCounts {
     /// Blocks of either kind.
     pub fn total(self) -> usize {
         self.act + self.kv
@@ -50,7 +50,7 @@ impl Mix {
     }
 }
 
-impl std::ops::Add for Mix {
+impl std::ops::Add for BlockCounts {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {

@@ -50,7 +50,7 @@ pub enum Problem {
     /// Nothing has this name.
     #[error("there is no {what} `{name}`")]
     Unknown {
-        /// What was looked for.
+        /// The missing item.
         what: &'static str,
         /// Its name.
         name: String,
@@ -82,7 +82,7 @@ pub enum Problem {
         second: String,
     },
     /// Two tasks have no parent.
-    #[error("`{first}` and `{second}` are nobody's child; a pipeline has one root")]
+    #[error("`{first}` and `{second}` have no parent; a pipeline has one root")]
     SecondRoot {
         /// The first.
         first: String,
@@ -96,7 +96,7 @@ pub enum Problem {
         task: String,
     },
     /// A batch size is missing or not allowed.
-    #[error("has a hole: batch size {found} stands where {} belongs; measure the allowed sizes from the first on", .expected.map_or_else(|| "none".to_owned(), |batch| batch.to_string()))]
+    #[error("has a gap: found batch size {found}, expected {}; measure the allowed sizes from the first on", .expected.map_or_else(|| "none".to_owned(), |batch| batch.to_string()))]
     Hole {
         /// What is there.
         found: u32,
@@ -219,7 +219,7 @@ pub enum Problem {
         /// The slice, where it is not the whole model.
         slice: Option<Slice>,
     },
-    /// A member of an ensemble does not reply, or stands for a task.
+    /// A member of an ensemble does not reply, or belongs to a task.
     #[error(
         "`{stage}` is a member of an ensemble and does not exit by `reply`, or has a task; the vote would miss its answer"
     )]

@@ -1,6 +1,6 @@
 //! The ingress's book of accepted requests, from which "exactly one terminal reply per accepted request" follows.
 //!
-//! An entry leaves the book exactly once, and whoever takes it out replies: with the first answer of any attempt, with
+//! An entry is removed exactly once, and the remover sends the reply: with the first answer of any attempt, with
 //! the last failure, or because its budget ended. What comes later finds no entry and is dropped. Messages may be lost,
 //! doubled or reordered; none of that can make two replies or none.
 //!
@@ -168,7 +168,7 @@ struct Entry<T> {
 /// Where the current attempt is. Each state but [`State::Exhausted`] has its index in the [`Ledger`].
 #[derive(Debug, Clone)]
 enum State {
-    /// Sent, or about to be, to nobody knows whom.
+    /// Sent, or about to be, to an unknown replica.
     Unplaced,
     /// At this replica.
     At(Arc<str>),
@@ -254,9 +254,9 @@ impl<T> Ledger<T> {
         }
     }
 
-    /// An attempt failed; `retryable` says whether another may do better.
+    /// Notes that an attempt failed; `retryable` is whether another attempt may succeed.
     ///
-    /// Only a failure of the current attempt counts: one of an older attempt says nothing about the newer.
+    /// Only a failure of the current attempt counts: a failure of an older attempt is irrelevant to the newer.
     pub fn failed(&mut self, id: u64, attempt: u32, retryable: bool, now: u64) -> Failure<T> {
         let Some(entry) = self.entries.get(&id) else {
             return Failure::Stale;
@@ -277,7 +277,7 @@ impl<T> Ledger<T> {
 
     /// A replica is gone: the requests to send again now, each with its new attempt's number, in order of admission.
     ///
-    /// Those known to be there, and those of which nobody knows where they are: some of these may be answered twice, which
+    /// Includes requests known to be there and requests whose replica is unknown: some of these may be answered twice, which
     /// costs work but not correctness, where the other choice would cost replies. A request known to have been there with
     /// no attempt left comes out of [`Ledger::due`] as exhausted, so that one that kills its replicas does not kill all.
     pub fn lost(&mut self, replica: &str, now: u64) -> Vec<(u64, u32)> {
@@ -295,7 +295,7 @@ impl<T> Ledger<T> {
                     again.extend(attempt.map(|attempt| (id, attempt)));
                 }
                 AfterLoss::Exhausted if there.contains(&id) => self.put(id, State::Exhausted),
-                // Nobody knows where it is, or `due` takes it out.
+                // Its replica is unknown, or `due` removes it.
                 AfterLoss::Exhausted | AfterLoss::Expire => {}
             }
         }
@@ -303,7 +303,7 @@ impl<T> Ledger<T> {
     }
 
     /// Messages may have been lost with a connection: every request that was sent somewhere is sent again now, if it has an attempt left,
-    /// each with its new attempt's number, in order of admission. That says nothing of the replicas, nor of the requests.
+    /// each with its new attempt's number, in order of admission. Replicas and requests are not counted as failed.
     pub fn scattered(&mut self, now: u64) -> Vec<(u64, u32)> {
         let mut sent = self.unplaced.clone();
         sent.extend(self.placed.values().flatten());
@@ -358,7 +358,7 @@ impl<T> Ledger<T> {
     }
 
     /// Whether enough was tried to find a sure answer that this attempt is to bring any.
-    pub fn must_settle(&self, attempt: u32) -> bool {
+    pub fn must_accept_below_threshold(&self, attempt: u32) -> bool {
         attempt > 1 && attempt >= self.config.settle_from
     }
 

@@ -58,12 +58,16 @@ fn a_request_settles_once_enough_was_tried_but_never_at_first() {
         settle_from: 0,
         ..LedgerConfig::default()
     });
-    assert!(!ledger.must_settle(1) && ledger.must_settle(2));
+    assert!(!ledger.must_accept_below_threshold(1) && ledger.must_accept_below_threshold(2));
     let ledger: Ledger<()> = Ledger::new(LedgerConfig {
         settle_from: 5,
         ..LedgerConfig::default()
     });
-    assert!(!ledger.must_settle(4) && ledger.must_settle(5) && ledger.must_settle(6));
+    assert!(
+        !ledger.must_accept_below_threshold(4)
+            && ledger.must_accept_below_threshold(5)
+            && ledger.must_accept_below_threshold(6)
+    );
 }
 
 #[test]
@@ -224,7 +228,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the model knows of one request: its deadline, its current attempt, and how often it came to an end.
+/// The reference model of one request: its deadline, its current attempt, and how often it came to an end.
 struct Known {
     deadline: u64,
     attempt: u32,
@@ -329,7 +333,7 @@ proptest! {
 }
 
 impl<T> Ledger<T> {
-    /// Each entry stands in the index of its state and in no other.
+    /// Each entry is in the index of its state and in no other.
     fn check_indices(&self) {
         let listed = self.unplaced.len()
             + self.pauses.len()

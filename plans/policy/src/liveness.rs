@@ -1,4 +1,4 @@
-//! Who is alive, judged by heartbeats alone.
+//! Failure detector: which processes are alive, judged by heartbeats alone.
 //!
 //! A process that was killed is noticed by the broker at once (its subjects have no responders). One that hangs, or
 //! is stopped, keeps its connection and its place in the queue groups; only its silence betrays it.
@@ -94,7 +94,7 @@ impl Liveness {
         self.seen.get(name).is_some_and(|seen| !seen.lost)
     }
 
-    /// Whether anybody has fallen silent: the question before all others on the way of every request.
+    /// Whether any process is silent. Called first for every request, so it is fast.
     pub fn any_lost(&self) -> bool {
         self.lost > 0
     }
@@ -112,14 +112,14 @@ mod tests {
     #[test]
     fn who_starts_again_between_two_beats_has_lost_what_it_had() {
         let mut liveness = Liveness::default();
-        assert!(!liveness.restarted("w1", 7), "nobody knows it from before");
+        assert!(!liveness.restarted("w1", 7), "no earlier heartbeat");
         assert!(!liveness.restarted("w1", 8));
         assert!(liveness.restarted("w1", 0));
         assert!(!liveness.restarted("w1", 1));
         assert!(!liveness.restarted("w2", 0));
         assert!(
             !liveness.restarted("w2", 0),
-            "who does not count never starts again"
+            "an uncounted process never restarts"
         );
     }
 

@@ -1,8 +1,8 @@
 //! Pipelines: rooted trees of tasks, each with variants to choose from (Loki §2, §4.1).
 //!
-//! A request enters at the root. Whatever variant serves a task makes several requests of one, its *multiplicative factor*, and each
-//! goes to one child of the task or another, in the variant's *branch ratios*. A [`Pipeline`] says all that a planner must know of
-//! this, is written in an app's TOML or in JSON, and is [checked](Pipeline::validate) before anything is planned with it.
+//! A request enters at the root. The variant that serves a task turns one request into several, its *multiplicative factor*, and each
+//! goes to one child of the task or another, in the variant's *branch ratios*. A [`Pipeline`] holds all that a planner needs,
+//! is written in an app's TOML or in JSON, and is [checked](Pipeline::validate) before anything is planned with it.
 
 mod profile;
 mod tree;
@@ -30,7 +30,7 @@ pub struct Pipeline {
     pub hop_us: u64,
     /// The batch sizes that may be configured, `B`, ascending from 1.
     pub batches: Vec<u32>,
-    /// The tasks. The one that is nobody's child is the root.
+    /// The tasks. The one without a parent is the root.
     pub tasks: Vec<Task>,
     /// Where the end-to-end accuracy of a path comes from.
     #[serde(default)]
@@ -86,7 +86,7 @@ pub struct BatchLatency {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "from", rename_all = "snake_case", deny_unknown_fields)]
 pub enum PathAccuracy {
-    /// Nobody measured it: the product of the single-model accuracies stands in, as in the paper's published artefact.
+    /// Not measured: the product of the single-model accuracies, as in the paper's published artefact.
     #[default]
     Product,
     /// Profiled end to end (§3): every path that the variants allow is there.

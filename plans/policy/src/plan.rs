@@ -1,4 +1,4 @@
-//! The plan: who runs where, and who sends to whom under which condition.
+//! The plan: placement of replicas, gears with their wiring, and batching.
 //!
 //! A plan is a file (JSON, versioned). Its types are also what the actors obey at run time, so that nothing is
 //! translated between what a planner decided and what serves.
@@ -147,7 +147,7 @@ pub struct Gear {
     /// What the planner expects of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<Expected>,
-    /// Who sends to whom.
+    /// Edges between stages.
     pub wiring: Wiring,
 }
 

@@ -1,8 +1,8 @@
 //! What becomes of a durable request whose attempt failed: it is delivered again after a pause, or it is a dead letter.
 //!
-//! At least once means that a queue hands a request out until somebody says that it is done with. Who says so when decides whether
-//! an outage of an hour loses requests, and whether one request that breaks every model is tried for ever. So failures are told
-//! apart by whose they are ([`Blame`]).
+//! At least once means that a queue redelivers a request until it is acknowledged. When it is acknowledged decides whether
+//! an outage of an hour loses requests, and whether one request that breaks every model is retried forever. So failures are
+//! classified by cause ([`Blame`]).
 
 use crate::ledger::pause_us;
 
@@ -15,7 +15,7 @@ pub struct RedeliveryConfig {
     pub backoff_us: u64,
     /// Longest pause, microseconds.
     pub max_backoff_us: u64,
-    /// A request that nobody could serve is given up once it is as old as this, microseconds.
+    /// A request that could not be served is given up at this age, microseconds.
     pub give_up_us: u64,
 }
 
@@ -37,7 +37,7 @@ pub enum Blame {
     Sender,
     /// The request's, perhaps: a model failed at it, or it was on every replica that was lost.
     Request,
-    /// The service's: nobody there, no room, no time. It says nothing about the request.
+    /// The service's: no replica, no room, no time. Independent of the request.
     Service,
 }
 
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_kills_nobody_however_often_it_was_tried() {
+    fn an_outage_drops_no_request_however_often_it_was_tried() {
         let tried = |age_us| CONFIG.after_failure(1, Blame::Service, 1_000, age_us);
         assert!(matches!(tried(59_999_999), Verdict::Again { after_us } if after_us <= 10_000));
         assert_eq!(tried(60_000_000), Verdict::Dead, "but not for ever");

@@ -5,7 +5,7 @@
 //! late makes up for it at the next task, or goes no further. The replica that was chosen by the routing table is known then,
 //! and so is the backup table that came with it ([`Edge::backup`](crate::plan::Edge::backup)).
 //!
-//! Lateness is reckoned task by task, as in the paper, and not carried over: a budget belongs to a variant at a task
+//! Lateness is computed task by task, as in the paper, and not carried over: a budget belongs to a variant at a task
 //! ([`Stage::budget_us`](crate::plan::Stage::budget_us)), so a request that is rerouted to a faster variant is held to the
 //! faster one's budget there, and has made up for its delay by keeping to it. What could not be made up for was dropped. Nor
 //! is time saved at an earlier task set off against a delay at a later one.
@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What becomes of a request that is late when a task's result is forwarded (Loki §5.2, §6.3). It speaks of the stages that
+/// Policy for a request that is late when a task's result is forwarded (Loki §5.2, §6.3). It applies to the stages that
 /// name a [`task`](crate::plan::Stage::task); a cascade's stages have no budget to be late against. [`decide`] applies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

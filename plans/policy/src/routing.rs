@@ -1,6 +1,6 @@
 //! Where a result goes next, and which replica gets it.
 //!
-//! The router that stands beside a replica calls these per result, and so does the simulator.
+//! The router of a replica calls these functions per result, and so does the simulator.
 
 use thiserror::Error;
 
@@ -55,7 +55,7 @@ pub fn route(exit: &Exit, confidence: Option<f64>) -> Result<Route<'_>, RoutingE
 ///
 /// # Errors
 /// As [`route`].
-pub fn settle(exit: &Exit, confidence: Option<f64>) -> Result<Route<'_>, RoutingError> {
+pub fn accept_below_threshold(exit: &Exit, confidence: Option<f64>) -> Result<Route<'_>, RoutingError> {
     let route = route(exit, confidence)?;
     Ok(match exit {
         Exit::Bands { .. } => Route::Reply,
@@ -78,7 +78,7 @@ fn band(bands: &[Band], confidence: Option<f64>) -> Result<&Band, RoutingError> 
         .ok_or(RoutingError::NotCovered(confidence))
 }
 
-/// Who gets a request that takes an edge. Replicas are ids for the actors and numbers for the simulator.
+/// The destination of a request that takes an edge. Replicas are ids for the actors and numbers for the simulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination<R> {
     /// This replica.
@@ -90,8 +90,8 @@ pub enum Destination<R> {
 /// Picks the replica for one request: by the edge's shares, renormalised over the living; if none of those lives, the
 /// first living backup (Loki §5.1); if there is none either, or the edge has no shares, the stage's queue group.
 ///
-/// `draw` is uniform in [0, 1), from the caller's generator. The queue group comes last because the caller's view of who
-/// lives is always a little old: the broker knows of a replica that started a moment ago.
+/// `draw` is uniform in [0, 1), from the caller's generator. The queue group comes last because the caller's view of live
+/// replicas is always slightly stale: the broker knows of a replica that started a moment ago.
 pub fn destination(edge: &Edge, alive: impl Fn(&str) -> bool, draw: f64) -> Destination<&str> {
     if edge.shares.is_empty() {
         return Destination::QueueGroup;
@@ -128,7 +128,7 @@ pub fn destination_from<'a>(
 }
 
 /// Picks one of the replicas that serve a stage, each as likely as the others, for what the stage's queue group cannot be given: a
-/// living one, or, if none of them has been heard of, any of them, of which the broker says if it is not there. `draw` as in
+/// live one or, if no heartbeat of any has arrived, any of them; the broker reports it if it is absent. `draw` as in
 /// [`destination`].
 pub fn member<'a>(
     replicas: impl Iterator<Item = &'a str> + Clone,
@@ -143,8 +143,8 @@ pub fn member<'a>(
         .or_else(|| replicas.clone().nth(one_of(replicas.count(), draw)))
 }
 
-/// Whom of a stage's replicas to name instead of asking its queue group: a living one, where another has fallen silent. A process that
-/// stands still keeps its place in the group, and the broker goes on giving it requests. `draw` as in [`destination`].
+/// The replica of a stage to name instead of using its queue group: a live one, if another is silent. A stopped process
+/// keeps its place in the group, and the broker goes on giving it requests. `draw` as in [`destination`].
 ///
 /// Actors in the group that the plan does not place get nothing while this lasts.
 pub fn past_the_silent<'a>(
@@ -172,8 +172,8 @@ fn summed<R: Copy>(
         })
 }
 
-/// What [`destination`] comes to for one edge as long as nobody dies or comes back: the same choice in constant time, for a
-/// caller that asks millions of times in between.
+/// Caches the result of [`destination`] for one edge while liveness does not change: the same choice in constant time, for a
+/// caller that routes millions of requests in between.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Living<R> {
     replicas: Vec<R>,
@@ -228,7 +228,7 @@ pub fn draw(count: u64) -> f64 {
 
 /// Whether a request on an edge without shares goes to the replica in the sender's own process rather than to the queue group.
 ///
-/// A hand-over in the process saves encoding, two trips through the broker and decoding, which is worth more than the
+/// A hand-over in the process saves encoding, two trips through the broker and decoding. This outweighs the
 /// best placement as long as the request joins the replica's very next batch. Once a whole batch waits there, it would
 /// sit through a run of the model, and the queue group may know an idle replica elsewhere.
 pub fn prefer_local(local_queue: usize, max_batch: u32) -> bool {
@@ -248,7 +248,7 @@ mod tests {
         };
         Exit::Bands {
             bands: vec![
-                band(0.0, Some("giant")),
+                band(0.0, Some("large")),
                 band(0.3, Some("middle")),
                 band(0.7, None),
             ],
@@ -270,24 +270,24 @@ mod tests {
             let (silent, alive) = (|id: &str| id == silent, |id: &str| id != silent && id != "c");
             past_the_silent(replicas.into_iter(), silent, alive, draw)
         };
-        assert_eq!(named("nobody", 0.5), None);
+        assert_eq!(named("missing", 0.5), None);
         assert_eq!((named("a", 0.0), named("a", 0.99)), (Some("b"), Some("b")));
         let none_alive = past_the_silent(replicas.into_iter(), |_| true, |_| false, 0.5);
-        assert_eq!(none_alive, None, "the group may know somebody");
+        assert_eq!(none_alive, None, "the group may have members");
     }
 
     #[test]
     fn what_must_settle_is_answered_where_it_would_be_passed_on() {
         let exit = cascade();
-        assert_eq!(settle(&exit, Some(0.1)), Ok(Route::Reply));
+        assert_eq!(accept_below_threshold(&exit, Some(0.1)), Ok(Route::Reply));
         assert_eq!(
-            settle(&exit, None),
+            accept_below_threshold(&exit, None),
             Err(RoutingError::NoConfidence),
             "never without a confidence"
         );
         let slice = Exit::Next { to: Edge::to("rest") };
         assert!(
-            matches!(settle(&slice, None), Ok(Route::Forward(_))),
+            matches!(accept_below_threshold(&slice, None), Ok(Route::Forward(_))),
             "half a model has no answer"
         );
     }
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn the_band_picks_the_target_and_starts_inclusive() {
         let ways: Vec<_> = [0.0, 0.299, 0.3, 0.69, 0.7, 1.0].map(leads_to).to_vec();
-        assert_eq!(ways, ["giant", "giant", "middle", "middle", "reply", "reply"]);
+        assert_eq!(ways, ["large", "large", "middle", "middle", "reply", "reply"]);
     }
 
     #[test]
@@ -399,7 +399,7 @@ mod tests {
             [0.0, 0.49, 0.5].map(|draw| chosen(&["a", "c"], draw)),
             [Some("a"), Some("a"), Some("c")]
         );
-        assert_eq!(chosen(&[], 0.5), Some("b"), "nobody heard of: any of them");
+        assert_eq!(chosen(&[], 0.5), Some("b"), "no heartbeats: any of them");
         assert_eq!(member(std::iter::empty(), |_| true, 0.5), None);
         for odd in [1.0, f64::NAN, -1.0] {
             assert!(chosen(&["b"], odd) == Some("b"), "{odd}");

@@ -8,14 +8,14 @@ use crate::batching::RunTime;
 /// Weight that an observation keeps with every newer one: about the last 50 batches count.
 const KEEP: f64 = 0.98;
 
-/// An observation counts for at most this many times what was expected. A process that was stopped, or a host that swapped, says
-/// nothing of the model; a model that did become slower is believed batch by batch.
+/// An observation counts for at most this many times the expected time. A process that was stopped, or a host that swapped, does
+/// not describe the model; a model that did become slower is believed batch by batch.
 const MOST: f64 = 4.0;
 
 /// Weight of the very first batch, during which caches fill and kernels are compiled.
 const FIRST: f64 = 1.0 / 16.0;
 
-/// So many batches make a line. Fewer say too little to refuse anybody by.
+/// Batches needed for a line. With fewer, no request is refused.
 const FEWEST: u32 = 4;
 
 /// The running regression.
@@ -145,7 +145,7 @@ mod tests {
     fn a_cold_start_is_soon_forgotten() {
         let mut estimate = RunTimeEstimate::default();
         estimate.observe(4, 6_000_000);
-        assert_eq!(estimate.line().of(4), 0, "one batch says too little");
+        assert_eq!(estimate.line().of(4), 0, "one batch is too few");
         for _ in 0..3 {
             estimate.observe(4, 400);
         }

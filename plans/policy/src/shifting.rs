@@ -1,6 +1,6 @@
 //! Which gear for which load (CascadeServe §5).
 //!
-//! Load is counted in short ticks, and a tick of few requests says little: at 50 requests/s a tick of 100 ms holds 5, give or
+//! Load is counted in short ticks, and a tick of few requests is noisy: at 50 requests/s a tick of 100 ms holds 5, give or
 //! take 2, and a service that believed every tick would shift back and forth all day. So the load is the mean of the last few
 //! ticks, unless the newest alone is beyond what chance explains; then it counts by itself, because a jump that is
 //! averaged away is a queue that grows.
@@ -26,7 +26,7 @@ pub struct ShiftConfig {
     pub hold_us: u64,
     /// How many standard deviations of a Poisson count the newest tick must lie above the mean to count by itself.
     pub jump: f64,
-    /// By what a measured load is multiplied before it is looked up: the linear map of a measured distribution of loads
+    /// Factor that multiplies a measured load before the lookup: the linear map of a measured distribution of loads
     /// onto the planned one, for accuracy objectives (appendix C.2). 1 for others.
     pub scale: f64,
 }
@@ -84,7 +84,7 @@ impl Shifter {
         self.gear
     }
 
-    /// Takes up a gear that somebody else set.
+    /// Adopts a gear that another process set.
     pub fn set_gear(&mut self, gear: u32) {
         self.gear = gear.min((self.from_qps.len() as u32).saturating_sub(1));
     }

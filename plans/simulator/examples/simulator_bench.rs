@@ -163,8 +163,8 @@ fn measure(regime: &Regime, requests: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Time that this thread was given, so that a machine which others use too says the same; wall time where the system does
-/// not tell.
+/// Processor time of this thread, so that other load on the machine does not change the result; wall time if the system does
+/// not provide it.
 struct Clock {
     wall: Instant,
     given: Option<f64>,
@@ -192,7 +192,7 @@ impl Clock {
     }
 }
 
-/// A number in [0, 1) that looks drawn.
+/// A pseudo-random number in [0, 1).
 fn noise(number: u64) -> f64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -96,7 +96,7 @@ impl Branches {
         self.tallies.get(flight as usize).copied().unwrap_or_default()
     }
 
-    /// A branch was lost: the first one says what becomes of the request.
+    /// Notes a lost branch: the first one determines the outcome of the request.
     pub(super) fn note_loss(&mut self, flight: u32, loss: Loss) {
         if let Some(tally) = self.tally_mut(flight) {
             tally.loss.get_or_insert(loss);
@@ -116,7 +116,7 @@ pub(super) struct Paths {
     numbers: BTreeMap<(u32, u32, u32), u32>,
 }
 
-/// A way through the tasks, and what it is worth.
+/// A path through the tasks, and its accuracy.
 #[derive(Debug, Clone)]
 pub(super) struct Way {
     /// Task and variant of each step, from the root on.

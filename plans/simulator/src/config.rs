@@ -1,4 +1,4 @@
-//! What a simulation is told beside the plan and the profile, and what may be wrong with it.
+//! Configuration of a simulation, and its errors.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use kaskade_policy::plan::Sharing;
 use kaskade_policy::routing::RoutingError;
 use kaskade_policy::shifting::ShiftConfig;
 
-/// What a simulation is told beside the plan and the profile. Times in microseconds.
+/// Configuration of a simulation, beside the plan and the profile. Times in microseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimConfig {
     /// Seed of every draw. The same seed gives the same report.
@@ -51,20 +51,20 @@ pub struct SimConfig {
     /// Whether batches that run on a shared device at once slow each other down. If so, each wants the share of the device that was
     /// measured of it ([`BatchCost::utilisation`](kaskade_policy::profile::BatchCost::utilisation), all of it where nothing was); when together
     /// they want more than there is, all of them advance as many times slower (HybridServe §V-B). If not, a shared device runs
-    /// everything at full speed. Devices that are taken in turns do not know it.
+    /// everything at full speed. Devices that run one batch at a time ignore it.
     pub contention: bool,
-    /// How joules are reckoned; absent: they stay unknown.
+    /// Energy model; `None`: joules stay unknown.
     pub power: Option<Power>,
     /// Devices of the deployment that host nothing.
     pub spare: Option<Spare>,
-    /// Time between two looks of a [`Controller`](super::Controller).
+    /// Period of a [`Controller`](super::Controller).
     pub look_us: u64,
     /// How long models take to load.
     pub loading: Loading,
     /// Where the number of copies was measured, not only its mean; elsewhere a mean of 1.3 makes one or two.
     pub copies: Vec<MeasuredCopies>,
-    /// End-to-end accuracy of the ways through a pipeline, from the root to a sink, task and variant each, in [0, 1], as
-    /// profiled. A way that is not in it is worth the product of its stages' [`Profiled`](kaskade_policy::plan::Profiled) accuracies.
+    /// End-to-end accuracy of the paths through a pipeline, from the root to a sink, task and variant each, in [0, 1], as
+    /// profiled. A path that is not listed has the product of its stages' [`Profiled`](kaskade_policy::plan::Profiled) accuracies.
     pub path_accuracies: BTreeMap<Vec<(String, String)>, f64>,
 }
 
@@ -217,7 +217,7 @@ pub enum Change {
     Fails,
 }
 
-/// How joules are reckoned.
+/// Energy model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Power {
@@ -262,16 +262,16 @@ pub enum SimError {
         /// The batch size.
         batch: u32,
     },
-    /// A variant's validation columns are shorter than the profile says, or there are none.
+    /// A variant's validation columns are shorter than the profile requires, or there are none.
     #[error(
-        "variant `{variant}` has {found} validation samples, the profile says {expected}; profile it again"
+        "variant `{variant}` has {found} validation samples, the profile requires {expected}; profile it again"
     )]
     Samples {
         /// The variant.
         variant: String,
         /// The length of its shortest column.
         found: usize,
-        /// What the profile says, at least one.
+        /// The number in the profile, at least one.
         expected: usize,
     },
     /// A validation sample has no way out of a stage.
@@ -309,9 +309,9 @@ pub enum SimError {
         "the plan's `sharing` is {found:?} and the running one's {expected:?}; devices cannot change how they are shared"
     )]
     SharingChanged {
-        /// What the plan says.
+        /// The number in the plan.
         found: Sharing,
-        /// What the running one says.
+        /// The number in the running plan.
         expected: Sharing,
     },
     /// The plan has more of something than the simulator counts.

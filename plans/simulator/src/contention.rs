@@ -2,7 +2,7 @@
 //!
 //! Kernels run one after the other, so the kernel time of all batches together is at most the time that passes. Batches that want less
 //! than that do not notice each other; beyond it, each gets its part and they all end later, as the device's own scheduler would have
-//! it. Whenever a batch begins or ends, what is left of the others is reckoned again.
+//! it. Whenever a batch begins or ends, the remaining times of the others are computed again.
 
 /// The batches that run on a device at once.
 #[derive(Debug, Default)]

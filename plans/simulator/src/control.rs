@@ -1,4 +1,4 @@
-//! What is to happen from outside the stream of requests, and when: ticks, looks, replicas that come, go and fail.
+//! Schedule of events outside the stream of requests: shifter ticks, controller calls, replicas that start, leave and fail.
 
 use super::config::{Change, SimConfig};
 use super::events::NEVER;
@@ -23,7 +23,7 @@ pub(super) struct Control<'a> {
     pub(super) shifts: bool,
     tick_us: u64,
     next_tick: u64,
-    /// When the controller looks again; [`NEVER`] if there is none.
+    /// Time of the controller's next call; [`NEVER`] if there is none.
     next_look: u64,
     /// The earlier of the two.
     next_alarm: u64,
@@ -32,7 +32,7 @@ pub(super) struct Control<'a> {
 }
 
 impl<'a> Control<'a> {
-    /// In the gear that the configuration says. Without shifting the shifter still measures the load.
+    /// Starts in the gear that the configuration names. Without shifting the shifter still measures the load.
     pub(super) fn new(
         shifter: Shifter,
         config: &SimConfig,
@@ -62,7 +62,7 @@ impl<'a> Control<'a> {
         self.shifter.gear()
     }
 
-    /// When the next tick or look is, and whether it is a tick. Of both at once the tick comes first.
+    /// Time of the next tick or controller call, and whether it is a tick. If both are due at once the tick comes first.
     pub(super) fn alarm(&self) -> (u64, bool) {
         (self.next_alarm, self.next_tick <= self.next_look)
     }
@@ -81,7 +81,7 @@ impl<'a> Control<'a> {
     }
 
     /// Whether there is something to do before the requests' events of this time. Replicas change before them, and ticks and
-    /// looks count them.
+    /// controller calls count them.
     #[inline]
     pub(super) fn is_due_before(&self, at: u64) -> bool {
         self.next_alarm < at || self.next_happening() <= at

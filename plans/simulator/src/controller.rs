@@ -1,4 +1,4 @@
-//! Whoever plans again while the service runs.
+//! Interface of a planner that plans again while the service runs.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use kaskade_policy::plan::Plan;
 
 /// Plans again while the service runs, as an allocator and its load balancer do (Loki §4.2, §5.1).
 ///
-/// It is asked at every look ([`SimConfig::look_us`](super::SimConfig::look_us)), so that it can see a significant change of
+/// It is called periodically ([`SimConfig::look_us`](super::SimConfig::look_us)), so that it can notice a significant change of
 /// demand, and keeps its own period. What it returns replaces the plan in force:
 ///
 /// - Replicas with the same id, variant and device stay as they are, with their queues and batches. Shares and batching may
@@ -23,22 +23,22 @@ use kaskade_policy::plan::Plan;
 /// A plan that cannot be simulated is refused and noted ([`Report::refused_plans`](super::Report::refused_plans)); the one in
 /// force stays.
 pub trait Controller {
-    /// Looks at the service, and gives another plan if there should be one.
+    /// Inspects the service, and returns another plan if there should be one.
     fn look(&mut self, look: &Look<'_>) -> Option<Plan>;
 }
 
-/// The service as a controller sees it: what heartbeats and the ingress tell.
+/// The service as a controller observes it: the contents of heartbeats and the ingress's counts.
 #[derive(Debug, Clone)]
 pub struct Look<'a> {
     /// Now, microseconds.
     pub at_us: u64,
-    /// Requests that came since the last look.
+    /// Requests that arrived since the last call.
     pub arrivals: u64,
     /// Requests without an outcome.
     pub in_flight: usize,
-    /// Multiplicative factors that were observed since the last look, in order of task, variant and child.
+    /// Multiplicative factors that were observed since the last call, in order of task, variant and child.
     pub factors: Vec<Factor<'a>>,
-    /// What every variant has run since the last look, in order of the variants.
+    /// Batches that every variant has run since the last call, in order of the variants.
     pub runs: Vec<VariantRuns<'a>>,
     /// The replicas of the plan in force, in its order.
     pub replicas: Vec<ReplicaLook<'a>>,

@@ -247,8 +247,8 @@ impl<'a, O: Observer> Engine<'a, O> {
         }
     }
 
-    /// A copy of a request on its way to a stage, which it gets to know on arrival. A pipeline's copy knows the way that it has
-    /// come.
+    /// A copy of a request on its way to a stage, which is resolved on arrival. A pipeline's copy carries the path that it has
+    /// taken.
     #[expect(
         clippy::inline_always,
         reason = "on the way of every request: measured in simulator_bench"

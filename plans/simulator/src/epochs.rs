@@ -23,7 +23,7 @@ pub(super) struct Epoch {
     /// Requests that have a place and were admitted under it.
     flights: u32,
     edges: Vec<EdgeNow>,
-    /// By variant and slice, those of the plan's replicas that the broker knows.
+    /// By variant and slice, the plan's replicas that are registered at the broker.
     groups: Vec<Vec<u32>>,
 }
 
@@ -46,7 +46,7 @@ impl Epoch {
         Some((edge.living.destination(draw), edge.stage))
     }
 
-    /// The replicas of an edge's stage that the broker knows.
+    /// The replicas of an edge's stage that are registered at the broker.
     #[inline]
     pub(super) fn group(&self, edge: u32) -> &[u32] {
         let edge = self.edges.get(edge as usize);
@@ -84,7 +84,7 @@ impl Epoch {
 /// The plans that requests are in flight under, each in a place that is used again.
 #[derive(Debug)]
 pub(super) struct Epochs {
-    /// The plan that admits. By itself, since almost every look-up is for it.
+    /// The plan that admits requests. A separate field, since almost every look-up is for it.
     current: Epoch,
     /// Its place.
     place: u32,
@@ -172,7 +172,7 @@ impl Epochs {
         self.plans().any(|plan| plan.placement.contains(&replica))
     }
 
-    /// Brings what edges and queue groups know in line with who lives.
+    /// Updates edges and queue groups to the live replicas.
     pub(super) fn learn_who_lives(&mut self, fleet: &Fleet) {
         self.current.learn(fleet);
         for epoch in self.older.iter_mut().flatten() {

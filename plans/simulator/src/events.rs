@@ -1,6 +1,6 @@
 //! What is to come, in order of time.
 //!
-//! Only what has a time of its own waits in a heap: the ends of batches, timers, resends. Hops all take equally long, so they
+//! Only events at times of their own wait in a heap: the ends of batches, timers, resends. Hops all take equally long, so they
 //! end in the order in which they begin, and a plain queue keeps them sorted; arrivals come sorted from outside. The heap
 //! therefore holds about one event per replica, whatever the number of requests.
 
@@ -13,12 +13,12 @@ pub(super) const NEVER: u64 = u64::MAX;
 /// Times from here on are taken for never: no clock of microseconds gets there.
 pub(super) const FAR: u64 = u64::MAX / 2;
 
-/// Something with a time of its own.
+/// An event with a separate time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
     /// The batch of this replica ends.
     RunEnds(u32),
-    /// The queue of this replica wants to be looked at.
+    /// The batching policy of this replica is due for a poll.
     Timer(u32),
     /// The failure of this replica is noticed.
     Noticed(u32),

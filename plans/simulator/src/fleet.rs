@@ -1,13 +1,13 @@
-//! The replicas and the devices, and who of them lives.
+//! The replicas and the devices, with their liveness.
 
 use super::config::SimConfig;
 use super::contention::Sharers;
 use super::events::{NEVER, Task};
 use super::world::{KnownReplica, World};
 use kaskade_policy::batching::BatchQueue;
+use kaskade_policy::device_queue::DeviceQueue;
 use kaskade_policy::plan::{Batching, Sharing};
 use kaskade_policy::run_time::RunTimeEstimate;
-use kaskade_policy::turns::Turns;
 
 /// How a replica is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,9 +18,9 @@ pub(super) enum Health {
     Up,
     /// It takes nothing new and answers what it has.
     Draining,
-    /// It is gone, and nobody but the broker has noticed.
+    /// It has failed, and only the broker has noticed.
     Failed,
-    /// It is not there, and everybody knows.
+    /// It is absent, and all processes have noticed.
     Down,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct ReplicaState {
     pub(super) run: Option<Running>,
     /// When its timer goes off; [`NEVER`] if none is set.
     pub(super) timer: u64,
-    /// Whether it stands in line for its device.
+    /// Whether it is in the queue of its device.
     pub(super) in_line: bool,
     pub(super) learned: RunTimeEstimate,
     /// What it held when it failed.
@@ -72,12 +72,12 @@ pub(super) struct Running {
 /// A device at work.
 #[derive(Debug, Default)]
 pub(super) struct DeviceState {
-    pub(super) turns: Turns<u32>,
+    pub(super) turns: DeviceQueue<u32>,
     /// When a batch ended last.
     ended: Option<u64>,
     /// Joules of its batches; NaN once one of them is unknown.
     pub(super) batches_j: f64,
-    /// Who runs on it at once, where that slows them down.
+    /// The replicas that run on it at once, if concurrent batches slow each other down.
     pub(super) sharers: Sharers,
     busy: Meter,
     up: Meter,

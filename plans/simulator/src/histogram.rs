@@ -16,7 +16,7 @@ pub struct LatencyHistogram {
     max: u64,
 }
 
-/// The figures that people ask for, microseconds.
+/// The reported percentiles, microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LatencySummary {
     /// Number of latencies.

@@ -7,11 +7,11 @@
 //! What is taken for true:
 //! - A batch takes what the profile measured for its size ([`kaskade_policy::fit::batch_latency_s`]); a partition takes its part of
 //!   that. Replicas that share a device [concurrently](kaskade_policy::plan::Sharing::Concurrent) do not slow each other down, unless
-//!   [`SimConfig::contention`] says so.
+//!   [`SimConfig::contention`] is set.
 //! - A request joins a queue one hop after it was sent on, and its replica is chosen there and then. All hops between stages
 //!   take equally long.
 //! - An edge without shares leads to any living replica of the stage's variant with equal chance, as the broker's queue group
-//!   does. That the actors prefer a near replica ([`kaskade_policy::routing::prefer_local`]) is not simulated: who is near is not
+//!   does. That the actors prefer a near replica ([`kaskade_policy::routing::prefer_local`]) is not simulated: locality is not
 //!   part of a plan.
 //! - A replica that fails takes its queue and its batch with it. Until the failure is noticed, the broker refuses what the
 //!   shares send there; what was lost is sent again afterwards, from the entry, as [`kaskade_policy::ledger`] allows.
@@ -27,7 +27,7 @@
 //! - Accuracy is that of the ways which the answered branches took, not of samples: profiled end to end, or the product of what
 //!   the stages state.
 //!
-//! A [`Controller`] may plan again while requests are in flight ([`Simulator::run_controlled`]); it says what holds then. That
+//! A [`Controller`] may plan again while requests are in flight ([`Simulator::run_controlled`]) and documents the rules. That
 //! loading takes no time of the device is the simulator's assumption: the copy to the device runs beside the batches.
 
 mod branches;

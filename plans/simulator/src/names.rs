@@ -1,4 +1,4 @@
-//! The names of a plan, looked up.
+//! Resolves the names of a plan to numbers.
 
 use std::collections::BTreeMap;
 
@@ -134,7 +134,7 @@ impl<'a> Stages<'a> {
             .collect()
     }
 
-    /// How many copies a child gets: drawn as measured where the configuration says how, otherwise by its mean.
+    /// Number of copies that a child gets: drawn from the measured distribution if configured, otherwise from its mean.
     pub(super) fn copies(&self, stage: &Stage, child: &Child) -> Copies {
         let to = self.stage(&child.to.stage);
         let to = to.map_or(child.to.stage.as_str(), |(_, to)| {

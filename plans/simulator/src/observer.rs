@@ -1,4 +1,4 @@
-//! Who watches a simulation, and what there is to see.
+//! Observers of a simulation, and the events that they receive.
 
 use serde::Serialize;
 

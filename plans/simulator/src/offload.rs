@@ -1,9 +1,9 @@
 //! The engine's schedule on stated hardware: what a load would take on a machine that is not here (HybridServe KAIST §5).
 //!
 //! It is a simulation, and deterministic. The policies are those that serve: the scheduler admits, the block space keeps the ratio,
-//! packing forms mini-batches, the allocation finds the mixture. Only times are made up, from a machine's stated figures and a
-//! decoder's dimensions, and every mode is priced by the same ones. It knows nothing of what software loses beyond that: an
-//! engine whose copies or kernels are slower than the stated figures is slower than it says.
+//! packing forms mini-batches, the allocation finds the mixture. Only times are modelled, from a machine's stated figures and a
+//! decoder's dimensions, and every mode uses the same model. It does not model losses in software beyond that: an
+//! engine whose copies or kernels are slower than the stated figures is slower than simulated.
 //!
 //! | module | holds |
 //! |---|---|

@@ -4,7 +4,7 @@ use super::config::SimError;
 use kaskade_policy::fit;
 use kaskade_policy::profile::{BatchCost, VariantProfile};
 
-/// Batch sizes whose times are reckoned beforehand; larger ones are rare and reckoned when they come.
+/// Batch sizes whose times are precomputed; larger ones are rare and computed on demand.
 const PREPARED: u32 = 4096;
 
 /// How long the batches of one variant run, or of one partition of it, and what they draw.

@@ -317,7 +317,7 @@ fn what_waits_for_ever_runs_when_nothing_more_comes() {
 
 #[test]
 fn an_ensemble_is_answered_by_the_last_member_and_by_the_majority() {
-    // Sample 0: two of three say 1. Sample 1: all differ, the surest is right.
+    // Sample 0: two of three answer 1. Sample 1: all differ, the most confident is right.
     let members = vec![
         variant("a", 100, 10, &[(1, 0.2, true), (1, 0.3, false)]),
         variant("b", 200, 10, &[(2, 0.9, false), (2, 0.8, true)]),

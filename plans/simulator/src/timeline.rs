@@ -132,7 +132,7 @@ impl Observer for Timeline {
     }
 
     fn tick(&mut self, tick: &Tick) {
-        // A tick speaks of the time before it.
+        // A tick covers the time before it.
         let index = self.at(tick.at_us.saturating_sub(1));
         if let (Some(bucket), Some(ticks)) = (self.buckets.get_mut(index), self.ticks.get_mut(index)) {
             bucket.arrivals += tick.arrivals;

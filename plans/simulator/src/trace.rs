@@ -1,6 +1,6 @@
 //! Traces: the load of a service over time, read from text, made up, scaled and cut.
 //!
-//! A trace says how many requests come in every second, or when each of them comes. [`Trace::arrivals`] makes single arrivals
+//! A trace contains the number of requests per second, or the time of each. [`Trace::arrivals`] makes single arrivals
 //! of either, one at a time: twenty minutes at 80,000 requests/s are never in memory.
 
 mod arrivals;
@@ -17,7 +17,7 @@ pub use statistics::TraceStatistics;
 const SECOND: u64 = 1_000_000;
 
 /// Longest trace of arrival times, seconds: four months. It is kept second by second where it is scaled, so that a single line that
-/// says `1700000000` would otherwise cost as much memory as half a century of load.
+/// of `1700000000` would otherwise cost as much memory as half a century of load.
 pub const MAX_SECONDS: u64 = 10_000_000;
 
 /// The load of a service over time, from second 0.
@@ -103,8 +103,8 @@ impl Trace {
         }
     }
 
-    /// The same course with `factor` times the load. Arrival times are given up for counts per second: nobody knows when the
-    /// additional requests would have come.
+    /// The same course with `factor` times the load. Arrival times become counts per second, since the times of the
+    /// additional requests are unknown.
     ///
     /// # Errors
     /// [`TraceError::Factor`] unless the factor is finite and not negative.
@@ -124,7 +124,7 @@ impl Trace {
     }
 
     /// The part of this length around the busiest second, and the second it begins at: all of a trace that is no longer. An even
-    /// load asks nothing of anybody.
+    /// load has no busiest part.
     ///
     /// # Errors
     /// [`TraceError::Excerpt`] for no length at all.
@@ -203,7 +203,7 @@ impl Trace {
     }
 
     /// The arrivals, microseconds, ascending. Arrival times that the trace holds are given as they are; others are placed as
-    /// `spacing` says, the same for the same seed.
+    /// `spacing` defines, the same for the same seed.
     pub fn arrivals(&self, spacing: Spacing, seed: u64) -> Arrivals<'_> {
         match &self.load {
             Load::Rates(rates) => Arrivals::spaced(rates, spacing, seed),

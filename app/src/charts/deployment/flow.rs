@@ -1,4 +1,4 @@
-//! The dataflow of a placement: a box per model, and who sends how much to whom.
+//! The dataflow of a placement: a box per model, and the shares of requests between them.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;

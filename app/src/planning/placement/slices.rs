@@ -62,7 +62,7 @@ impl Config {
         }
     }
 
-    /// The longest sequence: of text as it says, of an image its patches and the class token.
+    /// The longest sequence: of text as configured, of an image its patches and the class token.
     fn tokens(&self) -> u32 {
         let patches = self.image_size.zip(self.patch_size).map(|(image, patch)| {
             let side = image / patch.max(1);

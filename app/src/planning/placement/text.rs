@@ -154,7 +154,7 @@ fn looked(placed: &Placed) -> String {
         "there are more, with more copies or partitions"
     };
     format!(
-        "{} combinations of copies and partitions looked at ({rest}): {} need more memory than there is, {} more kernel time, {} were placed, \
+        "{} combinations of copies and partitions examined ({rest}): {} need more memory than there is, {} more kernel time, {} were placed, \
          {} annealed, {} solved as integer programs",
         units::count(shapes.looked),
         units::count(shapes.memory),

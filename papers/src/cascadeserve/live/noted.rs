@@ -1,4 +1,4 @@
-//! What replies say of their way: how long batches ran beside a load, and what serving adds to them.
+//! Timing reported in replies: run times of batches under load, and the overhead of serving.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ pub(super) fn mean(values: &[u32]) -> Option<f64> {
     (!values.is_empty()).then(|| sum / values.len() as f64)
 }
 
-/// How long batches ran, microseconds, by size. Every request of a batch tells of it.
+/// Run times of batches, microseconds, by size. Every request of a batch reports it.
 pub(super) type Runs = BTreeMap<u32, Vec<u32>>;
 
 /// From the end of a batch to the beginning of the next, microseconds, while there always was a next one to begin.
@@ -68,7 +68,7 @@ pub(super) fn costs(profiled: &[BatchCost], runs: &Runs) -> Vec<BatchCost> {
     all.into_values().collect()
 }
 
-/// Notes what each reply says of its way.
+/// Notes the route that each reply reports.
 pub(super) struct Noted {
     asker: Client,
     inputs: Vec<Inputs>,
@@ -94,7 +94,7 @@ impl Noted {
 }
 
 impl Noted {
-    /// What the replies said so far.
+    /// The replies so far.
     pub(super) fn seen(&self) -> MutexGuard<'_, Vec<Seen>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }

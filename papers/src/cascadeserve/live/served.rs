@@ -25,7 +25,7 @@ pub(super) struct Hops {
 
 impl Bench {
     /// The profile with latencies as they are while serving, and what serving adds to them. Requests come as they do later, by
-    /// themselves: who waits for answers leaves the model alone on the processor, and measures a better machine.
+    /// themselves: a client that waits for answers leaves the model alone on the processor, and measures a faster machine.
     pub(super) fn as_served(&self, profile: &Profile) -> anyhow::Result<(Profile, Hops)> {
         /// Of what a variant carries; the last is more than that, so that batches fill up and follow one another.
         const SHARES: [f64; 4] = [0.25, 0.5, 0.75, 1.5];
@@ -71,8 +71,8 @@ impl Bench {
         ))
     }
 
-    /// The same profile with latencies as they are while the variants serve together. A model that takes turns with others finds the
-    /// processor's caches full of their weights, which nobody sees who serves each alone.
+    /// The same profile with latencies as they are while the variants serve together. A model that shares the processor finds the
+    /// processor's caches full of other weights, which measuring each variant alone does not show.
     pub(super) fn as_served_together(&self, alone: &Profile) -> anyhow::Result<Profile> {
         let mut runs: BTreeMap<String, Runs> = BTreeMap::new();
         for planned in self.plans(alone)? {

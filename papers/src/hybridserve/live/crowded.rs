@@ -1,4 +1,4 @@
-//! Replicas that share a device: how the tail grows with what they ask for together (eq. 4).
+//! Replicas that share a device: growth of the tail latency with their total utilisation (eq. 4).
 
 use kaskade_app::family::Family;
 use kaskade_app::planning::initial;
@@ -14,7 +14,7 @@ use crate::reproduction::Claim;
 const SHARE: f64 = 0.25;
 const LOADED: f64 = 0.7;
 
-/// How much of the processor's cores all replicas together ask for, at most, by run.
+/// Upper bound of the utilisation of the processor's cores by all replicas together, by run.
 const ASKED: [f64; 5] = [0.25, 0.5, 0.75, 1.0, 1.5];
 
 impl Bench {
@@ -82,7 +82,7 @@ struct Row {
     refused: f64,
 }
 
-/// How the tail grows with what replicas ask for together, within the bound and beyond it.
+/// Growth of the tail latency with the replicas' total utilisation, within the bound and beyond it.
 fn crowded(rows: &[Row]) -> Claim {
     /// Tails within the bound may differ by this.
     const ALIKE: f64 = 2.0;

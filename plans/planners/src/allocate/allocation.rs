@@ -8,11 +8,11 @@ use crate::lp::LpError;
 /// Which variants serve a pipeline, and how.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Allocation {
-    /// Who decided, as a plan says it.
+    /// The policy that decided, as the plan names it.
     pub policy: &'static str,
     /// How the demand is met.
     pub scaling: Scaling,
-    /// Demand that was asked for, requests/s at the root.
+    /// Requested demand, requests/s at the root.
     pub demand_qps: f64,
     /// Demand that is served: all of it, or under overload what the cluster can serve, requests/s at the root.
     pub served_qps: f64,
@@ -29,9 +29,9 @@ pub struct Allocation {
     pub instances: Vec<Instances>,
     /// The shares of the paths that were planned with, by sink; empty where a policy plans without paths.
     pub paths: Vec<PathShare>,
-    /// Why the chosen solver did not help; the rounded answer stands.
+    /// Why the chosen solver failed; the rounded answer is used.
     #[serde(skip)]
-    pub solver_fault: Option<LpError>,
+    pub solver_error: Option<LpError>,
 }
 
 impl Allocation {

@@ -11,21 +11,21 @@ use super::columns::{Column, columns};
 use super::flow::{self, Flow, Question};
 use super::hull::Hull;
 use super::options::AllocateOptions;
+use super::paths::Paths;
 use super::round::{Rounded, rounded};
 use super::scaled::{Scaled, needs};
-use super::ways::Ways;
 use crate::lp::{Limits, LpError};
 
 /// What is to be improved.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizing<'a> {
-    pub(super) ways: &'a Ways,
+    pub(super) paths: &'a Paths,
     /// By configuration: a number for its variant. The configurations of one are neighbours, faster batches first.
     pub(super) variants: &'a [usize],
     pub(super) demand: f64,
     pub(super) workers: u32,
     pub(super) options: &'a AllocateOptions,
-    /// Worth that is good enough.
+    /// Accuracy at which the search stops.
     pub(super) goal: f64,
 }
 
@@ -36,27 +36,27 @@ const SOLVED: usize = 4;
 struct Choice {
     /// By configuration.
     admitted: Vec<bool>,
-    ways: Ways,
-    /// By task: places of its ways among all ways.
+    paths: Paths,
+    /// By task: places of its paths among all paths.
     places: Vec<Vec<usize>>,
     columns: Vec<Column>,
     rounded: Option<Rounded>,
 }
 
 impl Choice {
-    fn worth(&self) -> f64 {
+    fn accuracy(&self) -> f64 {
         self.rounded
             .as_ref()
-            .map_or(f64::NEG_INFINITY, |rounded| rounded.worth)
+            .map_or(f64::NEG_INFINITY, |rounded| rounded.accuracy)
     }
 }
 
 impl Sizing<'_> {
-    /// The best of what is known and what can be found with one batch size per variant; `pool` is the columns that were looked at, best
+    /// The best of the known columns and those that can be found with one batch size per variant; `pool` is the examined columns, best
     /// first.
     pub(super) fn improved(&self, pool: &[Column], known: Option<Scaled>, bound: f64) -> Option<Scaled> {
         let in_use = known.as_ref().map_or(Vec::new(), |known| {
-            flow::loads(self.ways, &known.flows).into_keys().collect()
+            flow::loads(self.paths, &known.flows).into_keys().collect()
         });
         let found = self.search(self.sizes(&in_use, pool));
         let mut scaled = known;
@@ -64,21 +64,21 @@ impl Sizing<'_> {
             .first()
             .and_then(|best| Some((best, best.rounded.as_ref()?)))
         {
-            let flows = flow::flows(&best.ways, &best.columns, &rounded.shares);
+            let flows = flow::flows(&best.paths, &best.columns, &rounded.shares);
             self.keep_better(&mut scaled, best, flows, bound);
         }
-        let mut fault = None;
+        let mut error = None;
         for choice in &found {
-            if scaled.as_ref().is_some_and(|scaled| scaled.worth >= self.goal) {
+            if scaled.as_ref().is_some_and(|scaled| scaled.accuracy >= self.goal) {
                 break;
             }
             match self.solved(choice) {
                 Ok(flows) => self.keep_better(&mut scaled, choice, flows, bound),
-                Err(error) => fault = Some(error),
+                Err(failed) => error = Some(failed),
             }
         }
         if let Some(scaled) = &mut scaled {
-            scaled.fault = fault;
+            scaled.error = error;
         }
         scaled
     }
@@ -88,12 +88,12 @@ impl Sizing<'_> {
         let mut found = vec![self.choice(sizes)];
         let mut before = f64::NEG_INFINITY;
         while let Some(best) = found.first() {
-            let worth = best.worth();
+            let accuracy = best.accuracy();
             // Every step tries all neighbours of the best; the first that gains nothing is the last.
-            if worth >= self.goal || (found.len() > 1 && worth <= before + 1e-9) {
+            if accuracy >= self.goal || (found.len() > 1 && accuracy <= before + 1e-9) {
                 break;
             }
-            before = worth;
+            before = accuracy;
             let near: Vec<Choice> = self
                 .neighbours(best)
                 .into_iter()
@@ -103,27 +103,27 @@ impl Sizing<'_> {
                 break;
             }
             found.extend(near);
-            found.sort_by(|one, other| other.worth().total_cmp(&one.worth()));
+            found.sort_by(|one, other| other.accuracy().total_cmp(&one.accuracy()));
             found.truncate(SOLVED);
         }
         found
     }
 
     fn keep_better(&self, scaled: &mut Option<Scaled>, choice: &Choice, flows: Vec<Flow>, bound: f64) {
-        let worth = flow::worth(&choice.ways, &flows);
-        if scaled.as_ref().is_some_and(|scaled| scaled.worth >= worth) {
+        let accuracy = flow::accuracy(&choice.paths, &flows);
+        if scaled.as_ref().is_some_and(|scaled| scaled.accuracy >= accuracy) {
             return;
         }
         let original = |flow: Flow| {
-            let way = *choice.places.get(flow.sink)?.get(flow.way)?;
-            Some(Flow { way, ..flow })
+            let path = *choice.places.get(flow.sink)?.get(flow.path)?;
+            Some(Flow { path, ..flow })
         };
         *scaled = Some(Scaled {
             demand: self.demand,
             flows: flows.into_iter().filter_map(original).collect(),
-            worth,
+            accuracy,
             bound,
-            fault: None,
+            error: None,
         });
     }
 
@@ -147,18 +147,18 @@ impl Sizing<'_> {
 
     /// What becomes of a choice of sizes.
     fn choice(&self, admitted: Vec<bool>) -> Choice {
-        let (ways, places) = self.ways.restricted(&admitted);
-        let hull = Hull::new(&ways);
+        let (paths, places) = self.paths.restricted(&admitted);
+        let hull = Hull::new(&paths);
         let mix = hull.mix(f64::from(self.workers) / self.demand);
         let (columns, rounded) = mix.map_or((Vec::new(), None), |mix| {
-            let mut pool = columns(&ways, mix.price, self.options.columns);
-            pool.extend(mix.points.iter().map(|(point, _)| Column::of(&ways, point)));
+            let mut pool = columns(&paths, mix.price, self.options.columns);
+            pool.extend(mix.points.iter().map(|(point, _)| Column::of(&paths, point)));
             let rounded = rounded(&pool, self.demand, f64::from(self.workers), None, self.goal);
             (pool, rounded)
         });
         Choice {
             admitted,
-            ways,
+            paths,
             places,
             columns,
             rounded,
@@ -202,13 +202,13 @@ impl Sizing<'_> {
 
     /// The flow over the columns of a choice, by the chosen solver.
     fn solved(&self, choice: &Choice) -> Result<Vec<Flow>, LpError> {
-        let sinks = &choice.ways.tree.sinks;
+        let sinks = &choice.paths.tree.sinks;
         let ends = choice.columns.iter().flat_map(|column| {
-            let end = |sink: &usize| Some((*sink, *column.ways.get(*sink)?));
+            let end = |sink: &usize| Some((*sink, *column.paths.get(*sink)?));
             sinks.iter().filter_map(end)
         });
         let question = Question {
-            ways: &choice.ways,
+            paths: &choice.paths,
             demand: self.demand,
             workers: self.workers,
             single: false,
@@ -221,10 +221,10 @@ impl Sizing<'_> {
         };
         let rounded = choice.rounded.as_ref();
         let start = rounded.map_or(Vec::new(), |rounded| {
-            flow::flows(&choice.ways, &choice.columns, &rounded.shares)
+            flow::flows(&choice.paths, &choice.columns, &rounded.shares)
         });
         let flows = flow::solve(&question, &ends.collect(), &start, self.options.solver, &limits)?;
-        let used: f64 = needs(&choice.ways, &flows, self.demand).values().sum();
+        let used: f64 = needs(&choice.paths, &flows, self.demand).values().sum();
         if used > f64::from(self.workers) {
             return Err(LpError::Failed(format!(
                 "its flows need {used} of {} workers",

@@ -1,25 +1,25 @@
-//! The columns that a plan is made of: whole ways through the tree, best reduced cost first.
+//! The columns that a plan is made of: whole paths through the tree, best reduced cost first.
 //!
-//! At the price `λ` of a worker that the [hull](super::hull) tells, a way through the tree is worth `A - λ w`. What a plan with whole
-//! workers uses lies close to the best of these, so a few hundred columns stand for all. Each is the best way through the tree
-//! among those that end, at one sink, in one given way.
+//! At the price `λ` of a worker, the dual of the [hull](super::hull), a path through the tree has the value `A - λ w`. The columns of a
+//! plan with whole workers are close to the best of these, so a few hundred columns suffice. Each is the best path through the tree
+//! among those that end, at one sink, with one given path.
 
 use std::collections::BTreeSet;
 
 use super::hull::Point;
-use super::ways::Ways;
+use super::paths::Paths;
 
-/// A way through the whole tree: one configuration per task.
+/// A path through the whole tree: one configuration per task.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Column {
     /// By task.
-    pub(super) ways: Vec<usize>,
+    pub(super) paths: Vec<usize>,
     /// By task.
     pub(super) configs: Vec<usize>,
-    /// By task, workers that are kept busy per request/s at the door.
+    /// By task, workers that are kept busy per request/s at the root.
     pub(super) loads: Vec<f64>,
     /// Mean accuracy over the sinks.
-    pub(super) worth: f64,
+    pub(super) accuracy: f64,
 }
 
 impl Column {
@@ -28,42 +28,42 @@ impl Column {
     }
 
     /// The column of a point of the hull.
-    pub(super) fn of(ways: &Ways, point: &Point) -> Self {
-        let mut picked = vec![0; ways.levels.len()];
-        for (task, way) in &point.picks {
+    pub(super) fn of(paths: &Paths, point: &Point) -> Self {
+        let mut picked = vec![0; paths.levels.len()];
+        for (task, path) in &point.picks {
             if let Some(slot) = picked.get_mut(*task) {
-                *slot = *way;
+                *slot = *path;
             }
         }
-        Self::new(ways, picked)
+        Self::new(paths, picked)
     }
 
-    /// The column of a way per task.
-    pub(super) fn new(ways: &Ways, picked: Vec<usize>) -> Self {
-        let own = |(task, way): (usize, &usize)| ways.way(task, *way);
+    /// The column of a path per task.
+    pub(super) fn new(paths: &Paths, picked: Vec<usize>) -> Self {
+        let own = |(task, path): (usize, &usize)| paths.path(task, *path);
         let picks: Vec<_> = picked.iter().enumerate().filter_map(own).collect();
         Self {
-            configs: picks.iter().map(|way| way.config).collect(),
-            loads: picks.iter().map(|way| way.load).collect(),
-            worth: ways
+            configs: picks.iter().map(|path| path.config).collect(),
+            loads: picks.iter().map(|path| path.load).collect(),
+            accuracy: paths
                 .tree
                 .sinks
                 .iter()
-                .filter_map(|sink| picks.get(*sink).map(|way| way.worth))
+                .filter_map(|sink| picks.get(*sink).map(|path| path.accuracy))
                 .sum(),
-            ways: picked,
+            paths: picked,
         }
     }
 }
 
 /// At most `most` columns and a few, best first, at this price of a worker per request/s.
-pub(super) fn columns(ways: &Ways, price: f64, most: usize) -> Vec<Column> {
-    let prices = Prices::new(ways, price);
+pub(super) fn columns(paths: &Paths, price: f64, most: usize) -> Vec<Column> {
+    let prices = Prices::new(paths, price);
     let mut ends: Vec<(f64, usize, usize)> = Vec::new();
-    for sink in &ways.tree.sinks {
+    for sink in &paths.tree.sinks {
         let through = prices.through.get(*sink).into_iter().flatten().enumerate();
         let whole = through.filter(|(_, value)| value.is_finite());
-        ends.extend(whole.map(|(way, value)| (*value, *sink, way)));
+        ends.extend(whole.map(|(path, value)| (*value, *sink, path)));
     }
     let by_value = |one: &(f64, usize, usize), other: &(f64, usize, usize)| other.0.total_cmp(&one.0);
     let most = most.min(ends.len());
@@ -74,73 +74,77 @@ pub(super) fn columns(ways: &Ways, price: f64, most: usize) -> Vec<Column> {
     ends.sort_by(|one, other| by_value(one, other).then((one.1, one.2).cmp(&(other.1, other.2))));
     let mut seen = BTreeSet::new();
     let mut columns = Vec::new();
-    for (_, sink, way) in ends {
-        let picked = prices.completed(ways, sink, way);
+    for (_, sink, path) in ends {
+        let picked = prices.completed(paths, sink, path);
         if seen.insert(picked.clone()) {
-            columns.push(Column::new(ways, picked));
+            columns.push(Column::new(paths, picked));
         }
     }
     columns
 }
 
-/// What ways are worth at a price, by task and way.
+/// Values of paths at a price, by task and path.
 struct Prices {
-    /// A way and the best that can follow it.
+    /// A path and the best that can follow it.
     value: Vec<Vec<f64>>,
-    /// The best way through the whole tree of which it is part.
+    /// The best path through the whole tree of which it is part.
     through: Vec<Vec<f64>>,
 }
 
 impl Prices {
-    fn new(ways: &Ways, price: f64) -> Self {
-        let own = |level: &super::ways::Level| {
-            let ways = level.ways.iter();
-            // Worth counts where it is complete, at the sinks.
-            ways.map(|way| -price * way.load).collect()
+    fn new(paths: &Paths, price: f64) -> Self {
+        let own = |level: &super::paths::Level| {
+            let paths = level.paths.iter();
+            // Accuracy counts where it is complete, at the sinks.
+            paths.map(|path| -price * path.load).collect()
         };
         let mut prices = Self {
-            value: ways.levels.iter().map(own).collect(),
+            value: paths.levels.iter().map(own).collect(),
             through: Vec::new(),
         };
-        for task in ways.tree.order.iter().rev() {
-            prices.follow(ways, *task);
+        for task in paths.tree.order.iter().rev() {
+            prices.follow(paths, *task);
         }
         prices.through = prices.value.clone();
-        for task in &ways.tree.order {
-            prices.lead(ways, *task);
+        for task in &paths.tree.order {
+            prices.lead(paths, *task);
         }
         prices
     }
 
-    /// Adds to the ways to a task the best that can follow.
-    fn follow(&mut self, ways: &Ways, task: usize) {
-        let children = ways.tree.children(task);
-        let count = ways.levels.get(task).map_or(0, |level| level.ways.len());
-        for way in 0..count {
+    /// Adds to the paths to a task the best that can follow.
+    fn follow(&mut self, paths: &Paths, task: usize) {
+        let children = paths.tree.children(task);
+        let count = paths.levels.get(task).map_or(0, |level| level.paths.len());
+        for path in 0..count {
             let gain = if children.is_empty() {
-                ways.way(task, way).map_or(0.0, |way| way.worth)
+                paths.path(task, path).map_or(0.0, |path| path.accuracy)
             } else {
                 let best = |child: &usize| {
-                    self.best(ways, *child, way)
+                    self.best(paths, *child, path)
                         .map_or(f64::NEG_INFINITY, |best| best.0)
                 };
                 children.iter().map(best).sum()
             };
-            if let Some(value) = self.value.get_mut(task).and_then(|values| values.get_mut(way)) {
+            if let Some(value) = self.value.get_mut(task).and_then(|values| values.get_mut(path)) {
                 *value += gain;
             }
         }
     }
 
-    /// Adds to the ways to a task's children what comes before and beside them.
-    fn lead(&mut self, ways: &Ways, task: usize) {
-        let count = ways.levels.get(task).map_or(0, |level| level.ways.len());
-        for child in ways.tree.children(task) {
-            for way in 0..count {
+    /// Adds to the paths to a task's children what comes before and beside them.
+    fn lead(&mut self, paths: &Paths, task: usize) {
+        let count = paths.levels.get(task).map_or(0, |level| level.paths.len());
+        for child in paths.tree.children(task) {
+            for path in 0..count {
                 let best = self
-                    .best(ways, *child, way)
+                    .best(paths, *child, path)
                     .map_or(f64::NEG_INFINITY, |best| best.0);
-                let whole = self.through.get(task).and_then(|values| values.get(way)).copied();
+                let whole = self
+                    .through
+                    .get(task)
+                    .and_then(|values| values.get(path))
+                    .copied();
                 let whole = whole.unwrap_or(f64::NEG_INFINITY);
                 // Where nothing follows in one branch, nothing does in the others.
                 let rest = if best.is_finite() && whole.is_finite() {
@@ -148,7 +152,7 @@ impl Prices {
                 } else {
                     f64::NEG_INFINITY
                 };
-                let span = ways.continuing(*child, way);
+                let span = paths.continuing(*child, path);
                 let through = self
                     .through
                     .get_mut(*child)
@@ -160,29 +164,29 @@ impl Prices {
         }
     }
 
-    /// The best way to a child that continues this way, and its value.
-    fn best(&self, ways: &Ways, child: usize, way: usize) -> Option<(f64, usize)> {
-        let span = ways.continuing(child, way);
+    /// The best path to a child that continues this path, and its value.
+    fn best(&self, paths: &Paths, child: usize, path: usize) -> Option<(f64, usize)> {
+        let span = paths.continuing(child, path);
         let values = self.value.get(child)?.get(span.clone())?;
         let better = |best: (f64, usize), next: (f64, usize)| if next.0 > best.0 { next } else { best };
         values.iter().copied().zip(span).reduce(better)
     }
 
-    /// The best way through the tree that contains this one, by task.
-    fn completed(&self, ways: &Ways, task: usize, way: usize) -> Vec<usize> {
-        let mut picked = vec![usize::MAX; ways.levels.len()];
-        let mut at = Some((task, way));
-        while let Some((task, way)) = at {
+    /// The best path through the tree that contains this one, by task.
+    fn completed(&self, paths: &Paths, task: usize, path: usize) -> Vec<usize> {
+        let mut picked = vec![usize::MAX; paths.levels.len()];
+        let mut at = Some((task, path));
+        while let Some((task, path)) = at {
             if let Some(slot) = picked.get_mut(task) {
-                *slot = way;
+                *slot = path;
             }
-            let own = ways.way(task, way);
-            at = ways.tree.parent(task).zip(own.map(|own| own.parent));
+            let own = paths.path(task, path);
+            at = paths.tree.parent(task).zip(own.map(|own| own.parent));
         }
-        for task in &ways.tree.order {
-            let way = picked.get(*task).copied().unwrap_or(usize::MAX);
-            for child in ways.tree.children(*task) {
-                let best = self.best(ways, *child, way).map(|(_, best)| best);
+        for task in &paths.tree.order {
+            let path = picked.get(*task).copied().unwrap_or(usize::MAX);
+            for child in paths.tree.children(*task) {
+                let best = self.best(paths, *child, path).map(|(_, best)| best);
                 if let (Some(slot), Some(best)) = (picked.get_mut(*child), best)
                     && *slot == usize::MAX
                 {

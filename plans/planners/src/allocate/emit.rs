@@ -1,4 +1,4 @@
-//! From an allocation to a plan: who runs where, and who sends to whom.
+//! Turns an allocation into a plan: placement, wiring and budgets.
 //!
 //! Workers keep the variant that they run wherever the allocation still wants it there, because changing it costs a load. Every
 //! variant in use is one stage of its task, named like the variant, and every sender has its own shares of the workers of the
@@ -39,7 +39,7 @@ pub struct PlanFor<'a> {
     pub dropping: Dropping,
 }
 
-/// Why an allocation is no plan. Whoever holds an older plan keeps it.
+/// Why an allocation is no plan. The caller keeps an older plan.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum EmitError {
     /// There are fewer slots than the allocation uses.
@@ -246,7 +246,7 @@ impl Emitter<'_> {
     /// What a request may spend at a task by this variant, in its queue and its batch, microseconds.
     ///
     /// The paper's budgets are the batches' times (§4.2), to which the half of the objective comes that was set aside for queues. What
-    /// the chosen batches leave of the objective belongs to somebody too: budgets are the objective's parts in proportion to the
+    /// the chosen batches leave of the objective is divided too: budgets are the objective's parts in proportion to the
     /// batches' times on the slowest path through the task, so that a request that keeps to them is in time by no more than it must.
     fn budget_us(&self, own: &Instances) -> f64 {
         let (above, below) = (self.above(&own.task), self.below(&own.task));

@@ -1,7 +1,7 @@
 use super::super::{AllocateOptions, Allocator};
 use super::*;
 use crate::allocate::AllocationPolicy;
-use kaskade_papers::stated::pipelines::stated;
+use kaskade_stated::pipelines::stated;
 
 fn slots(count: usize) -> Vec<Slot> {
     let slot = |place| Slot {

@@ -2,16 +2,16 @@
 //!
 //! On the published pipeline, F1 takes the embedded solver minutes, so that is HiGHS' part (feature `highs`, about two minutes); a
 //! pipeline of the same shape is solved by the embedded one. The measurements that the Loki authors published are read from beside
-//! the repository; without them the stated pipeline stands in.
+//! the repository; without them the tests use the stated pipeline.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::lp::Solver;
-use kaskade_papers::stated::artefact::ArtefactFiles;
-use kaskade_papers::stated::pipelines::stated;
-use kaskade_papers::stated::thinned::thinned;
+use kaskade_stated::artefact::ArtefactFiles;
+use kaskade_stated::pipelines::stated;
+use kaskade_stated::thinned::thinned;
 
 /// The folder of the published measurements, where it is there.
 fn folder() -> Option<PathBuf> {
@@ -64,7 +64,7 @@ fn by(pipeline: &Pipeline, solver: Solver) -> Allocator {
     Allocator::new(pipeline.clone(), options).unwrap()
 }
 
-/// F1 is F2 with one batch size, F2 with several is no worse, and the plan lies below both and its own bound above.
+/// F1 is F2 with one batch size, F2 with several is no worse, and the plan is below both and its own upper bound.
 fn agree(exact: &Allocator, quick: &Allocator, demand: f64, workers: u32) {
     let planned = quick.allocate(demand, workers).unwrap();
     assert!(planned.accuracy <= planned.bound + 1e-9, "{demand}");
@@ -81,7 +81,7 @@ fn agree(exact: &Allocator, quick: &Allocator, demand: f64, workers: u32) {
         "{demand}: {} < {several}",
         planned.bound
     );
-    // Hardware scaling is asked for the fewest workers and not for accuracy, which is the highest there.
+    // Hardware scaling minimises workers and does not optimise accuracy, which is the highest there.
     assert!(
         planned.accuracy <= paper + 1e-5,
         "{demand}: {} > {paper}",
@@ -121,11 +121,11 @@ fn every_plan_for_the_published_pipeline_is_under_its_bound() {
             "{demand}: {}",
             planned.gap()
         );
-        // Of the stated pipeline, the embedded solver calls a program infeasible that the search has a plan for; the plan stands.
+        // The embedded solver calls a program of the stated pipeline infeasible for which the search has a plan; the plan is kept.
         assert!(
-            planned.solver_fault.is_none() || !published,
+            planned.solver_error.is_none() || !published,
             "{demand}: {:?}",
-            planned.solver_fault
+            planned.solver_error
         );
         before = planned.bound;
     }
@@ -207,11 +207,11 @@ mod highs {
             let planned = allocator.allocate(demand, 20).unwrap();
             assert!(
                 matches!(
-                    planned.solver_fault,
+                    planned.solver_error,
                     None | Some(LpError::Interrupted | LpError::Infeasible)
                 ),
                 "{:?}",
-                planned.solver_fault
+                planned.solver_error
             );
         }
     }

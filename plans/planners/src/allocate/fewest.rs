@@ -1,25 +1,25 @@
 //! Whole columns and nothing else: hardware scaling, and what a cluster can serve at most.
 
 use super::columns::Column;
+use super::paths::Paths;
 use super::round::whole;
-use super::ways::Ways;
 
 /// The column that serves a demand with the fewest workers, and how many those are. With one variant per task, this is hardware
-/// scaling (eqs. 8 to 11): a choice of batch sizes, of which there are few enough to look at all.
-pub(super) fn fewest(ways: &Ways, demand: f64) -> Option<(Column, f64)> {
+/// scaling (eqs. 8 to 11): a choice of batch sizes, of which there are few enough to examine all.
+pub(super) fn fewest(paths: &Paths, demand: f64) -> Option<(Column, f64)> {
     let mut search = Search {
-        ways,
+        paths,
         demand,
-        picked: vec![usize::MAX; ways.levels.len()],
+        picked: vec![usize::MAX; paths.levels.len()],
         best: None,
     };
     search.task(0, 0.0);
     let (picked, workers) = search.best?;
-    Some((Column::new(ways, picked), workers))
+    Some((Column::new(paths, picked), workers))
 }
 
 struct Search<'a> {
-    ways: &'a Ways,
+    paths: &'a Paths,
     demand: f64,
     picked: Vec<usize>,
     best: Option<(Vec<usize>, f64)>,
@@ -27,26 +27,26 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn task(&mut self, place: usize, used: f64) {
-        let order = &self.ways.tree.order;
+        let order = &self.paths.tree.order;
         let Some(task) = order.get(place).copied() else {
             self.best = Some((self.picked.clone(), used));
             return;
         };
-        let parent = self.ways.tree.parent(task);
+        let parent = self.paths.tree.parent(task);
         let parent = parent
             .and_then(|parent| self.picked.get(parent).copied())
             .unwrap_or(0);
         let left = (order.len() - place - 1) as f64;
         // Larger batches, which come last, mostly need fewer workers.
-        for way in self.ways.continuing(task, parent).rev() {
-            let load = self.ways.way(task, way).map_or(0.0, |way| way.load);
+        for path in self.paths.continuing(task, parent).rev() {
+            let load = self.paths.path(task, path).map_or(0.0, |path| path.load);
             let now = used + whole(load * self.demand).max(1.0);
             // The tasks that are left need a worker each.
             if self.best.as_ref().is_some_and(|(_, best)| now + left >= *best) {
                 continue;
             }
             if let Some(slot) = self.picked.get_mut(task) {
-                *slot = way;
+                *slot = path;
             }
             self.task(place + 1, now);
         }

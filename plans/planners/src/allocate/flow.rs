@@ -9,31 +9,31 @@
 //!
 //! Paths whose batches do not fit the objective are no columns, so the paper's `y`, `I` and their products are gone. A configuration is
 //! a variant in batches of one size; where a variant may have one size only, as in the paper and in a [`Plan`](kaskade_policy::plan::Plan), a
-//! binary per configuration says which (`single`).
+//! binary per configuration selects it (`single`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::columns::Column;
+use super::paths::Paths;
 use super::round::{WHOLE, whole};
-use super::ways::Ways;
 use crate::lp::{Limits, LpError, Program, Relation, Solution, Solver, Variable};
 
 /// Shares below this are noise of the solver.
 const NO_SHARE: f64 = 1e-9;
 
-/// The share of the requests at the door that takes one way to a sink.
+/// The share of the requests at the root that takes one path to a sink.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Flow {
     pub(super) sink: usize,
-    pub(super) way: usize,
+    pub(super) path: usize,
     pub(super) share: f64,
 }
 
 /// What a program is asked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Question<'a> {
-    pub(super) ways: &'a Ways,
-    /// Requests/s at the door.
+    pub(super) paths: &'a Paths,
+    /// Requests/s at the root.
     pub(super) demand: f64,
     pub(super) workers: u32,
     /// Whether every variant has batches of one size only.
@@ -41,29 +41,29 @@ pub(super) struct Question<'a> {
 }
 
 /// The flows of columns and their shares.
-pub(super) fn flows(ways: &Ways, columns: &[Column], shares: &[(usize, f64)]) -> Vec<Flow> {
+pub(super) fn flows(paths: &Paths, columns: &[Column], shares: &[(usize, f64)]) -> Vec<Flow> {
     let mut flows: BTreeMap<(usize, usize), f64> = BTreeMap::new();
     for (place, share) in shares {
         let Some(column) = columns.get(*place) else {
             continue;
         };
-        for sink in &ways.tree.sinks {
-            if let Some(way) = column.ways.get(*sink) {
-                *flows.entry((*sink, *way)).or_default() += share;
+        for sink in &paths.tree.sinks {
+            if let Some(path) = column.paths.get(*sink) {
+                *flows.entry((*sink, *path)).or_default() += share;
             }
         }
     }
-    let flow = |((sink, way), share)| Flow { sink, way, share };
+    let flow = |((sink, path), share)| Flow { sink, path, share };
     flows.into_iter().map(flow).collect()
 }
 
-/// Workers that flows keep busy, by configuration, per request/s at the door.
-pub(super) fn loads(ways: &Ways, flows: &[Flow]) -> BTreeMap<usize, f64> {
+/// Workers that flows keep busy, by configuration, per request/s at the root.
+pub(super) fn loads(paths: &Paths, flows: &[Flow]) -> BTreeMap<usize, f64> {
     let mut loads: BTreeMap<usize, f64> = BTreeMap::new();
     for flow in flows {
-        for (task, way) in counted(ways, flow.sink, flow.way) {
-            if let Some(way) = ways.way(task, way) {
-                *loads.entry(way.config).or_default() += way.load * flow.share;
+        for (task, path) in counted(paths, flow.sink, flow.path) {
+            if let Some(path) = paths.path(task, path) {
+                *loads.entry(path.config).or_default() += path.load * flow.share;
             }
         }
     }
@@ -71,28 +71,29 @@ pub(super) fn loads(ways: &Ways, flows: &[Flow]) -> BTreeMap<usize, f64> {
 }
 
 /// Mean accuracy over the sinks.
-pub(super) fn worth(ways: &Ways, flows: &[Flow]) -> f64 {
-    let worth = |flow: &Flow| flow.share * ways.way(flow.sink, flow.way).map_or(0.0, |way| way.worth);
-    flows.iter().map(worth).sum()
+pub(super) fn accuracy(paths: &Paths, flows: &[Flow]) -> f64 {
+    let accuracy =
+        |flow: &Flow| flow.share * paths.path(flow.sink, flow.path).map_or(0.0, |path| path.accuracy);
+    flows.iter().map(accuracy).sum()
 }
 
-/// The ways on the path to a sink at which its flow is counted. A prefix that several sinks share is counted once, with the sinks that
+/// The paths on the path to a sink at which its flow is counted. A prefix that several sinks share is counted once, with the sinks that
 /// are reached by first children.
-fn counted(ways: &Ways, sink: usize, way: usize) -> Vec<(usize, usize)> {
-    let mut list = vec![(sink, way)];
-    let (mut task, mut way) = (sink, way);
-    while let Some(parent) = ways.tree.parent(task) {
-        if ways.tree.children(parent).first() != Some(&task) {
+fn counted(paths: &Paths, sink: usize, path: usize) -> Vec<(usize, usize)> {
+    let mut list = vec![(sink, path)];
+    let (mut task, mut path) = (sink, path);
+    while let Some(parent) = paths.tree.parent(task) {
+        if paths.tree.children(parent).first() != Some(&task) {
             break;
         }
-        way = ways.way(task, way).map_or(usize::MAX, |way| way.parent);
+        path = paths.path(task, path).map_or(usize::MAX, |path| path.parent);
         task = parent;
-        list.push((task, way));
+        list.push((task, path));
     }
     list
 }
 
-/// The best flows over the given ways to sinks; `start` are flows to begin from.
+/// The best flows over the given paths to sinks; `start` are flows to begin from.
 ///
 /// # Errors
 /// Those of the solver.
@@ -111,16 +112,16 @@ pub(super) fn solve(
     let found = model.program.minimise_by(solver, &limits)?;
     // Shares that are noise would each cost a worker. So only the workers are taken, and the flows over those are solved again.
     let fixed: BTreeMap<usize, f64> = model.staffed(&found);
-    let staffed = |(sink, way): &&(usize, usize)| {
-        let mut configs = question.ways.configs_on(*sink, *way).into_iter();
+    let staffed = |(sink, path): &&(usize, usize)| {
+        let mut configs = question.paths.configs_on(*sink, *path).into_iter();
         configs.all(|config| fixed.contains_key(&config))
     };
     let left: BTreeSet<(usize, usize)> = ends.iter().filter(staffed).copied().collect();
     let model = Model::new(question, &left, Some(&fixed));
     let solution = model.program.minimise()?;
-    let flow = |((sink, way), variable): (&(usize, usize), &Variable)| Flow {
+    let flow = |((sink, path), variable): (&(usize, usize), &Variable)| Flow {
         sink: *sink,
-        way: *way,
+        path: *path,
         share: solution.value(*variable),
     };
     let flows = model.ends.iter().map(flow);
@@ -142,43 +143,43 @@ type Served = BTreeMap<usize, Vec<(Variable, f64, f64)>>;
 
 fn served(question: &Question<'_>, sums: &Sums) -> Served {
     let mut served = Served::new();
-    for ((task, way), variables) in sums {
-        if let Some(way) = question.ways.way(*task, *way) {
-            let load = way.load * question.demand;
+    for ((task, path), variables) in sums {
+        if let Some(path) = question.paths.path(*task, *path) {
+            let load = path.load * question.demand;
             let terms = variables.iter().map(|variable| (*variable, load, 1.0));
-            served.entry(way.config).or_default().extend(terms);
+            served.entry(path.config).or_default().extend(terms);
         }
     }
     served
 }
 
-/// By task and way, the variables that sum to its flow.
+/// By task and path, the variables that sum to its flow.
 type Sums = BTreeMap<(usize, usize), Vec<Variable>>;
 
 impl Model {
-    /// With `fixed`, workers by configuration are given and only flows are asked for.
+    /// With `fixed`, workers by configuration are given and only flows are variables.
     fn new(
         question: &Question<'_>,
         ends: &BTreeSet<(usize, usize)>,
         fixed: Option<&BTreeMap<usize, f64>>,
     ) -> Self {
-        let ways = question.ways;
+        let paths = question.paths;
         let mut program = Program::new();
         let mut model_ends = BTreeMap::new();
         let (mut sums, mut beside) = (Sums::new(), Sums::new());
-        for (sink, way) in ends {
-            let worth = ways.way(*sink, *way).map_or(0.0, |way| way.worth);
-            // In percent, so that gaps are seen by solvers with absolute tolerances.
-            let variable = program.bounded(-100.0 * worth, 1.0);
-            model_ends.insert((*sink, *way), variable);
-            let counted = counted(ways, *sink, *way);
+        for (sink, path) in ends {
+            let accuracy = paths.path(*sink, *path).map_or(0.0, |path| path.accuracy);
+            // In percent, so that solvers with absolute tolerances resolve the gaps.
+            let variable = program.bounded(-100.0 * accuracy, 1.0);
+            model_ends.insert((*sink, *path), variable);
+            let counted = counted(paths, *sink, *path);
             for place in &counted {
                 sums.entry(*place).or_default().push(variable);
             }
-            if let Some((task, way)) = counted.last()
-                && ways.tree.parent(*task).is_some()
+            if let Some((task, path)) = counted.last()
+                && paths.tree.parent(*task).is_some()
             {
-                let parent = ways.way(*task, *way).map_or(usize::MAX, |way| way.parent);
+                let parent = paths.path(*task, *path).map_or(usize::MAX, |path| path.parent);
                 beside.entry((*task, parent)).or_default().push(variable);
             }
         }
@@ -188,7 +189,7 @@ impl Model {
             workers: BTreeMap::new(),
             chosen: BTreeMap::new(),
         };
-        model.conserve(ways, &sums, &beside);
+        model.conserve(paths, &sums, &beside);
         let served = served(question, &sums);
         match fixed {
             Some(fixed) => model.bound(&served, fixed),
@@ -197,23 +198,23 @@ impl Model {
         model
     }
 
-    /// The flows of every sink sum to 1, and those through a way are the same in all its branches.
-    fn conserve(&mut self, ways: &Ways, sums: &Sums, beside: &Sums) {
-        for sink in &ways.tree.sinks {
+    /// The flows of every sink sum to 1, and those through a path are the same in all its branches.
+    fn conserve(&mut self, paths: &Paths, sums: &Sums, beside: &Sums) {
+        for sink in &paths.tree.sinks {
             let own = self.ends.iter().filter(|((of, _), _)| of == sink);
             let terms: Vec<_> = own.map(|(_, variable)| (*variable, 1.0)).collect();
             self.program.row(terms, Relation::Equal, 1.0);
         }
-        for task in &ways.tree.order {
-            for child in ways.tree.children(*task).iter().skip(1) {
-                let through = sums.range((*task, 0)..(*task + 1, 0)).map(|((_, way), _)| *way);
+        for task in &paths.tree.order {
+            for child in paths.tree.children(*task).iter().skip(1) {
+                let through = sums.range((*task, 0)..(*task + 1, 0)).map(|((_, path), _)| *path);
                 let branching = beside
                     .range((*child, 0)..(*child + 1, 0))
-                    .map(|((_, way), _)| *way);
+                    .map(|((_, path), _)| *path);
                 let all: BTreeSet<usize> = through.chain(branching).collect();
-                for way in all {
-                    let own = sums.get(&(*task, way)).into_iter().flatten();
-                    let other = beside.get(&(*child, way)).into_iter().flatten();
+                for path in all {
+                    let own = sums.get(&(*task, path)).into_iter().flatten();
+                    let other = beside.get(&(*child, path)).into_iter().flatten();
                     let terms = own
                         .map(|own| (*own, 1.0))
                         .chain(other.map(|other| (*other, -1.0)));
@@ -250,15 +251,15 @@ impl Model {
         self.program
             .row(all, Relation::AtMost, f64::from(question.workers));
         if question.single {
-            self.choose(question.ways, served);
+            self.choose(question.paths, served);
         }
     }
 
     /// Of the configurations of one variant, only the chosen one has any flow.
-    fn choose(&mut self, ways: &Ways, served: &Served) {
+    fn choose(&mut self, paths: &Paths, served: &Served) {
         let mut variants: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
         for config in served.keys() {
-            if let Some(own) = ways.configs.get(*config) {
+            if let Some(own) = paths.configs.get(*config) {
                 variants.entry((own.task, own.variant)).or_default().push(*config);
             }
         }
@@ -306,11 +307,11 @@ impl Model {
             slot.map(|slot| *slot = value).is_some()
         };
         for flow in flows {
-            if !set(self.ends.get(&(flow.sink, flow.way)), flow.share) {
+            if !set(self.ends.get(&(flow.sink, flow.path)), flow.share) {
                 return Vec::new();
             }
         }
-        for (config, load) in loads(question.ways, flows) {
+        for (config, load) in loads(question.paths, flows) {
             if !set(self.workers.get(&config), whole(load * question.demand)) {
                 return Vec::new();
             }

@@ -1,26 +1,26 @@
 //! What cannot be exceeded: the optimum of the configuration-path flow with fractions of workers, without a solver.
 //!
-//! Choose one way through the whole tree: it keeps `w` workers busy per request/s and is worth an accuracy `A`, one point. With
+//! Choose one path through the whole tree: it keeps `w` workers busy per request/s and has an accuracy `A`, one point. With
 //! fractions of workers only two rows of the program are left, so its optimum at `S` workers and demand `D` mixes at most two points
-//! that are neighbours on the upper hull of all of them, at `w = S / D`. The hull knows neither `S` nor `D` and is made once.
+//! that are neighbours on the upper hull of all of them, at `w = S / D`. The hull depends on neither `S` nor `D` and is made once.
 //!
 //! There are far too many points to list in a tree. But the hull of a choice is the hull of the united hulls, and the hull of things
 //! that are chosen independently of each other (the branches below one configuration) is the Minkowski sum of theirs.
 
-use super::ways::{Level, Way, Ways};
+use super::paths::{Level, Path, Paths};
 
-/// A way through the whole tree, as a point.
+/// A path through the whole tree, as a point.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Point {
-    /// Workers kept busy per request/s at the door.
+    /// Workers kept busy per request/s at the root.
     pub(super) load: f64,
     /// Mean accuracy over the sinks.
-    pub(super) worth: f64,
-    /// The way to each task, by task, that makes it up; in no order.
+    pub(super) accuracy: f64,
+    /// The path to each task, by task, that makes it up; in no order.
     pub(super) picks: Vec<(usize, usize)>,
 }
 
-/// The points that no mix of others beats, ascending in load and worth.
+/// The points that no mix of others beats, ascending in load and accuracy.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Hull {
     points: Vec<Point>,
@@ -30,7 +30,7 @@ pub(super) struct Hull {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Mix<'a> {
     /// Its accuracy, which no whole number of workers exceeds.
-    pub(super) worth: f64,
+    pub(super) accuracy: f64,
     /// What one more worker per request/s would add, the program's dual.
     pub(super) price: f64,
     /// The points, with their shares.
@@ -38,27 +38,27 @@ pub(super) struct Mix<'a> {
 }
 
 impl Hull {
-    pub(super) fn new(ways: &Ways) -> Self {
+    pub(super) fn new(paths: &Paths) -> Self {
         Self {
-            points: choice(ways, ways.root(), ways.first()),
+            points: choice(paths, paths.root(), paths.first()),
         }
     }
 
-    /// The best mix that keeps at most this many workers busy per request/s at the door. `None` if there is none.
+    /// The best mix that keeps at most this many workers busy per request/s at the root. `None` if there is none.
     pub(super) fn mix(&self, load: f64) -> Option<Mix<'_>> {
         let above = self.points.partition_point(|point| point.load <= load);
         let below = self.points.get(above.checked_sub(1)?)?;
         let Some(above) = self.points.get(above) else {
             return Some(Mix {
-                worth: below.worth,
+                accuracy: below.accuracy,
                 price: 0.0,
                 points: vec![(below, 1.0)],
             });
         };
-        let price = (above.worth - below.worth) / (above.load - below.load);
+        let price = (above.accuracy - below.accuracy) / (above.load - below.load);
         let share = (load - below.load) / (above.load - below.load);
         Some(Mix {
-            worth: below.worth + price * (load - below.load),
+            accuracy: below.accuracy + price * (load - below.load),
             price,
             points: vec![(below, 1.0 - share), (above, share)],
         })
@@ -70,51 +70,51 @@ impl Hull {
     }
 }
 
-/// The hull of a choice between ways to a task.
-fn choice(ways: &Ways, task: usize, span: std::ops::Range<usize>) -> Vec<Point> {
-    let Some(level) = ways.levels.get(task) else {
+/// The hull of a choice between paths to a task.
+fn choice(paths: &Paths, task: usize, span: std::ops::Range<usize>) -> Vec<Point> {
+    let Some(level) = paths.levels.get(task) else {
         return Vec::new();
     };
     let mut points = Vec::new();
-    if ways.tree.children(task).is_empty() {
-        for way in span {
+    if paths.tree.children(task).is_empty() {
+        for path in span {
             // Of one variant only the largest batch matters here, which comes last.
             if let Some(own) = level
-                .ways
-                .get(way)
-                .filter(|own| !same_variant(ways, level, own, way + 1))
+                .paths
+                .get(path)
+                .filter(|own| !same_variant(paths, level, own, path + 1))
             {
                 points.push(Point {
                     load: own.load,
-                    worth: own.worth,
-                    picks: vec![(task, way)],
+                    accuracy: own.accuracy,
+                    picks: vec![(task, path)],
                 });
             }
         }
     } else {
-        for way in span {
-            points.extend(continued(ways, task, way));
+        for path in span {
+            points.extend(continued(paths, task, path));
         }
     }
     upper(points)
 }
 
-fn same_variant(ways: &Ways, level: &Level, way: &Way, next: usize) -> bool {
-    let variant = |way: &Way| ways.configs.get(way.config).map(|config| config.variant);
-    let next = level.ways.get(next);
-    next.is_some_and(|next| next.parent == way.parent && variant(next) == variant(way))
+fn same_variant(paths: &Paths, level: &Level, path: &Path, next: usize) -> bool {
+    let variant = |path: &Path| paths.configs.get(path.config).map(|config| config.variant);
+    let next = level.paths.get(next);
+    next.is_some_and(|next| next.parent == path.parent && variant(next) == variant(path))
 }
 
-/// The hull of all that can follow one way: its branches are chosen independently.
-fn continued(ways: &Ways, task: usize, way: usize) -> Vec<Point> {
-    let load = ways.way(task, way).map_or(0.0, |way| way.load);
+/// The hull of all that can follow one path: its branches are chosen independently.
+fn continued(paths: &Paths, task: usize, path: usize) -> Vec<Point> {
+    let load = paths.path(task, path).map_or(0.0, |path| path.load);
     let mut sum = vec![Point {
         load,
-        worth: 0.0,
-        picks: vec![(task, way)],
+        accuracy: 0.0,
+        picks: vec![(task, path)],
     }];
-    for child in ways.tree.children(task) {
-        sum = minkowski(&sum, &choice(ways, *child, ways.continuing(*child, way)));
+    for child in paths.tree.children(task) {
+        sum = minkowski(&sum, &choice(paths, *child, paths.continuing(*child, path)));
     }
     sum
 }
@@ -124,11 +124,14 @@ fn upper(mut points: Vec<Point>) -> Vec<Point> {
     points.sort_by(|one, other| {
         one.load
             .total_cmp(&other.load)
-            .then(other.worth.total_cmp(&one.worth))
+            .then(other.accuracy.total_cmp(&one.accuracy))
     });
     let mut hull: Vec<Point> = Vec::new();
     for point in points {
-        if hull.last().is_some_and(|last| point.worth <= last.worth + 1e-12) {
+        if hull
+            .last()
+            .is_some_and(|last| point.accuracy <= last.accuracy + 1e-12)
+        {
             continue;
         }
         while let [.., before, last] = hull.as_slice() {
@@ -143,10 +146,10 @@ fn upper(mut points: Vec<Point>) -> Vec<Point> {
     hull
 }
 
-/// Positive where `middle` lies above the line between the others.
+/// Positive if `middle` is above the line between the others.
 fn cross(before: &Point, middle: &Point, after: &Point) -> f64 {
-    (middle.worth - before.worth) * (after.load - before.load)
-        - (after.worth - before.worth) * (middle.load - before.load)
+    (middle.accuracy - before.accuracy) * (after.load - before.load)
+        - (after.accuracy - before.accuracy) * (middle.load - before.load)
 }
 
 /// The sum of two hulls: their edges, the steepest first.
@@ -157,7 +160,7 @@ fn minkowski(one: &[Point], other: &[Point]) -> Vec<Point> {
         let picks = left.picks.iter().chain(&right.picks);
         sum.push(Point {
             load: left.load + right.load,
-            worth: left.worth + right.worth,
+            accuracy: left.accuracy + right.accuracy,
             picks: picks.copied().collect(),
         });
         match (slope(one, i), slope(other, j)) {
@@ -172,5 +175,5 @@ fn minkowski(one: &[Point], other: &[Point]) -> Vec<Point> {
 
 fn slope(hull: &[Point], at: usize) -> Option<f64> {
     let (here, next) = (hull.get(at)?, hull.get(at + 1)?);
-    Some((next.worth - here.worth) / (next.load - here.load))
+    Some((next.accuracy - here.accuracy) / (next.load - here.load))
 }

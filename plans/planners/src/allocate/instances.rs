@@ -1,19 +1,19 @@
 //! From flows to instances.
 
 use super::flow;
+use super::paths::Paths;
 use super::scaled::{Scaled, needs};
-use super::ways::Ways;
 use crate::balance::Instances;
 use kaskade_policy::pipeline::Task;
 
-/// By task in the order of `tasks`, which are those that the ways speak of, the most accurate first.
-pub(super) fn instances(tasks: &[Task], ways: &Ways, scaled: &Scaled) -> Vec<Instances> {
-    let loads = flow::loads(ways, &scaled.flows);
-    let mut instances: Vec<((usize, f64), Instances)> = needs(ways, &scaled.flows, scaled.demand)
+/// By task in the order of `tasks`, which are those of the paths, the most accurate first.
+pub(super) fn instances(tasks: &[Task], paths: &Paths, scaled: &Scaled) -> Vec<Instances> {
+    let loads = flow::loads(paths, &scaled.flows);
+    let mut instances: Vec<((usize, f64), Instances)> = needs(paths, &scaled.flows, scaled.demand)
         .into_iter()
         .filter_map(|(config, count)| {
             let load = loads.get(&config)? * scaled.demand;
-            let config = ways.configs.get(config)?;
+            let config = paths.configs.get(config)?;
             let task = tasks.get(config.task)?;
             let variant = task.variants.get(config.variant)?;
             let own = Instances {

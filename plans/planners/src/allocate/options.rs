@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::lp::Solver;
 
-/// Who decides, for comparison (§6.1).
+/// The allocation policy, for comparison (§6.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AllocationPolicy {
     /// Hardware scaling, then accuracy scaling over the whole pipeline.
     #[default]
     Loki,
-    /// InferLine: it knows the pipeline and scales hardware, but "requires the clients to specify a single model variant to use
+    /// InferLine: it uses the pipeline and scales hardware, but "requires the clients to specify a single model variant to use
     /// for each task". They specify the most accurate. When the cluster is exhausted it serves what it can.
     #[serde(alias = "inferline")]
     HardwareOnly,
@@ -34,15 +34,15 @@ impl AllocationPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AllocateOptions {
-    /// Who decides.
+    /// The allocation policy.
     pub policy: AllocationPolicy,
-    /// Who solves what rounding leaves open.
+    /// The solver for the gap that rounding leaves.
     pub solver: Solver,
     /// Relative gap to the bound below which an answer is good enough.
     pub gap: f64,
     /// Columns that are considered.
     pub columns: usize,
-    /// Nodes that the embedded solver looks at: a limit that is the same on every machine.
+    /// Node limit of the embedded solver: the same on every machine.
     pub nodes: u64,
     /// Longest time for the solver, milliseconds: a net below the limit on nodes.
     pub solver_ms: u64,

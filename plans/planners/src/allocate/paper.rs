@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ways::{Config, Ways};
+use super::paths::{Config, Paths};
 use crate::lp::{Limits, LpError, Program, Relation, Solver, Variable};
 use kaskade_policy::pipeline::{Pipeline, Tree};
 
@@ -22,15 +22,15 @@ type Place = (usize, usize);
 /// [`LpError::Infeasible`] if they cannot serve it.
 pub(super) fn accuracy(
     pipeline: &Pipeline,
-    ways: &Ways,
+    paths: &Paths,
     demand: f64,
     workers: u32,
     solver: Solver,
 ) -> Result<f64, LpError> {
     let mut paper = Paper {
         pipeline,
-        tree: &ways.tree,
-        configs: &ways.configs,
+        tree: &paths.tree,
+        configs: &paths.configs,
         profiled: pipeline.profiled(),
         program: Program::new(),
         batches: BTreeMap::new(),
@@ -38,7 +38,7 @@ pub(super) fn accuracy(
         through: BTreeMap::new(),
     };
     paper.instances(workers);
-    for sink in &ways.tree.sinks {
+    for sink in &paths.tree.sinks {
         paper.paths(*sink);
     }
     paper.agree();
@@ -108,8 +108,8 @@ impl Paper<'_> {
             self.pipeline.slo_us as f64 / 2.0 - trail.len() as f64 * self.pipeline.hop_us as f64 / 2.0;
         let mut all = Vec::new();
         for path in paths {
-            let worth = self.worth(&path) / self.tree.sinks.len() as f64;
-            let share = self.program.variable(-100.0 * worth);
+            let accuracy = self.accuracy(&path) / self.tree.sinks.len() as f64;
+            let share = self.program.variable(-100.0 * accuracy);
             let used = self.program.integer(0.0, 1);
             self.program
                 .row([(share, 1.0), (used, -1.0)], Relation::AtMost, 0.0);
@@ -137,7 +137,7 @@ impl Paper<'_> {
         self.program.row(all, Relation::Equal, 1.0);
     }
 
-    fn worth(&self, path: &[Place]) -> f64 {
+    fn accuracy(&self, path: &[Place]) -> f64 {
         let profiled = self.profiled.as_ref().and_then(|profiled| profiled.get(path));
         let accuracy = |place: &Place| {
             let task = self.pipeline.tasks.get(place.0);

@@ -1,20 +1,20 @@
 //! From fractions of workers to whole ones: the best mix of two columns.
 //!
 //! The mix moves from one column to the other, and the number of whole workers only changes where one configuration's need passes
-//! a whole number. So for each pair only those breakpoints are looked at, downwards from the mix that would do with fractions.
+//! a whole number. So for each pair only those breakpoints are examined, downwards from the fractional optimum.
 
 use super::columns::Column;
 
 /// Needs this close above a whole number are that number.
 pub(super) const WHOLE: f64 = 1e-6;
 
-/// Breakpoints of one pair that are looked at.
+/// Breakpoints of one pair that are examined.
 const STEPS: usize = 64;
 
 /// Columns and their shares, which fit into the workers there are.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Rounded {
-    pub(super) worth: f64,
+    pub(super) accuracy: f64,
     /// Places of columns, and their shares, which sum to 1.
     pub(super) shares: Vec<(usize, f64)>,
 }
@@ -24,7 +24,7 @@ pub(super) fn whole(need: f64) -> f64 {
     (need - WHOLE).ceil().max(0.0)
 }
 
-/// The best mix of at most two columns that fits into the workers, or the first that is worth `goal`. With `variants`, which
+/// The best mix of at most two columns that fits into the workers, or the first with accuracy `goal`. With `variants`, which
 /// numbers the variants of the configurations, every variant has one batch size only. `None` if none fits.
 pub(super) fn rounded(
     columns: &[Column],
@@ -36,29 +36,31 @@ pub(super) fn rounded(
     let mut best: Option<Rounded> = None;
     for (place, column) in columns.iter().enumerate() {
         let needed: f64 = column.loads.iter().map(|load| whole(load * demand)).sum();
-        if needed <= workers && best.as_ref().is_none_or(|best| column.worth > best.worth) {
+        if needed <= workers && best.as_ref().is_none_or(|best| column.accuracy > best.accuracy) {
             best = Some(Rounded {
-                worth: column.worth,
+                accuracy: column.accuracy,
                 shares: vec![(place, 1.0)],
             });
         }
     }
     for (low_place, low) in columns.iter().enumerate() {
         for (high_place, high) in columns.iter().enumerate() {
-            let beaten = best.as_ref().map_or(f64::NEG_INFINITY, |best| best.worth);
+            let beaten = best.as_ref().map_or(f64::NEG_INFINITY, |best| best.accuracy);
             if beaten >= goal {
                 return best;
             }
-            if high.worth <= beaten || low.worth >= high.worth || low.load() * demand > workers {
+            if high.accuracy <= beaten || low.accuracy >= high.accuracy || low.load() * demand > workers {
                 continue;
             }
             if variants.is_some_and(|variants| conflict(low, high, variants)) {
                 continue;
             }
             let pair = Pair::new(low, high, demand);
-            if let Some(share) = pair.largest(workers, (beaten - low.worth) / (high.worth - low.worth)) {
+            if let Some(share) =
+                pair.largest(workers, (beaten - low.accuracy) / (high.accuracy - low.accuracy))
+            {
                 best = Some(Rounded {
-                    worth: low.worth + share * (high.worth - low.worth),
+                    accuracy: low.accuracy + share * (high.accuracy - low.accuracy),
                     shares: vec![(low_place, 1.0 - share), (high_place, share)],
                 });
             }

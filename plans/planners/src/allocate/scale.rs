@@ -1,4 +1,4 @@
-//! Hardware scaling, accuracy scaling, and what is left under overload, over one list of ways.
+//! Hardware scaling, accuracy scaling, and what is left under overload, over one list of paths.
 
 use std::collections::BTreeSet;
 
@@ -8,68 +8,68 @@ use super::fewest::{fewest, most};
 use super::flow::{self, Question};
 use super::hull::Hull;
 use super::options::AllocateOptions;
+use super::paths::Paths;
 use super::round::{Rounded, rounded};
 use super::scaled::Scaled;
-use super::ways::Ways;
 use crate::lp::{Limits, LpError, Solver};
 
 /// Overload is planned for a demand that leaves the workers this much room, so that rounding finds what is known to fit.
 const ROOM: f64 = 1e-9;
 
 /// A price of a worker at which nothing but saving workers counts.
-const DEAR: f64 = 1e9;
+const PROHIBITIVE_PRICE: f64 = 1e9;
 
-/// The ways of a pipeline and their hull.
+/// The paths of a pipeline and their hull.
 #[derive(Debug, Clone)]
 pub(super) struct Scaler {
-    pub(super) ways: Ways,
+    pub(super) paths: Paths,
     hull: Hull,
     /// By configuration: a number for its variant.
     variants: Vec<usize>,
 }
 
 impl Scaler {
-    pub(super) fn new(ways: Ways) -> Self {
+    pub(super) fn new(paths: Paths) -> Self {
         let mut numbers = std::collections::BTreeMap::new();
         let mut number = |place: (usize, usize)| {
             let next = numbers.len();
             *numbers.entry(place).or_insert(next)
         };
         Self {
-            hull: Hull::new(&ways),
-            variants: ways
+            hull: Hull::new(&paths),
+            variants: paths
                 .configs
                 .iter()
                 .map(|config| number((config.task, config.variant)))
                 .collect(),
-            ways,
+            paths,
         }
     }
 
-    /// Workers kept busy per request/s by the way that needs fewest.
+    /// Workers kept busy per request/s by the path that needs fewest.
     pub(super) fn least_load(&self) -> Option<f64> {
         Some(self.hull.least()?.load)
     }
 
     /// The best accuracy that so many workers per request/s could give, fractions of them included; 0 where they cannot serve it.
     pub(super) fn worth_at_most(&self, load: f64) -> f64 {
-        self.hull.mix(load).map_or(0.0, |mix| mix.worth)
+        self.hull.mix(load).map_or(0.0, |mix| mix.accuracy)
     }
 
     /// The fewest workers for a demand by whole columns; `None` if there are not enough.
     pub(super) fn hardware(&self, demand: f64, workers: u32) -> Option<Scaled> {
-        let (column, needed) = fewest(&self.ways, demand)?;
+        let (column, needed) = fewest(&self.paths, demand)?;
         (needed <= f64::from(workers)).then(|| self.whole(column, demand))
     }
 
     fn whole(&self, column: Column, demand: f64) -> Scaled {
-        let worth = column.worth;
+        let accuracy = column.accuracy;
         Scaled {
             demand,
-            flows: flow::flows(&self.ways, &[column], &[(0, 1.0)]),
-            worth,
-            bound: worth,
-            fault: None,
+            flows: flow::flows(&self.paths, &[column], &[(0, 1.0)]),
+            accuracy,
+            bound: accuracy,
+            error: None,
         }
     }
 
@@ -83,31 +83,31 @@ impl Scaler {
         known: Option<Column>,
     ) -> Option<Scaled> {
         let mix = self.hull.mix(f64::from(workers) / demand)?;
-        let mut pool = columns(&self.ways, mix.price, options.columns);
-        pool.extend(mix.points.iter().map(|(point, _)| Column::of(&self.ways, point)));
+        let mut pool = columns(&self.paths, mix.price, options.columns);
+        pool.extend(mix.points.iter().map(|(point, _)| Column::of(&self.paths, point)));
         pool.extend(known);
-        let goal = mix.worth * (1.0 - options.gap);
+        let goal = mix.accuracy * (1.0 - options.gap);
         let rounded = rounded(&pool, demand, f64::from(workers), Some(&self.variants), goal);
         let stated = |rounded: Rounded| Scaled {
             demand,
-            flows: flow::flows(&self.ways, &pool, &rounded.shares),
-            worth: rounded.worth,
-            bound: mix.worth,
-            fault: None,
+            flows: flow::flows(&self.paths, &pool, &rounded.shares),
+            accuracy: rounded.accuracy,
+            bound: mix.accuracy,
+            error: None,
         };
         let scaled = rounded.map(stated);
-        if scaled.as_ref().is_some_and(|scaled| scaled.worth >= goal) {
+        if scaled.as_ref().is_some_and(|scaled| scaled.accuracy >= goal) {
             return scaled;
         }
         let sizing = Sizing {
-            ways: &self.ways,
+            paths: &self.paths,
             variants: &self.variants,
             demand,
             workers,
             options,
             goal,
         };
-        sizing.improved(&pool, scaled, mix.worth)
+        sizing.improved(&pool, scaled, mix.accuracy)
     }
 
     /// All of a demand at the best accuracy for it, or else as much as these workers can serve. `None` if they are fewer than the
@@ -119,8 +119,8 @@ impl Scaler {
 
     /// As much of a demand as these workers can serve, at the best accuracy for that.
     pub(super) fn most(&self, demand: f64, workers: u32, options: &AllocateOptions) -> Option<Scaled> {
-        let mut pool = columns(&self.ways, DEAR, options.columns);
-        pool.extend(self.hull.least().map(|point| Column::of(&self.ways, point)));
+        let mut pool = columns(&self.paths, PROHIBITIVE_PRICE, options.columns);
+        pool.extend(self.hull.least().map(|point| Column::of(&self.paths, point)));
         let (place, capacity) = most(&pool, f64::from(workers))?;
         let demand = demand.min(capacity * (1.0 - ROOM));
         let column = pool.swap_remove(place);
@@ -128,7 +128,7 @@ impl Scaler {
         let bound = self
             .hull
             .mix(f64::from(workers) / demand)
-            .map_or(1.0, |mix| mix.worth);
+            .map_or(1.0, |mix| mix.accuracy);
         Some(scaled.unwrap_or_else(|| Scaled {
             bound,
             ..self.whole(column, demand)
@@ -136,26 +136,26 @@ impl Scaler {
     }
 }
 
-/// The optimum of the flow over all ways, proven.
+/// The optimum of the flow over all paths, proven.
 pub(super) fn optimum(
-    ways: &Ways,
+    paths: &Paths,
     demand: f64,
     workers: u32,
     single: bool,
     solver: Solver,
 ) -> Result<f64, LpError> {
     let end = |sink: &usize| {
-        let level = ways.levels.get(*sink);
-        let count = level.map_or(0, |level| level.ways.len());
-        (0..count).map(|way| (*sink, way)).collect::<Vec<_>>()
+        let level = paths.levels.get(*sink);
+        let count = level.map_or(0, |level| level.paths.len());
+        (0..count).map(|path| (*sink, path)).collect::<Vec<_>>()
     };
-    let ends: BTreeSet<(usize, usize)> = ways.tree.sinks.iter().flat_map(end).collect();
+    let ends: BTreeSet<(usize, usize)> = paths.tree.sinks.iter().flat_map(end).collect();
     let question = Question {
-        ways,
+        paths,
         demand,
         workers,
         single,
     };
     let flows = flow::solve(&question, &ends, &[], solver, &Limits::NONE)?;
-    Ok(flow::worth(ways, &flows))
+    Ok(flow::accuracy(paths, &flows))
 }

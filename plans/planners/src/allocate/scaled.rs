@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::flow::{self, Flow};
+use super::paths::Paths;
 use super::round::whole;
-use super::ways::Ways;
 use crate::lp::LpError;
 
 /// Flows that fit into the workers.
@@ -13,14 +13,14 @@ pub(super) struct Scaled {
     /// Requests/s at the root.
     pub(super) demand: f64,
     pub(super) flows: Vec<Flow>,
-    pub(super) worth: f64,
+    pub(super) accuracy: f64,
     pub(super) bound: f64,
-    pub(super) fault: Option<LpError>,
+    pub(super) error: Option<LpError>,
 }
 
 /// Whole workers by configuration; whatever is used at all has one.
-pub(super) fn needs(ways: &Ways, flows: &[Flow], demand: f64) -> BTreeMap<usize, f64> {
-    let loads = flow::loads(ways, flows).into_iter();
+pub(super) fn needs(paths: &Paths, flows: &[Flow], demand: f64) -> BTreeMap<usize, f64> {
+    let loads = flow::loads(paths, flows).into_iter();
     loads
         .filter(|(_, load)| *load > 0.0)
         .map(|(config, load)| (config, whole(load * demand).max(1.0)))

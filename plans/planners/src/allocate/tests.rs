@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::lp::{LpError, Solver};
-use kaskade_papers::stated::pipelines::stated;
 use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, ProfiledPath, Task, TaskVariant};
+use kaskade_stated::pipelines::stated;
 
 fn allocator(policy: AllocationPolicy) -> Allocator {
     let options = AllocateOptions {
@@ -87,11 +87,7 @@ fn overload_serves_what_can_be_served() {
     assert_eq!(allocation.scaling, Scaling::Overload);
     assert!(allocation.served_qps > 500.0 && allocation.served_qps < 1e6);
     let just = allocator.allocate(allocation.served_qps * 0.999, 20).unwrap();
-    assert_eq!(
-        just.scaling,
-        Scaling::Accuracy,
-        "what it says it can serve, it can"
-    );
+    assert_eq!(just.scaling, Scaling::Accuracy, "it can serve what it reports");
 }
 
 #[test]
@@ -179,7 +175,7 @@ fn a_solver_that_is_not_there_costs_nothing_but_its_help() {
         .unwrap();
     check(&stated(), &allocation);
     assert!(matches!(
-        allocation.solver_fault,
+        allocation.solver_error,
         Some(LpError::NotBuilt { .. } | LpError::Missing { .. })
     ));
 }
@@ -204,7 +200,7 @@ fn profiled_paths_are_planned_with() {
     let mut paths = Vec::new();
     for root in &pipeline.tasks[0].variants {
         for sink in pipeline.tasks.iter().skip(1).flat_map(|task| &task.variants) {
-            // Everybody is as good as the best with `detect-n`, and useless without.
+            // All variants are as good as the best with `detect-n`, and useless without.
             let accuracy = if root.name == "detect-n" { 0.9 } else { 0.1 };
             let variants = vec![root.name.clone(), sink.name.clone()];
             paths.push(ProfiledPath { variants, accuracy });

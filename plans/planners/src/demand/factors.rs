@@ -1,4 +1,4 @@
-//! Multiplicative factors from heartbeats (Loki §4.2): every worker tells how many requests it was given and how many it made of them,
+//! Multiplicative factors from heartbeats (Loki §4.2): every worker reports its requests and the requests that it made of them,
 //! and the allocator plans with the sums per variant.
 
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use kaskade_policy::pipeline::Pipeline;
 pub struct FactorOptions {
     /// A variant's factors are taken from what it did once it was given this many requests; before, from the profile.
     pub least_requests: u64,
-    /// What was seen before the last [`FactorBook::apply`] counts this much of its weight, in [0, 1): what cameras see
+    /// Weight that older observations keep at each [`FactorBook::apply`], in [0, 1): the content of video
     /// changes over a day.
     pub memory: f64,
-    /// A factor that differs by less than this share of the planned one is not worth preparing the pipeline anew.
+    /// A factor that differs by less than this share of the planned one does not cause a new preparation of the pipeline.
     pub change: f64,
 }
 
@@ -31,7 +31,7 @@ impl Default for FactorOptions {
     }
 }
 
-/// What the workers have told.
+/// The workers' reports.
 #[derive(Debug, Clone)]
 pub struct FactorBook {
     options: FactorOptions,
@@ -88,7 +88,7 @@ impl FactorBook {
         self.replicas.remove(replica);
     }
 
-    /// Puts what was seen into a pipeline, and says whether any factor changed enough to matter. Variants that were given too little
+    /// Applies the observations to a pipeline, and returns whether any factor changed significantly. Variants with too few requests
     /// keep the factors that they have.
     pub fn apply(&mut self, pipeline: &mut Pipeline) -> bool {
         let mut changed = false;

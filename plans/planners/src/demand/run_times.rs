@@ -1,10 +1,10 @@
 //! Run times as workers measure them, in place of the profiled ones.
 //!
 //! A profile is of one machine on one day. Where batches take longer, budgets by the profile are too tight and workers that are planned
-//! to keep up do not; where they take less, accuracy is given away. The workers tell how long their batches took, and the profiled
-//! latencies of a variant are all scaled by what that comes to beside what was profiled for batches of that size. A variant that has
-//! not run takes the scale that those that have come to together: most likely it is the machine that differs, and a plan that turned
-//! to variants nobody has tried there, because only they look fast, would fail once for each of them.
+//! to keep up do not; if they take less, accuracy is lost. The workers report how long their batches took, and the profiled
+//! latencies of a variant are all scaled by the ratio to the profile for batches of that size. A variant that has
+//! not run takes the common scale of those that have: most likely it is the machine that differs, and a plan that moved
+//! to untried variants, because only they seem fast, would fail once for each of them.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use kaskade_policy::demand::Ran;
 use kaskade_policy::pipeline::{BatchLatency, Pipeline, TaskVariant};
 
-/// A batch that took longer than so many times what is planned with says nothing of the model: a process was stopped, or a host swapped. A
+/// A batch that took longer than this many times the planned time is capped: a process was stopped, or a host swapped. A
 /// model that did become so much slower is believed step by step.
 const MOST: f64 = 4.0;
 
@@ -25,7 +25,7 @@ pub struct RunTimeOptions {
     /// A variant's run times are taken from what it did once it has run this many batches; before, from what the others did beside their
     /// profiles.
     pub least_batches: u64,
-    /// What was seen before the last allocation counts this much of its weight, in [0, 1).
+    /// Weight that older observations keep at each allocation, in [0, 1).
     pub memory: f64,
     /// Run times that differ by less than this share from those that are planned with are the noise of the machine. Planned is
     /// at once for those that differ by more.
@@ -42,7 +42,7 @@ impl Default for RunTimeOptions {
     }
 }
 
-/// What the workers have told, beside what was profiled.
+/// The workers' reports, beside the profile.
 #[derive(Debug, Clone)]
 pub struct RunTimeBook {
     options: RunTimeOptions,
@@ -59,7 +59,7 @@ struct Measured {
     profiled_us: f64,
     /// What the profile is multiplied by in the plans.
     planned: f64,
-    /// Whether it has ever run enough to speak for itself.
+    /// Whether it has run enough batches for an estimate of its own scale.
     heard: bool,
 }
 
@@ -83,7 +83,7 @@ impl RunTimeBook {
         }
     }
 
-    /// Notes what a variant has run since this was last told.
+    /// Notes what a variant has run since the last report.
     pub fn heard(&mut self, variant: &str, ran: Ran) {
         if let Some(measured) = self.variants.get_mut(variant).filter(|_| ran.batches > 0) {
             measured.note(ran);
@@ -110,7 +110,7 @@ impl RunTimeBook {
         variants.any(|measured| measured.news(common, &self.options).is_some())
     }
 
-    /// Puts what was measured into a pipeline, and says whether anything changed enough to matter.
+    /// Applies the measurements to a pipeline, and returns whether anything changed significantly.
     pub fn apply(&mut self, pipeline: &mut Pipeline) -> bool {
         let (mut changed, common) = (false, self.common());
         for variant in pipeline.tasks.iter_mut().flat_map(|task| &mut task.variants) {
@@ -180,7 +180,7 @@ fn latency_us(variant: &TaskVariant, batch: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kaskade_papers::stated::pipelines::stated;
+    use kaskade_stated::pipelines::stated;
 
     const VARIANT: &str = "detect-x";
 
@@ -252,7 +252,7 @@ mod tests {
         assert!(are(&scales(&pipeline, VARIANT), 3.0));
         assert!(
             are(&scales(&pipeline, &other), 1.0),
-            "its batches are forgotten, and not what they said"
+            "its batches are forgotten, their estimate is kept"
         );
     }
 

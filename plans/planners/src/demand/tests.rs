@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use kaskade_papers::stated::pipelines::stated;
+use kaskade_stated::pipelines::stated;
 
 const SECOND: u64 = 1_000_000;
 

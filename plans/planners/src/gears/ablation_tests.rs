@@ -7,12 +7,12 @@ use super::fluid::Fluid;
 use super::options::{Ablation, CascadeSearch, GearOptions, Prior};
 use super::planner::{GearPlan, plan_gears, plan_gears_with};
 use crate::device::DeviceSpec;
-use kaskade_papers::stated::workloads::{StatedWorkload, bert, llama};
 use kaskade_policy::plan::{Plan, Slo};
 use kaskade_policy::profile::Profile;
 use kaskade_policy::shifting::ShiftConfig;
 use kaskade_simulator::trace::{Spacing, Trace};
 use kaskade_simulator::{SimConfig, Simulator};
+use kaskade_stated::workloads::{StatedWorkload, bert, llama};
 
 const ABLATIONS: [Ablation; 3] = [Ablation::NoSwitching, Ablation::NoCascade, Ablation::Neither];
 
@@ -136,7 +136,7 @@ proptest! {
         let slo = if latency {
             Slo::Latency { p95_us: (level * slowest_ms * 1e3) as u64 }
         } else {
-            let accuracy = |variant: Option<&kaskade_papers::stated::workloads::StatedVariant>| variant.unwrap().accuracy;
+            let accuracy = |variant: Option<&kaskade_stated::workloads::StatedVariant>| variant.unwrap().accuracy;
             let (low, high) = (accuracy(workload.variants.first()), accuracy(workload.variants.last()));
             Slo::Accuracy { at_least: low + (high - low) * level }
         };

@@ -21,7 +21,7 @@ pub(super) struct Parts<'a> {
     pub(super) devices: &'a [DeviceSpec],
 }
 
-/// What the groups look like to some models: devices that host none of them left out, those that host the same together.
+/// The groups restricted to some models: devices that host none of them left out, those that host the same together.
 pub(super) fn project(groups: &[Group], models: ModelSet) -> Vec<Group> {
     let mut merged: BTreeMap<(ModelSet, u64), Vec<usize>> = BTreeMap::new();
     for group in groups {
@@ -101,7 +101,7 @@ impl Parts<'_> {
         format!("{}-{device}", self.models.name(model))
     }
 
-    /// The wiring of a cascade. `groups` are those that the balance speaks of.
+    /// The wiring of a cascade. `groups` are those of the balance.
     pub(super) fn wiring(
         &self,
         cascade: &Cascade,

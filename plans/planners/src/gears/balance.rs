@@ -1,6 +1,6 @@
 //! Load balancing (CascadeServe §4.4): which replica serves how much, so that the busiest device is as little busy as can be.
 //!
-//! The paper asks a linear program whether a bound `u` on the utilisation can be met, again and again for smaller `u`. With `u` as a
+//! The paper solves a linear program for whether a bound `u` on the utilisation can be met, repeatedly for smaller `u`. With `u` as a
 //! variable one program is enough:
 //!
 //! ```text
@@ -11,9 +11,9 @@
 //! handful of groups.
 //!
 //! Since a device's speed scales all its models alike, the least `u` is also known without a solver. It is the largest, over all
-//! sets of models, of the work that the set asks for divided by the speed of all devices that host any of it (Hall's condition; the
-//! program's dual). That takes microseconds, names the models that bind, and says at once what losing a replica would do, which
-//! is why the placement asks it thousands of times; the program is solved for the shares that are kept.
+//! sets of models, of the work of the set divided by the speed of all devices that host any of it (Hall's condition; the
+//! program's dual). That takes microseconds, names the binding models, and gives the effect of losing a replica, so
+//! the placement evaluates it thousands of times; the program is solved only for the final shares.
 //!
 //! Many shares reach the same `u`, and some leave half of the devices idle. So the models that bind are balanced first, over the
 //! devices that host them, and the rest over the rest in the same way.
@@ -21,14 +21,14 @@
 use super::set::ModelSet;
 use crate::lp::{LpError, Program, Relation, Variable};
 
-/// Work that a model is asked for: `QPS_m t_m`, seconds of device time at speed 1 per second.
+/// Work of a model: `QPS_m t_m`, seconds of device time at speed 1 per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Demand {
     pub(super) model: usize,
     pub(super) work: f64,
 }
 
-/// Devices that cannot be told apart: of one kind, with the same models.
+/// Interchangeable devices: of one kind, with the same models.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
     /// How many times as fast as the device that was profiled.
@@ -58,15 +58,15 @@ pub(super) struct Load {
 
 /// The condition that bounds the utilisation, for every set of demanded models: at most a few, see `max_stages`.
 #[derive(Debug, Clone)]
-pub(super) struct Cuts {
+pub(super) struct HallBounds {
     demands: Vec<Demand>,
-    /// By set of demands, one bit each: what they ask for.
+    /// By set of demands, one bit each: their work.
     work: Vec<f64>,
     /// By set of demands: speed of the devices that host any of it.
     capacity: Vec<f64>,
 }
 
-impl Cuts {
+impl HallBounds {
     pub(super) fn new(demands: Vec<Demand>, groups: &[Group]) -> Self {
         let sets = 1_usize << demands.len();
         let mut work = vec![0.0; sets];
@@ -178,7 +178,7 @@ fn local(demands: &[Demand], models: ModelSet) -> usize {
         .fold(0, |set, (place, _)| set | 1 << place)
 }
 
-/// Who serves what.
+/// The shares of the demands over the groups.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Balance {
     /// Utilisation of the busiest device.
@@ -190,7 +190,7 @@ pub(super) struct Balance {
 /// Shares below this are noise of the solver.
 const NO_SHARE: f64 = 1e-9;
 
-/// Balances the demands over the groups. The utilisation may exceed 1; whether that is an error is for the caller to say.
+/// Balances the demands over the groups. The utilisation may exceed 1; the caller decides whether that is an error.
 ///
 /// # Errors
 /// [`LpError::Infeasible`] if a demanded model has no replica, another [`LpError`] if the solver failed.
@@ -200,7 +200,7 @@ pub(super) fn balance(demands: &[Demand], groups: &[Group]) -> Result<Balance, L
     let mut balance = Balance::default();
     while !left.is_empty() {
         let open: Vec<Group> = free.iter().map(|(_, group)| (*group).clone()).collect();
-        let load = Cuts::new(left.clone(), &open).load();
+        let load = HallBounds::new(left.clone(), &open).load();
         if load.utilisation.is_infinite() {
             return Err(LpError::Infeasible);
         }

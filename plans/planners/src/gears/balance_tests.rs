@@ -49,7 +49,7 @@ fn the_models_that_bind_are_named() {
         group(1.0, &[0, 1], 1..2),
         group(2.0, &[1], 2..3),
     ];
-    let load = Cuts::new(demands(&[1.8, 0.4]), &groups).load();
+    let load = HallBounds::new(demands(&[1.8, 0.4]), &groups).load();
     assert!((load.utilisation - 0.9).abs() < 1e-9);
     assert_eq!(load.binding.iter().collect::<Vec<_>>(), [0]);
 }
@@ -74,7 +74,7 @@ fn a_model_without_a_replica_is_an_error() {
     let groups = [group(1.0, &[0], 0..1)];
     assert_eq!(balance(&demands(&[0.1, 0.1]), &groups), Err(LpError::Infeasible));
     assert!(
-        Cuts::new(demands(&[0.1, 0.1]), &groups)
+        HallBounds::new(demands(&[0.1, 0.1]), &groups)
             .load()
             .utilisation
             .is_infinite()
@@ -157,7 +157,7 @@ proptest! {
             prop_assert!((served - 1.0).abs() < 1e-6);
         }
         // Hall's bound cannot be beaten, and the shares reach it: both are optimal.
-        let bound = Cuts::new(asked, &groups).load().utilisation;
+        let bound = HallBounds::new(asked, &groups).load().utilisation;
         let highest = busy.iter().copied().fold(0.0, f64::max);
         prop_assert!((highest - bound).abs() < 1e-6, "{highest} {bound}");
         prop_assert!((found.utilisation - bound).abs() < 1e-9);
@@ -166,7 +166,7 @@ proptest! {
     #[test]
     fn no_split_does_better(groups in fleet(2, 3), work in prop::collection::vec(0.1..2.0_f64, 2)) {
         let asked = demands(&work);
-        let bound = Cuts::new(asked.clone(), &groups).load().utilisation;
+        let bound = HallBounds::new(asked.clone(), &groups).load().utilisation;
         let grid = least_on_a_grid(&asked, &groups, &mut vec![0.0; groups.len()]);
         prop_assert!(bound <= grid + 1e-9, "{bound} {grid}");
         // A twentieth of each model's work is as far as the grid can be from the optimum.
@@ -178,15 +178,15 @@ proptest! {
         let at = at % groups.len();
         let mut pruned = groups.clone();
         pruned[at].hosted = pruned[at].hosted.without(model);
-        let mut cuts = Cuts::new(demands(&work), &groups);
+        let mut bounds = HallBounds::new(demands(&work), &groups);
         let (hosted, speed) = (groups[at].hosted, groups[at].capacity());
-        let foreseen = cuts.utilisation_without(hosted, model, if hosted.contains(model) { speed } else { 0.0 });
-        let actual = Cuts::new(demands(&work), &pruned).load().utilisation;
+        let foreseen = bounds.utilisation_without(hosted, model, if hosted.contains(model) { speed } else { 0.0 });
+        let actual = HallBounds::new(demands(&work), &pruned).load().utilisation;
         prop_assert!(same(foreseen, actual), "{foreseen} {actual}");
         if hosted.contains(model) {
-            cuts.prune(hosted, model, speed);
+            bounds.prune(hosted, model, speed);
         }
-        let after = cuts.load().utilisation;
+        let after = bounds.load().utilisation;
         prop_assert!(same(after, actual), "{after} {actual}");
     }
 }

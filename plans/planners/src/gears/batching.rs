@@ -8,9 +8,9 @@
 //! Simulations are what planning spends its time on, so three things are settled without one: a cascade whose tail takes
 //! longer than the objective even without any load, a batch that cannot fill in time, and a series that gets worse and worse.
 
-use super::bench::{Bench, Spread};
 use super::evaluate::{Evaluate, Outcome};
-use super::fault::{FaultKind, GearError};
+use super::evaluation_cache::{BalancedCascade, EvaluationCache};
+use super::violation::{GearError, ViolationKind};
 use kaskade_policy::plan::{LoadRange, Slo};
 
 /// The first `min_queue` that holds, and how it fares at the upper end of the range.
@@ -25,7 +25,7 @@ pub struct Tuned {
 /// What no batching makes good.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Short {
-    pub(super) kind: FaultKind,
+    pub(super) kind: ViolationKind,
     /// Whether more replicas could.
     pub(super) replicas_help: bool,
 }
@@ -38,19 +38,19 @@ const TAIL: f64 = 0.05;
 
 /// Finds the batching of a cascade over a range of load, or what it falls short of.
 pub(super) fn tune<E: Evaluate>(
-    bench: &mut Bench<'_, E>,
-    spread: &Spread<'_>,
+    evaluations: &mut EvaluationCache<'_, E>,
+    balanced: &BalancedCascade<'_>,
     load: LoadRange,
 ) -> Result<Result<Tuned, Short>, GearError> {
-    let slo_us = match bench.options.slo {
+    let slo_us = match evaluations.options.slo {
         Slo::Latency { p95_us } => Some(p95_us),
         Slo::Accuracy { .. } => None,
     };
     if let Some(slo_us) = slo_us {
-        let p95_us = without_load(bench, spread);
+        let p95_us = without_load(evaluations, balanced);
         if p95_us > slo_us {
             return Ok(Err(Short {
-                kind: FaultKind::Latency { p95_us, slo_us },
+                kind: ViolationKind::Latency { p95_us, slo_us },
                 replicas_help: false,
             }));
         }
@@ -59,12 +59,12 @@ pub(super) fn tune<E: Evaluate>(
     let qps = load.to_qps.unwrap_or(load.from_qps);
     let mut best: Option<Outcome> = None;
     let mut worse = 0;
-    for min_queue in 1..=bench.options.batching.max_min_queue {
-        if min_queue > 1 && slo_us.is_some_and(|slo| fill_us(spread, min_queue, qps) > slo as f64) {
+    for min_queue in 1..=evaluations.options.batching.max_min_queue {
+        if min_queue > 1 && slo_us.is_some_and(|slo| fill_us(balanced, min_queue, qps) > slo as f64) {
             break;
         }
-        let outcome = bench.measure(spread, min_queue, qps)?;
-        if holds(&outcome) && (min_queue == 1 || holds(&lower_end(bench, spread, min_queue, load)?)) {
+        let outcome = evaluations.measure(balanced, min_queue, qps)?;
+        if holds(&outcome) && (min_queue == 1 || holds(&lower_end(evaluations, balanced, min_queue, load)?)) {
             return Ok(Ok(Tuned { min_queue, outcome }));
         }
         let better =
@@ -85,8 +85,8 @@ pub(super) fn tune<E: Evaluate>(
                 ..
             }),
             Some(slo_us),
-        ) => FaultKind::Latency { p95_us, slo_us },
-        (best, _) => FaultKind::Throughput {
+        ) => ViolationKind::Latency { p95_us, slo_us },
+        (best, _) => ViolationKind::Throughput {
             utilisation: best.map_or(1.0, |best| best.utilisation),
         },
     };
@@ -97,30 +97,34 @@ pub(super) fn tune<E: Evaluate>(
 }
 
 /// What the 95th percentile cannot be less than, microseconds: every batch of one, nothing to wait for.
-fn without_load<E: Evaluate>(bench: &Bench<'_, E>, spread: &Spread<'_>) -> u64 {
-    let fastest = spread.groups.iter().map(|group| group.speed).fold(0.0, f64::max);
-    let stages = spread.cascade.variants.iter().zip(&spread.cascade.reach);
+fn without_load<E: Evaluate>(evaluations: &EvaluationCache<'_, E>, balanced: &BalancedCascade<'_>) -> u64 {
+    let fastest = balanced
+        .groups
+        .iter()
+        .map(|group| group.speed)
+        .fold(0.0, f64::max);
+    let stages = balanced.cascade.variants.iter().zip(&balanced.cascade.reach);
     let on_path = stages.take_while(|(_, reach)| **reach > TAIL);
-    let hop_s = bench.options.hop_us as f64 / 1e6;
+    let hop_s = evaluations.options.hop_us as f64 / 1e6;
     // A hop into every stage, and one back.
     let path_s: f64 = on_path
-        .map(|(model, _)| bench.parts.models.alone_s(*model) / fastest + hop_s)
+        .map(|(model, _)| evaluations.parts.models.alone_s(*model) / fastest + hop_s)
         .sum();
     ((path_s + hop_s) * 1e6) as u64
 }
 
 /// How long the first of a batch waits for the last, microseconds.
-fn fill_us(spread: &Spread<'_>, min_queue: u32, qps: f64) -> f64 {
-    1e6 * f64::from(min_queue - 1) / (qps * spread.first_share())
+fn fill_us(balanced: &BalancedCascade<'_>, min_queue: u32, qps: f64) -> f64 {
+    1e6 * f64::from(min_queue - 1) / (qps * balanced.first_share())
 }
 
-/// The lower end of the range; a twentieth of the upper one stands for none at all.
+/// The lower end of the range; a twentieth of the upper one replaces zero.
 fn lower_end<E: Evaluate>(
-    bench: &mut Bench<'_, E>,
-    spread: &Spread<'_>,
+    evaluations: &mut EvaluationCache<'_, E>,
+    balanced: &BalancedCascade<'_>,
     min_queue: u32,
     load: LoadRange,
 ) -> Result<Outcome, GearError> {
     let least = load.to_qps.unwrap_or(load.from_qps) / 20.0;
-    bench.measure(spread, min_queue, load.from_qps.max(least))
+    evaluations.measure(balanced, min_queue, load.from_qps.max(least))
 }

@@ -25,12 +25,12 @@ pub struct Outcome {
     pub utilisation: f64,
 }
 
-/// Says how a gear fares.
+/// Evaluates a gear.
 pub trait Evaluate {
     /// Runs the only gear of a plan at a constant load, requests/s. The same plan and load give the same outcome.
     ///
     /// # Errors
-    /// A sentence that says why it cannot be run.
+    /// The reason why it cannot be run, as a sentence.
     fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<Outcome, String>;
 }
 
@@ -46,10 +46,10 @@ const REQUESTS: f64 = 6_000.0;
 /// How many times the latency at stake the window lasts, at least.
 const HORIZONS: f64 = 10.0;
 
-/// A first look takes this part of the window; a gear that then misses the objective by far is not looked at again.
+/// A first run takes this part of the window; a gear that then misses the objective by far is not run again.
 const GLANCE: f64 = 0.2;
 
-/// By how much the objective must be missed at the first look.
+/// By how much the objective must be missed in the first run.
 const BY_FAR: f64 = 1.5;
 
 /// How much longer requests may take in the second half of the window than in the first. A growing backlog makes it 2 or

@@ -1,10 +1,10 @@
 use super::*;
 use crate::device::DeviceSpec;
-use kaskade_papers::stated::workloads::llama;
 use kaskade_policy::plan::{
     Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica, Sharing, Stage,
     Wiring,
 };
+use kaskade_stated::workloads::llama;
 
 /// One variant on one device, in batches of one.
 fn alone(variant: &str) -> Plan {

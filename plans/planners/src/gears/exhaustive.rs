@@ -7,15 +7,15 @@
 use serde::Serialize;
 
 use super::assemble::Parts;
-use super::bench::{Bench, Spread};
 use super::evaluate::Evaluate;
-use super::fault::GearError;
+use super::evaluation_cache::{BalancedCascade, EvaluationCache};
 use super::mapping::Fleet;
 use super::models::Models;
 use super::options::{BatchLimits, CascadeSearch, GearOptions};
 use super::planner::ranges;
 use super::search::{Cascade, Space};
 use super::served;
+use super::violation::GearError;
 use crate::device::DeviceSpec;
 use crate::thresholds::FamilyError;
 use kaskade_policy::plan::Slo;
@@ -58,7 +58,7 @@ pub struct Landscape {
     pub p95_us: Vec<Vec<Option<u64>>>,
 }
 
-/// An assignment of cascades to ranges, and what it is worth.
+/// An assignment of cascades to ranges, and its objective value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Assigned {
     /// The place of every range's cascade in the landscape.
@@ -87,16 +87,16 @@ impl Landscape {
         let placement = Fleet::new(&options.devices).everywhere((0..models.len()).collect());
         let space = Space::new(profile, &options.search, options.seed);
         let cascades = space.front(&models, &placement, options.search.max_cascades as usize);
-        let mut bench = Bench::new(parts, options, evaluate);
+        let mut evaluations = EvaluationCache::new(parts, options, evaluate);
         let mut p95_us = Vec::new();
         for load in ranges(options.qps_max, options.ranges) {
             let qps = load.to_qps.unwrap_or(load.from_qps);
             let mut row = Vec::new();
             for cascade in &cascades {
                 let carried = cascade.throughput(&models, &placement) >= qps;
-                let spread = Spread::new(&parts, cascade, &placement)?;
+                let balanced = BalancedCascade::new(&parts, cascade, &placement)?;
                 let outcome = if carried {
-                    Some(bench.measure(&spread, 1, qps)?)
+                    Some(evaluations.measure(&balanced, 1, qps)?)
                 } else {
                     None
                 };
@@ -120,7 +120,7 @@ impl Landscape {
         })
     }
 
-    /// What an assignment is worth. `None` if a range does not keep up, or the objective is missed.
+    /// The objective value of an assignment. `None` if a range does not keep up, or the objective is missed.
     pub fn worth(&self, cascades: &[usize]) -> Option<Assigned> {
         let mut assigned = Assigned {
             cascades: cascades.to_vec(),

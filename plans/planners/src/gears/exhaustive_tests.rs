@@ -2,7 +2,7 @@ use super::*;
 use crate::gears::fluid::Fluid;
 use crate::gears::planner::plan_gears_with;
 use crate::gears::random::random;
-use kaskade_papers::stated::workloads::{StatedWorkload, bert, llama};
+use kaskade_stated::workloads::{StatedWorkload, bert, llama};
 
 const CASCADES: u32 = 8;
 

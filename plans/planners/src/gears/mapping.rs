@@ -8,24 +8,24 @@
 //! ```
 //!
 //! with `u` the highest utilisation after pruning over all ranges that use the replica's model (the paper's formula was lost; this
-//! one grows and falls with what it says). The last replica of a needed model is never pruned; one without which a range cannot be
+//! this one is monotonic in the same quantities). The last replica of a needed model is never pruned; one without which a range cannot be
 //! carried only if nothing else is left to prune. What was pruned too much, because something larger went later, is put back,
-//! and what the greedy order got wrong is [rearranged](super::rearrange); if a range still cannot be carried, that is the fault.
+//! and what the greedy order got wrong is [rearranged](super::rearrange); if a range still cannot be carried, that is the violation.
 //!
 //! A thousand devices with eight models are some seven thousand prunings out of thousands of candidates each. Three things
 //! make that a fraction of a second. Devices that host the same are one group, and one candidate. Ranges with the same
-//! cascade differ only in load, so the highest speaks for all. And what pruning does to `u` is read off the balancer's cuts,
+//! cascade differ only in load, so the highest represents all. And the effect of pruning on `u` is read off the Hall bounds,
 //! which change by a subtraction, instead of solving a program. Of a fleet above 64 devices, a 64th is pruned at a time, and
 //! less only where that would be too much; up to 64 it is one replica at a time, as in the paper.
 
 use std::collections::BTreeMap;
 
-use super::balance::{Cuts, Group};
-use super::fault::FaultKind;
+use super::balance::{Group, HallBounds};
 use super::models::Models;
 use super::rearrange::{join, rearrange};
 use super::search::Cascade;
 use super::set::ModelSet;
+use super::violation::ViolationKind;
 use crate::device::DeviceSpec;
 
 /// A cascade at the highest load that it serves.
@@ -43,10 +43,10 @@ pub(super) struct Need<'a> {
 pub(super) struct Unplaced {
     pub(super) range: usize,
     pub(super) model: usize,
-    pub(super) kind: FaultKind,
+    pub(super) kind: ViolationKind,
 }
 
-/// The devices, and how many prunings they are worth.
+/// The devices, and their budget of prunings.
 #[derive(Debug, Clone)]
 pub(super) struct Fleet {
     kinds: Vec<Group>,
@@ -111,7 +111,7 @@ pub(super) fn replicas(groups: &[Group], model: usize) -> usize {
     hosts.map(|group| group.devices.len()).sum()
 }
 
-/// Places the models that the needs ask for, with at least the demanded number of replicas of each.
+/// Places the models that the needs contain, with at least the demanded number of replicas of each.
 pub(super) fn place(
     fleet: &Fleet,
     models: &Models,
@@ -123,7 +123,7 @@ pub(super) fn place(
         models,
         needs,
         at_least,
-        cuts: cuts(models, needs, &groups),
+        bounds: bounds(models, needs, &groups),
         groups,
     };
     if let Some(unplaced) = pruning.overloaded() {
@@ -144,9 +144,9 @@ pub(super) fn place(
     }
 }
 
-fn cuts(models: &Models, needs: &[Need<'_>], groups: &[Group]) -> Vec<Cuts> {
-    let cuts = |need: &Need<'_>| Cuts::new(need.cascade.demands(models, need.qps), groups);
-    needs.iter().map(cuts).collect()
+fn bounds(models: &Models, needs: &[Need<'_>], groups: &[Group]) -> Vec<HallBounds> {
+    let bounds = |need: &Need<'_>| HallBounds::new(need.cascade.demands(models, need.qps), groups);
+    needs.iter().map(bounds).collect()
 }
 
 struct Pruning<'a> {
@@ -155,7 +155,7 @@ struct Pruning<'a> {
     at_least: &'a BTreeMap<usize, usize>,
     groups: Vec<Group>,
     /// By need.
-    cuts: Vec<Cuts>,
+    bounds: Vec<HallBounds>,
 }
 
 impl Pruning<'_> {
@@ -164,15 +164,15 @@ impl Pruning<'_> {
         let loads = self
             .needs
             .iter()
-            .zip(&self.cuts)
-            .map(|(need, cuts)| (need, cuts.load()));
+            .zip(&self.bounds)
+            .map(|(need, bounds)| (need, bounds.load()));
         let (need, load) = loads
             .filter(|(_, load)| load.utilisation > 1.0)
             .max_by(|(_, a), (_, b)| a.utilisation.total_cmp(&b.utilisation))?;
         Some(Unplaced {
             range: need.range,
             model: bottleneck(self.models, need.cascade, load.binding),
-            kind: FaultKind::Utilisation {
+            kind: ViolationKind::Utilisation {
                 utilisation: load.utilisation,
             },
         })
@@ -189,7 +189,7 @@ impl Pruning<'_> {
     }
 
     /// Prunes the replicas of highest utility, on `step` devices of a group or as many less as it must be. If none has any, it
-    /// prunes the one that costs least nonetheless: rearranging may mend what that breaks. `None` if all are last replicas.
+    /// prunes the one that costs least nonetheless: rearranging may repair that. `None` if all are last replicas.
     fn step(&mut self, step: usize) -> Option<()> {
         let mut step = step;
         loop {
@@ -231,8 +231,8 @@ impl Pruning<'_> {
             return f64::NEG_INFINITY;
         }
         let speed = group.speed * pruned as f64;
-        let after = |cuts: &Cuts| cuts.utilisation_without(group.hosted, model, speed);
-        let users = self.cuts.iter().filter(|cuts| cuts.asks_for(model));
+        let after = |bounds: &HallBounds| bounds.utilisation_without(group.hosted, model, speed);
+        let users = self.bounds.iter().filter(|bounds| bounds.asks_for(model));
         let utilisation = users.map(after).fold(0.0, f64::max);
         excess.min(self.models.memory_bytes(model)) as f64 * (1.0 - utilisation)
     }
@@ -254,8 +254,8 @@ impl Pruning<'_> {
             ..*group
         };
         let speed = moved.speed * moved.devices.len() as f64;
-        for cuts in &mut self.cuts {
-            cuts.prune(hosted, model, speed);
+        for bounds in &mut self.bounds {
+            bounds.prune(hosted, model, speed);
         }
         self.groups.retain(|group| !group.devices.is_empty());
         join(&mut self.groups, moved);
@@ -284,13 +284,13 @@ impl Pruning<'_> {
                 .all(|model| replicas(groups, model) >= self.least(model))
         };
         let utilisation = |groups: &[Group]| {
-            let busy = cuts(self.models, self.needs, groups);
+            let busy = bounds(self.models, self.needs, groups);
             busy.iter()
-                .map(|cuts| cuts.load().utilisation)
+                .map(|bounds| bounds.load().utilisation)
                 .fold(0.0, f64::max)
         };
         let groups = rearrange(self.groups.clone(), wanted, self.models, holds, utilisation);
-        self.cuts = cuts(self.models, self.needs, &groups);
+        self.bounds = bounds(self.models, self.needs, &groups);
         self.groups = groups;
     }
 
@@ -310,7 +310,7 @@ impl Pruning<'_> {
         Unplaced {
             range: user.map_or(0, |need| need.range),
             model: largest,
-            kind: FaultKind::Memory {
+            kind: ViolationKind::Memory {
                 needed_bytes: self.models.memory_of(wanted(self.needs)),
                 device_bytes: fleet.largest(),
             },
@@ -325,7 +325,7 @@ fn wanted(needs: &[Need<'_>]) -> ModelSet {
         .fold(ModelSet::default(), |set, need| set.union(need.cascade.models()))
 }
 
-/// Of the models that bind, the one that asks for most.
+/// Of the binding models, the one with the most work.
 pub(super) fn bottleneck(models: &Models, cascade: &Cascade, binding: ModelSet) -> usize {
     let demands = cascade.demands(models, 1.0);
     let bound = demands.iter().filter(|demand| binding.contains(demand.model));

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use kaskade_papers::stated::workloads::{bert, llama};
+use kaskade_stated::workloads::{bert, llama};
 
 const GB: u64 = 1_000_000_000;
 
@@ -51,9 +51,9 @@ fn the_largest_and_the_others_share_the_devices_by_load() {
     assert!(fits(&groups, &models));
     assert_eq!(devices_of(&groups), (0..8).collect::<Vec<_>>());
     // 60 requests/s: 0.2 of them keep 1.6 devices busy with the largest model, the rest 1.5 with the others.
-    let giants = replicas(&groups, 3);
-    assert!((2..=6).contains(&giants), "{giants}");
-    let load = Cuts::new(wanted.demands(&models, 60.0), &groups).load();
+    let large_models = replicas(&groups, 3);
+    assert!((2..=6).contains(&large_models), "{large_models}");
+    let load = HallBounds::new(wanted.demands(&models, 60.0), &groups).load();
     assert!(load.utilisation < 0.6, "{load:?}");
 }
 
@@ -79,7 +79,7 @@ fn too_much_load_names_range_and_model() {
     let needs = [need(&light, 0, 10.0), need(&heavy, 5, 60.0)];
     let unplaced = place(&fleet, &models, &needs, &BTreeMap::new()).unwrap_err();
     assert_eq!((unplaced.range, unplaced.model), (5, 3));
-    assert!(matches!(unplaced.kind, FaultKind::Utilisation { utilisation } if utilisation > 1.0));
+    assert!(matches!(unplaced.kind, ViolationKind::Utilisation { utilisation } if utilisation > 1.0));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn too_little_memory_names_the_largest_of_the_models() {
     let needs = [need(&dear, 0, 0.5), need(&cheap, 7, 20.0)];
     let unplaced = place(&fleet, &models, &needs, &BTreeMap::new()).unwrap_err();
     assert_eq!((unplaced.range, unplaced.model), (0, 3));
-    assert!(matches!(unplaced.kind, FaultKind::Memory { needed_bytes, .. } if needed_bytes > 32 * GB));
+    assert!(matches!(unplaced.kind, ViolationKind::Memory { needed_bytes, .. } if needed_bytes > 32 * GB));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_thousand_devices_are_placed_like_ten() {
         let groups = place(&fleet, &models, &[need(&wanted, 0, qps)], &BTreeMap::new()).unwrap();
         assert!(fits(&groups, &models));
         assert_eq!(devices_of(&groups), (0..devices).collect::<Vec<_>>());
-        Cuts::new(wanted.demands(&models, qps), &groups)
+        HallBounds::new(wanted.demands(&models, qps), &groups)
             .load()
             .utilisation
     };
@@ -157,7 +157,7 @@ proptest! {
                     for model in need.cascade.models().iter() {
                         prop_assert!(replicas(&groups, model) >= 1);
                     }
-                    let load = Cuts::new(need.cascade.demands(&models, need.qps), &groups).load();
+                    let load = HallBounds::new(need.cascade.demands(&models, need.qps), &groups).load();
                     prop_assert!(load.utilisation <= 1.0 + 1e-9);
                 }
             }

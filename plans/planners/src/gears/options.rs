@@ -9,12 +9,12 @@ use crate::device::DeviceSpec;
 use kaskade_policy::plan::{Gear, Slo};
 use kaskade_policy::profile::Profile;
 
-/// Longest cascade: the load balancer looks at every set of a cascade's models.
+/// Longest cascade: the load balancer examines every set of a cascade's models.
 pub const LONGEST_CASCADE: usize = 8;
 
 /// How common each range of load is thought to be (appendix C.2). What is weighed is time: the accuracy of a plan is the mean
-/// over time, as the paper has it, and under Zipf loads most of that is spent where accurate cascades serve. Who wants the
-/// mean over requests gives [`Measured`](Self::Measured) shares of requests. The planner finds out itself in which gear a load is
+/// over time, as in the paper, and under Zipf loads most of that is spent where accurate cascades serve. For the
+/// mean over requests use [`Measured`](Self::Measured) shares of requests. The planner computes in which gear a load is
 /// served: a shifter that counts few requests is often in a higher one than the load's own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
@@ -35,7 +35,7 @@ pub enum Prior {
 
 impl Prior {
     /// How common the ranges of another plan are, from the share of time that was measured in each of the running gears' ranges
-    /// (a drift notice tells it): a gear's time is spread evenly over its range. `None` if no time was measured below `qps_max`.
+    /// (contained in a drift notice): a gear's time is spread evenly over its range. `None` if no time was measured below `qps_max`.
     pub fn measured(gears: &[Gear], shares: &[f64], ranges: usize, qps_max: f64) -> Option<Self> {
         let width = qps_max / ranges.max(1) as f64;
         let mut weights = vec![0.0; ranges];
@@ -84,7 +84,7 @@ pub struct CascadeSearch {
     pub max_stages: u32,
     /// Most cascades that the ranges choose from.
     pub max_cascades: u32,
-    /// Up to this many cascades all are looked at; of more, as many are drawn.
+    /// Up to this many cascades all are examined; of more, as many are drawn.
     pub exhaustive_up_to: u32,
 }
 
@@ -121,7 +121,7 @@ impl Default for BatchLimits {
     }
 }
 
-/// Which part of the planner is left out, to see what it is worth (§6.6).
+/// The part of the planner that is left out, to measure its effect (§6.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ablation {
@@ -179,7 +179,7 @@ impl GearOptions {
         }
     }
 
-    /// Checks everything that the types cannot say.
+    /// Checks everything that the types cannot express.
     ///
     /// # Errors
     /// The first [`OptionError`] found.
@@ -221,7 +221,7 @@ impl GearOptions {
         self.check_devices()
     }
 
-    /// Checks that the simulator can tell these devices' latencies.
+    /// Checks that the simulator has these devices' latencies.
     pub(super) fn check_speeds(&self) -> Result<(), OptionError> {
         let first = self.devices.first().map(|device| device.speed.to_bits());
         let same = |device: &DeviceSpec| Some(device.speed.to_bits()) == first;

@@ -1,40 +1,40 @@
-//! Algorithm 1: the submodules in turn, and faults back up the line (CascadeServe §4.1).
+//! Algorithm 1: the submodules in order, with backtracking on violations (CascadeServe §4.1).
 //!
-//! A fault of the batching goes to the hardware mapping, which demands one more replica of the bottleneck; if that cannot be
+//! A violation of the batching goes to the hardware mapping, which demands one more replica of the bottleneck; if that cannot be
 //! placed, it goes on to the workload adaption, which rules the cascade out for that range and falls back; if there is nothing to
-//! fall back to, the cascade search has no cheaper one either, and the fault is the user's to read.
+//! fall back to, the cascade search has no cheaper one either, and the violation is the user's to read.
 //!
-//! **It ends (appendix A).** Before the first feasible plan, every fault either raises the number of demanded replicas of a model,
+//! **It ends (appendix A).** Before the first feasible plan, every violation either raises the number of demanded replicas of a model,
 //! which stops at the number of devices, or rules out one of `N K` pairs of range and cascade for good; then replicas are counted anew.
 //! So there are at most `N K` passes of at most `M D` mappings each. After it, a plan is only replaced by one that is better in what
 //! is not promised (mean accuracy, or mean latency), of finitely many; passes are capped at [`PASSES`] besides, since
 //! each but the last few gains next to nothing. All that is done once per start, of which there are four.
 //!
-//! **It only improves.** What comes after the first feasible plan raises single ranges on the placement there is (`polish`), tries
+//! **It only improves.** What comes after the first feasible plan raises single ranges on the placement there is (`local_search`), tries
 //! other assignments through the same submodules, then one cascade for every load and families with a variant less
-//! (`leave_out`), and begins again from what the ablations find (`starts`). It keeps what it finds only if that is feasible and better.
+//! (`drop_one_variant`), and begins again from what the ablations find (`multistart`). It keeps what it finds only if that is feasible and better.
 //!
-//! **What is better** is said by what is served: a range weighs what its gear serves, not how common its load is (`served`).
+//! **The objective** is weighed by the served load: a range has the weight of what its gear serves, not of its load's frequency (`served`).
 
+mod drop_one_variant;
 mod finish;
 mod improve;
-mod leave_out;
-mod polish;
+mod local_search;
+mod multistart;
 mod scope;
-mod starts;
 
 use std::collections::BTreeMap;
 
 use super::assemble::Parts;
-use super::balance::{Cuts, Group};
+use super::balance::{Group, HallBounds};
 use super::batching::{Tuned, tune};
-use super::bench::{Bench, Spread};
 use super::evaluate::{Evaluate, Simulated};
-use super::fault::{Effort, Fault, FaultKind, GearError, Remedy, Step, Submodule};
+use super::evaluation_cache::{BalancedCascade, EvaluationCache};
 use super::mapping::{Fleet, Need, Unplaced, bottleneck, place, replicas};
 use super::models::Models;
 use super::options::GearOptions;
 use super::search::{Cascade, Space};
+use super::violation::{Effort, GearError, Remedy, Step, Submodule, Violation, ViolationKind};
 use super::workload::Workload;
 use crate::thresholds::FamilyError;
 use kaskade_policy::plan::{LoadRange, Slo};
@@ -50,7 +50,7 @@ const PASSES: u64 = 8;
 /// Plans gears, judged by the simulator. The same profile and options give the same plan, byte for byte.
 ///
 /// # Errors
-/// A [`GearError`] if an input is unusable, or the objective cannot be met. Whoever holds an older plan keeps it.
+/// A [`GearError`] if an input is unusable, or the objective cannot be met. The caller keeps an older plan.
 pub fn plan_gears(
     profile: &Profile,
     options: &GearOptions,
@@ -60,11 +60,11 @@ pub fn plan_gears(
     plan_gears_with(profile, options, Simulated::new(profile, options), progress)
 }
 
-/// Plans gears with an evaluator of the caller's; `progress` hears of every call of a submodule. The same profile, options and
+/// Plans gears with a custom evaluator; `progress` receives every call of a submodule. The same profile, options and
 /// outcomes give the same plan, byte for byte.
 ///
 /// # Errors
-/// A [`GearError`] if an input is unusable, or the objective cannot be met. Whoever holds an older plan keeps it.
+/// A [`GearError`] if an input is unusable, or the objective cannot be met. The caller keeps an older plan.
 pub fn plan_gears_with(
     profile: &Profile,
     options: &GearOptions,
@@ -90,15 +90,15 @@ pub(super) struct Feasible {
     pub(super) tuned: Vec<Tuned>,
 }
 
-/// A fault and its bottleneck by index.
-type Named = (Fault, usize);
+/// A violation and its bottleneck by index.
+type Named = (Violation, usize);
 
 pub(super) struct Planner<'a, E, P> {
-    pub(super) bench: Bench<'a, E>,
+    pub(super) evaluations: EvaluationCache<'a, E>,
     fleet: Fleet,
     pub(super) scope: Scope,
     pub(super) effort: Effort,
-    pub(super) faults: Vec<Fault>,
+    pub(super) violations: Vec<Violation>,
     progress: P,
 }
 
@@ -107,32 +107,36 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     pub(super) fn new(parts: Parts<'a>, options: &'a GearOptions, evaluate: E, progress: P) -> Self {
         let space = Space::new(parts.profile, &options.search, options.seed);
         Self {
-            bench: Bench::new(parts, options, evaluate),
+            evaluations: EvaluationCache::new(parts, options, evaluate),
             fleet: Fleet::new(&options.devices),
             scope: Scope::new(space, options, options.ablation),
             effort: Effort::default(),
-            faults: Vec::new(),
+            violations: Vec::new(),
             progress,
         }
     }
 
     fn run(mut self) -> Result<GearPlan, GearError> {
-        let (plan, ladder) = self.begin_everywhere()?;
-        self.finish(&plan, ladder)
+        let (plan, pareto_cascades) = self.begin_everywhere()?;
+        self.finish(&plan, pareto_cascades)
     }
 
     /// Algorithm 1 on the cascades that there are.
-    fn plan_once(&mut self) -> Result<leave_out::Chosen, GearError> {
+    fn plan_once(&mut self) -> Result<drop_one_variant::Chosen, GearError> {
         let all = (0..self.models().len()).collect();
         let placement = self.fleet.everywhere(all);
         let mut workload = Workload::new(self.search(&placement), self.scope.weights.clone());
         let plan = self.first(&mut workload, &placement)?;
-        self.improve(plan, workload.ladder)
+        self.improve(plan, workload.pareto_cascades)
     }
 
     /// Passes through all submodules as long as they find something better.
-    fn improve(&mut self, mut plan: Feasible, ladder: Vec<Cascade>) -> Result<leave_out::Chosen, GearError> {
-        let mut workload = Workload::new(ladder, self.scope.weights.clone());
+    fn improve(
+        &mut self,
+        mut plan: Feasible,
+        pareto_cascades: Vec<Cascade>,
+    ) -> Result<drop_one_variant::Chosen, GearError> {
+        let mut workload = Workload::new(pareto_cascades, self.scope.weights.clone());
         for _ in 0..PASSES {
             self.effort.improvements += 1;
             match self.improved(&mut workload, &plan)? {
@@ -140,38 +144,38 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
                 None => break,
             }
         }
-        Ok((plan, workload.ladder))
+        Ok((plan, workload.pareto_cascades))
     }
 
     fn models(&self) -> &'a Models {
-        self.bench.parts.models
+        self.evaluations.parts.models
     }
 
     /// SP1.
     fn search(&mut self, placement: &[Group]) -> Vec<Cascade> {
         self.effort.cascade_search += 1;
         self.report(Submodule::CascadeSearch, None);
-        let most = self.bench.options.search.max_cascades as usize;
+        let most = self.evaluations.options.search.max_cascades as usize;
         self.scope.space.front(self.models(), placement, most)
     }
 
-    /// Downgrades until the other submodules have no fault.
+    /// Downgrades until the other submodules have no violation.
     fn first(&mut self, workload: &mut Workload, placement: &[Group]) -> Result<Feasible, GearError> {
         let mut last = None;
         let mut first_range = None;
         loop {
             let assignment = self.assign(workload, placement, last.as_ref())?;
             let cascades = cascades(workload, &assignment);
-            let (fault, model) = match self.realise(&cascades, first_range)? {
+            let (violation, model) = match self.realise(&cascades, first_range)? {
                 Ok(plan) => return Ok(plan),
                 Err(named) => named,
             };
-            first_range = Some(fault.range);
-            if workload.rule_out(&assignment, &fault, model).is_none() {
-                return Err(self.unattainable(&cascades, fault));
+            first_range = Some(violation.range);
+            if workload.rule_out(&assignment, &violation, model).is_none() {
+                return Err(self.unattainable(&cascades, violation));
             }
-            self.faults.push(fault.clone());
-            last = Some(fault);
+            self.violations.push(violation.clone());
+            last = Some(violation);
         }
     }
 
@@ -180,12 +184,12 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         &mut self,
         workload: &Workload,
         placement: &[Group],
-        last: Option<&Fault>,
+        last: Option<&Violation>,
     ) -> Result<Vec<usize>, GearError> {
         self.effort.workload_adaption += 1;
         self.report(Submodule::WorkloadAdaption, last.cloned());
         let highest = workload.most_accurate().unwrap_or_default();
-        let Slo::Accuracy { at_least } = self.bench.options.slo else {
+        let Slo::Accuracy { at_least } = self.evaluations.options.slo else {
             return Ok(highest);
         };
         let found = workload.fastest(at_least, |range, cascade| self.latency(placement, range, cascade))?;
@@ -193,7 +197,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
             at_least,
             reached: workload.accuracy(&highest),
             devices: self.fleet.devices(),
-            fault: last.cloned(),
+            violation: last.cloned(),
         })
     }
 
@@ -203,8 +207,8 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         if cascade.throughput(self.models(), placement) < qps {
             return Ok(f64::INFINITY);
         }
-        let spread = Spread::new(&self.bench.parts, cascade, placement)?;
-        let outcome = self.bench.measure(&spread, 1, qps)?;
+        let balanced = BalancedCascade::new(&self.evaluations.parts, cascade, placement)?;
+        let outcome = self.evaluations.measure(&balanced, 1, qps)?;
         Ok(if outcome.keeps_up {
             outcome.p95_us as f64
         } else {
@@ -220,7 +224,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
             .unwrap_or(0.0)
     }
 
-    /// SP3 and SP4, with one more replica of the bottleneck as long as that helps. `first` is looked at first.
+    /// SP3 and SP4, with one more replica of the bottleneck as long as that helps. `first` is the range that is tuned first.
     pub(super) fn realise(
         &mut self,
         cascades: &[Cascade],
@@ -242,15 +246,15 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
                         tuned,
                     }));
                 }
-                Err(((fault, model), replicas_help)) => {
+                Err(((violation, model), replicas_help)) => {
                     let more = replicas(&placement, model) + 1;
                     if !replicas_help || more > self.fleet.devices() {
-                        return Ok(Err((fault, model)));
+                        return Ok(Err((violation, model)));
                     }
                     let more = (more + self.fleet.step - 1).min(self.fleet.devices());
                     at_least.insert(model, more);
-                    first = Some(fault.range);
-                    unresolved = Some((fault, model));
+                    first = Some(violation.range);
+                    unresolved = Some((violation, model));
                 }
             }
         }
@@ -266,22 +270,22 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
                 range,
                 qps: self.upper_end(range),
             };
-            // The highest load speaks for all ranges with the same cascade.
+            // The highest load represents all ranges with the same cascade.
             match needs.iter_mut().find(|other| other.cascade == cascade) {
                 Some(other) => *other = need,
                 None => needs.push(need),
             }
         }
-        let placed = place(&self.fleet, self.bench.parts.models, &needs, at_least);
+        let placed = place(&self.fleet, self.evaluations.parts.models, &needs, at_least);
         let placed = placed.map_err(|Unplaced { range, model, kind }| self.named(range, model, kind));
         self.report(
             Submodule::HardwareMapping,
-            placed.as_ref().err().map(|(fault, _)| fault.clone()),
+            placed.as_ref().err().map(|(violation, _)| violation.clone()),
         );
         placed
     }
 
-    /// SP4 for every range, from the highest load down, one of them first. The flag of a fault says whether replicas help.
+    /// SP4 for every range, from the highest load down, one of them first. The flag of a violation is whether replicas help.
     fn batch(
         &mut self,
         cascades: &[Cascade],
@@ -311,29 +315,29 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     ) -> Result<Result<Tuned, (Named, bool)>, GearError> {
         let load = self.scope.ranges.get(range).copied().unwrap_or(LoadRange::ALL);
         self.effort.batching += 1;
-        let spread = Spread::new(&self.bench.parts, cascade, placement)?;
-        let short = match tune(&mut self.bench, &spread, load)? {
+        let balanced = BalancedCascade::new(&self.evaluations.parts, cascade, placement)?;
+        let short = match tune(&mut self.evaluations, &balanced, load)? {
             Ok(found) => {
                 self.report(Submodule::Batching, None);
                 return Ok(Ok(found));
             }
             Err(short) => short,
         };
-        let cuts = Cuts::new(cascade.demands(self.models(), 1.0), &spread.groups);
-        let model = bottleneck(self.models(), cascade, cuts.load().binding);
+        let bounds = HallBounds::new(cascade.demands(self.models(), 1.0), &balanced.groups);
+        let model = bottleneck(self.models(), cascade, bounds.load().binding);
         let named = self.named(range, model, short.kind);
         self.report(Submodule::Batching, Some(named.0.clone()));
         Ok(Err((named, short.replicas_help)))
     }
 
-    fn named(&self, range: usize, model: usize, kind: FaultKind) -> Named {
-        let fault = Fault {
+    fn named(&self, range: usize, model: usize, kind: ViolationKind) -> Named {
+        let violation = Violation {
             range,
             load: self.scope.ranges.get(range).copied().unwrap_or(LoadRange::ALL),
             bottleneck: self.models().name(model).to_owned(),
             kind,
         };
-        (fault, model)
+        (violation, model)
     }
 
     /// Mean accuracy, and mean 95th percentile of latency, microseconds, over what is served.
@@ -353,38 +357,38 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
         (accuracy.sum(), p95.sum())
     }
 
-    fn unattainable(&self, cascades: &[Cascade], fault: Fault) -> GearError {
+    fn unattainable(&self, cascades: &[Cascade], violation: Violation) -> GearError {
         let devices = self.fleet.devices();
-        let work: f64 = cascades.get(fault.range).map_or(0.0, |cascade| {
-            let demands = cascade.demands(self.models(), self.upper_end(fault.range));
+        let work: f64 = cascades.get(violation.range).map_or(0.0, |cascade| {
+            let demands = cascade.demands(self.models(), self.upper_end(violation.range));
             demands.iter().map(|demand| demand.work).sum()
         });
-        let remedy = match fault.kind {
-            FaultKind::Latency { p95_us, .. } => Remedy::Objective { p95_us },
-            FaultKind::Memory { .. } => Remedy::Memory,
-            FaultKind::Utilisation { .. } | FaultKind::Throughput { .. } => Remedy::Devices {
+        let remedy = match violation.kind {
+            ViolationKind::Latency { p95_us, .. } => Remedy::Objective { p95_us },
+            ViolationKind::Memory { .. } => Remedy::Memory,
+            ViolationKind::Utilisation { .. } | ViolationKind::Throughput { .. } => Remedy::Devices {
                 at_least: (work * devices as f64 / self.fleet.speed()).ceil() as usize,
             },
         };
         GearError::Unattainable {
-            fault,
+            violation,
             devices,
             remedy,
         }
     }
 
-    fn report(&mut self, submodule: Submodule, fault: Option<Fault>) {
+    fn report(&mut self, submodule: Submodule, violation: Option<Violation>) {
         let step = Step {
             call: self.effort.calls(),
             submodule,
-            fault,
+            violation,
         };
         (self.progress)(&step);
     }
 }
 
 fn cascades(workload: &Workload, assignment: &[usize]) -> Vec<Cascade> {
-    let cascade = |rung: &usize| workload.ladder.get(*rung).cloned();
+    let cascade = |rung: &usize| workload.pareto_cascades.get(*rung).cloned();
     assignment.iter().filter_map(cascade).collect()
 }
 

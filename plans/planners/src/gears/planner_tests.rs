@@ -4,7 +4,7 @@ use super::*;
 use crate::device::DeviceSpec;
 use crate::gears::fluid::Fluid;
 use crate::gears::options::{Ablation, BatchLimits, CascadeSearch, OptionError, Prior};
-use kaskade_papers::stated::workloads::{StatedWorkload, bert, llama};
+use kaskade_stated::workloads::{StatedWorkload, bert, llama};
 
 const MS: u64 = 1_000;
 
@@ -105,7 +105,7 @@ fn a_latency_objective_holds_and_low_loads_are_served_best() {
         "{accuracies:?}"
     );
     assert!(accuracies[0] > accuracies[5]);
-    assert!(!found.faults.is_empty() && found.effort.calls() > 10);
+    assert!(!found.violations.is_empty() && found.effort.calls() > 10);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn too_much_load_names_range_model_and_devices() {
     let profile = small(llama());
     let error = plan(&profile, &options(within(2_000 * MS), 2_000.0, 2)).unwrap_err();
     let GearError::Unattainable {
-        fault,
+        violation,
         devices,
         remedy: Remedy::Devices { at_least },
     } = &error
@@ -165,7 +165,7 @@ fn too_much_load_names_range_model_and_devices() {
         panic!("{error}");
     };
     assert_eq!(
-        (fault.range, fault.bottleneck.as_str(), *devices),
+        (violation.range, violation.bottleneck.as_str(), *devices),
         (5, "llama-3b", 2)
     );
     assert!(*at_least > 2);
@@ -199,7 +199,7 @@ fn memory_for_no_model_says_so() {
     }
     let error = plan(&profile, &options).unwrap_err();
     assert!(
-        matches!(&error, GearError::Unattainable { remedy: Remedy::Memory, fault, .. } if fault.bottleneck == "llama-3b"),
+        matches!(&error, GearError::Unattainable { remedy: Remedy::Memory, violation, .. } if violation.bottleneck == "llama-3b"),
         "{error}"
     );
 }
@@ -209,7 +209,7 @@ fn an_accuracy_out_of_reach_says_what_was_reached() {
     let profile = small(bert());
     let idle = plan(&profile, &options(accurate(0.99), 100.0, 1)).unwrap_err();
     assert!(
-        matches!(idle, GearError::Inaccurate { fault: None, reached, .. } if reached > 0.8),
+        matches!(idle, GearError::Inaccurate { violation: None, reached, .. } if reached > 0.8),
         "{idle}"
     );
     let busy = plan(&profile, &options(accurate(0.82), 60_000.0, 1)).unwrap_err();
@@ -314,7 +314,7 @@ fn progress_tells_every_call() {
     .unwrap();
     assert_eq!(steps.len() as u64, found.effort.calls());
     assert_eq!(steps[0].submodule, Submodule::CascadeSearch);
-    assert!(steps.iter().any(|step| step.fault.is_some()));
+    assert!(steps.iter().any(|step| step.violation.is_some()));
 }
 
 #[test]
@@ -371,8 +371,8 @@ proptest! {
         prop_assert!(mappings <= passes * 4 * memory.len() as u64);
         match found {
             Ok(found) => check(&profile, &options, &found),
-            Err(GearError::Unattainable { fault, .. }) => {
-                prop_assert!(fault.range < 4 && profile.variants.iter().any(|variant| variant.name == fault.bottleneck));
+            Err(GearError::Unattainable { violation, .. }) => {
+                prop_assert!(violation.range < 4 && profile.variants.iter().any(|variant| variant.name == violation.bottleneck));
             }
             Err(error) => prop_assert!(matches!(error, GearError::Inaccurate { .. }), "{}", error),
         }

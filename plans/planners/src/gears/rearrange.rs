@@ -9,7 +9,7 @@ use super::balance::Group;
 use super::models::Models;
 use super::set::ModelSet;
 
-/// Most models for which all sets are looked at.
+/// Most models for which all sets are examined.
 const MOST: usize = 10;
 
 /// Most moves.

@@ -1,8 +1,8 @@
 //! SP1, cascade search: which cascades there are to choose from (CascadeServe §4.2).
 //!
-//! Every variant may choose among a few thresholds, quantiles of its own confidences. A validation set then is a few bit sets
+//! Every variant may choose among a few thresholds, quantiles of its confidences. A validation set then is a few bit sets
 //! (which samples a variant gets right, which it forwards at a threshold), and a cascade is evaluated by a few operations on them,
-//! shared with all cascades that begin alike. So all of them are looked at, tens of thousands in milliseconds; only families too
+//! shared with all cascades of the same prefix. So all of them are evaluated, tens of thousands in milliseconds; only families too
 //! large for that are sampled, by seed.
 //!
 //! What is kept is Pareto-optimal in accuracy and throughput. Throughput is that of the placement: the load at which the load
@@ -18,7 +18,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-use super::balance::{Cuts, Demand, Group};
+use super::balance::{Demand, Group, HallBounds};
 use super::models::Models;
 use super::options::CascadeSearch;
 use super::set::ModelSet;
@@ -42,7 +42,7 @@ impl Cascade {
         self.variants.iter().copied().collect()
     }
 
-    /// What it asks of every model at a load, in batches of the working size.
+    /// Its work of every model at a load, in batches of the working size.
     pub(super) fn demands(&self, models: &Models, qps: f64) -> Vec<Demand> {
         self.demands_by(qps, |model| models.working_s(model))
     }
@@ -57,13 +57,15 @@ impl Cascade {
 
     /// The highest load that the placement carries, requests/s, in batches of the working size.
     pub(super) fn throughput(&self, models: &Models, groups: &[Group]) -> f64 {
-        1.0 / Cuts::new(self.demands(models, 1.0), groups).load().utilisation
+        1.0 / HallBounds::new(self.demands(models, 1.0), groups)
+            .load()
+            .utilisation
     }
 
     /// The same for single requests.
     fn throughput_alone(&self, models: &Models, groups: &[Group]) -> f64 {
         let demands = self.demands_by(1.0, |model| models.alone_s(model));
-        1.0 / Cuts::new(demands, groups).load().utilisation
+        1.0 / HallBounds::new(demands, groups).load().utilisation
     }
 }
 

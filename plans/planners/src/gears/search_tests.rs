@@ -1,6 +1,6 @@
 use super::*;
 use crate::thresholds::{Column as FamilyColumn, Family, evaluate, threshold_exits};
-use kaskade_papers::stated::workloads::{bert, llama};
+use kaskade_stated::workloads::{bert, llama};
 
 fn search() -> CascadeSearch {
     CascadeSearch {

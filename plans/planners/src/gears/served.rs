@@ -1,14 +1,14 @@
 //! Which gear serves which load, once a shifter has to find it out (CascadeServe §5).
 //!
-//! A plan assigns a gear to a load, but nobody tells the service its load: a [`Shifter`] counts what comes, a few requests a tick
-//! where models are large, and believes its count. It shifts up at once and down later, so a gear is in force at lower loads
+//! A plan assigns a gear to a load, but the service does not know its load: a [`Shifter`] estimates it from arrivals, a few requests a tick
+//! with large models. It shifts up at once and down later, so a gear is in force at lower loads
 //! than its own, for as long as the count was high by chance and two seconds more. At 40 requests/s that is most of the time: a
 //! range of load that never comes may serve a quarter of the requests, while the most common one serves a tenth. Weighed by
-//! how common its load is, such a gear costs nothing, and a plan that makes it as bad as can be looks good.
+//! its load's frequency, such a gear costs nothing, and a plan with a very inaccurate gear there seems good.
 //!
 //! So a range weighs as much as its gear serves. That is found out by running the policy itself on counts drawn for loads drawn from
-//! the distribution. Queues are taken to be empty (the policy shifts down later where they are not), and every range to have a gear
-//! of its own. What is weighed is what the distribution weighs: shares of requests in, shares of requests out.
+//! the distribution. Queues are taken to be empty (the policy shifts down later if they are not), and every range to have a separate
+//! gear. The weights have the unit of the distribution: shares of requests in, shares of requests out.
 
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};

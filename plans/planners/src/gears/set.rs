@@ -5,7 +5,7 @@
 pub struct ModelSet(u64);
 
 impl ModelSet {
-    /// Most variants that a set can tell apart.
+    /// Most variants in a set.
     pub const LARGEST: usize = 64;
 
     /// Whether a model is in it.

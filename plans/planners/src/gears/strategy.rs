@@ -7,15 +7,15 @@ use kaskade_policy::profile::Profile;
 use super::assemble::Parts;
 use super::balance::Group;
 use super::batching::{Tuned, tune};
-use super::bench::Spread;
 use super::evaluate::{Evaluate, Outcome};
-use super::fault::{GearError, Step};
+use super::evaluation_cache::BalancedCascade;
 use super::mapping::Fleet;
 use super::models::Models;
 use super::options::GearOptions;
 use super::planner::{Feasible, GearPlan, Planner};
 use super::search::Cascade;
 use super::set::ModelSet;
+use super::violation::{GearError, Step};
 use super::workload::Workload;
 use crate::thresholds::FamilyError;
 
@@ -29,7 +29,7 @@ pub struct Decision {
     /// The batching of every range.
     pub batching: Vec<Tuned>,
     /// The cascades that the ranges could choose from, ascending in accuracy.
-    pub ladder: Vec<Cascade>,
+    pub pareto_cascades: Vec<Cascade>,
 }
 
 /// What a strategy decides with: models, devices, ranges of load, and measurements.
@@ -66,8 +66,8 @@ impl<E: Evaluate> Context<'_, E> {
         min_queue: u32,
         qps: f64,
     ) -> Result<Outcome, GearError> {
-        let spread = Spread::new(&self.parts, cascade, placement)?;
-        self.planner.bench.measure(&spread, min_queue, qps)
+        let balanced = BalancedCascade::new(&self.parts, cascade, placement)?;
+        self.planner.evaluations.measure(&balanced, min_queue, qps)
     }
 
     /// Finds the batching of a cascade over a range of load; `None` if none holds the objective.
@@ -80,19 +80,19 @@ impl<E: Evaluate> Context<'_, E> {
         placement: &[Group],
         load: LoadRange,
     ) -> Result<Option<Tuned>, GearError> {
-        let spread = Spread::new(&self.parts, cascade, placement)?;
-        Ok(tune(&mut self.planner.bench, &spread, load)?.ok())
+        let balanced = BalancedCascade::new(&self.parts, cascade, placement)?;
+        Ok(tune(&mut self.planner.evaluations, &balanced, load)?.ok())
     }
 
     /// The assignment of cascades to ranges of least mean latency that reaches a mean accuracy; `None` if there is none.
-    /// `latency` says how a range fares with a cascade of the ladder, in any unit, infinite if it does not keep up.
+    /// `latency` returns the latency of a range with one of the Pareto cascades, in any unit, infinite if it does not keep up.
     pub fn fastest(
         &self,
-        ladder: &[Cascade],
+        pareto_cascades: &[Cascade],
         at_least: f64,
         mut latency: impl FnMut(usize, &Cascade) -> f64,
     ) -> Option<Vec<usize>> {
-        let workload = Workload::new(ladder.to_vec(), self.planner.scope.weights.clone());
+        let workload = Workload::new(pareto_cascades.to_vec(), self.planner.scope.weights.clone());
         let found: Result<_, std::convert::Infallible> =
             workload.fastest(at_least, |range, cascade| Ok(latency(range, cascade)));
         found.ok().flatten()
@@ -129,5 +129,5 @@ pub fn plan_gears_by<E: Evaluate>(
         placement: decision.placement,
         tuned: decision.batching,
     };
-    context.planner.finish(&plan, decision.ladder)
+    context.planner.finish(&plan, decision.pareto_cascades)
 }

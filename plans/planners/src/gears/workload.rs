@@ -2,21 +2,21 @@
 //!
 //! Every range starts with the best cascade by what is not promised: the most accurate one under a latency objective, the
 //! fastest one under an accuracy objective. What the other submodules cannot carry is ruled out, one cascade in one range per
-//! fault, so that there is an end.
+//! violation, so that there is an end.
 //!
-//! An accuracy objective speaks of the mean over all ranges, weighed by how much is served in them, so some ranges must be served
+//! An accuracy objective applies to the mean over all ranges, weighed by the served load, so some ranges must be served
 //! more accurately than by the fastest. A latency costs a simulation, so not all are known: steps that gain much accuracy for
-//! little latency lead to a first choice, and of all that was looked at on the way and around it the best choice is then found
+//! little latency lead to a first choice, and the best choice among all examined ones is then found
 //! exactly, but for the rounding of accuracies.
 
-use super::fault::{Fault, FaultKind};
 use super::search::Cascade;
+use super::violation::{Violation, ViolationKind};
 
 /// The cascades to choose from, and what has been ruled out.
 #[derive(Debug, Clone)]
 pub(super) struct Workload {
     /// Ascending in accuracy.
-    pub(super) ladder: Vec<Cascade>,
+    pub(super) pareto_cascades: Vec<Cascade>,
     /// How much is served in every range, summing to 1.
     weights: Vec<f64>,
     /// By range and rung.
@@ -29,17 +29,17 @@ pub(super) type Assignment = Vec<usize>;
 /// Rungs above the present one that a step may lead to.
 const REACH: usize = 4;
 
-/// Rungs on either side of a choice that are looked at before it is final.
+/// Cascades on either side of a choice that are examined before it is final.
 const AROUND: usize = 3;
 
 /// Steps that the missing accuracy is counted in.
 const UNITS: usize = 20_000;
 
 impl Workload {
-    pub(super) fn new(ladder: Vec<Cascade>, weights: Vec<f64>) -> Self {
-        let allowed = vec![vec![true; ladder.len()]; weights.len()];
+    pub(super) fn new(pareto_cascades: Vec<Cascade>, weights: Vec<f64>) -> Self {
+        let allowed = vec![vec![true; pareto_cascades.len()]; weights.len()];
         Self {
-            ladder,
+            pareto_cascades,
             weights,
             allowed,
         }
@@ -48,13 +48,13 @@ impl Workload {
     /// Takes in cascades that were found since. No range has ruled them out.
     pub(super) fn add(&mut self, fresh: &[Cascade]) {
         for cascade in fresh {
-            if self.ladder.contains(cascade) {
+            if self.pareto_cascades.contains(cascade) {
                 continue;
             }
             let at = self
-                .ladder
+                .pareto_cascades
                 .partition_point(|other| other.accuracy <= cascade.accuracy);
-            self.ladder.insert(at, cascade.clone());
+            self.pareto_cascades.insert(at, cascade.clone());
             for allowed in &mut self.allowed {
                 allowed.insert(at, true);
             }
@@ -71,7 +71,9 @@ impl Workload {
     }
 
     fn accuracy_of(&self, rung: usize) -> f64 {
-        self.ladder.get(rung).map_or(0.0, |cascade| cascade.accuracy)
+        self.pareto_cascades
+            .get(rung)
+            .map_or(0.0, |cascade| cascade.accuracy)
     }
 
     /// The rungs of a range that are left, ascending.
@@ -91,21 +93,23 @@ impl Workload {
             .collect()
     }
 
-    /// Rules out what a fault names: the cascade of its range. A lack of memory is the doing of all ranges that use its model;
+    /// Rules out what a violation names: the cascade of its range. A lack of memory is the doing of all ranges that use its model;
     /// of these (or else of all) the range is taken that loses least. Gives what was ruled out, `None` if there is nothing left
     /// to fall back to.
     pub(super) fn rule_out(
         &mut self,
         assignment: &[usize],
-        fault: &Fault,
+        violation: &Violation,
         model: usize,
     ) -> Option<(usize, usize)> {
-        let ranges: Vec<usize> = match fault.kind {
-            FaultKind::Memory { .. } => (0..assignment.len()).collect(),
-            _ => vec![fault.range],
+        let ranges: Vec<usize> = match violation.kind {
+            ViolationKind::Memory { .. } => (0..assignment.len()).collect(),
+            _ => vec![violation.range],
         };
         let uses = |range: usize| {
-            let cascade = assignment.get(range).and_then(|rung| self.ladder.get(*rung));
+            let cascade = assignment
+                .get(range)
+                .and_then(|rung| self.pareto_cascades.get(*rung));
             cascade.is_some_and(|cascade| cascade.models().contains(model))
         };
         let (range, rung) = ranges
@@ -128,7 +132,7 @@ impl Workload {
         weight * (self.accuracy_of(rung) - self.accuracy_of(below))
     }
 
-    /// The assignment of least mean latency that reaches an accuracy, of what is left. `latency` says how a range fares with a
+    /// The assignment of least mean latency that reaches an accuracy, among what is allowed. `latency` returns the latency of a range with a
     /// rung (any unit; infinite if it does not keep up). `None` if the most accurate that are left do not reach it.
     ///
     /// # Errors
@@ -148,7 +152,7 @@ impl Workload {
         };
         let mut choice = Choice {
             workload: self,
-            latency: vec![vec![None; self.ladder.len()]; self.weights.len()],
+            latency: vec![vec![None; self.pareto_cascades.len()]; self.weights.len()],
             rungs: Vec::new(),
         };
         for range in 0..self.weights.len() {
@@ -157,7 +161,7 @@ impl Workload {
             choice.look(range, lowest, &mut latency)?;
             // No cascade of such accuracy answers its slowest requests sooner than a variant alone.
             let single = |rung: &usize| {
-                self.ladder
+                self.pareto_cascades
                     .get(*rung)
                     .is_some_and(|cascade| cascade.variants.len() == 1)
             };
@@ -168,7 +172,7 @@ impl Workload {
         while self.accuracy(&choice.rungs) < at_least {
             match choice.best_step(at_least, &mut latency)? {
                 Some((range, rung)) => choice.set(range, rung),
-                // What is left does not keep up anywhere; whoever tries it will say so.
+                // No allowed cascade keeps up; the caller reports it.
                 None => return Ok(Some(highest)),
             }
         }
@@ -215,7 +219,7 @@ impl Choice<'_> {
         if let Some(known) = self.known(range, rung) {
             return Ok(known);
         }
-        let found = match self.workload.ladder.get(rung) {
+        let found = match self.workload.pareto_cascades.get(rung) {
             Some(cascade) => latency(range, cascade)?,
             None => f64::INFINITY,
         };
@@ -269,7 +273,7 @@ impl Choice<'_> {
         Ok(best)
     }
 
-    /// Looks at the rungs next to the present ones.
+    /// Examines the cascades next to the present ones.
     fn look_around<X>(
         &mut self,
         latency: &mut impl FnMut(usize, &Cascade) -> Result<f64, X>,
@@ -290,7 +294,7 @@ impl Choice<'_> {
         Ok(())
     }
 
-    /// The least mean latency of all assignments of what has been looked at, if it is below the present one: a knapsack, one range
+    /// The least mean latency of all examined assignments, if it is below the present one: a knapsack, one range
     /// at a time, over the accuracy that is still to be gained in [`UNITS`] steps.
     fn best_known(&self, at_least: f64) -> Option<Assignment> {
         let least: f64 = (0..self.rungs.len())
@@ -357,7 +361,7 @@ impl Choice<'_> {
         self.weight(range) * self.workload.accuracy_of(rung)
     }
 
-    /// The rungs of a range that were looked at and keep up, with their latencies, ascending.
+    /// The examined cascades of a range that keep up, with their latencies, ascending.
     fn looked_at(&self, range: usize) -> impl Iterator<Item = (usize, f64)> {
         let known = move |rung| {
             Some((

@@ -13,8 +13,8 @@ fn ladder(accuracies: &[f64]) -> Vec<Cascade> {
     accuracies.iter().enumerate().map(cascade).collect()
 }
 
-fn fault(range: usize, kind: FaultKind) -> Fault {
-    Fault {
+fn violation(range: usize, kind: ViolationKind) -> Violation {
+    Violation {
         range,
         load: LoadRange::ALL,
         bottleneck: String::new(),
@@ -22,8 +22,8 @@ fn fault(range: usize, kind: FaultKind) -> Fault {
     }
 }
 
-const BUSY: FaultKind = FaultKind::Utilisation { utilisation: 2.0 };
-const FULL: FaultKind = FaultKind::Memory {
+const BUSY: ViolationKind = ViolationKind::Utilisation { utilisation: 2.0 };
+const FULL: ViolationKind = ViolationKind::Memory {
     needed_bytes: 2,
     device_bytes: 1,
 };
@@ -33,24 +33,30 @@ fn the_range_that_a_fault_names_is_downgraded() {
     let mut workload = Workload::new(ladder(&[0.7, 0.8, 0.9]), vec![0.5, 0.3, 0.2]);
     let start = workload.most_accurate().unwrap();
     assert_eq!(start, [2, 2, 2]);
-    assert_eq!(workload.rule_out(&start, &fault(1, BUSY), 0), Some((1, 2)));
+    assert_eq!(workload.rule_out(&start, &violation(1, BUSY), 0), Some((1, 2)));
     assert_eq!(workload.most_accurate().unwrap(), [2, 1, 2]);
-    assert_eq!(workload.rule_out(&[2, 1, 2], &fault(1, BUSY), 0), Some((1, 1)));
+    assert_eq!(
+        workload.rule_out(&[2, 1, 2], &violation(1, BUSY), 0),
+        Some((1, 1))
+    );
     let lowest = workload.most_accurate().unwrap();
-    assert_eq!(workload.rule_out(&lowest, &fault(1, BUSY), 0), None);
+    assert_eq!(workload.rule_out(&lowest, &violation(1, BUSY), 0), None);
 }
 
 #[test]
 fn a_lack_of_memory_falls_on_whoever_uses_the_model_and_loses_least() {
     let mut workload = Workload::new(ladder(&[0.7, 0.8, 0.9]), vec![0.5, 0.1, 0.4]);
     // Ranges 0 and 2 use model 2; range 2 is rarer. Range 1 is the rarest, but does not use it.
-    assert_eq!(workload.rule_out(&[2, 1, 2], &fault(1, FULL), 2), Some((2, 2)));
+    assert_eq!(
+        workload.rule_out(&[2, 1, 2], &violation(1, FULL), 2),
+        Some((2, 2))
+    );
 }
 
 #[test]
 fn what_was_ruled_out_stays_out_and_what_is_new_comes_in() {
     let mut workload = Workload::new(ladder(&[0.7, 0.9]), vec![1.0]);
-    workload.rule_out(&[1], &fault(0, BUSY), 0);
+    workload.rule_out(&[1], &violation(0, BUSY), 0);
     let fresh = Cascade {
         variants: vec![0, 1],
         thresholds: vec![0.5],
@@ -58,12 +64,12 @@ fn what_was_ruled_out_stays_out_and_what_is_new_comes_in() {
         reach: vec![1.0, 0.5],
     };
     workload.add(&[fresh.clone(), fresh]);
-    assert_eq!(workload.ladder.len(), 3);
+    assert_eq!(workload.pareto_cascades.len(), 3);
     assert_eq!(workload.most_accurate().unwrap(), [1]);
 }
 
 /// Latency grows with the rung, and more so in high ranges.
-#[expect(clippy::unnecessary_wraps, reason = "the shape that is asked for")]
+#[expect(clippy::unnecessary_wraps, reason = "the signature of the callback")]
 fn latency(range: usize, cascade: &Cascade) -> Result<f64, ()> {
     let rung = cascade.variants[0] as f64;
     Ok(1.0 + rung * rung * (1.0 + range as f64))

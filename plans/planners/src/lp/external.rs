@@ -1,9 +1,9 @@
-//! Solvers that are programs of their own: CBC, GLPK, Gurobi, CPLEX.
+//! Solvers that are separate programs: CBC, GLPK, Gurobi, CPLEX.
 //!
 //! This is the one place of the crate that touches the system: it writes a temporary file, starts a process and reads a file. It is
 //! here and not in an actor because a planner that is handed another solver must not become another planner, and it is behind a
-//! feature so that nobody gets it unasked. `lp-solvers` writes and reads the files. It is not let start the process: it would wait
-//! for it for ever.
+//! feature so that it is opt-in. `lp-solvers` writes and reads the files. It does not start the process: it would wait
+//! for it without a time limit.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -25,17 +25,17 @@ use super::program::{Limits, LpError, Program, Relation, Solver};
 /// What a solver is given beyond its limit to write its answer before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How often a running solver is looked at.
+/// Interval at which a running solver is polled.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Where nobody gave a limit.
+/// The default time limit.
 const LONGEST_S: u32 = 60;
 
-/// The values of a program's variables, as the solver has them: single precision, unchecked. `command` stands in for the solver's
+/// The values of a program's variables, from the solver: single precision, unchecked. `command` replaces the solver's
 /// usual name, in tests and where it is not on the path.
 ///
 /// # Errors
-/// [`LpError::Missing`], [`LpError::Hung`], [`LpError::Lied`] if the output cannot be read, and what the solver says of the program.
+/// [`LpError::Missing`], [`LpError::Hung`], [`LpError::InvalidSolution`] if the output cannot be read, and the solver's verdict on the program.
 pub(super) fn solve(
     program: &Program,
     solver: Solver,
@@ -143,7 +143,8 @@ fn run<S: SolverProgram + SolverWithSolutionParsing>(
         program: name.to_owned(),
         limit_s: limit.as_secs_f64(),
     })?;
-    let solution = parse(program, &answer, problem).map_err(|reason| LpError::Lied { solver, reason })?;
+    let solution =
+        parse(program, &answer, problem).map_err(|reason| LpError::InvalidSolution { solver, reason })?;
     match solution.status {
         Status::Infeasible => Err(LpError::Infeasible),
         Status::Unbounded => Err(LpError::Unbounded),
@@ -152,7 +153,7 @@ fn run<S: SolverProgram + SolverWithSolutionParsing>(
     }
 }
 
-/// Waits for a process and kills it when its time is over; `None` if that was needed. Counts looks instead of reading a clock.
+/// Waits for a process and kills it when its time is over; `None` if that was needed. Counts polls instead of reading a clock.
 fn wait(mut child: Child, limit: Duration) -> Option<()> {
     // Nothing is ever sent: waiting for it is how to sleep without holding anything.
     let (_sender, never) = mpsc::channel::<()>();

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use super::super::guard;
 use super::*;
 
-/// Two things to choose from, of which one can be carried; the second is worth more.
+/// Two items to choose from, of which one can be carried; the second has the higher value.
 fn program() -> Program {
     let mut program = Program::new();
     let (x, y) = (program.integer(-1.0, 1), program.integer(-2.0, 1));
@@ -81,7 +81,10 @@ fn a_solver_that_lies_is_found_out() {
         "exit 0".to_owned(),
     ] {
         let error = cbc(&script).unwrap_err();
-        assert!(matches!(error, LpError::Lied { .. }), "{script}: {error}");
+        assert!(
+            matches!(error, LpError::InvalidSolution { .. }),
+            "{script}: {error}"
+        );
     }
 }
 

@@ -1,4 +1,4 @@
-//! What another solver says, checked. Solvers have been seen to call the incumbent of a time-out an optimum, to print the lower bound
+//! Verifies the solutions of other solvers. Some call the incumbent of a time-out an optimum, print the lower bound
 //! in the place of a value, and to round to seven digits. So only the integers are taken: they are rounded and fixed, the rest of the
 //! program is solved in process, and what comes out is checked against every row.
 
@@ -14,16 +14,16 @@ const SLACK: f64 = 1e-6;
 /// The solution that these values of the integer variables lead to, with nothing proven of it.
 ///
 /// # Errors
-/// [`LpError::Lied`] if a value is not whole, is out of bounds, or leaves no way to meet the rows.
+/// [`LpError::InvalidSolution`] if a value is not whole, is out of bounds, or leaves no way to meet the rows.
 #[cfg_attr(
     not(any(feature = "external-solvers", feature = "highs", test)),
-    expect(dead_code, reason = "without another solver there is nobody to distrust")
+    expect(dead_code, reason = "only other solvers' solutions are verified")
 )]
 pub(super) fn verified(program: &Program, solver: Solver, values: &[f64]) -> Result<Solution, LpError> {
-    let lied = |reason: String| Err(LpError::Lied { solver, reason });
+    let invalid = |reason: String| Err(LpError::InvalidSolution { solver, reason });
     if values.len() != program.columns.len() {
         let (found, expected) = (values.len(), program.columns.len());
-        return lied(format!("{found} values for {expected} variables"));
+        return invalid(format!("{found} values for {expected} variables"));
     }
     let mut fixed = program.clone();
     for (place, (column, value)) in fixed.columns.iter_mut().zip(values).enumerate() {
@@ -33,12 +33,12 @@ pub(super) fn verified(program: &Program, solver: Solver, values: &[f64]) -> Res
         let whole = value.round();
         // Written so that NaN fails too.
         if !((value - whole).abs() <= WHOLE && whole >= column.low && whole <= column.high) {
-            return lied(format!("variable {place} is {value}"));
+            return invalid(format!("variable {place} is {value}"));
         }
         (column.low, column.high, column.integer) = (whole, whole, false);
     }
     let solution = match embedded::solve(&fixed, &Limits::NONE) {
-        Err(LpError::Infeasible) => return lied("its integers leave no way to meet the rows".to_owned()),
+        Err(LpError::Infeasible) => return invalid("its integers leave no way to meet the rows".to_owned()),
         other => other?,
     };
     let missed = program.violation(&solution.values);

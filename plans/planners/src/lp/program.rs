@@ -52,7 +52,7 @@ impl Variable {
     }
 }
 
-/// Who solves a program.
+/// The solver of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Solver {
@@ -74,13 +74,13 @@ pub enum Solver {
 /// When to stop searching for something better. Only programs with integers are searched.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
-    /// Most nodes that the embedded solver looks at: the same everywhere, whatever the machine.
+    /// Node limit of the embedded solver: the same on every machine.
     pub nodes: Option<u64>,
     /// Longest time, by the solver's own clock. External programs count whole seconds, at least one, and are killed soon after.
     pub time: Option<Duration>,
     /// Good enough: the relative gap between the cost and what it cannot be less than.
     pub gap: f64,
-    /// A value per variable, in their order, to begin from. Ignored where it is not feasible or the solver knows no such thing.
+    /// A value per variable, in their order, to begin from. Ignored if it is infeasible or the solver does not support it.
     pub start: Vec<f64>,
 }
 
@@ -117,8 +117,8 @@ pub enum LpError {
     /// No values meet all rows.
     #[error("no values meet all rows of the linear program")]
     Infeasible,
-    /// The cost falls without end.
-    #[error("the cost of the linear program falls without end; a row is missing")]
+    /// The cost is unbounded below.
+    #[error("the cost of the linear program is unbounded below; a row is missing")]
     Unbounded,
     /// The solver gave up.
     #[error("the linear program was not solved: {0}; check the range of its coefficients")]
@@ -131,7 +131,7 @@ pub enum LpError {
         "this build has no {solver:?}; build it with the feature `{feature}`, or use the embedded solver"
     )]
     NotBuilt {
-        /// Which was asked for.
+        /// The requested solver.
         solver: Solver,
         /// The feature that brings it.
         feature: &'static str,
@@ -143,7 +143,7 @@ pub enum LpError {
     Missing {
         /// Its name.
         program: String,
-        /// What the system said.
+        /// The system's message.
         reason: String,
     },
     /// The solver's program did not end in time and was killed.
@@ -158,7 +158,7 @@ pub enum LpError {
     },
     /// What the solver called a solution is none.
     #[error("{solver:?} answered with what is no solution: {reason}; use another solver")]
-    Lied {
+    InvalidSolution {
         /// Which.
         solver: Solver,
         /// What is wrong with it.
@@ -197,7 +197,7 @@ impl Program {
         Variable(self.columns.len() - 1)
     }
 
-    /// Adds a row: the sum of coefficients times variables stands in this relation to `right`.
+    /// Adds a row: the sum of coefficients times variables has this relation to `right`.
     pub fn row(&mut self, terms: impl IntoIterator<Item = (Variable, f64)>, relation: Relation, right: f64) {
         self.rows.push(Row {
             terms: terms

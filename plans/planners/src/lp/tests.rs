@@ -26,7 +26,7 @@ fn what_has_no_optimum_says_why() {
     assert!(matches!(broken.minimise(), Err(LpError::Failed(_))));
 }
 
-/// Which of a few things to carry, worth and weight each, and how much can be carried.
+/// A knapsack: items with value and weight each, and a capacity.
 fn knapsack(things: &[(f64, f64)], carried: f64) -> Program {
     let mut program = Program::new();
     let chosen: Vec<(Variable, f64)> = things
@@ -90,7 +90,7 @@ fn a_lie_is_told_from_a_solution() {
         assert!(
             matches!(
                 error,
-                LpError::Lied {
+                LpError::InvalidSolution {
                     solver: Solver::Glpk,
                     ..
                 }

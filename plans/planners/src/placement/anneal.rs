@@ -1,7 +1,7 @@
 //! Simulated annealing: single instances move, two of them or all of two devices change places, and what is worse is accepted less and
 //! less (seeded).
 //!
-//! A device that is asked for too much costs more than all transfers together, so that a start that breaks equations 3 and 4 is mended
+//! An overloaded device costs more than all transfers together, so that a start that violates equations 3 and 4 is repaired
 //! first. Devices in use cost a trifle: of two placements that move as much, the one on fewer devices is kept.
 
 use rand::{Rng as _, SeedableRng as _};
@@ -13,7 +13,7 @@ use super::problem::Problem;
 /// Of the whole network cost, for every device in use.
 const DEVICE: f64 = 1e-9;
 
-/// Of the whole network cost, for a device that is asked for too much, and for all that it has once more.
+/// Penalty for an overloaded device, and per unit of relative overload, as a multiple of the whole network cost.
 const OVERLOADED: f64 = 2.0;
 const OVERLOAD: f64 = 20.0;
 

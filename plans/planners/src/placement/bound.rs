@@ -4,7 +4,7 @@
 //! difference. An instance can only share a device with as many of its neighbours as fit beside it: a knapsack, and its fractional
 //! optimum is more than any placement saves at this instance. Summed over the instances that counts every saving twice.
 
-use super::problem::{Cluster, Costs, Kind, Pair, ROUNDING};
+use super::problem::{Cluster, Costs, InstanceClass, Pair, ROUNDING};
 
 /// A neighbour kind: how many instances of it an instance has to do with, what each needs, and what each saves.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +19,7 @@ struct Neighbour {
 }
 
 /// A lower bound of the overhead, seconds per period, from kinds alone: the same whatever the number of instances.
-pub(super) fn overhead(cluster: &Cluster, kinds: &[Kind], pairs: &[Pair], chains: &[Costs]) -> f64 {
+pub(super) fn overhead(cluster: &Cluster, kinds: &[InstanceClass], pairs: &[Pair], chains: &[Costs]) -> f64 {
     let nearest = nearest(kinds, pairs, chains);
     let chained: f64 = kinds
         .iter()
@@ -32,7 +32,7 @@ pub(super) fn overhead(cluster: &Cluster, kinds: &[Kind], pairs: &[Pair], chains
 }
 
 /// What it costs if everything is on one device: never more with more copies or partitions of anything.
-pub(super) fn nearest(kinds: &[Kind], pairs: &[Pair], chains: &[Costs]) -> f64 {
+pub(super) fn nearest(kinds: &[InstanceClass], pairs: &[Pair], chains: &[Costs]) -> f64 {
     let copies = |kind: usize| kinds.get(kind).map_or(0.0, |kind| f64::from(kind.copies));
     let paired = pairs
         .iter()
@@ -44,7 +44,7 @@ pub(super) fn nearest(kinds: &[Kind], pairs: &[Pair], chains: &[Costs]) -> f64 {
 }
 
 /// What goes from partition to partition of a model's copies: a chain that is longer than a device holds is cut.
-fn chain(cluster: &Cluster, kinds: &[Kind], first: &Kind, chains: &[Costs]) -> f64 {
+fn chain(cluster: &Cluster, kinds: &[InstanceClass], first: &InstanceClass, chains: &[Costs]) -> f64 {
     let slices = kinds.iter().filter(|kind| kind.model == first.model).count() as f64;
     let Some(costs) = chains.get(first.model).filter(|_| slices > 1.0) else {
         return 0.0;
@@ -61,13 +61,13 @@ fn holds(room: f64, need: f64) -> f64 {
     ((room * (1.0 + ROUNDING)) / need.max(f64::MIN_POSITIVE)).floor()
 }
 
-/// What has to do with each other, if it is all of one piece, and is more than so many devices hold, is parted at least so many times:
-/// that often the least difference between a device and what lies between two.
-fn least_parted(cluster: &Cluster, kinds: &[Kind], pairs: &[Pair], chains: &[Costs]) -> f64 {
+/// A connected group of instances that is more than so many devices hold is split at least so many times:
+/// that often the least latency between two devices is paid.
+fn least_parted(cluster: &Cluster, kinds: &[InstanceClass], pairs: &[Pair], chains: &[Costs]) -> f64 {
     if !is_of_one_piece(kinds, pairs) {
         return 0.0;
     }
-    let sum = |need: fn(&Kind) -> f64| {
+    let sum = |need: fn(&InstanceClass) -> f64| {
         kinds
             .iter()
             .map(|kind| f64::from(kind.copies) * need(kind))
@@ -98,7 +98,7 @@ fn least_parted(cluster: &Cluster, kinds: &[Kind], pairs: &[Pair], chains: &[Cos
 }
 
 /// Whether everything has to do with everything, be it by way of others.
-fn is_of_one_piece(kinds: &[Kind], pairs: &[Pair]) -> bool {
+fn is_of_one_piece(kinds: &[InstanceClass], pairs: &[Pair]) -> bool {
     let mut reached = vec![false; kinds.len()];
     let mut waiting = vec![0];
     while let Some(at) = waiting.pop() {
@@ -124,12 +124,12 @@ fn is_of_one_piece(kinds: &[Kind], pairs: &[Pair]) -> bool {
         waiting.extend((at > 0 && follows(at - 1, at)).then(|| at - 1));
     }
     // A chain of several copies hangs together only by what comes before or after it.
-    let alone = |kind: &Kind| kind.copies > 1 && pairs.is_empty();
+    let alone = |kind: &InstanceClass| kind.copies > 1 && pairs.is_empty();
     reached.iter().all(|reached| *reached) && !kinds.iter().any(alone)
 }
 
 /// What goes from model to model: the network cost of everything, less the most that sharing can save.
-fn between(cluster: &Cluster, kinds: &[Kind], pairs: &[Pair]) -> f64 {
+fn between(cluster: &Cluster, kinds: &[InstanceClass], pairs: &[Pair]) -> f64 {
     let mut network = 0.0;
     let mut around: Vec<Vec<Neighbour>> = vec![Vec::new(); kinds.len()];
     for pair in pairs {
@@ -156,7 +156,7 @@ fn between(cluster: &Cluster, kinds: &[Kind], pairs: &[Pair]) -> f64 {
 }
 
 /// The most that an instance of a kind can save by having neighbours beside it.
-fn most_saved(cluster: &Cluster, kind: &Kind, around: &[Neighbour]) -> f64 {
+fn most_saved(cluster: &Cluster, kind: &InstanceClass, around: &[Neighbour]) -> f64 {
     let (memory, work) = (cluster.largest_memory(), cluster.most_work());
     let on_device = |saving: fn(&Neighbour) -> f64| {
         let by_memory = knapsack(
@@ -172,7 +172,7 @@ fn most_saved(cluster: &Cluster, kind: &Kind, around: &[Neighbour]) -> f64 {
     if cluster.is_flat() {
         return on_device(|neighbour| neighbour.device);
     }
-    // On the host all might be, as far as anybody knows here; on the device only what fits.
+    // On the host all might be, by what is known here; on the device only what fits.
     let on_host: f64 = around
         .iter()
         .map(|neighbour| neighbour.count * neighbour.host)

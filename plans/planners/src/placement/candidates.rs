@@ -1,19 +1,19 @@
-//! The combinations that fit in sum, with what is known of each, and what is known of those that nobody looks at.
+//! The combinations that fit in sum, with their bounds, and a bound for those that are not examined.
 
 use super::bound;
 use super::case::Case;
-use super::fault::PlacementError;
+use super::error::PlacementError;
 use super::outcome::Shapes;
 use super::problem::{Cluster, Problem};
-use super::shapes::{Breaks, Parts, Shape, cuts};
+use super::shapes::{Breaks, Parts, ReplicaPartition, cuts};
 use super::solve::Attempt;
 
-/// Most choices of partitions that are all looked at.
+/// Most choices of partitions that are all examined.
 const MOST_CUTS: u64 = 4_096;
 
 /// A combination that fits in sum.
 pub(super) struct Candidate {
-    pub(super) shape: Shape,
+    pub(super) shape: ReplicaPartition,
     pub(super) parts: Parts,
     pub(super) attempt: Attempt,
     pub(super) instances: u64,
@@ -32,7 +32,7 @@ impl Candidate {
 pub(super) struct Candidates {
     pub(super) list: Vec<Candidate>,
     pub(super) shapes: Shapes,
-    /// What none of those that nobody looked at can be better than.
+    /// A lower bound for all combinations that are not examined.
     pub(super) unseen: f64,
 }
 
@@ -93,17 +93,17 @@ impl Case<'_> {
             .map(|model| self.models.least_cut(model, cluster))
             .sum();
         let partitions = fewest;
-        self.nearest(&Shape { replicas, partitions }, period_s) + cut
+        self.nearest(&ReplicaPartition { replicas, partitions }, period_s) + cut
     }
 
     /// What a combination costs if everything is on one device. No combination with more copies or partitions costs less.
-    fn nearest(&self, shape: &Shape, period_s: f64) -> f64 {
+    fn nearest(&self, shape: &ReplicaPartition, period_s: f64) -> f64 {
         let parts = self.models.parts(shape, period_s);
         bound::nearest(&parts.kinds, &parts.pairs, &parts.chains)
     }
 
     /// A combination with its bound.
-    pub(super) fn candidate(&self, cluster: &Cluster, shape: Shape, period_s: f64) -> Candidate {
+    pub(super) fn candidate(&self, cluster: &Cluster, shape: ReplicaPartition, period_s: f64) -> Candidate {
         let parts = self.models.parts(&shape, period_s);
         Candidate {
             attempt: Attempt {

@@ -1,13 +1,13 @@
 //! What is planned from, and what follows from it for any cluster.
 
-use super::fault::PlacementError;
+use super::error::PlacementError;
 use super::options::PlacementOptions;
 use super::problem::{Cluster, excess};
-use super::shapes::{Models, Shape};
+use super::shapes::{Models, ReplicaPartition};
 use super::solve::Solved;
 
-/// A combination that was seen to carry a load, and how.
-pub(super) type Seen = (Shape, Solved);
+/// A combination that carries a load, with the placement that shows it.
+pub(super) type Seen = (ReplicaPartition, Solved);
 
 /// What is planned from.
 pub(super) struct Case<'a> {

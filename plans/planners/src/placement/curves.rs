@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::fault::{Figure, PlacementError};
+use super::error::{Figure, PlacementError};
 use super::options::{Channel, Channels, PlacementOptions, Route};
 use kaskade_policy::fit::LinearFit;
 use kaskade_policy::profile::{BatchCost, VariantProfile};

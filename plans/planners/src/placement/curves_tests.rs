@@ -1,7 +1,7 @@
 use super::super::options::{Assumed, Goal, TransferSample};
 use super::*;
 use crate::device::DeviceSpec;
-use kaskade_papers::stated::families as stated;
+use kaskade_stated::families as stated;
 
 fn options() -> PlacementOptions {
     PlacementOptions::new(DeviceSpec::fleet(2, 16_000_000_000), Goal::Most)

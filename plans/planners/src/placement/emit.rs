@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::fault::PlacementError;
+use super::error::PlacementError;
 use super::options::{Goal, PlacementOptions};
 use super::outcome::{DeviceLoad, Placed, PlacedModel};
 use super::problem::{Cluster, Problem};
 use super::search::Found;
-use super::shapes::{Models, Shape};
+use super::shapes::{Models, ReplicaPartition};
 use kaskade_policy::plan::{
     Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Partition, Plan, Replica, Sharing,
     Stage, Target, Wiring,
@@ -73,7 +73,7 @@ fn made_by(cascade: &Plan, options: &PlacementOptions, qps: f64) -> String {
 /// What replicas and stages are called.
 struct Names<'a> {
     models: &'a Models<'a>,
-    shape: &'a Shape,
+    shape: &'a ReplicaPartition,
 }
 
 impl Names<'_> {

@@ -1,8 +1,8 @@
-//! Who sends how much to whom: `rho_i` from a cascade and what its variants answered on the validation set.
+//! Shares of requests between models: `rho_i` from a cascade and its variants' answers on the validation set.
 
 use serde::Serialize;
 
-use super::fault::PlacementError;
+use super::error::PlacementError;
 use kaskade_policy::plan::{Edge, Exit, Gear, Plan, Stage};
 use kaskade_policy::profile::{Profile, Validation};
 use kaskade_policy::routing::{self, Route};
@@ -16,7 +16,7 @@ pub struct Flow {
     pub reach: Vec<f64>,
     /// Share of requests that each answers; they sum to 1.
     pub answered: Vec<f64>,
-    /// Who sends to whom, skips included, with the share of requests that goes that way. Ways that no sample takes are there with 0.
+    /// The edges, skips included, with the share of requests that takes each. Edges that no sample takes have share 0.
     pub edges: Vec<FlowEdge>,
 }
 

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::cascade::{CascadeOptions, Objective, plan_cascade};
-use kaskade_papers::stated::families as stated;
+use kaskade_stated::families as stated;
 
 #[test]
 fn the_flow_is_what_the_cascade_was_planned_to_do() {
@@ -47,6 +47,6 @@ fn only_a_cascade_of_whole_models_has_a_flow() {
         stranger.variants[0].name.clone_from(&name);
     }
     assert!(flow(&small, &planned.plan).is_err() || planned.plan.variants.iter().all(|v| v.name != name));
-    let broken = spoilt("variant", json!("nobody"));
+    let broken = spoilt("variant", json!("missing"));
     assert!(matches!(broken, PlacementError::Cascade(_)), "{broken}");
 }

@@ -3,12 +3,12 @@
 use super::layout::Layout;
 use super::problem::Problem;
 
-/// What decides between devices on which nothing is asked for too much.
+/// Tie-breakers between devices that are not overloaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Prefer {
     /// Short ways; of equal ones, the fuller device.
     Nearness,
-    /// The fuller device: who packs tightly finds room where others do not.
+    /// The fuller device: tight packing finds room where other orders do not.
     Fullness,
 }
 

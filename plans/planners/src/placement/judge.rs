@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::curves::Curves;
-use super::fault::PlacementError;
+use super::error::PlacementError;
 use super::options::PlacementOptions;
 use super::outcome::Placed;
 use super::problem::{Cluster, Problem};
 use super::program::Placing;
-use super::shapes::{Models, Shape};
+use super::shapes::{Models, ReplicaPartition};
 use crate::lp::{Limits, LpError, Solver};
 use kaskade_policy::profile::Profile;
 
@@ -46,7 +46,7 @@ pub fn by_program(
     };
     let curves: Vec<Curves> = placed.flow.variants.iter().map(of).collect::<Result<_, _>>()?;
     let models = Models::new(&placed.flow, &curves, options);
-    let shape = Shape {
+    let shape = ReplicaPartition {
         replicas: placed.models.iter().map(|model| model.replicas).collect(),
         partitions: placed.models.iter().map(|model| model.partitions).collect(),
     };

@@ -1,4 +1,4 @@
-//! A placement as it changes: who is where, what that leaves of every device, and what a move would cost.
+//! A mutable placement: the device of every instance, the capacity left on every device, and the cost of a move.
 
 use super::problem::{Costs, Instance, Problem, excess};
 
@@ -158,8 +158,8 @@ impl<'p> Layout<'p> {
         }
     }
 
-    /// What it costs to have an instance, which is nowhere, on a device, given where the others are, seconds per period. Whoever else
-    /// is nowhere adds the same on every device.
+    /// Cost of placing an unplaced instance on a device, given the placed others, seconds per period. Other unplaced
+    /// instances add the same on every device.
     pub(super) fn cost(&self, instance: usize, device: usize) -> f64 {
         let (Some(found), Some(at)) = (self.instance(instance), self.problem.cluster.devices.get(device))
         else {
@@ -184,7 +184,7 @@ impl<'p> Layout<'p> {
         cost
     }
 
-    /// By how much a device would be asked for more than it has, as a share, with an instance more or less.
+    /// Relative overload of a device with an instance more or less.
     pub(super) fn excess(&self, device: usize, comes: Option<usize>, goes: Option<usize>) -> f64 {
         let needs = |instance: Option<usize>| {
             let kind = instance.and_then(|instance| self.problem.kind_of(instance));

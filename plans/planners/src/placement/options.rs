@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::fault::PlacementError;
+use super::error::PlacementError;
 use crate::device::DeviceSpec;
 use crate::lp::Solver;
 
@@ -21,7 +21,7 @@ pub struct PlacementOptions {
     pub goal: Goal,
     /// Requests of one period, `b`: what `u`, `w` and `T` are functions of. The largest batch of a single copy is its part of them.
     pub batch: u32,
-    /// How much of a device its instances may ask for together, in (0, 1] (eq. 4: 1).
+    /// Target utilisation: the share of a device that its instances may use together, in (0, 1] (eq. 4: 1).
     pub utilisation: f64,
     /// How long things take from device to device.
     pub channels: Channels,
@@ -33,7 +33,7 @@ pub struct PlacementOptions {
     pub max_partitions: u32,
     /// Most partitions of single variants: the number of their layers.
     pub layers: BTreeMap<String, u32>,
-    /// What stands in for figures that the profile lacks.
+    /// Substitutes for figures that the profile lacks.
     pub assumed: Assumed,
     /// How hard to search.
     pub effort: Effort,
@@ -142,7 +142,7 @@ pub enum Fleet {
     /// As many as spare transfers. Of placements with equal transfers, the one on fewer devices.
     #[default]
     All,
-    /// The first few that carry the load, and no more: the others may serve somebody else or be switched off.
+    /// The first few that carry the load, and no more: the others may serve other apps or be switched off.
     Fewest,
 }
 
@@ -158,7 +158,7 @@ pub enum Goal {
     Most,
 }
 
-/// What stands in for figures that the profile lacks. Nothing does by default: a hole is refused.
+/// Substitutes for figures that the profile lacks. None by default: a missing figure is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Assumed {
     /// Memory of a replica where none was measured: this many bytes per weight, whatever the batch.
@@ -170,7 +170,7 @@ pub struct Assumed {
 /// How hard to search. Counts and no times, so that the outcome does not depend on the machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Effort {
-    /// Most combinations of `R` and `S` whose bounds are looked at.
+    /// Most combinations of `R` and `S` whose bounds are computed.
     pub shapes: u64,
     /// Moves of the annealing, over all combinations.
     pub moves: u64,
@@ -178,7 +178,7 @@ pub struct Effort {
     pub exact_cells: usize,
     /// Most nodes of its search tree, over all combinations; for the embedded solver.
     pub exact_nodes: u64,
-    /// Who solves it.
+    /// The solver of the placement program.
     pub solver: Solver,
     /// Longest that another solver may take for one program, by its own clock.
     pub solver_time: Option<Duration>,
@@ -197,7 +197,7 @@ impl Default for Effort {
     }
 }
 
-/// What lies between two devices.
+/// The connection between two devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Route {
@@ -209,7 +209,7 @@ pub enum Route {
     Network,
 }
 
-/// How long it takes to move something, by what lies between (`T(g, g')`, §V-A).
+/// Transfer time by the connection between the devices (`T(g, g')`, §V-A).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Channels {
@@ -262,7 +262,7 @@ impl Channels {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Channel {
-    /// By two figures that somebody gives.
+    /// By two given figures.
     Given {
         /// Seconds of a message, whatever its size.
         latency_s: f64,

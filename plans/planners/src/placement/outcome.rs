@@ -19,7 +19,7 @@ pub struct Placed {
     pub overhead_s: f64,
     /// How good that is.
     pub proof: Proof,
-    /// What was looked at.
+    /// Statistics of the search.
     pub shapes: Shapes,
     /// The dataflow of the cascade.
     pub flow: Flow,
@@ -48,9 +48,9 @@ impl Placed {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Proof {
-    /// Nothing moves less: every combination was solved exactly, or its bound says so.
+    /// Nothing moves less: every combination was solved exactly, or its bound proves it.
     Optimal,
-    /// No placement of any combination moves less than this, be it one that was looked at or not.
+    /// No placement of any combination moves less than this, examined or not.
     Gap {
         /// The bound, seconds of transfer per period.
         lower_s: f64,
@@ -61,14 +61,14 @@ pub enum Proof {
     NoBound,
 }
 
-/// What a search looked at.
+/// Statistics of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Shapes {
     /// Choices of partitions there are.
     pub cuts: f64,
-    /// Of those, how many were looked at.
+    /// Of those, how many were examined.
     pub cuts_looked: u64,
-    /// Combinations of replicas and partitions whose sums were looked at.
+    /// Combinations of replicas and partitions whose sums were examined.
     pub looked: u64,
     /// Of those, how many break eq. 3 in sum or in an instance.
     pub memory: u64,

@@ -4,9 +4,9 @@
 use super::case::{Case, Seen};
 use super::curves::Curves;
 use super::emit;
-use super::fault::PlacementError;
+use super::error::PlacementError;
 use super::flow::{self, Flow};
-use super::most;
+use super::max_throughput;
 use super::options::{Fleet, Goal, PlacementOptions};
 use super::outcome::{Placed, Shapes};
 use super::problem::{Cluster, excess};
@@ -18,7 +18,7 @@ use kaskade_policy::profile::Profile;
 /// Places a cascade (Algorithm 3). The same profile, cascade and options give the same plan, byte for byte.
 ///
 /// # Errors
-/// A [`PlacementError`] that says which constraint fails, with the figures. Whoever holds an older plan keeps it.
+/// A [`PlacementError`] that names the violated constraint, with the figures. The caller keeps an older plan.
 pub fn plan_placement(
     profile: &Profile,
     cascade: &Plan,
@@ -50,12 +50,12 @@ pub(super) fn curves(
 }
 
 impl Case<'_> {
-    /// The devices to use, the load to carry, and a combination that was seen to do it.
+    /// The devices to use, the load to carry, and a combination that carries it.
     fn fleet(&self) -> Result<(Cluster, f64, Option<Seen>), PlacementError> {
         let all = Cluster::new(self.options, self.options.devices.len());
         self.fits_at_all(&all)?;
         let Goal::Carry { qps } = self.options.goal else {
-            let found = most::most(self, &all);
+            let found = max_throughput::max_throughput(self, &all);
             let (qps, seen) = found.ok_or_else(|| search::unplaced(0.0, &Shapes::default(), 0, false))?;
             return Ok((all, qps, Some(seen)));
         };
@@ -67,7 +67,7 @@ impl Case<'_> {
             let few = Cluster::new(self.options, count);
             if self.fits_at_all(&few).is_ok()
                 && self.is_bearable(&few, qps).is_ok()
-                && let Some(seen) = most::carries(self, &few, qps)
+                && let Some(seen) = max_throughput::carries(self, &few, qps)
             {
                 return Ok((few, qps, Some(seen)));
             }
@@ -75,7 +75,7 @@ impl Case<'_> {
         Ok((all, qps, None))
     }
 
-    /// Whether the load asks for no more kernel time than there is, in the best batches.
+    /// Whether the load needs no more kernel time than there is, in the best batches.
     fn is_bearable(&self, cluster: &Cluster, qps: f64) -> Result<(), PlacementError> {
         let each = self.models.least_kernel();
         if excess(qps * each, cluster.work()) <= 0.0 {

@@ -8,9 +8,9 @@ use super::super::shapes::cuts;
 use super::*;
 use crate::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use crate::device::DeviceSpec;
-use crate::placement::shapes::Shape;
-use kaskade_papers::stated::families::{self as stated, StatedFamily};
+use crate::placement::shapes::ReplicaPartition;
 use kaskade_policy::plan::{Exit, Target};
+use kaskade_stated::families::{self as stated, StatedFamily};
 
 fn cascade(profile: &Profile, objective: Objective) -> CascadePlan {
     let options = CascadeOptions {
@@ -30,7 +30,7 @@ fn options(family: &StatedFamily, devices: usize, goal: Goal) -> PlacementOption
     }
 }
 
-/// Equations 3 and 4, and what is said of the devices, from the plan alone.
+/// Checks equations 3 and 4, and the reported devices, from the plan alone.
 fn holds(placed: &Placed, options: &PlacementOptions) {
     placed.plan.validate().unwrap();
     let load = |worker: &str| {
@@ -65,28 +65,28 @@ fn holds(placed: &Placed, options: &PlacementOptions) {
 }
 
 #[test]
-fn a_giant_is_cut_chained_and_paired() {
+fn a_large_model_is_partitioned_chained_and_paired() {
     let family = stated::gpt();
     let profile = family.profile();
     let options = options(&family, 12, Goal::Carry { qps: 20.0 });
     let placed = plan_placement(&profile, &cascade(&profile, Objective::Ap).plan, &options).unwrap();
     holds(&placed, &options);
-    let giant = placed.models.last().unwrap();
-    assert_eq!(giant.variant, "GPT-XXL");
-    assert!(giant.partitions >= 2, "{giant:?}");
+    let large = placed.models.last().unwrap();
+    assert_eq!(large.variant, "GPT-XXL");
+    assert!(large.partitions >= 2, "{large:?}");
     let wiring = &placed.plan.gears[0].wiring;
     let slices: Vec<_> = wiring
         .stages
         .iter()
         .filter(|stage| stage.variant == "GPT-XXL")
         .collect();
-    assert_eq!(slices.len(), giant.partitions as usize);
+    assert_eq!(slices.len(), large.partitions as usize);
     for pair in slices.windows(2) {
         let Exit::Next { to } = &pair[0].exit else {
             panic!("{:?}", pair[0].exit);
         };
         assert_eq!(to.stage, pair[1].name);
-        assert_eq!(to.pairs.len(), giant.replicas as usize);
+        assert_eq!(to.pairs.len(), large.replicas as usize);
     }
     assert_eq!(slices.last().unwrap().exit, Exit::Reply);
     // Between models there are shares over the copies, and no pairs.
@@ -308,7 +308,7 @@ fn by_trying_everything(planner: &Case<'_>, cluster: &Cluster, qps: f64) -> Opti
             let (low, high) = scales.fold((0.0, f64::INFINITY), |(low, high), (from, to)| {
                 (f64::max(low, from), f64::min(high, to))
             });
-            let shape = Shape {
+            let shape = ReplicaPartition {
                 replicas,
                 partitions: partitions.clone(),
             };

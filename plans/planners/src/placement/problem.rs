@@ -1,7 +1,7 @@
 //! One combination of replicas and partitions: the instances, the devices, and what it costs to part them (eq. 2 to 4).
 //!
-//! Instances of one kind, a partition of a model, are alike. What goes from model to model is shared evenly, so a pair of kinds says what
-//! every pair of their instances costs; only the partitions of one copy have each other as neighbours and nobody else.
+//! Instances of one class, a partition of a model, are alike. Traffic between models is shared evenly, so a pair of classes gives the cost
+//! of every pair of their instances; only the partitions of one copy are neighbours of each other alone.
 
 use super::options::{PlacementOptions, Route};
 
@@ -31,7 +31,7 @@ impl Costs {
 
 /// A partition of a model; its copies are its instances.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Kind {
+pub(super) struct InstanceClass {
     pub(super) model: usize,
     pub(super) part: u32,
     /// How many instances.
@@ -124,7 +124,7 @@ impl Cluster {
         self.hosts == self.devices.len()
     }
 
-    /// What lies between two devices.
+    /// The connection between two devices.
     pub(super) fn route(&self, a: usize, b: usize) -> Route {
         if a == b {
             return Route::SameDevice;
@@ -142,7 +142,7 @@ impl Cluster {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Problem<'a> {
     pub(super) cluster: &'a Cluster,
-    pub(super) kinds: Vec<Kind>,
+    pub(super) kinds: Vec<InstanceClass>,
     pub(super) instances: Vec<Instance>,
     pub(super) pairs: Vec<Pair>,
     /// By model, what each partition of a copy sends to the next one.
@@ -151,13 +151,18 @@ pub(super) struct Problem<'a> {
 
 impl<'a> Problem<'a> {
     /// The instances of these kinds, which are in order of models and partitions.
-    pub(super) fn new(cluster: &'a Cluster, kinds: Vec<Kind>, pairs: Vec<Pair>, chains: Vec<Costs>) -> Self {
+    pub(super) fn new(
+        cluster: &'a Cluster,
+        kinds: Vec<InstanceClass>,
+        pairs: Vec<Pair>,
+        chains: Vec<Costs>,
+    ) -> Self {
         let mut instances: Vec<Instance> = Vec::new();
         let mut first_of_kind = Vec::with_capacity(kinds.len());
         for (number, kind) in kinds.iter().enumerate() {
             let first = instances.len();
             let before: Option<usize> = (kind.part > 0).then(|| first_of_kind.last().copied()).flatten();
-            let same = |other: &Kind| other.model == kind.model && other.part == kind.part + 1;
+            let same = |other: &InstanceClass| other.model == kind.model && other.part == kind.part + 1;
             let is_followed = kinds.get(number + 1).is_some_and(same);
             let copies = kind.copies as usize;
             instances.extend((0..copies).map(|copy| Instance {
@@ -213,11 +218,11 @@ impl<'a> Problem<'a> {
         start..end
     }
 
-    pub(super) fn kind_of(&self, instance: usize) -> Option<&Kind> {
+    pub(super) fn kind_of(&self, instance: usize) -> Option<&InstanceClass> {
         self.kinds.get(self.instances.get(instance)?.kind)
     }
 
-    /// By how much the devices are asked for more than they have, as a share of what they have, summed; 0 if the placement meets
+    /// The overload of the devices, relative to their capacity, summed; 0 if the placement meets
     /// equations 3 and 4.
     pub(super) fn overload(&self, placed: &[usize]) -> f64 {
         let mut used = vec![(0.0, 0.0); self.cluster.devices.len()];

@@ -51,7 +51,7 @@ impl Placing {
             program.row(row.iter().map(|variable| (*variable, 1.0)), Relation::Equal, 1.0);
         }
         for (device, limits) in devices.iter().enumerate() {
-            let needs = |need: fn(&super::problem::Kind) -> f64, unit: f64| {
+            let needs = |need: fn(&super::problem::InstanceClass) -> f64, unit: f64| {
                 let terms = there.iter().enumerate().filter_map(move |(instance, row)| {
                     Some((*row.get(device)?, need(problem.kind_of(instance)?) / unit))
                 });

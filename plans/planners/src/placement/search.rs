@@ -3,11 +3,11 @@
 
 use super::candidates::{Candidate, Candidates};
 use super::case::{Case, Seen};
-use super::fault::PlacementError;
+use super::error::PlacementError;
 use super::options::Effort;
 use super::outcome::{Proof, Shapes};
 use super::problem::Cluster;
-use super::shapes::{Parts, Shape};
+use super::shapes::{Parts, ReplicaPartition};
 use super::solve::{self, Solved};
 
 /// Steps of the greedy placement, over all combinations: instances times devices.
@@ -22,7 +22,7 @@ const PROGRAMS: u64 = 48;
 
 /// A placement of a combination, and what was done to find it.
 pub(super) struct Found {
-    pub(super) shape: Shape,
+    pub(super) shape: ReplicaPartition,
     pub(super) parts: Parts,
     pub(super) solved: Solved,
     pub(super) qps: f64,
@@ -176,7 +176,7 @@ fn prove(cluster: &Cluster, candidates: &mut [Candidate], shapes: &mut Shapes, e
     }
 }
 
-/// What to say when no combination was placed.
+/// The error if no combination was placed.
 pub(super) fn unplaced(qps: f64, shapes: &Shapes, unpacked: u64, proven: bool) -> PlacementError {
     PlacementError::Unplaced {
         qps,

@@ -1,25 +1,25 @@
 //! The combinations of replicas and partitions (lines 5 to 7 of Algorithm 3).
 //!
-//! Zero waiting between stages asks for `(R_i S_i)` in proportion to `rho_i l_i` (§V-C). One number is free, how much of everything
-//! there is; as it grows, one `R_i` after another grows by one. So for every choice of partitions there is a line of combinations, from
+//! Zero waiting between stages requires `(R_i S_i)` in proportion to `rho_i l_i` (§V-C). One number is free, the common
+//! scale; as it grows, one `R_i` after another grows by one. So for every choice of partitions there is a line of combinations, from
 //! the smallest on, and the work of an instance falls along it.
 
 use super::curves::Curves;
 use super::flow::Flow;
 use super::options::PlacementOptions;
-use super::problem::{Cluster, Costs, Kind, Pair, ROUNDING, excess};
+use super::problem::{Cluster, Costs, InstanceClass, Pair, ROUNDING, excess};
 
-/// By how much combinations grow at a time where not every one is looked at.
+/// Growth of combinations per step if not every one is examined.
 const STRIDE: f64 = 1.15;
 
 /// Replicas and partitions by model.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Shape {
+pub(super) struct ReplicaPartition {
     pub(super) replicas: Vec<u32>,
     pub(super) partitions: Vec<u32>,
 }
 
-impl Shape {
+impl ReplicaPartition {
     pub(super) fn instances(&self) -> u64 {
         let pairs = self.replicas.iter().zip(&self.partitions);
         pairs
@@ -45,12 +45,12 @@ pub(super) struct Models<'a> {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Line {
     /// Smallest first.
-    pub(super) shapes: Vec<Shape>,
+    pub(super) shapes: Vec<ReplicaPartition>,
     /// The first one after which some were left out.
-    pub(super) skipped_after: Option<Shape>,
+    pub(super) skipped_after: Option<ReplicaPartition>,
 }
 
-/// Why a combination cannot be placed, as far as sums tell.
+/// Why the sums of a combination rule it out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Breaks {
     /// Eq. 3.
@@ -62,7 +62,7 @@ pub(super) enum Breaks {
 /// The kinds and costs of a combination.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Parts {
-    pub(super) kinds: Vec<Kind>,
+    pub(super) kinds: Vec<InstanceClass>,
     pub(super) pairs: Vec<Pair>,
     pub(super) chains: Vec<Costs>,
 }
@@ -141,7 +141,7 @@ impl<'a> Models<'a> {
     }
 
     /// The combinations with these partitions that carry the load of periods this long and fit in sum, smallest first: all of them, or
-    /// about `most`, the smallest one by one and the others at growing distances. `broken` is told of every one that does not fit.
+    /// about `most`, the smallest one by one and the others at growing distances. `broken` receives every one that does not fit.
     pub(super) fn line(
         &self,
         partitions: &[u32],
@@ -153,7 +153,7 @@ impl<'a> Models<'a> {
         let mut line = Line::default();
         let mut replicas = self.smallest(partitions, period_s, cluster);
         for step in 1.. {
-            let shape = Shape {
+            let shape = ReplicaPartition {
                 replicas: replicas.clone(),
                 partitions: partitions.to_vec(),
             };
@@ -198,7 +198,7 @@ impl<'a> Models<'a> {
         }
     }
 
-    /// The first combination of the line in which no instance asks for more work than the fastest device may do.
+    /// The first combination of the line in which no instance has more work than the fastest device may do.
     fn smallest(&self, partitions: &[u32], period_s: f64, cluster: &Cluster) -> Vec<u32> {
         let room = cluster.most_work();
         let models = || partitions.iter().zip(&self.demand).enumerate();
@@ -239,7 +239,7 @@ impl<'a> Models<'a> {
     }
 
     /// The sums of a combination: bytes, and work on devices of speed 1.
-    fn sums(&self, shape: &Shape, period_s: f64) -> (f64, f64) {
+    fn sums(&self, shape: &ReplicaPartition, period_s: f64) -> (f64, f64) {
         let models = shape.replicas.iter().zip(&shape.partitions).enumerate();
         models.fold((0.0, 0.0), |(memory, work), (model, (replicas, partitions))| {
             let copies = f64::from(*replicas);
@@ -252,7 +252,7 @@ impl<'a> Models<'a> {
     }
 
     /// The load that a combination carries if work could be cut at will, but for the work of single instances, requests/s.
-    pub(super) fn at_will(&self, shape: &Shape, cluster: &Cluster) -> f64 {
+    pub(super) fn fluid_bound(&self, shape: &ReplicaPartition, cluster: &Cluster) -> f64 {
         // In periods as long as there are requests in them, one comes every second.
         let period_s = self.batch;
         let (_, work) = self.sums(shape, period_s);
@@ -264,13 +264,13 @@ impl<'a> Models<'a> {
         (cluster.work() / work).min(cluster.most_work() / largest)
     }
 
-    fn is_too_much(&self, shape: &Shape, period_s: f64, cluster: &Cluster) -> bool {
+    fn is_too_much(&self, shape: &ReplicaPartition, period_s: f64, cluster: &Cluster) -> bool {
         let (memory, work) = self.sums(shape, period_s);
         excess(memory, cluster.memory()) > 0.0 || excess(work, cluster.work()) > 0.0
     }
 
     /// The first equation that a combination breaks in an instance or in sum.
-    fn breaks(&self, shape: &Shape, period_s: f64, cluster: &Cluster) -> Option<Breaks> {
+    fn breaks(&self, shape: &ReplicaPartition, period_s: f64, cluster: &Cluster) -> Option<Breaks> {
         let models = shape.replicas.iter().zip(&shape.partitions).enumerate();
         for (model, (replicas, partitions)) in models {
             let memory = self.memory(model, *replicas, *partitions);
@@ -290,7 +290,7 @@ impl<'a> Models<'a> {
     }
 
     /// The kinds of a combination, and what goes between them per period.
-    pub(super) fn parts(&self, shape: &Shape, period_s: f64) -> Parts {
+    pub(super) fn parts(&self, shape: &ReplicaPartition, period_s: f64) -> Parts {
         let mut kinds = Vec::new();
         let mut ends: Vec<(usize, usize)> = Vec::new();
         let mut chains = Vec::new();
@@ -298,7 +298,7 @@ impl<'a> Models<'a> {
             let memory = self.memory(model, *replicas, *partitions);
             let work = self.kernel(model, *replicas) / period_s / f64::from(*partitions);
             ends.push((kinds.len(), kinds.len() + *partitions as usize - 1));
-            kinds.extend((0..*partitions).map(|part| Kind {
+            kinds.extend((0..*partitions).map(|part| InstanceClass {
                 model,
                 part,
                 copies: *replicas,

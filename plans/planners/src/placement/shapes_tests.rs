@@ -6,7 +6,7 @@ use super::super::options::Goal;
 use super::*;
 use crate::cascade::{CascadeOptions, plan_cascade};
 use crate::device::DeviceSpec;
-use kaskade_papers::stated::families::{self as stated, StatedFamily};
+use kaskade_stated::families::{self as stated, StatedFamily};
 
 struct Case {
     flow: Flow,
@@ -70,7 +70,7 @@ fn a_line_has_every_combination_once_and_each_fits_in_sum() {
     let line = models.line(&partitions, period_s, &cluster, 10_000, |_| {});
     assert!(line.skipped_after.is_none() && !line.shapes.is_empty());
     let line = line.shapes;
-    let distinct: BTreeSet<&Shape> = line.iter().collect();
+    let distinct: BTreeSet<&ReplicaPartition> = line.iter().collect();
     assert_eq!(distinct.len(), line.len());
     for shape in &line {
         let (memory, work) = models.sums(shape, period_s);
@@ -85,10 +85,10 @@ fn the_first_of_a_line_is_the_first_that_carries_the_load() {
     let cluster = Cluster::new(&case.options, 32);
     let period_s = models.batch / 1_500.0;
     let partitions = vec![1; case.curves.len()];
-    // From one copy of everything on, as if nobody knew where to begin.
+    // From one copy of everything on, without a starting point.
     let mut replicas = vec![1; case.curves.len()];
     let found = loop {
-        let shape = Shape {
+        let shape = ReplicaPartition {
             replicas: replicas.clone(),
             partitions: partitions.clone(),
         };
@@ -121,7 +121,7 @@ fn a_long_line_is_thinned_out_and_says_where() {
     assert_eq!(thin.shapes[..=kept], whole.shapes[..=kept]);
     assert!(thin.shapes.iter().all(|shape| whole.shapes.contains(shape)));
     // The far end is not forgotten.
-    let copies = |shape: &Shape| shape.instances();
+    let copies = |shape: &ReplicaPartition| shape.instances();
     assert!(copies(thin.shapes.last().unwrap()) * 3 > 2 * copies(whole.shapes.last().unwrap()));
 }
 

@@ -1,4 +1,4 @@
-//! A placement of one combination: a first one, annealed, and exact where it is small. One function, whoever solves it.
+//! Places one combination: a first placement, annealed, and exact if it is small. One function for all solvers.
 
 use super::anneal;
 use super::bound;
@@ -104,7 +104,7 @@ pub(super) fn prove(problem: &Problem<'_>, attempt: &mut Attempt, effort: &Effor
             }
         }
         Err(LpError::Infeasible) if attempt.best.is_none() => attempt.lower = f64::INFINITY,
-        // Another solver is a help and no need: what was found without it stands.
+        // Another solver is optional: without its answer, the one found before is used.
         Err(_) => {}
     }
 }

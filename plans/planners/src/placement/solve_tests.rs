@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::exhaustive;
-use super::super::problem::{Cluster, Costs, Device, Kind, Pair};
+use super::super::problem::{Cluster, Costs, Device, InstanceClass, Pair};
 use super::*;
 
 /// Devices of 10 bytes and a whole second per second, so many on each host.
@@ -40,7 +40,7 @@ fn problem<'a>(cluster: &'a Cluster, models: &[Model]) -> Problem<'a> {
     let mut ends = Vec::new();
     for (model, (copies, partitions, memory, work)) in models.iter().enumerate() {
         ends.push((kinds.len(), kinds.len() + *partitions as usize - 1));
-        kinds.extend((0..*partitions).map(|part| Kind {
+        kinds.extend((0..*partitions).map(|part| InstanceClass {
             model,
             part,
             copies: *copies,

@@ -43,7 +43,7 @@ impl Outcome {
     }
 }
 
-/// The exits of a plain cascade: below its threshold every variant asks the next one.
+/// The exits of a plain cascade: below its threshold every variant forwards to the next one.
 pub fn threshold_exits(thresholds: &[f64]) -> Exits {
     let reply = |from| Band { from, to: None };
     let bands = |(variant, threshold): (usize, &f64)| {

@@ -13,21 +13,21 @@
     reason = "lists hold positions of the gate they belong to; this is the innermost loop of the planner"
 )]
 
-use super::envelope::Envelope;
+use super::pareto_front::ParetoFront;
 use super::table::{Gate, Table};
 
-/// Puts the whole frontier into the envelope, unless that takes more steps than this. Says whether it did.
-pub(super) fn search(table: &Table, most_steps: u64, envelope: &mut Envelope) -> bool {
+/// Puts the whole frontier into the front, unless that takes more steps than this. Returns whether it did.
+pub(super) fn search(table: &Table, most_steps: u64, front: &mut ParetoFront) -> bool {
     let mut walk = Walk {
         table,
-        envelope,
+        front,
         cuts: vec![0; table.gates.len()],
         steps_left: most_steps,
     };
     let mut lists: Vec<Vec<u32>> = table
         .gates
         .iter()
-        .map(|gate| Vec::with_capacity(gate.spots.len()))
+        .map(|gate| Vec::with_capacity(gate.ranked.len()))
         .collect();
     if let Some(first) = lists.first_mut() {
         first.extend(0..table.samples as u32);
@@ -35,11 +35,13 @@ pub(super) fn search(table: &Table, most_steps: u64, envelope: &mut Envelope) ->
     let first = table.gates.first();
     let right = first.map_or_else(
         || count(table.last_right.iter().copied()),
-        |gate| count(gate.spots.iter().map(|spot| spot.right)),
+        |gate| count(gate.ranked.iter().map(|spot| spot.right)),
     );
     let start = Reached {
         right,
-        rescuable: first.map_or(0, |gate| count(gate.spots.iter().map(|spot| spot.is_rescuable()))),
+        rescuable: first.map_or(0, |gate| {
+            count(gate.ranked.iter().map(|spot| spot.is_rescuable()))
+        }),
         cost_before: 0.0,
     };
     walk.gate(0, &table.gates, &mut lists, start).is_some()
@@ -53,7 +55,7 @@ fn count(flags: impl Iterator<Item = bool>) -> u32 {
 const INSERT: usize = 8;
 const MOVED: usize = 16;
 
-/// What comes to a gate, besides the list of who does.
+/// Sums over the samples that reach a gate; the list of samples is separate.
 #[derive(Clone, Copy)]
 struct Reached {
     /// Right answers if the gate forwards nothing: those of earlier gates and its own.
@@ -66,17 +68,17 @@ struct Reached {
 
 struct Walk<'a> {
     table: &'a Table,
-    envelope: &'a mut Envelope,
+    front: &'a mut ParetoFront,
     cuts: Vec<u32>,
     steps_left: u64,
 }
 
 impl Walk<'_> {
-    /// Tries every useful cut of the first of these gates, whose list says who reaches it, in its order. `None` once the steps are
+    /// Tries every useful cut of the first of these gates, whose list contains the samples that reach it, in its order. `None` once the steps are
     /// used up.
     fn gate(&mut self, index: usize, gates: &[Gate], lists: &mut [Vec<u32>], reached: Reached) -> Option<()> {
         let ([gate, later @ ..], [list, later_lists @ ..]) = (gates, lists) else {
-            // A family of one: everybody is answered by it.
+            // A family of one: it answers every sample.
             self.offer(reached.right, self.table.samples as f64 * self.table.last_energy);
             return Some(());
         };
@@ -91,7 +93,7 @@ impl Walk<'_> {
         self.offer(right, cost);
         let Some(top) = list
             .iter()
-            .rposition(|position| gate.spots[*position as usize].is_rescuable())
+            .rposition(|position| gate.ranked[*position as usize].is_rescuable())
         else {
             return Some(());
         };
@@ -105,9 +107,9 @@ impl Walk<'_> {
         let (mut hopeful, mut right_next) = (0, 0);
         let mut useful = false;
         for (place, &position) in list.iter().enumerate() {
-            let spot = gate.spots[position as usize];
+            let spot = gate.ranked[position as usize];
             right -= u32::from(spot.right);
-            hopeful += u32::from(spot.hope);
+            hopeful += u32::from(spot.later_correct);
             right_next += u32::from(spot.right_next);
             useful |= spot.is_rescuable();
             if let Some(next) = later_lists.first_mut() {
@@ -137,8 +139,8 @@ impl Walk<'_> {
         let mut right = right_uncut;
         let mut useful = false;
         for (place, &position) in list.iter().enumerate() {
-            let spot = gate.spots[position as usize];
-            right = right + u32::from(spot.hope) - u32::from(spot.right);
+            let spot = gate.ranked[position as usize];
+            right = right + u32::from(spot.later_correct) - u32::from(spot.right);
             useful |= spot.is_rescuable();
             if useful && ends_group(gate, list, place) {
                 useful = false;
@@ -153,7 +155,7 @@ impl Walk<'_> {
     fn is_hopeless(&mut self, reached: Reached, cost: f64, next_energy: f64) -> Option<bool> {
         for rescued in 0..=reached.rescuable {
             let least = (cost + f64::from(rescued) * next_energy) / self.table.samples as f64;
-            if !self.envelope.beats(reached.right + rescued, least) {
+            if !self.front.beats(reached.right + rescued, least) {
                 return Some(false);
             }
             self.spend(1)?;
@@ -168,12 +170,12 @@ impl Walk<'_> {
 
     fn offer(&mut self, right: u32, cost: f64) {
         let energy = cost / self.table.samples as f64;
-        self.envelope.offer(right, energy, &self.cuts);
+        self.front.offer(right, energy, &self.cuts);
     }
 }
 
 /// Whether a threshold can lie after this place of the list.
 fn ends_group(gate: &Gate, list: &[u32], place: usize) -> bool {
     list.get(place + 1)
-        .is_none_or(|next| gate.spots[*next as usize].group != gate.spots[list[place] as usize].group)
+        .is_none_or(|next| gate.ranked[*next as usize].group != gate.ranked[list[place] as usize].group)
 }

@@ -1,7 +1,7 @@
 //! The two named points of a frontier (HybridServe §IV-B), and the guard that keeps the first from being luck.
 //!
-//! A frontier is the upper edge of thousands of cascades measured on the same few hundred samples, so its points look better
-//! than they are: the cheapest cascade that matches the best variant there usually misses it on other data. The study at
+//! A frontier is the upper edge of thousands of cascades measured on the same few hundred samples, so its points overfit these
+//! samples: the cheapest cascade that matches the best variant there usually misses it on other data. The study at
 //! the end of this folder measures by how much; the guard is what is done about it.
 
 use serde::Serialize;
@@ -13,7 +13,7 @@ use super::point::{FORWARD_ALL, Frontier, Point};
 /// How sure a point must be to keep up with the variant it is measured against.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Guard {
+pub enum NonInferiorityTest {
     /// As the paper has it: as accurate on the validation set.
     None,
     /// In addition, a one-sided confidence bound on the paired difference stays above `-tolerance`.
@@ -25,7 +25,7 @@ pub enum Guard {
     },
 }
 
-impl Default for Guard {
+impl Default for NonInferiorityTest {
     /// Half a standard error in hand. In the study it halves the loss of the bare rule on unseen data and keeps three quarters
     /// of its saving or more; a whole one halves the loss again, but on a few hundred samples often leaves nothing but the best
     /// variant, which is no cascade. Where the loss matters more than the energy, profile more samples first, then raise `z`.
@@ -37,10 +37,10 @@ impl Default for Guard {
     }
 }
 
-impl Guard {
+impl NonInferiorityTest {
     /// Whether a cascade keeps up with what it is measured against.
-    pub fn passes(&self, outcome: &Outcome, yardstick: &Yardstick) -> bool {
-        let paired = Paired::new(&outcome.correct, &yardstick.correct);
+    pub fn passes(&self, outcome: &Outcome, baseline: &Baseline) -> bool {
+        let paired = Paired::new(&outcome.correct, &baseline.correct);
         if paired.gained < paired.lost {
             return false;
         }
@@ -53,14 +53,14 @@ impl Guard {
 
 /// A variant that cascades are measured against. It stays what it is when variants are dropped from the family.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Yardstick {
+pub struct Baseline {
     /// The variant.
     pub name: String,
     /// Its right and wrong answers.
     pub correct: Vec<bool>,
 }
 
-impl Yardstick {
+impl Baseline {
     /// A variant of a family.
     pub fn new(family: &Family, variant: usize) -> Self {
         let column = family.columns().get(variant);
@@ -108,7 +108,7 @@ impl Paired {
         (self.gained as f64 - self.lost as f64) / self.samples.max(1) as f64
     }
 
-    /// Standard error of the difference, as if one more sample differed: few differences seen do not prove that there are none.
+    /// Standard error of the difference, as if one more sample differed: few observed differences do not prove that there are none.
     /// Two columns that are known to be the same by construction need no such caution.
     pub fn standard_error(&self) -> f64 {
         let samples = self.samples.max(1) as f64;
@@ -122,8 +122,8 @@ impl Paired {
 pub fn accuracy_preserving(
     family: &Family,
     frontier: &Frontier,
-    best: &Yardstick,
-    guard: Guard,
+    best: &Baseline,
+    guard: NonInferiorityTest,
 ) -> Option<Point> {
     let needed = best.accuracy();
     frontier
@@ -145,7 +145,7 @@ pub fn alone(family: &Family, name: &str) -> Option<Point> {
     Some(evaluate(family, &threshold_exits(&thresholds)).into_point(thresholds))
 }
 
-/// Steps in which the curve is read for its bend. The raw frontier turns at every sample; this says what counts as a bend.
+/// Steps in which the curve is sampled for its knee. The raw frontier bends at every sample; this is the resolution of a bend.
 const STEPS: usize = 32;
 
 /// The energy-optimising point: the knee of the accuracy-energy curve below the accuracy-preserving point, where it bends most
@@ -154,9 +154,9 @@ const STEPS: usize = 32;
 pub fn energy_optimising(
     family: &Family,
     frontier: &Frontier,
-    floor: &Yardstick,
+    floor: &Baseline,
     preserving: &Point,
-    guard: Guard,
+    guard: NonInferiorityTest,
 ) -> Option<Point> {
     let needed = floor.accuracy();
     let passes = |point: &Point| guard.passes(&evaluate(family, &threshold_exits(&point.thresholds)), floor);
@@ -198,7 +198,7 @@ fn sharpest_bend(hull: &[&Point]) -> Option<f64> {
     let (first, last) = (hull.first()?, hull.last()?);
     let width = last.energy_j - first.energy_j;
     let energy = |step: usize| first.energy_j + width * step as f64 / STEPS as f64;
-    // Only the place of the largest second difference is asked for, so scaling the axes to 0..1 would change nothing.
+    // Only the position of the largest second difference matters, so scaling the axes to 0..1 would change nothing.
     let bend = |step: usize| {
         height(hull, energy(step - 1)) - 2.0 * height(hull, energy(step)) + height(hull, energy(step + 1))
     };

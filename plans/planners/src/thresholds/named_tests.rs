@@ -49,8 +49,8 @@ fn the_bend_is_where_the_curve_turns() {
 #[test]
 fn the_preserving_point_keeps_up_at_the_least_energy() {
     let (family, found) = made_up();
-    let best = Yardstick::new(&family, family.best());
-    let ap = accuracy_preserving(&family, &found, &best, Guard::None).unwrap();
+    let best = Baseline::new(&family, family.best());
+    let ap = accuracy_preserving(&family, &found, &best, NonInferiorityTest::None).unwrap();
     assert!(ap.accuracy >= family.accuracy(3));
     let cheaper = found.points.iter().filter(|point| point.energy_j < ap.energy_j);
     assert!(
@@ -64,12 +64,12 @@ fn the_preserving_point_keeps_up_at_the_least_energy() {
 #[test]
 fn a_guard_costs_energy_and_keeps_a_distance() {
     let (family, found) = made_up();
-    let best = Yardstick::new(&family, family.best());
+    let best = Baseline::new(&family, family.best());
     let energy = |z| {
-        let guard = Guard::Bound { z, tolerance: 0.005 };
+        let guard = NonInferiorityTest::Bound { z, tolerance: 0.005 };
         accuracy_preserving(&family, &found, &best, guard).unwrap()
     };
-    let bare = accuracy_preserving(&family, &found, &best, Guard::None).unwrap();
+    let bare = accuracy_preserving(&family, &found, &best, NonInferiorityTest::None).unwrap();
     let (weak, strong) = (energy(1.0), energy(2.5));
     assert!(bare.energy_j <= weak.energy_j && weak.energy_j < strong.energy_j);
     let outcome = evaluate(&family, &threshold_exits(&strong.thresholds));
@@ -80,8 +80,8 @@ fn a_guard_costs_energy_and_keeps_a_distance() {
 #[test]
 fn where_no_cascade_is_sure_the_best_variant_answers_alone() {
     let (family, found) = made_up();
-    let best = Yardstick::new(&family, family.best());
-    let certain = Guard::Bound {
+    let best = Baseline::new(&family, family.best());
+    let certain = NonInferiorityTest::Bound {
         z: 50.0,
         tolerance: 0.0,
     };
@@ -96,10 +96,10 @@ fn where_no_cascade_is_sure_the_best_variant_answers_alone() {
 fn the_optimising_point_lies_between_the_floor_and_the_preserving_one() {
     let (family, found) = made_up();
     let (best, floor) = (
-        Yardstick::new(&family, 3),
-        Yardstick::new(&family, family.second_best()),
+        Baseline::new(&family, 3),
+        Baseline::new(&family, family.second_best()),
     );
-    let ap = accuracy_preserving(&family, &found, &best, Guard::None).unwrap();
-    let eo = energy_optimising(&family, &found, &floor, &ap, Guard::None).unwrap();
+    let ap = accuracy_preserving(&family, &found, &best, NonInferiorityTest::None).unwrap();
+    let eo = energy_optimising(&family, &found, &floor, &ap, NonInferiorityTest::None).unwrap();
     assert!(eo.energy_j < ap.energy_j && eo.accuracy >= family.accuracy(2));
 }

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::envelope::Envelope;
+use super::pareto_front::ParetoFront;
 use super::table::Table;
 
 /// Random cascades at the start, each walked along every gate.
@@ -27,8 +27,8 @@ const ROUNDS: usize = 8;
 /// A neighbour's cuts are off by at most this share of the samples (the paper's epsilon).
 const EPSILON: f64 = 0.05;
 
-/// Puts what it finds into the envelope.
-pub(super) fn search(table: &Table, seed: u64, envelope: &mut Envelope) {
+/// Puts what it finds into the front.
+pub(super) fn search(table: &Table, seed: u64, front: &mut ParetoFront) {
     let gates = table.gates.len();
     if gates == 0 {
         return;
@@ -41,15 +41,15 @@ pub(super) fn search(table: &Table, seed: u64, envelope: &mut Envelope) {
         let cuts: Vec<u32> = (0..gates)
             .map(|gate| if gate < first { samples } else { 0 })
             .collect();
-        lines.through(&cuts, envelope);
+        lines.through(&cuts, front);
     }
     for _ in 0..DRAWS {
         let cuts: Vec<u32> = (0..gates).map(|_| rng.random_range(0..=samples)).collect();
-        lines.through(&cuts, envelope);
+        lines.through(&cuts, front);
     }
     let mut refined = BTreeSet::new();
     for _ in 0..ROUNDS {
-        let fresh: Vec<usize> = envelope
+        let fresh: Vec<usize> = front
             .owners()
             .into_iter()
             .filter(|owner| !refined.contains(owner))
@@ -59,12 +59,12 @@ pub(super) fn search(table: &Table, seed: u64, envelope: &mut Envelope) {
         }
         for owner in fresh.iter().step_by(fresh.len().div_ceil(REFINED)) {
             refined.insert(*owner);
-            let Some(cuts) = envelope.cuts_of(*owner).map(<[u32]>::to_vec) else {
+            let Some(cuts) = front.cuts_of(*owner).map(<[u32]>::to_vec) else {
                 continue;
             };
-            lines.through(&cuts, envelope);
+            lines.through(&cuts, front);
             let neighbour = table.snapped(&neighbour(&cuts, samples, &mut rng));
-            lines.along(rng.random_range(0..gates), &neighbour, envelope);
+            lines.along(rng.random_range(0..gates), &neighbour, front);
         }
     }
 }
@@ -102,15 +102,15 @@ impl<'a> Lines<'a> {
         }
     }
 
-    fn through(&mut self, cuts: &[u32], envelope: &mut Envelope) {
+    fn through(&mut self, cuts: &[u32], front: &mut ParetoFront) {
         let cuts = self.table.snapped(cuts);
         for gate in 0..cuts.len() {
-            self.along(gate, &cuts, envelope);
+            self.along(gate, &cuts, front);
         }
     }
 
     /// The cuts must be snapped.
-    fn along(&mut self, index: usize, cuts: &[u32], envelope: &mut Envelope) {
+    fn along(&mut self, index: usize, cuts: &[u32], front: &mut ParetoFront) {
         let gate = &self.table.gates[index];
         let mut right = 0_u32;
         let mut cost = 0.0;
@@ -121,9 +121,9 @@ impl<'a> Lines<'a> {
         let samples = self.table.samples as f64;
         let mut cuts = cuts.to_vec();
         cuts[index] = 0;
-        envelope.offer(right, cost / samples, &cuts);
+        front.offer(right, cost / samples, &cuts);
         let mut useful = false;
-        for (place, spot) in gate.spots.iter().enumerate() {
+        for (place, spot) in gate.ranked.iter().enumerate() {
             let fate = self.fates[spot.sample as usize];
             if fate.reaches {
                 right = right + u32::from(fate.right) - u32::from(spot.right);
@@ -131,13 +131,13 @@ impl<'a> Lines<'a> {
                 useful |= fate.right && !spot.right;
             }
             let parts = gate
-                .spots
+                .ranked
                 .get(place + 1)
                 .is_none_or(|next| next.group != spot.group);
             if useful && parts {
                 useful = false;
                 cuts[index] = place as u32 + 1;
-                envelope.offer(right, cost / samples, &cuts);
+                front.offer(right, cost / samples, &cuts);
             }
         }
     }
@@ -149,13 +149,13 @@ impl<'a> Lines<'a> {
             *cost += gate.energy;
             let position = gate.position[sample];
             if position >= *cut {
-                *right += u32::from(gate.spots[position as usize].right);
+                *right += u32::from(gate.ranked[position as usize].right);
                 return Fate::default();
             }
         }
         let gate = &gates[index];
         *cost += gate.energy;
-        *right += u32::from(gate.spots[gate.position[sample] as usize].right);
+        *right += u32::from(gate.ranked[gate.position[sample] as usize].right);
         let mut fate = Fate {
             reaches: true,
             ..Fate::default()
@@ -164,7 +164,7 @@ impl<'a> Lines<'a> {
             fate.cost += gate.energy;
             let position = gate.position[sample];
             if position >= *cut {
-                fate.right = gate.spots[position as usize].right;
+                fate.right = gate.ranked[position as usize].right;
                 return fate;
             }
         }

@@ -1,7 +1,7 @@
 //! How the accuracy-preserving point fares on data that it was not chosen on, with and without the guard.
 
 use super::{
-    Family, Guard, Point, Search, Yardstick, accuracy_preserving, evaluate, frontier, synthetic,
+    Baseline, Family, NonInferiorityTest, Point, Search, accuracy_preserving, evaluate, frontier, synthetic,
     threshold_exits,
 };
 
@@ -28,8 +28,8 @@ impl Trial {
         }
     }
 
-    fn preserving(&self, guard: Guard) -> Point {
-        let best = Yardstick::new(&self.seen, self.seen.best());
+    fn preserving(&self, guard: NonInferiorityTest) -> Point {
+        let best = Baseline::new(&self.seen, self.seen.best());
         accuracy_preserving(&self.seen, &self.frontier, &best, guard).unwrap()
     }
 
@@ -57,11 +57,11 @@ fn the_guard_spares_most_of_the_loss_on_unseen_data() {
         let (loss, saving) = judged.fold((0.0, 0.0), |sum, (loss, saving)| (sum.0 + loss, sum.1 + saving));
         (loss / trials.len() as f64, saving / trials.len() as f64)
     };
-    let error_in_hand = Guard::Bound {
+    let error_in_hand = NonInferiorityTest::Bound {
         z: 1.0,
         tolerance: 0.0,
     };
-    let (bare, guarded) = (mean(Guard::None), mean(error_in_hand));
+    let (bare, guarded) = (mean(NonInferiorityTest::None), mean(error_in_hand));
     assert!(bare.0 < -0.003, "luck should show: {bare:?}");
     assert!(guarded.0 > bare.0 / 2.0, "{bare:?} {guarded:?}");
     assert!(guarded.1 > 3.0, "{guarded:?}");
@@ -77,9 +77,9 @@ fn how_often_the_preserving_point_holds_on_unseen_data() {
         ([1.8, 2.2, 2.6, 2.9], 5.0),
         ([1.5, 2.6, 2.7, 2.8], 5.0),
     ];
-    let bound = |z, tolerance| Guard::Bound { z, tolerance };
+    let bound = |z, tolerance| NonInferiorityTest::Bound { z, tolerance };
     let guards = [
-        Guard::None,
+        NonInferiorityTest::None,
         bound(0.5, 0.0),
         bound(1.0, 0.0),
         bound(1.5, 0.0),

@@ -14,7 +14,7 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// `skills[i]` and `energies[i]` are those of variant `i`; `sharpness` says how well the confidence tells right from wrong.
+/// `skills[i]` and `energies[i]` are those of variant `i`; `sharpness` is how well the confidence separates right from wrong.
 pub(crate) fn family(skills: &[f64], energies: &[f64], sharpness: f64, samples: usize, seed: u64) -> Family {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut columns: Vec<Column> = energies

@@ -10,7 +10,7 @@ use super::point::{FORWARD_ALL, Point};
 
 /// A sample's place in the order of confidence at a gate.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Spot {
+pub(super) struct RankedSample {
     /// Which sample it is.
     pub(super) sample: u32,
     /// Its position at the next gate (0 at the last).
@@ -22,13 +22,13 @@ pub(super) struct Spot {
     /// Whether the next variant is right.
     pub(super) right_next: bool,
     /// Whether any later variant is right.
-    pub(super) hope: bool,
+    pub(super) later_correct: bool,
 }
 
-impl Spot {
+impl RankedSample {
     /// Whether forwarding it can make a wrong answer right.
     pub(super) fn is_rescuable(self) -> bool {
-        self.hope && !self.right
+        self.later_correct && !self.right
     }
 }
 
@@ -37,8 +37,8 @@ pub(super) struct Gate {
     /// Cost of one request at its variant.
     pub(super) energy: f64,
     /// Ascending by confidence.
-    pub(super) spots: Vec<Spot>,
-    /// By sample: its position in `spots`.
+    pub(super) ranked: Vec<RankedSample>,
+    /// By sample: its position in `ranked`.
     pub(super) position: Vec<u32>,
     /// By sample.
     confidence: Vec<f64>,
@@ -60,7 +60,7 @@ impl Table {
         let last = columns.pop();
         let last_right = last.as_ref().map_or_else(Vec::new, |last| last.correct.clone());
         let mut gates: Vec<Gate> = Vec::new();
-        let mut hope = last_right.clone();
+        let mut later_correct = last_right.clone();
         for column in columns.into_iter().rev() {
             let next = gates.last();
             let right_next: Vec<bool> = match next {
@@ -68,12 +68,12 @@ impl Table {
                 Some(next) => next
                     .position
                     .iter()
-                    .map(|place| next.spots[*place as usize].right)
+                    .map(|place| next.ranked[*place as usize].right)
                     .collect(),
             };
-            let gate = Gate::new(column, &hope, &right_next, next);
-            for (sample, hope) in hope.iter_mut().enumerate() {
-                *hope |= gate.spots[gate.position[sample] as usize].right;
+            let gate = Gate::new(column, &later_correct, &right_next, next);
+            for (sample, later_correct) in later_correct.iter_mut().enumerate() {
+                *later_correct |= gate.ranked[gate.position[sample] as usize].right;
             }
             gates.push(gate);
         }
@@ -92,13 +92,13 @@ impl Table {
             let Some(last) = cut.checked_sub(1) else {
                 return 0;
             };
-            let group = gate.spots[last as usize].group;
-            gate.spots.partition_point(|spot| spot.group <= group) as u32
+            let group = gate.ranked[last as usize].group;
+            gate.ranked.partition_point(|spot| spot.group <= group) as u32
         };
         self.gates.iter().zip(cuts).map(snap).collect()
     }
 
-    /// The point of some cuts. A cut says how many positions from the bottom a gate forwards; its threshold lies midway between
+    /// The point of some cuts. A cut is the number of positions from the bottom that a gate forwards; its threshold is midway between
     /// the confidences on its two sides, among the samples that reach the gate, and is as short a decimal as that allows.
     pub(super) fn point(&self, cuts: &[u32]) -> Point {
         let mut reached = vec![0_usize; self.gates.len() + 1];
@@ -132,9 +132,9 @@ impl Table {
 
     fn threshold(&self, index: usize, cuts: &[u32]) -> f64 {
         let gate = &self.gates[index];
-        let (low, high) = gate.spots.split_at(cuts[index] as usize);
-        let confidence = |spot: &Spot| gate.confidence[spot.sample as usize];
-        let reaches = |spot: &&Spot| self.stop(&cuts[..index], spot.sample as usize) == index;
+        let (low, high) = gate.ranked.split_at(cuts[index] as usize);
+        let confidence = |spot: &RankedSample| gate.confidence[spot.sample as usize];
+        let reaches = |spot: &&RankedSample| self.stop(&cuts[..index], spot.sample as usize) == index;
         let below = low.iter().rev().find(reaches).map(confidence);
         let above = high.iter().find(reaches).map(confidence);
         match (below, above) {
@@ -157,20 +157,20 @@ impl Table {
 
     fn is_right(&self, stop: usize, sample: usize) -> bool {
         match self.gates.get(stop) {
-            Some(gate) => gate.spots[gate.position[sample] as usize].right,
+            Some(gate) => gate.ranked[gate.position[sample] as usize].right,
             None => self.last_right[sample],
         }
     }
 }
 
 impl Gate {
-    fn new(column: super::Column, hope: &[bool], right_next: &[bool], next: Option<&Self>) -> Self {
+    fn new(column: super::Column, later_correct: &[bool], right_next: &[bool], next: Option<&Self>) -> Self {
         let mut order: Vec<u32> = (0..column.confidences.len() as u32).collect();
         order.sort_by(|a, b| column.confidences[*a as usize].total_cmp(&column.confidences[*b as usize]));
         let mut position = vec![0; order.len()];
         let mut group = 0;
         let mut before = None;
-        let spots = order
+        let ranked = order
             .into_iter()
             .enumerate()
             .map(|(place, sample)| {
@@ -180,19 +180,19 @@ impl Gate {
                 }
                 before = Some(confidence);
                 position[sample as usize] = place as u32;
-                Spot {
+                RankedSample {
                     sample,
                     next: next.map_or(0, |next| next.position[sample as usize]),
                     group,
                     right: column.correct[sample as usize],
                     right_next: right_next[sample as usize],
-                    hope: hope[sample as usize],
+                    later_correct: later_correct[sample as usize],
                 }
             })
             .collect();
         Self {
             energy: column.energy_j,
-            spots,
+            ranked,
             position,
             confidence: column.confidences,
         }

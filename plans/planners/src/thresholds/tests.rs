@@ -76,11 +76,11 @@ proptest! {
 
     #[test]
     fn the_exact_frontier_is_the_one_of_all_cascades(family in arbitrary(1..=4, 1..9)) {
-        let mut envelope = Envelope::new(family.samples());
+        let mut front = ParetoFront::new(family.samples());
         let table = Table::new(&family);
         // Alone, without the sampled search's head start.
-        prop_assert!(exact::search(&table, u64::MAX, &mut envelope));
-        let alone: Vec<Vec<f64>> = envelope.cuts().map(|cuts| table.point(cuts).thresholds).collect();
+        prop_assert!(exact::search(&table, u64::MAX, &mut front));
+        let alone: Vec<Vec<f64>> = front.cuts().map(|cuts| table.point(cuts).thresholds).collect();
         let found = frontier(&family, &Search::default());
         prop_assert!(found.exact);
         for point in &found.points {
@@ -146,7 +146,7 @@ fn frontier_speed() {
         let energies: Vec<f64> = (0..8).map(|i| 2.5_f64.powi(i)).take(skills.len()).collect();
         let family = synthetic::family(&skills, &energies, 3.0, samples, 1);
         let accuracies: Vec<f64> = (0..skills.len()).map(|i| family.accuracy(i)).collect();
-        let best = Yardstick::new(&family, family.best());
+        let best = Baseline::new(&family, family.best());
         let start = std::time::Instant::now();
         let found = frontier(
             &family,
@@ -156,7 +156,7 @@ fn frontier_speed() {
             },
         );
         let sampled = start.elapsed();
-        let ap = accuracy_preserving(&family, &found, &best, Guard::None).unwrap();
+        let ap = accuracy_preserving(&family, &found, &best, NonInferiorityTest::None).unwrap();
         let start = std::time::Instant::now();
         let exact = frontier(
             &family,
@@ -166,7 +166,7 @@ fn frontier_speed() {
             },
         );
         let took = start.elapsed();
-        let exact_ap = accuracy_preserving(&family, &exact, &best, Guard::None).unwrap();
+        let exact_ap = accuracy_preserving(&family, &exact, &best, NonInferiorityTest::None).unwrap();
         println!(
             "{} x {samples} {accuracies:.3?}: sampled {sampled:?} {} points AP {:.4} J; exact {} {took:?} {} points AP {:.4} J",
             skills.len(),

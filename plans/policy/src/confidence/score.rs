@@ -9,7 +9,7 @@ const INLINE_K: usize = 64;
 /// How far a distribution may sum from 1. Half-precision models round every class, so the slack is wide.
 const SUM_SLACK: f64 = 2e-2;
 
-/// What a model says about one request.
+/// A model's output for one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scores<'a> {
     /// Unnormalised scores, one per class.
@@ -119,7 +119,7 @@ impl Calibration {
     }
 }
 
-/// A logit as it stands.
+/// An untransformed logit.
 pub fn logit(z: f32) -> f64 {
     f64::from(z)
 }

@@ -6,7 +6,7 @@ const FLOOR_QPS: f64 = 1.0;
 /// Length of what a load is counted over, microseconds.
 const SECOND_US: u64 = 1_000_000;
 
-/// Says when a period is over, and how busy its busiest second was. Times in microseconds.
+/// Detects the end of a period and measures the load of its busiest second. Times in microseconds.
 #[derive(Debug, Clone)]
 pub struct Periods {
     length: u64,
@@ -28,7 +28,7 @@ impl Periods {
         }
     }
 
-    /// Takes the arrivals since the last look. At the end of a period, gives what to plan for, requests/s: the load of its
+    /// Takes the arrivals since the last call. At the end of a period, returns the load to plan for, requests/s: the load of its
     /// busiest second, and no less than one request/s.
     pub fn look(&mut self, arrivals: u64, now: u64) -> Option<f64> {
         self.arrived += arrivals;

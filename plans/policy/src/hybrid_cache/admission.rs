@@ -1,9 +1,9 @@
-//! Who is admitted, who runs, and who makes room when the cache is full.
+//! Decides which requests are admitted, which run, and which are preempted when the cache is full.
 //!
-//! One step either prefills requests that wait or generates a token for all that run. Requests are served in the order of
-//! arrival: nobody is admitted before the first that waits, and where a block is lacking the latest arrival makes room. It gives
+//! One step either prefills waiting requests or generates a token for all running ones. Requests are served in the order of
+//! arrival: no request overtakes the first waiting one, and if a block is lacking the latest arrival is preempted. It gives
 //! its blocks back, keeps its tokens, and waits at its old place until its context is prefilled again. The earliest arrival is
-//! thus never in anybody's way but its own, and as whoever could not run alone was refused at the door, it always ends: nobody
+//! thus never preempted, and since a request that could not run alone is refused on arrival, it always ends: no request
 //! starves.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::Mix;
+use super::super::BlockCounts;
 use super::super::blocks::{Capacity, Shares};
 use super::*;
 
@@ -12,11 +12,11 @@ const LIMITS: Limits = Limits {
 };
 
 fn space(blocks: usize) -> BlockSpace {
-    let host = Mix {
+    let host = BlockCounts {
         act: blocks / 2,
         kv: blocks - blocks / 2,
     };
-    let device = Mix::default();
+    let device = BlockCounts::default();
     BlockSpace::new(4, Capacity { device, host }, Shares::device_first(0.5))
 }
 
@@ -110,11 +110,11 @@ fn lives() -> impl Strategy<Value = Vec<Life>> {
 proptest! {
     /// Every request that is taken ends, in bounded time, whatever the others do; the earliest always gets on; all blocks come back.
     #[test]
-    fn nobody_dies_and_nobody_starves(lives in lives(), blocks in 1..40_usize, requests in 1..6_usize, at_once in prop::option::of(1..20_usize)) {
+    fn no_request_is_lost_or_starves(lives in lives(), blocks in 1..40_usize, requests in 1..6_usize, at_once in prop::option::of(1..20_usize)) {
         let mut scheduler = Scheduler::new(Limits { requests, blocks_at_once: at_once, ..LIMITS });
         let mut space = space(blocks);
         let mut live: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
-        // Each step gives a token to somebody; a preemption costs its victim a step, and the earliest is never one.
+        // Each step gives a token to some request; a preemption costs its victim a step, and the earliest is never one.
         let bound = 30 + lives.iter().map(|life| life.2 + 2).sum::<usize>() * lives.len();
         let mut steps = 0;
         loop {
@@ -131,7 +131,7 @@ proptest! {
             let step = scheduler.step(&mut space);
             let served: Vec<u64> = step.prefill.iter().chain(&step.decode).copied().collect();
             prop_assert!(served.len() <= requests);
-            prop_assert!(live.is_empty() || !served.is_empty(), "a step for nobody");
+            prop_assert!(live.is_empty() || !served.is_empty(), "a step served no request");
             prop_assert!(at_once.is_none() || step.preempted.is_empty());
             if let (Some(first), true) = (live.keys().min_by_key(|id| (lives[**id as usize].0, **id)), step.prefill.is_empty()) {
                 prop_assert!(served.contains(first), "{first} waits while {served:?} run");

@@ -1,11 +1,11 @@
 //! How much memory goes to KV blocks and how much to ACT blocks.
 //!
-//! [`allocate`] is the paper's Algorithm 1, which fills the host's memory once, when the engine starts. It reckons with a full
+//! [`allocate`] is the paper's Algorithm 1, which fills the host's memory once, when the engine starts. It assumes a full
 //! memory and a device that computes nothing but `T_kv_gen`. [`split`] answers the same question for a stated load: it
 //! searches the mixture whose step is shortest, counts everything that the device computes and the link carries, and leaves ACT
 //! out altogether where the link is fast. That is what keeps the hybrid from ever losing to one of its ends.
 
-use super::Mix;
+use super::BlockCounts;
 use super::blocks::Shares;
 use super::cost::{self, Costs};
 
@@ -40,14 +40,14 @@ impl Memory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Allocation {
     /// Step 1: blocks that make up for the difference between loading weights and the device's own ACT blocks.
-    pub initial: Mix,
+    pub initial: BlockCounts,
     /// Step 2: blocks that fill the rest in balance.
-    pub remaining: Mix,
+    pub remaining: BlockCounts,
 }
 
 impl Allocation {
     /// `#ACT_Host` and `#KV_Host`.
-    pub fn host(&self) -> Mix {
+    pub fn host(&self) -> BlockCounts {
         self.initial + self.remaining
     }
 }
@@ -68,21 +68,21 @@ pub fn allocate(memory: &Memory, acts_on_device: usize, costs: &Costs) -> Alloca
 }
 
 /// Lines 10-18: what removes the idle time between weights and the device's ACT blocks.
-fn initial(memory: &Memory, acts_on_device: usize, costs: &Costs) -> Mix {
+fn initial(memory: &Memory, acts_on_device: usize, costs: &Costs) -> BlockCounts {
     let free = memory.host_blocks_bytes();
     let at_most = |blocks: f64, bytes: u64| whole(free, bytes).min(blocks as usize);
     let budget = costs.load_weights_s - cost::seconds(&costs.kv_gen, acts_on_device);
     if budget >= 0.0 {
         let act = at_most(cost::blocks_in(&costs.kv_gen, budget), memory.act_block_bytes);
-        Mix { act, kv: 0 }
+        BlockCounts { act, kv: 0 }
     } else {
         let kv = at_most(cost::blocks_in(&costs.load_kv, -budget), memory.kv_block_bytes);
-        Mix { act: 0, kv }
+        BlockCounts { act: 0, kv }
     }
 }
 
 /// Lines 20-27: `M = S_ACT a + S_KV k` and `T_kv_gen(a) = T_load_kv(k)`.
-fn remaining(memory: &Memory, bytes: u64, costs: &Costs) -> Mix {
+fn remaining(memory: &Memory, bytes: u64, costs: &Costs) -> BlockCounts {
     let (act_bytes, kv_bytes) = (memory.act_block_bytes as f64, memory.kv_block_bytes as f64);
     let (compute, load) = (&costs.kv_gen, &costs.load_kv);
     let act = if load.slope > 0.0 {
@@ -93,7 +93,7 @@ fn remaining(memory: &Memory, bytes: u64, costs: &Costs) -> Mix {
     };
     let act = whole(bytes, memory.act_block_bytes).min(act.max(0.0) as usize);
     let left = bytes - act as u64 * memory.act_block_bytes;
-    Mix {
+    BlockCounts {
         act,
         kv: whole(left, memory.kv_block_bytes),
     }
@@ -103,9 +103,9 @@ fn remaining(memory: &Memory, bytes: u64, costs: &Costs) -> Mix {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Split {
     /// Blocks on the device.
-    pub device: Mix,
+    pub device: BlockCounts,
     /// Blocks in the host's memory.
-    pub host: Mix,
+    pub host: BlockCounts,
     /// What the device computes in a layer of a step, seconds.
     pub compute_s: f64,
     /// What the link carries for a layer of a step, seconds.
@@ -178,11 +178,11 @@ pub fn split_by(shares: &Shares, blocks: usize, costs: &Costs) -> Split {
     let part = |of: usize, share: f64| ((of as f64 * share).round() as usize).min(of);
     let act = part(blocks, shares.act);
     let kv = blocks - act;
-    let device = Mix {
+    let device = BlockCounts {
         act: part(act, shares.act_on_device),
         kv: part(kv, shares.kv_on_device),
     };
-    let host = Mix {
+    let host = BlockCounts {
         act: act - device.act,
         kv: kv - device.kv,
     };
@@ -203,11 +203,11 @@ fn placed(act: usize, blocks: usize, memory: &Memory, costs: &Costs) -> Option<S
     let kv = blocks - act;
     let device_act = act.min(memory.device_acts());
     let left = memory.device_bytes - device_act as u64 * memory.act_block_bytes;
-    let device = Mix {
+    let device = BlockCounts {
         act: device_act,
         kv: kv.min(whole(left, memory.kv_block_bytes)),
     };
-    let host = Mix {
+    let host = BlockCounts {
         act: act - device.act,
         kv: kv - device.kv,
     };
@@ -216,7 +216,7 @@ fn placed(act: usize, blocks: usize, memory: &Memory, costs: &Costs) -> Option<S
 }
 
 /// What a layer takes with these blocks on the device and these in the host's memory.
-pub fn split_at(device: Mix, host: Mix, costs: &Costs) -> Split {
+pub fn split_at(device: BlockCounts, host: BlockCounts, costs: &Costs) -> Split {
     let all = device + host;
     Split {
         device,

@@ -33,31 +33,31 @@ const MEMORY: Memory = Memory {
 #[test]
 fn weights_that_load_long_are_filled_with_act_blocks() {
     let given = allocate(&MEMORY, 20, &costs(50.0, 1.0, 2.0));
-    assert_eq!(given.initial, Mix { act: 30, kv: 0 });
+    assert_eq!(given.initial, BlockCounts { act: 30, kv: 0 });
     // 770 bytes: a + 2k = 770 and a = 2k.
-    assert_eq!(given.remaining, Mix { act: 385, kv: 192 });
+    assert_eq!(given.remaining, BlockCounts { act: 385, kv: 192 });
 }
 
 #[test]
 fn a_device_that_computes_long_is_filled_with_kv_blocks() {
     let given = allocate(&MEMORY, 20, &costs(5.0, 1.0, 3.0));
-    assert_eq!(given.initial, Mix { act: 0, kv: 5 });
+    assert_eq!(given.initial, BlockCounts { act: 0, kv: 5 });
 }
 
 #[test]
 fn the_initial_blocks_never_exceed_the_memory() {
     let given = allocate(&MEMORY, 0, &costs(1e9, 1.0, 3.0));
-    assert_eq!(given.host(), Mix { act: 800, kv: 0 });
+    assert_eq!(given.host(), BlockCounts { act: 800, kv: 0 });
 }
 
 #[test]
 fn the_ratio_follows_the_costs() {
     let given = allocate(&MEMORY, 0, &costs(0.0, 1.0, 1.0)).host();
-    assert_eq!(given, Mix { act: 266, kv: 267 });
+    assert_eq!(given, BlockCounts { act: 266, kv: 267 });
     let free_link = allocate(&MEMORY, 0, &costs(0.0, 1.0, 0.0)).host();
-    assert_eq!(free_link, Mix { act: 0, kv: 400 });
+    assert_eq!(free_link, BlockCounts { act: 0, kv: 400 });
     let free_device = allocate(&MEMORY, 0, &costs(0.0, 0.0, 1.0)).host();
-    assert_eq!(free_device, Mix { act: 800, kv: 0 });
+    assert_eq!(free_device, BlockCounts { act: 800, kv: 0 });
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! The block space: which blocks of the cache are whose (HybridServe KAIST §4.2.1, §4.3.2).
 //!
-//! Every request has one table of logical blocks; an entry says of which kind the block is, where it lies and which physical block
-//! it is. New blocks keep the request at the ratio of ACT to KV blocks that the allocation chose (equation 11). A pool that is
-//! empty is made up for by another: a request that could run is worth more than the ratio.
+//! Every request has one table of logical blocks; an entry holds the kind of the block, its location and its physical block.
+//! New blocks keep the request at the ratio of ACT to KV blocks that the allocation chose (equation 11). If a pool is
+//! empty, another supplies the block: running a request takes precedence over the ratio.
 
 use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use super::Mix;
+use super::BlockCounts;
 
 /// What a block holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,15 +21,15 @@ pub enum Kind {
 
 impl Kind {
     /// One block of this kind.
-    fn one(self) -> Mix {
+    fn one(self) -> BlockCounts {
         match self {
-            Self::Act => Mix { act: 1, kv: 0 },
-            Self::Kv => Mix { act: 0, kv: 1 },
+            Self::Act => BlockCounts { act: 1, kv: 0 },
+            Self::Kv => BlockCounts { act: 0, kv: 1 },
         }
     }
 }
 
-/// Where a block lies.
+/// Location of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
     /// In the device's memory.
@@ -43,7 +43,7 @@ pub enum Place {
 pub struct Block {
     /// What it holds.
     pub kind: Kind,
-    /// Where it lies.
+    /// Location.
     pub place: Place,
     /// Its physical number among those of its kind and place.
     pub number: usize,
@@ -53,9 +53,9 @@ pub struct Block {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
     /// On the device.
-    pub device: Mix,
+    pub device: BlockCounts,
     /// In the host's memory.
-    pub host: Mix,
+    pub host: BlockCounts,
 }
 
 impl Capacity {
@@ -116,9 +116,9 @@ pub struct Full {
 #[derive(Debug, Clone, PartialEq)]
 struct Table {
     blocks: Vec<Block>,
-    held: Mix,
+    held: BlockCounts,
     /// Of them, those on the device.
-    on_device: Mix,
+    on_device: BlockCounts,
     /// Where in the ratio's rhythm it began, so that requests of one block each keep the ratio together.
     phase: f64,
 }
@@ -255,10 +255,10 @@ impl BlockSpace {
     }
 
     /// A request's blocks by kind.
-    pub fn held(&self, request: u64) -> Mix {
+    pub fn held(&self, request: u64) -> BlockCounts {
         self.tables
             .get(&request)
-            .map_or(Mix::default(), |table| table.held)
+            .map_or(BlockCounts::default(), |table| table.held)
     }
 
     /// Requests that hold blocks.
@@ -307,8 +307,8 @@ impl BlockSpace {
         self.begun += 1;
         Table {
             blocks: Vec::new(),
-            held: Mix::default(),
-            on_device: Mix::default(),
+            held: BlockCounts::default(),
+            on_device: BlockCounts::default(),
             phase,
         }
     }
@@ -369,25 +369,25 @@ mod tests {
 
     use super::*;
 
-    fn space(device: Mix, host: Mix, act_share: f64) -> BlockSpace {
+    fn space(device: BlockCounts, host: BlockCounts, act_share: f64) -> BlockSpace {
         BlockSpace::new(4, Capacity { device, host }, Shares::device_first(act_share))
     }
 
-    const ROOMY: Mix = Mix { act: 500, kv: 500 };
+    const ROOMY: BlockCounts = BlockCounts { act: 500, kv: 500 };
 
     #[test]
     fn the_next_block_keeps_the_ratio() {
         // The paper's example: 3:1, five ACT and two KV blocks, the next is ACT.
-        let mut space = space(Mix::default(), ROOMY, 0.75);
+        let mut space = space(BlockCounts::default(), ROOMY, 0.75);
         space.reserve(0, 7 * 4).unwrap();
-        assert_eq!(space.held(0), Mix { act: 5, kv: 2 });
+        assert_eq!(space.held(0), BlockCounts { act: 5, kv: 2 });
         space.reserve(0, 8 * 4).unwrap();
-        assert_eq!(space.held(0), Mix { act: 6, kv: 2 });
+        assert_eq!(space.held(0), BlockCounts { act: 6, kv: 2 });
     }
 
     #[test]
     fn the_device_comes_first() {
-        let mut space = space(Mix { act: 1, kv: 0 }, ROOMY, 1.0);
+        let mut space = space(BlockCounts { act: 1, kv: 0 }, ROOMY, 1.0);
         space.reserve(7, 5).unwrap();
         assert_eq!(
             space.table(7).iter().map(|block| block.place).collect::<Vec<_>>(),
@@ -402,7 +402,7 @@ mod tests {
             act_on_device: 0.5,
             kv_on_device: 0.0,
         };
-        let device = Mix { act: 100, kv: 100 };
+        let device = BlockCounts { act: 100, kv: 100 };
         let mut space = BlockSpace::new(4, Capacity { device, host: ROOMY }, shares);
         for request in 0..10 {
             space.reserve(request, 8 * 4).unwrap();
@@ -428,13 +428,17 @@ mod tests {
 
     #[test]
     fn further_blocks_bring_a_request_to_a_new_ratio() {
-        let mut space = space(Mix::default(), ROOMY, 0.0);
+        let mut space = space(BlockCounts::default(), ROOMY, 0.0);
         space.reserve(0, 8 * 4).unwrap();
         space.keep(Shares::device_first(0.5));
         space.reserve(0, 12 * 4).unwrap();
-        assert_eq!(space.held(0), Mix { act: 4, kv: 8 }, "all that came is ACT");
+        assert_eq!(
+            space.held(0),
+            BlockCounts { act: 4, kv: 8 },
+            "all that came is ACT"
+        );
         space.reserve(0, 20 * 4).unwrap();
-        assert_eq!(space.held(0), Mix { act: 10, kv: 10 });
+        assert_eq!(space.held(0), BlockCounts { act: 10, kv: 10 });
         let mut none = BlockSpace::without_cache();
         none.keep(Shares::device_first(0.5));
         none.reserve(0, 100).unwrap();
@@ -443,7 +447,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_takes_nothing() {
-        let mut space = space(Mix::default(), Mix { act: 1, kv: 1 }, 0.5);
+        let mut space = space(BlockCounts::default(), BlockCounts { act: 1, kv: 1 }, 0.5);
         assert_eq!(space.reserve(0, 9), Err(Full { wanted: 3, free: 2 }));
         assert_eq!((space.free(), space.holders()), (2, 0));
         space.reserve(0, 8).unwrap();
@@ -478,7 +482,7 @@ mod tests {
         /// No block has two owners, none is lost, and all come back.
         #[test]
         fn blocks_are_conserved(acts in acts(), device in (0..9_usize, 0..9_usize), host in (0..40_usize, 0..40_usize), share in 0.0..=1.0) {
-            let mix = |(act, kv)| Mix { act, kv };
+            let mix = |(act, kv)| BlockCounts { act, kv };
             let mut space = space(mix(device), mix(host), share);
             let all = space.capacity().total();
             for act in acts {
@@ -507,7 +511,7 @@ mod tests {
         /// While no pool runs dry, every request keeps the ratio to within a block, and so do all together, however short.
         #[test]
         fn the_ratio_is_kept(lengths in prop::collection::vec(1..60_usize, 1..25), share in 0.0..=1.0) {
-            let mut space = space(Mix::default(), ROOMY, share);
+            let mut space = space(BlockCounts::default(), ROOMY, share);
             for (request, tokens) in (0..).zip(&lengths) {
                 // In two goes, as prompt and generated tokens.
                 space.reserve(request, tokens.div_ceil(2)).unwrap();
@@ -516,7 +520,7 @@ mod tests {
                 let off = held.act as f64 - share * held.total() as f64;
                 prop_assert!(off.abs() <= 1.0 + 1e-9, "{held:?} for {share}");
             }
-            let all = (0..lengths.len() as u64).fold(Mix::default(), |sum, request| sum + space.held(request));
+            let all = (0..lengths.len() as u64).fold(BlockCounts::default(), |sum, request| sum + space.held(request));
             let off = all.act as f64 - share * all.total() as f64;
             // Phases lie evenly, so that errors of many requests nearly cancel.
             prop_assert!(off.abs() <= 1.0 + (lengths.len() as f64).sqrt() * 1.5, "{all:?} for {share}");

@@ -1,7 +1,7 @@
 //! Costs that steps correct.
 //!
-//! An engine samples its costs for a second or two when it starts (§4.3), and then runs for days beside others who use the same
-//! processor, memory and link. Every decoding step tells how long its device computed and its link carried, so it also tells by how
+//! An engine samples its costs for a second or two when it starts (§4.3), and then runs for days beside other users of the same
+//! processor, memory and link. Every decoding step measures how long its device computed and its link carried, and therefore by how
 //! much the samples were off. [`Policy`] keeps a factor for either side, predicts steps by the corrected costs, and plans the
 //! mixture anew for blocks to come once the balance of the two sides has moved.
 
@@ -11,7 +11,7 @@ use super::allocation::{Memory, split_at, split_sure};
 use super::blocks::{Capacity, Shares};
 use super::cost::Costs;
 
-/// Steps that a factor is the median of: enough that one that was held up says nothing, few enough to follow a change in seconds.
+/// Steps that a factor is the median of: enough to ignore one that was held up, few enough to follow a change in seconds.
 const STEPS: usize = 7;
 /// Steps before a factor counts for a new mixture.
 const LEAST: usize = 3;
@@ -43,7 +43,7 @@ pub struct Sides {
 pub struct Prediction {
     /// Blocks in its requests' caches.
     pub blocks: usize,
-    /// What the sampled costs say, uncorrected.
+    /// The sampled costs, uncorrected.
     pub sampled: Sides,
     /// Its time by the corrected costs, seconds.
     pub step_s: f64,
@@ -60,7 +60,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// A policy that trusts what was sampled until steps tell otherwise.
+    /// A policy that uses the sampled costs until steps correct them.
     pub fn new(planned: Planned) -> Self {
         Self {
             planned,
@@ -93,7 +93,7 @@ impl Policy {
     /// Learns from a step that was predicted; the shares for blocks to come, if they are other ones now.
     ///
     /// Steps of less than half the load that costs were sampled for teach nothing: a layer has work that does not grow with the
-    /// blocks, and a few requests would look cheap or dear by it.
+    /// blocks, and a few requests would seem cheap or expensive by it.
     pub fn learn(&mut self, prediction: &Prediction, took: Sides) -> Option<Shares> {
         if 2 * prediction.blocks < self.planned.blocks {
             return None;
@@ -118,7 +118,7 @@ struct Factor {
 }
 
 impl Factor {
-    /// Steps without work on this side, and clocks that say nonsense, teach nothing.
+    /// Ignores steps without work on this side and implausible clock values.
     fn learn(&mut self, sampled: f64, took: f64) {
         let factor = took / sampled;
         if !(factor.is_finite() && factor > 0.0) {
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
     use crate::fit::LinearFit;
-    use crate::hybrid_cache::Mix;
+    use crate::hybrid_cache::BlockCounts;
 
     const BLOCKS: usize = 100;
 
@@ -180,8 +180,8 @@ mod tests {
 
     fn at(act: usize, kv: usize) -> Capacity {
         Capacity {
-            device: Mix::default(),
-            host: Mix { act, kv },
+            device: BlockCounts::default(),
+            host: BlockCounts { act, kv },
         }
     }
 

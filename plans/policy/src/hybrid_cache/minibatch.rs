@@ -3,14 +3,14 @@
 //! A layer is computed mini-batch by mini-batch, and while one is computed the next one's blocks are loaded, so a mini-batch must fit
 //! the buffers and should keep link and device busy equally long.
 
-use super::Mix;
+use super::BlockCounts;
 use super::cost::{self, Costs};
 
 /// What a request needs of a mini-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Demand {
     /// Blocks that the link brings into the buffers.
-    pub loaded: Mix,
+    pub loaded: BlockCounts,
     /// ACT blocks that lie on the device and are computed from there.
     pub on_device: usize,
 }
@@ -44,9 +44,9 @@ pub fn imbalance(demand: &Demand, costs: &Costs) -> f64 {
 ///
 /// Greedy: a mini-batch begins with the first request that is left and takes, as long as one fits, the one that leaves it best
 /// balanced. The paper takes a request only if it lowers `F_b`; where all requests have the same ratio none does, and every
-/// mini-batch would hold one. A request that exceeds the bounds by itself gets a mini-batch of its own; whether that can
-/// be run is for admission to decide.
-pub fn pack(demands: &[Demand], bounds: Mix, largest: usize, costs: &Costs) -> Vec<Vec<usize>> {
+/// mini-batch would hold one. A request that exceeds the bounds by itself gets a separate mini-batch; admission decides whether
+/// it can run.
+pub fn pack(demands: &[Demand], bounds: BlockCounts, largest: usize, costs: &Costs) -> Vec<Vec<usize>> {
     let mut left: Vec<(usize, Demand)> = demands.iter().copied().enumerate().collect();
     let mut batches = Vec::new();
     while !left.is_empty() {
@@ -67,7 +67,7 @@ pub fn pack(demands: &[Demand], bounds: Mix, largest: usize, costs: &Costs) -> V
 }
 
 /// Requests one after the other, as long as their tokens stay within what a mini-batch takes: for prompts, which load nothing.
-/// One that has more by itself gets a mini-batch of its own. Positions in `tokens`.
+/// A request that exceeds them alone gets a separate mini-batch. Positions in `tokens`.
 pub fn in_order(tokens: &[usize], most: usize, largest: usize) -> Vec<Vec<usize>> {
     let mut batches: Vec<Vec<usize>> = Vec::new();
     let mut sum = 0;
@@ -85,7 +85,7 @@ pub fn in_order(tokens: &[usize], most: usize, largest: usize) -> Vec<Vec<usize>
 }
 
 /// Of those that fit, the one that leaves the mini-batch best balanced, the earliest of several.
-fn best_of(left: &[(usize, Demand)], sum: &Demand, bounds: Mix, costs: &Costs) -> Option<usize> {
+fn best_of(left: &[(usize, Demand)], sum: &Demand, bounds: BlockCounts, costs: &Costs) -> Option<usize> {
     left.iter()
         .map(|(_, demand)| sum.and(*demand))
         .enumerate()
@@ -120,17 +120,17 @@ mod tests {
 
     fn demand(act: usize, kv: usize) -> Demand {
         Demand {
-            loaded: Mix { act, kv },
+            loaded: BlockCounts { act, kv },
             on_device: 0,
         }
     }
 
-    const BOUNDS: Mix = Mix { act: 8, kv: 8 };
+    const BOUNDS: BlockCounts = BlockCounts { act: 8, kv: 8 };
 
     #[test]
     fn opposites_meet() {
         let demands = [demand(4, 0), demand(4, 0), demand(0, 4), demand(0, 4)];
-        let batches = pack(&demands, Mix { act: 4, kv: 4 }, 9, &costs(1.0, 1.0));
+        let batches = pack(&demands, BlockCounts { act: 4, kv: 4 }, 9, &costs(1.0, 1.0));
         assert_eq!(batches, [[0, 2], [1, 3]]);
         for batch in batches {
             let sum = batch

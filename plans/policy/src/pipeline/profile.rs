@@ -6,12 +6,12 @@ use super::{PathAccuracy, Pipeline, TaskVariant};
 use crate::confidence::{Calibration, Estimator};
 use crate::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
 
-/// Nobody asks a pipeline's variants how sure they are.
+/// Pipelines do not use confidence.
 const ESTIMATOR: Estimator = Estimator::Given;
 
 impl Pipeline {
     /// The latencies of all variants as a [`Profile`], for the simulator. It has one validation sample, which every variant answers
-    /// rightly: how accurate a pipeline is, its plan's stages and [path accuracies](Self::path_accuracies) say.
+    /// correctly: the accuracy of a pipeline is in its plan's stages and [path accuracies](Self::path_accuracies).
     pub fn profile(&self) -> Profile {
         let variants = self.tasks.iter().flat_map(|task| &task.variants);
         Profile {

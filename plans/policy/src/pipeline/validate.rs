@@ -6,7 +6,7 @@ use super::{PathAccuracy, Pipeline, ProfiledPath, Task, TaskVariant, Tree};
 use crate::invalid::{Invalid, Path, Problem};
 
 impl Pipeline {
-    /// Checks everything that the types cannot say: names, the tree, ranges, batch sizes, and that every path has an accuracy.
+    /// Checks everything that the types cannot express: names, the tree, ranges, batch sizes, and that every path has an accuracy.
     ///
     /// # Errors
     /// The first [`Invalid`] found, with the path to it.

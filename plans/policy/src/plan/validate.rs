@@ -9,7 +9,7 @@ use super::{Dropping, Expected, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVari
 use crate::invalid::{Invalid, Path, Problem};
 
 impl Plan {
-    /// Checks everything that the types cannot say: names, references, ranges, and that every stage can serve.
+    /// Checks everything that the types cannot express: names, references, ranges, and that every stage can serve.
     ///
     /// # Errors
     /// The first [`Invalid`] found, with the path to it.

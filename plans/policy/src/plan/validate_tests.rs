@@ -46,13 +46,13 @@ fn band(from: f64, to: Option<&str>) -> Band {
     }
 }
 
-/// Three stages: tiny skips to giant below 0.25, asks middle below 0.75.
+/// Three stages: tiny skips to large below 0.25, forwards to middle below 0.75.
 fn sound() -> Plan {
     let mut entry = Edge::to("tiny");
     entry.shares = [("t1".to_owned(), 0.25), ("t2".to_owned(), 0.75)].into();
     entry.backup = vec!["t2".into()];
     let bands = vec![
-        band(0.0, Some("giant")),
+        band(0.0, Some("large")),
         band(0.25, Some("middle")),
         band(0.75, None),
     ];
@@ -60,12 +60,12 @@ fn sound() -> Plan {
         version: PLAN_VERSION,
         app: "digits".into(),
         made_by: "by hand".into(),
-        variants: ["tiny", "middle", "giant"].map(variant).to_vec(),
+        variants: ["tiny", "middle", "large"].map(variant).to_vec(),
         placement: vec![
             replica("t1", "tiny"),
             replica("t2", "tiny"),
             replica("m", "middle"),
-            replica("g", "giant"),
+            replica("g", "large"),
         ],
         sharing: Sharing::default(),
         dropping: Dropping::None,
@@ -82,17 +82,17 @@ fn sound() -> Plan {
                     stage(
                         "middle",
                         Exit::Next {
-                            to: Edge::to("giant"),
+                            to: Edge::to("large"),
                         },
                     ),
-                    stage("giant", Exit::Reply),
+                    stage("large", Exit::Reply),
                 ],
             },
         }],
     }
 }
 
-/// What validation says once this was done to a sound plan.
+/// Returns the validation error after a change of a valid plan.
 fn after(spoil: impl FnOnce(&mut Plan)) -> String {
     let mut plan = sound();
     spoil(&mut plan);
@@ -181,7 +181,7 @@ fn a_stage_that_exits_by_confidence_is_calibrated() {
                 estimator: Estimator::Margin,
                 temperature: 0.0,
             }),
-            ..variant("giant")
+            ..variant("large")
         }
     });
     assert!(
@@ -221,10 +221,10 @@ fn shares_sum_to_one_over_the_replicas_of_the_stage() {
     );
     let other = after(|plan| entry(plan, &[("t1", 0.5), ("g", 0.5)]));
     assert!(
-        other.starts_with("gears[0].wiring.entry.shares[\"g\"]: replica `g` runs `giant`"),
+        other.starts_with("gears[0].wiring.entry.shares[\"g\"]: replica `g` runs `large`"),
         "{other}"
     );
-    assert!(after(|plan| entry(plan, &[("nobody", 1.0)])).contains("there is no replica `nobody`"));
+    assert!(after(|plan| entry(plan, &[("missing", 1.0)])).contains("there is no replica `missing`"));
     assert!(after(|plan| entry(plan, &[("t1", f64::NAN), ("t2", 1.0)])).contains("shares[\"t1\"]"));
     assert!(after(|plan| plan.gears[0].wiring.entry.backup.push("x".into())).contains("entry.backup[1]"));
 }
@@ -266,14 +266,14 @@ fn batches_have_a_size_and_trees_children() {
     assert!(after(|plan| plan.gears[0].wiring.stages[0].batching = never).contains("batching.min_queue"));
     let fan_out = |multiplicity| Exit::FanOut {
         children: vec![Child {
-            to: Edge::to("giant"),
+            to: Edge::to("large"),
             multiplicity,
         }],
     };
     let mut plan = sound();
     plan.gears[0].wiring.stages[0].exit = fan_out(1.5);
     plan.validate().unwrap();
-    // A simulator makes as many copies as it is told.
+    // The simulator makes as many copies as the plan lists.
     for impossible in [f64::NAN, 0.0, 4097.0, 2e9] {
         assert!(
             after(|plan| plan.gears[0].wiring.stages[0].exit = fan_out(impossible))
@@ -319,7 +319,7 @@ proptest! {
         qps in 1..1_000_000_u32,
     ) {
         let mut plan = sound();
-        let mut list = vec![band(0.0, Some("giant"))];
+        let mut list = vec![band(0.0, Some("large"))];
         list.extend(thresholds.iter().map(|from| band(f64::from(*from) / 1e6, None)));
         *bands(&mut plan) = list;
         plan.variants[1].calibration = Some(Calibration {
@@ -354,12 +354,12 @@ fn members_of_an_ensemble_are_different_and_reply() {
         wiring.ensemble = members.iter().map(|name| Edge::to(*name)).collect();
     };
     let mut plan = sound();
-    vote(&mut plan, &["giant"]);
+    vote(&mut plan, &["large"]);
     plan.validate().unwrap();
     for (members, message) in [
         (
-            &["giant", "giant"][..],
-            "ensemble[1].stage: `giant` is there twice",
+            &["large", "large"][..],
+            "ensemble[1].stage: `large` is there twice",
         ),
         (&["tiny"], "ensemble[0].stage: `tiny` is there twice"),
         (&["huge"], "ensemble[0].stage: there is no stage `huge`"),

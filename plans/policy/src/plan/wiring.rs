@@ -186,7 +186,7 @@ pub struct Edge {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backup: Vec<String>,
     /// Sending replica to the one it sends to, for `next`: the partitions of one copy of a model are a chain, and hidden states
-    /// stay in it. Who is not named here, and whose partner is gone, sends by the shares.
+    /// stay in it. A sender that is not listed, or whose partner is lost, sends by the shares.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub pairs: BTreeMap<String, String>,
 }

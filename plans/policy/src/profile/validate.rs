@@ -6,7 +6,7 @@ use super::{BatchCost, PROFILE_VERSION, Profile, VariantProfile};
 use crate::invalid::{Invalid, Path, Problem};
 
 impl Profile {
-    /// Checks everything that the types cannot say: names, ranges, and that all columns are of one length.
+    /// Checks everything that the types cannot express: names, ranges, and that all columns are of one length.
     ///
     /// # Errors
     /// The first [`Invalid`] found, with the path to it.

@@ -37,7 +37,7 @@ fn sound() -> Profile {
         energy_source: "modelled".into(),
         estimator: Estimator::MaxSquared,
         samples: 3,
-        variants: vec![variant("tiny"), variant("giant")],
+        variants: vec![variant("tiny"), variant("large")],
     }
 }
 

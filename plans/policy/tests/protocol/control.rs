@@ -1,4 +1,4 @@
-//! The plan store, those who write to it, and how word of plans travels. And the end of a run.
+//! The plan store, its writers, and the distribution of plans. Also the end of a run.
 
 use std::rc::Rc;
 
@@ -166,7 +166,7 @@ impl World {
         }
         for replica in process.replicas.values() {
             self.judge.demand(Oracle::QueueKeeps, replica.is_at_rest(), || {
-                format!("{} holds requests although nobody waits", replica.id)
+                format!("{} holds requests although no client waits", replica.id)
             });
         }
     }

@@ -1,4 +1,4 @@
-//! Who gets a request: an actor of this process, a replica's subject, or a stage's queue group.
+//! Delivery of a request: to an actor of this process, a replica's subject, or a stage's queue group.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use super::oracle::Fault;
 use super::world::World;
 
 impl World {
-    /// Sends a request along an edge. Returns the replica it went to, where the sender knows.
+    /// Sends a request along an edge. Returns the replica it went to, if the sender knows.
     pub(crate) fn dispatch(
         &mut self,
         of: usize,
@@ -78,7 +78,7 @@ impl World {
             .collect()
     }
 
-    /// Over the bus, to the listener that the broker picked; without one the broker says so to the reply subject, which is the
+    /// Over the bus, to the listener that the broker picked; without one the broker notifies the reply subject, which is the
     /// ingress's.
     fn publish(&mut self, of: usize, listener: Option<(usize, Name)>, request: Request, deadline: u64) {
         if self.processes[of].cut_until > self.now {
@@ -94,7 +94,7 @@ impl World {
                 ..
             } = request;
             self.note(format_args!(
-                "nobody listens where request {token}, attempt {attempt}, goes"
+                "no listener where request {token}, attempt {attempt}, goes"
             ));
             let notice = Message::NobodyListens { owner, id, attempt };
             return self.broker_says(owner.process, notice);
@@ -151,14 +151,14 @@ impl World {
         if owner == self.processes[of].owner(of) {
             return self.mail(of, Mail::Finished(done));
         }
-        // The subject is that of one life of an ingress; nobody listens to an earlier one's, and nobody wants to be told.
+        // The subject belongs to one life of an ingress; an earlier life's has no listener and needs no notice.
         let there = &self.processes[owner.process];
         if there.up && there.life == owner.life {
             self.post(of, owner.process, Message::Done(done));
         }
     }
 
-    /// The plan of an epoch as that process knows it.
+    /// The plan of an epoch in that process.
     pub(crate) fn plan_at(&self, of: usize, epoch: u64) -> Option<Rc<Plan>> {
         self.processes[of].book.at(epoch).cloned()
     }

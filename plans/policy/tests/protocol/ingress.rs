@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use kaskade_policy::{
     admission::{Admission, AdmissionConfig},
+    arrivals::ArrivalCounter,
     ledger::{Answer, Failure, Ledger, LedgerConfig},
-    load::LoadBook,
     plan::{Exit, Plan},
     routing::{self, Route},
     shifting::{self, ShiftConfig},
@@ -38,11 +38,11 @@ pub(crate) struct Ingress {
     pub(crate) id: Name,
     pub(crate) ledger: Ledger<Kept>,
     admission: Admission,
-    /// Requests that came to its door.
+    /// Requests that arrived at this ingress.
     pub(crate) arrivals: u64,
-    pub(crate) load: LoadBook,
+    pub(crate) load: ArrivalCounter,
     pub(crate) policy: shifting::Shifter,
-    /// The epoch whose gears the policy knows.
+    /// The epoch whose gears the shifting policy uses.
     pub(crate) epoch: u64,
     pub(crate) last_tick: u64,
     pub(crate) ticks: u64,
@@ -61,7 +61,7 @@ impl Ingress {
             ..LedgerConfig::default()
         };
         let id: Name = format!("in-{process}-{life:02}").into();
-        let mut load = LoadBook::new(now);
+        let mut load = ArrivalCounter::new(now);
         load.heard(&id, 0, now);
         Self {
             id,
@@ -88,7 +88,7 @@ impl World {
         self.processes[of].ingress.as_mut()
     }
 
-    /// A request at the door.
+    /// Admits a request.
     pub(crate) fn inbound(&mut self, of: usize, token: usize, budget_us: u64) {
         let (now, owner) = (self.now, self.processes[of].owner(of));
         self.arrivals += 1;
@@ -162,7 +162,7 @@ impl World {
         let Some(ingress) = self.ingress(of) else { return };
         ingress.ledger.sent(id, attempt, to.as_deref(), now);
         if roams {
-            // Whoever routes it on does not say so here: whoever is lost, it may have been there.
+            // The next router does not report here: it may be at any replica, also one that is lost.
             ingress.ledger.sent(id, attempt, None, now);
         }
     }
@@ -225,7 +225,7 @@ impl World {
         self.resend(of, entries);
     }
 
-    /// The broker says that nobody serves what a request was sent to.
+    /// The broker reports that the destination of a request has no listener.
     pub(crate) fn undeliverable(&mut self, of: usize, owner: Owner, id: u64, attempt: u32) {
         if self.processes[of].owner(of) != owner {
             return;

@@ -46,7 +46,7 @@ fn played(seed: u64, weather: Weather, glue: Glue, sabotage: Option<Sabotage>, e
     world
 }
 
-/// Runs the seeds that the environment asks for, else the given number, and panics at the first that breaks a promise.
+/// Runs the seeds given by the environment, else the given number, and panics at the first broken promise.
 fn run(test: &str, weather: Weather, glue: Glue, seeds: u64) {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect(name));
     if let Some(seed) = number("KASKADE_SEED") {
@@ -120,12 +120,12 @@ fn replays() {
     assert_ne!(hash(1), hash(2), "another seed is another run");
 }
 
-/// What three things are worth, where workers do nothing but die and come back one at a time and budgets outlast it all.
+/// The value of three mechanisms, if workers only die and come back one at a time and budgets outlast it all.
 ///
-/// A notice that nobody listens names its request and not the attempt. After a death the first notice has all that the replica had
-/// sent elsewhere; the next ones, about the same attempts, are taken for word of where these went, so that living replicas are
+/// A no-responders notice names its request and not the attempt. After a death the first notice resends all that the replica had
+/// elsewhere; the next ones, about the same attempts, are taken for notices about these new replicas, so that live replicas are
 /// declared lost one after the other. A worker that is back within three beats was never silent: what it had when it died waits
-/// until the budget ends, unless its beats tell. And five attempts are over in 30 ms, when silence is noticed after 300: until then
+/// until the budget ends, unless its heartbeats reveal the restart. And five attempts are over in 30 ms, but silence is noticed after 300: until then
 /// routers go on sending by shares to the replica that died.
 #[test]
 fn what_deaths_cost() {

@@ -15,7 +15,7 @@ pub(crate) struct Request {
     pub(crate) owner: Owner,
     pub(crate) id: u64,
     pub(crate) attempt: u32,
-    /// What it asks; the answer has to fit.
+    /// The question; the answer has to match.
     pub(crate) token: usize,
     pub(crate) epoch: u64,
     pub(crate) gear: u32,
@@ -64,7 +64,7 @@ pub(crate) enum Message {
         budget_us: u64,
     },
     Done(Done),
-    /// Nobody listens where the request was sent. The actors are told whose request, not which attempt.
+    /// No listener where the request was sent. The notice contains the request, not the attempt.
     NobodyListens {
         owner: Owner,
         id: u64,
@@ -124,7 +124,7 @@ pub(crate) enum Event {
         to: usize,
         epoch: u64,
     },
-    /// A planner looks at what runs and begins to plan.
+    /// A planner reads the running plan and begins to plan.
     Planner {
         number: usize,
     },

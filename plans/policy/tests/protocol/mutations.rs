@@ -1,11 +1,11 @@
-//! Every oracle is made to speak: a defect on purpose, and the promise that it must be seen to break.
+//! Tests of the oracles: each injected defect must break the expected promise.
 
 use super::{Glue, Oracle, Sabotage, Weather, played};
 
 /// Seeds among which a defect must show.
 const SEEDS: u64 = 60;
 
-/// What the oracles say of a defect, seed by seed, until the expected one speaks.
+/// The oracles' reports of a defect, seed by seed, until the expected one.
 fn notices(sabotage: Sabotage, weather: Weather, oracle: Oracle) {
     notices_by(Glue::SERVING, sabotage, weather, oracle);
 }
@@ -28,7 +28,7 @@ fn notices_by(glue: Glue, sabotage: Sabotage, weather: Weather, oracle: Oracle) 
         }
         heard.push(violation.oracle);
     }
-    panic!("{oracle:?} says nothing of {sabotage:?}; others did: {heard:?}");
+    panic!("{oracle:?} does not report {sabotage:?}; others did: {heard:?}");
 }
 
 #[test]
@@ -133,6 +133,6 @@ fn a_replica_that_hangs_is_noticed() {
 }
 
 #[test]
-fn a_loss_that_nobody_hears_of_is_noticed() {
+fn an_unreported_loss_is_noticed() {
     notices(Sabotage::IgnoresLosses, Weather::Crashes, Oracle::NothingLost);
 }

@@ -1,4 +1,4 @@
-//! What must hold, and who notices when it does not.
+//! The promises that must hold, and the oracles that check them.
 
 use std::fmt;
 
@@ -81,7 +81,7 @@ pub(crate) struct Obligation {
     pub(crate) admitted_by: (u64, u32),
     attempt: u32,
     replies: u32,
-    /// It went down with its ingress, and nobody is left who owes a reply.
+    /// Lost together with its ingress: no process owes a reply.
     excused: bool,
 }
 
@@ -151,7 +151,7 @@ impl Judge {
         self.violation.as_ref()
     }
 
-    /// Notes a broken promise; the first one stands.
+    /// Notes a broken promise; the first one is kept.
     pub(crate) fn broken(&mut self, oracle: Oracle, how: String) {
         self.violation.get_or_insert(Violation { oracle, how });
     }
@@ -275,7 +275,7 @@ impl Judge {
             .map(|request| request.admitted_by)
     }
 
-    /// In the end nobody waits.
+    /// In the end no client waits.
     pub(crate) fn close(&mut self) {
         let requests = self.requests.iter().enumerate();
         let open = requests

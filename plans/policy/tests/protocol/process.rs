@@ -1,4 +1,4 @@
-//! Processes: what they know, how they die and come back, whom they believe alive.
+//! Processes: their state, their deaths and restarts, and their view of liveness.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use super::sabotage::Sabotage;
 use super::scenario::{Blow, LOOK_US, STOP_US, Strike};
 use super::world::World;
 
-/// One process: an ingress, a worker, or both, around one book of plans and one view of who lives.
+/// One process: an ingress, a worker, or both, with one set of plans and one view of liveness.
 pub(crate) struct Process {
     pub(crate) name: Name,
     /// Counts its starts: what was meant for an earlier life does not reach a later one.
@@ -31,9 +31,9 @@ pub(crate) struct Process {
     pub(crate) liveness: Liveness,
     /// Worker to the replicas that its last beat named.
     hosts: BTreeMap<Name, BTreeSet<Name>>,
-    /// Worker to the newest life heard of, where beats tell.
+    /// Worker to the newest life heard of, if heartbeats carry lives.
     lives: BTreeMap<Name, u32>,
-    /// Draws so far, by who sends.
+    /// Draws so far, by sender.
     pub(crate) draws: BTreeMap<Name, u64>,
     pub(crate) ingress: Option<Ingress>,
     pub(crate) replicas: BTreeMap<Name, Replica>,
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// A worker's heartbeat. Everybody listens, the sender too.
+    /// A worker's heartbeat. All processes receive it, the sender too.
     pub(crate) fn beat(&mut self, of: usize) {
         if self.now < STOP_US {
             self.timer(of, BEAT_PERIOD_US, Timer::Beat);
@@ -200,7 +200,7 @@ impl World {
         self.everybody(of, &Message::Beat(beat));
     }
 
-    /// Publishes to whoever has subscribed, which is every process that is up.
+    /// Publishes to all subscribers, which is every process that is up.
     pub(crate) fn everybody(&mut self, from: usize, message: &Message) {
         for to in 0..self.processes.len() {
             if self.processes[to].up {
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// Where beats tell of lives: what an earlier life says late is not believed, and a new life means that all that the earlier one
+    /// If heartbeats carry lives: a late message of an earlier life is ignored, and a new life means that all that the earlier one
     /// held is lost, however short the time in between.
     fn is_of_the_newest_life(&mut self, to: usize, beat: &Beat) -> bool {
         if !self.scenario.glue.beats_name_lives {
@@ -254,7 +254,7 @@ impl World {
         true
     }
 
-    /// Looks for silence. Cut off from the broker, everybody is silent: that says nothing about anybody.
+    /// Checks for silence. A process that is cut off from the broker hears no other, so it concludes nothing.
     pub(crate) fn look(&mut self, of: usize) {
         if self.now < STOP_US {
             self.timer(of, LOOK_US, Timer::Look);

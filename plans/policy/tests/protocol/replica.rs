@@ -1,4 +1,4 @@
-//! A replica: its queue, its batches, and the router that stands beside it.
+//! A replica: its queue, its batches, and its router.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -33,7 +33,7 @@ pub(crate) struct Replica {
     /// Deliveries that are not answered yet, and how many there may be.
     unanswered: usize,
     room: usize,
-    /// What it tells of its queue.
+    /// Its published queue length.
     pub(crate) depth: usize,
     /// As it was when the replica was loaded.
     pub(crate) max_batch: u32,
@@ -114,7 +114,7 @@ impl World {
         self.pump(of, id);
     }
 
-    /// Asks the policy what to do now, and does it.
+    /// Polls the policy and acts on the result.
     fn pump(&mut self, of: usize, id: &Name) {
         let now = self.now;
         let Some(replica) = self.replica(of, id) else {
@@ -291,7 +291,7 @@ impl World {
     }
 }
 
-/// The way out of a stage for what its model made of a request: the same whoever runs it.
+/// The exit of a stage for a model's result: a function of the result alone.
 fn way<'a>(plan: &'a Plan, gear: u32, token: usize, stage: &str) -> Result<(Route<'a>, f64), Fault> {
     let gear = plan.gears.get(gear as usize).ok_or(Fault::Internal)?;
     let stage = gear

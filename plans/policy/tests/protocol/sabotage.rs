@@ -1,4 +1,4 @@
-//! Defects on purpose: an oracle that cannot be made to speak proves nothing by its silence.
+//! Injected defects: an oracle that never fails a test proves nothing by passing.
 
 /// What is broken in the miniature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,13 +23,13 @@ pub(crate) enum Sabotage {
     DropsFromQueue,
     /// The queue takes more than it should.
     OverfillsQueue,
-    /// Batches are twice as large as the plan says.
+    /// Batches are twice as large as the plan's.
     OversizedBatches,
-    /// Whatever the store says last is adopted.
+    /// The last notice of the store is adopted, whatever its epoch.
     AdoptsStale,
     /// The store writes without comparing.
     WritesBlindly,
-    /// Arrivals that other ingresses tell of are counted again.
+    /// Arrivals that other ingresses report are counted again.
     CountsTwice,
     /// One process does not hear of gears.
     DeafToGears,
@@ -43,6 +43,6 @@ pub(crate) enum Sabotage {
     SendsTwice,
     /// One replica beats, takes requests and never ends a batch, also after the faults.
     Hangs,
-    /// The ingress does not hear who fell silent.
+    /// The ingress gets no notice of silent processes.
     IgnoresLosses,
 }

@@ -1,18 +1,18 @@
-//! What a seed stands for: who takes part, what is done to them, and when.
+//! Scenarios: a seed determines the processes, the faults and their times.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// How often expiries and resends are looked for, microseconds, as the ingress does.
+/// Interval of checks for expiries and resends, microseconds, as in the ingress.
 pub(crate) const SWEEP_US: u64 = 5_000;
-/// How often silence is looked for, microseconds, as the watcher does.
+/// Interval of checks for silence, microseconds, as in the watcher.
 pub(crate) const LOOK_US: u64 = 50_000;
 /// From here on nothing is lost, late, doubled or dead.
 pub(crate) const HEAL_US: u64 = 2_000_000;
-/// Planners write no more. Late enough that the last plan meets a healthy network, so that it must reach everybody.
+/// Planners write no more. Late enough that the last plan meets a healthy network, so that it must reach all processes.
 pub(crate) const LAST_PLAN_US: u64 = 2_600_000;
 /// From here on what the faults left behind is gone: late messages have come, budgets have ended, silence has been noticed, and
-/// the leader has said its gear again.
+/// the leader has repeated its gear.
 pub(crate) const SETTLED_US: u64 = 4_500_000;
 /// The last request.
 pub(crate) const LAST_REQUEST_US: u64 = 5_500_000;
@@ -60,7 +60,7 @@ pub(crate) enum Blow {
     Crash,
     /// It stops and goes on where it was, as under SIGSTOP.
     Pause,
-    /// Nothing reaches it and nothing that it says reaches anybody; the broker has not noticed.
+    /// It is cut off in both directions; the broker has not noticed.
     Cut,
 }
 
@@ -76,9 +76,9 @@ pub(crate) struct Strike {
 /// What the wire and the configuration leave open, and a run may choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Glue {
-    /// Whether a notice that nobody listens says which attempt it is about. Its subject is `done.<ingress>.<id>`, so it does not.
+    /// Whether a no-responders notice contains the attempt. Its subject is `done.<ingress>.<id>`, so it does not.
     pub(crate) notices_name_attempts: bool,
-    /// Whether a heartbeat says which life of its process it is from. It does, by its number, which begins again.
+    /// Whether a heartbeat identifies the life of its process. It does, by its number, which restarts.
     pub(crate) beats_name_lives: bool,
     /// Attempts per request, the first included.
     pub(crate) max_attempts: u32,
@@ -91,7 +91,7 @@ impl Glue {
         beats_name_lives: true,
         max_attempts: 16,
     };
-    /// All told.
+    /// In total.
     pub(crate) const TELLING: Self = Self {
         notices_name_attempts: true,
         beats_name_lives: true,
@@ -130,7 +130,7 @@ pub(crate) struct Scenario {
 impl Scenario {
     /// The scenario of that seed.
     pub(crate) fn of(seed: u64, weather: Weather, glue: Glue) -> Self {
-        // A generator of its own: what a run draws later does not depend on how much was drawn here.
+        // A separate generator: what a run draws later does not depend on how much was drawn here.
         let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x5ce_a210);
         let rng = &mut rng;
         let ingresses = rng.random_range(1..=2);

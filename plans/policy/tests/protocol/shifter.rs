@@ -1,4 +1,4 @@
-//! The shifter beside every ingress: it counts, and the one that leads says the gear.
+//! The shifter of every ingress: it counts arrivals, and the leading one publishes the gear.
 
 use super::ingress::{Ingress, TICK_US};
 use super::messages::{Message, Timer};
@@ -7,10 +7,10 @@ use super::sabotage::Sabotage;
 use super::scenario::{SETTLED_US, STOP_US};
 use super::world::World;
 
-/// Ticks after which the leader says the gear again.
+/// Ticks after which the leader repeats the gear.
 const SAY_AGAIN: u64 = 10;
 
-/// Queue lengths older than this say nothing of now, microseconds.
+/// Queue lengths older than this are stale, microseconds.
 const STALE_QUEUE_US: u64 = 500_000;
 
 impl Ingress {

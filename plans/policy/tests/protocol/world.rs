@@ -57,9 +57,9 @@ pub(crate) struct World {
     pub(crate) judge: Judge,
     pub(crate) processes: Vec<Process>,
     pub(crate) store: Store,
-    /// Who acted as leader after things had settled.
+    /// Processes that acted as leader after the network settled.
     pub(crate) leaders: BTreeMap<usize, u64>,
-    /// Requests that came to the doors of all ingresses.
+    /// Requests that arrived at all ingresses.
     pub(crate) arrivals: u64,
     serial: u64,
     sequence: u64,
@@ -250,7 +250,7 @@ impl World {
     pub(crate) fn post(&mut self, from: usize, to: usize, message: Message) {
         let network = self.network();
         if from != BROKER && self.processes[from].cut_until > self.now {
-            return self.note(format_args!("p{from} is cut off and says in vain {message:?}"));
+            return self.note(format_args!("p{from} is cut off and loses {message:?}"));
         }
         let secretly = self.sabotage == Some(Sabotage::LosesSecretly) && self.rng.random_bool(0.002);
         if secretly || self.chance(network.loss) {

@@ -1,4 +1,4 @@
-//! From queues to batches, on devices that are shared or taken in turns.
+//! Forms batches from queues, on devices that run batches concurrently or one at a time.
 
 use super::Engine;
 use crate::events::{Event, FAR, NEVER, Task};
@@ -8,7 +8,7 @@ use kaskade_policy::batching::Step;
 use kaskade_policy::plan::Sharing;
 
 impl<O: Observer> Engine<'_, O> {
-    /// Asks a replica's queue what to do now, and does it: after every request that comes, as the batcher does.
+    /// Polls a replica's batching policy and acts on the result: after every arrival, as the batcher does.
     pub(super) fn pump(&mut self, replica: u32) {
         match self.fleet.sharing {
             Sharing::Concurrent => self.pump_alone(replica),
@@ -59,7 +59,7 @@ impl<O: Observer> Engine<'_, O> {
         self.line_up(number);
     }
 
-    /// A queue that has fallen due asks for the device; one that has not is looked at when it will have.
+    /// Requests the device for a queue that has fallen due; schedules a timer for one that has not.
     fn line_up(&mut self, number: u32) {
         let now = self.now;
         let Some(replica) = self.fleet.replicas.get_mut(number as usize) else {
@@ -172,7 +172,7 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    /// A batch has ended, well or not: the device goes to whoever is next.
+    /// A batch has ended or failed: the device goes to the next replica in its queue.
     pub(super) fn device_is_free(&mut self, number: u32, run: Running, batch: usize) {
         let (now, sharing) = (self.now, self.fleet.sharing);
         let Some(replica) = self.fleet.replicas.get(number as usize) else {

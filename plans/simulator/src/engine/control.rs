@@ -68,7 +68,7 @@ impl<O: Observer> Engine<'_, O> {
             .sum()
     }
 
-    /// What is in flight finishes in the gear that admitted it; batches are cut as the new one says.
+    /// Requests in flight finish in the gear that admitted them; new batches follow the new gear.
     fn shift(&mut self, gear: u32) {
         self.control.gear = gear;
         self.report.shifts += 1;
@@ -102,7 +102,7 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    /// Nothing more will come. What waits for company is told to wait no longer. False if nothing came of it.
+    /// No more arrivals: replicas that wait for larger batches run at once. Returns false if this changed nothing.
     pub(super) fn drain(&mut self) -> bool {
         if self.in_flight == 0 {
             return false;
@@ -237,7 +237,7 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    /// Nobody took the copy: the broker says so at once, and the request is sent again after a pause.
+    /// No replica took the copy: the broker reports it at once, and the request is sent again after a pause.
     #[cold]
     pub(super) fn bounced(&mut self, task: Task) {
         let Some((number, deadline)) = self.current(task) else {

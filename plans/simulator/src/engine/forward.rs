@@ -1,4 +1,4 @@
-//! From one task to the next: how many copies, to whom, and whether at all.
+//! Forwards results from one task to the next: number of copies, destinations, and drops.
 
 use super::Engine;
 use crate::branches::NO_COPY;
@@ -100,7 +100,7 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    /// What workers count and tell by heartbeat: the multiplicative factors of their variants (Loki §4.2).
+    /// The counts in workers' heartbeats: the multiplicative factors of their variants (Loki §4.2).
     fn note_factors(&mut self, plan: &Compiled, task: Task, variant: u32, copies: &[(u32, u32)]) {
         let stage = plan.stages.get(usize::from(task.stage));
         let (Some(stage), Some(replanning)) = (stage, &mut self.replanning) else {
@@ -168,8 +168,8 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    /// The replica that a pipeline's request is sent on to. Every sender has a sequence of draws of its own: in one that all
-    /// share, the draws for two tasks of a request follow each other, and the variant of the one would say that of the other.
+    /// The replica that a pipeline's request is forwarded to. Every sender has a separate sequence of draws: with a shared
+    /// sequence, the draws for two tasks of a request would follow each other, and the two variants would be correlated.
     fn choose_for(&mut self, ended: &Ended, edge: u32) -> Option<u32> {
         let sender = self.fleet.replica(ended.sender)?;
         sender.draws = sender.draws.wrapping_add(1);

@@ -73,7 +73,7 @@ impl<O: Observer> Engine<'_, O> {
         }
     }
 
-    /// Every copy of a request has its reply. A pipeline's request knows the mean accuracy of the ways that its copies took.
+    /// Every copy of a request has its reply. The accuracy of a pipeline's request is the mean over the paths that its copies took.
     #[expect(
         clippy::inline_always,
         reason = "on the way of every request: measured in simulator_bench"
@@ -184,7 +184,7 @@ impl<O: Observer> Engine<'_, O> {
         (path, last)
     }
 
-    /// A way that was never taken before is worth what was profiled of it end to end, or the product of its variants'
+    /// The accuracy of a new path is the profiled end-to-end accuracy, or the product of its variants'
     /// accuracies.
     fn new_path(&mut self, before: u32, task: u32, variant: u32, accuracy: f64) -> u32 {
         let (mut steps, product) = match self.paths.get(before) {

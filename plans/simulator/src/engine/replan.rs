@@ -1,4 +1,4 @@
-//! From one plan to the next while requests are in flight. [`Controller`](crate::Controller) says what holds.
+//! Changes from one plan to the next while requests are in flight. [`Controller`](crate::Controller) defines the rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use super::Machine;
 use super::hardware::Sampled;
 use super::setup::{Arena, Load, Mode, Setup, SetupError};
-use kaskade_policy::hybrid_cache::Mix;
+use kaskade_policy::hybrid_cache::BlockCounts;
 use kaskade_policy::hybrid_cache::admission::Limits;
 use kaskade_policy::hybrid_cache::allocation::{Memory, Split, allocate, split, split_of};
 use kaskade_policy::hybrid_cache::blocks::{Capacity, Shares};
@@ -219,7 +219,7 @@ fn mini_batches(mode: Mode, at_once: usize) -> Vec<usize> {
 fn mixtures(mode: Mode, blocks: usize, memory: &Memory, costs: &Costs) -> Vec<Split> {
     let of = |acts: usize| split_of(acts, blocks, memory, costs);
     let found = match mode {
-        // The policy reckons with a mean layer; where layers stay on the device, others may do better.
+        // The policy assumes a mean layer; if layers stay on the device, other mixtures may be better.
         Mode::Hybrid => vec![
             split(blocks, memory, costs),
             of(by_algorithm_1(blocks, memory, costs)),
@@ -257,7 +257,7 @@ fn roomy(longest: &Split, requests: usize, memory: &Memory) -> Capacity {
     let extra = |used: usize| if used > 0 { spare } else { 0 };
     Capacity {
         device: longest.device,
-        host: Mix {
+        host: BlockCounts {
             act: host.act + extra(used.act),
             kv: host.kv + extra(used.kv),
         },
@@ -265,12 +265,12 @@ fn roomy(longest: &Split, requests: usize, memory: &Memory) -> Capacity {
 }
 
 /// What so many requests load at their longest; each is within a block of its ratio.
-fn bounds(shares: &Shares, mini_batch: usize, blocks: usize) -> Mix {
+fn bounds(shares: &Shares, mini_batch: usize, blocks: usize) -> BlockCounts {
     let most = |share: f64| {
         let rounded = usize::from(share > 0.0 && share < 1.0);
         mini_batch * blocks.min((share * blocks as f64).floor() as usize + rounded)
     };
-    Mix {
+    BlockCounts {
         act: most(shares.act),
         kv: most(1.0 - shares.act),
     }

@@ -1,7 +1,7 @@
 //! The paper's machine and models (HybridServe KAIST §5.1), every figure stated.
 //!
-//! Dimensions are those of the published OPT checkpoints; the machine is the paper's, by its data sheets and by what is reached of
-//! them. Whoever prints a result that rests on them prints [`assumptions`] beside it.
+//! Dimensions are those of the published OPT checkpoints; the machine is the paper's, by its data sheets and by achieved
+//! rates. Programs that print results based on them print [`assumptions`] too.
 
 use crate::offload::{Assumption, Hardware, Shape};
 
@@ -61,7 +61,7 @@ pub fn assumptions(hardware: &Hardware) -> Vec<Assumption> {
     let all = [
         (
             format!("the device computes {:.0} TFLOP/s in 16-bit products", hardware.flops / 1e12),
-            "the data sheet of the RTX 4090 says 165 with sums in 32 bits, as PyTorch has them; large products reach about 85 % of it",
+            "the data sheet of the RTX 4090 gives 165 with sums in 32 bits, as PyTorch has them; large products reach about 85 % of it",
         ),
         (
             format!(
@@ -93,7 +93,7 @@ pub fn assumptions(hardware: &Hardware) -> Vec<Assumption> {
         ),
         (
             "whatever computes takes as long as its operations or its bytes, whichever is longer, and overlaps with the link without loss".to_owned(),
-            "the paper publishes no times that would say more; software that copies or computes worse is slower than this",
+            "the paper publishes no times that would determine more; software that copies or computes worse is slower than this",
         ),
     ];
     all.into_iter()

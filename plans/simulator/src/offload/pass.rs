@@ -158,7 +158,7 @@ pub fn walk(weights: &Weights, batches: &[LayerWork], ahead: bool) -> Course {
     }
 }
 
-/// When everybody is free, and when buffers are.
+/// The times at which each side and each buffer becomes free.
 #[derive(Debug, Default)]
 struct Clocks {
     link_s: f64,

@@ -81,7 +81,7 @@ fn what_goes_back_is_waited_for() {
 }
 
 proptest! {
-    /// A step is never shorter than what either side does, nor longer than both in turn; and all bytes are carried, each once.
+    /// A step is never shorter than the work of either side, nor longer than the sum of both; and all bytes are carried, each once.
     #[test]
     fn times_are_bounded_and_bytes_conserved(
         layers in 1..8_usize,

@@ -27,7 +27,7 @@ pub enum ConfigError {
     Shape(#[from] BadShape),
 }
 
-/// The keys that matter, of all architectures; what is not asked for is ignored.
+/// The keys that are read, of all architectures; others are ignored.
 #[derive(Debug, Deserialize)]
 struct Config {
     model_type: String,
@@ -108,7 +108,7 @@ mod tests {
     fn grouped_heads_share_keys_and_values() {
         let shape = Shape::published("llama-3-8b", LLAMA).unwrap();
         assert_eq!((shape.kv_width, shape.inner, shape.gated), (1_024, 14_336, true));
-        // Its head has weights of its own, which are not counted: 8.03e9 less 0.53e9.
+        // Its head has separate weights, which are not counted: 8.03e9 less 0.53e9.
         assert!((shape.parameters() as f64 / 7.5e9 - 1.0).abs() < 0.01);
         // Four queries' heads share keys and values: an ACT block is twice a KV block.
         assert_eq!(shape.act_bytes(), 2 * shape.kv_bytes());

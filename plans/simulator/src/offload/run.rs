@@ -1,4 +1,4 @@
-//! A whole load, step by step: the engine's scheduler, block tables and packing decide, and [`walk`] says how long it takes.
+//! Simulates a whole load, step by step: the engine's scheduler, block tables and packing decide, and [`walk`] computes the times.
 
 use serde::Serialize;
 use thiserror::Error;
@@ -7,7 +7,7 @@ use super::Machine;
 use super::hardware::Forward;
 use super::pass::{Course, LayerWork, Traffic, Weights, walk};
 use super::setup::{Load, Mode, Setup};
-use kaskade_policy::hybrid_cache::Mix;
+use kaskade_policy::hybrid_cache::BlockCounts;
 use kaskade_policy::hybrid_cache::admission::{Refused, Scheduler};
 use kaskade_policy::hybrid_cache::blocks::{Block, BlockSpace, Kind, Place};
 use kaskade_policy::hybrid_cache::minibatch::{Demand, in_order, pack};
@@ -54,11 +54,11 @@ impl Outcome {
 /// Why a load did not come to its end. A setup for the same load does not fail so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RunError {
-    /// A request was refused at the door.
+    /// A request was refused on arrival.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// There is work, and nobody can go on.
-    #[error("nobody can go on: {waiting} requests wait and {running} run")]
+    /// There is work, and no request can proceed.
+    #[error("no request can proceed: {waiting} requests wait and {running} run")]
     Stalled {
         /// Requests that wait.
         waiting: usize,
@@ -71,7 +71,7 @@ pub enum RunError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Work {
     /// Blocks that the link brings.
-    loaded: Mix,
+    loaded: BlockCounts,
     /// ACT blocks that lie on the device.
     acts_on_device: usize,
     /// What the layer computes.
@@ -108,7 +108,7 @@ impl Work {
 const LENGTHS: usize = 10;
 
 impl Machine<'_> {
-    /// Runs a load to its end: everybody's prompt, then token after token.
+    /// Runs a load to its end: all prompts, then token after token.
     ///
     /// # Errors
     /// [`RunError`] where the setup was made for another load.
@@ -208,7 +208,7 @@ impl Machine<'_> {
     ) -> Course {
         let mut space = space(setup, load);
         let works = (0..requests as u64).map(|request| {
-            // A setup's capacity holds its requests at any length; whoever asks for more gets none for the rest.
+            // A setup's capacity holds its requests at any length; a request that exceeds it gets no blocks for the rest.
             let _ = space.reserve(request, tokens);
             let table = space.table(request);
             let cached = tokens.saturating_sub(1).div_ceil(setup.block_tokens);
@@ -237,7 +237,7 @@ impl Machine<'_> {
         let rows = tokens - cached;
         let stored = (cached..tokens).filter_map(|token| table.get(token / block_tokens));
         Work {
-            loaded: Mix {
+            loaded: BlockCounts {
                 act: count(Kind::Act, Place::Host),
                 kv: count(Kind::Kv, Place::Host),
             },

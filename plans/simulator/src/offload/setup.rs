@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::Machine;
 use super::shape::BadShape;
-use kaskade_policy::hybrid_cache::Mix;
+use kaskade_policy::hybrid_cache::BlockCounts;
 use kaskade_policy::hybrid_cache::admission::Limits;
 use kaskade_policy::hybrid_cache::allocation::{Memory, Split};
 use kaskade_policy::hybrid_cache::blocks::Capacity;
@@ -59,7 +59,7 @@ pub enum Mode {
     NoMiniBatches,
     /// One ACT block per KV block: hybrid caching without the policy (Figure 15).
     Even,
-    /// The mixture that Algorithm 1 gives, reckoned with a full host.
+    /// The mixture that Algorithm 1 gives, assuming a full host.
     Algorithm1,
 }
 
@@ -96,15 +96,15 @@ pub struct Setup {
     pub mini_batch: usize,
     /// Tokens in a block.
     pub block_tokens: usize,
-    /// What costs were reckoned with.
+    /// Inputs of the costs.
     pub costs: Costs,
     /// The mixture in the middle of the answer.
     pub split: Split,
     /// Physical blocks, for requests at their longest.
     pub capacity: Capacity,
     /// Bounds of a mini-batch's loaded blocks (`#ACT_max`, `#KV_max`).
-    pub bounds: Mix,
-    /// Who is admitted.
+    pub bounds: BlockCounts,
+    /// The admission limits.
     pub limits: Limits,
     /// Tokens that a mini-batch prefills.
     pub mini_batch_tokens: usize,
@@ -119,7 +119,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// What it takes to generate one token for everybody, those who wait their turn too, seconds.
+    /// Time to generate one token for all requests, waiting ones included, seconds.
     pub fn token_s(&self) -> f64 {
         self.waves as f64 * self.step_s
     }

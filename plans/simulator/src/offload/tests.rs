@@ -105,8 +105,8 @@ fn an_act_block_is_half_a_kv_block_on_the_link() {
             shape: &shape,
         };
         let mut setup = machine.setup(&load, mode).unwrap();
-        setup.capacity.device = kaskade_policy::hybrid_cache::Mix::default();
-        setup.capacity.host = kaskade_policy::hybrid_cache::Mix {
+        setup.capacity.device = kaskade_policy::hybrid_cache::BlockCounts::default();
+        setup.capacity.host = kaskade_policy::hybrid_cache::BlockCounts {
             act: 1_000,
             kv: 1_000,
         };
@@ -276,7 +276,7 @@ fn the_papers_orders_hold_on_its_machine() {
     let busy = |outcome: &Outcome| outcome.decode.busy_s / outcome.decode.seconds;
     assert!(busy(&hybrid) > 3.0 * busy(&kv));
     assert!(hybrid.decode.traffic.cache() < kv.decode.traffic.cache());
-    // The policy is worth at least what it replaces.
+    // The policy is at least as good as the one it replaces.
     for other in [Mode::Even, Mode::Algorithm1] {
         assert!(
             hybrid.decode.seconds <= 1.006 * run(other).decode.seconds,

@@ -35,7 +35,7 @@ fn what_a_failed_replica_held_is_answered_by_another_after_the_failure_is_notice
 }
 
 #[test]
-fn a_request_that_nobody_takes_is_tried_as_often_as_the_ledger_allows() {
+fn a_request_that_no_replica_takes_is_tried_as_often_as_the_ledger_allows() {
     let (plan, profile) = service(&["s-0@a"], &[], &[]);
     let mut config = SimConfig {
         initially_down: vec!["s-0".into()],
@@ -80,7 +80,7 @@ fn a_budget_is_kept_or_the_request_is_not_run() {
         budget_us: Some(150),
         ..SimConfig::default()
     };
-    // Until a few have ended nobody knows how long a batch takes; afterwards the second of the last three would end at 1000,
+    // Until a few batches have ended, their run time is unknown; afterwards the second of the last three would end at 1000,
     // which is too late for it, and in time for the third.
     let (report, seen) = simulate(&plan, &profile, &config, [0, 200, 400, 600, 800, 810, 860]);
     assert_eq!(latencies(&seen), [100, 100, 100, 100, 100, 140]);

@@ -31,7 +31,7 @@ pub(super) fn profile_of_variants() -> Profile {
     )
 }
 
-/// The stage of a variant, whose task its first letter tells; its budget is twice its execution time.
+/// The stage of a variant, whose first letter names its task; its budget is twice its execution time.
 fn task_stage(variant: &str, exit: Exit) -> Stage {
     let (_, run_us, accuracy) = *VARIANTS.iter().find(|(name, _, _)| *name == variant).unwrap();
     let task = match &variant[..1] {

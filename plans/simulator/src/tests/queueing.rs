@@ -1,4 +1,4 @@
-//! Queues of which theory knows the waiting time.
+//! Compares simulated waiting times with those of queueing theory.
 
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;

@@ -8,10 +8,10 @@ use kaskade_policy::plan::Dropping;
 
 pub(super) const SECOND: u64 = 1_000_000;
 
-/// Gives plans at looks.
+/// Returns plans at given calls.
 #[derive(Default)]
 pub(super) struct Script {
-    /// By the number of the look, from 1.
+    /// By the number of the call, from 1.
     plans: BTreeMap<usize, Plan>,
     looks: usize,
     arrivals: Vec<u64>,
@@ -215,7 +215,7 @@ fn a_controller_sees_arrivals_and_factors() {
     let mut script = Script::default();
     let (report, _) = run(&chain("d2", "c2"), &loading(0), steady(10), &mut script);
     assert_eq!(report.answered, 1_000);
-    // A look comes after everything of its time.
+    // A controller call comes after all other events of its time.
     assert!(
         script.arrivals.iter().skip(1).all(|count| *count == 100),
         "{:?}",

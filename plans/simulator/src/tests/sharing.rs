@@ -36,7 +36,7 @@ fn chained(pairs: &[(&str, &str)]) -> (Plan, Profile) {
     (plan, profile(vec![variant("m", 900, 100, &[(1, 0.9, true)])]))
 }
 
-/// Who ran after whom, request by request.
+/// The order of batches, request by request.
 fn ways(seen: &Seen) -> Vec<(u32, u32)> {
     let fronts = seen.runs.iter().filter(|run| run.replica < 2);
     let back = |front: &Run| {
@@ -96,7 +96,7 @@ fn sharing(kernels: &[(&str, Option<f64>)]) -> (Plan, Profile) {
         .collect();
     let stages = kernels.iter().map(|(name, _)| stage(name, Exit::Reply, BATCHING));
     let mut gear = gear(0.0, None, stages.collect());
-    // Every request asks all of them at once.
+    // Every request goes to all of them at once.
     gear.wiring.ensemble = kernels.iter().skip(1).map(|(name, _)| Edge::to(*name)).collect();
     let replicas: Vec<String> = kernels.iter().map(|(name, _)| format!("{name}-0@a")).collect();
     let replicas: Vec<&str> = replicas.iter().map(String::as_str).collect();

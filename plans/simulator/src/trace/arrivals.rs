@@ -2,14 +2,14 @@
 //!
 //! A renewal process of mean gap 1 runs in a time that passes as fast as the load is high. With exponential gaps that is
 //! exactly the Poisson process of this load; with even gaps every second gets its count; and there is nothing to keep but
-//! where one stands.
+//! the current position.
 
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use super::SECOND;
 
-/// How the gaps between arrivals are drawn. Their mean is what the trace says.
+/// Distribution of the gaps between arrivals. The trace gives their mean.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Spacing {
     /// All gaps are equal while the load is.
@@ -38,7 +38,7 @@ enum Source<'a> {
 struct Spaced<'a> {
     rates: &'a [f64],
     gaps: Gaps,
-    /// The second it stands in, and how far in, in [0, 1).
+    /// The current second, and the position in it, in [0, 1).
     second: usize,
     into: f64,
     /// Gap to the next arrival, in mean gaps.
@@ -111,7 +111,7 @@ impl Gaps {
     fn draw(&mut self) -> f64 {
         match self.spacing {
             Spacing::Constant => 1.0,
-            // 1 - u lies in (0, 1], where the logarithm is finite.
+            // 1 - u is in (0, 1], where the logarithm is finite.
             Spacing::Poisson => -(1.0 - self.rng.random::<f64>()).ln(),
             Spacing::Gamma { cv } => {
                 let shape = 1.0 / cv.max(0.01).powi(2);

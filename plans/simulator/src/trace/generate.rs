@@ -34,7 +34,7 @@ pub struct Spike {
     pub length_s: usize,
 }
 
-/// Levels of load that are held for a while each; low ones are common, as Zipf says (CascadeServe appendix C.2).
+/// Levels of load that are held for a while each; low ones are common, by Zipf's law (CascadeServe appendix C.2).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Zipf {
     /// The highest level, requests/s. The levels divide the way to it into equal parts.
@@ -47,7 +47,7 @@ pub struct Zipf {
     pub hold_s: usize,
 }
 
-/// A load that looks like that of the Twitter trace that the paper replays: a day's rise and fall, stretches of minutes that
+/// A load similar to the Twitter trace that the paper replays: a day's rise and fall, stretches of minutes that
 /// are alike, and bursts without a typical height. Second by second the trace has a coefficient of variation of 0.66, an
 /// autocorrelation of 0.96 after one second and 0.88 after a minute, and a daily peak of five times the mean; this generator
 /// 0.6, 0.96, 0.85, and six to nine times the mean.
@@ -152,7 +152,7 @@ const BURST_MOST: f64 = 1.5;
 const BURST_KEEPS: f64 = 0.983;
 
 impl TwitterLike {
-    /// The trace of this many seconds, beginning at the day's mean on the rise. Its mean is exactly the one asked for.
+    /// The trace of this many seconds, beginning at the day's mean on the rise. Its mean is exactly the requested one.
     ///
     /// # Errors
     /// A [`TraceError`] if the mean is negative or no number.

@@ -80,7 +80,7 @@ pub enum TraceError {
         /// The factor.
         factor: f64,
     },
-    /// The excerpt lies outside.
+    /// The excerpt exceeds the trace.
     #[error("{length_s} s from second {from_s} on do not lie in a trace of {seconds} s")]
     Excerpt {
         /// Its beginning.

@@ -1,4 +1,4 @@
-//! What a trace looks like in a few figures.
+//! Summary statistics of a trace.
 
 use serde::Serialize;
 
@@ -36,7 +36,7 @@ impl Trace {
         }
     }
 
-    /// The share of seconds whose load falls into each of `ranges` equal ranges of [0, `up_to_qps`]; what lies above counts
+    /// The share of seconds whose load falls into each of `ranges` equal ranges of [0, `up_to_qps`]; higher loads count
     /// for the last. Sums to 1, which is what a gear planner weighs its ranges by.
     pub fn load_distribution(&self, ranges: usize, up_to_qps: f64) -> Vec<f64> {
         let rates = self.rates();

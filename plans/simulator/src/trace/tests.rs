@@ -253,7 +253,7 @@ fn autocorrelation(rates: &[f64], lag: usize) -> f64 {
     together.map(|(a, b)| (a - mean) * (b - mean)).sum::<f64>() / variance
 }
 
-/// The figures of the trace it is to look like stand at [`TwitterLike`].
+/// The figures of the trace that it imitates are in [`TwitterLike`].
 #[test]
 fn a_twitter_like_trace_has_the_mean_the_memory_and_the_bursts() {
     let trace = TwitterLike { mean_qps: 64.0 }.trace(86_400, 4).unwrap();

@@ -3,11 +3,11 @@
 use serde::Serialize;
 
 use super::{Feasible, Planner};
-use crate::gears::bench::Spread;
 use crate::gears::evaluate::Evaluate;
-use crate::gears::fault::{Effort, Fault, GearError, Step};
+use crate::gears::evaluation_cache::BalancedCascade;
 use crate::gears::options::{Ablation, GearOptions};
 use crate::gears::search::Cascade;
+use crate::gears::violation::{Effort, GearError, Step, Violation};
 use kaskade_policy::plan::{Expected, Gear, Plan, Slo};
 
 /// A gear plan and what led to it.
@@ -28,8 +28,8 @@ pub struct GearPlan {
     pub p95_us: f64,
     /// What it took.
     pub effort: Effort,
-    /// The faults that were met and resolved, in order.
-    pub faults: Vec<Fault>,
+    /// The violations that were met and resolved, in order.
+    pub violations: Vec<Violation>,
 }
 
 impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
@@ -37,18 +37,18 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     pub(in crate::gears) fn finish(
         mut self,
         found: &Feasible,
-        ladder: Vec<Cascade>,
+        pareto_cascades: Vec<Cascade>,
     ) -> Result<GearPlan, GearError> {
-        self.effort.simulations = self.bench.simulations;
-        let options = self.bench.options;
+        self.effort.simulations = self.evaluations.simulations;
+        let options = self.evaluations.options;
         let made_by = made_by(options, self.scope.ranges.len());
         let mut plan = self
-            .bench
+            .evaluations
             .parts
             .plan(&found.placement, made_by, Some(options.slo));
         let settings = found.cascades.iter().zip(&found.tuned);
         for (((cascade, tuned), load), common) in settings.zip(&self.scope.ranges).zip(&self.scope.common) {
-            let spread = Spread::new(&self.bench.parts, cascade, &found.placement)?;
+            let balanced = BalancedCascade::new(&self.evaluations.parts, cascade, &found.placement)?;
             let gear = Gear {
                 name: format!("g{}", plan.gears.len()),
                 load: *load,
@@ -58,7 +58,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
                     p95_us: tuned.outcome.p95_us,
                     utilisation: tuned.outcome.utilisation,
                 }),
-                wiring: self.bench.wiring(&spread, tuned.min_queue),
+                wiring: self.evaluations.wiring(&balanced, tuned.min_queue),
             };
             merge(&mut plan.gears, gear);
         }
@@ -66,13 +66,13 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
         let (accuracy, p95_us) = self.metrics(found);
         Ok(GearPlan {
             plan,
-            cascades: ladder,
+            cascades: pareto_cascades,
             chosen: found.cascades.clone(),
             served: self.scope.weights,
             accuracy,
             p95_us,
             effort: self.effort,
-            faults: self.faults,
+            violations: self.violations,
         })
     }
 }

@@ -3,8 +3,8 @@
 use super::{Feasible, Planner, cascades};
 use crate::gears::balance::Group;
 use crate::gears::evaluate::Evaluate;
-use crate::gears::fault::{GearError, Step, Submodule};
 use crate::gears::search::Cascade;
+use crate::gears::violation::{GearError, Step, Submodule};
 use crate::gears::workload::Workload;
 use kaskade_policy::plan::Slo;
 
@@ -17,7 +17,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     ) -> Result<Option<Feasible>, GearError> {
         let fresh = self.search(&plan.placement);
         workload.add(&fresh);
-        match self.bench.options.slo {
+        match self.evaluations.options.slo {
             Slo::Latency { .. } => self.more_accurate(workload, plan),
             Slo::Accuracy { at_least } => self.faster(workload, plan, at_least),
         }
@@ -32,17 +32,17 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
         let swapped: Vec<Cascade> = best
             .cascades
             .iter()
-            .map(|cascade| self.better_in_both(&workload.ladder, cascade, &plan.placement))
+            .map(|cascade| self.better_in_both(&workload.pareto_cascades, cascade, &plan.placement))
             .collect();
         if swapped != best.cascades {
             self.try_out(&mut best, &swapped, None)?;
         }
-        best = self.polished(best, &workload.ladder)?;
+        best = self.locally_improved(best, &workload.pareto_cascades)?;
         let mut order: Vec<usize> = (0..self.scope.ranges.len()).collect();
         let weight = |range: &usize| self.scope.weights.get(*range).copied().unwrap_or(0.0);
         order.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
         for range in order {
-            while let Some(up) = next_up(&workload.ladder, &best, range) {
+            while let Some(up) = next_up(&workload.pareto_cascades, &best, range) {
                 let mut cascades = best.cascades.clone();
                 if let Some(slot) = cascades.get_mut(range) {
                     *slot = up;
@@ -55,11 +55,16 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
         Ok(self.gains(&best, plan).then_some(best))
     }
 
-    fn better_in_both(&self, ladder: &[Cascade], cascade: &Cascade, placement: &[Group]) -> Cascade {
+    fn better_in_both(&self, pareto_cascades: &[Cascade], cascade: &Cascade, placement: &[Group]) -> Cascade {
         let throughput = |cascade: &Cascade| cascade.throughput(self.models(), placement);
         let now = throughput(cascade);
         let better = |other: &&Cascade| other.accuracy > cascade.accuracy && throughput(other) >= now;
-        ladder.iter().rev().find(better).unwrap_or(cascade).clone()
+        pareto_cascades
+            .iter()
+            .rev()
+            .find(better)
+            .unwrap_or(cascade)
+            .clone()
     }
 
     /// Takes other cascades if they are feasible and better.
@@ -102,15 +107,18 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     /// Whether a plan is better than another by what is not promised.
     pub(super) fn gains(&self, plan: &Feasible, other: &Feasible) -> bool {
         let ((accuracy, p95), (other_accuracy, other_p95)) = (self.metrics(plan), self.metrics(other));
-        match self.bench.options.slo {
+        match self.evaluations.options.slo {
             Slo::Latency { .. } => accuracy > other_accuracy + 1e-9,
             Slo::Accuracy { at_least } => accuracy >= at_least - 1e-9 && p95 < other_p95 * (1.0 - 1e-6),
         }
     }
 }
 
-/// The more accurate neighbour of a range's cascade.
-fn next_up(ladder: &[Cascade], plan: &Feasible, range: usize) -> Option<Cascade> {
+/// The next more accurate cascade of a range.
+fn next_up(pareto_cascades: &[Cascade], plan: &Feasible, range: usize) -> Option<Cascade> {
     let now = plan.cascades.get(range)?.accuracy;
-    ladder.iter().find(|cascade| cascade.accuracy > now).cloned()
+    pareto_cascades
+        .iter()
+        .find(|cascade| cascade.accuracy > now)
+        .cloned()
 }

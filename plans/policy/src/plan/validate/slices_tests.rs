@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use crate::plan::Plan;
 
-/// A small model, and a giant in two slices, of which there are two copies.
+/// A small model, and a large one in two slices, of which there are two copies.
 fn sound() -> Value {
     let replica = |id: &str, variant: &str, slice: Option<u32>| match slice {
         None => json!({ "id": id, "variant": variant, "worker": "w", "device": "cpu" }),
@@ -18,14 +18,14 @@ fn sound() -> Value {
         "made_by": "by hand",
         "variants": [
             { "name": "small", "calibration": { "estimator": { "kind": "margin" }, "temperature": 1.0 } },
-            { "name": "giant" },
+            { "name": "large" },
         ],
         "placement": [
             replica("s", "small", None),
-            replica("g0", "giant", Some(0)),
-            replica("g1", "giant", Some(1)),
-            replica("h0", "giant", Some(0)),
-            replica("h1", "giant", Some(1)),
+            replica("g0", "large", Some(0)),
+            replica("g1", "large", Some(1)),
+            replica("h0", "large", Some(0)),
+            replica("h1", "large", Some(1)),
         ],
         "gears": [{
             "name": "only",
@@ -37,11 +37,11 @@ fn sound() -> Value {
                         { "from": 0.0, "to": { "stage": { "stage": "front", "shares": { "g0": 0.5, "h0": 0.5 } } } },
                         { "from": 0.5, "to": "reply" },
                     ] } },
-                    { "name": "front", "variant": "giant", "partition": { "index": 0, "of": 2 }, "batching": batching,
+                    { "name": "front", "variant": "large", "partition": { "index": 0, "of": 2 }, "batching": batching,
                       "exit": { "kind": "next", "to": {
                           "stage": "back", "shares": { "g1": 0.5, "h1": 0.5 }, "pairs": { "g0": "g1", "h0": "h1" },
                       } } },
-                    { "name": "back", "variant": "giant", "partition": { "index": 1, "of": 2 }, "batching": batching,
+                    { "name": "back", "variant": "large", "partition": { "index": 1, "of": 2 }, "batching": batching,
                       "exit": { "kind": "reply" } },
                 ],
             },
@@ -49,7 +49,7 @@ fn sound() -> Value {
     })
 }
 
-/// What validation says once this was put in a place of a sound plan.
+/// Returns the validation error after this value was put into a valid plan.
 fn with(place: &str, value: Value) -> String {
     let mut plan = sound();
     *plan.pointer_mut(place).unwrap() = value;
@@ -79,12 +79,12 @@ fn only_the_last_slice_answers() {
 fn slices_follow_each_other_and_nothing_enters_in_the_middle() {
     let skipped = with(&format!("{STAGES}/2/partition"), json!({ "index": 0, "of": 2 }));
     assert!(
-        skipped.contains("leads to slice 0 of 2 of `giant` where only slice 1 of 2 can follow"),
+        skipped.contains("leads to slice 0 of 2 of `large` where only slice 1 of 2 can follow"),
         "{skipped}"
     );
     let entered = with("/gears/0/wiring/entry/stage", json!("back"));
     assert!(
-        entered.contains("entry.stage: leads to slice 1 of 2 of `giant` where only slice 0 of 2 can follow"),
+        entered.contains("entry.stage: leads to slice 1 of 2 of `large` where only slice 0 of 2 can follow"),
         "{entered}"
     );
     let outside = with(&format!("{STAGES}/1/partition/index"), json!(2));
@@ -108,8 +108,8 @@ fn shares_and_pairs_name_replicas_of_the_stages_slice() {
         backwards.contains("pairs[\"g1\"]: replica `g1` holds slice 1 of 2"),
         "{backwards}"
     );
-    let unknown = with(&pairs, json!({ "g0": "nobody" }));
-    assert!(unknown.contains("there is no replica `nobody`"), "{unknown}");
+    let unknown = with(&pairs, json!({ "g0": "missing" }));
+    assert!(unknown.contains("there is no replica `missing`"), "{unknown}");
     let elsewhere = with(
         "/gears/0/wiring/entry",
         json!({ "stage": "small", "pairs": { "s": "s" } }),
@@ -133,7 +133,7 @@ fn every_slice_has_a_replica_and_a_whole_model_is_no_slice() {
     *plan.pointer_mut(&format!("{STAGES}/1/exit/to")).unwrap() = json!({ "stage": "back" });
     let missing = Plan::from_json(&plan.to_string()).unwrap_err().to_string();
     assert!(
-        missing.contains("stages[2].variant: no replica in `placement` runs `giant`, slice 1 of 2"),
+        missing.contains("stages[2].variant: no replica in `placement` runs `large`, slice 1 of 2"),
         "{missing}"
     );
 }

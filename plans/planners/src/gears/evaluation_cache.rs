@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use super::assemble::{Parts, project};
 use super::balance::{Balance, Group, balance};
 use super::evaluate::{Evaluate, Outcome};
-use super::fault::GearError;
 use super::options::GearOptions;
 use super::search::Cascade;
 use super::set::ModelSet;
+use super::violation::GearError;
 use kaskade_policy::plan::{Batching, Gear, LoadRange, Slo};
 
 /// All that an outcome depends on: the cascade, the devices as it sees them, the batching and the load.
@@ -29,7 +29,7 @@ struct Key {
 const PART: usize = 48;
 
 /// An evaluator with a memory.
-pub(super) struct Bench<'a, E> {
+pub(super) struct EvaluationCache<'a, E> {
     pub(super) parts: Parts<'a>,
     pub(super) options: &'a GearOptions,
     evaluate: E,
@@ -38,15 +38,15 @@ pub(super) struct Bench<'a, E> {
     pub(super) simulations: u64,
 }
 
-/// A cascade on the devices that host its models, and who gets which share.
+/// A cascade on the devices that host its models, with the balanced shares.
 #[derive(Debug, Clone)]
-pub(super) struct Spread<'a> {
+pub(super) struct BalancedCascade<'a> {
     pub(super) cascade: &'a Cascade,
     pub(super) groups: Vec<Group>,
     pub(super) balance: Balance,
 }
 
-impl<'a> Spread<'a> {
+impl<'a> BalancedCascade<'a> {
     /// Balances a cascade over a placement. The shares do not depend on the load.
     pub(super) fn new(
         parts: &Parts<'_>,
@@ -96,7 +96,7 @@ impl<'a> Spread<'a> {
     }
 }
 
-impl<'a, E: Evaluate> Bench<'a, E> {
+impl<'a, E: Evaluate> EvaluationCache<'a, E> {
     pub(super) fn new(parts: Parts<'a>, options: &'a GearOptions, evaluate: E) -> Self {
         Self {
             parts,
@@ -110,19 +110,19 @@ impl<'a, E: Evaluate> Bench<'a, E> {
     /// How a cascade fares at a load.
     pub(super) fn measure(
         &mut self,
-        spread: &Spread<'_>,
+        balanced: &BalancedCascade<'_>,
         min_queue: u32,
         qps: f64,
     ) -> Result<Outcome, GearError> {
         let key = Key {
-            variants: spread.cascade.variants.clone(),
-            thresholds: spread
+            variants: balanced.cascade.variants.clone(),
+            thresholds: balanced
                 .cascade
                 .thresholds
                 .iter()
                 .map(|threshold| threshold.to_bits())
                 .collect(),
-            groups: spread
+            groups: balanced
                 .groups
                 .iter()
                 .map(|group| (group.hosted, group.speed.to_bits(), group.devices.clone()))
@@ -133,13 +133,13 @@ impl<'a, E: Evaluate> Bench<'a, E> {
         if let Some(outcome) = self.known.get(&key) {
             return Ok(*outcome);
         }
-        let (spread, one_in) = spread.part();
-        let mut candidate = self.parts.plan(&spread.groups, String::new(), None);
+        let (balanced, one_in) = balanced.part();
+        let mut candidate = self.parts.plan(&balanced.groups, String::new(), None);
         candidate.gears.push(Gear {
             name: "candidate".to_owned(),
             load: LoadRange::ALL,
             expected: None,
-            wiring: self.wiring(&spread, min_queue),
+            wiring: self.wiring(&balanced, min_queue),
         });
         self.simulations += 1;
         let outcome = self
@@ -151,9 +151,13 @@ impl<'a, E: Evaluate> Bench<'a, E> {
     }
 
     /// The wiring of a cascade whose first model waits for `min_queue`.
-    pub(super) fn wiring(&self, spread: &Spread<'_>, min_queue: u32) -> kaskade_policy::plan::Wiring {
+    pub(super) fn wiring(
+        &self,
+        balanced: &BalancedCascade<'_>,
+        min_queue: u32,
+    ) -> kaskade_policy::plan::Wiring {
         let batching = |place: usize| {
-            let model = spread.cascade.variants.get(place).copied().unwrap_or(0);
+            let model = balanced.cascade.variants.get(place).copied().unwrap_or(0);
             let max_batch = self.parts.models.max_batch(model);
             Batching {
                 // Only the first model waits: what it forwards arrives in bundles, which are batches already (§4.5).
@@ -163,7 +167,7 @@ impl<'a, E: Evaluate> Bench<'a, E> {
             }
         };
         self.parts
-            .wiring(spread.cascade, &spread.groups, &spread.balance, batching)
+            .wiring(balanced.cascade, &balanced.groups, &balanced.balance, batching)
     }
 
     /// At loads at the lower end of a range a batch may never fill; then a quarter of the objective is waited for it at most.
@@ -181,8 +185,8 @@ mod tests {
     use super::*;
     use crate::device::DeviceSpec;
     use crate::gears::models::Models;
-    use kaskade_papers::stated::workloads::bert;
     use kaskade_policy::plan::Plan;
+    use kaskade_stated::workloads::bert;
 
     /// Notes what it is asked.
     #[derive(Default)]
@@ -220,12 +224,12 @@ mod tests {
         };
         let placement = crate::gears::mapping::Fleet::new(&options.devices).everywhere(cascade.models());
         let mut noted = Noted::default();
-        let mut bench = Bench::new(parts, &options, &mut noted);
-        let spread = Spread::new(&parts, &cascade, &placement).unwrap();
+        let mut evaluations = EvaluationCache::new(parts, &options, &mut noted);
+        let balanced = BalancedCascade::new(&parts, &cascade, &placement).unwrap();
         for _ in 0..3 {
-            bench.measure(&spread, 1, 10.0).unwrap();
+            evaluations.measure(&balanced, 1, 10.0).unwrap();
         }
-        assert_eq!(bench.simulations, 1);
+        assert_eq!(evaluations.simulations, 1);
         noted.asked
     }
 

@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use crate::lp::LpError;
 
-/// Why there is no allocation. Whoever holds an older plan keeps it.
+/// Why there is no allocation. The caller keeps an older plan.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum AllocateError {
     /// The pipeline is unsound.
@@ -27,10 +27,10 @@ pub enum AllocateError {
     },
     /// The pipeline is too large.
     #[error(
-        "the pipeline has more than {most} ways to choose variants and batch sizes; allow fewer batch sizes or variants"
+        "the pipeline has more than {most} paths to choose variants and batch sizes; allow fewer batch sizes or variants"
     )]
     TooMany {
-        /// What can be looked at.
+        /// The most that can be searched.
         most: usize,
     },
     /// Not every task can have a worker.

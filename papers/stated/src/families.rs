@@ -2,7 +2,7 @@
 //!
 //! Parameters and accuracies are the paper's. It prints neither latencies nor energies of single models, and its devices and data
 //! sets are not here: those follow from parameters and arithmetic on the data sheet of its GPU, an NVIDIA T4, and the answers are drawn
-//! from a model of difficulty ([`crate::stated::workloads`] has the same). Whoever prints a result that rests on them prints
+//! from a model of difficulty ([`crate::workloads`] has the same). Programs that print results based on them print
 //! [`StatedFamily::assumptions`] beside it.
 //!
 //! A batch of `b` takes `gap + read + b compute` seconds: launching the kernels of every layer, during which the device waits; reading
@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-pub use crate::stated::Assumption;
-use crate::stated::difficulty::Difficulty;
+pub use crate::Assumption;
+use crate::difficulty::Difficulty;
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
 
@@ -165,7 +165,7 @@ pub fn gpt() -> StatedFamily {
     }
 }
 
-/// The GPT family with eight models, as many as the paper says there are (§IV-C): two are put in where the steps between sizes are the
+/// The GPT family with eight models, as many as in the paper (§IV-C): two are put in where the steps between sizes are the
 /// widest, with accuracies between their neighbours'.
 pub fn gpt_of_eight() -> StatedFamily {
     let mut family = StatedFamily {
@@ -244,7 +244,7 @@ impl StatedFamily {
                     100.0 * self.shared_difficulty,
                     self.blur
                 ),
-                "set so that the largest model answers about the share that Table III says under AP; the paper's answers are not published",
+                "set so that the largest model answers about the share of Table III under AP; the paper's answers are not published",
             ),
         ];
         all.extend(self.models.iter().map(|model| {
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_giant_of_gpt_fits_no_single_device() {
+    fn only_the_largest_of_gpt_fits_no_single_device() {
         let memory = t4().memory_bytes;
         let too_large = |family: &StatedFamily| {
             let profile = family.profile();

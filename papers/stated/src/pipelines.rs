@@ -1,4 +1,4 @@
-//! Pipelines whose figures are stated, not measured: for tests and for whoever has no measurements.
+//! Pipelines whose figures are stated, not measured: for tests and for use without measurements.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ const CAPTIONERS: [Stated; 4] = [
 ///
 /// Every figure in it is **assumed**. They are round numbers that were chosen to have the shape of the measurements that the Loki
 /// authors published for their traffic analysis pipeline (§6.1): detectors of which the better ones are slower and find many more
-/// cars, and classifiers of which the better ones are slower and little better. What is computed from them speaks of the planner
+/// cars, and classifiers of which the better ones are slower and little better. Results computed from them describe the planner
 /// and not of any model. Path accuracies are products.
 pub fn stated() -> Pipeline {
     let mut detectors: Vec<TaskVariant> = DETECTORS.iter().map(variant).collect();

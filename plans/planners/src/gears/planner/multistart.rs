@@ -4,12 +4,12 @@
 //! planner that may switch and cascade must not come to less than one that may not: what the ablations find are plans like any
 //! other. So it begins from theirs too, and keeps the best of all ends.
 
-use super::leave_out::Chosen;
+use super::drop_one_variant::Chosen;
 use super::scope::Scope;
 use super::{Feasible, Planner};
 use crate::gears::evaluate::Evaluate;
-use crate::gears::fault::{GearError, Step};
 use crate::gears::options::Ablation;
+use crate::gears::violation::{GearError, Step};
 
 /// Whose plans the full planner begins from.
 const SMALLER: [Ablation; 3] = [Ablation::NoSwitching, Ablation::NoCascade, Ablation::Neither];
@@ -19,16 +19,16 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     pub(super) fn begin_everywhere(&mut self) -> Result<Chosen, GearError> {
         let whole = self.scope.clone();
         let mut best = self.begin_at_the_top();
-        let whole_planner = self.bench.options.ablation == Ablation::Full;
+        let whole_planner = self.evaluations.options.ablation == Ablation::Full;
         if !whole_planner || best.as_ref().is_err_and(|error| !is_out_of_reach(error)) {
             return best;
         }
         for ablation in SMALLER {
-            let Some((start, ladder)) = or_none(self.as_if(ablation, &whole))? else {
+            let Some((start, pareto_cascades)) = or_none(self.as_if(ablation, &whole))? else {
                 continue;
             };
             self.scope = whole.clone();
-            let found = self.improve(start, ladder)?;
+            let found = self.improve(start, pareto_cascades)?;
             best = match best {
                 Ok(best) if !self.gains(&found.0, &best.0) => Ok(best),
                 _ => Ok(found),
@@ -46,11 +46,11 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
 
     /// The plan of an ablation, as one for all ranges.
     fn as_if(&mut self, ablation: Ablation, whole: &Scope) -> Result<Chosen, GearError> {
-        self.scope = Scope::new(whole.space.clone(), self.bench.options, ablation);
+        self.scope = Scope::new(whole.space.clone(), self.evaluations.options, ablation);
         let found = self.begin_at_the_top();
         self.scope = whole.clone();
-        let (plan, ladder) = found?;
-        Ok((spread(plan, whole.ranges.len()), ladder))
+        let (plan, pareto_cascades) = found?;
+        Ok((spread(plan, whole.ranges.len()), pareto_cascades))
     }
 }
 

@@ -1,16 +1,16 @@
-//! The ways through a pipeline: every choice of a variant and a batch size per task that the latency objective allows.
+//! The paths through a pipeline: every choice of a variant and a batch size per task that the latency objective allows.
 //!
-//! A *configuration* is a variant in batches of one size. A *way* is a root-to-task prefix of configurations; the ways to a task's
-//! children continue it. Ways are built once per profile and set of factors, and hold, per request at the door, how many workers
-//! they keep busy: demand and cluster size come in later. A way that could only end too late is never begun, so nothing
-//! that comes after knows of latencies (the paper's eqs. 4 to 7 and its variables `y` and `I` are gone).
+//! A *configuration* is a variant in batches of one size. A *path* is a root-to-task prefix of configurations; the paths to a task's
+//! children continue it. Paths are built once per profile and set of factors, and hold, per request at the root, how many workers
+//! they keep busy: demand and cluster size come in later. A path that could only end too late is never begun, so the later
+//! steps do not use latencies (the paper's eqs. 4 to 7 and its variables `y` and `I` are gone).
 
 use std::ops::Range;
 
-use super::fault::AllocateError;
+use super::error::AllocateError;
 use kaskade_policy::pipeline::{Pipeline, Tree};
 
-/// More ways than this are refused: three tasks of ten variants in seven batch sizes have a third of a million.
+/// More paths than this are refused: three tasks of ten variants in seven batch sizes have a third of a million.
 const MOST: usize = 3_000_000;
 
 /// Latencies may exceed the budget by this share of it, for the rounding of sums.
@@ -30,39 +30,39 @@ pub(super) struct Config {
 
 /// A prefix of configurations, from the root's to a task's.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Way {
+pub(super) struct Path {
     pub(super) config: usize,
-    /// The way that it continues, a place in the parent task's level; of no meaning at the root.
+    /// The path that it continues, a place in the parent task's level; of no meaning at the root.
     pub(super) parent: usize,
     us: f64,
-    /// Requests that reach it for one at the door, `m(p, i, k)` (eq. 1).
+    /// Requests that reach it for one at the root, `m(p, i, k)` (eq. 1).
     pub(super) requests: f64,
-    /// Workers that it keeps busy per request/s at the door.
+    /// Workers that it keeps busy per request/s at the root.
     pub(super) load: f64,
-    /// At a sink: accuracy of the path, divided by the number of sinks, so that the sinks' worths add up. 0 elsewhere.
-    pub(super) worth: f64,
+    /// At a sink: accuracy of the path, divided by the number of sinks, so that the sinks' accuracies add up. 0 elsewhere.
+    pub(super) accuracy: f64,
 }
 
-/// The ways to one task.
+/// The paths to one task.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Level {
-    /// Those that continue the same way are neighbours, and of these, those by the same variant, faster batches first.
-    pub(super) ways: Vec<Way>,
-    /// By way of the parent task, those that continue it; one range at the root.
+    /// Those that continue the same path are neighbours, and of these, those by the same variant, faster batches first.
+    pub(super) paths: Vec<Path>,
+    /// By path of the parent task, those that continue it; one range at the root.
     spans: Vec<Range<usize>>,
 }
 
-/// All ways through a pipeline.
+/// All paths through a pipeline.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Ways {
+pub(super) struct Paths {
     pub(super) tree: Tree,
     pub(super) configs: Vec<Config>,
     /// By task.
     pub(super) levels: Vec<Level>,
 }
 
-impl Ways {
-    /// The ways that use only variants that `keep` (task, variant) admits.
+impl Paths {
+    /// The paths that use only variants that `keep` (task, variant) admits.
     ///
     /// # Errors
     /// [`AllocateError::Slo`] if there are none, [`AllocateError::TooMany`] if there are too many.
@@ -87,7 +87,7 @@ impl Ways {
         }
         let levels = builder.levels;
         let root = tree.order.first().and_then(|root| levels.get(*root));
-        if root.is_none_or(|level| level.ways.is_empty()) {
+        if root.is_none_or(|level| level.paths.is_empty()) {
             return Err(tightest(pipeline, tree, &configs));
         }
         Ok(Self {
@@ -101,16 +101,16 @@ impl Ways {
         self.tree.order.first().copied().unwrap_or(0)
     }
 
-    pub(super) fn way(&self, task: usize, way: usize) -> Option<&Way> {
-        self.levels.get(task)?.ways.get(way)
+    pub(super) fn path(&self, task: usize, path: usize) -> Option<&Path> {
+        self.levels.get(task)?.paths.get(path)
     }
 
-    /// The ways to the root.
+    /// The paths to the root.
     pub(super) fn first(&self) -> Range<usize> {
         self.continuing(self.root(), 0)
     }
 
-    /// The ways to `task` that continue this way to its parent.
+    /// The paths to `task` that continue this path to its parent.
     pub(super) fn continuing(&self, task: usize, parent: usize) -> Range<usize> {
         let level = self.levels.get(task);
         level
@@ -119,7 +119,7 @@ impl Ways {
             .unwrap_or(0..0)
     }
 
-    /// The ways that use only these configurations, and by task the places that they have here. A way may end before a sink, if
+    /// The paths that use only these configurations, and by task the places that they have here. A path may end before a sink, if
     /// nothing that is admitted is fast enough to follow it.
     pub(super) fn restricted(&self, admitted: &[bool]) -> (Self, Vec<Vec<usize>>) {
         let mut levels = vec![Level::default(); self.levels.len()];
@@ -131,47 +131,47 @@ impl Ways {
             };
             let (mut level, mut kept) = (Level::default(), Vec::new());
             for (place, parent) in parents.iter().enumerate() {
-                let start = level.ways.len();
-                for way in self.continuing(*task, *parent) {
-                    let own = self.way(*task, way);
+                let start = level.paths.len();
+                for path in self.continuing(*task, *parent) {
+                    let own = self.path(*task, path);
                     let own = own.filter(|own| admitted.get(own.config).copied().unwrap_or(false));
                     if let Some(own) = own {
-                        level.ways.push(Way {
+                        level.paths.push(Path {
                             parent: place,
                             ..*own
                         });
-                        kept.push(way);
+                        kept.push(path);
                     }
                 }
-                level.spans.push(start..level.ways.len());
+                level.spans.push(start..level.paths.len());
             }
             if let (Some(levels), Some(places)) = (levels.get_mut(*task), places.get_mut(*task)) {
                 (*levels, *places) = (level, kept);
             }
         }
-        let ways = Self {
+        let paths = Self {
             tree: self.tree.clone(),
             configs: self.configs.clone(),
             levels,
         };
-        (ways, places)
+        (paths, places)
     }
 
-    /// The configurations on a way to `task`, its own first.
-    pub(super) fn configs_on(&self, task: usize, way: usize) -> Vec<usize> {
+    /// The configurations on a path to `task`, its own first.
+    pub(super) fn configs_on(&self, task: usize, path: usize) -> Vec<usize> {
         let mut configs = Vec::new();
-        let mut at = Some((task, way));
-        while let Some((task, way)) = at {
-            let own = self.way(task, way);
+        let mut at = Some((task, path));
+        while let Some((task, path)) = at {
+            let own = self.path(task, path);
             configs.extend(own.map(|own| own.config));
             at = self.tree.parent(task).zip(own.map(|own| own.parent));
         }
         configs
     }
 
-    /// The places of the variants on a way to `task`, the root's first.
-    pub(super) fn variants(&self, task: usize, way: usize) -> Vec<(usize, usize)> {
-        variants(&self.tree, &self.levels, &self.configs, task, way)
+    /// The places of the variants on a path to `task`, the root's first.
+    pub(super) fn variants(&self, task: usize, path: usize) -> Vec<(usize, usize)> {
+        variants(&self.tree, &self.levels, &self.configs, task, path)
     }
 }
 
@@ -180,22 +180,22 @@ fn variants(
     levels: &[Level],
     configs: &[Config],
     task: usize,
-    way: usize,
+    path: usize,
 ) -> Vec<(usize, usize)> {
     let mut places = Vec::new();
-    let mut at = Some((task, way));
-    while let Some((task, way)) = at {
-        let Some(way) = levels.get(task).and_then(|level| level.ways.get(way)) else {
+    let mut at = Some((task, path));
+    while let Some((task, path)) = at {
+        let Some(path) = levels.get(task).and_then(|level| level.paths.get(path)) else {
             break;
         };
-        places.extend(configs.get(way.config).map(|config| (task, config.variant)));
-        at = tree.parent(task).map(|parent| (parent, way.parent));
+        places.extend(configs.get(path.config).map(|config| (task, config.variant)));
+        at = tree.parent(task).map(|parent| (parent, path.parent));
     }
     places.reverse();
     places
 }
 
-/// The configurations worth having: no other of the same variant is as fast and serves as much.
+/// The useful configurations: no other of the same variant is as fast and serves as much.
 fn configs(pipeline: &Pipeline, keep: impl Fn(usize, usize) -> bool) -> Vec<Config> {
     let mut configs = Vec::new();
     for (task, spec) in pipeline.tasks.iter().enumerate() {
@@ -291,39 +291,39 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn level(&mut self, tree: &Tree, task: usize) -> Result<(), AllocateError> {
         let parent = tree.parent(task);
-        let before: Vec<Option<Way>> = match parent.and_then(|parent| self.levels.get(parent)) {
-            Some(level) => level.ways.iter().copied().map(Some).collect(),
+        let before: Vec<Option<Path>> = match parent.and_then(|parent| self.levels.get(parent)) {
+            Some(level) => level.paths.iter().copied().map(Some).collect(),
             None => vec![None],
         };
         let sinks = tree.sinks.len() as f64;
         let is_sink = tree.children(task).is_empty();
         let mut level = Level::default();
         for (place, before) in before.iter().enumerate() {
-            let start = level.ways.len();
-            let requests = before.map_or(1.0, |way| way.requests * self.multiplicity(&way, task));
-            let worth = before.map_or(1.0, |way| way.worth);
-            let used = before.map_or(0.0, |way| way.us);
+            let start = level.paths.len();
+            let requests = before.map_or(1.0, |path| path.requests * self.multiplicity(&path, task));
+            let accuracy = before.map_or(1.0, |path| path.accuracy);
+            let used = before.map_or(0.0, |path| path.us);
             let reserve = self.reserve.get(task).copied().unwrap_or(0.0);
             for (index, config) in self.configs.iter().enumerate() {
                 let us = used + config.us;
                 if config.task != task || us + reserve > self.budget_us {
                     continue;
                 }
-                level.ways.push(Way {
+                level.paths.push(Path {
                     config: index,
                     parent: place,
                     us,
                     requests,
                     load: requests / config.qps,
-                    worth: worth * self.accuracy(config),
+                    accuracy: accuracy * self.accuracy(config),
                 });
             }
-            level.spans.push(start..level.ways.len());
-            if self.built + level.ways.len() > MOST {
+            level.spans.push(start..level.paths.len());
+            if self.built + level.paths.len() > MOST {
                 return Err(AllocateError::TooMany { most: MOST });
             }
         }
-        self.built += level.ways.len();
+        self.built += level.paths.len();
         if let Some(slot) = self.levels.get_mut(task) {
             *slot = level;
         }
@@ -333,31 +333,31 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Worths of the ways to a sink, until now products of accuracies: shares of the sink, and what was profiled instead.
+    /// Completes the accuracies of the paths to a sink, until now products: shares of the sink, and profiled values if there are any.
     fn worths(&mut self, tree: &Tree, sink: usize, sinks: f64) {
         let found: Vec<Option<f64>> = match (&self.profiled, self.levels.get(sink)) {
-            (Some(profiled), Some(level)) => (0..level.ways.len())
-                .map(|way| {
-                    let places = variants(tree, &self.levels, self.configs, sink, way);
+            (Some(profiled), Some(level)) => (0..level.paths.len())
+                .map(|path| {
+                    let places = variants(tree, &self.levels, self.configs, sink, path);
                     profiled.get(&places).copied()
                 })
                 .collect(),
             _ => Vec::new(),
         };
-        for (place, way) in self
+        for (place, path) in self
             .levels
             .get_mut(sink)
             .into_iter()
-            .flat_map(|level| level.ways.iter_mut())
+            .flat_map(|level| level.paths.iter_mut())
             .enumerate()
         {
             let profiled = found.get(place).copied().flatten();
-            way.worth = profiled.unwrap_or(way.worth) / sinks;
+            path.accuracy = profiled.unwrap_or(path.accuracy) / sinks;
         }
     }
 
-    fn multiplicity(&self, way: &Way, child: usize) -> f64 {
-        let variant = self.configs.get(way.config).and_then(|config| {
+    fn multiplicity(&self, path: &Path, child: usize) -> f64 {
+        let variant = self.configs.get(path.config).and_then(|config| {
             let task = self.pipeline.tasks.get(config.task)?;
             task.variants.get(config.variant)
         });

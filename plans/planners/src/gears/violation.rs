@@ -1,4 +1,4 @@
-//! What submodules say to each other, and what the planner says to the user when nothing helps (CascadeServe §4.1).
+//! Violated constraints that submodules report to each other, and errors that the planner reports to the user (CascadeServe §4.1).
 
 use serde::Serialize;
 use thiserror::Error;
@@ -9,9 +9,9 @@ use crate::thresholds::FamilyError;
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::plan::LoadRange;
 
-/// Why a submodule found nothing for a range of load. Every fault names the range and the model that is short.
+/// Why a submodule found nothing for a range of load. Every violation names the range and the bottleneck model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Fault {
+pub struct Violation {
     /// The range, from 0.
     pub range: usize,
     /// Its loads, requests/s.
@@ -19,13 +19,13 @@ pub struct Fault {
     /// The model whose replicas are the bottleneck.
     pub bottleneck: String,
     /// What it fell short of.
-    pub kind: FaultKind,
+    pub kind: ViolationKind,
 }
 
 /// What a range fell short of.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum FaultKind {
+pub enum ViolationKind {
     /// No placement lets the busiest device be less than fully busy, even in batches of the best size.
     Utilisation {
         /// The least utilisation of the busiest device; above 1.
@@ -52,7 +52,7 @@ pub enum FaultKind {
     },
 }
 
-impl std::fmt::Display for Fault {
+impl std::fmt::Display for Violation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let to = self.load.to_qps.unwrap_or(f64::INFINITY);
         write!(
@@ -61,10 +61,10 @@ impl std::fmt::Display for Fault {
             self.load.from_qps, to, self.bottleneck
         )?;
         match self.kind {
-            FaultKind::Utilisation { utilisation } => {
+            ViolationKind::Utilisation { utilisation } => {
                 write!(f, "the busiest device would be {:.0} % busy", 100.0 * utilisation)
             }
-            FaultKind::Memory {
+            ViolationKind::Memory {
                 needed_bytes,
                 device_bytes,
             } => write!(
@@ -73,12 +73,12 @@ impl std::fmt::Display for Fault {
                 needed_bytes as f64 / 1e9,
                 device_bytes as f64 / 1e9
             ),
-            FaultKind::Throughput { utilisation } => write!(
+            ViolationKind::Throughput { utilisation } => write!(
                 f,
                 "the backlog grows, with the busiest device {:.0} % busy",
                 100.0 * utilisation
             ),
-            FaultKind::Latency { p95_us, slo_us } => write!(
+            ViolationKind::Latency { p95_us, slo_us } => write!(
                 f,
                 "the 95th percentile of latency is {:.1} ms, the objective {:.1} ms",
                 p95_us as f64 / 1e3,
@@ -88,7 +88,7 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// Why there is no gear plan. Whoever holds an older plan keeps it.
+/// Why there is no gear plan. The caller keeps an older plan.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum GearError {
     /// An option cannot be.
@@ -99,11 +99,11 @@ pub enum GearError {
     Profile(#[from] FamilyError),
     /// The objective is out of reach even with the cheapest cascade in the range that failed last.
     #[error(
-        "the objective cannot be met on {devices} device(s), even by the cheapest cascade: {fault}; {remedy}"
+        "the objective cannot be met on {devices} device(s), even by the cheapest cascade: {violation}; {remedy}"
     )]
     Unattainable {
         /// What is wrong with the cheapest cascade.
-        fault: Fault,
+        violation: Violation,
         /// The devices there are.
         devices: usize,
         /// What would be needed.
@@ -113,7 +113,7 @@ pub enum GearError {
     #[error(
         "an accuracy of {at_least:.4} cannot be met on {devices} device(s): the most accurate cascades that they carry give {reached:.4}{}; \
          use more devices, a lower accuracy, or a lower qps_max",
-        .fault.as_ref().map_or_else(String::new, |fault| format!(", because {fault}"))
+        .violation.as_ref().map_or_else(String::new, |violation| format!(", because {violation}"))
     )]
     Inaccurate {
         /// The objective.
@@ -122,8 +122,8 @@ pub enum GearError {
         reached: f64,
         /// The devices there are.
         devices: usize,
-        /// The last fault that ruled a cascade out; absent if even without load the accuracy is too low.
-        fault: Option<Fault>,
+        /// The last violation that ruled a cascade out; absent if even without load the accuracy is too low.
+        violation: Option<Violation>,
     },
     /// No such variant.
     #[error("the profile has no variant `{name}`")]
@@ -198,7 +198,7 @@ pub enum Submodule {
     Batching,
 }
 
-/// A call of a submodule, for whoever watches the planner.
+/// A call of a submodule, for progress reports.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Step {
     /// Calls of the submodules so far.
@@ -206,7 +206,7 @@ pub struct Step {
     /// Which was called.
     pub submodule: Submodule,
     /// What it could not do; absent if it succeeded.
-    pub fault: Option<Fault>,
+    pub violation: Option<Violation>,
 }
 
 /// What planning took.

@@ -1,26 +1,30 @@
 //! The best cascade of every range on a placement that stays.
 //!
-//! Ranges touch each other only by where models are. Where that stays, each may have the most accurate cascade that holds there, and
-//! nobody else has to be looked at again. A more accurate cascade that needs another model would not fit in; on the way to one that
-//! does, it must not be what the search ends at.
+//! Ranges interact only through the placement. If the placement stays, each may have the most accurate cascade that holds there,
+//! independently of the others. A more accurate cascade that needs another model would not fit in; on the way to one that
+//! does, the search must not end at such a local optimum.
 
 use super::{Feasible, Planner};
 use crate::gears::evaluate::Evaluate;
-use crate::gears::fault::{GearError, Step};
 use crate::gears::search::Cascade;
 use crate::gears::set::ModelSet;
+use crate::gears::violation::{GearError, Step};
 
 /// After so many cascades in a row that do not hold, more accurate ones are not tried.
 const PATIENCE: u32 = 3;
 
 impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     /// Gives every range, from the highest load down, a more accurate cascade of a ladder that holds on the placement there is.
-    pub(super) fn polished(&mut self, mut plan: Feasible, ladder: &[Cascade]) -> Result<Feasible, GearError> {
+    pub(super) fn locally_improved(
+        &mut self,
+        mut plan: Feasible,
+        pareto_cascades: &[Cascade],
+    ) -> Result<Feasible, GearError> {
         let hosted = plan
             .placement
             .iter()
             .fold(ModelSet::default(), |set, group| set.union(group.hosted));
-        let placed: Vec<&Cascade> = ladder
+        let placed: Vec<&Cascade> = pareto_cascades
             .iter()
             .filter(|cascade| cascade.variants.iter().all(|model| hosted.contains(*model)))
             .collect();

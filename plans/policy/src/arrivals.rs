@@ -1,7 +1,7 @@
 //! How much load an app has, counted by several ingresses that may come and go.
 //!
-//! Every ingress tells its total of arrivals, not its last count: a message that is lost is made good by the next. One of
-//! them, the living one of the smallest id, leads: it alone acts on the sum, so that two shifters never pull at one gear.
+//! Every ingress publishes its total of arrivals, not its last count: the next message makes up for a lost one. The living
+//! ingress with the smallest id leads: it alone acts on the sum, so that two shifters never change the gear at once.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const MEMORY_US: u64 = 10_000_000;
 
 /// What the ingresses of an app have counted.
 #[derive(Debug, Clone)]
-pub struct LoadBook {
+pub struct ArrivalCounter {
     since: u64,
     ingresses: BTreeMap<String, Counted>,
 }
@@ -27,7 +27,7 @@ struct Counted {
     silent: bool,
 }
 
-impl LoadBook {
+impl ArrivalCounter {
     /// An empty book, begun at `now` (microseconds).
     pub fn new(now: u64) -> Self {
         Self {
@@ -78,8 +78,8 @@ impl LoadBook {
         arrivals
     }
 
-    /// Whether `ingress` has the smallest id of those that are heard. Nobody leads before it has listened for as long as it
-    /// takes to notice silence: until then it cannot know that it is alone.
+    /// Whether `ingress` has the smallest id of the live ingresses. An ingress does not lead before it has listened for as long as
+    /// detecting silence takes: until then it cannot know that it is alone.
     pub fn leads(&self, ingress: &str, now: u64) -> bool {
         let listened = now.saturating_sub(self.since) >= SILENCE_US;
         let mut living = self.ingresses.iter().filter(|(_, counted)| !counted.silent);
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn arrivals_are_summed_and_a_lost_message_is_made_good() {
-        let mut book = LoadBook::new(0);
+        let mut book = ArrivalCounter::new(0);
         book.heard("a", 0, 0);
         book.heard("b", 100, 0);
         assert_eq!(
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_new_start_counts_from_nothing_once_the_old_one_is_forgotten() {
-        let mut book = LoadBook::new(0);
+        let mut book = ArrivalCounter::new(0);
         book.heard("a", 1000, 0);
         for tick in 1..=100 {
             book.heard("a", tick, tick * 100_000);
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_total_that_comes_late_is_not_a_new_start() {
-        let mut book = LoadBook::new(0);
+        let mut book = ArrivalCounter::new(0);
         book.heard("a", 100, 0);
         book.heard("a", 110, 100_000);
         book.heard("a", 105, 100_000);
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_living_one_of_the_smallest_id_leads() {
-        let mut book = LoadBook::new(0);
+        let mut book = ArrivalCounter::new(0);
         assert!(!book.leads("b", SILENCE_US - 1), "it may not be alone");
         assert!(book.leads("b", SILENCE_US));
         book.heard("a", 0, SILENCE_US);

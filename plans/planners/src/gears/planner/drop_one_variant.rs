@@ -1,15 +1,15 @@
 //! Plans on a family with one variant less, or with one cascade for every load.
 //!
-//! A fault downgrades the range that it names, and nothing else. So a rare load may keep a large model on devices whose memory
-//! the common loads could use better: no range ever faults, and no range alone can free the memory. What helps is to ask the
+//! A violation downgrades the range that it names, and nothing else. So a rare load may keep a large model on devices whose memory
+//! the common loads could use better: no range ever violations, and no range alone can free the memory. What helps is to ask the
 //! other way round, which plan there would be without that model.
 
-use super::starts::or_none;
+use super::multistart::or_none;
 use super::{Feasible, Planner};
 use crate::gears::evaluate::Evaluate;
-use crate::gears::fault::{GearError, Step};
 use crate::gears::search::{Cascade, Space};
 use crate::gears::set::ModelSet;
+use crate::gears::violation::{GearError, Step};
 use kaskade_policy::plan::Slo;
 
 /// A plan and the cascades that its ranges could choose from.
@@ -17,7 +17,7 @@ pub(super) type Chosen = (Feasible, Vec<Cascade>);
 
 impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     /// Leaves out one variant after the other as long as that gives a better plan, of at most as many variants as there are.
-    /// Where memory binds nobody, a model that is there takes nothing from the others, and nothing is tried.
+    /// If memory does not bind, a hosted model takes nothing from the others, and no variant is dropped.
     pub(super) fn without_some(&mut self, mut best: Chosen) -> Result<Chosen, GearError> {
         while memory_binds(&best.0) {
             let space = self.scope.space.clone();
@@ -43,25 +43,25 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
         Ok(best)
     }
 
-    /// The plan of one cascade for every load, improved range by range: the other end from which to look, where downgrading single
-    /// ranges came to something less accurate.
+    /// The plan of one cascade for every load, improved range by range: a search from the other end, for cases in which downgrading single
+    /// ranges leads to something less accurate.
     pub(super) fn or_steady(&mut self, best: Chosen) -> Result<Chosen, GearError> {
-        let Slo::Latency { .. } = self.bench.options.slo else {
+        let Slo::Latency { .. } = self.evaluations.options.slo else {
             return Ok(best);
         };
         let Some(highest) = self.scope.ranges.len().checked_sub(1) else {
             return Ok(best);
         };
         let (accuracy, _) = self.metrics(&best.0);
-        let ladder = best.1.clone();
-        for cascade in ladder
+        let pareto_cascades = best.1.clone();
+        for cascade in pareto_cascades
             .iter()
             .rev()
             .take_while(|cascade| cascade.accuracy > accuracy)
         {
             let everywhere = vec![cascade.clone(); self.scope.ranges.len()];
             if let Ok(plan) = self.realise(&everywhere, Some(highest))? {
-                return self.improve(plan, ladder);
+                return self.improve(plan, pareto_cascades);
             }
         }
         Ok(best)

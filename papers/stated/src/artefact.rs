@@ -1,7 +1,7 @@
 //! Reads what the Loki authors published beside their code: the graph of a pipeline, accuracies, branching and run times.
 //!
-//! Pure text in, a [`Pipeline`] out; whoever has the files opens them. What is read as published although it looks wrong, or left
-//! out because a figure is missing, is said in [`Artefact::notes`].
+//! Pure text in, a [`Pipeline`] out; the caller opens the files. Implausible figures that are read as published, and figures left
+//! out because one is missing, are listed in [`Artefact::notes`].
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -36,25 +36,25 @@ pub struct ArtefactFiles<'a> {
 pub struct Artefact {
     /// The pipeline. Path accuracies are products, as in the artefact.
     pub pipeline: Pipeline,
-    /// What was left out or looks wrong, for the report.
+    /// Omissions and implausible figures, for the report.
     pub notes: Vec<String>,
 }
 
 /// What is wrong with a published file, and where.
 #[derive(Debug, Clone, PartialEq, Error)]
-#[error("{file}, line {line}: {fault}")]
+#[error("{file}, line {line}: {kind}")]
 pub struct ArtefactError {
     /// Its name.
     pub file: String,
     /// From 1; 0 for the file as a whole.
     pub line: usize,
     /// What.
-    pub fault: ArtefactFault,
+    pub kind: ArtefactErrorKind,
 }
 
 /// What is wrong with a published file.
 #[derive(Debug, Clone, PartialEq, Error)]
-pub enum ArtefactFault {
+pub enum ArtefactErrorKind {
     /// The graph is not what it should be.
     #[error("not a pipeline graph: {0}")]
     Graph(String),
@@ -110,8 +110,8 @@ impl ArtefactFiles<'_> {
     /// An [`ArtefactError`] with the file and the line.
     pub fn read(&self) -> Result<Artefact, ArtefactError> {
         let graph: Graph = serde_json::from_str(self.graph).map_err(|error| {
-            let fault = ArtefactFault::Graph(error.to_string());
-            at(GRAPH, error.line(), fault)
+            let kind = ArtefactErrorKind::Graph(error.to_string());
+            at(GRAPH, error.line(), kind)
         })?;
         let mut reader = Reader {
             files: self,
@@ -129,7 +129,7 @@ impl ArtefactFiles<'_> {
             tasks: reader.tasks,
             path_accuracy: PathAccuracy::Product,
         };
-        let unsound = |invalid: Invalid| at(GRAPH, 0, ArtefactFault::Unsound(Box::new(invalid)));
+        let unsound = |invalid: Invalid| at(GRAPH, 0, ArtefactErrorKind::Unsound(Box::new(invalid)));
         pipeline.validate().map_err(unsound)?;
         Ok(Artefact {
             pipeline,
@@ -201,13 +201,13 @@ impl Reader<'_> {
         let children: Vec<&Node> = node.children.iter().filter(|child| child.task != SINK).collect();
         let file = format!("variants/{}.txt", node.task);
         let Some(text) = self.files.accuracies.get(&node.task) else {
-            return Err(at(&file, 0, ArtefactFault::NoFile));
+            return Err(at(&file, 0, ArtefactErrorKind::NoFile));
         };
         let accuracies = accuracies(&file, text)?;
         let mut variants = Vec::new();
         for name in &node.model_variants {
             let Some(accuracy) = accuracies.get(name).copied() else {
-                return Err(at(&file, 0, ArtefactFault::Missing(name.clone())));
+                return Err(at(&file, 0, ArtefactErrorKind::Missing(name.clone())));
             };
             let Some(latency) = self.latencies.get(name).filter(|samples| !samples.is_empty()) else {
                 let on = self.files.accelerator;
@@ -219,7 +219,7 @@ impl Reader<'_> {
             let (multiplicative_factor, branch_ratios) = if children.is_empty() {
                 (1.0, BTreeMap::new())
             } else {
-                let missing = || at(BRANCHING, 0, ArtefactFault::Missing(name.clone()));
+                let missing = || at(BRANCHING, 0, ArtefactErrorKind::Missing(name.clone()));
                 self.factors.get(name).cloned().ok_or_else(missing)?
             };
             variants.push(TaskVariant {
@@ -276,9 +276,9 @@ fn accuracies(file: &str, text: &str) -> Result<BTreeMap<String, f64>, ArtefactE
     Ok(accuracies)
 }
 
-fn at(file: &str, line: usize, fault: ArtefactFault) -> ArtefactError {
+fn at(file: &str, line: usize, kind: ArtefactErrorKind) -> ArtefactError {
     let file = file.to_owned();
-    ArtefactError { file, line, fault }
+    ArtefactError { file, line, kind }
 }
 
 /// Comma-separated text without quotes, as all of these files are.
@@ -301,7 +301,7 @@ impl<'a> Table<'a> {
     }
 
     fn column(&self, name: &str) -> Result<usize, ArtefactError> {
-        let missing = || at(self.file, 1, ArtefactFault::NoColumn(name.to_owned()));
+        let missing = || at(self.file, 1, ArtefactErrorKind::NoColumn(name.to_owned()));
         self.header
             .iter()
             .position(|column| *column == name)
@@ -340,7 +340,11 @@ impl<'a> Cells<'a> {
         let number = found.parse::<N>().ok().filter(|number| *number > N::default());
         number.ok_or_else(|| {
             let (found, column) = (found.to_owned(), name.to_owned());
-            at(self.file, self.line, ArtefactFault::NotANumber { found, column })
+            at(
+                self.file,
+                self.line,
+                ArtefactErrorKind::NotANumber { found, column },
+            )
         })
     }
 }
@@ -393,8 +397,8 @@ mod tests {
         let error = artefact(&BRANCHING.replace("mult_factor", "factor"), RUNTIMES).unwrap_err();
         assert_eq!((error.file.as_str(), error.line), ("branching.csv", 1));
         let error = artefact(",model,mult_factor,car\n0,s,2.0,0.5\n", RUNTIMES).unwrap_err();
-        assert_eq!(error.fault, ArtefactFault::Missing("m".into()));
+        assert_eq!(error.kind, ArtefactErrorKind::Missing("m".into()));
         let error = artefact(&BRANCHING.replace("0.25", "NaN"), RUNTIMES).unwrap_err();
-        assert!(matches!(error.fault, ArtefactFault::NotANumber { .. }));
+        assert!(matches!(error.kind, ArtefactErrorKind::NotANumber { .. }));
     }
 }

@@ -36,7 +36,7 @@ impl Figure {
     }
 }
 
-/// Why there is no placement. Whoever holds an older plan keeps it.
+/// Why there is no placement. The caller keeps an older plan.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PlacementError {
     /// There is nothing to place on.
@@ -150,7 +150,7 @@ pub enum PlacementError {
         /// How many devices.
         devices: usize,
     },
-    /// The load asks for more than the devices have (eq. 4).
+    /// The load exceeds the devices' time (eq. 4).
     #[error(
         "utilisation: {qps:.3} requests/s need {needed:.3} devices of kernel time at the least, and {bound} of each of the {devices} devices may be used \
          ({available:.3} together); use more devices or plan for at most {most_qps:.3} requests/s"
@@ -171,14 +171,14 @@ pub enum PlacementError {
     },
     /// Every combination breaks a constraint, or none was packed.
     #[error(
-        "no combination of replicas and partitions was placed for {qps:.3} requests/s: of {looked} looked at, {memory} have more memory than there is, \
+        "no combination of replicas and partitions was placed for {qps:.3} requests/s: of {looked} examined, {memory} have more memory than there is, \
          {utilisation} more kernel time, and {unpacked} fit in sum but not device by device{}; use more devices or a lower load",
         if *.proven { " (proven)" } else { "" }
     )]
     Unplaced {
         /// The load, requests/s.
         qps: f64,
-        /// Combinations looked at.
+        /// Examined combinations.
         looked: u64,
         /// Of those, how many break eq. 3 in sum or in an instance.
         memory: u64,

@@ -3,11 +3,11 @@
 /// How far a client has read. A request that is sent again, because a replica was lost in the middle of its answer, begins anew: the parts
 /// that the client has are not sent twice. That its new answer begins like the old one follows from greedy choice, or from its seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Reading {
+pub struct StreamOffset {
     read: u32,
 }
 
-impl Reading {
+impl StreamOffset {
     /// Whether the part from piece `from` up to piece `until` is to be sent on: it is, if it is of the `newest` attempt and goes on where
     /// the last one ended. Parts after one that was lost are not: the whole answer comes at the end in any case.
     pub fn take(&mut self, newest: bool, from: u32, until: u32) -> bool {
@@ -27,7 +27,7 @@ mod tests {
 
     #[test]
     fn parts_are_read_once_and_in_order() {
-        let mut reading = Reading::default();
+        let mut reading = StreamOffset::default();
         assert!(reading.take(true, 0, 2));
         assert!(reading.take(true, 2, 3));
         assert!(!reading.take(true, 0, 2), "the second attempt begins anew");
@@ -41,7 +41,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_read_is_the_beginning_of_the_answer(parts in prop::collection::vec((0_u32..20, 1_u32..4), 0..60)) {
-            let mut reading = Reading::default();
+            let mut reading = StreamOffset::default();
             let mut read = Vec::new();
             for (from, length) in parts {
                 if reading.take(true, from, from + length) {

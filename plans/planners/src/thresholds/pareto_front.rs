@@ -7,7 +7,7 @@ const SAME: f64 = 1.0 - 1e-12;
 ///
 /// Accuracy is a whole number of samples, so the frontier has at most one point per number, and "is this cascade beaten?"
 /// is one comparison.
-pub(super) struct Envelope {
+pub(super) struct ParetoFront {
     least: Vec<Least>,
     cuts: Vec<Vec<u32>>,
 }
@@ -18,7 +18,7 @@ struct Least {
     owner: usize,
 }
 
-impl Envelope {
+impl ParetoFront {
     pub(super) fn new(samples: usize) -> Self {
         let none = Least {
             energy: f64::INFINITY,
@@ -50,7 +50,7 @@ impl Envelope {
         let owner = self.cuts.len();
         self.cuts.push(cuts.to_vec());
         for least in self.least.iter_mut().take(right as usize + 1).rev() {
-            // At equal energy the more accurate one owns the place.
+            // At equal energy the more accurate point is kept.
             if energy > least.energy / SAME {
                 break;
             }

@@ -8,11 +8,11 @@ use super::anneal;
 use super::case::{Case, Seen};
 use super::layout::Layout;
 use super::problem::{Cluster, Problem, excess};
-use super::shapes::{Shape, cuts};
+use super::shapes::{ReplicaPartition, cuts};
 use super::solve::Solved;
 
-/// Choices of partitions that are looked at, and combinations of all of them, as [`super::shapes::Models::line`] counts them: where there are
-/// few choices, of each the more, so that no number of copies is stepped over.
+/// Choices of partitions that are examined, and combinations of all of them, as [`super::shapes::Models::line`] counts them: with few
+/// choices, more of each, so that no number of copies is skipped.
 const CUTS: u64 = 512;
 const LOOKED: usize = 4_096;
 
@@ -31,14 +31,14 @@ const FROM: [f64; 4] = [0.5, 0.2, 0.05, 0.005];
 
 /// A combination, what it would carry if work could be cut at will, and what it carries as packed.
 struct Packed {
-    shape: Shape,
-    at_will: f64,
+    shape: ReplicaPartition,
+    fluid_bound: f64,
     qps: f64,
     placed: Vec<usize>,
 }
 
-/// The most load that the devices are seen to carry, requests/s, and by which combination.
-pub(super) fn most(case: &Case<'_>, cluster: &Cluster) -> Option<(f64, Seen)> {
+/// The highest load that the devices carry in a found placement, requests/s, and the combination that carries it.
+pub(super) fn max_throughput(case: &Case<'_>, cluster: &Cluster) -> Option<(f64, Seen)> {
     let high = cluster.work() / case.models.least_kernel();
     let mut packed = FROM
         .into_iter()
@@ -54,7 +54,7 @@ pub(super) fn most(case: &Case<'_>, cluster: &Cluster) -> Option<(f64, Seen)> {
     best
 }
 
-/// A combination that is seen to carry a load.
+/// A combination that carries a load, with its placement.
 pub(super) fn carries(case: &Case<'_>, cluster: &Cluster, qps: f64) -> Option<Seen> {
     let packed = packed(case, cluster, qps);
     if let Some(first) = packed.first().filter(|first| first.qps >= qps) {
@@ -72,11 +72,11 @@ pub(super) fn carries(case: &Case<'_>, cluster: &Cluster, qps: f64) -> Option<Se
 fn climb(case: &Case<'_>, cluster: &Cluster, packed: Packed, least: f64) -> Option<(f64, Seen)> {
     let Packed {
         shape,
-        at_will,
+        fluid_bound,
         qps,
         placed,
     } = packed;
-    let (mut low, mut high) = (qps, at_will);
+    let (mut low, mut high) = (qps, fluid_bound);
     let first = problem(case, cluster, &shape, low);
     let mut best = seen(&first, shape.clone(), placed.clone()).map(|seen| (low, seen));
     for _ in 0..LOADS {
@@ -109,7 +109,7 @@ fn packed(case: &Case<'_>, cluster: &Cluster, qps: f64) -> Vec<Packed> {
         .collect();
     let (cuts, _) = cuts(&fewest, &largest, CUTS);
     let of_each = LOOKED / cuts.len().max(1);
-    let mut shapes: Vec<(f64, f64, Shape)> = cuts
+    let mut shapes: Vec<(f64, f64, ReplicaPartition)> = cuts
         .iter()
         .flat_map(|cut| {
             models
@@ -117,19 +117,19 @@ fn packed(case: &Case<'_>, cluster: &Cluster, qps: f64) -> Vec<Packed> {
                 .shapes
         })
         .map(|shape| {
-            let at_will = models.at_will(&shape, cluster);
-            (guess(case, cluster, &shape, at_will), at_will, shape)
+            let fluid_bound = models.fluid_bound(&shape, cluster);
+            (guess(case, cluster, &shape, fluid_bound), fluid_bound, shape)
         })
         .collect();
     shapes.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.2.cmp(&b.2)));
     shapes.truncate(PACKED);
-    let packed = shapes.into_iter().filter_map(|(_, at_will, shape)| {
+    let packed = shapes.into_iter().filter_map(|(_, fluid_bound, shape)| {
         // Work per request and second, so that loads are what comes out.
         let problem = problem(case, cluster, &shape, 1.0);
         let (placed, qps) = pack(&problem)?;
         Some(Packed {
             shape,
-            at_will,
+            fluid_bound,
             qps,
             placed,
         })
@@ -141,7 +141,7 @@ fn packed(case: &Case<'_>, cluster: &Cluster, qps: f64) -> Vec<Packed> {
 
 /// What a combination may carry once packed: two instances of more than half a device do not share one, and small ones fill what is left
 /// beside them.
-fn guess(case: &Case<'_>, cluster: &Cluster, shape: &Shape, at_will: f64) -> f64 {
+fn guess(case: &Case<'_>, cluster: &Cluster, shape: &ReplicaPartition, fluid_bound: f64) -> f64 {
     let models = &case.models;
     let parts = models.parts(shape, models.batch);
     let (memory, work) = (cluster.largest_memory(), cluster.most_work());
@@ -159,7 +159,7 @@ fn guess(case: &Case<'_>, cluster: &Cluster, shape: &Shape, at_will: f64) -> f64
         }
         large + f64::max(small - beside, 0.0) <= cluster.devices.len() as f64
     };
-    let (mut low, mut high) = (0.0, at_will);
+    let (mut low, mut high) = (0.0, fluid_bound);
     for _ in 0..GUESSES {
         let middle = f64::midpoint(low, high);
         if fits(middle) {
@@ -211,7 +211,7 @@ fn pack(problem: &Problem<'_>) -> Option<(Vec<usize>, f64)> {
     qps.is_finite().then_some((placed, qps))
 }
 
-fn problem<'c>(case: &Case<'_>, cluster: &'c Cluster, shape: &Shape, qps: f64) -> Problem<'c> {
+fn problem<'c>(case: &Case<'_>, cluster: &'c Cluster, shape: &ReplicaPartition, qps: f64) -> Problem<'c> {
     let parts = case.models.parts(shape, case.models.batch / qps);
     Problem::new(cluster, parts.kinds, parts.pairs, parts.chains)
 }
@@ -225,7 +225,7 @@ fn start<'p>(problem: &'p Problem<'p>, placed: &[usize]) -> Layout<'p> {
 }
 
 /// A placement, if it meets equations 3 and 4.
-fn seen(problem: &Problem<'_>, shape: Shape, placed: Vec<usize>) -> Option<Seen> {
+fn seen(problem: &Problem<'_>, shape: ReplicaPartition, placed: Vec<usize>) -> Option<Seen> {
     (problem.overload(&placed) <= 0.0).then(|| {
         let overhead = problem.overhead(&placed);
         (shape, Solved { placed, overhead })

@@ -44,7 +44,7 @@ mod tests {
     use kaskade_policy::pipeline::ProfiledPath;
 
     use super::*;
-    use crate::stated::pipelines::stated;
+    use crate::pipelines::stated;
 
     fn profiled() -> Pipeline {
         let mut pipeline = stated();

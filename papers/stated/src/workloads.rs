@@ -1,15 +1,15 @@
 //! Profiles shaped like the paper's two workloads, every figure stated (CascadeServe §6.1).
 //!
-//! The paper prints neither latencies nor accuracies as numbers, and its GPUs and data sets are not here. What stands in for them
-//! is in the two tables below: rough figures of such models on such a GPU, and answers drawn from a model of difficulty. Whoever
-//! prints a result that rests on them prints [`StatedWorkload::assumptions`] beside it.
+//! The paper prints neither latencies nor accuracies as numbers, and its GPUs and data sets are not available here. The substitutes are
+//! in the two tables below: rough figures of such models on such a GPU, and answers drawn from a model of difficulty. Programs
+//! that print results based on them print [`StatedWorkload::assumptions`] too.
 //!
 //! How the answers are drawn: `difficulty`.
 
 use kaskade_simulator::offload::Assumption;
 use serde::Serialize;
 
-use crate::stated::difficulty::Difficulty;
+use crate::difficulty::Difficulty;
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
 

@@ -1,6 +1,6 @@
 //! Whose turn it is on a device that runs one batch at a time (CascadeServe appendix C.1).
 //!
-//! A queue that falls due asks for the device and is served in the order in which the queues fell due. Without that
+//! A replica whose batch is due requests the device; replicas are served in the order in which their batches fell due. Without
 //! order the queue that is polled first wins every time, and under load a small model's replica starves the large one beside
 //! it.
 
@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The line before one device. `R` names its replicas; among queues that fell due at the same time the lesser goes first.
 #[derive(Debug, Clone)]
-pub struct Turns<R> {
+pub struct DeviceQueue<R> {
     holder: Option<R>,
     line: BTreeSet<(u64, R)>,
     since: BTreeMap<R, u64>,
 }
 
-impl<R: Copy + Ord> Default for Turns<R> {
+impl<R: Copy + Ord> Default for DeviceQueue<R> {
     fn default() -> Self {
         Self {
             holder: None,
@@ -24,9 +24,9 @@ impl<R: Copy + Ord> Default for Turns<R> {
     }
 }
 
-impl<R: Copy + Ord> Turns<R> {
-    /// The queue of this replica fell due at `now`, microseconds. True if it has the device: start a batch. Otherwise it
-    /// stands in line and hears from [`Turns::release`]; asking again while in line keeps its place. The holder may ask too,
+impl<R: Copy + Ord> DeviceQueue<R> {
+    /// The queue of this replica fell due at `now`, microseconds. Returns true if the replica gets the device: start a batch. Otherwise
+    /// it is queued until [`DeviceQueue::release`] names it; a repeated request keeps its position. The holder may request too,
     /// for the batch after the one it runs.
     pub fn request(&mut self, replica: R, now: u64) -> bool {
         if self.holder.is_none() {
@@ -53,8 +53,8 @@ impl<R: Copy + Ord> Turns<R> {
         self.holder
     }
 
-    /// The replica is gone: it leaves the line, and the device if it had it. Gives who has the device instead, if that is
-    /// somebody new.
+    /// Removes a lost replica from the queue, and from the device if it held it. Returns the new holder if the holder
+    /// changed.
     pub fn cancel(&mut self, replica: R) -> Option<R> {
         if let Some(since) = self.since.remove(&replica) {
             self.line.remove(&(since, replica));
@@ -62,7 +62,7 @@ impl<R: Copy + Ord> Turns<R> {
         self.release(replica)
     }
 
-    /// Who has the device.
+    /// The replica that holds the device.
     pub fn holder(&self) -> Option<R> {
         self.holder
     }
@@ -81,60 +81,60 @@ mod tests {
 
     #[test]
     fn a_free_device_is_had_at_once() {
-        let mut turns = Turns::default();
-        assert!(turns.request("a", 0));
-        assert_eq!(turns.release("a"), None);
-        assert_eq!(turns.holder(), None);
+        let mut queue = DeviceQueue::default();
+        assert!(queue.request("a", 0));
+        assert_eq!(queue.release("a"), None);
+        assert_eq!(queue.holder(), None);
     }
 
     #[test]
     fn the_line_is_by_time_then_by_replica_and_asking_again_keeps_the_place() {
-        let mut turns = Turns::default();
-        assert!(turns.request("x", 0));
-        assert!(!turns.request("c", 1));
-        assert!(!turns.request("b", 2));
-        assert!(!turns.request("a", 2));
-        assert!(!turns.request("c", 9));
-        assert_eq!(turns.waiting(), 3);
-        assert_eq!(turns.release("x"), Some("c"));
-        assert_eq!(turns.release("c"), Some("a"));
-        assert_eq!(turns.release("a"), Some("b"));
-        assert_eq!(turns.release("b"), None);
+        let mut queue = DeviceQueue::default();
+        assert!(queue.request("x", 0));
+        assert!(!queue.request("c", 1));
+        assert!(!queue.request("b", 2));
+        assert!(!queue.request("a", 2));
+        assert!(!queue.request("c", 9));
+        assert_eq!(queue.waiting(), 3);
+        assert_eq!(queue.release("x"), Some("c"));
+        assert_eq!(queue.release("c"), Some("a"));
+        assert_eq!(queue.release("a"), Some("b"));
+        assert_eq!(queue.release("b"), None);
     }
 
     #[test]
     fn the_holder_may_stand_in_line_for_its_next_batch() {
-        let mut turns = Turns::default();
-        assert!(turns.request("a", 0));
-        assert!(!turns.request("a", 1));
-        assert!(!turns.request("b", 2));
-        assert_eq!(turns.release("a"), Some("a"));
-        assert_eq!(turns.release("a"), Some("b"));
+        let mut queue = DeviceQueue::default();
+        assert!(queue.request("a", 0));
+        assert!(!queue.request("a", 1));
+        assert!(!queue.request("b", 2));
+        assert_eq!(queue.release("a"), Some("a"));
+        assert_eq!(queue.release("a"), Some("b"));
     }
 
     #[test]
     fn who_leaves_gives_way() {
-        let mut turns = Turns::default();
-        assert!(turns.request("a", 0));
-        assert!(!turns.request("b", 1));
-        assert!(!turns.request("c", 2));
-        assert_eq!(turns.release("c"), None, "only the holder releases");
-        assert_eq!(turns.cancel("b"), None);
-        assert_eq!(turns.cancel("a"), Some("c"));
-        assert_eq!(turns.cancel("c"), None);
-        assert!(turns.request("b", 3));
+        let mut queue = DeviceQueue::default();
+        assert!(queue.request("a", 0));
+        assert!(!queue.request("b", 1));
+        assert!(!queue.request("c", 2));
+        assert_eq!(queue.release("c"), None, "only the holder releases");
+        assert_eq!(queue.cancel("b"), None);
+        assert_eq!(queue.cancel("a"), Some("c"));
+        assert_eq!(queue.cancel("c"), None);
+        assert!(queue.request("b", 3));
     }
 
     proptest! {
-        /// Whoever asked gets the device once, in order of asking.
+        /// Every replica that requests the device gets it once, in the order of requests.
         #[test]
-        fn nobody_is_forgotten_and_nobody_overtakes(asks in prop::collection::vec((0..8_u32, 0..3_u64), 1..60)) {
-            let mut turns = Turns::default();
+        fn every_replica_is_served_in_order(asks in prop::collection::vec((0..8_u32, 0..3_u64), 1..60)) {
+            let mut queue = DeviceQueue::default();
             let (mut now, mut line) = (0, Vec::<(u64, u32)>::new());
-            prop_assert!(turns.request(99, 0));
+            prop_assert!(queue.request(99, 0));
             for (replica, later) in asks {
                 now += later;
-                prop_assert!(!turns.request(replica, now));
+                prop_assert!(!queue.request(replica, now));
                 if line.iter().all(|(_, waits)| *waits != replica) {
                     line.push((now, replica));
                 }
@@ -142,10 +142,10 @@ mod tests {
             line.sort_unstable();
             let mut holder = 99;
             for (_, expected) in line {
-                prop_assert_eq!(turns.release(holder), Some(expected));
+                prop_assert_eq!(queue.release(holder), Some(expected));
                 holder = expected;
             }
-            prop_assert_eq!(turns.release(holder), None);
+            prop_assert_eq!(queue.release(holder), None);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Sample `j` has a difficulty that all variants share, variant `i` a margin `y_ij = c_i + sqrt(rho) d_j + sqrt(1 - rho) e_ij` with standard
 //! normal `d` and `e`, and is right where the margin is positive; `c_i` is set so that its accuracy is the stated one, to a sample. Its
-//! confidence is the chance to be right of someone who sees the margin blurred by noise of deviation `tau`: calibrated, informative, and
+//! confidence is the probability of being right given the margin blurred by noise of deviation `tau`: calibrated, informative, and
 //! more so the smaller `tau` is.
 
 use rand::{Rng, SeedableRng};
@@ -76,7 +76,7 @@ fn skill(ease: &[f64], accuracy: f64) -> f64 {
     last_wrong.map_or(0.0, |last_wrong| -last_wrong)
 }
 
-/// The chance that a margin, normal around `skill` with deviation 1, is positive when it looks like `seen` through noise.
+/// The probability that a margin, normal around `skill` with deviation 1, is positive when observed as `seen` through noise.
 fn chance(seen: f64, skill: f64, blur: f64) -> f64 {
     let noise = blur * blur;
     let mean = skill + (seen - skill) / (1.0 + noise);
