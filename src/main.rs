@@ -10,11 +10,12 @@
 //! Exit codes: 0 done, 1 the input or the service refused, 2 the command line itself is wrong.
 
 mod args;
-#[cfg(test)]
-mod docs_tests;
 mod log;
 mod output;
 mod verbs;
+
+#[cfg(test)]
+mod docs_tests;
 
 use std::process::ExitCode;
 
