@@ -181,11 +181,11 @@ def main():
         problems += [f"{name}: {problem}" for problem in links(path, plain)]
         if name not in GENERATED:
             problems += [f"{name}: {problem}" for problem in words(text, [] if name == HISTORY else FORMER)]
-    problems += [f"docs/reference/metrics.md: {problem}" for problem in metrics()]
-    problems += [f"docs/reference/architectures.md: {problem}" for problem in architectures()]
     problems += [f"docs/reference/wire.md: {problem}" for problem in wire()]
     problems += [f"docs/reference/cli.md: {problem}" for problem in variables()]
     problems += [f"docs/evidence/index.md: {problem}" for problem in headlines()]
+    problems += [f"docs/reference/metrics.md: {problem}" for problem in metrics()]
+    problems += [f"docs/reference/architectures.md: {problem}" for problem in architectures()]
     problems += fields("docs/app.schema.json", "docs/reference/app-toml.md", skip=RENAMED)
     problems += fields("docs/plan.schema.json", "docs/reference/plan.md")
     problems += fields("docs/profile.schema.json", "docs/reference/profile.md")

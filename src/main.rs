@@ -13,10 +13,10 @@
 //! Exit codes: 0 done, 1 wrong input or refused for good, 2 wrong command line, 75 temporary failure.
 
 mod args;
-mod failure;
-mod help;
 #[cfg(test)]
 mod docs_tests;
+mod failure;
+mod help;
 mod log;
 mod output;
 #[cfg(test)]

@@ -105,7 +105,9 @@ impl Served {
     }
 
     async fn attach(&self, config: AttachConfig, stage: &Doubler) -> AttachedStage {
-        attach_stage(self.bus.clone(), config, stage.clone()).await.unwrap()
+        attach_stage(self.bus.clone(), config, stage.clone())
+            .await
+            .unwrap()
     }
 
     async fn ask(&self, x: f32) -> Result<(f32, String), Fault> {
@@ -152,7 +154,10 @@ fn serves_a_cascade(app: &str, bus: BusConfig) {
         stage.gate.add_permits(1);
         assert_eq!(asking.await.unwrap().unwrap(), (30.0, "first".to_owned()));
         leaving.await.unwrap();
-        let gone = served.ask_within(11.0, Duration::from_millis(500)).await.unwrap_err();
+        let gone = served
+            .ask_within(11.0, Duration::from_millis(500))
+            .await
+            .unwrap_err();
         assert!(matches!(gone.code, Code::Unavailable | Code::Expired), "{gone}");
         second.detach(PATIENCE).await;
     });
