@@ -136,7 +136,8 @@ pub(crate) fn apart(app: &Path, variant: &str, slice: Slice, batches: &[u32]) ->
         "memory of `{variant}`: {}",
         problem(&String::from_utf8_lossy(&output.stderr))
     );
-    serde_json::from_slice(&output.stdout).context("the process that measures memory printed an invalid report")
+    serde_json::from_slice(&output.stdout)
+        .context("the process that measures memory printed an invalid report")
 }
 
 /// Returns the message of the JSON error on standard error; the whole text if there is none, for instance after a crash.
