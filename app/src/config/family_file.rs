@@ -57,11 +57,7 @@ impl App {
     /// Uses this family in place of the file that `family` names.
     #[must_use]
     pub fn with_family(self, family: FamilyFile) -> Self {
-        let FamilyFile {
-            task,
-            variants,
-            data,
-        } = family;
+        let FamilyFile { task, variants, data } = family;
         Self {
             family: None,
             task,
@@ -103,7 +99,9 @@ pub(super) fn check_tables(text: &str) -> Result<(), (usize, String)> {
         None => Ok(()),
         Some((start, name)) => Err((
             super::line_of(text, start),
-            format!("`{name}` belongs to the family file that `family` names; keep it there, or leave `family` out"),
+            format!(
+                "`{name}` belongs to the family file that `family` names; keep it there, or leave `family` out"
+            ),
         )),
     }
 }

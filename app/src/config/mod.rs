@@ -463,7 +463,8 @@ impl App {
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.variants.is_empty() {
-            problems.push("variants: is empty; name at least one model, here or in a `family` file".to_owned());
+            problems
+                .push("variants: is empty; name at least one model, here or in a `family` file".to_owned());
         }
         if self.workers.is_empty() {
             problems.push("workers: is empty; name at least one worker, or leave it out".to_owned());

@@ -164,9 +164,7 @@ impl FromStr for Size {
             .parse()
             .map_err(|error| format!("`{text}` is not a size ({error}); write `64 KiB` or `1 MiB`"))?;
         if size.as_u64() == 0 {
-            return Err(format!(
-                "`{text}` leaves no room; write a size such as `1 MiB`"
-            ));
+            return Err(format!("`{text}` leaves no room; write a size such as `1 MiB`"));
         }
         Ok(Self(size.as_u64()))
     }

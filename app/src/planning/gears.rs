@@ -7,8 +7,8 @@ use kaskade_policy::profile::Profile;
 use crate::charts::panels::{Panel, Panels, Series, Shape};
 use crate::config::App;
 use crate::config::scalar::Size;
-use crate::report::table::{Align, table};
 use crate::planning::PlanningError;
+use crate::report::table::{Align, table};
 use crate::report::units;
 
 /// Returns the objective that gears of an app are planned for. The planner bounds the 95th percentile, which bounds lower

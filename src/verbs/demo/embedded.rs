@@ -50,9 +50,8 @@ const LABELS: (&str, &[u8]) = (
 /// # Errors
 /// When that file is not what an app is.
 pub(crate) fn app() -> anyhow::Result<App> {
-    let located = |file: &'static str| {
-        move |(line, reason)| anyhow::anyhow!("examples/digits/{file}:{line}: {reason}")
-    };
+    let located =
+        |file: &'static str| move |(line, reason)| anyhow::anyhow!("examples/digits/{file}:{line}: {reason}");
     let app = App::parse(include_str!("../../../examples/digits/app.toml")).map_err(located("app.toml"))?;
     let family = FamilyFile::parse(include_str!("../../../examples/digits/family.toml"));
     Ok(app.with_family(family.map_err(located("family.toml"))?))
