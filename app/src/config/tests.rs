@@ -75,12 +75,6 @@ fn every_field_is_read() {
         device = "cuda:2"
         memory = "8GB"
 
-        [durable]
-        retry_timeout = "10m"
-        ack_wait = "3s"
-        result_retention = "2h"
-        dead_letter_retention = "3days"
-
         [power]
         sources = ["rapl", "modelled"]
         processor = { idle_watts = 3, active_watts = 12.5 }
@@ -116,11 +110,6 @@ fn every_field_is_read() {
     assert_eq!(app.device_on(&workers[1], small), DeviceChoice::Cuda(2));
     assert_eq!(app.device_at("gpu"), DeviceChoice::Cuda(2));
     assert_eq!(workers[1].memory.unwrap().bytes(), 8_000_000_000);
-    let durable = app.durable.as_ref().unwrap();
-    assert_eq!(durable.retry_timeout.to_string(), "10m");
-    assert_eq!(durable.ack_wait.to_string(), "3s");
-    assert_eq!(durable.result_retention.to_string(), "2h");
-    assert_eq!(durable.dead_letter_retention.to_string(), "3days");
     assert_eq!(Batching::from(app.batching).max_wait_us, 500);
     let planner = app.planner.as_ref().unwrap();
     assert_eq!(
@@ -138,6 +127,18 @@ fn every_field_is_read() {
     // What is written is read again.
     let again = App::parse(&toml::to_string(&app).unwrap()).unwrap();
     assert_eq!(again, app);
+}
+
+#[test]
+fn durations_of_durable_requests_are_read() {
+    let table = "[durable]\nretry_timeout = \"10m\"\nack_wait = \"3s\"\nresult_retention = \"2h\"\n\
+                 dead_letter_retention = \"3days\"\n";
+    let app = App::parse(&format!("{LEAST}{table}")).unwrap();
+    let durable = app.durable.unwrap();
+    assert_eq!(durable.retry_timeout.to_string(), "10m");
+    assert_eq!(durable.ack_wait.to_string(), "3s");
+    assert_eq!(durable.result_retention.to_string(), "2h");
+    assert_eq!(durable.dead_letter_retention.to_string(), "3days");
 }
 
 #[test]
