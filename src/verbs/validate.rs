@@ -85,8 +85,13 @@ fn check_app(file: &Path) -> Vec<String> {
             Err(error) => vec![format!("plan: {}", in_one_line(&error))],
         },
         Err(ConfigError::Inconsistent { problems, .. }) => problems,
-        Err(ConfigError::Malformed { line, reason, .. }) => vec![format!("line {line}: {reason}")],
-        Err(ConfigError::Unreadable { reason, .. }) => vec![format!("cannot be read: {reason}")],
+        // Errors of a family file name that file.
+        Err(ConfigError::Malformed { path, line, reason }) if path == file => {
+            vec![format!("line {line}: {reason}")]
+        }
+        Err(ConfigError::Unreadable { path, reason }) if path == file => {
+            vec![format!("cannot be read: {reason}")]
+        }
         Err(error) => vec![error.to_string()],
     }
 }

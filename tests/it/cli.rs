@@ -79,6 +79,54 @@ fn validate_lists_every_problem_of_every_file() {
 }
 
 #[test]
+fn validate_refuses_an_architecture_that_is_not_supported() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    std::fs::create_dir(folder.path().join("distilbert")).unwrap();
+    write(
+        "distilbert/config.json",
+        r#"{"architectures": ["DistilBertForSequenceClassification"], "model_type": "distilbert", "dim": 768}"#,
+    );
+    write(
+        "app.toml",
+        "name = \"reviews\"\n[[variants]]\nname = \"small\"\ndir = \"distilbert\"\n",
+    );
+    let output = kaskade(folder.path(), &["validate", "app.toml"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stdout);
+    for part in [
+        "app.toml: variants[0].dir: variant `small`",
+        "`DistilBertForSequenceClassification`, which this build cannot serve",
+        "BertForSequenceClassification",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
+fn the_compose_plan_serves_the_gpu_worker_on_cuda() {
+    let plan = std::fs::read_to_string(here().join("examples/compose/plan.json")).unwrap();
+    let plan = kaskade_policy::plan::Plan::from_json(&plan).unwrap();
+    let app = kaskade_app::config::App::load(&here().join("examples/compose/app.toml")).unwrap();
+    kaskade_app::planning::initial::check(&app, &plan).unwrap();
+    let devices: Vec<&str> = plan
+        .placement
+        .iter()
+        .filter(|replica| replica.worker == "gpu")
+        .map(|replica| replica.device.as_str())
+        .collect();
+    assert_eq!(devices.len(), plan.variants.len());
+    assert!(
+        devices.iter().all(|device| device.starts_with("cuda")),
+        "{devices:?}"
+    );
+    for replica in &plan.placement {
+        let planned: kaskade_models::DeviceChoice = replica.device.parse().unwrap();
+        assert_eq!(planned, app.device_at(&replica.worker), "{}", replica.id);
+    }
+}
+
+#[test]
 fn explain_knows_every_code_and_refuses_others() {
     let output = kaskade(here(), &["explain", "ksk0007"]);
     assert!(output.status.success());

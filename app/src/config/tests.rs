@@ -27,7 +27,7 @@ fn every_field_is_read() {
         r#"
         name = "faq"
         task = "question_answering"
-        slo = "100ms"
+        slo = { p99 = "100ms" }
         device = "cuda"
         plan = { single = "small" }
         confidence = { kind = "margin" }
@@ -70,6 +70,11 @@ fn every_field_is_read() {
         name = "a"
         replicas = 2
 
+        [[workers]]
+        name = "gpu"
+        device = "cuda:2"
+        memory = "8GB"
+
         [power]
         sources = ["rapl", "modelled"]
         processor = { idle_watts = 3, active_watts = 12.5 }
@@ -97,7 +102,14 @@ fn every_field_is_read() {
     );
     assert!(problems.contains("both `credentials` and `nkey`"), "{problems}");
     assert_eq!(app.estimator(), Estimator::Margin);
-    assert_eq!(app.device_of(&app.variants[0]), DeviceChoice::Cuda(1));
+    assert_eq!(app.slo, LatencyObjective::P99(Span::from_millis(100)));
+    let (small, workers) = (&app.variants[0], &app.workers);
+    assert_eq!(app.device_of(small), DeviceChoice::Cuda(1));
+    assert_eq!(app.device_of_worker(&workers[0]), DeviceChoice::Cuda(0));
+    assert_eq!(app.device_on(&workers[0], small), DeviceChoice::Cuda(1));
+    assert_eq!(app.device_on(&workers[1], small), DeviceChoice::Cuda(2));
+    assert_eq!(app.device_at("gpu"), DeviceChoice::Cuda(2));
+    assert_eq!(workers[1].memory.unwrap().bytes(), 8_000_000_000);
     assert_eq!(Batching::from(app.batching).max_wait_us, 500);
     let planner = app.planner.as_ref().unwrap();
     assert_eq!(
@@ -118,17 +130,60 @@ fn every_field_is_read() {
 }
 
 #[test]
+fn durations_of_durable_requests_are_read() {
+    let table = "[durable]\nretry_timeout = \"10m\"\nack_wait = \"3s\"\nresult_retention = \"2h\"\n\
+                 dead_letter_retention = \"3days\"\n";
+    let app = App::parse(&format!("{LEAST}{table}")).unwrap();
+    let durable = app.durable.unwrap();
+    assert_eq!(durable.retry_timeout.to_string(), "10m");
+    assert_eq!(durable.ack_wait.to_string(), "3s");
+    assert_eq!(durable.result_retention.to_string(), "2h");
+    assert_eq!(durable.dead_letter_retention.to_string(), "3days");
+}
+
+#[test]
 fn each_malformed_value_is_refused_with_its_line() {
     let after = |extra: &str| format!("{LEAST}{extra}");
     for (text, line, reason) in [
         (String::new(), 1, "missing field `name`"),
         ("name = \"a.b\"\nvariants = []\n".to_owned(), 1, "NATS subject"),
         (format!("colour = \"red\"\n{LEAST}"), 1, "unknown field `colour`"),
-        (format!("\nslo = \"soon\"\n{LEAST}"), 2, "not a length of time"),
         (
-            format!("\n\nslo = \"0s\"\n{LEAST}"),
+            format!("\nslo = {{ p95 = \"soon\" }}\n{LEAST}"),
+            2,
+            "not a length of time",
+        ),
+        (
+            format!("\n\nslo = {{ p95 = \"0s\" }}\n{LEAST}"),
             3,
             "shorter than a microsecond",
+        ),
+        (
+            format!("\nslo = \"80ms\"\n{LEAST}"),
+            2,
+            "write `slo = { p95 = \"80ms\" }`",
+        ),
+        (format!("slo = {{}}\n{LEAST}"), 1, "names no quantile"),
+        (
+            format!("slo = {{ p50 = \"1s\", p99 = \"2s\" }}\n{LEAST}"),
+            1,
+            "several quantiles",
+        ),
+        (
+            format!("slo = {{ p75 = \"1s\" }}\n{LEAST}"),
+            1,
+            "unknown variant `p75`",
+        ),
+        (format!("slo = 100\n{LEAST}"), 1, "a table with one of p50"),
+        (
+            after("[durable]\nsilence = \"5s\"\n"),
+            6,
+            "unknown field `silence`",
+        ),
+        (
+            format!("family = \"family.toml\"\n{LEAST}"),
+            3,
+            "`variants` belongs to the family file",
         ),
         (
             format!("task = \"poetry\"\n{LEAST}"),
@@ -207,7 +262,8 @@ fn every_inconsistency_is_named_with_its_path() {
     "#;
     std::fs::write(&file, text).unwrap();
     std::fs::create_dir(folder.path().join("present")).unwrap();
-    std::fs::write(folder.path().join("present/config.json"), "{}").unwrap();
+    let config = r#"{"architectures": ["BertForSequenceClassification"]}"#;
+    std::fs::write(folder.path().join("present/config.json"), config).unwrap();
     let Err(ConfigError::Inconsistent { problems, .. }) = App::load(&file) else {
         panic!("accepted")
     };
@@ -229,6 +285,80 @@ fn every_inconsistency_is_named_with_its_path() {
 }
 
 #[test]
+fn a_checkpoint_of_an_unsupported_architecture_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    for name in ["bert", "distil", "broken"] {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    write(
+        "bert/config.json",
+        r#"{"architectures": ["BertForSequenceClassification"], "model_type": "bert"}"#,
+    );
+    write(
+        "distil/config.json",
+        r#"{"architectures": ["DistilBertForSequenceClassification"], "model_type": "distilbert"}"#,
+    );
+    write("broken/config.json", "[]");
+    let variants = ["bert", "distil", "broken"]
+        .map(|name| format!("[[variants]]\nname = \"{name}-base\"\ndir = \"{name}\"\n"));
+    write("app.toml", &format!("name = \"reviews\"\n{}", variants.concat()));
+    let Err(ConfigError::Inconsistent { problems, .. }) = App::load(&folder.path().join("app.toml")) else {
+        panic!("accepted")
+    };
+    let [distil, broken] = problems.as_slice() else {
+        panic!("{problems:?}")
+    };
+    for part in [
+        "variants[1].dir: variant `distil-base`",
+        "`DistilBertForSequenceClassification`, which this build cannot serve",
+        "it supports BertForSequenceClassification,",
+        "LlamaForCausalLM",
+    ] {
+        assert!(distil.contains(part), "{part}: {distil}");
+    }
+    assert!(
+        broken.starts_with("variants[2].dir: variant `broken-base`"),
+        "{broken}"
+    );
+}
+
+#[test]
+fn apps_share_a_family_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    std::fs::create_dir_all(folder.path().join("models/small")).unwrap();
+    write(
+        "models/small/config.json",
+        r#"{"architectures": ["GPT2LMHeadModel"]}"#,
+    );
+    write("models/test.jsonl", "");
+    let family = "task = \"generation\"\n[[variants]]\nname = \"small\"\ndir = \"small\"\n\
+                  [data.test.completions]\nfile = \"test.jsonl\"\n";
+    write("models/family.toml", family);
+    let app = "name = \"a\"\nfamily = \"models/family.toml\"\n";
+    write("a.toml", app);
+    let loaded = App::load(&folder.path().join("a.toml")).unwrap();
+    assert_eq!((loaded.task, loaded.family.as_ref()), (Task::Generation, None));
+    assert_eq!(loaded.variants[0].dir, folder.path().join("models/small"));
+    let Some(data::DataSet::Completions(set)) = &loaded.data.test else {
+        panic!("{:?}", loaded.data)
+    };
+    assert_eq!(set.file, folder.path().join("models/test.jsonl"));
+    // An app that was parsed without its family is written as it was read.
+    let parsed = App::parse(app).unwrap();
+    let again = App::parse(&toml::to_string(&parsed).unwrap()).unwrap();
+    assert_eq!(again, parsed);
+
+    write("models/family.toml", &format!("name = \"a\"\n{family}"));
+    let error = App::load(&folder.path().join("a.toml")).unwrap_err().to_string();
+    assert!(error.contains("family.toml:1: unknown field `name`"), "{error}");
+    write("b.toml", "name = \"b\"\nfamily = \"no/family.toml\"\n");
+    let error = App::load(&folder.path().join("b.toml")).unwrap_err().to_string();
+    assert!(error.contains("no/family.toml: cannot be read"), "{error}");
+}
+
+#[test]
 fn a_file_that_is_not_there_is_named() {
     let error = App::load(Path::new("no/such/app.toml")).unwrap_err().to_string();
     assert!(error.starts_with("no/such/app.toml: cannot be read"), "{error}");
@@ -241,7 +371,7 @@ fn the_committed_schema_is_the_one_of_the_types() {
         serde_json::from_str(include_str!("../../../docs/app.schema.json")).unwrap();
     assert_eq!(
         committed, schema,
-        "the format has changed: run `kaskade schema app > docs/app.schema.json`"
+        "docs/app.schema.json is stale: run `kaskade schema app > docs/app.schema.json`"
     );
 }
 
@@ -288,7 +418,7 @@ fn what_is_no_tree_is_refused_by_name() {
     }
     let problems = pipeline_problems(&(find + &read), "[pipeline.planner]\n");
     assert!(
-        problems[0].starts_with("pipeline.profile: is absent"),
+        problems[0].starts_with("pipeline.profile: is missing"),
         "{problems:?}"
     );
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub use factors::{FactorBook, FactorOptions};
 pub use run_times::{RunTimeBook, RunTimeOptions};
 
-/// How the demand is estimated and when it is planned for.
+/// How the demand is estimated, and when planning is triggered.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DemandOptions {
@@ -22,13 +22,13 @@ pub struct DemandOptions {
     pub com: f64,
     /// Steps that are averaged over. 20 in the published artefact.
     pub window: usize,
-    /// The demand is taken for at least this, requests/s, so that a first request meets a worker.
+    /// Lower bound of the estimated demand, requests/s, so that the first request finds a worker.
     pub floor_qps: f64,
-    /// Planned is this often, microseconds. 10 s in the paper.
+    /// Period of planning, microseconds. 10 s in the paper.
     pub period_us: u64,
-    /// A change of the demand by this share of what was planned for is significant: planned is at once. The paper has no figure.
+    /// Relative change of the demand since the last plan that triggers planning at once. The paper gives no value.
     pub change: f64,
-    /// But not before this long after the last time, microseconds, so that noise does not make workers change variants all the time.
+    /// Minimum time between two plans, microseconds, so that noise does not make workers change variants repeatedly.
     pub least_us: u64,
 }
 

@@ -8,16 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use kaskade_policy::pipeline::Pipeline;
 
-/// How observed factors take the place of profiled ones.
+/// How observed multiplicative factors replace the profiled ones.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct FactorOptions {
-    /// A variant's factors are taken from what it did once it was given this many requests; before, from the profile.
+    /// Requests of a variant before its observed factors replace the profiled ones.
     pub least_requests: u64,
-    /// Weight that older observations keep at each [`FactorBook::apply`], in [0, 1): the content of video
-    /// changes over a day.
+    /// Weight of observations from before the last plan, in [0, 1); below 1, so that factors follow changes over a day.
     pub memory: f64,
-    /// A factor that differs by less than this share of the planned one does not cause a new preparation of the pipeline.
+    /// Smallest relative change of a factor that is applied.
     pub change: f64,
 }
 

@@ -18,17 +18,16 @@ use kaskade_policy::pipeline::{BatchLatency, Pipeline, TaskVariant};
 /// model that did become so much slower is believed step by step.
 const MOST: f64 = 4.0;
 
-/// How measured run times take the place of profiled ones.
+/// How measured run times replace the profiled ones.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RunTimeOptions {
-    /// A variant's run times are taken from what it did once it has run this many batches; before, from what the others did beside their
-    /// profiles.
+    /// Batches of a variant before its measured run times are used; until then, the profiled ones are scaled as those of the
+    /// other variants were.
     pub least_batches: u64,
-    /// Weight that older observations keep at each allocation, in [0, 1).
+    /// Weight of measurements from before the last allocation, in [0, 1).
     pub memory: f64,
-    /// Run times that differ by less than this share from those that are planned with are the noise of the machine. Planned is
-    /// at once for those that differ by more.
+    /// Relative difference from the planned run times that triggers planning at once; smaller differences are noise.
     pub change: f64,
 }
 
