@@ -67,8 +67,8 @@ impl Handler<Delivery> for HalvesToEven {
     type Result = ();
 
     fn handle(&mut self, delivery: Delivery, _: &mut Context<Self>) {
-        let outputs = number_of(&delivery.request.inputs)
-            .and_then(|number| Ok(parity(number.round_ties_even())?));
+        let outputs =
+            number_of(&delivery.request.inputs).and_then(|number| Ok(parity(number.round_ties_even())?));
         match outputs {
             Ok(outputs) => delivery.reply(outputs, None),
             Err(error) => delivery.fail(error.into()),
@@ -120,7 +120,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let inputs = vec![Tensor::from_f32("number", &[1], &[number])?];
             let reply = client.tensors(inputs).send().await?;
             let odd = reply.outputs.first().map(Tensor::to_f32).transpose()?;
-            let parity = if odd.unwrap_or_default() == [1.0] { "odd" } else { "even" };
+            let parity = if odd.unwrap_or_default() == [1.0] {
+                "odd"
+            } else {
+                "even"
+            };
             println!("{number} is {parity} (answered by `{}`)", reply.stage);
         }
         stage.detach(Duration::from_secs(1)).await;

@@ -39,16 +39,25 @@ fn a_custom_model_a_stage_and_an_actor_form_a_cascade() {
         "7.4 is odd (answered by `round`)",
         "2.5 is even (answered by `tie`)",
     ] {
-        assert!(printed.lines().any(|printed| printed == line), "{line}: {printed}");
+        assert!(
+            printed.lines().any(|printed| printed == line),
+            "{line}: {printed}"
+        );
     }
 }
 
 #[test]
 fn an_embedding_program_profiles_plans_serves_and_asks() {
     let printed = printed(&mut Command::new(built("examples/embed")));
-    assert!(printed.contains("serving `digits` on nats://127.0.0.1:"), "{printed}");
+    assert!(
+        printed.contains("serving `digits` on nats://127.0.0.1:"),
+        "{printed}"
+    );
     assert_eq!(
-        printed.lines().filter(|line| line.contains("` answered ")).count(),
+        printed
+            .lines()
+            .filter(|line| line.contains("` answered "))
+            .count(),
         20,
         "{printed}"
     );

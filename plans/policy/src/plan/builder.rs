@@ -313,7 +313,13 @@ mod tests {
         let replicas: Vec<(&str, &str, &str)> = plan
             .placement
             .iter()
-            .map(|replica| (replica.id.as_str(), replica.worker.as_str(), replica.device.as_str()))
+            .map(|replica| {
+                (
+                    replica.id.as_str(),
+                    replica.worker.as_str(),
+                    replica.device.as_str(),
+                )
+            })
             .collect();
         assert_eq!(
             replicas,
@@ -357,10 +363,19 @@ mod tests {
             .unwrap();
         assert_eq!(plan.variants[0].calibration, Some(calibration));
         let stages = &plan.gears[0].wiring.stages;
-        assert_eq!((stages[0].batching, stages[1].batching), (batching, Batching::default()));
+        assert_eq!(
+            (stages[0].batching, stages[1].batching),
+            (batching, Batching::default())
+        );
         let ids: Vec<&str> = plan.placement.iter().map(|replica| replica.id.as_str()).collect();
         assert_eq!(ids, ["small-0", "medium-0", "medium-1", "large-0"]);
-        assert_eq!((plan.placement[3].worker.as_str(), plan.placement[3].device.as_str()), ("far", "cuda:0"));
+        assert_eq!(
+            (
+                plan.placement[3].worker.as_str(),
+                plan.placement[3].device.as_str()
+            ),
+            ("far", "cuda:0")
+        );
         assert_eq!(plan.placement[0].worker, SOLE_WORKER);
     }
 
@@ -384,15 +399,30 @@ mod tests {
 
     #[test]
     fn mistakes_are_named_by_the_validation() {
-        let repeated = Plan::cascade("x").stage("a", "m").below(0.5).then("a", "n").build();
+        let repeated = Plan::cascade("x")
+            .stage("a", "m")
+            .below(0.5)
+            .then("a", "n")
+            .build();
         assert!(matches!(repeated.unwrap_err().problem, Problem::Twice { .. }));
         let dotted = Plan::cascade("a.b").stage("a", "m").build().unwrap_err();
         assert_eq!(dotted.path, "app");
         for threshold in [f64::NAN, 1.5, -0.1] {
-            let wrong = Plan::cascade("x").stage("a", "m").below(threshold).then("b", "n").build();
+            let wrong = Plan::cascade("x")
+                .stage("a", "m")
+                .below(threshold)
+                .then("b", "n")
+                .build();
             assert!(wrong.is_err(), "{threshold}");
         }
-        let none = Plan::cascade("x").stage("a", "m").replicas(0).build().unwrap_err();
-        assert!(matches!(none.problem, Problem::NoReplica { .. } | Problem::Empty), "{none}");
+        let none = Plan::cascade("x")
+            .stage("a", "m")
+            .replicas(0)
+            .build()
+            .unwrap_err();
+        assert!(
+            matches!(none.problem, Problem::NoReplica { .. } | Problem::Empty),
+            "{none}"
+        );
     }
 }
