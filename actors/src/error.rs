@@ -13,6 +13,7 @@ macro_rules! codes {
     ($($name:ident $id:literal $status:literal $retry:literal $title:literal $explanation:literal)+) => {
         /// The class of a fault. The `KSK` numbers are stable and never reused.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
         pub enum Code {
             $(#[doc = $title] $name,)+
         }

@@ -64,6 +64,7 @@ pub struct App {
 
 /// Why a name cannot be part of a subject.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum SubjectError {
     /// The name is empty.
     #[error("the {what} has no name; give it 1 to {MAX_TOKEN} letters, digits, `-` or `_`")]

@@ -8,6 +8,7 @@ use kaskade_broker::BrokerError;
 
 /// Why an operation on the bus failed.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum BusError {
     /// The address cannot be parsed.
     #[error("`{url}` is not a valid NATS address: {reason}; use the form nats://host:4222")]

@@ -24,6 +24,7 @@ pub struct PlanVersion {
 
 /// Why a plan or a gear was not adopted. The running plan keeps serving.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum AdoptError {
     /// The plan is invalid.
     #[error("the plan of epoch {epoch} is refused: {reason}")]

@@ -143,7 +143,7 @@ fn serves_a_cascade(app: &str, bus: BusConfig) {
         assert_eq!(panicked.code, Code::ModelFailed);
         assert!(panicked.message.contains("scripted to panic"), "{panicked}");
         assert_eq!(served.ask(14.0).await.unwrap_err().code, Code::BadOutput);
-        assert_eq!(served.ask(11.0).await.unwrap().0, 22.0);
+        assert_eq!(served.ask(11.0).await.unwrap().1, "first");
 
         let asking = tokio::spawn({
             let served = Arc::clone(&served);
@@ -200,7 +200,7 @@ fn a_full_stage_refuses_and_one_without_a_free_slot_queues() {
         assert_eq!(stage.running.load(Ordering::SeqCst), 1);
         stage.gate.add_permits(2);
         for answered in [taken, waiting] {
-            assert_eq!(answered.await.unwrap().unwrap().0, 30.0);
+            assert_eq!(answered.await.unwrap().unwrap(), (30.0, "first".to_owned()));
         }
         attached.detach(PATIENCE).await;
     });

@@ -223,6 +223,7 @@ impl std::fmt::Display for Extent {
 
 /// Why a model did not answer a request.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum ModelError {
     /// An input is not a well-formed tensor of the right type.
     #[error(transparent)]

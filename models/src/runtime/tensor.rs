@@ -101,6 +101,7 @@ pub struct Tensor {
 
 /// Why bytes are not a valid tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum TensorError {
     /// The protocol has no datatype of this name.
     #[error(

@@ -75,6 +75,7 @@ impl Calibration {
 
 /// Why scores have no confidence.
 #[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
 pub enum ConfidenceError {
     /// There are no scores.
     #[error("the model gave no scores; a reply without scores has no confidence")]

@@ -23,6 +23,7 @@ pub struct Invalid {
 
 /// What is wrong with a value.
 #[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
 pub enum Problem {
     /// Written by a build that this one does not understand.
     #[error("version {found} is not {expected}, the one this build reads; make the file again")]
@@ -242,6 +243,7 @@ pub enum Problem {
 
 /// Why a plan or profile file was not read or written.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum FileError {
     /// Not JSON, or not of the file's types.
     #[error("not a valid file: {0}")]

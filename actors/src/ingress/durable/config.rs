@@ -45,6 +45,7 @@ impl Default for DurableConfig {
 
 /// Why durable requests cannot be accepted.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum DurableError {
     /// The broker has no JetStream.
     #[error(

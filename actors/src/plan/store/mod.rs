@@ -86,6 +86,7 @@ impl fmt::Debug for Plans {
 
 /// Why a plan was not read or written.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum StoreError {
     /// The broker has no JetStream, which key-value buckets require.
     #[error(
