@@ -23,7 +23,7 @@
 //! | [`curves`](Curves) | `u`, `w`, `l` and `T` by batch size: lines beside their samples |
 //! | [`flow`](Flow) | `rho_i`, and the shares of requests between models |
 //! | `shapes`, `candidates` | the combinations of `R` and `S`, and those that fit in sum |
-//! | `most` | how much load devices carry, and by which combination |
+//! | `max_throughput` | the highest load that devices carry, and the combination that carries it |
 //! | `problem` | one combination as instances, devices and what it costs to part them |
 //! | `bound` | what no placement can be better than |
 //! | `layout`, `greedy`, `anneal` | a placement as it changes, a first one, and a better one |
