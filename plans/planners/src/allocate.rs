@@ -232,7 +232,7 @@ impl Allocator {
     /// # Errors
     /// [`AllocateError::Lp`] if the workers cannot serve the demand.
     pub fn exact_accuracy(&self, demand_qps: f64, workers: u32) -> Result<f64, AllocateError> {
-        let paths = self.all_ways()?;
+        let paths = self.all_paths()?;
         let solver = self.options.solver;
         Ok(paper::accuracy(
             &self.pipeline,
@@ -249,7 +249,7 @@ impl Allocator {
     /// # Errors
     /// [`AllocateError::Lp`] if the workers cannot serve the demand.
     pub fn flow_accuracy(&self, demand_qps: f64, workers: u32, single: bool) -> Result<f64, AllocateError> {
-        let paths = self.all_ways()?;
+        let paths = self.all_paths()?;
         Ok(scale::optimum(
             &paths,
             demand_qps,
@@ -259,7 +259,7 @@ impl Allocator {
         )?)
     }
 
-    fn all_ways(&self) -> Result<Paths, AllocateError> {
+    fn all_paths(&self) -> Result<Paths, AllocateError> {
         let tree = Tree::of(&self.pipeline).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
         Paths::new(&self.pipeline, &tree, |_, _| true)
     }

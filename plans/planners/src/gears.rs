@@ -5,19 +5,19 @@
 //! | [`planner`](plan_gears) | Algorithm 1: the submodules in order, with backtracking on violations |
 //! | [`search`](Cascade) | SP1: the cascades to choose from |
 //! | `workload` | SP2: a cascade for every range of load |
-//! | `served` | how much each range's gear serves, the shifter being what it is |
+//! | `served` | share of requests that each range's gear serves, given the shifter |
 //! | `mapping` | SP3: models onto devices |
-//! | `rearrange` | what greedy pruning got wrong |
+//! | `rearrange` | repairs placements after greedy pruning |
 //! | `balance` | load over replicas |
 //! | `batching` | SP4: how many requests the first model waits for |
-//! | [`evaluate`](Evaluate) | the simulator as the planner sees it |
-//! | `evaluations` | what was simulated, and is not simulated again |
-//! | `assemble` | from decisions to a plan |
+//! | [`evaluate`](Evaluate) | the planner's interface to the simulator |
+//! | `evaluation_cache` | results of simulated gears |
+//! | `assemble` | builds the plan from decisions |
 //! | [`strategy`](plan_gears_by) | plans by other strategies than Algorithm 1 |
 //! | [`fluid`](Fluid) | flows instead of requests: an approximation of the simulator |
-//! | [`exhaustive`], [`random`](mod@random) | all plans of a small space, and some: what the planner is judged by |
-//! | [`violation`](Violation) | what goes wrong, where, and what would help |
-//! | [`options`](GearOptions) | what a plan is made for |
+//! | [`exhaustive`], [`random`](mod@random) | all plans of a small space, and a sample: references for the planner |
+//! | [`violation`](Violation) | violated constraints, errors and remedies |
+//! | [`options`](GearOptions) | options of the planner |
 
 #[cfg(test)]
 mod ablation_tests;

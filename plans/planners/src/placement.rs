@@ -19,19 +19,19 @@
 //! | module | holds |
 //! |---|---|
 //! | [`planner`](plan_placement), `search` | Algorithm 3: the combinations in order, and the best placement of the best of them |
-//! | `case` | what is planned from |
+//! | `case` | inputs of the search |
 //! | [`curves`](Curves) | `u`, `w`, `l` and `T` by batch size: lines beside their samples |
 //! | [`flow`](Flow) | `rho_i`, and the shares of requests between models |
 //! | `shapes`, `candidates` | the combinations of `R` and `S`, and those that fit in sum |
-//! | `most` | how much load devices carry, and by which combination |
-//! | `problem` | one combination as instances, devices and what it costs to part them |
-//! | `bound` | what no placement can be better than |
-//! | `layout`, `greedy`, `anneal` | a placement as it changes, a first one, and a better one |
+//! | `max_throughput` | the highest load that devices carry, and the combination that carries it |
+//! | `problem` | one combination as instances, devices and transfer costs |
+//! | `bound` | lower bounds of every placement |
+//! | `layout`, `greedy`, `anneal` | a mutable placement, the initial one, and simulated annealing |
 //! | `program` | the integer program |
-//! | `solve` | a placement of one combination: exact where it is small |
-//! | [`judge`] | the integer program alone, to judge the search by |
-//! | `emit` | from numbers to a plan |
-//! | [`options`](PlacementOptions), [`error`](PlacementError) | what is planned for, and what may be wrong with it |
+//! | `solve` | a placement of one combination: exact if it is small |
+//! | [`judge`] | the integer program alone, as a reference for the search |
+//! | `emit` | builds the plan from a placement |
+//! | [`options`](PlacementOptions), [`error`](PlacementError) | options and errors |
 
 mod anneal;
 mod bound;

@@ -5,12 +5,12 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`family`](Family) | what the search reads of a profile |
-//! | [`evaluate`](evaluate()) | what a given cascade would have done on the validation set |
-//! | `front` | the frontier while it is being found |
+//! | [`family`](Family) | the part of a profile that the search uses |
+//! | [`evaluate`](evaluate()) | evaluation of a given cascade on the validation set |
+//! | `pareto_front` | the frontier under construction |
 //! | `exact` | all useful cascades, for short cascades |
 //! | `sampled` | random cascades, refined line by line, for long ones |
-//! | [`named`](NonInferiorityTest) | the accuracy-preserving and the energy-optimising point, and the guard against luck |
+//! | [`named`](NonInferiorityTest) | the accuracy-preserving and the energy-optimising point, and the test against overfitting the validation set |
 
 mod evaluate;
 mod exact;

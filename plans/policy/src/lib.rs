@@ -8,28 +8,28 @@
 //! |---|---|
 //! | [`plan`] | the plan: placement, gears, wiring, batching |
 //! | [`partition`] | a contiguous slice of a model's layers |
-//! | [`profile`] | the profile: what was measured of every variant |
+//! | [`profile`] | the profile: the measurements of every variant |
 //! | [`pipeline`] | pipelines: trees of tasks with variants |
-//! | [`invalid`] | what is wrong with a plan, a profile or a pipeline, and where |
 //! | [`invalid`] | errors of a plan, a profile or a pipeline, with the offending field |
-//! | [`routing`] | where a result goes next, and which replica gets it |
+//! | [`confidence`] | confidence scores and their calibration |
 //! | [`routing`] | the next stage of a result, and the replica that gets it |
 //! | [`rerouting`] | which late requests of a pipeline are dropped early or rerouted |
+//! | [`batching`] | when a replica's queue becomes a batch |
 //! | [`run_time`] | how long a batch will take, learned while serving |
 //! | [`device_queue`] | the queue for a device that runs one batch at a time |
-//! | [`vote`] | what an ensemble answers |
+//! | [`vote`] | the answer of an ensemble |
 //! | [`gather`] | the branches of a pipeline's request, gathered into one reply |
 //! | [`ledger`] | accepted requests: one terminal reply each |
-//! | [`redelivery`] | what becomes of a kept request that failed |
-//! | [`stream_offset`] | how far a stream of partial answers has been read |
+//! | [`redelivery`] | whether a durable request that failed is retried or given up |
+//! | [`stream_offset`] | position of a reader in a stream of partial answers |
 //! | [`admission`] | which requests to accept, so that goodput stays level under overload |
-//! | [`adoption`] | which plan a process runs, in which gear, and which past ones it keeps |
+//! | [`adoption`] | the plan and gear that a process runs, and the past plans that it keeps |
 //! | [`liveness`] | which processes are alive, judged by heartbeats |
-//! | [`arrivals`] | the load, counted by several ingresses |
+//! | [`arrivals`] | total load, counted by several ingresses |
 //! | [`demand`] | measurements reported to planners: peaks of the load, run times |
-//! | [`shifting`] | which gear for which load |
+//! | [`shifting`] | the gear for a measured load |
 //! | [`drift`] | whether the load still is what the plan was made for |
-//! | [`energy`] | joules, where known |
+//! | [`energy`] | energy in joules, if known |
 //! | [`fit`] | straight lines through measurements |
 //! | [`hybrid_cache`] | the cache of a language model: keys and values, or activations; blocks, mini-batches, admission |
 

@@ -1,34 +1,34 @@
 //! A discrete-event simulator of plans, profiles and traces (CascadeServe appendix C).
 //!
-//! It calls the policies that the actors call: batching, routing, shares and backups, gear choice, resends, admission. What it
-//! adds is what the actors find in the world: time, devices, the broker, failures. Request number `n` carries validation
-//! sample `n mod samples`, and takes the way that this sample's recorded confidence takes.
+//! It calls the policies that the actors call: batching, routing, shares and backups, gear choice, resends, admission. It
+//! adds a model of the actors' environment: time, devices, the broker, failures. Request number `n` carries validation
+//! sample `n mod samples`, and is routed by this sample's recorded confidence.
 //!
-//! What is taken for true:
+//! Assumptions:
 //! - A batch takes what the profile measured for its size ([`kaskade_policy::fit::batch_latency_s`]); a partition takes its part of
 //!   that. Replicas that share a device [concurrently](kaskade_policy::plan::Sharing::Concurrent) do not slow each other down, unless
 //!   [`SimConfig::contention`] is set.
-//! - A request joins a queue one hop after it was sent on, and its replica is chosen there and then. All hops between stages
+//! - A request joins a queue one hop after it was forwarded, and its replica is chosen at that time. All hops between stages
 //!   take equally long.
 //! - An edge without shares leads to any living replica of the stage's variant with equal chance, as the broker's queue group
 //!   does. That the actors prefer a near replica ([`kaskade_policy::routing::prefer_local`]) is not simulated: locality is not
 //!   part of a plan.
 //! - A replica that fails takes its queue and its batch with it. Until the failure is noticed, the broker refuses what the
 //!   shares send there; what was lost is sent again afterwards, from the entry, as [`kaskade_policy::ledger`] allows.
-//! - Every request of the trace needs its place only while it is in flight.
+//! - A request uses memory only while it is in flight.
 //!
-//! A pipeline is a gear whose stages name tasks (Loki). What holds for it beyond that:
+//! A pipeline is a gear whose stages name tasks (Loki). Further assumptions:
 //! - A result makes a whole number of requests for each child, whose mean is the plan's multiplicity or whose distribution was
 //!   measured ([`SimConfig::copies`]); children are drawn independently of each other.
-//! - The replica of the next task is chosen when a result is sent on, as [`kaskade_policy::rerouting`] needs it; everywhere else when
+//! - The replica of the next task is chosen when a result is forwarded, as [`kaskade_policy::rerouting`] needs it; everywhere else when
 //!   the hop ends.
 //! - Branches end one by one, as [`Report::branches`] counts them. A request is answered if all of its branches are;
 //!   otherwise it has the outcome of the branch that was lost first, and it ends with the last one.
-//! - Accuracy is that of the ways which the answered branches took, not of samples: profiled end to end, or the product of what
-//!   the stages state.
+//! - Accuracy is that of the paths of the answered branches, not of samples: profiled end to end, or the product of the
+//!   stages' accuracies.
 //!
-//! A [`Controller`] may plan again while requests are in flight ([`Simulator::run_controlled`]) and documents the rules. That
-//! loading takes no time of the device is the simulator's assumption: the copy to the device runs beside the batches.
+//! A [`Controller`] may plan again while requests are in flight ([`Simulator::run_controlled`]) and documents the rules. Loading
+//! takes no device time: the copy to the device runs beside the batches.
 
 mod branches;
 mod compile;

@@ -19,11 +19,11 @@ pub(super) struct Workload {
     pub(super) pareto_cascades: Vec<Cascade>,
     /// How much is served in every range, summing to 1.
     weights: Vec<f64>,
-    /// By range and rung.
+    /// By range and cascade.
     allowed: Vec<Vec<bool>>,
 }
 
-/// A rung of the ladder for every range.
+/// The cascade of every range, as an index into the Pareto cascades.
 pub(super) type Assignment = Vec<usize>;
 
 /// Rungs above the present one that a step may lead to.
@@ -76,7 +76,7 @@ impl Workload {
             .map_or(0.0, |cascade| cascade.accuracy)
     }
 
-    /// The rungs of a range that are left, ascending.
+    /// The allowed cascades of a range, ascending.
     fn left(&self, range: usize) -> impl DoubleEndedIterator<Item = usize> {
         let allowed = self.allowed.get(range).map_or(&[][..], Vec::as_slice);
         allowed
@@ -125,7 +125,7 @@ impl Workload {
         Some((range, rung))
     }
 
-    /// What falling to the next rung costs in mean accuracy.
+    /// What falling to the next cascade costs in mean accuracy.
     fn loss(&self, range: usize, rung: usize) -> f64 {
         let below = self.left(range).rev().find(|below| *below < rung).unwrap_or(rung);
         let weight = self.weights.get(range).copied().unwrap_or(0.0);
@@ -133,7 +133,7 @@ impl Workload {
     }
 
     /// The assignment of least mean latency that reaches an accuracy, among what is allowed. `latency` returns the latency of a range with a
-    /// rung (any unit; infinite if it does not keep up). `None` if the most accurate that are left do not reach it.
+    /// cascade (any unit; infinite if it does not keep up). `None` if the most accurate that are left do not reach it.
     ///
     /// # Errors
     /// Those of `latency`.
@@ -190,7 +190,7 @@ impl Workload {
 /// An assignment while it is being chosen.
 struct Choice<'a> {
     workload: &'a Workload,
-    /// By range and rung, as far as known.
+    /// By range and cascade, as far as known.
     latency: Vec<Vec<Option<f64>>>,
     rungs: Assignment,
 }
@@ -356,7 +356,7 @@ impl Choice<'_> {
         (self.workload.accuracy(&rungs) >= at_least).then_some(rungs)
     }
 
-    /// What a rung adds to the mean accuracy.
+    /// What a cascade adds to the mean accuracy.
     fn gain(&self, range: usize, rung: usize) -> f64 {
         self.weight(range) * self.workload.accuracy_of(rung)
     }

@@ -68,7 +68,7 @@ fn what_was_ruled_out_stays_out_and_what_is_new_comes_in() {
     assert_eq!(workload.most_accurate().unwrap(), [1]);
 }
 
-/// Latency grows with the rung, and more so in high ranges.
+/// Latency grows with the cascade, and more so in high ranges.
 #[expect(clippy::unnecessary_wraps, reason = "the signature of the callback")]
 fn latency(range: usize, cascade: &Cascade) -> Result<f64, ()> {
     let rung = cascade.variants[0] as f64;
@@ -111,7 +111,7 @@ proptest! {
         }
         let weights = vec![0.5, 0.3, 0.2];
         let workload = Workload::new(ladder(&accuracies), weights.clone());
-        // Latency ascends with the rung.
+        // Latency ascends with the cascade.
         let cost = |range: usize, rung: usize| costs[range][..=rung].iter().sum::<f64>();
         let mean = |rungs: &[usize]| -> f64 { (0..3).map(|range| weights[range] * cost(range, rungs[range])).sum() };
         let at_least = 0.5 + share * (accuracies[3] - 0.5);

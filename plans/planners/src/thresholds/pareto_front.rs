@@ -1,4 +1,4 @@
-//! The frontier while it is being found.
+//! The Pareto front under construction.
 
 /// Energies that differ by less are the same sum in another order.
 const SAME: f64 = 1.0 - 1e-12;

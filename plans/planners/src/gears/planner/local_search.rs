@@ -14,7 +14,7 @@ use crate::gears::violation::{GearError, Step};
 const PATIENCE: u32 = 3;
 
 impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
-    /// Gives every range, from the highest load down, a more accurate cascade of a ladder that holds on the placement there is.
+    /// Gives every range, from the highest load down, a more accurate cascade of the Pareto cascades that holds on the placement there is.
     pub(super) fn locally_improved(
         &mut self,
         mut plan: Feasible,
