@@ -183,7 +183,10 @@ fn whole(app: &App, args: &Args, bus: BusConfig) -> anyhow::Result<Service> {
 
 /// Runs the load; measures energy if the app is in this process.
 fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> anyhow::Result<Report> {
-    let slo = args.slo.or_else(|| target.app().map(|app| app.slo)).map(Span::duration);
+    let slo = args
+        .slo
+        .or_else(|| target.app().map(|app| app.slo))
+        .map(Span::duration);
     let budget = target.budget(args.budget);
     let record = Arc::new(Mutex::new(Record::new(slo)?));
     let mut meter = target

@@ -63,7 +63,7 @@ pub(crate) struct Asked {
 #[group(required = true, multiple = false)]
 struct Question {
     /// A sample of the test set in the app's file (without one, of the validation set), by its number from 0. Needs `--app`.
-    #[arg(long, value_name = "NUMBER", requires = "app_file")]
+    #[arg(long, value_name = "NUMBER")]
     index: Option<usize>,
     /// Tensors as Open Inference Protocol JSON (`{"inputs": [{"name", "shape", "datatype", "data"}]}`); `-` reads standard input.
     #[arg(long, value_name = "FILE")]

@@ -93,6 +93,8 @@ fn as_text(report: &PlanReport) -> String {
             "no new plan: another one was stored first{}",
             newest.map_or_else(String::new, |epoch| format!(", epoch {epoch}"))
         ),
-        PlanReport::Busy => "no new plan: the planner is busy with another request; ask again later".to_owned(),
+        PlanReport::Busy => {
+            "no new plan: the planner is busy with another request; ask again later".to_owned()
+        }
     }
 }

@@ -215,16 +215,16 @@ async fn each_role_may_do_its_own_work_and_nothing_else() {
     assert!(text.contains("check the credentials"), "{text}");
     let observer = seed(folder, "observer");
     let look = [
-        "top", "--app", &app, "--nats", &url, "--looks", "1", "--every", "200ms", "--json",
+        "top", "--app", &app, "--nats", &url, "--count", "1", "--every", "200ms", "--json",
     ];
     let (code, text) = said(&[&look[..], &["--nkey", &observer]].concat());
     assert_eq!(code, Some(0), "{text}");
     let planner = seed(folder, "planner");
     let (_, text) = said(&[
-        "replan", "--app", &app, "--nats", &url, "--qps", "100", "--nkey", &planner,
+        "plan", "request", "--app", &app, "--nats", &url, "--rate", "100", "--nkey", &planner,
     ]);
     assert!(text.contains("plan"), "{text}");
-    assert!(!text.contains("nobody plans"), "{text}");
+    assert!(!text.contains("no planner listens"), "{text}");
 
     let log = server.log();
     assert!(
@@ -306,7 +306,7 @@ fn a_tls_server_is_reached_only_with_its_certificate_authority() {
     let (code, text) = said(&[&ask[..], &["--nats-ca", &cert]].concat());
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = said(&ask);
-    assert_eq!(code, Some(1), "an unknown certificate is refused: {text}");
+    assert_eq!(code, Some(75), "an unknown certificate is refused: {text}");
     assert!(text.contains("no NATS server answers"), "{text}");
 }
 

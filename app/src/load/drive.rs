@@ -232,9 +232,6 @@ mod tests {
         });
         let record = record();
         closed_loop(target, 7, Until::Sent(100), Duration::ZERO, Arc::clone(&record)).await;
-        assert_eq!(
-            record.lock().unwrap().figures(Duration::from_secs(1)).sent,
-            100
-        );
+        assert_eq!(record.lock().unwrap().figures(Duration::from_secs(1)).sent, 100);
     }
 }

@@ -125,11 +125,13 @@ impl Set {
         let texts = file.lines().filter(|line| !line.trim().is_empty());
         let inputs = texts.enumerate().map(|(index, text)| {
             let tensor = Tensor::from_texts("text", &[text]);
-            tensor.map(|tensor| vec![tensor]).map_err(|source| QuestionError::Text {
-                path: path.to_owned(),
-                number: index + 1,
-                source,
-            })
+            tensor
+                .map(|tensor| vec![tensor])
+                .map_err(|source| QuestionError::Text {
+                    path: path.to_owned(),
+                    number: index + 1,
+                    source,
+                })
         });
         Self::unlabelled(path, "text", inputs.collect::<Result<_, _>>()?)
     }
@@ -282,7 +284,11 @@ mod tests {
     #[test]
     fn texts_are_lines() {
         let set = Set::texts(file("a warm film\n\na dull film\n").path()).unwrap();
-        let texts: Vec<String> = set.inputs().iter().map(|inputs| inputs[0].to_texts().unwrap()[0].to_string()).collect();
+        let texts: Vec<String> = set
+            .inputs()
+            .iter()
+            .map(|inputs| inputs[0].to_texts().unwrap()[0].to_string())
+            .collect();
         assert_eq!(texts, ["a warm film", "a dull film"]);
         let error = Set::texts(file("\n").path()).unwrap_err();
         assert!(error.to_string().contains("one text per line"), "{error}");
