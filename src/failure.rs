@@ -149,7 +149,7 @@ fn of_channel(error: &ChannelError) -> Option<Class> {
 fn of_durable(error: &DurableError) -> Class {
     match error {
         DurableError::Bus(error) => of_bus(error),
-        DurableError::NeedsJetStream { .. } | DurableError::Refused { .. } => Fault::from(error).code.into(),
+        _ => Fault::from(error).code.into(),
     }
 }
 
@@ -169,6 +169,7 @@ fn of_bus(error: &BusError) -> Class {
         BusError::TooOld { .. } => (Code::BrokerTooOld, false),
         BusError::TooLarge { .. } => (Code::TooLarge, false),
         BusError::Subject(_) => (Code::Malformed, false),
+        _ => (Code::Internal, false),
     };
     Class { code, retryable }
 }

@@ -128,6 +128,10 @@ Check the workers' logs of that time; try the input alone with `kaskade infer`."
     NotDurable "KSK0021" 501 false "This app accepts no durable requests."
         "A client published to the app's `submit` subject, but the app is not configured for durable requests.\n\
 Add a table `[durable]` to the app's file and serve it on a nats-server with JetStream, or use `infer`."
+    NoReply "KSK0022" 504 true "The client received no reply in time."
+        "No reply arrived within the budget and half a second more, or a durable request has no result yet. The request or its reply may \
+have been lost with a process or a connection; a service that runs answers with KSK0005 when the budget runs out.\n\
+Send the request again; wait longer for the result of a durable request (`kaskade result --wait`)."
 }
 
 impl Code {

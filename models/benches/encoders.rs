@@ -120,7 +120,7 @@ fn bert(
     shapes.layer("classifier", &[LABELS, width]);
     let config = encoder("BertForSequenceClassification", "bert", blocks, width);
     let case = |length: usize| {
-        let ids: Vec<i64> = (0..length as i64).map(|token| token * 37 % 30_000).collect();
+        let ids: Vec<i64> = (0_i64..).take(length).map(|token| token * 37 % 30_000).collect();
         Ok(Case {
             name: format!("bert-{blocks}x{width} at {length}"),
             model: shapes.load("bert", &config)?,
@@ -224,7 +224,7 @@ fn speed(model: &mut dyn Model, batch: &[Inputs], time: Duration) -> Result<f64,
 
 fn main() -> Result<(), Failure> {
     let seconds = std::env::args().filter_map(|argument| argument.parse::<f64>().ok());
-    let time = Duration::from_secs_f64(seconds.last().unwrap_or(1.0)).div_f64(ROUNDS as f64);
+    let time = Duration::from_secs_f64(seconds.next_back().unwrap_or(1.0)).div_f64(ROUNDS as f64);
     let mut cases = bert(6, 384, &[32, 128, 512], &[1, 8])?;
     cases.extend(bert(12, 768, &[32, 128], &[1, 8])?);
     cases.push(vit(3, 768, &[1, 4])?);

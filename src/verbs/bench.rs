@@ -1,4 +1,4 @@
-//! `kaskade bench`: puts an app under load and says what became of it.
+//! `kaskade bench`: load generator.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,46 +20,57 @@ use kaskade_app::report::units;
 use kaskade_app::serving::{self, Client, Service};
 use serde::Serialize;
 
+use super::target::{Target, TargetArgs};
 use crate::args::{Broker, Spacing, TraceArgs, positive};
 use crate::output;
 
-/// Puts an app under load: an open loop (`--rate`, `--trace`) sends when requests are due, whatever the app does; a closed loop
-/// (`--concurrency`) has clients that wait for their answers. Latencies count from when a request was due. Without a
-/// nats-server, the app is started in this process.
+/// Sends a load to an app and reports throughput, latency and errors: an open loop (`--rate`, `--trace`) sends requests when they
+/// are due, whatever the app does; in a closed loop (`--concurrency`) clients wait for their answers. Latencies count from when a
+/// request was due. With `--app` and without `--nats`, starts the app in this process.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The TOML file of the app.
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Texts to send in turn, one per line [default: the test set in the app's file].
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "tensors",
+        required_unless_present_any = ["app_file", "tensors"]
+    )]
+    texts: Option<PathBuf>,
+    /// Requests to send in turn, as Open Inference Protocol JSON, one object after the other.
     #[arg(long, value_name = "FILE")]
-    app: PathBuf,
+    tensors: Option<PathBuf>,
     #[command(flatten)]
     load: Load,
     #[command(flatten)]
     trace: TraceArgs,
-    /// How requests are spaced, of `--rate` and within the seconds of a trace that counts per second.
+    /// Spacing of the requests of `--rate`, and within each second of a trace of counts.
     #[arg(long, value_enum, default_value = "poisson")]
     spacing: Spacing,
-    /// How many times faster than written a trace is played.
+    /// Factor by which a trace is played faster.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     speed: f64,
-    /// How long load is recorded.
+    /// Length of the recorded part.
     #[arg(long, value_name = "TIME", default_value = "10s")]
     duration: Span,
-    /// How long load is made before it is recorded.
+    /// Length of the load before the recorded part.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     warm_up: Span,
-    /// Time budget of every request; the app's own where absent.
+    /// Deadline of every request [default: that of the app's file, otherwise 2s].
     #[arg(long, value_name = "TIME")]
     budget: Option<Span>,
-    /// Latency objective that goodput counts by; the app's own where absent.
+    /// Latency objective of the goodput [default: that of the app's file].
     #[arg(long, value_name = "TIME")]
     slo: Option<Span>,
-    /// A plan file, instead of the one that the app names.
+    /// A plan file, instead of the plan in the app's file; for an app in this process.
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
     /// Seed of the arrivals.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Submit every request to be kept until it is answered (`[durable]`), and count until its result has come.
+    /// Send durable requests (`[durable]` in the app's file); the latency ends with the stored result.
     #[arg(long)]
     durable: bool,
     /// Print JSON.
@@ -69,7 +80,7 @@ pub(crate) struct Args {
     broker: Broker,
 }
 
-/// What makes the load.
+/// The load.
 #[derive(Debug, clap::Args)]
 #[group(multiple = false)]
 struct Load {
@@ -81,7 +92,7 @@ struct Load {
     concurrency: Option<u32>,
 }
 
-/// What came of a run.
+/// Results of a run.
 #[derive(Debug, Serialize)]
 struct Report {
     app: String,
@@ -93,7 +104,7 @@ struct Report {
     figures: Figures,
 }
 
-/// Makes the load and reports.
+/// Generates the load and prints the report.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let loads = [
         args.load.rate.is_some(),
@@ -104,21 +115,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         loads.iter().filter(|given| **given).count() == 1,
         "give one load: `--rate`, `--trace` or `--concurrency`"
     );
-    let app = App::load(&args.app)?;
-    let samples = samples(&app)?;
-    let bus = args.broker.connection().bus(&app, "bench");
-    let service = match args.broker.connection().url(&app) {
-        Some(_) => {
+    let target = args.target.read(&args.broker)?;
+    let samples = samples(&target, args)?;
+    let (bus, service) = match target.in_process() {
+        Some(app) => {
+            let bus = target.shared(app, "bench");
+            (bus.clone(), Some(whole(app, args, bus)?))
+        }
+        None => {
+            let bus = target.client("bench");
             ensure!(
                 args.plan.is_none(),
                 "`--plan` needs an app in this process; the one at {} has its own",
                 bus_url(&bus)
             );
-            None
+            (bus, None)
         }
-        None => Some(whole(&app, args, bus.clone())?),
     };
-    let outcome = under_load(&app, args, samples, bus, service.is_some());
+    let outcome = under_load(&target, args, samples, bus);
     if let Some(service) = service {
         service.stop();
     }
@@ -133,9 +147,18 @@ fn bus_url(bus: &BusConfig) -> &str {
     bus.url.as_deref().unwrap_or_default()
 }
 
-fn samples(app: &App) -> anyhow::Result<Set> {
+fn samples(target: &Target, args: &Args) -> anyhow::Result<Set> {
+    if let Some(path) = &args.texts {
+        return Ok(Set::texts(path)?);
+    }
+    if let Some(path) = &args.tensors {
+        return Ok(Set::tensors(path)?);
+    }
+    let app = target
+        .app()
+        .context("there are no requests to send; give `--texts`, `--tensors` or `--app`")?;
     let set = app.data.test.as_ref().or(app.data.validation.as_ref());
-    let set = set.context("the app names no labelled set (`data.test`) to ask from")?;
+    let set = set.context("the app has no labelled set (`data.test`); give `--texts` or `--tensors`")?;
     Ok(Set::read(app, set)?)
 }
 
@@ -158,21 +181,25 @@ fn whole(app: &App, args: &Args, bus: BusConfig) -> anyhow::Result<Service> {
     Ok(service.start()?)
 }
 
-/// Runs the load; `whole` says that the app is in this process, so that its energy can be told.
-fn under_load(app: &App, args: &Args, samples: Set, bus: BusConfig, whole: bool) -> anyhow::Result<Report> {
-    let slo = args.slo.unwrap_or(app.slo.limit()).duration();
-    let budget = args.budget.unwrap_or(app.ingress.default_budget).duration();
+/// Runs the load; measures energy if the app is in this process.
+fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> anyhow::Result<Report> {
+    let slo = args
+        .slo
+        .or_else(|| target.app().map(|app| app.slo.limit()))
+        .map(Span::duration);
+    let budget = target.budget(args.budget);
     let record = Arc::new(Mutex::new(Record::new(slo)?));
-    let device = app
-        .workers
-        .first()
-        .map_or(app.device, |worker| app.device_of_worker(worker));
-    let mut meter = whole
-        .then(|| Meter::of(device, &(&app.power).into()))
+    let mut meter = target
+        .in_process()
+        .map(|app| {
+            let worker = app.workers.first();
+            let device = worker.map_or(app.device, |worker| app.device_of_worker(worker));
+            Meter::of(device, &(&app.power).into())
+        })
         .transpose()?;
     let begun = meter.as_mut().map(Meter::begin);
     let runtime = serving::runtime()?;
-    let mut client = runtime.block_on(Client::open(app.name.as_str(), bus, budget))?;
+    let mut client = runtime.block_on(Client::open(target.name(), bus, budget))?;
     if args.durable {
         client = client.durably();
     }
@@ -189,7 +216,7 @@ fn under_load(app: &App, args: &Args, samples: Set, bus: BusConfig, whole: bool)
     let answered = questions.answered();
     let share = |joules: f64| (answered > 0).then(|| joules / answered as f64);
     Ok(Report {
-        app: app.name.to_string(),
+        app: target.name().to_owned(),
         load: describe(args),
         accuracy: questions.accuracy(),
         joules_per_request: spent.and_then(share),
@@ -233,7 +260,7 @@ fn describe(args: &Args) -> String {
     }
 }
 
-/// A run for people.
+/// Formats a report for people.
 fn as_text(report: &Report) -> String {
     let figures = &report.figures;
     let millis = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2} ms"));
@@ -271,19 +298,28 @@ fn as_text(report: &Report) -> String {
     let source = report
         .energy_source
         .as_deref()
-        .unwrap_or("the app is in another process");
+        .unwrap_or("the app runs in another process; see `kaskade top`");
+    let lost = if figures.lost > 0 {
+        format!(", {} lost", units::count(figures.lost))
+    } else {
+        String::new()
+    };
+    let goodput = figures.goodput_per_s.zip(figures.slo_ms);
+    let goodput = goodput.map_or_else(String::new, |(goodput, slo)| {
+        format!(", of which {goodput:.1} /s within {slo} ms")
+    });
     format!(
         "{}: {}, {:.1} s\n\
-         {} requests, {} replies: {:.1} /s, of which {:.1} /s within {} ms\n{quantiles}\n\
+         {} sent, {} answered, {} refused, {} timed out{lost}: {:.1} answers/s{goodput}\n{quantiles}\n\
          answered by: {}\nerrors: {}\naccuracy: {accuracy}\nenergy per request: {} ({source})",
         report.app,
         report.load,
         figures.seconds,
-        units::count(figures.requests),
-        units::count(figures.replies),
+        units::count(figures.sent),
+        units::count(figures.answered),
+        units::count(figures.refused),
+        units::count(figures.timed_out),
         figures.throughput_per_s,
-        figures.goodput_per_s,
-        figures.slo_ms,
         listed(shares.collect()),
         listed(errors.collect()),
         units::joules(report.joules_per_request),

@@ -1,4 +1,4 @@
-//! `kaskade infer`: asks an app once.
+//! `kaskade infer`: sends one request to an app.
 
 use std::io::{Read as _, Write as _};
 use std::num::NonZeroU32;
@@ -20,22 +20,22 @@ use kaskade_app::report::units;
 use kaskade_app::serving::{self, Client, Service};
 use serde_json::json;
 
+use super::target::TargetArgs;
 use crate::args::Broker;
 use crate::output;
 
-/// Asks an app once and prints the answer, with the stages it took. Without a nats-server, the app is started for this one
-/// question.
+/// Sends one request to an app and prints the answer, with the stages that it passed. With `--app` and without `--nats`, starts
+/// the app in this process for this request.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The TOML file of the app.
-    #[arg(long, value_name = "FILE")]
-    app: PathBuf,
+    #[command(flatten)]
+    target: TargetArgs,
     #[command(flatten)]
     asked: Asked,
-    /// Time budget; the app's own where absent.
+    /// Deadline of the request [default: that of the app's file, otherwise 2s].
     #[arg(long, value_name = "TIME")]
     budget: Option<Span>,
-    /// Print a language model's answer while it is made.
+    /// Print the answer of a language model token by token.
     #[arg(long, conflicts_with = "json")]
     stream: bool,
     /// Print the reply as JSON.
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     broker: Broker,
 }
 
-/// What is asked.
+/// The inputs of a request.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Asked {
     #[command(flatten)]
@@ -53,16 +53,16 @@ pub(crate) struct Asked {
     /// A second text, such as the context of a question.
     #[arg(long, requires = "text")]
     text_pair: Option<String>,
-    /// Most tokens of a language model's answer; the app's own where absent.
+    /// Most tokens of a language model's answer [default: that of the service].
     #[arg(long, value_name = "N", requires = "text")]
     max_tokens: Option<NonZeroU32>,
 }
 
-/// The one thing that must be given.
+/// The inputs; exactly one of them.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Question {
-    /// A sample of the app's test set (or its validation set, where it has no other), by its number from 0.
+    /// A sample of the test set in the app's file (without one, of the validation set), by its number from 0. Needs `--app`.
     #[arg(long, value_name = "NUMBER")]
     index: Option<usize>,
     /// Tensors as Open Inference Protocol JSON (`{"inputs": [{"name", "shape", "datatype", "data"}]}`); `-` reads standard input.
@@ -73,18 +73,20 @@ struct Question {
     text: Option<String>,
 }
 
-/// Asks and prints.
+/// Sends the request and prints the answer.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let app = App::load(&args.app)?;
-    let (inputs, label) = args.asked.read(&app)?;
-    let bus = args.broker.connection().bus(&app, "infer");
-    let service = match args.broker.connection().url(&app) {
-        Some(_) => None,
-        None => Some(whole(&app, bus.clone())?),
+    let target = args.target.read(&args.broker)?;
+    let (inputs, label) = args.asked.read(target.app())?;
+    let (bus, service) = match target.in_process() {
+        Some(app) => {
+            let bus = target.shared(app, "infer");
+            (bus.clone(), Some(whole(app, bus)?))
+        }
+        None => (target.client("infer"), None),
     };
-    let budget = args.budget.unwrap_or(app.ingress.default_budget).duration();
+    let budget = target.budget(args.budget);
     let reply = serving::runtime()?.block_on(async {
-        let client = Client::open(app.name.as_str(), bus, budget).await?;
+        let client = Client::open(target.name(), bus, budget).await?;
         if args.stream {
             let mut shown = false;
             let part = |part: InferReply| {
@@ -105,7 +107,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     report_on(&reply?, label.as_ref(), args.json)
 }
 
-/// Prints a reply, beside the right answer where it is known.
+/// Prints a reply, and the right answer if it is known.
 pub(crate) fn report_on(reply: &InferReply, label: Option<&Label>, json: bool) -> anyhow::Result<()> {
     if json {
         return output::print_json(&as_json(reply, label)?);
@@ -113,7 +115,7 @@ pub(crate) fn report_on(reply: &InferReply, label: Option<&Label>, json: bool) -
     output::print(&as_text(reply, label))
 }
 
-/// Prints what is new of an answer. Whoever does not listen any more gets the whole later.
+/// Prints a piece of an answer. If standard output is closed, the request continues.
 fn show(part: &InferReply) {
     let texts = part.outputs.iter().filter(|output| output.name == "text");
     let mut out = std::io::stdout().lock();
@@ -122,7 +124,7 @@ fn show(part: &InferReply) {
     }
 }
 
-/// The whole app in this process, by its own plan.
+/// Starts the whole app in this process, with the plan of its file.
 fn whole(app: &App, bus: kaskade_actors::bus::BusConfig) -> anyhow::Result<Service> {
     let worker = app
         .workers
@@ -136,11 +138,12 @@ fn whole(app: &App, bus: kaskade_actors::bus::BusConfig) -> anyhow::Result<Servi
 }
 
 impl Asked {
-    /// The inputs, and the right answer where it is known.
-    pub(crate) fn read(&self, app: &App) -> anyhow::Result<(Inputs, Option<Label>)> {
+    /// Returns the inputs, and the right answer if it is known.
+    pub(crate) fn read(&self, app: Option<&App>) -> anyhow::Result<(Inputs, Option<Label>)> {
         let Question { index, tensors, text } = &self.question;
         match (index, tensors, text) {
             (Some(index), _, _) => {
+                let app = app.context("`--index` needs the data sets of an app's file: give `--app FILE`")?;
                 let (inputs, label) = sample(app, *index)?;
                 Ok((inputs, Some(label)))
             }
@@ -155,7 +158,7 @@ impl Asked {
                 }
                 Ok((inputs, None))
             }
-            _ => bail!("there is no question; give one of `--index`, `--tensors`, `--text`"),
+            _ => bail!("there are no inputs; give one of `--text`, `--tensors`, `--index`"),
         }
     }
 }
@@ -163,7 +166,7 @@ impl Asked {
 fn sample(app: &App, index: usize) -> anyhow::Result<(Inputs, Label)> {
     let set = app.data.test.as_ref().or(app.data.validation.as_ref());
     let set = set.context("the app names no labelled set (`data.test`) to take a sample from")?;
-    // The smallest model says as well as any what the family takes.
+    // All models of a family have the same signature.
     let family = Family::of(app);
     let smallest = family.members.first().context("the app has no variants")?;
     let signature = smallest.load(smallest.device)?.model.signature();
@@ -201,7 +204,7 @@ fn as_json(reply: &InferReply, label: Option<&Label>) -> anyhow::Result<serde_js
     Ok(value)
 }
 
-/// An answer for people.
+/// Formats a reply for people.
 fn as_text(reply: &InferReply, label: Option<&Label>) -> String {
     let mut lines = Vec::new();
     if let Ok(said) = label_of(&reply.outputs) {

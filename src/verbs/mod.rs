@@ -23,6 +23,7 @@ pub(crate) mod selftest;
 pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod submit;
+pub(crate) mod target;
 pub(crate) mod top;
 pub(crate) mod validate;
 pub(crate) mod weigh;

@@ -1,33 +1,38 @@
-//! `kaskade replan`: asks the planner of an app that is being served for another plan.
+//! `kaskade plan request`: asks the planner of a running app for a plan.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use kaskade_actors::bus::Bus;
 use kaskade_actors::subjects;
 use kaskade_actors::wire::{Message as _, PlanReport, PlanRequest};
-use kaskade_app::config::App;
+use kaskade_app::config::scalar::Span;
 use kaskade_app::serving;
 
+use super::target::{Target, TargetArgs};
 use crate::args::{Broker, positive};
 use crate::output;
 
-/// What a planner may need beyond its own limit to say how it ended.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time beyond the planner's limit that its report may take.
+const MARGIN: Duration = Duration::from_secs(5);
 
-/// Asks the planner of a served app (`[planner]` in its file) for another plan, and says how planning ended. Whatever it ends
-/// in, the app goes on serving: by the new plan, or by the one it had.
+/// Default of `planner.limit`, for an app whose file is not given.
+const DEFAULT_LIMIT: Duration = Duration::from_secs(60);
+
+/// Asks the planner of a running app (`[planner]` in its file) for a plan, and prints the outcome. The app continues to serve,
+/// with the new plan or with the one it has.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The TOML file of the app.
-    #[arg(long, value_name = "FILE")]
-    app: PathBuf,
-    /// The highest load to plan for, requests per second; that of the running plan where absent.
+    #[command(flatten)]
+    target: TargetArgs,
+    /// The highest load to plan for, requests per second [default: that of the running plan].
     #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
-    qps: Option<f64>,
-    /// Why, for the service's log.
-    #[arg(long, value_name = "TEXT", default_value = "asked on the command line")]
+    rate: Option<f64>,
+    /// How long to wait for the planner's report [default: 5s more than `planner.limit` in the app's file, otherwise 65s].
+    #[arg(long, value_name = "TIME")]
+    wait: Option<Span>,
+    /// Reason, for the planner's log.
+    #[arg(long, value_name = "TEXT", default_value = "requested on the command line")]
     reason: String,
     #[command(flatten)]
     broker: Broker,
@@ -36,23 +41,18 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Asks and reports; fails unless the plan that runs afterwards is the planner's.
+/// Asks and prints the report; fails unless the running plan is then the planner's.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let app = App::load(&args.app)?;
-    ensure!(
-        args.broker.connection().url(&app).is_some(),
-        "say where the app is served: give `--nats URL`, as `kaskade serve` printed it"
-    );
+    let target = args.target.read(&args.broker)?;
     let request = PlanRequest {
         reason: args.reason.clone(),
-        peak_qps: args.qps,
+        peak_qps: args.rate,
         ..PlanRequest::default()
     };
-    let limit = app
-        .planner
-        .as_ref()
-        .map_or(PATIENCE, |rule| rule.limit.duration() + PATIENCE);
-    let report = serving::runtime()?.block_on(ask(&app, args, &request, limit))?;
+    let planner = target.app().and_then(|app| app.planner.as_ref());
+    let limit = planner.map_or(DEFAULT_LIMIT, |planner| planner.limit.duration());
+    let wait = args.wait.map_or(limit + MARGIN, Span::duration);
+    let report = serving::runtime()?.block_on(ask(&target, &request, wait))?;
     if args.json {
         output::print_json(&report)?;
     } else {
@@ -60,19 +60,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     match report {
         PlanReport::Adopted { .. } | PlanReport::Unchanged { .. } => Ok(()),
-        _ => bail!("the running plan goes on serving"),
+        _ => bail!("the plan is unchanged"),
     }
 }
 
-async fn ask(app: &App, args: &Args, request: &PlanRequest, limit: Duration) -> anyhow::Result<PlanReport> {
-    let subject = subjects::App::new(app.name.as_str())?.replan();
-    let bus = Bus::connect(args.broker.connection().bus(app, "replan")).await?;
+async fn ask(target: &Target, request: &PlanRequest, wait: Duration) -> anyhow::Result<PlanReport> {
+    let subject = subjects::App::new(target.name())?.replan();
+    let bus = Bus::connect(target.client("replan")).await?;
     let asked = bus.client().request(subject.clone(), request.encode()?);
-    let reply = tokio::time::timeout(limit, asked)
+    let reply = tokio::time::timeout(wait, asked)
         .await
-        .with_context(|| format!("no report within {} s", limit.as_secs()))?
+        .with_context(|| format!("the planner sent no report within {} s", wait.as_secs()))?
         .with_context(|| {
-            format!("nobody plans on `{subject}`: serve the app with a `[planner]` in its file")
+            format!("no planner listens on `{subject}`: serve the app with a `[planner]` in its file")
         })?;
     bus.close().await;
     Ok(PlanReport::decode(&reply.payload)?)
@@ -80,9 +80,9 @@ async fn ask(app: &App, args: &Args, request: &PlanRequest, limit: Duration) -> 
 
 fn as_text(report: &PlanReport) -> String {
     match report {
-        PlanReport::Adopted { epoch } => format!("a new plan runs, as epoch {epoch}"),
+        PlanReport::Adopted { epoch } => format!("a new plan is running, epoch {epoch}"),
         PlanReport::Unchanged { epoch } => {
-            format!("the plan that runs, epoch {epoch}, is still the one to run")
+            format!("the running plan, epoch {epoch}, is still the best one")
         }
         PlanReport::Refused { reason } => format!("no new plan: {reason}"),
         PlanReport::Crashed => "no new plan: the planner crashed; its log says where".to_owned(),
@@ -90,9 +90,11 @@ fn as_text(report: &PlanReport) -> String {
             format!("no new plan: not done within {limit_ms} ms; raise `planner.limit` or plan fewer ranges")
         }
         PlanReport::Stale { newest } => format!(
-            "no new plan: somebody else's was written first{}",
+            "no new plan: another one was stored first{}",
             newest.map_or_else(String::new, |epoch| format!(", epoch {epoch}"))
         ),
-        PlanReport::Busy => "no new plan: the planner is at work already; ask again".to_owned(),
+        PlanReport::Busy => {
+            "no new plan: the planner is busy with another request; ask again later".to_owned()
+        }
     }
 }

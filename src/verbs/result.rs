@@ -1,26 +1,24 @@
 //! `kaskade result`: fetches the result of a durable request.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
 use kaskade_app::serving::{self, Client};
 
 use super::infer;
+use super::target::TargetArgs;
 use crate::args::Broker;
 
-/// Fetches the result of a request that was submitted. It is kept for the time that the app's `durable.results` says.
+/// Prints the result of a durable request. The app keeps results for the time that `[durable]` in its file sets.
 #[derive(Debug, clap::Args)]
+#[command(allow_missing_positional = true)]
 pub(crate) struct Args {
-    /// The TOML file of the app.
-    #[arg(long, value_name = "FILE")]
-    app: PathBuf,
+    #[command(flatten)]
+    target: TargetArgs,
     /// The id that `kaskade submit` printed, or was given.
-    #[arg(long)]
+    #[arg(value_name = "ID")]
     id: String,
-    /// Wait so long, if it is not there yet.
+    /// Wait at most this long if there is no result yet.
     #[arg(long, value_name = "TIME")]
     wait: Option<Span>,
     /// Print the reply as JSON.
@@ -32,15 +30,10 @@ pub(crate) struct Args {
 
 /// Fetches and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let app = App::load(&args.app)?;
-    let connection = args.broker.connection();
-    connection.url(&app).context(
-        "results are kept by a nats-server; name it with `--nats URL` (or NATS_URL, or `nats.url` in the app)",
-    )?;
+    let target = args.target.read(&args.broker)?;
     let patience = args.wait.map_or(Duration::ZERO, Span::duration);
     let reply = serving::runtime()?.block_on(async {
-        let bus = connection.bus(&app, "result");
-        let client = Client::open(app.name.as_str(), bus, Duration::ZERO).await?;
+        let client = Client::open(target.name(), target.client("result"), Duration::ZERO).await?;
         let reply = client.wait_for(&args.id, patience).await;
         client.leave().await;
         anyhow::Ok(reply?)

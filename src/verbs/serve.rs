@@ -1,4 +1,4 @@
-//! `kaskade serve`: serves an app until it is told to stop.
+//! `kaskade serve`: serves an app until it is stopped.
 
 use std::path::PathBuf;
 
@@ -6,15 +6,17 @@ use anyhow::ensure;
 use kaskade_actors::ops::probes::Probes;
 use kaskade_actors::shutdown;
 use kaskade_app::config::App;
+use kaskade_app::config::data::DataSet;
 use kaskade_app::config::scalar::Address;
 use kaskade_app::planning::initial;
 use kaskade_app::report::progress::say;
 use kaskade_app::serving::service::worker_of;
-use kaskade_app::serving::{self, Service};
+use kaskade_app::serving::{self, DEFAULT_ADDRESS, Service};
 
 use crate::args::{Broker, Role};
 
-/// Serves an app: its doors, its replicas, its planner, or all of them, until SIGTERM or Ctrl-C; then what is in flight is answered first.
+/// Serves an app: its ingress, its replicas, its planner, or all of them. On SIGTERM or Ctrl-C it accepts no more requests, answers
+/// those in flight, and ends.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The TOML file of the app.
@@ -23,18 +25,22 @@ pub(crate) struct Args {
     /// A plan file, instead of the one that the app names.
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
-    /// What this process takes on.
+    /// The part of the app that this process serves.
     #[arg(long, value_enum, default_value = "all")]
     role: Role,
-    /// Which of the app's workers this process is, where it has several.
+    /// Which of the app's workers this process is, if it has several.
     #[arg(long, value_name = "NAME")]
     worker: Option<String>,
     /// Serve the plan in the plan store rather than the app's.
     #[arg(long, conflicts_with = "plan")]
     stored_plan: bool,
-    /// Answer probes and tell metrics here: `/live`, `/ready` and `/metrics`.
+    /// Address for probes and metrics: `/live`, `/ready` and `/metrics`.
     #[arg(long, value_name = "ADDRESS", env = "KASKADE_HTTP")]
     http: Option<Address>,
+    /// Loopback address on which the embedded broker listens, without a nats-server; port 0 selects a free port
+    /// [default: 127.0.0.1:4222].
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "nats")]
+    listen: Option<Address>,
     #[command(flatten)]
     broker: Broker,
 }
@@ -42,13 +48,18 @@ pub(crate) struct Args {
 /// Starts, serves, drains.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
+    let mut connection = args.broker.connection();
+    connection.listen = args.listen.map(Address::socket);
     ensure!(
-        args.role == Role::All || args.broker.connection().url(&app).is_some(),
-        "a process that is not the whole app needs a broker that the others reach too: give `--nats URL`"
+        args.role == Role::All || connection.url(&app).is_some(),
+        "a process that serves a part of an app needs a nats-server that the other processes reach: give `--nats URL`"
     );
+    if connection.url(&app).is_none() {
+        connection.listen.get_or_insert(DEFAULT_ADDRESS);
+    }
     let plan = match &args.plan {
         _ if args.stored_plan => None,
-        // A planner serves nothing: the app's plan is for the store, and only where that has none.
+        // A planner serves nothing; it stores the app's plan if the store has none.
         None if args.role == Role::Planner => None,
         Some(path) => Some(initial::read(&app, path)?),
         None => Some(initial::of(&app)?),
@@ -62,10 +73,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let made_by = plan
         .as_ref()
         .map_or_else(|| "of the plan store".to_owned(), |plan| plan.made_by.clone());
-    let connection = args.broker.connection();
-    let bus = connection.bus(&app, "serve");
+    let bus = connection.serve(&app, "serve")?;
     let probes = probes(&app, args.http)?;
-    // A runtime of its own waits for signals: the actors' thread has better things to do.
+    // Signals are awaited on a separate runtime, so that they never wait for an actor.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -91,6 +101,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         app.name,
         service.url()
     ));
+    if matches!(args.role, Role::All | Role::Ingress) {
+        say(&how_to_ask(&app, service.url()));
+    }
     runtime.block_on(stop.wait());
     say("draining");
     // The second signal ends the process without waiting for the rest.
@@ -105,13 +118,28 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             _ = tokio::task::spawn_blocking(move || done.recv()) => {}
         }
     });
-    // A blocking wait that was overtaken is not waited for.
+    // Does not wait for the blocking task if the second signal came first.
     runtime.shutdown_background();
     say("stopped");
     Ok(())
 }
 
-/// The listener of the probes, if one is wanted. It is there before the models are, and says that they are not.
+/// Returns the command that sends a request to the app.
+fn how_to_ask(app: &App, url: &str) -> String {
+    let sets = [&app.data.test, &app.data.validation];
+    let images = sets
+        .into_iter()
+        .flatten()
+        .any(|set| matches!(set, DataSet::Idx(_) | DataSet::Scenes(_)));
+    let inputs = if images {
+        "--tensors request.json"
+    } else {
+        "--text \"some text\""
+    };
+    format!("ask it: kaskade infer {} {inputs} --nats {url}", app.name)
+}
+
+/// Starts the listener of the probes, if one is configured. It starts before the models are loaded, and reports that they are not.
 fn probes(app: &App, address: Option<Address>) -> anyhow::Result<Option<Probes>> {
     let Some(address) = address.or(app.http.map(|http| http.address)) else {
         return Ok(None);

@@ -1,34 +1,30 @@
-//! `kaskade submit`: asks an app for an answer that survives whatever is lost meanwhile.
+//! `kaskade submit`: sends one durable request to an app.
 
-use std::path::PathBuf;
-
-use anyhow::Context as _;
-use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
 use kaskade_app::serving::{self, Client};
 use serde_json::json;
 
 use super::infer::{self, Asked};
+use super::target::TargetArgs;
 use crate::args::Broker;
 use crate::output;
 
-/// Submits one request to an app that keeps requests (`[durable]`), and prints the id that its result is fetched by with
-/// `kaskade result`. Once this has succeeded the request is run, whichever process is lost; submitted again under the same id it is
-/// still answered once.
+/// Sends one durable request to an app that accepts them (`[durable]` in its file), and prints the id with which `kaskade result`
+/// fetches its result. The request is stored in JetStream and survives crashes; submitted again with the same id, it is still
+/// answered once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The TOML file of the app.
-    #[arg(long, value_name = "FILE")]
-    app: PathBuf,
+    #[command(flatten)]
+    target: TargetArgs,
     #[command(flatten)]
     asked: Asked,
-    /// The request's id; one is made where absent.
+    /// The request's id [default: a random one].
     #[arg(long)]
     id: Option<String>,
-    /// Time budget of each attempt; the app's own where absent.
+    /// Deadline of each attempt [default: that of the app's file, otherwise 2s].
     #[arg(long, value_name = "TIME")]
     budget: Option<Span>,
-    /// Wait for the result so long, and print it.
+    /// Wait at most this long for the result, and print it.
     #[arg(long, value_name = "TIME")]
     wait: Option<Span>,
     /// Print JSON.
@@ -40,13 +36,11 @@ pub(crate) struct Args {
 
 /// Submits, and prints the id or the result.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let app = App::load(&args.app)?;
-    let connection = args.broker.connection();
-    connection.url(&app).context("durable requests are kept by a nats-server; name it with `--nats URL` (or NATS_URL, or `nats.url` in the app)")?;
-    let (inputs, label) = args.asked.read(&app)?;
-    let budget = args.budget.unwrap_or(app.ingress.default_budget).duration();
+    let target = args.target.read(&args.broker)?;
+    let (inputs, label) = args.asked.read(target.app())?;
+    let budget = target.budget(args.budget);
     let (accepted, reply) = serving::runtime()?.block_on(async {
-        let client = Client::open(app.name.as_str(), connection.bus(&app, "submit"), budget).await?;
+        let client = Client::open(target.name(), target.client("submit"), budget).await?;
         let accepted = client.submit(inputs, args.id.as_deref()).await?;
         let reply = match args.wait {
             Some(patience) => Some(client.wait_for(&accepted.id, patience.duration()).await?),

@@ -1,8 +1,7 @@
-//! `kaskade top`: what an app is doing right now.
+//! `kaskade top`: shows rates, power and queues of a running app.
 
 use std::io::IsTerminal as _;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::ensure;
@@ -12,51 +11,46 @@ use kaskade_actors::bus::Bus;
 use kaskade_actors::metrics::Snapshot;
 use kaskade_actors::wire::{Beat, EnergyReport, GearShift, Message as _};
 use kaskade_actors::{ids, subjects};
-use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
 use kaskade_app::serving;
 use kaskade_app::serving::overview::{Counts, Look, ModelRow, NodeRow, Overview};
 
+use super::target::{Target, TargetArgs};
 use crate::args::Broker;
 use crate::output;
 
-/// Looks that are not shown: a rate needs two reports, and the ingresses are asked at every look.
-const SILENT_LOOKS: u32 = 2;
+/// First refreshes, which are not shown: a rate needs two reports, and the ingresses are asked at every refresh.
+const WARM_UP: u32 = 2;
 
-/// Shows what an app that is being served is doing: requests, latency, joules per request with idle processes included, and by
-/// variant what it runs, how busy it is and what it spends. On a terminal the picture is renewed in place.
+/// Shows what a running app does: requests per second, latency, joules per request with idle processes included, and the load,
+/// queue and power of every variant. On a terminal, each refresh replaces the last.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The TOML file of the app.
-    #[arg(long, value_name = "FILE")]
-    app: PathBuf,
-    /// Time between two looks.
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Time between two refreshes.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     every: Span,
-    /// Looks to show; without end where absent.
-    #[arg(long, value_name = "LOOKS")]
-    looks: Option<NonZeroU32>,
-    /// Print every look as one line of JSON.
+    /// Number of refreshes [default: unlimited].
+    #[arg(long, value_name = "N")]
+    count: Option<NonZeroU32>,
+    /// Print every refresh as one line of JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     broker: Broker,
 }
 
-/// Looks and shows until it has shown enough.
+/// Refreshes until the number of refreshes is reached.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let app = App::load(&args.app)?;
-    ensure!(
-        args.broker.connection().url(&app).is_some(),
-        "say where the app is served: give `--nats URL`, as `kaskade serve` printed it"
-    );
+    let target = args.target.read(&args.broker)?;
     ensure!(!args.every.duration().is_zero(), "`--every` must be above zero");
-    serving::runtime()?.block_on(watch(&app, args))
+    serving::runtime()?.block_on(watch(&target, args))
 }
 
-/// Somebody told something.
+/// A message of one of the app's processes.
 enum News {
     Beat(Message),
     Energy(Message),
@@ -64,9 +58,9 @@ enum News {
     Stats(Message),
 }
 
-async fn watch(app: &App, args: &Args) -> anyhow::Result<()> {
-    let names = subjects::App::new(app.name.as_str())?;
-    let bus = Bus::connect(args.broker.connection().bus(app, "top")).await?;
+async fn watch(target: &Target, args: &Args) -> anyhow::Result<()> {
+    let names = subjects::App::new(target.name())?;
+    let bus = Bus::connect(target.client("top")).await?;
     let inbox = bus.client().new_inbox();
     let [_, question, _] = subjects::discovery("STATS", names.name(), &ids::unique_token())?;
     let mut news = futures::stream::select_all([
@@ -84,7 +78,7 @@ async fn watch(app: &App, args: &Args) -> anyhow::Result<()> {
     let begun = Instant::now();
     let mut overview = Overview::default();
     let mut period = tokio::time::interval(args.every.duration());
-    let mut looked = 0_u32;
+    let mut refreshes = 0_u32;
     loop {
         tokio::select! {
             told = news.next() => match told {
@@ -92,21 +86,21 @@ async fn watch(app: &App, args: &Args) -> anyhow::Result<()> {
                 None => return Ok(()),
             },
             _ = period.tick() => {
-                if looked > SILENT_LOOKS {
+                if refreshes > WARM_UP {
                     show(&overview.look(names.name(), begun.elapsed()), args.json)?;
                 }
-                if args.looks.is_some_and(|looks| looked >= looks.get().saturating_add(SILENT_LOOKS)) {
+                if args.count.is_some_and(|count| refreshes >= count.get().saturating_add(WARM_UP)) {
                     bus.close().await;
                     return Ok(());
                 }
-                looked = looked.saturating_add(1);
+                refreshes = refreshes.saturating_add(1);
                 bus.publish(question.clone(), Some(inbox.as_str().into()), None, "".into()).await?;
             }
         }
     }
 }
 
-/// What cannot be read is somebody else's, or of another version: there is nothing to show of it.
+/// Adds a message to the overview; ignores one that cannot be decoded, such as that of another version.
 fn take(overview: &mut Overview, now: std::time::Duration, news: News) {
     match news {
         News::Beat(message) => {
@@ -132,7 +126,7 @@ fn take(overview: &mut Overview, now: std::time::Duration, news: News) {
     }
 }
 
-/// What an ingress says of itself as a NATS service.
+/// Returns the id and the counters of an ingress from its statistics as a NATS service.
 fn counts(payload: &[u8]) -> Option<(String, Counts)> {
     let stats: Stats = serde_json::from_slice(payload).ok()?;
     let endpoint = stats.endpoints.into_iter().next()?;
@@ -163,23 +157,23 @@ fn as_text(look: &Look) -> String {
     let gear = look
         .gear
         .map_or_else(String::new, |gear| format!(", gear {gear}"));
-    let doors = look.doors.map_or_else(
-        || "no ingress tells what it does".to_owned(),
-        |doors| {
+    let ingresses = look.ingresses.map_or_else(
+        || "no ingress reports".to_owned(),
+        |rates| {
             format!(
-                "{:.1} requests/s came, {:.1} answered in {} on average, {:.1} errors, {:.1} sent again",
-                doors.arrived_per_s,
-                doors.answered_per_s,
-                doors
+                "{:.1} requests/s, {:.1} answered/s in {} on average, {:.1} errors/s, {:.1} retries/s",
+                rates.arrived_per_s,
+                rates.answered_per_s,
+                rates
                     .mean_latency_s
                     .map_or_else(|| "-".to_owned(), units::seconds),
-                doors.errors_per_s,
-                doors.retried_per_s,
+                rates.errors_per_s,
+                rates.retried_per_s,
             )
         },
     );
     format!(
-        "{} · epoch {}{gear}\n{doors}\n{} per request, {} over all processes, idle ones too\n\n{}\n\n{}{}",
+        "{} · epoch {}{gear}\n{ingresses}\n{} per request, {} over all processes, idle ones included\n\n{}\n\n{}{}",
         look.app,
         look.epoch,
         units::joules(look.joules_per_request),
@@ -217,7 +211,7 @@ fn models(rows: &[ModelRow]) -> String {
     table(heads, rows)
 }
 
-/// What language models make; nothing where there is none.
+/// The table of language models; empty if there is none.
 fn tokens(rows: &[ModelRow]) -> String {
     let heads = [
         ("variant", Align::Left),

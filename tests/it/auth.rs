@@ -215,16 +215,16 @@ async fn each_role_may_do_its_own_work_and_nothing_else() {
     assert!(text.contains("check the credentials"), "{text}");
     let observer = seed(folder, "observer");
     let look = [
-        "top", "--app", &app, "--nats", &url, "--looks", "1", "--every", "200ms", "--json",
+        "top", "--app", &app, "--nats", &url, "--count", "1", "--every", "200ms", "--json",
     ];
     let (code, text) = said(&[&look[..], &["--nkey", &observer]].concat());
     assert_eq!(code, Some(0), "{text}");
     let planner = seed(folder, "planner");
     let (_, text) = said(&[
-        "replan", "--app", &app, "--nats", &url, "--qps", "100", "--nkey", &planner,
+        "plan", "request", "--app", &app, "--nats", &url, "--rate", "100", "--nkey", &planner,
     ]);
     assert!(text.contains("plan"), "{text}");
-    assert!(!text.contains("nobody plans"), "{text}");
+    assert!(!text.contains("no planner listens"), "{text}");
 
     let log = server.log();
     assert!(

@@ -97,7 +97,17 @@ fn an_ingress_without_a_plan_is_live_and_not_ready() {
 
 #[test]
 fn an_invalid_or_used_address_is_refused() {
-    let refused = |address: &str| said(&["serve", "--app", DIGITS, "--http", address]);
+    let refused = |address: &str| {
+        said(&[
+            "serve",
+            "--app",
+            DIGITS,
+            "--listen",
+            "127.0.0.1:0",
+            "--http",
+            address,
+        ])
+    };
     let (code, said) = refused("here");
     assert_eq!(code, Some(2));
     assert!(said.contains("write number and port"), "{said}");

@@ -1,4 +1,4 @@
-//! `kaskade serve`, `infer`, `bench`, `replan` and `top` over a broker.
+//! `kaskade serve`, `infer`, `bench`, `submit`, `plan request` and `top` over a broker.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -92,8 +92,8 @@ fn a_served_app_answers_clients_and_drains_on_sigterm() {
             "--json",
         ],
     ));
-    assert!(figures["replies"].as_u64().unwrap() > 0);
-    assert_eq!(figures["requests"], figures["replies"]);
+    assert!(figures["answered"].as_u64().unwrap() > 0);
+    assert_eq!(figures["sent"], figures["answered"]);
     assert!(
         figures["joules_per_request"].is_null(),
         "another process's energy is unknown"
@@ -138,10 +138,12 @@ fn a_served_app_replans_on_request_and_keeps_its_plan_on_failure() {
     let folder = tempfile::tempdir().unwrap();
     let app = planning_app(folder.path(), "gears", "");
     let (_served, url) = serve(&app);
-    let replan = |qps: &str| {
+    let replan = |rate: &str| {
         kaskade(
             ROOT,
-            &["replan", "--app", &app, "--nats", &url, "--qps", qps, "--json"],
+            &[
+                "plan", "request", "digits", "--nats", &url, "--rate", rate, "--json",
+            ],
         )
     };
     let report = json(&replan("2000"));
@@ -176,7 +178,9 @@ fn a_restarted_planner_keeps_the_stored_plan() {
     };
     let _others = [start("worker"), start("ingress")];
     let replan = || {
-        let asked = ["replan", "--app", &app, "--nats", &url, "--qps", "2000", "--json"];
+        let asked = [
+            "plan", "request", "--app", &app, "--nats", &url, "--rate", "2000", "--json",
+        ];
         json(&kaskade(ROOT, &asked))
     };
     let planner = start("planner");
@@ -194,13 +198,11 @@ fn a_missing_planner_is_named() {
     let app = quick_app(folder.path());
     let (_served, url) = serve(&app);
     let refusal = |args: &[&str]| refusal(&kaskade(ROOT, args));
-    let message = refusal(&["replan", "--app", &app, "--nats", &url]);
+    let message = refusal(&["plan", "request", "digits", "--nats", &url]);
     assert!(
         message.contains("kaskade.digits.replan") && message.contains("[planner]"),
         "{message}"
     );
-    let message = refusal(&["replan", "--app", &app]);
-    assert!(message.contains("--nats"), "{message}");
     let message = refusal(&["serve", "--app", &app, "--role", "planner", "--nats", &url]);
     assert!(message.contains("[planner]"), "{message}");
 }
@@ -227,8 +229,9 @@ fn an_open_loop_keeps_its_rate_and_reports_accuracy() {
         ],
     ));
     // 200 per second; the one due at the end may not be sent.
-    let requests = figures["requests"].as_u64().unwrap();
-    assert!((198..=201).contains(&requests), "{figures}");
+    let sent = figures["sent"].as_u64().unwrap();
+    assert!((198..=201).contains(&sent), "{figures}");
+    assert_eq!(figures["answered"], figures["sent"], "{figures}");
     assert_eq!(figures["errors"], serde_json::json!({}));
     assert!(figures["accuracy"].as_f64().unwrap() > 0.85, "{figures}");
     assert!(figures["joules_per_request"].as_f64().unwrap() > 0.0, "{figures}");
@@ -252,7 +255,10 @@ fn an_unreachable_broker_and_an_unserved_app_are_named() {
     );
     let message = text(&absent.stderr);
     assert_eq!(absent.status.code(), Some(75), "{message}");
-    assert!(message.contains("127.0.0.1:1"), "{message}");
+    assert!(
+        message.contains("127.0.0.1:1") && message.contains("kaskade serve"),
+        "{message}"
+    );
     let alone = kaskade(ROOT, &["serve", "--app", &app, "--role", "worker"]);
     let message = text(&alone.stderr);
     assert_eq!(alone.status.code(), Some(1), "{message}");
@@ -280,6 +286,79 @@ fn an_unreachable_broker_and_an_unserved_app_are_named() {
 }
 
 #[test]
+fn an_app_is_asked_by_its_name_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let mut served = Served::start(&["--app", &app]);
+    let url = served.url();
+    let command = served.line("ask it: kaskade ");
+    assert_eq!(
+        command,
+        format!("infer digits --tensors request.json --nats {url}")
+    );
+    // The clients run in a folder that has nothing but the request.
+    let client = tempfile::tempdir().unwrap();
+    let data = vec!["0.5"; 64].join(",");
+    let body = format!(
+        r#"{{"inputs": [{{"name": "image", "shape": [1, 8, 8], "datatype": "FP32", "data": [{data}]}}]}}"#
+    );
+    std::fs::write(client.path().join("request.json"), format!("{body}\n{body}\n")).unwrap();
+    std::fs::write(client.path().join("one.json"), body).unwrap();
+    let ask = |args: &[&str]| kaskade(client.path(), &[args, &["--nats", &url]].concat());
+    let reply = json(&ask(&["infer", "digits", "--tensors", "one.json", "--json"]));
+    assert_eq!(reply["variant"], "digits-tiny");
+    let load = ["--concurrency", "2", "--duration", "200ms", "--warm-up", "20ms"];
+    let bench = ["bench", "digits", "--tensors", "request.json", "--json"];
+    let figures = json(&ask(&[&bench[..], &load].concat()));
+    assert!(figures["answered"].as_u64().unwrap() > 0, "{figures}");
+    assert_eq!(figures["sent"], figures["answered"], "{figures}");
+    let unknown = ["accuracy", "goodput_per_s", "joules_per_request"];
+    assert!(unknown.iter().all(|field| figures[field].is_null()), "{figures}");
+    let message = refusal(&ask(&["submit", "digits", "--tensors", "one.json"]));
+    assert!(message.contains("[durable]"), "{message}");
+    let message = refusal(&ask(&["result", "digits", "no-such"]));
+    assert!(message.contains("[durable]"), "{message}");
+}
+
+#[test]
+fn the_app_to_ask_is_given_once() {
+    let usage = |args: &[&str]| {
+        let output = kaskade(ROOT, args);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        message
+    };
+    assert!(usage(&["infer", "--text", "a film"]).contains("APP"));
+    usage(&["infer", "digits", "--app", "app.toml", "--text", "a film"]);
+    let message = refusal(&kaskade(ROOT, &["infer", "digits", "--index", "1"]));
+    assert!(message.contains("--app FILE"), "{message}");
+    assert!(usage(&["infer", "app.toml", "--text", "a film"]).contains("--app FILE"));
+    assert!(usage(&["bench", "digits", "--rate", "1"]).contains("--texts"));
+    assert!(usage(&["result", "an-id"]).contains("APP"));
+    usage(&[
+        "serve",
+        "--app",
+        "app.toml",
+        "--listen",
+        "127.0.0.1:0",
+        "--nats",
+        "nats://127.0.0.1:1",
+    ]);
+}
+
+#[test]
+fn a_taken_port_is_named_with_its_remedies() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = quick_app(folder.path());
+    let (_served, url) = serve(&app);
+    let address = url.strip_prefix("nats://").unwrap();
+    let message = refusal(&kaskade(ROOT, &["serve", "--app", &app, "--listen", address]));
+    for word in [address, "--listen", "--nats"] {
+        assert!(message.contains(word), "{message}");
+    }
+}
+
+#[test]
 fn top_shows_rates_and_energy_by_model() {
     let folder = tempfile::tempdir().unwrap();
     let app = quick_app(folder.path());
@@ -302,10 +381,7 @@ fn top_shows_rates_and_energy_by_model() {
         .stdout(Stdio::null())
         .stderr(Stdio::null()),
     );
-    let seen = kaskade(
-        ROOT,
-        &["top", "--app", &app, "--nats", &url, "--looks", "2", "--json"],
-    );
+    let seen = kaskade(ROOT, &["top", "digits", "--nats", &url, "--count", "2", "--json"]);
     drop(load);
     let lines = text(&seen.stdout);
     let looks: Vec<Value> = lines
@@ -314,7 +390,10 @@ fn top_shows_rates_and_energy_by_model() {
         .collect();
     assert_eq!(looks.len(), 2, "{lines}");
     let look = &looks[1];
-    assert!(look["doors"]["answered_per_s"].as_f64().unwrap() > 1.0, "{look}");
+    assert!(
+        look["ingresses"]["answered_per_s"].as_f64().unwrap() > 1.0,
+        "{look}"
+    );
     assert!(look["joules_per_request"].as_f64().unwrap() > 0.0, "{look}");
     let model = &look["models"][0];
     assert_eq!(

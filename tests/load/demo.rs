@@ -19,8 +19,8 @@ fn cascades_keep_the_accuracy_of_the_largest_model_at_a_fraction_of_its_energy()
     let accuracy = |mode: &str| number(&report, &format!("/modes/{mode}/accuracy"));
     for mode in ["largest", "ap", "eo"] {
         let figures = &report["modes"][mode];
-        assert_eq!(figures["requests"], 500, "{mode}: {figures}");
-        assert_eq!(figures["replies"], figures["requests"], "{mode}");
+        assert_eq!(figures["sent"], 500, "{mode}: {figures}");
+        assert_eq!(figures["answered"], figures["sent"], "{mode}");
         assert_eq!(figures["errors"], 0, "{mode}");
         let shares = figures["distribution"].as_object().unwrap().values();
         let total: f64 = shares.map(|share| share.as_f64().unwrap()).sum();

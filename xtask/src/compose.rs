@@ -313,14 +313,14 @@ fn judge(output: &[u8]) -> anyhow::Result<()> {
     let report: serde_json::Value =
         serde_json::from_slice(output).with_context(|| format!("bench printed {:?}", text(output)))?;
     let number = |name: &str| report.get(name).and_then(serde_json::Value::as_u64);
-    let (requests, answered) = (number("requests"), number("replies"));
+    let (sent, answered) = (number("sent"), number("answered"));
     println!("under load: {report}");
-    match (requests, answered) {
-        (Some(requests), Some(answered)) if requests == answered && requests > 0 => {
-            println!("{requests} requests, all answered");
+    match (sent, answered) {
+        (Some(sent), Some(answered)) if sent == answered && sent > 0 => {
+            println!("{sent} requests sent, all answered");
             Ok(())
         }
-        _ => bail!("requests were lost"),
+        _ => bail!("not every request was answered"),
     }
 }
 

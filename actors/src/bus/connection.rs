@@ -97,7 +97,7 @@ impl ConnectionHealth {
                 tracing::warn!(%event, "error on the connection to the broker");
             }
             Event::LameDuckMode | Event::Draining => {
-                tracing::info!(%event, "event of the connection to the broker")
+                tracing::info!(%event, "event of the connection to the broker");
             }
         }
         if let Some(observer) = &self.observer {

@@ -20,8 +20,8 @@ pub enum BusError {
     },
     /// No server answers at the address.
     #[error(
-        "no NATS server answers at {url}: {reason}; start nats-server there, correct the address, or omit it to use the \
-         embedded broker"
+        "no NATS server answers at {url}: {reason}; start the app there (`kaskade serve`) or a nats-server, or give another address \
+         (`--nats`)"
     )]
     Unreachable {
         /// The address, without credentials.

@@ -156,7 +156,7 @@ impl Client {
     /// Waits for the result of a durable request at most `patience`; polls at least once.
     ///
     /// # Errors
-    /// The request's own fault; `Expired` if it has no result yet, after which the caller may wait again.
+    /// The request's own fault; `NoReply` if it has no result yet, after which the caller may wait again.
     pub async fn wait_for(&self, id: &str, patience: Duration) -> Result<InferReply, Fault> {
         let (mut pause, longest) = POLL_PAUSES;
         let until = Instant::now() + patience;
@@ -173,7 +173,7 @@ impl Client {
                 let message = format!(
                     "request `{id}` has no result: it is in progress, was never submitted, or its result has expired"
                 );
-                return Err(Fault::new(Code::Expired, message));
+                return Err(Fault::new(Code::NoReply, message));
             }
             tokio::time::sleep(pause.min(left)).await;
             pause = (pause * 3 / 2).min(longest);

@@ -70,7 +70,7 @@ impl Client {
     ///
     /// # Errors
     /// The service's own [`Fault`]; `UnknownApp` if no process serves the app, `TooLarge` if the request exceeds the
-    /// broker's limit, `Expired` if no reply came in time.
+    /// broker's limit, `NoReply` if no reply came in time.
     pub async fn infer(&self, inputs: Vec<Tensor>, budget: Duration) -> Result<InferReply, Fault> {
         let request = InferRequest {
             inputs,
@@ -109,7 +109,7 @@ impl Client {
             }
             let left = budget.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                return Err(expired());
+                return Err(no_reply());
             }
             headers::put_budget(&mut headers, left);
         }
@@ -129,7 +129,7 @@ impl Client {
         sent.map_or_else(
             |error| match error.kind() {
                 RequestErrorKind::NoResponders => Attempt::NoResponders,
-                RequestErrorKind::TimedOut => Attempt::Failed(expired()),
+                RequestErrorKind::TimedOut => Attempt::Failed(no_reply()),
                 _ => Attempt::Failed(Fault::new(Code::Unavailable, error.to_string())),
             },
             Attempt::Replied,
@@ -191,7 +191,7 @@ impl Client {
             Err(absent("the connection was closed".to_owned()))
         };
         let answer = tokio::time::timeout(budget + REPLY_MARGIN, answer).await;
-        answer.unwrap_or_else(|_| Err(expired()))
+        answer.unwrap_or_else(|_| Err(no_reply()))
     }
 
     /// Cancels the requests of that id (header `Kaskade-Request-Id`, or `id` of the request). They are answered with
@@ -228,8 +228,8 @@ impl Client {
     }
 }
 
-fn expired() -> Fault {
-    Fault::new(Code::Expired, "no reply arrived within the budget")
+fn no_reply() -> Fault {
+    Fault::new(Code::NoReply, "no reply arrived within the budget")
 }
 
 fn read(reply: &async_nats::Message) -> Result<InferReply, Fault> {

@@ -1,9 +1,9 @@
-//! Two ways to make load: an open loop, whose requests come when they are due whatever the service does, and a closed
-//! loop, whose clients wait for their answers.
+//! Load generators: an open loop sends each request when it is due, whatever the service does; in a closed loop each client
+//! waits for its answer before it sends the next request.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -14,7 +14,7 @@ use super::record::{Outcome, Record};
 
 /// Something that answers requests by number.
 pub trait Target: Send + Sync + 'static {
-    /// Sends the request of that number and waits for its one terminal reply.
+    /// Sends the request of that number and waits for its outcome.
     fn ask(&self, number: u64) -> impl Future<Output = Outcome> + Send;
 }
 
@@ -26,8 +26,8 @@ pub struct Due {
     at: Instant,
 }
 
-/// Says when requests are due, from a thread of its own: the runtime's timer knows milliseconds only, and would send what
-/// is due in the same one together.
+/// Announces requests when they are due, from a separate thread: the runtime's timer has a resolution of a millisecond and
+/// would announce all requests of the same millisecond together.
 pub fn paced(arrivals: Arrivals) -> UnboundedReceiver<Due> {
     let (due, receiver) = unbounded_channel();
     let start = std::time::Instant::now();
@@ -35,7 +35,7 @@ pub fn paced(arrivals: Arrivals) -> UnboundedReceiver<Due> {
         for after in arrivals {
             let at = start + after;
             std::thread::sleep(at.saturating_duration_since(std::time::Instant::now()));
-            // Nobody listens any more: the run was given up.
+            // The receiver is gone: the run was abandoned.
             if due.send(Due { after, at: at.into() }).is_err() {
                 return;
             }
@@ -44,10 +44,10 @@ pub fn paced(arrivals: Arrivals) -> UnboundedReceiver<Due> {
     receiver
 }
 
-/// Sends each request when it is due, and measures from then on, so that a stalled service cannot hide the waiting of the
-/// requests behind it. What is due in the first `warm_up` is sent, not recorded.
+/// Sends each request when it is due and measures its latency from that moment, so that the latency of requests behind a
+/// stall includes their waiting. Requests due within `warm_up` are sent but not recorded.
 ///
-/// Gives the length of the recorded part.
+/// Returns the length of the recorded part.
 pub async fn open_loop<T: Target>(
     target: Arc<T>,
     mut arrivals: UnboundedReceiver<Due>,
@@ -61,9 +61,13 @@ pub async fn open_loop<T: Target>(
         last = after;
         let (target, record) = (Arc::clone(&target), Arc::clone(&record));
         in_flight.spawn(async move {
+            let recorded = after >= warm_up;
+            if recorded {
+                lock(&record).sent();
+            }
             let outcome = target.ask(number).await;
-            if after >= warm_up {
-                add(&record, at.elapsed(), outcome);
+            if recorded {
+                lock(&record).add(at.elapsed(), outcome);
             }
         });
         number += 1;
@@ -82,9 +86,9 @@ pub enum Until {
     Sent(u64),
 }
 
-/// Lets `clients` ask one request after the other. What is sent in the first `warm_up` is not recorded.
+/// Runs `clients` that send one request after the other. Requests sent within `warm_up` are not recorded.
 ///
-/// Gives the length of the recorded part, to the last reply.
+/// Returns the length of the recorded part, up to the last reply.
 pub async fn closed_loop<T: Target>(
     target: Arc<T>,
     clients: usize,
@@ -108,9 +112,13 @@ pub async fn closed_loop<T: Target>(
                     return;
                 }
                 let sent = Instant::now();
+                let recorded = sent.duration_since(start) >= warm_up;
+                if recorded {
+                    lock(&record).sent();
+                }
                 let outcome = target.ask(number).await;
-                if sent.duration_since(start) >= warm_up {
-                    add(&record, sent.elapsed(), outcome);
+                if recorded {
+                    lock(&record).add(sent.elapsed(), outcome);
                 }
             }
         });
@@ -119,11 +127,8 @@ pub async fn closed_loop<T: Target>(
     start.elapsed().saturating_sub(warm_up)
 }
 
-fn add(record: &Mutex<Record>, latency: Duration, outcome: Outcome) {
-    record
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .add(latency, outcome);
+fn lock(record: &Mutex<Record>) -> MutexGuard<'_, Record> {
+    record.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -185,7 +190,7 @@ mod tests {
         )
         .await;
         let figures = record.lock().unwrap().figures(Duration::from_secs(1));
-        assert_eq!(figures.requests, 99);
+        assert_eq!((figures.sent, figures.answered, figures.lost), (99, 99, 0));
         let max = figures.latency_ms.max.unwrap();
         assert!((950.0..1_100.0).contains(&max), "{max}");
     }
@@ -201,7 +206,7 @@ mod tests {
         let until = Until::Elapsed(second);
         let length = closed_loop(target, 4, until, none, Arc::clone(&record)).await;
         let figures = record.lock().unwrap().figures(length);
-        assert!((396..=404).contains(&figures.replies), "{}", figures.replies);
+        assert!((396..=404).contains(&figures.answered), "{}", figures.answered);
         assert!((380.0..=410.0).contains(&figures.throughput_per_s));
     }
 
@@ -215,7 +220,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let until = Until::Elapsed(second);
         let length = closed_loop(target, 1, until, second, Arc::clone(&record)).await;
-        assert!((100..=101).contains(&record.lock().unwrap().figures(length).replies));
+        assert!((100..=101).contains(&record.lock().unwrap().figures(length).answered));
         assert!((1_000..=1_011).contains(&length.as_millis()), "{length:?}");
     }
 
@@ -227,9 +232,6 @@ mod tests {
         });
         let record = record();
         closed_loop(target, 7, Until::Sent(100), Duration::ZERO, Arc::clone(&record)).await;
-        assert_eq!(
-            record.lock().unwrap().figures(Duration::from_secs(1)).requests,
-            100
-        );
+        assert_eq!(record.lock().unwrap().figures(Duration::from_secs(1)).sent, 100);
     }
 }

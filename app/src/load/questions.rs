@@ -1,9 +1,12 @@
-//! Labelled samples as a load: asked in turn, and judged.
+//! The requests of a load: samples, texts or tensors, sent in turn; answers to labelled samples are judged.
 
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kaskade_actors::wire::InferReply;
-use kaskade_models::Inputs;
+use bytes::Bytes;
+use kaskade_actors::wire::{self, CodecError, ContentType, InferReply};
+use kaskade_models::{Inputs, Tensor, TensorError};
 use thiserror::Error;
 
 use crate::config::App;
@@ -16,7 +19,7 @@ use crate::load::drive::Target;
 use crate::load::record::Outcome;
 use crate::serving::Client;
 
-/// A labelled set cannot be asked.
+/// The requests of a load cannot be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum QuestionError {
@@ -26,15 +29,63 @@ pub enum QuestionError {
     /// The set cannot be used.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// A file cannot be read.
+    #[error("{} cannot be read", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Reason that the system reports.
+        source: io::Error,
+    },
+    /// A file holds no request.
+    #[error("{} holds no request; write one {unit} per line", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+        /// Form of a request in this file.
+        unit: &'static str,
+    },
+    /// A text is no valid input.
+    #[error("{}: text {number} is no valid input", path.display())]
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// Number of the text, from 1.
+        number: usize,
+        /// What is wrong with it.
+        source: TensorError,
+    },
+    /// A request is not valid JSON.
+    #[error("{}: request {number} is not valid JSON", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Number of the request, from 1.
+        number: usize,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// A request does not follow the Open Inference Protocol.
+    #[error("{}: request {number} holds no tensors", path.display())]
+    Tensors {
+        /// The file.
+        path: PathBuf,
+        /// Number of the request, from 1.
+        number: usize,
+        /// What is wrong with it.
+        source: CodecError,
+    },
 }
 
-/// What is asked, and what the right answers are.
+/// The requests of a load, and the right answers if they are known.
 #[derive(Debug, Clone)]
 pub enum Set {
-    /// One answer to each.
+    /// Samples with one label each.
     Samples(Samples),
-    /// The objects in each.
+    /// Scenes with several objects each.
     Scenes(Scenes),
+    /// Inputs without labels.
+    Unlabelled(Vec<Inputs>),
 }
 
 impl Set {
@@ -62,16 +113,79 @@ impl Set {
         })
     }
 
+    /// Reads a file of texts, one per line; empty lines are skipped.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or holds no text.
+    pub fn texts(path: &Path) -> Result<Self, QuestionError> {
+        let file = std::fs::read_to_string(path).map_err(|source| QuestionError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        let texts = file.lines().filter(|line| !line.trim().is_empty());
+        let inputs = texts.enumerate().map(|(index, text)| {
+            let tensor = Tensor::from_texts("text", &[text]);
+            tensor
+                .map(|tensor| vec![tensor])
+                .map_err(|source| QuestionError::Text {
+                    path: path.to_owned(),
+                    number: index + 1,
+                    source,
+                })
+        });
+        Self::unlabelled(path, "text", inputs.collect::<Result<_, _>>()?)
+    }
+
+    /// Reads a file of requests as Open Inference Protocol JSON, one object after the other.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is no such JSON, or is empty.
+    pub fn tensors(path: &Path) -> Result<Self, QuestionError> {
+        let file = std::fs::read(path).map_err(|source| QuestionError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        let objects = serde_json::Deserializer::from_slice(&file).into_iter::<serde_json::Value>();
+        let mut inputs = Vec::new();
+        for (object, number) in objects.zip(1_usize..) {
+            let json = |source| QuestionError::Json {
+                path: path.to_owned(),
+                number,
+                source,
+            };
+            let body = serde_json::to_vec(&object.map_err(json)?).map_err(json)?;
+            let request = wire::decode_infer(ContentType::Json, &Bytes::from(body));
+            let request = request.map_err(|error| QuestionError::Tensors {
+                path: path.to_owned(),
+                number,
+                source: error,
+            })?;
+            inputs.push(request.inputs);
+        }
+        Self::unlabelled(path, "JSON object", inputs)
+    }
+
+    fn unlabelled(path: &Path, unit: &'static str, inputs: Vec<Inputs>) -> Result<Self, QuestionError> {
+        if inputs.is_empty() {
+            let path = path.to_owned();
+            return Err(QuestionError::Empty { path, unit });
+        }
+        Ok(Self::Unlabelled(inputs))
+    }
+
     fn inputs(&self) -> &[Inputs] {
         match self {
+            Self::Unlabelled(inputs) => inputs,
             Self::Samples(samples) => &samples.inputs,
             Self::Scenes(scenes) => &scenes.inputs,
         }
     }
 
-    /// Points for a reply, and the most that there were: one for a class; for scenes the two sides of F1.
+    /// Returns the points of a reply and the most points possible: one for a class; for scenes the two sides of F1; none
+    /// without labels.
     fn judge(&self, place: usize, reply: &InferReply) -> (u64, u64) {
         match self {
+            Self::Unlabelled(_) => (0, 0),
             Self::Samples(samples) => {
                 let said = label_of(&reply.outputs).ok();
                 let right = said.is_some() && said.as_ref() == samples.labels.get(place);
@@ -88,7 +202,7 @@ impl Set {
     }
 }
 
-/// Asks labelled samples in turn, and counts the right answers.
+/// Sends the requests of a set in turn and counts the right answers.
 #[derive(Debug)]
 pub struct Questions {
     client: Client,
@@ -100,7 +214,7 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Questions in the order of the set, over and over.
+    /// Sends requests in the order of the set, again and again.
     pub fn new(client: Client, set: Set) -> Self {
         Self {
             client,
@@ -112,18 +226,18 @@ impl Questions {
         }
     }
 
-    /// Share of what was answered so far that is right, in [0, 1]; of scenes the F1. `None` where nothing was.
+    /// Share of right answers so far, in [0, 1]; for scenes the F1 score. `None` if no answer could be judged.
     pub fn accuracy(&self) -> Option<f64> {
         let judged = self.judged.load(Ordering::Relaxed);
         (judged > 0).then(|| self.right.load(Ordering::Relaxed) as f64 / judged as f64)
     }
 
-    /// How many were answered so far, rightly or not.
+    /// Number of requests answered so far, rightly or not.
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Stages that they passed, all together.
+    /// Number of stages that all answered requests passed.
     pub fn hops(&self) -> u64 {
         self.hops.load(Ordering::Relaxed)
     }
@@ -152,9 +266,40 @@ impl Target for Questions {
                     variant: reply.variant,
                 }
             }
-            Err(fault) => Outcome::Failed {
-                code: fault.code.id().to_owned(),
-            },
+            Err(fault) => fault.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    #[test]
+    fn texts_are_lines() {
+        let set = Set::texts(file("a warm film\n\na dull film\n").path()).unwrap();
+        let texts: Vec<String> = set
+            .inputs()
+            .iter()
+            .map(|inputs| inputs[0].to_texts().unwrap()[0].to_string())
+            .collect();
+        assert_eq!(texts, ["a warm film", "a dull film"]);
+        let error = Set::texts(file("\n").path()).unwrap_err();
+        assert!(error.to_string().contains("one text per line"), "{error}");
+    }
+
+    #[test]
+    fn tensors_are_json_objects_and_a_wrong_one_is_named() {
+        let object = r#"{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [0.5]}]}"#;
+        let set = Set::tensors(file(&format!("{object}\n{object}\n")).path()).unwrap();
+        assert_eq!(set.inputs().len(), 2);
+        let error = Set::tensors(file(&format!("{object} {{\"inputs\": 1}}")).path()).unwrap_err();
+        assert!(error.to_string().contains("request 2"), "{error}");
     }
 }

@@ -1,15 +1,16 @@
-//! What became of every request.
+//! Outcomes and latencies of a run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::{CreationError, Histogram};
+use kaskade_actors::{Code, Fault};
 use serde::Serialize;
 
 /// Latencies are kept to three significant digits up to this; longer ones count as this long.
 const LONGEST: Duration = Duration::from_mins(10);
 
-/// What a request came to.
+/// Outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// A result.
@@ -17,48 +18,68 @@ pub enum Outcome {
         /// The variant that answered.
         variant: String,
     },
-    /// A typed refusal or failure, by its code.
-    Failed {
-        /// The code.
-        code: String,
+    /// A typed error of the service, or of the client before it sent the request.
+    Refused {
+        /// Its code.
+        code: Code,
     },
+    /// The client received no reply in time.
+    TimedOut,
+}
+
+impl From<Fault> for Outcome {
+    fn from(fault: Fault) -> Self {
+        match fault.code {
+            Code::NoReply => Self::TimedOut,
+            code => Self::Refused { code },
+        }
+    }
 }
 
 /// Counts and latencies of one run.
 #[derive(Debug)]
 pub struct Record {
-    slo: Duration,
+    slo: Option<Duration>,
     latencies: Histogram<u64>,
+    sent: u64,
     in_time: u64,
+    refused: u64,
+    timed_out: u64,
     variants: BTreeMap<String, u64>,
-    errors: BTreeMap<String, u64>,
+    errors: BTreeMap<&'static str, u64>,
 }
 
-/// A run in figures.
+/// A run in figures. A request is counted once when it is sent and once when its outcome is known.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Figures {
     /// Length of the measured part, seconds.
     pub seconds: f64,
-    /// Requests sent in it.
-    pub requests: u64,
-    /// Results received.
-    pub replies: u64,
+    /// Requests sent.
+    pub sent: u64,
+    /// Requests answered with a result.
+    pub answered: u64,
+    /// Requests answered with a typed error.
+    pub refused: u64,
+    /// Requests to which the client received no reply in time.
+    pub timed_out: u64,
+    /// Requests without any of these outcomes.
+    pub lost: u64,
     /// Results per second.
     pub throughput_per_s: f64,
-    /// Results inside the objective, per second.
-    pub goodput_per_s: f64,
+    /// Results within the objective, per second; `None` without an objective.
+    pub goodput_per_s: Option<f64>,
     /// The latency objective, milliseconds.
-    pub slo_ms: f64,
+    pub slo_ms: Option<f64>,
     /// Latencies of the results, from when the request was due.
     pub latency_ms: Latency,
     /// Share of the results per variant.
     pub variants: BTreeMap<String, f64>,
-    /// Failures by code.
-    pub errors: BTreeMap<String, u64>,
+    /// Requests refused or timed out, by code.
+    pub errors: BTreeMap<&'static str, u64>,
 }
 
-/// Quantiles of a latency, milliseconds; absent where nothing was answered.
+/// Quantiles of a latency, milliseconds; `None` if no request was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Latency {
@@ -79,36 +100,52 @@ pub struct Latency {
 }
 
 impl Record {
-    /// An empty record with a latency objective.
+    /// Creates an empty record; goodput is counted only with a latency objective.
     ///
     /// # Errors
     /// Never for the constants used here; the histogram's own bounds check is passed on.
-    pub fn new(slo: Duration) -> Result<Self, CreationError> {
+    pub fn new(slo: impl Into<Option<Duration>>) -> Result<Self, CreationError> {
         Ok(Self {
-            slo,
+            slo: slo.into(),
             latencies: Histogram::new_with_bounds(1, micros(LONGEST), 3)?,
+            sent: 0,
             in_time: 0,
+            refused: 0,
+            timed_out: 0,
             variants: BTreeMap::new(),
             errors: BTreeMap::new(),
         })
     }
 
-    /// Adds one request: how long after it was due its terminal reply came, and what that was.
+    /// Counts a request that is being sent.
+    pub fn sent(&mut self) {
+        self.sent += 1;
+    }
+
+    /// Counts the outcome of a request that was sent; `latency` is the time since it was due.
     pub fn add(&mut self, latency: Duration, outcome: Outcome) {
         match outcome {
             Outcome::Answered { variant } => {
                 self.latencies.saturating_record(micros(latency).max(1));
-                self.in_time += u64::from(latency <= self.slo);
+                self.in_time += u64::from(self.slo.is_some_and(|slo| latency <= slo));
                 *self.variants.entry(variant).or_default() += 1;
             }
-            Outcome::Failed { code } => *self.errors.entry(code).or_default() += 1,
+            Outcome::Refused { code } => {
+                self.refused += 1;
+                *self.errors.entry(code.id()).or_default() += 1;
+            }
+            Outcome::TimedOut => {
+                self.timed_out += 1;
+                *self.errors.entry(Code::NoReply.id()).or_default() += 1;
+            }
         }
     }
 
     /// The run in figures.
     pub fn figures(&self, length: Duration) -> Figures {
         let seconds = length.as_secs_f64();
-        let replies = self.latencies.len();
+        let answered = self.latencies.len();
+        let outcomes = answered + self.refused + self.timed_out;
         let per_second = |count: u64| {
             if seconds > 0.0 {
                 count as f64 / seconds
@@ -118,16 +155,19 @@ impl Record {
         };
         Figures {
             seconds,
-            requests: replies + self.errors.values().sum::<u64>(),
-            replies,
-            throughput_per_s: per_second(replies),
-            goodput_per_s: per_second(self.in_time),
-            slo_ms: self.slo.as_secs_f64() * 1e3,
+            sent: self.sent,
+            answered,
+            refused: self.refused,
+            timed_out: self.timed_out,
+            lost: self.sent.saturating_sub(outcomes),
+            throughput_per_s: per_second(answered),
+            goodput_per_s: self.slo.map(|_| per_second(self.in_time)),
+            slo_ms: self.slo.map(|slo| slo.as_secs_f64() * 1e3),
             latency_ms: self.latency(),
             variants: self
                 .variants
                 .iter()
-                .map(|(variant, count)| (variant.clone(), *count as f64 / replies as f64))
+                .map(|(variant, count)| (variant.clone(), *count as f64 / answered as f64))
                 .collect(),
             errors: self.errors.clone(),
         }
@@ -165,34 +205,38 @@ mod tests {
     }
 
     #[test]
-    fn results_and_failures_are_counted_apart() {
+    fn every_outcome_is_counted_apart_and_a_missing_one_is_a_loss() {
         let mut record = Record::new(Duration::from_millis(50)).unwrap();
+        for _ in 0..103 {
+            record.sent();
+        }
         for millis in 1..=100 {
             record.add(
                 Duration::from_millis(millis),
                 answered(if millis <= 75 { "s" } else { "l" }),
             );
         }
-        let refused = Outcome::Failed {
-            code: "full".to_owned(),
-        };
-        record.add(Duration::from_millis(1), refused);
+        for code in [Code::Overloaded, Code::NoReply] {
+            record.add(Duration::from_millis(1), Fault::new(code, "why").into());
+        }
         let figures = record.figures(Duration::from_secs(2));
-        assert_eq!((figures.requests, figures.replies), (101, 100));
+        assert_eq!((figures.sent, figures.answered), (103, 100));
+        assert_eq!((figures.refused, figures.timed_out, figures.lost), (1, 1, 1));
         assert!((figures.throughput_per_s - 50.0).abs() < 1e-9);
-        assert!((figures.goodput_per_s - 25.0).abs() < 1e-9);
+        assert!((figures.goodput_per_s.unwrap() - 25.0).abs() < 1e-9);
         assert!((figures.variants["s"] - 0.75).abs() < 1e-9);
-        assert_eq!(figures.errors["full"], 1);
+        assert_eq!((figures.errors["KSK0006"], figures.errors["KSK0022"]), (1, 1));
         let p99 = figures.latency_ms.p99.unwrap();
         assert!((p99 - 99.0).abs() < 0.1, "{p99}");
     }
 
     #[test]
     fn a_run_without_a_result_has_no_latency() {
-        let record = Record::new(Duration::from_millis(50)).unwrap();
+        let record = Record::new(None::<Duration>).unwrap();
         let figures = record.figures(Duration::ZERO);
         assert_eq!(figures.latency_ms, Latency::default());
         assert!(figures.throughput_per_s.abs() < f64::EPSILON);
+        assert_eq!((figures.goodput_per_s, figures.slo_ms), (None, None));
     }
 
     #[test]

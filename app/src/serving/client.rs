@@ -13,8 +13,8 @@ use kaskade_models::{Inputs, Tensor, TensorError};
 
 use super::ServingError;
 
-/// Time budget of a request, unless the caller sets another: what an app grants by default.
-const DEFAULT_BUDGET: Duration = Duration::from_secs(2);
+/// Default time budget of a request; the default of an app's `ingress.default_budget`.
+pub const DEFAULT_BUDGET: Duration = Duration::from_secs(2);
 
 /// Asks one app. Cheap to clone.
 ///
@@ -42,7 +42,7 @@ impl Client {
     /// Connects to the app of that name on a nats-server, or on the broker that another process embeds.
     ///
     /// # Errors
-    /// What the broker says, or that the name is no subject.
+    /// [`ServingError::Bus`], or [`ServingError::Subject`] for an invalid name.
     pub async fn connect(url: impl Into<String>, app: &str) -> Result<Self, ServingError> {
         Self::open(app, BusConfig::new(app).url(url), DEFAULT_BUDGET).await
     }
@@ -102,7 +102,7 @@ impl Client {
     /// Asks, and waits for the one terminal reply.
     ///
     /// # Errors
-    /// The app's own fault, or that nobody answered.
+    /// The app's fault; [`kaskade_actors::Code::NoReply`] if no reply came within the budget.
     pub async fn ask(&self, inputs: Inputs) -> Result<InferReply, Fault> {
         if !self.durable {
             return self.asked.infer(inputs, self.budget).await;
@@ -111,10 +111,10 @@ impl Client {
         self.asked.submit_and_wait(&request, headers, self.budget).await
     }
 
-    /// Submits, to be answered once whatever is lost meanwhile.
+    /// Submits a durable request, which gets one result even if processes are lost meanwhile.
     ///
     /// # Errors
-    /// What the app or the stream says.
+    /// The fault of the app or of the stream.
     pub async fn submit(&self, inputs: Inputs, id: Option<&str>) -> Result<Accepted, Fault> {
         let (request, headers) = self.submission(inputs, id);
         self.asked.submit(&request, headers).await
@@ -131,15 +131,15 @@ impl Client {
         (request, headers)
     }
 
-    /// The result of a durable request, waited for at most so long.
+    /// Returns the result of a durable request; waits for it at most `patience`.
     ///
     /// # Errors
-    /// The request's own fault, or that it has no result yet.
+    /// The request's fault; [`kaskade_actors::Code::NoReply`] if it has no result yet.
     pub async fn wait_for(&self, id: &str, patience: Duration) -> Result<InferReply, Fault> {
         self.asked.wait_for(id, patience).await
     }
 
-    /// The same, with what is new of the answer each time while it is made.
+    /// Sends a request to a language model; `part` is called with each new piece of the answer.
     ///
     /// # Errors
     /// As [`Client::ask`].
@@ -196,7 +196,7 @@ impl Request<'_> {
         self.client.clone().budget(self.budget).ask(self.inputs).await
     }
 
-    /// Submits the request, to be answered once even if processes are lost meanwhile.
+    /// Submits a durable request, which gets one result even if processes are lost meanwhile.
     ///
     /// # Errors
     /// As [`Client::submit`].

@@ -1,27 +1,28 @@
-//! An app on the bus: the process that serves it, and the client that asks it.
+//! Serving an app in this process, and asking a running app.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`service`] | [`Service`]: a share of an app, or the whole of it, in this process |
-//! | [`client`] | [`Client`]: asks an app by its name |
-//! | [`overview`] | what an app is doing right now |
+//! | [`service`] | [`Service`]: an app, or a part of it, served by this process |
+//! | [`client`] | [`Client`]: sends requests to an app by its name |
+//! | [`overview`] | rates, power and queues of a running app |
 
 pub mod client;
 pub mod overview;
 pub mod service;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use kaskade_actors::bus::{Bus, BusConfig, BusError};
+use kaskade_actors::bus::{Bus, BusConfig, BusError, Embedded};
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::node::{Node, NodeConfig, NodeError};
 use kaskade_actors::plan::store::StoreError;
 use kaskade_actors::stage::worker::WorkerConfig;
 use kaskade_actors::subjects;
 use kaskade_actors::subjects::SubjectError;
+use kaskade_broker::{BrokerConfig, BrokerError};
 use kaskade_models::power::PowerError;
 use kaskade_models::{DeviceChoice, DeviceError, PowerMeter, device};
 use kaskade_policy::plan::Plan;
@@ -64,6 +65,15 @@ pub enum ServingError {
         "a process that is not the whole app needs a broker that the others reach too: name a nats-server"
     )]
     NeedsBroker,
+    /// Another process listens on the address of the embedded broker.
+    #[error(
+        "the embedded broker cannot listen on {listen}: another process does; choose another address with `--listen` (port 0 \
+         selects a free one), or give `--nats nats://{listen}` to use the NATS server that listens there"
+    )]
+    ListenTaken {
+        /// The address.
+        listen: SocketAddr,
+    },
     /// There is no plan.
     #[error(transparent)]
     Planning(#[from] PlanningError),
@@ -87,7 +97,11 @@ pub enum ServingError {
     Runtime(#[source] io::Error),
 }
 
-/// How a process reaches the broker; what is absent here, the app's file says.
+/// Address on which `kaskade serve` starts its embedded broker, and at which clients look for an app, unless another one is
+/// given.
+pub const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 4222);
+
+/// Connection of a process to the broker. Fields that are `None` are taken from the app's file, if there is one.
 #[derive(Debug, Clone, Default)]
 pub struct Connection {
     /// A nats-server of 2.10 or newer.
@@ -96,24 +110,70 @@ pub struct Connection {
     pub nkey: Option<PathBuf>,
     /// Certificates to trust beside the system's.
     pub ca: Option<PathBuf>,
-    /// Where the embedded broker listens; by default a free port of the loopback.
+    /// Address on which a service's embedded broker listens, whatever server the app's file names; by default a free port of
+    /// the loopback interface.
     pub listen: Option<SocketAddr>,
 }
 
 impl Connection {
-    /// The nats-server that is named here or in the app.
+    /// Returns the nats-server that is named here or in the app's file.
     pub fn url<'a>(&'a self, app: &'a App) -> Option<&'a str> {
-        self.url.as_deref().or(app.nats.url.as_deref())
+        let of_app = app.nats.url.as_deref().filter(|_| self.listen.is_none());
+        self.url.as_deref().or(of_app)
     }
 
-    /// How a process called `name` reaches the broker of an app.
+    /// Returns the connection of a client to a running app that is known by its name only; without a URL, to
+    /// [`DEFAULT_ADDRESS`]. `role` becomes part of the connection's name.
+    pub fn client(&self, app: &str, role: &str) -> BusConfig {
+        BusConfig {
+            url: Some(self.url.clone().unwrap_or_else(default_url)),
+            name: role.to_owned(),
+            nkey: self.nkey.clone(),
+            ca: self.ca.clone(),
+            ..BusConfig::new(app)
+        }
+    }
+
+    /// Returns the connection of a client to a running app that is known by its file; without a URL, to
+    /// [`DEFAULT_ADDRESS`].
+    pub fn client_of(&self, app: &App, role: &str) -> BusConfig {
+        let mut bus = self.bus(app, role);
+        bus.url.get_or_insert_with(default_url);
+        bus
+    }
+
+    /// Returns the connection of a process that serves an app. Starts an embedded broker if no nats-server is named and
+    /// `listen` is set.
+    ///
+    /// # Errors
+    /// [`ServingError::ListenTaken`], and other reasons for which the broker cannot start.
+    pub fn serve(&self, app: &App, role: &str) -> Result<BusConfig, ServingError> {
+        let mut bus = self.bus(app, role);
+        if let (None, Some(listen)) = (&bus.url, self.listen) {
+            let broker = BrokerConfig {
+                listen,
+                max_payload: bus.max_payload,
+                ..BrokerConfig::default()
+            };
+            let started = Embedded::start(broker).map_err(|error| match error {
+                BrokerError::Listen { listen, source } if source.kind() == io::ErrorKind::AddrInUse => {
+                    ServingError::ListenTaken { listen }
+                }
+                error => BusError::from(error).into(),
+            });
+            bus.embedded = Some(started?);
+        }
+        Ok(bus)
+    }
+
+    /// Returns the connection of a process to the broker of an app; without a URL, to the embedded broker of this process.
     pub fn bus(&self, app: &App, name: &str) -> BusConfig {
         let nats = &app.nats;
         let defaults = BusConfig::new(app.name.as_str());
         BusConfig {
             url: self.url(app).map(str::to_owned),
             name: name.to_owned(),
-            // Who is named here is who connects, whatever the app says.
+            // A user that is named here takes precedence over the app's file.
             credentials: nats.credentials.clone().filter(|_| self.nkey.is_none()),
             nkey: self.nkey.clone().or_else(|| nats.nkey.clone()),
             ca: self.ca.clone().or_else(|| nats.ca.clone()),
@@ -124,7 +184,11 @@ impl Connection {
     }
 }
 
-/// What a process takes on of an app.
+fn default_url() -> String {
+    format!("nats://{DEFAULT_ADDRESS}")
+}
+
+/// The part of an app that a process serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
     /// The ingress, a worker, and the planner if the app has one.
@@ -200,8 +264,8 @@ pub(crate) fn start(
     })
 }
 
-/// Writes the app's plan to the plan store, unless there is one: what a planner's process does first, so that doors and workers
-/// that serve the stored plan have one. A plan that is there stays, whoever made it.
+/// Writes the app's plan to the plan store, unless there is one: what a planner's process does first, so that ingresses and workers
+/// that serve the stored plan have one. An existing plan stays.
 ///
 /// # Errors
 /// What the broker or the plan store says.
@@ -215,7 +279,7 @@ pub async fn first_plan(app: &App, plan: &Plan, bus: BusConfig) -> Result<(), Se
     };
     bus.close().await;
     match written {
-        // Somebody was first.
+        // Another process stored its plan first.
         Ok(()) | Err(StoreError::Stale { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -227,7 +291,7 @@ fn power_meter(app: &App, choice: DeviceChoice) -> Result<PowerMeter, ServingErr
     Ok(PowerMeter::detect(&(&app.power).into(), &device)?)
 }
 
-/// A runtime for the asking side.
+/// Creates a runtime for clients.
 ///
 /// # Errors
 /// When the system gives no threads.

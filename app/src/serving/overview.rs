@@ -1,8 +1,7 @@
-//! What an app is doing right now, put together from what its actors tell: heartbeats, energy reports, counters of the ingresses, gear
-//! shifts.
+//! Overview of a running app from its heartbeats, energy reports, ingress counters and gear shifts.
 //!
-//! Rates are differences between a process's oldest and newest report of the last few seconds, over its own clock. A process that
-//! starts again starts anew here too; one that says nothing any more is forgotten.
+//! Rates are differences between a process's oldest and newest report of the last few seconds, over the process's clock. The reports
+//! of a process before its restart are discarded, and so are those of a process that sends no more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -13,16 +12,16 @@ use kaskade_actors::wire::{Beat, GearShift};
 use kaskade_policy::energy;
 use serde::Serialize;
 
-/// How far back rates look.
+/// Window of the rates.
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// How long somebody may say nothing before they are gone: reports come every second.
+/// Time without a report after which a process is discarded; reports come every second.
 const SILENCE: Duration = Duration::from_secs(4);
 
 /// What an ingress has counted since it started.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Counts {
-    /// Requests that came, accepted or not.
+    /// Requests that arrived, accepted or not.
     pub arrived: u64,
     /// Requests answered with a result.
     pub answered: u64,
@@ -34,7 +33,7 @@ pub struct Counts {
     pub processing: Duration,
 }
 
-/// The last few things that somebody told, with when they were told.
+/// The last few reports of one process, with their times.
 #[derive(Debug)]
 struct Told<T>(VecDeque<(Duration, T)>);
 
@@ -45,7 +44,7 @@ impl<T> Default for Told<T> {
 }
 
 impl<T> Told<T> {
-    /// Takes in what is told now. `follows` says whether it goes on where the last one ended.
+    /// Adds a report. `follows` returns whether it continues the last one, which it does not after a restart.
     fn add(&mut self, now: Duration, told: T, follows: impl Fn(&T, &T) -> bool) {
         if self.0.back().is_some_and(|(_, last)| !follows(last, &told)) {
             self.0.clear();
@@ -60,7 +59,7 @@ impl<T> Told<T> {
         self.0.back().map(|(_, told)| told)
     }
 
-    /// The oldest, the newest, and the seconds between when they were told; unless they are one.
+    /// Returns the oldest report, the newest, and the seconds between them; `None` with fewer than two reports.
     fn ends(&self) -> Option<(&T, &T, f64)> {
         let (from, first) = self.0.front()?;
         let (until, last) = self.0.back()?;
@@ -73,7 +72,7 @@ impl<T> Told<T> {
     }
 }
 
-/// Everything told so far. Time is the caller's, from any beginning.
+/// All recent reports of an app. Times are the caller's, since any origin.
 #[derive(Debug, Default)]
 pub struct Overview {
     energy: BTreeMap<String, Told<EnergyReport>>,
@@ -83,38 +82,38 @@ pub struct Overview {
 }
 
 impl Overview {
-    /// A process told what it has spent.
+    /// Adds the energy report of a process.
     pub fn energy(&mut self, now: Duration, report: EnergyReport) {
         let told = self.energy.entry(report.node.clone()).or_default();
         told.add(now, report, |last, next| last.wall_s <= next.wall_s);
     }
 
-    /// An ingress told what it has counted.
+    /// Adds the counters of an ingress.
     pub fn counts(&mut self, now: Duration, ingress: &str, counts: Counts) {
         let told = self.counts.entry(ingress.to_owned()).or_default();
         told.add(now, counts, |last, next| last.arrived <= next.arrived);
     }
 
-    /// An actor showed a sign of life.
+    /// Adds the heartbeat of an actor.
     pub fn beat(&mut self, now: Duration, beat: Beat) {
         let told = self.beats.entry(beat.actor.clone()).or_default();
         told.add(now, beat, |_, _| true);
     }
 
-    /// The shifter said which gear is in force.
+    /// Sets the gear in force.
     pub fn shifted(&mut self, shift: GearShift) {
         self.gear = Some(shift);
     }
 
-    /// All of it, as it is now.
+    /// Returns the state of the app now.
     pub fn look(&mut self, app: &str, now: Duration) -> Look {
         self.energy.retain(|_, told| !told.silent(now));
         self.counts.retain(|_, told| !told.silent(now));
         self.beats.retain(|_, told| !told.silent(now));
         let nodes: Vec<NodeRow> = self.energy.values().filter_map(node).collect();
-        let doors = self.doors();
+        let ingresses = self.ingresses();
         let watts = all(nodes.iter().map(|node| node.watts));
-        let answered = doors.as_ref().map(|doors| doors.answered_per_s);
+        let answered = ingresses.as_ref().map(|rates| rates.answered_per_s);
         let newest = self.beats.values().filter_map(Told::newest);
         Look {
             app: app.to_owned(),
@@ -125,32 +124,32 @@ impl Overview {
                 .zip(answered)
                 .filter(|(_, rate)| *rate > 0.0)
                 .map(|(watts, rate)| watts / rate),
-            doors,
+            ingresses,
             models: self.models(),
             nodes,
         }
     }
 
-    fn doors(&self) -> Option<Doors> {
-        let mut doors: Option<Doors> = None;
+    fn ingresses(&self) -> Option<IngressRates> {
+        let mut sum: Option<IngressRates> = None;
         let mut busy_s = 0.0;
         for (first, last, seconds) in self.counts.values().filter_map(Told::ends) {
             if seconds <= 0.0 {
                 continue;
             }
             let rate = |first: u64, last: u64| last.saturating_sub(first) as f64 / seconds;
-            let doors = doors.get_or_insert_default();
-            doors.ingresses += 1;
-            doors.arrived_per_s += rate(first.arrived, last.arrived);
-            doors.answered_per_s += rate(first.answered, last.answered);
-            doors.errors_per_s += rate(first.errors, last.errors);
-            doors.retried_per_s += rate(first.retried, last.retried);
+            let rates = sum.get_or_insert_default();
+            rates.count += 1;
+            rates.arrived_per_s += rate(first.arrived, last.arrived);
+            rates.answered_per_s += rate(first.answered, last.answered);
+            rates.errors_per_s += rate(first.errors, last.errors);
+            rates.retried_per_s += rate(first.retried, last.retried);
             busy_s += last.processing.saturating_sub(first.processing).as_secs_f64() / seconds;
         }
-        if let Some(doors) = &mut doors {
-            doors.mean_latency_s = (doors.answered_per_s > 0.0).then_some(busy_s / doors.answered_per_s);
+        if let Some(rates) = &mut sum {
+            rates.mean_latency_s = (rates.answered_per_s > 0.0).then_some(busy_s / rates.answered_per_s);
         }
-        doors
+        sum
     }
 
     fn models(&self) -> Vec<ModelRow> {
@@ -176,7 +175,7 @@ impl Overview {
     }
 }
 
-/// Adds what the models of one process did between two of its reports.
+/// Adds the rates of one process's models between two of its reports.
 fn add_rates<'a>(rows: &mut BTreeMap<&'a str, ModelRow>, first: &'a EnergyReport, last: &'a EnergyReport) {
     let seconds = last.wall_s - first.wall_s;
     if seconds <= 0.0 {
@@ -242,7 +241,7 @@ fn node(told: &Told<EnergyReport>) -> Option<NodeRow> {
     })
 }
 
-/// The sum; unknown if a part of it is, or if there is none.
+/// Sums the parts; `None` if one is unknown or there is none.
 fn all(parts: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     let parts: Option<Vec<f64>> = parts.collect();
     parts
@@ -256,16 +255,16 @@ fn all(parts: impl Iterator<Item = Option<f64>>) -> Option<f64> {
 pub struct Look {
     /// Its name.
     pub app: String,
-    /// The newest epoch that anybody knows.
+    /// The newest epoch of any heartbeat.
     pub epoch: u64,
     /// The gear in force, if the plan has several.
     pub gear: Option<u32>,
-    /// Power of all processes that meter, those without work too, watts; unknown if one's is.
+    /// Power of all processes that report energy, idle ones included, watts; `None` if one is unknown.
     pub watts: Option<f64>,
-    /// Joules per answered request over all processes, idle ones too.
+    /// Energy per answered request over all processes, idle ones included, joules.
     pub joules_per_request: Option<f64>,
-    /// What passes the doors; `None` where no ingress tells.
-    pub doors: Option<Doors>,
+    /// Rates over all ingresses; `None` if no ingress reports.
+    pub ingresses: Option<IngressRates>,
     /// By variant.
     pub models: Vec<ModelRow>,
     /// By process.
@@ -275,10 +274,10 @@ pub struct Look {
 /// All ingresses together.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 #[non_exhaustive]
-pub struct Doors {
-    /// How many there are.
-    pub ingresses: usize,
-    /// Requests that came, per second.
+pub struct IngressRates {
+    /// Number of ingresses.
+    pub count: usize,
+    /// Requests that arrived, per second.
     pub arrived_per_s: f64,
     /// Requests answered, per second.
     pub answered_per_s: f64,
@@ -298,7 +297,7 @@ pub struct ModelRow {
     pub variant: String,
     /// Living replicas.
     pub replicas: usize,
-    /// Requests that wait.
+    /// Waiting requests.
     pub queue: u64,
     /// Requests not answered yet, in queue or batch.
     pub in_flight: u64,
@@ -308,7 +307,7 @@ pub struct ModelRow {
     pub batches_per_s: f64,
     /// Busy time per second, over all replicas.
     pub busy: f64,
-    /// Its part of the processes' power, by busy time, watts.
+    /// Its share of the processes' power by busy time, watts.
     pub watts: Option<f64>,
     /// Tokens made per second, if it is a language model.
     pub tokens_per_s: f64,
@@ -337,13 +336,13 @@ impl ModelRow {
     }
 }
 
-/// A process that meters.
+/// A process that reports energy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct NodeRow {
     /// Its name.
     pub node: String,
-    /// What its joules are read from.
+    /// Source of its energy readings.
     pub source: String,
     /// Power, watts.
     pub watts: Option<f64>,

@@ -47,7 +47,7 @@ fn counted(arrived: u64, answered: u64) -> Counts {
 }
 
 #[test]
-fn tokens_are_told_by_second_and_by_joule_over_all_processes() {
+fn tokens_are_counted_by_second_and_by_joule_over_all_processes() {
     let mut overview = Overview::default();
     for (second, busy) in [(1, 1.0), (3, 2.0)] {
         for node in ["one", "two"] {
@@ -63,7 +63,7 @@ fn tokens_are_told_by_second_and_by_joule_over_all_processes() {
 }
 
 #[test]
-fn joules_per_request_count_those_who_do_nothing() {
+fn joules_per_request_include_idle_processes() {
     let mut overview = Overview::default();
     for (second, busy) in [(1, 1.0), (3, 2.0)] {
         overview.energy(
@@ -72,14 +72,14 @@ fn joules_per_request_count_those_who_do_nothing() {
         );
         overview.energy(at(second), report("idle", second as f64, &[]));
     }
-    overview.counts(at(1), "door", counted(0, 0));
-    overview.counts(at(3), "door", counted(12, 10));
+    overview.counts(at(1), "ingress", counted(0, 0));
+    overview.counts(at(3), "ingress", counted(12, 10));
     let look = overview.look("app", at(3));
     assert_eq!(look.watts, Some(40.0));
     assert_eq!(look.joules_per_request, Some(8.0));
-    let doors = look.doors.unwrap();
-    assert_eq!((doors.arrived_per_s, doors.errors_per_s), (6.0, 1.0));
-    assert!((doors.mean_latency_s.unwrap() - 0.01).abs() < 1e-9);
+    let rates = look.ingresses.unwrap();
+    assert_eq!((rates.arrived_per_s, rates.errors_per_s), (6.0, 1.0));
+    assert!((rates.mean_latency_s.unwrap() - 0.01).abs() < 1e-9);
     let large = look.models.iter().find(|row| row.variant == "large").unwrap();
     assert_eq!(large.watts, Some(15.0));
     assert_eq!(large.batch(), Some(2.0));
@@ -104,7 +104,7 @@ fn one_unknown_power_makes_the_sum_unknown() {
 }
 
 #[test]
-fn who_starts_again_starts_anew_and_who_is_silent_is_forgotten() {
+fn restarted_and_silent_processes_are_discarded() {
     let mut overview = Overview::default();
     overview.energy(at(1), report("worker", 100.0, &[("small", 50.0)]));
     overview.energy(at(2), report("worker", 0.5, &[("small", 0.1)]));
@@ -148,11 +148,11 @@ fn replicas_are_counted_by_their_beats() {
 #[test]
 fn rates_look_back_a_few_seconds_and_no_further() {
     let mut overview = Overview::default();
-    overview.counts(at(0), "door", counted(0, 0));
+    overview.counts(at(0), "ingress", counted(0, 0));
     for second in 1..=20 {
         let arrived = if second <= 10 { 0 } else { 100 * (second - 10) };
-        overview.counts(at(second), "door", counted(arrived, arrived));
+        overview.counts(at(second), "ingress", counted(arrived, arrived));
     }
-    let rate = overview.look("app", at(20)).doors.unwrap().arrived_per_s;
+    let rate = overview.look("app", at(20)).ingresses.unwrap().arrived_per_s;
     assert!((rate - 100.0).abs() < 1e-9, "{rate}");
 }

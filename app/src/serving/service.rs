@@ -155,7 +155,10 @@ impl ServiceBuilder {
             PlanChoice::App if role != Role::Planner => Some(initial::of(&app)?),
             PlanChoice::App | PlanChoice::Stored => None,
         };
-        let bus = bus.unwrap_or_else(|| connection.bus(&app, "serve"));
+        let bus = match bus {
+            Some(bus) => bus,
+            None => connection.serve(&app, "serve")?,
+        };
         let node = start(&app, family, role, &worker, plan, bus.clone())?;
         Ok(Service { node, app, bus })
     }

@@ -309,7 +309,7 @@ impl Bench {
                 .to_owned(),
                 ours: format!(
                     "p95 {p95:.1} ms (objective {limit_ms:.0} ms), {} of {} answered",
-                    figures.replies, figures.requests
+                    figures.answered, figures.sent
                 ),
                 met: held == wanted,
                 note: format!("{} gears; {simulated_ms:.1} ms simulated", geared.gears.len()),

@@ -548,9 +548,7 @@ impl Target for Watch {
                     part.requests += 1;
                     part.violations += 1;
                 });
-                Outcome::Failed {
-                    code: fault.code.id().to_owned(),
-                }
+                fault.into()
             }
         }
     }

@@ -233,8 +233,8 @@ fn as_text(report: &Report, test: &Samples) -> String {
             shares.collect::<Vec<_>>().join(" / "),
             format!("{:.1} ms", mode.p50_ms),
             format!("{:.1} ms", mode.p99_ms),
-            units::count(mode.requests),
-            units::count(mode.replies),
+            units::count(mode.sent),
+            units::count(mode.answered),
             units::count(mode.errors),
         ]
     });
@@ -246,8 +246,8 @@ fn as_text(report: &Report, test: &Samples) -> String {
         ("share per model, %", Align::Right),
         ("p50", Align::Right),
         ("p99", Align::Right),
-        ("requests", Align::Right),
-        ("replies", Align::Right),
+        ("sent", Align::Right),
+        ("answered", Align::Right),
         ("errors", Align::Right),
     ];
     let models: Vec<String> = report

@@ -51,10 +51,10 @@ pub(crate) struct Mode {
     /// 99th percentile of the latency, milliseconds.
     pub(crate) p99_ms: f64,
     /// Requests sent.
-    pub(crate) requests: u64,
-    /// Replies received, each a result.
-    pub(crate) replies: u64,
-    /// Requests that failed, and refusals, of all codes.
+    pub(crate) sent: u64,
+    /// Requests answered with a result.
+    pub(crate) answered: u64,
+    /// Requests that were refused, timed out or lost.
     pub(crate) errors: u64,
 }
 
@@ -163,17 +163,17 @@ async fn watched(
 }
 
 fn mode(figures: Figures, accuracy: Option<f64>, joules: Option<f64>) -> anyhow::Result<Mode> {
-    ensure!(figures.replies > 0, "nothing was answered: {:?}", figures.errors);
-    let replies = figures.replies as f64;
+    ensure!(figures.answered > 0, "nothing was answered: {:?}", figures.errors);
+    let answered = figures.answered as f64;
     let latency = figures.latency_ms;
     Ok(Mode {
         accuracy: accuracy.context("nothing was answered")?,
-        joules_per_request: joules.map(|joules| joules / replies),
+        joules_per_request: joules.map(|joules| joules / answered),
         distribution: figures.variants,
         p50_ms: latency.p50.context("no latency was recorded")?,
         p99_ms: latency.p99.context("no latency was recorded")?,
-        requests: figures.requests,
-        replies: figures.replies,
-        errors: figures.errors.values().sum(),
+        sent: figures.sent,
+        answered: figures.answered,
+        errors: figures.sent - figures.answered,
     })
 }

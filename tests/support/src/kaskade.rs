@@ -138,9 +138,12 @@ pub struct Served {
 }
 
 impl Served {
-    /// Starts `kaskade serve ARGS` in the root folder.
+    /// Starts `kaskade serve ARGS` in the root folder. Without `--nats`, its embedded broker listens on a free port, so that
+    /// tests that run at the same time do not collide.
     pub fn start(args: &[&str]) -> Self {
-        Self::run(&mut command(ROOT, &[&["serve"], args].concat()))
+        let named = args.iter().any(|arg| ["--nats", "--listen"].contains(arg));
+        let listen: &[&str] = if named { &[] } else { &["--listen", "127.0.0.1:0"] };
+        Self::run(&mut command(ROOT, &[&["serve"], args, listen].concat()))
     }
 
     /// Starts a command whose standard error is read line by line.

@@ -155,7 +155,7 @@ impl Pump {
                 match self.streams.consumer().await {
                     Ok(found) => consumer = found,
                     Err(error) => {
-                        tracing::warn!(%error, "opening the stream of durable requests failed; retrying")
+                        tracing::warn!(%error, "opening the stream of durable requests failed; retrying");
                     }
                 }
             }

@@ -233,6 +233,7 @@ fn blame(code: Code) -> Blame {
         | Code::PlanRefused
         | Code::StaleEpoch
         | Code::Dropped
-        | Code::NotDurable => Blame::Service,
+        | Code::NotDurable
+        | Code::NoReply => Blame::Service,
     }
 }

@@ -118,9 +118,7 @@ impl Target for Noted {
                     variant: reply.variant,
                 }
             }
-            Err(fault) => Outcome::Failed {
-                code: fault.code.id().to_owned(),
-            },
+            Err(fault) => fault.into(),
         }
     }
 }

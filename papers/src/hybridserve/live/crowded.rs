@@ -49,7 +49,7 @@ impl Bench {
                 utilisation,
                 replicas,
                 tail_ms,
-                refused: refused as f64 / served.figures.requests.max(1) as f64,
+                refused: refused as f64 / served.figures.sent.max(1) as f64,
             });
         }
         Ok(crowded(&rows))

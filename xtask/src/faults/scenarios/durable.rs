@@ -83,7 +83,7 @@ impl Submitting {
                 Ok(reply) => Some(End::Answer {
                     degraded: reply.degraded,
                 }),
-                Err(fault) if fault.code == Code::Expired => None,
+                Err(fault) if fault.code == Code::NoReply => None,
                 Err(fault) => Some(End::Fault(fault.code.id())),
             };
             Fate {
