@@ -223,7 +223,7 @@ fn speed(model: &mut dyn Model, batch: &[Inputs], time: Duration) -> Result<f64,
 }
 
 fn main() -> Result<(), Failure> {
-    let seconds = std::env::args().filter_map(|argument| argument.parse::<f64>().ok());
+    let mut seconds = std::env::args().filter_map(|argument| argument.parse::<f64>().ok());
     let time = Duration::from_secs_f64(seconds.next_back().unwrap_or(1.0)).div_f64(ROUNDS as f64);
     let mut cases = bert(6, 384, &[32, 128, 512], &[1, 8])?;
     cases.extend(bert(12, 768, &[32, 128], &[1, 8])?);

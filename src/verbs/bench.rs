@@ -117,20 +117,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     );
     let target = args.target.read(&args.broker)?;
     let samples = samples(&target, args)?;
-    let (bus, service) = match target.in_process() {
-        Some(app) => {
-            let bus = target.shared(app, "bench");
-            (bus.clone(), Some(whole(app, args, bus)?))
-        }
-        None => {
-            let bus = target.client("bench");
-            ensure!(
-                args.plan.is_none(),
-                "`--plan` needs an app in this process; the one at {} has its own",
-                bus_url(&bus)
-            );
-            (bus, None)
-        }
+    let (bus, service) = if let Some(app) = target.in_process() {
+        let bus = target.shared(app, "bench");
+        (bus.clone(), Some(whole(app, args, bus)?))
+    } else {
+        let bus = target.client("bench");
+        ensure!(
+            args.plan.is_none(),
+            "`--plan` needs an app in this process; the one at {} has its own",
+            bus_url(&bus)
+        );
+        (bus, None)
     };
     let outcome = under_load(&target, args, samples, bus);
     if let Some(service) = service {

@@ -17,7 +17,7 @@ use crate::output;
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// Default of `planner.limit`, for an app whose file is not given.
-const DEFAULT_LIMIT: Duration = Duration::from_secs(60);
+const DEFAULT_LIMIT: Duration = Duration::from_mins(1);
 
 /// Asks the planner of a running app (`[planner]` in its file) for a plan, and prints the outcome. The app continues to serve,
 /// with the new plan or with the one it has.
