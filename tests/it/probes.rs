@@ -110,7 +110,7 @@ fn an_invalid_or_used_address_is_refused() {
     };
     let (code, said) = refused("here");
     assert_eq!(code, Some(2));
-    assert!(said.contains("write number and port"), "{said}");
+    assert!(said.contains("write IP address and port"), "{said}");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (code, said) = refused(&taken.local_addr().unwrap().to_string());
     assert_eq!(code, Some(1));
