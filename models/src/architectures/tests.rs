@@ -386,7 +386,7 @@ fn an_invalid_tokenizer_is_rejected() {
         assert!(
             error
                 .to_string()
-                .starts_with("`x/tokenizer.json` is not a tokenizer"),
+                .starts_with("`x/tokenizer.json` is not a valid tokenizer"),
             "{error}"
         );
     }
