@@ -1,5 +1,5 @@
 //! When a planner plans without a request: periodically, or at every observation of a pipeline (Loki §4). The
-//! planning function decides whether an observation leads to a new plan ([`kaskade_planners::manager`]).
+//! planning function decides whether an observation leads to a new plan (`kaskade_planners::manager`).
 
 use std::{collections::BTreeMap, time::Duration};
 
