@@ -8,7 +8,7 @@
 //! |---|---|
 //! | configure | [`App`], the TOML file of an app |
 //! | measure | [`Profiler`], [`Profile`] |
-//! | plan | [`planning::cascade`] from a profile, [`Plan::cascade`] by hand |
+//! | plan | [`planning::cascade()`] from a profile, [`Plan::cascade`] by hand |
 //! | serve | [`Service`] for an app's file, [`ModelService`] for models in Rust |
 //! | extend | [`Model`] for batches, [`Stage`] and [`attach_stage`] for asynchronous code |
 //! | ask | [`Client`], [`Fault`] with its [`Code`] |

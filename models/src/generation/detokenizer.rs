@@ -9,7 +9,7 @@ use crate::checkpoint::{Checkpoint, LoadError, TokenizerFile};
 /// Takes the tokenizer of a checkpoint.
 ///
 /// # Errors
-/// [`LoadError::MissingFile`] if there is none, and as [`tokenizer`].
+/// [`LoadError::MissingFile`] if there is none, and as `tokenizer`.
 pub fn tokenizer_of(checkpoint: &mut Checkpoint) -> Result<Tokenizer, LoadError> {
     match checkpoint.tokenizer.take() {
         Some(file) => tokenizer(&file),

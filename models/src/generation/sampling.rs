@@ -64,7 +64,7 @@ pub struct SampledToken {
     pub probability: f32,
     /// Its probability minus that of the best other token; negative if another one was more probable.
     pub margin: f32,
-    /// Confidence of the model in the most probable token: the square of its probability among the [`CONFIDENCE_TOP_K`]
+    /// Confidence of the model in the most probable token: the square of its probability among the `CONFIDENCE_TOP_K`
     /// most probable ones (HybridServe Edinburgh §IV-A). Over the whole vocabulary the many improbable tokens would
     /// dominate.
     pub confidence: f32,

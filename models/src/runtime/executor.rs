@@ -35,7 +35,7 @@ pub struct Executor {
 /// Result of one step of a continuous model.
 #[derive(Debug)]
 pub struct Stepped {
-    /// Progress of the requests; every `Ok` end has passed [`check_outputs`].
+    /// Progress of the requests; every `Ok` end has passed `check_outputs`.
     pub progress: Vec<Progress>,
     /// Wall time of the step, microseconds.
     pub run_us: u64,
@@ -47,7 +47,7 @@ type Listener = Box<dyn FnMut(Stepped) + Send>;
 /// Result of one batch.
 #[derive(Debug)]
 pub struct BatchResult {
-    /// One result per request, in order; every `Ok` has passed [`check_outputs`].
+    /// One result per request, in order; every `Ok` has passed `check_outputs`.
     pub outputs: Vec<Result<Outputs, ModelError>>,
     /// Wall time of the model's run, microseconds.
     pub run_us: u64,

@@ -31,7 +31,7 @@ impl Slice {
     /// The slice `index` of `of`.
     ///
     /// # Errors
-    /// [`InvalidSlice`] unless `index` is below `of`.
+    /// `InvalidSlice` unless `index` is below `of`.
     pub fn new(index: usize, of: usize) -> Result<Self, InvalidSlice> {
         if index < of {
             Ok(Self { index, of })
