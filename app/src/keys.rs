@@ -60,7 +60,7 @@ impl KeyError {
     }
 }
 
-/// Somebody who may connect.
+/// A user that may connect.
 pub struct User {
     /// Name of the user, and of its folder.
     pub name: String,
@@ -240,7 +240,7 @@ fn public_key(seed: &str, path: &Path) -> Result<String, KeyError> {
     }
 }
 
-/// Writes what nobody else may ever read. The file must not be there, so that no secret is overwritten and nobody has prepared
+/// Writes a secret file that only its owner can read. The file must not exist, so that no secret is overwritten and no process has prepared
 /// a link.
 fn write_private(path: &Path, text: &str) -> Result<(), KeyError> {
     OpenOptions::new()

@@ -212,8 +212,8 @@ fn a_cancelled_request_leaves_the_model_at_the_next_step() {
     run(async {
         let client = client("cancelled").await;
         let (one, two) = (asking("a", Some("one")), asking("b", Some("two")));
-        let (asker, other) = (client.clone(), client.clone());
-        let first = tokio::spawn(async move { read(&asker, one).await });
+        let (reader, other) = (client.clone(), client.clone());
+        let first = tokio::spawn(async move { read(&reader, one).await });
         let second = tokio::spawn(async move { read(&other, two).await });
         eventually("both are accepted", BUDGET, async || {
             node.metrics().read().accepted == 2

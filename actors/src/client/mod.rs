@@ -275,7 +275,7 @@ mod tests {
         let mut asked = theirs.subscribe(app.infer(), None).await.unwrap();
         theirs.barrier().await.unwrap();
         let client = Client::new(&ours, app);
-        let doors = async {
+        let requests = async {
             let first = asked.next().await.unwrap();
             let budget = headers::budget(&first.headers.unwrap()).unwrap();
             ours.client().force_reconnect().await.unwrap();
@@ -288,7 +288,7 @@ mod tests {
                 .unwrap();
             (budget, left)
         };
-        let (answer, (budget, left)) = tokio::join!(client.infer(Vec::new(), BUDGET), doors);
+        let (answer, (budget, left)) = tokio::join!(client.infer(Vec::new(), BUDGET), requests);
         assert!(answer.is_ok(), "{answer:?}");
         assert!(left < budget, "what has passed is not given twice");
     }
@@ -301,14 +301,14 @@ mod tests {
         let client = Client::new(&ours, app.clone());
         let refused = client.infer(Vec::new(), BUDGET).await.unwrap_err();
         assert_eq!(refused.code, Code::UnknownApp);
-        let doors = || async {
+        let requests = || async {
             let asked = theirs.subscribe(app.infer(), None).await.unwrap();
             theirs.barrier().await.unwrap();
             asked
         };
         let answer =
             |message: async_nats::Message| theirs.client().publish(message.reply.unwrap(), replied());
-        let mut asked = doors().await;
+        let mut asked = requests().await;
         let (first, ()) = tokio::join!(client.infer(Vec::new(), BUDGET), async {
             answer(asked.next().await.unwrap()).await.unwrap();
         });
@@ -316,7 +316,7 @@ mod tests {
         asked.unsubscribe().await.unwrap();
         theirs.barrier().await.unwrap();
         let (second, ()) = tokio::join!(client.infer(Vec::new(), BUDGET), async {
-            let mut asked = doors().await;
+            let mut asked = requests().await;
             answer(asked.next().await.unwrap()).await.unwrap();
         });
         assert!(second.is_ok(), "{second:?}");

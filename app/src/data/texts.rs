@@ -40,7 +40,7 @@ pub(super) fn words(text: &str, spec: &Words) -> Result<Vec<Completion>, DataErr
     let [begin, end] = [spec.from.get(), spec.to.get()].map(|share| line_after(text, share));
     let part = text.get(begin..end).unwrap_or_default();
     let shown = |word: &str| word.char_indices().nth(spec.shown).map(|(at, _)| at);
-    // A word that is shown whole leaves nothing to foretell.
+    // A word that is shown whole leaves nothing to predict.
     let words = words_of(part).filter_map(|(at, word)| Some((at, word, shown(word)?)));
     let words: Vec<(usize, &str, usize)> = words.collect();
     let take = spec.take.get();

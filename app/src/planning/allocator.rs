@@ -125,7 +125,7 @@ pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, 
     let Some(allocator) = rule.planner else {
         return Ok(None);
     };
-    let desk = Mutex::new(Desk {
+    let planner = Mutex::new(PipelinePlanner {
         manager: manager(app, rule, &allocator)?,
         slots: slots(app)?,
         arrivals: 0,
@@ -135,8 +135,10 @@ pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, 
     });
     let app = app.clone();
     let planning: Planning = Arc::new(move |request, running| {
-        let mut desk = desk.lock().unwrap_or_else(PoisonError::into_inner);
-        let plan = desk.plan(request, running).map_err(|error| in_one_line(&error))?;
+        let mut planner = planner.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = planner
+            .plan(request, running)
+            .map_err(|error| in_one_line(&error))?;
         initial::check(&app, &plan).map_err(|error| in_one_line(&error))?;
         Ok(plan)
     });
@@ -149,7 +151,7 @@ pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, 
 }
 
 /// A manager, and the totals of workers and ingresses that it has received.
-struct Desk {
+struct PipelinePlanner {
     manager: Manager,
     /// All places, of the living and the dead.
     slots: Vec<Slot>,
@@ -159,7 +161,7 @@ struct Desk {
     runs: BTreeMap<(String, String), Runs>,
 }
 
-impl Desk {
+impl PipelinePlanner {
     fn plan(&mut self, request: &PlanRequest, running: Option<&Plan>) -> Result<Plan, PlanningError> {
         self.manager.follow(running);
         let Some(seen) = &request.observed else {

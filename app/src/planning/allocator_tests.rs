@@ -13,9 +13,9 @@ fn app() -> App {
     .unwrap()
 }
 
-fn desk(app: &App) -> Desk {
+fn planner(app: &App) -> PipelinePlanner {
     let rule = app.pipeline.as_ref().unwrap();
-    Desk {
+    PipelinePlanner {
         manager: manager(app, rule, &rule.planner.unwrap()).unwrap(),
         slots: slots(app).unwrap(),
         arrivals: 0,
@@ -61,11 +61,11 @@ fn followed(
     seconds: u64,
     told: impl Fn(u64) -> BTreeMap<String, BTreeMap<String, FanOuts>>,
 ) -> Plan {
-    let mut desk = desk(app);
+    let mut planner = planner(app);
     let mut running = first_plan(app, app.pipeline.as_ref().unwrap()).unwrap();
     for second in 1..=seconds {
         let arrivals = qps * second;
-        running = desk
+        running = planner
             .plan(&look(second, arrivals, told(arrivals)), Some(&running))
             .unwrap();
     }
@@ -123,7 +123,7 @@ fn a_machine_slower_than_its_profile_gets_more_workers() {
     let app = app();
     let profiled = measured(&app, app.pipeline.as_ref().unwrap()).unwrap();
     let workers = |times: f64| {
-        let mut desk = desk(&app);
+        let mut planner = planner(&app);
         let mut running = first_plan(&app, app.pipeline.as_ref().unwrap()).unwrap();
         for second in 1..=12 {
             let mut request = look(second, 20 * second, BTreeMap::new());
@@ -142,7 +142,7 @@ fn a_machine_slower_than_its_profile_gets_more_workers() {
                     (variant.name.clone(), runs)
                 });
             request.runs.insert("local".to_owned(), ran.collect());
-            running = desk.plan(&request, Some(&running)).unwrap();
+            running = planner.plan(&request, Some(&running)).unwrap();
         }
         running.placement.len()
     };
@@ -153,7 +153,7 @@ fn a_machine_slower_than_its_profile_gets_more_workers() {
 #[test]
 fn a_worker_that_starts_anew_counts_from_nothing() {
     let app = app();
-    let mut desk = desk(&app);
+    let mut planner = planner(&app);
     let running = first_plan(&app, app.pipeline.as_ref().unwrap()).unwrap();
     let told = [(1, 100), (2, 150), (3, 10)];
     for (second, requests) in told {
@@ -162,24 +162,24 @@ fn a_worker_that_starts_anew_counts_from_nothing() {
             requests,
             forks("local", requests, 4 * requests, 2 * requests),
         );
-        desk.plan(&request, Some(&running)).unwrap();
+        planner.plan(&request, Some(&running)).unwrap();
     }
-    let kept = desk.forks.values().next().unwrap();
+    let kept = planner.forks.values().next().unwrap();
     assert_eq!((kept.requests, kept.children.get("digit")), (10, Some(&40)));
 }
 
 #[test]
 fn who_asks_for_a_load_gets_a_plan_for_it() {
     let app = app();
-    let mut desk = desk(&app);
+    let mut planner = planner(&app);
     let asked = |qps| PlanRequest {
         peak_qps: Some(qps),
         ..PlanRequest::default()
     };
-    let small = desk.plan(&asked(5.0), None).unwrap();
-    let large = desk.plan(&asked(80.0), Some(&small)).unwrap();
+    let small = planner.plan(&asked(5.0), None).unwrap();
+    let large = planner.plan(&asked(80.0), Some(&small)).unwrap();
     assert!(small.placement.len() < large.placement.len());
-    let error = desk.plan(&asked(f64::NAN), Some(&large)).unwrap_err();
+    let error = planner.plan(&asked(f64::NAN), Some(&large)).unwrap_err();
     assert!(error.to_string().contains("demand"), "{error}");
 }
 
@@ -216,14 +216,14 @@ fn what_was_on_a_dead_worker_goes_elsewhere_at_once() {
     let mut far = app.workers[0].clone();
     far.name = "far".parse().unwrap();
     app.workers.insert(0, far);
-    let mut desk = desk(&app);
+    let mut planner = planner(&app);
     let mut plan = first_plan(&app, app.pipeline.as_ref().unwrap()).unwrap();
     assert!(plan.placement.iter().all(|replica| replica.worker == "far"));
     let mut look_at = |second: u64, workers: &[&str], plan: &Plan| {
         let mut request = look(second, 20 * second, BTreeMap::new());
         let workers = workers.iter().map(|name| (*name).to_owned());
         request.observed.as_mut().unwrap().workers = workers.collect();
-        desk.plan(&request, Some(plan))
+        planner.plan(&request, Some(plan))
     };
     plan = look_at(1, &["far", "local"], &plan).unwrap();
     plan = look_at(2, &["local"], &plan).unwrap();

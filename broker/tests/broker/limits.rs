@@ -238,5 +238,7 @@ fn dropping_the_broker_stops_it() {
     let mut client = Raw::connect(&broker, "");
     drop(broker);
     assert_eq!(client.read_to_end(), b"");
-    wait_until("nobody listens", SOON, || TcpStream::connect(address).is_err());
+    wait_until("the listener is closed", SOON, || {
+        TcpStream::connect(address).is_err()
+    });
 }

@@ -43,8 +43,8 @@ async def main():
     assert seen == [(f'all.{n}', str(n).encode(), {'number': str(n)}) for n in range(100)]
 
     try:
-        await one.request('nobody', b'', timeout=10)
-        raise SystemExit('a request to nobody was answered')
+        await one.request('unserved', b'', timeout=10)
+        raise SystemExit('a request without responders was answered')
     except NoRespondersError:
         pass
     try:

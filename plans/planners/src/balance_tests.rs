@@ -30,9 +30,9 @@ fn small() -> Vec<Instances> {
 #[test]
 fn the_most_accurate_are_filled_first() {
     let balanced = Balancer::new(&stated(), &small()).balance(40.0);
-    let door = &balanced.tables[0];
-    assert_eq!((door.from, door.to), (None, 0));
-    assert_eq!(door.shares, [(1, 0.25), (0, 0.75)]);
+    let intake = &balanced.tables[0];
+    assert_eq!((intake.from, intake.to), (None, 0));
+    assert_eq!(intake.shares, [(1, 0.25), (0, 0.75)]);
     // Ten requests of `detect-s` make 49.5 for cars, which fill the two of `car-6` but for half a request.
     let of = |from: usize, to: usize| {
         let mut tables = balanced.tables.iter();

@@ -47,7 +47,7 @@ impl RunTimes {
         }
         times.prepared.push(Cost::default());
         for batch in 1..=largest.clamp(1, PREPARED) {
-            let cost = times.reckon(batch).ok_or_else(|| SimError::NoLatency {
+            let cost = times.estimate(batch).ok_or_else(|| SimError::NoLatency {
                 variant: profiled.name.clone(),
                 batch,
             })?;
@@ -61,10 +61,10 @@ impl RunTimes {
             return *cost;
         }
         let batch = u32::try_from(batch).unwrap_or(u32::MAX);
-        self.reckon(batch).unwrap_or_default()
+        self.estimate(batch).unwrap_or_default()
     }
 
-    fn reckon(&self, batch: u32) -> Option<Cost> {
+    fn estimate(&self, batch: u32) -> Option<Cost> {
         let parts = f64::from(self.parts);
         let latency_s = fit::batch_latency_s(&self.costs, batch)? / parts;
         let energy_j = fit::batch_energy_j(&self.costs, batch).map_or(f64::NAN, |joules| joules / parts);

@@ -121,12 +121,12 @@ pub(crate) async fn soak(duration: Duration, load: Steady) -> anyhow::Result<()>
 /// The capacity in requests per second: closed-loop clients send core and durable requests alternately.
 async fn capacity(client: &Client) -> anyhow::Result<f64> {
     let begun = Instant::now();
-    let askers: Vec<_> = (0..ASKERS)
+    let clients: Vec<_> = (0..ASKERS)
         .map(|_| tokio::spawn(ask(client.clone(), begun)))
         .collect();
     let mut answered = 0;
-    for asker in askers {
-        answered += asker.await??;
+    for client in clients {
+        answered += client.await??;
     }
     Ok(answered as f64 / TRIAL.as_secs_f64())
 }

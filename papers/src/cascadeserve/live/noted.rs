@@ -70,7 +70,7 @@ pub(super) fn costs(profiled: &[BatchCost], runs: &Runs) -> Vec<BatchCost> {
 
 /// Notes the route that each reply reports.
 pub(super) struct Noted {
-    asker: Client,
+    client: Client,
     inputs: Vec<Inputs>,
     seen: Mutex<Vec<Seen>>,
 }
@@ -84,9 +84,9 @@ pub(super) struct Seen {
 }
 
 impl Noted {
-    pub(super) fn new(asker: Client, inputs: Vec<Inputs>) -> Self {
+    pub(super) fn new(client: Client, inputs: Vec<Inputs>) -> Self {
         Self {
-            asker,
+            client,
             inputs,
             seen: Mutex::default(),
         }
@@ -105,7 +105,7 @@ impl Target for Noted {
         let place = (number % self.inputs.len().max(1) as u64) as usize;
         let inputs = self.inputs.get(place).cloned().unwrap_or_default();
         let begun = Instant::now();
-        match self.asker.ask(inputs).await {
+        match self.client.ask(inputs).await {
             Ok(reply) => {
                 let took_us = u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX);
                 let inside: u32 = reply.hops.iter().map(|hop| hop.wait_us + hop.run_us).sum();

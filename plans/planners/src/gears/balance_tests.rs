@@ -180,9 +180,9 @@ proptest! {
         pruned[at].hosted = pruned[at].hosted.without(model);
         let mut bounds = HallBounds::new(demands(&work), &groups);
         let (hosted, speed) = (groups[at].hosted, groups[at].capacity());
-        let foreseen = bounds.utilisation_without(hosted, model, if hosted.contains(model) { speed } else { 0.0 });
+        let predicted = bounds.utilisation_without(hosted, model, if hosted.contains(model) { speed } else { 0.0 });
         let actual = HallBounds::new(demands(&work), &pruned).load().utilisation;
-        prop_assert!(same(foreseen, actual), "{foreseen} {actual}");
+        prop_assert!(same(predicted, actual), "{predicted} {actual}");
         if hosted.contains(model) {
             bounds.prune(hosted, model, speed);
         }

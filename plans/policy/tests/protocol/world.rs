@@ -220,11 +220,11 @@ impl World {
             let process = &self.processes[*index];
             process.up && process.cut_until <= self.now
         };
-        let doors: Vec<usize> = (0..self.scenario.ingresses).filter(open).collect();
-        if doors.is_empty() {
+        let open_ingresses: Vec<usize> = (0..self.scenario.ingresses).filter(open).collect();
+        if open_ingresses.is_empty() {
             return;
         }
-        let to = doors[self.rng.random_range(0..doors.len())];
+        let to = open_ingresses[self.rng.random_range(0..open_ingresses.len())];
         let token = self.judge.asked();
         let (least, most) = self.scenario.budget_us;
         // A request that comes when all is well again has a budget that suffices.
