@@ -10,7 +10,8 @@
 //! kaskade.<app>.stage.<stage>          any replica of a stage                      queue group STAGE_GROUP
 //! kaskade.<app>.replica.<replica>      one replica
 //! kaskade.<app>.done.<ingress>.<id>    a result for the ingress that owns request <id>
-//! kaskade.<app>.beat.<actor>           heartbeats
+//! kaskade.<app>.beat.<actor>           heartbeats of workers and custom actors, for the ingresses
+//! kaskade.<app>.ingress.<id>           states of ingresses, for the workers
 //! kaskade.<app>.gear                   gear shifts
 //! kaskade.<app>.plan                   notices of a new epoch
 //! kaskade.<app>.event.<name>           events for observers
@@ -120,6 +121,8 @@ pub enum Route<'a> {
     },
     /// `beat.<actor>`
     Beat(&'a str),
+    /// `ingress.<id>`
+    Ingress(&'a str),
     /// `gear`
     Gear,
     /// `plan`
@@ -245,6 +248,19 @@ impl App {
         self.plain("beat.*")
     }
 
+    /// The state of one ingress.
+    ///
+    /// # Errors
+    /// [`SubjectError`] if `ingress` is not a valid token.
+    pub fn ingress(&self, ingress: &str) -> Result<Subject, SubjectError> {
+        self.named("ingress", "ingress", ingress)
+    }
+
+    /// The states of all ingresses.
+    pub fn ingresses(&self) -> Subject {
+        self.plain("ingress.*")
+    }
+
     /// Gear shifts.
     pub fn gear(&self) -> Subject {
         self.plain("gear")
@@ -291,6 +307,7 @@ impl App {
             "stage" => Route::Stage(name()?),
             "replica" => Route::Replica(name()?),
             "beat" => Route::Beat(name()?),
+            "ingress" => Route::Ingress(name()?),
             "event" => Route::Event(name()?),
             "done" => Route::Done {
                 ingress: name()?,
@@ -595,6 +612,7 @@ mod tests {
                 (app.stage(&name).unwrap(), Route::Stage(&name)),
                 (app.replica(&name).unwrap(), Route::Replica(&name)),
                 (app.beat(&name).unwrap(), Route::Beat(&name)),
+                (app.ingress(&name).unwrap(), Route::Ingress(&name)),
                 (app.event(&name).unwrap(), Route::Event(&name)),
             ];
             for (subject, route) in &formatted {
@@ -620,17 +638,19 @@ mod tests {
             prop_assert!(app.done(&name, 1).is_err());
             prop_assert!(app.done_all(&name).is_err());
             prop_assert!(app.beat(&name).is_err());
+            prop_assert!(app.ingress(&name).is_err());
             prop_assert!(app.event(&name).is_err());
         }
 
         #[test]
-        fn a_parsed_subject_is_formatted_back(subject in "kaskade\\.a\\.(stage|done|beat|infer|gear)[a-z0-9.+*-]{0,12}") {
+        fn a_parsed_subject_is_formatted_back(subject in "kaskade\\.a\\.(stage|done|beat|ingress|infer|gear)[a-z0-9.+*-]{0,12}") {
             let app = App::new("a").unwrap();
             let again = match app.parse(&subject) {
                 None => return Ok(()),
                 Some(Route::Stage(name)) => app.stage(name).unwrap(),
                 Some(Route::Done { ingress, id }) => app.done(ingress, id).unwrap(),
                 Some(Route::Beat(name)) => app.beat(name).unwrap(),
+                Some(Route::Ingress(name)) => app.ingress(name).unwrap(),
                 Some(Route::Infer) => app.infer(),
                 Some(Route::Gear) => app.gear(),
                 Some(Route::Replan) => app.replan(),

@@ -72,7 +72,7 @@ fn client(app: &App) -> Permissions {
 
 fn ingress(app: &App) -> Result<Permissions, SubjectError> {
     let events = [LOAD, SHIFTED, DRIFT, ENERGY];
-    let mut publish = app.all_of(["stage.*", "replica.*", "abandon", "gear"]);
+    let mut publish = app.all_of(["stage.*", "replica.*", "ingress.*", "abandon", "gear"]);
     publish.extend(named(app, &events)?);
     publish.extend(subjects::durable_taking(app));
     // Clients choose their reply subjects; only inboxes, so that a reply cannot reach a stage.
@@ -86,7 +86,15 @@ fn ingress(app: &App) -> Result<Permissions, SubjectError> {
 fn worker(app: &App) -> Result<Permissions, SubjectError> {
     let mut publish = app.all_of(["stage.*", "replica.*", "done.*.*", "beat.*"]);
     publish.extend(named(app, &[ENERGY])?);
-    let subscribe = app.all_of(["stage.*", "replica.*", "abandon", "beat.*", "gear", "plan"]);
+    let subscribe = app.all_of([
+        "stage.*",
+        "replica.*",
+        "abandon",
+        "beat.*",
+        "ingress.*",
+        "gear",
+        "plan",
+    ]);
     Ok(joined([Permissions { publish, subscribe }, reads_plans(app)]))
 }
 
@@ -104,7 +112,7 @@ fn planner(app: &App) -> Result<Permissions, SubjectError> {
 fn observer(app: &App) -> Permissions {
     let looks = Permissions {
         publish: subjects::discovery_patterns(app),
-        subscribe: app.all_of(["beat.*", "event.>", "gear", "plan", "dead.*"]),
+        subscribe: app.all_of(["beat.*", "ingress.*", "event.>", "gear", "plan", "dead.*"]),
     };
     joined([looks, reads_plans(app)])
 }

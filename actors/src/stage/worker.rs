@@ -278,6 +278,8 @@ impl Worker {
             kind: "worker".to_owned(),
             sequence: self.beats,
             epoch,
+            in_place: 0,
+            leaving: false,
             queue: replicas.iter().map(|replica| replica.queue).sum(),
             in_flight: replicas.iter().map(|replica| replica.in_flight).sum(),
             fan_outs: self.shared.metrics.fan_outs(),

@@ -279,6 +279,13 @@ pub struct Beat {
     /// The newest epoch it knows.
     #[serde(default)]
     pub epoch: u64,
+    /// The newest epoch of which every replica placed on it is loaded and subscribed, or has failed to load; 0 before
+    /// the first.
+    #[serde(default)]
+    pub in_place: u64,
+    /// Whether it is shutting down: it finishes what it has accepted and must not be chosen for more.
+    #[serde(default)]
+    pub leaving: bool,
     /// Sequence number of the heartbeat, from 0. A smaller number than the last means that the actor restarted or
     /// lost its connection, so messages sent to it may be lost.
     #[serde(default)]
@@ -341,6 +348,35 @@ pub struct ReplicaBeat {
     /// Requests in its current batch.
     #[serde(default)]
     pub in_flight: u32,
+}
+
+/// The state of an ingress, for the processes that forward requests: published at every change and once per second.
+///
+/// Workers do not follow each other's heartbeats. They learn here which replicas to avoid, and which epochs may still
+/// have requests in flight.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct IngressState {
+    /// The ingress, unique in the app.
+    pub ingress: String,
+    /// Sequence number of the message, from 0.
+    #[serde(default)]
+    pub sequence: u64,
+    /// The epoch under which it admits requests; 0 before the first.
+    #[serde(default)]
+    pub admits: u64,
+    /// The oldest epoch of its requests in flight; `admits` if it has none.
+    #[serde(default)]
+    pub oldest: u64,
+    /// Replicas that it has found lost or leaving.
+    #[serde(default, deserialize_with = "at_most::<_, _, MAX_REPLICAS>")]
+    pub unavailable: Vec<String>,
+    /// Whether this is its last message.
+    #[serde(default)]
+    pub gone: bool,
+}
+
+impl Message for IngressState {
+    const NAME: &'static str = "IngressState";
 }
 
 /// Cancels requests of an ingress: replicas may drop them.

@@ -241,12 +241,19 @@ fn beat() -> impl Strategy<Value = Beat> {
         "[a-z]{1,8}",
         "[a-z]{1,8}",
         vec(replica, 0..4),
-        any::<(u32, u32, u64, u64)>(),
+        any::<(u32, u32, u64, u64, u64, bool)>(),
         btree_map("[a-z]{1,8}", fan_outs(), 0..3),
         btree_map("[a-z]{1,8}", runs(), 0..3),
     )
         .prop_map(
-            |(actor, kind, replicas, (queue, in_flight, epoch, sequence), fan_outs, runs)| Beat {
+            |(
+                actor,
+                kind,
+                replicas,
+                (queue, in_flight, epoch, sequence, in_place, leaving),
+                fan_outs,
+                runs,
+            )| Beat {
                 actor,
                 kind,
                 replicas,
@@ -255,6 +262,8 @@ fn beat() -> impl Strategy<Value = Beat> {
                 fan_outs,
                 runs,
                 epoch,
+                in_place,
+                leaving,
                 sequence,
             },
         )

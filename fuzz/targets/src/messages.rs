@@ -6,8 +6,8 @@ use bytes::Bytes;
 use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::wire::{
     Abandoned, Beat, BranchReply, Done, DoneResult, DriftNotice, FanOuts, GearShift, Hop, InferReply,
-    InferRequest, LoadCount, Message, Observation, PlanNotice, PlanReport, PlanRequest, ReplicaBeat, Runs,
-    ShiftReport, StageRequest,
+    InferRequest, IngressState, LoadCount, Message, Observation, PlanNotice, PlanReport, PlanRequest,
+    ReplicaBeat, Runs, ShiftReport, StageRequest,
 };
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::gather::Branch;
@@ -38,6 +38,7 @@ pub fn examples() -> Vec<Example> {
         example("drift", &drift()),
         example("replan", &replan()),
         example("abandoned", &abandoned()),
+        example("ingress_state", &ingress_state()),
     ];
     let results = [outputs(), part(), fault()];
     let dones = results.map(|(name, result)| example(&format!("done-{name}"), &done(result)));
@@ -195,6 +196,8 @@ fn beat() -> Beat {
         fan_outs: forks(),
         runs: runs(),
         epoch: 3,
+        in_place: 2,
+        leaving: true,
         sequence: 70_000,
     }
 }
@@ -254,6 +257,17 @@ fn replan() -> PlanRequest {
             arrivals: 40,
             workers: vec!["a".into(), "b".into()],
         }),
+    }
+}
+
+fn ingress_state() -> IngressState {
+    IngressState {
+        ingress: "i".into(),
+        sequence: 12,
+        admits: 4,
+        oldest: 3,
+        unavailable: vec!["digits-large-0".into()],
+        gone: false,
     }
 }
 

@@ -36,6 +36,7 @@ fn named(app: &App, name: &str) {
         (app.stage(name), Route::Stage(name)),
         (app.replica(name), Route::Replica(name)),
         (app.beat(name), Route::Beat(name)),
+        (app.ingress(name), Route::Ingress(name)),
         (app.event(name), Route::Event(name)),
         (
             app.done(name, u64::MAX),
@@ -61,6 +62,7 @@ fn parsed(app: &App, subject: &str, route: Route<'_>) {
         Route::Stage(name) => app.stage(name),
         Route::Replica(name) => app.replica(name),
         Route::Beat(name) => app.beat(name),
+        Route::Ingress(name) => app.ingress(name),
         Route::Event(name) => app.event(name),
         Route::Done { ingress, id } => app.done(ingress, id),
         _ => return,

@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use kaskade_actors::wire::{
-    Abandoned, Beat, ContentType, Done, DriftNotice, GearShift, InferReply, InferRequest, LoadCount, Message,
-    PlanNotice, PlanReport, PlanRequest, ShiftReport, StageRequest, decode_infer, decode_reply, encode_fault,
-    encode_reply,
+    Abandoned, Beat, ContentType, Done, DriftNotice, GearShift, InferReply, InferRequest, IngressState,
+    LoadCount, Message, PlanNotice, PlanReport, PlanRequest, ShiftReport, StageRequest, decode_infer,
+    decode_reply, encode_fault, encode_reply,
 };
 
 use crate::edit::edited;
@@ -22,6 +22,7 @@ pub fn wire(input: &[u8]) {
     round::<Done>(&bytes);
     round::<Beat>(&bytes);
     round::<Abandoned>(&bytes);
+    round::<IngressState>(&bytes);
     round::<GearShift>(&bytes);
     round::<LoadCount>(&bytes);
     round::<ShiftReport>(&bytes);
