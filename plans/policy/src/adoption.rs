@@ -1,70 +1,106 @@
-//! Which plan a process runs, in which gear, and which past plans it keeps.
+//! Which plans a process knows, under which of them it admits requests, and in which gears.
 //!
 //! Plans are ordered by epoch: the store gives every written plan a larger epoch. Notices may arrive late, twice or out of
-//! order. The newest epoch always stays in force: a plan that arrives later with a smaller epoch was written earlier. A
-//! request finishes under the epoch that admitted it, so a few past epochs are kept. A gear belongs to one plan: a gear notice
-//! applies only to the running plan, since the same number means another wiring in other plans. A process that receives a gear
-//! before its plan loses nothing, because the leader repeats the gear.
+//! order; a plan that arrives later with a smaller epoch was written earlier and is stale.
+//!
+//! Adoption has two phases. A new plan is first known: workers load what it places on them and report it in place. Then
+//! it is admitted: ingresses admit requests under it. A request finishes under the epoch that admitted it, so past
+//! epochs are kept, and workers unload what only those need once they have drained.
+//!
+//! | module | decides |
+//! |---|---|
+//! | this one | which plans are kept, and the gear of each |
+//! | [`gate`] | the epoch under which an ingress admits |
+//! | [`retention`] | what a worker still has to host |
+//! | [`arrival`] | what a replica does with a request that reaches it |
+//!
+//! A gear belongs to one plan: the same number means another wiring in other plans. A process that receives a gear before its
+//! plan loses nothing, because the leader repeats the gear.
 
-use std::collections::BTreeMap;
+pub mod arrival;
+pub mod gate;
+pub mod retention;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
-/// Epochs that are kept, the running one included, for the requests they admitted.
+/// Epochs that are kept, the newest included. Pinned ones are kept beyond that.
 pub const EPOCHS_KEPT: usize = 8;
 
-/// A newer plan, or this very one, has been adopted already.
+/// A newer plan, or this very one, is known already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("epoch {epoch} is stale: {current} is running")]
+#[error("epoch {epoch} is stale: {newest} is the newest")]
 pub struct Stale {
     /// The epoch offered.
     pub epoch: u64,
-    /// The one that runs.
-    pub current: u64,
+    /// The newest one known.
+    pub newest: u64,
 }
 
-/// The gear does not exist in the running plan.
+/// The plan of the epoch is not known, or has no such gear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("gear {gear} of epoch {epoch} does not exist in the running plan (epoch {current}, {gears} gears)")]
+#[error("gear {gear} of epoch {epoch} does not exist (newest epoch {newest}, {gears} gears in epoch {epoch})")]
 pub struct NoSuchGear {
     /// The requested gear.
     pub gear: u32,
     /// The epoch it was meant for.
     pub epoch: u64,
-    /// The epoch that runs; 0 before the first.
-    pub current: u64,
-    /// How many gears that has.
+    /// The newest epoch known; 0 before the first.
+    pub newest: u64,
+    /// How many gears the plan of that epoch has; 0 if it is not known.
     pub gears: usize,
 }
 
-/// The plans that a process has adopted, by epoch, and the gear of the running one. `P` is what it keeps of a plan.
+/// The plans that a process knows, by epoch, each with its gear. `P` is what it keeps of a plan.
 #[derive(Debug, Clone)]
 pub struct Adoption<P> {
     keeps: usize,
     epochs: BTreeMap<u64, Entry<P>>,
-    gear: u32,
+    /// The epoch that was admitted last; `None` until one was found in place.
+    admitted: Option<u64>,
+    /// Epochs that must not be forgotten.
+    pinned: BTreeSet<u64>,
 }
 
 #[derive(Debug, Clone)]
 struct Entry<P> {
     plan: P,
     gears: usize,
+    gear: u32,
 }
 
 impl<P> Adoption<P> {
-    /// Nothing adopted yet; at most this many epochs will be kept, at least the running one.
+    /// Nothing known yet; at most this many epochs will be kept besides those that are pinned, at least the newest.
     pub fn keeping(epochs: usize) -> Self {
         Self {
             keeps: epochs.max(1),
             epochs: BTreeMap::new(),
-            gear: 0,
+            admitted: None,
+            pinned: BTreeSet::new(),
         }
     }
 
-    /// The running epoch, its plan and its gear; `None` before the first plan.
+    /// The epoch under which requests are admitted, its plan and its gear; `None` before the first plan.
+    ///
+    /// Until an epoch is admitted ([`Adoption::admit`]) it is the newest one.
     pub fn current(&self) -> Option<(u64, &P, u32)> {
+        let (epoch, entry) = match self.admitted {
+            Some(admitted) => self.epochs.get_key_value(&admitted)?,
+            None => self.epochs.last_key_value()?,
+        };
+        Some((*epoch, &entry.plan, entry.gear))
+    }
+
+    /// The newest epoch, its plan and its gear; `None` before the first plan.
+    pub fn newest(&self) -> Option<(u64, &P, u32)> {
         let (epoch, entry) = self.epochs.last_key_value()?;
-        Some((*epoch, &entry.plan, self.gear))
+        Some((*epoch, &entry.plan, entry.gear))
+    }
+
+    /// Whether some epoch was found in place.
+    pub fn is_admitted(&self) -> bool {
+        self.admitted.is_some()
     }
 
     /// The plan of that epoch, while it is kept.
@@ -72,42 +108,81 @@ impl<P> Adoption<P> {
         self.epochs.get(&epoch).map(|entry| &entry.plan)
     }
 
-    /// Makes a plan of that many gears the running one, in its first gear, and forgets the oldest beyond those that are kept.
+    /// The gear of that epoch, while it is kept.
+    pub fn gear_of(&self, epoch: u64) -> Option<u32> {
+        self.epochs.get(&epoch).map(|entry| entry.gear)
+    }
+
+    /// The epochs that are kept and their plans, the oldest first.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, &P)> {
+        self.epochs.iter().map(|(epoch, entry)| (*epoch, &entry.plan))
+    }
+
+    /// Makes a plan of that many gears the newest one, in its first gear, and forgets the oldest beyond those that are kept.
     ///
     /// # Errors
-    /// [`Stale`] unless the epoch is larger than the running one; nothing changes.
+    /// [`Stale`] unless the epoch is larger than the newest one; nothing changes.
     pub fn adopt(&mut self, epoch: u64, gears: usize, plan: P) -> Result<(), Stale> {
-        if let Some((&current, _)) = self.epochs.last_key_value()
-            && current >= epoch
+        if let Some((&newest, _)) = self.epochs.last_key_value()
+            && newest >= epoch
         {
-            return Err(Stale { epoch, current });
+            return Err(Stale { epoch, newest });
         }
-        self.epochs.insert(epoch, Entry { plan, gears });
-        self.gear = 0;
-        while self.epochs.len() > self.keeps {
-            self.epochs.pop_first();
-        }
+        let entry = Entry { plan, gears, gear: 0 };
+        self.epochs.insert(epoch, entry);
+        self.forget();
         Ok(())
     }
 
-    /// Shifts the running plan into another gear. True if that changed anything.
+    /// Admits requests under that epoch from here on. True if that changed anything; an epoch that is unknown or older than the
+    /// current one changes nothing.
+    pub fn admit(&mut self, epoch: u64) -> bool {
+        let current = self.current().map_or(0, |(current, ..)| current);
+        if epoch < current || self.admitted == Some(epoch) || !self.epochs.contains_key(&epoch) {
+            return false;
+        }
+        self.admitted = Some(epoch);
+        true
+    }
+
+    /// Keeps these epochs, however many newer ones come.
+    pub fn pin(&mut self, epochs: BTreeSet<u64>) {
+        self.pinned = epochs;
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        while self.epochs.len() > self.keeps {
+            let newest = self.epochs.last_key_value().map(|(newest, _)| *newest);
+            let may_go = |epoch: &u64| {
+                Some(*epoch) != newest && Some(*epoch) != self.admitted && !self.pinned.contains(epoch)
+            };
+            let Some(oldest) = self.epochs.keys().copied().find(may_go) else {
+                return;
+            };
+            self.epochs.remove(&oldest);
+        }
+    }
+
+    /// Shifts the plan of an epoch into another gear. True if that changed anything.
     ///
     /// # Errors
-    /// [`NoSuchGear`] when the gear is meant for a plan that does not run, or that one has no such gear; nothing changes.
+    /// [`NoSuchGear`] when the epoch is not known, or its plan has no such gear; nothing changes.
     pub fn shift(&mut self, epoch: u64, gear: u32) -> Result<bool, NoSuchGear> {
-        let (current, gears) = self
-            .epochs
-            .last_key_value()
-            .map_or((0, 0), |(epoch, entry)| (*epoch, entry.gears));
-        if current != epoch || gear as usize >= gears {
-            return Err(NoSuchGear {
+        let newest = self.newest().map_or(0, |(newest, ..)| newest);
+        let entry = self.epochs.get_mut(&epoch);
+        let gears = entry.as_ref().map_or(0, |entry| entry.gears);
+        match entry {
+            Some(entry) if (gear as usize) < gears => {
+                Ok(std::mem::replace(&mut entry.gear, gear) != gear)
+            }
+            _ => Err(NoSuchGear {
                 gear,
                 epoch,
-                current,
+                newest,
                 gears,
-            });
+            }),
         }
-        Ok(std::mem::replace(&mut self.gear, gear) != gear)
     }
 }
 
@@ -118,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_epoch_runs_and_a_few_past_ones_are_kept() {
+    fn the_newest_epoch_runs_until_one_is_in_place_and_a_few_past_ones_are_kept() {
         let mut adoption = Adoption::keeping(3);
         assert!(adoption.current().is_none());
         for epoch in [1, 2, 5, 9] {
@@ -132,57 +207,100 @@ mod tests {
     }
 
     #[test]
+    fn an_admitted_epoch_stays_until_a_newer_one_is_admitted() {
+        let mut adoption = Adoption::keeping(2);
+        adoption.adopt(1, 1, "one").unwrap();
+        assert!(adoption.admit(1) && !adoption.admit(1));
+        for epoch in 2..=5 {
+            adoption.adopt(epoch, 1, "newer").unwrap();
+            assert_eq!(adoption.current(), Some((1, &"one", 0)), "and it is never forgotten");
+        }
+        assert!(!adoption.admit(2), "it was forgotten");
+        assert!(adoption.admit(5));
+        assert!(!adoption.admit(1), "never back");
+        assert_eq!(adoption.current(), Some((5, &"newer", 0)));
+        assert_eq!(adoption.newest(), Some((5, &"newer", 0)));
+    }
+
+    #[test]
+    fn before_any_epoch_was_in_place_an_older_one_is_not_admitted() {
+        let mut adoption = Adoption::keeping(3);
+        adoption.adopt(1, 1, ()).unwrap();
+        adoption.adopt(2, 1, ()).unwrap();
+        assert!(!adoption.admit(1) && adoption.admit(2));
+    }
+
+    #[test]
+    fn pinned_epochs_are_kept() {
+        let mut adoption = Adoption::keeping(2);
+        adoption.adopt(1, 1, ()).unwrap();
+        adoption.pin(BTreeSet::from([1]));
+        for epoch in 2..=9 {
+            adoption.adopt(epoch, 1, ()).unwrap();
+        }
+        let kept = |adoption: &Adoption<()>| adoption.iter().map(|(epoch, ())| epoch).collect::<Vec<_>>();
+        assert_eq!(kept(&adoption), [1, 9]);
+        adoption.pin(BTreeSet::new());
+        adoption.adopt(10, 1, ()).unwrap();
+        assert_eq!(kept(&adoption), [9, 10]);
+    }
+
+    #[test]
     fn a_stale_epoch_changes_nothing() {
         let mut adoption = Adoption::keeping(3);
         adoption.adopt(5, 2, "five").unwrap();
         adoption.shift(5, 1).unwrap();
         for epoch in [5, 4] {
-            assert_eq!(adoption.adopt(epoch, 2, "old"), Err(Stale { epoch, current: 5 }));
+            assert_eq!(adoption.adopt(epoch, 2, "old"), Err(Stale { epoch, newest: 5 }));
         }
         assert_eq!(adoption.current(), Some((5, &"five", 1)));
         assert_eq!(adoption.at(4), None);
     }
 
     #[test]
-    fn a_gear_counts_for_the_running_plan_only() {
+    fn every_epoch_has_its_own_gear() {
         let mut adoption = Adoption::keeping(3);
         assert!(adoption.shift(0, 0).is_err(), "there is no plan yet");
         adoption.adopt(1, 3, ()).unwrap();
+        adoption.admit(1);
         assert_eq!(adoption.shift(1, 2), Ok(true));
         assert_eq!(adoption.shift(1, 2), Ok(false));
         adoption.adopt(2, 2, ()).unwrap();
-        assert_eq!(
-            adoption.current(),
-            Some((2, &(), 0)),
-            "a new plan begins in its first gear"
-        );
-        let refused = |epoch, gear| NoSuchGear {
+        assert_eq!(adoption.current(), Some((1, &(), 2)));
+        assert_eq!(adoption.newest(), Some((2, &(), 0)), "a new plan begins in its first gear");
+        assert_eq!(adoption.shift(1, 1), Ok(true), "the older one still admits");
+        adoption.admit(2);
+        assert_eq!((adoption.gear_of(1), adoption.gear_of(2)), (Some(1), Some(0)));
+        let refused = |epoch, gear, gears| NoSuchGear {
             gear,
             epoch,
-            current: 2,
-            gears: 2,
+            newest: 2,
+            gears,
         };
-        assert_eq!(adoption.shift(1, 1), Err(refused(1, 1)), "late");
-        assert_eq!(adoption.shift(3, 1), Err(refused(3, 1)), "early");
-        assert_eq!(adoption.shift(2, 2), Err(refused(2, 2)), "unknown");
+        assert_eq!(adoption.shift(3, 1), Err(refused(3, 1, 0)), "early");
+        assert_eq!(adoption.shift(2, 2), Err(refused(2, 2, 2)), "unknown");
     }
 
     proptest! {
-        /// Whatever order word of plans and gears comes in, the largest epoch heard of runs, in a gear that it has.
+        /// Whatever order word of plans, gears and admissions comes in: the newest epoch is the largest heard of, the current one
+        /// never goes back and is never forgotten, and a gear exists in its plan.
         #[test]
-        fn the_largest_epoch_wins(
-            words in prop::collection::vec((1_u64..20, 1_usize..4, 0_u32..5), 1..60), keeps in 1_usize..6,
+        fn epochs_only_grow(
+            words in prop::collection::vec((1_u64..20, 1_usize..4, 0_u32..5, 1_u64..20), 1..60), keeps in 1_usize..6,
         ) {
             let mut adoption = Adoption::keeping(keeps);
-            let mut largest = 0;
-            for (epoch, gears, gear) in words {
+            let (mut largest, mut before) = (0, 0);
+            for (epoch, gears, gear, admitted) in words {
                 prop_assert_eq!(adoption.adopt(epoch, gears, (epoch, gears)).is_ok(), epoch > largest);
                 largest = largest.max(epoch);
                 let _ = adoption.shift(epoch, gear);
+                adoption.admit(admitted);
+                let (newest, &(stored, _), _) = adoption.newest().unwrap();
+                prop_assert_eq!((newest, stored), (largest, largest));
                 let (current, &(stored, has), gear) = adoption.current().unwrap();
-                prop_assert_eq!((current, stored), (largest, largest));
-                prop_assert!((gear as usize) < has);
-                prop_assert!((1..=20).filter(|epoch| adoption.at(*epoch).is_some()).count() <= keeps);
+                prop_assert!(current == stored && current >= before && (gear as usize) < has);
+                before = current;
+                prop_assert!(adoption.iter().count() <= keeps.max(2));
             }
         }
     }

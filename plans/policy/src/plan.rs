@@ -86,7 +86,7 @@ pub struct PlannedVariant {
 }
 
 /// A running copy of a variant, or of one partition of it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Replica {
     /// Unique in the plan; one NATS subject token.

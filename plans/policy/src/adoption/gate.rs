@@ -1,0 +1,177 @@
+//! The gate of an ingress: the epoch under which it admits requests.
+//!
+//! Workers report which epoch is in place at them. A newer epoch is admitted once every live worker that it places
+//! replicas on reports it, and every stage of every gear has a loaded replica on a live worker. So no request waits for a
+//! model that loads, and a plan that cannot serve never replaces one that can.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::liveness::{BEAT_PERIOD_US, MISSED_BEATS};
+use crate::plan::Plan;
+
+/// How long stages of the current epoch must be without a replica before an epoch that lacks the same stages is admitted,
+/// microseconds: longer than a worker takes to come back.
+pub const WITHOUT_REPLICA_US: u64 = 3_000_000;
+
+/// What a worker, or a custom actor, reports about itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Report<'a> {
+    /// Its name.
+    pub worker: &'a str,
+    /// The newest epoch in place at it; 0 before the first.
+    pub in_place: u64,
+    /// The replicas of that epoch that it failed to load.
+    pub failed: &'a [String],
+    /// Whether it is leaving, and must not be counted on.
+    pub leaving: bool,
+}
+
+/// What the ingress has heard of the workers.
+#[derive(Debug, Clone, Default)]
+pub struct Gate {
+    workers: BTreeMap<String, Worker>,
+    custom: BTreeMap<String, Custom>,
+    /// Since when the current epoch has had stages without a replica.
+    incomplete_since: Option<u64>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Worker {
+    heard: u64,
+    leaving: bool,
+    /// The epochs that it has reported in place, with the replicas that failed to load.
+    in_place: BTreeMap<u64, BTreeSet<String>>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Custom {
+    heard: u64,
+    /// Ids of replicas and names of stages that it serves under every epoch.
+    serves: BTreeSet<String>,
+}
+
+impl Gate {
+    /// Notes the report of a worker at `now` (µs). True if it says something new.
+    pub fn report(&mut self, report: Report<'_>, now: u64) -> bool {
+        let worker = self.workers.entry(report.worker.to_owned()).or_default();
+        let was_alive = is_alive(worker.heard, now) && !worker.leaving;
+        worker.heard = worker.heard.max(now);
+        worker.leaving = report.leaving;
+        let newest = worker.in_place.last_key_value().map_or(0, |(newest, _)| *newest);
+        if report.in_place < newest {
+            // It has started again without memory.
+            worker.in_place.clear();
+        }
+        let failed: BTreeSet<String> = report.failed.iter().cloned().collect();
+        let known = report.in_place == 0 || worker.in_place.get(&report.in_place) == Some(&failed);
+        if report.in_place > 0 {
+            worker.in_place.insert(report.in_place, failed);
+        }
+        !known || report.leaving || !was_alive
+    }
+
+    /// Notes that a custom actor serves these replicas and stages, under whatever epoch.
+    pub fn custom<'a>(&mut self, actor: &str, serves: impl Iterator<Item = &'a str>, now: u64) {
+        let custom = self.custom.entry(actor.to_owned()).or_default();
+        custom.heard = now;
+        custom.serves = serves.map(ToOwned::to_owned).collect();
+    }
+
+    /// The epoch to admit under from now on, given the current one and the plans known (in any order); `None` if nothing changes.
+    ///
+    /// `confirmed` is whether the current epoch was admitted by this gate before. Otherwise it is merely the newest one, and is
+    /// returned once it is in place.
+    pub fn admits<'a>(
+        &mut self,
+        current: u64,
+        confirmed: bool,
+        plans: impl Iterator<Item = (u64, &'a Plan)> + Clone,
+        now: u64,
+    ) -> Option<u64> {
+        self.forget(current, now);
+        let plan_of = |epoch| plans.clone().find(|(of, _)| *of == epoch).map(|(_, plan)| plan);
+        let lacking = plan_of(current).map_or_else(BTreeSet::new, |plan| self.lacks(current, plan, now));
+        let complete = lacking.is_empty();
+        if complete {
+            self.incomplete_since = None;
+        }
+        let since = self.incomplete_since;
+        if !complete {
+            self.incomplete_since.get_or_insert(now);
+        }
+        let lasting = since.is_some_and(|since| now.saturating_sub(since) >= WITHOUT_REPLICA_US);
+        let mut best = None;
+        for (epoch, plan) in plans.filter(|(epoch, _)| *epoch > current || (!confirmed && *epoch == current)) {
+            if best.is_some_and(|best| best > epoch) {
+                continue;
+            }
+            let without = self.lacks(epoch, plan, now);
+            let serves = without.is_empty();
+            let everywhere = self.is_in_place(epoch, plan, now);
+            // While the current epoch cannot serve, one that can is better, though a worker still loads; and one that lacks
+            // nothing else is no worse.
+            let better = serves && !complete;
+            let no_worse = lasting && everywhere && without.is_subset(&lacking);
+            if (everywhere && serves) || better || no_worse {
+                best = Some(epoch);
+            }
+        }
+        best
+    }
+
+    /// Stages of the plan, over all gears, that no live replica runs under the epoch.
+    pub fn lacks<'a>(&self, epoch: u64, plan: &'a Plan, now: u64) -> BTreeSet<&'a str> {
+        let loaded: Vec<_> = plan
+            .placement
+            .iter()
+            .filter(|replica| {
+                self.has_loaded(&replica.worker, epoch, &replica.id, now) || self.is_custom(&replica.id, now)
+            })
+            .collect();
+        let stages = plan.gears.iter().flat_map(|gear| &gear.wiring.stages);
+        stages
+            .filter(|stage| !loaded.iter().any(|replica| stage.is_run_by(replica)))
+            .map(|stage| stage.name.as_str())
+            .filter(|stage| !self.is_custom(stage, now))
+            .collect()
+    }
+
+    /// Whether every live worker that the plan places replicas on reports the epoch in place.
+    pub fn is_in_place(&self, epoch: u64, plan: &Plan, now: u64) -> bool {
+        let mut placed = plan.placement.iter().filter_map(|replica| self.workers.get(&replica.worker));
+        placed.all(|worker| !counts(worker, now) || worker.in_place.contains_key(&epoch))
+    }
+
+    fn has_loaded(&self, worker: &str, epoch: u64, replica: &str, now: u64) -> bool {
+        let worker = self.workers.get(worker).filter(|worker| counts(worker, now));
+        let failed = worker.and_then(|worker| worker.in_place.get(&epoch));
+        failed.is_some_and(|failed| !failed.contains(replica))
+    }
+
+    fn is_custom(&self, name: &str, now: u64) -> bool {
+        let mut alive = self.custom.values().filter(|custom| is_alive(custom.heard, now));
+        alive.any(|custom| custom.serves.contains(name))
+    }
+
+    /// Drops what no decision needs any more.
+    fn forget(&mut self, current: u64, now: u64) {
+        for worker in self.workers.values_mut() {
+            worker.in_place = worker.in_place.split_off(&current);
+        }
+        self.workers
+            .retain(|_, worker| now.saturating_sub(worker.heard) < WITHOUT_REPLICA_US);
+        self.custom.retain(|_, custom| is_alive(custom.heard, now));
+    }
+}
+
+fn counts(worker: &Worker, now: u64) -> bool {
+    is_alive(worker.heard, now) && !worker.leaving
+}
+
+fn is_alive(heard: u64, now: u64) -> bool {
+    now.saturating_sub(heard) <= MISSED_BEATS * BEAT_PERIOD_US
+}
+
+#[cfg(test)]
+#[path = "gate_tests.rs"]
+mod tests;
