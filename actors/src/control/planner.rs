@@ -209,7 +209,7 @@ async fn make(
     plans: &PlanVersions,
     request: PlanRequest,
 ) -> PlanReport {
-    let running = plans.current().map(|(version, _)| version);
+    let running = plans.newest();
     // A thread instead of the runtime's pool: a planning function that hangs must not keep the process from stopping.
     let (finished, result) = oneshot::channel();
     let (planning, before) = (Arc::clone(&config.planning), running.clone());

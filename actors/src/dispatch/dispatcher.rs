@@ -12,8 +12,9 @@ use crate::actor::{Message, Recipient};
 use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
 use dashmap::DashMap;
+use kaskade_policy::adoption::arrival;
 use kaskade_policy::liveness::Liveness;
-use kaskade_policy::plan::{Edge, Exit};
+use kaskade_policy::plan::{Edge, Exit, Replica};
 use kaskade_policy::rerouting::{Backup, Decision, Dropped, Forwarding};
 use kaskade_policy::routing::Destination;
 use kaskade_policy::{rerouting, routing};
@@ -99,9 +100,59 @@ impl Dispatcher {
     }
 
     /// Removes a replica from every stage: no new request reaches it from inside the process.
-    pub fn unregister_replica(&self, replica: &str) {
+    pub fn unregister_replica(&self, replica: &LocalReplica) {
         self.0.local.unregister(replica);
-        self.0.draws.remove(replica);
+        self.0.draws.remove(&replica.id);
+    }
+
+    /// Removes a replica from one stage.
+    pub(crate) fn unregister_replica_from(&self, stage: &str, replica: &LocalReplica) {
+        self.0.local.unregister_from(stage, replica);
+    }
+
+    /// Returns the replicas of this process that plans place.
+    pub(super) fn placed(&self) -> Vec<Arc<Replica>> {
+        self.0.local.placed()
+    }
+
+    /// Delivers to the replica of this process that a plan places so.
+    ///
+    /// # Errors
+    /// The request, if it has been unloaded.
+    pub(super) fn hand_over(
+        &self,
+        placed: &Replica,
+        request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+    ) -> Result<(), Box<StageRequest>> {
+        match self.0.local.of(placed) {
+            Some(replica) => {
+                self.deliver_locally(&replica, request, deadline, trace);
+                Ok(())
+            }
+            None => Err(Box::new(request)),
+        }
+    }
+
+    /// Sends a request of a stage's queue group on to one of the replicas that the plan of its epoch places elsewhere.
+    pub(super) fn send_on(
+        &self,
+        me: &Replica,
+        version: &PlanVersion,
+        request: StageRequest,
+        deadline: u64,
+        trace: Trace,
+    ) {
+        let edge = Edge::to(request.stage.clone());
+        let members = arrival::members(&version.plan, request.gear, &request.stage)
+            .filter(|member| member.worker != me.worker)
+            .map(|member| member.id.as_str());
+        let draw = self.draw(&me.id);
+        match routing::member(members, |id| self.reachable(version, id), draw) {
+            Some(id) => self.to_replica(version, &edge, id, request, deadline, trace),
+            None => self.refuse(request, not_served(version.epoch)),
+        }
     }
 
     /// Publishes raw bytes.
@@ -147,7 +198,7 @@ impl Dispatcher {
         deadline: u64,
         trace: Trace,
     ) -> Option<String> {
-        match self.destination(from, edge) {
+        match self.destination(from, version, edge) {
             Destination::Replica(id) => {
                 let id = id.to_owned();
                 self.to_replica(version, edge, &id, request, deadline, trace);
@@ -170,7 +221,7 @@ impl Dispatcher {
         trace: Trace,
         end: &TaskTiming<'_>,
     ) -> Result<(), Box<(StageRequest, Dropped)>> {
-        let Destination::Replica(chosen) = self.destination(end.replica, edge) else {
+        let Destination::Replica(chosen) = self.destination(end.replica, version, edge) else {
             self.to_group(end.replica, version, edge, request, deadline, trace);
             return Ok(());
         };
@@ -185,7 +236,7 @@ impl Dispatcher {
             last: stage(chosen).is_some_and(|stage| !matches!(stage.exit, Exit::FanOut { .. })),
         };
         let backups = edge.backup.iter().map(String::as_str).filter_map(|id| {
-            let profiled = profiled(id).filter(|_| self.reachable(id))?;
+            let profiled = profiled(id).filter(|_| self.reachable(version, id))?;
             Some(Backup {
                 replica: id,
                 run_us: profiled.run_us,
@@ -204,8 +255,9 @@ impl Dispatcher {
         Ok(())
     }
 
-    fn destination<'a>(&self, from: &str, edge: &'a Edge) -> Destination<&'a str> {
-        routing::destination_from(edge, from, |replica| self.reachable(replica), self.draw(from))
+    fn destination<'a>(&self, from: &str, version: &PlanVersion, edge: &'a Edge) -> Destination<&'a str> {
+        let reachable = |replica: &str| self.reachable(version, replica);
+        routing::destination_from(edge, from, reachable, self.draw(from))
     }
 
     fn to_replica(
@@ -217,10 +269,11 @@ impl Dispatcher {
         deadline: u64,
         trace: Trace,
     ) {
-        let stage = version.stage_at(request.gear, edge, Some(id));
+        let (gear, stage) = (request.gear, version.stage_at(request.gear, edge, Some(id)));
         let stage = stage.map_or(edge.stage.as_str(), |stage| stage.name.as_str());
         stage.clone_into(&mut request.stage);
-        match self.0.local.shortest(stage, |replica| replica.id == id) {
+        let is_it = |replica: &LocalReplica| replica.id == id && replica.serves(version, gear, stage);
+        match self.0.local.shortest(stage, is_it) {
             Some(replica) => self.deliver_locally(&replica, request, deadline, trace),
             None => match self.0.publisher.encode_checked(&request) {
                 Ok(payload) => self.send(self.0.app.replica(id), request, &payload, deadline, trace),
@@ -239,8 +292,10 @@ impl Dispatcher {
         trace: Trace,
     ) -> Option<String> {
         edge.stage.clone_into(&mut request.stage);
+        let gear = request.gear;
         let near = self.0.local.shortest(&edge.stage, |replica| {
             routing::prefer_local(replica.depth.load(Ordering::Relaxed), replica.max_batch)
+                && replica.serves(version, gear, &edge.stage)
         });
         if let Some(replica) = near {
             self.deliver_locally(&replica, request, deadline, trace);
@@ -282,7 +337,8 @@ impl Dispatcher {
             .filter(|replica| stage.is_run_by(replica))
             .map(|replica| replica.id.as_str());
         let silent = |id: &str| self.liveness(|liveness| liveness.lost(id));
-        let one = routing::past_the_silent(members, silent, |id| self.reachable(id), self.draw(from));
+        let one =
+            routing::past_the_silent(members, silent, |id| self.reachable(version, id), self.draw(from));
         one.map(ToOwned::to_owned)
     }
 
@@ -294,7 +350,7 @@ impl Dispatcher {
             return false;
         };
         let mut placed = version.plan.placement.iter();
-        !placed.any(|replica| version.serves(gear, stage, replica) && self.reachable(&replica.id))
+        !placed.any(|replica| version.serves(gear, stage, replica) && self.reachable(version, &replica.id))
     }
 
     /// Returns a replica of the plan that serves the edge's stage. Actors outside the plan are not considered: they
@@ -305,11 +361,12 @@ impl Dispatcher {
         let members = placed
             .filter(|replica| stage.is_run_by(replica))
             .map(|replica| replica.id.as_str());
-        routing::member(members, |id| self.reachable(id), self.draw(from)).map(ToOwned::to_owned)
+        let reachable = |id: &str| self.reachable(version, id);
+        routing::member(members, reachable, self.draw(from)).map(ToOwned::to_owned)
     }
 
-    fn reachable(&self, replica: &str) -> bool {
-        self.liveness(|liveness| liveness.alive(replica)) || self.0.local.has(replica)
+    fn reachable(&self, version: &PlanVersion, replica: &str) -> bool {
+        self.liveness(|liveness| liveness.alive(replica)) || self.0.local.has(version, replica)
     }
 
     fn deliver_locally(&self, replica: &LocalReplica, request: StageRequest, deadline: u64, trace: Trace) {
@@ -371,6 +428,12 @@ impl Dispatcher {
         self.0.draws.insert(from.to_owned(), 0);
         routing::draw(0)
     }
+}
+
+/// The retryable fault of a process that does not run a stage under the plan of an epoch.
+pub(super) fn not_served(epoch: u64) -> Fault {
+    let message = format!("this worker does not run the stage under epoch {epoch}");
+    Fault::new(Code::Unavailable, message)
 }
 
 /// The fault of a replica whose queue is full.

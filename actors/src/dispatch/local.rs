@@ -7,15 +7,21 @@ use std::sync::{
 
 use crate::actor::Recipient;
 use dashmap::DashMap;
+use kaskade_policy::adoption::arrival;
+use kaskade_policy::plan::Replica;
 use tokio::sync::Semaphore;
 
 use super::delivery::Delivery;
+use crate::plan::versions::PlanVersion;
 
 /// A replica of this process, as other actors of the process see it.
 #[derive(Clone)]
 pub struct LocalReplica {
     /// Its id.
     pub id: String,
+    /// What a plan places, if a plan does: it is then given only requests of epochs whose plan places exactly this. `None`
+    /// serves every epoch.
+    pub placed: Option<Arc<Replica>>,
     /// Its mailbox.
     pub mailbox: Recipient<Delivery>,
     /// Permits of its queue.
@@ -24,6 +30,25 @@ pub struct LocalReplica {
     pub depth: Arc<AtomicUsize>,
     /// Its largest batch.
     pub max_batch: u32,
+}
+
+impl LocalReplica {
+    /// Returns whether it runs the stage under that plan.
+    pub(super) fn serves(&self, version: &PlanVersion, gear: u32, stage: &str) -> bool {
+        let placed = self.placed.as_ref();
+        placed.is_none_or(|placed| arrival::serves(&version.plan, gear, stage, placed))
+    }
+
+    /// Returns whether the plan places it.
+    fn is_placed_by(&self, version: &PlanVersion) -> bool {
+        let placed = self.placed.as_deref();
+        placed.is_none_or(|placed| version.plan.placement.contains(placed))
+    }
+
+    /// Returns whether both are the same running replica. Two epochs may give one id to different replicas.
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.permits, &other.permits)
+    }
 }
 
 /// Replicas of this process by stage.
@@ -35,10 +60,33 @@ impl LocalReplicas {
         self.0.entry(stage.to_owned()).or_default().push(replica);
     }
 
-    pub(super) fn unregister(&self, replica: &str) {
+    pub(super) fn unregister(&self, replica: &LocalReplica) {
         for mut replicas in self.0.iter_mut() {
-            replicas.retain(|local| local.id != replica);
+            replicas.retain(|local| !local.is(replica));
         }
+    }
+
+    pub(super) fn unregister_from(&self, stage: &str, replica: &LocalReplica) {
+        if let Some(mut replicas) = self.0.get_mut(stage) {
+            replicas.retain(|local| !local.is(replica));
+        }
+    }
+
+    /// Returns what plans place of them.
+    pub(super) fn placed(&self) -> Vec<Arc<Replica>> {
+        let mut placed = Vec::new();
+        for replicas in &self.0 {
+            placed.extend(replicas.iter().filter_map(|local| local.placed.clone()));
+        }
+        placed
+    }
+
+    /// Returns the running replica that a plan places so.
+    pub(super) fn of(&self, placed: &Replica) -> Option<LocalReplica> {
+        let is_it = |local: &&LocalReplica| local.placed.as_deref() == Some(placed);
+        self.0
+            .iter()
+            .find_map(|replicas| replicas.iter().find(is_it).cloned())
     }
 
     /// Returns the shortest queue among the replicas of a stage that pass the test.
@@ -54,8 +102,8 @@ impl LocalReplicas {
             .cloned()
     }
 
-    pub(super) fn has(&self, replica: &str) -> bool {
-        let mut stages = self.0.iter();
-        stages.any(|replicas| replicas.iter().any(|local| local.id == replica))
+    pub(super) fn has(&self, version: &PlanVersion, replica: &str) -> bool {
+        let is_it = |local: &LocalReplica| local.id == replica && local.is_placed_by(version);
+        self.0.iter().any(|replicas| replicas.iter().any(is_it))
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod delivery;
 pub mod dispatcher;
+pub(crate) mod epoch_check;
 pub(crate) mod exits;
 pub(crate) mod fan_out;
 pub(crate) mod local;

@@ -19,6 +19,7 @@ use crate::{
     bus::{Bus, BusError},
     dispatch::delivery::Delivery,
     dispatch::dispatcher::{Dispatcher, full_queue},
+    dispatch::epoch_check::EpochCheck,
     error::{Code, Fault},
     wire::headers::{self, Trace},
     wire::{Done, DoneResult, Message as _, StageRequest, chunks::Assembler},
@@ -33,6 +34,8 @@ pub struct Binding {
     pub mailbox: Recipient<Delivery>,
     /// Permits for unanswered deliveries.
     pub permits: Arc<Semaphore>,
+    /// Lets only requests pass that the replica serves under their plan; `None` serves all.
+    pub check: Option<EpochCheck>,
 }
 
 /// Serves `subject` with an actor: every message becomes a [`Delivery`] in its mailbox while permits are free;
@@ -49,6 +52,7 @@ pub async fn bind(
     binding: Binding,
     mut stop: watch::Receiver<bool>,
 ) -> Result<JoinHandle<()>, BusError> {
+    let addressed = group.is_none();
     let mut subscription = bus.subscribe(subject, group).await?;
     let dispatcher = dispatcher.clone();
     Ok(actor::spawn(async move {
@@ -56,14 +60,14 @@ pub async fn bind(
         loop {
             tokio::select! {
                 message = subscription.next() => match message {
-                    Some(message) => receive(&dispatcher, &binding, &mut assembler, message),
+                    Some(message) => receive(&dispatcher, &binding, addressed, &mut assembler, message),
                     None => break,
                 },
                 _ = stop.wait_for(|stop| *stop) => {
                     // Drain instead of drop: a dropped subscription loses its buffered messages.
                     let _ = subscription.drain().await;
                     while let Some(message) = subscription.next().await {
-                        receive(&dispatcher, &binding, &mut assembler, message);
+                        receive(&dispatcher, &binding, addressed, &mut assembler, message);
                     }
                     break;
                 }
@@ -73,7 +77,13 @@ pub async fn bind(
 }
 
 /// Turns a message into a delivery, or answers it with a typed fault. A chunk waits for the remaining chunks.
-fn receive(dispatcher: &Dispatcher, binding: &Binding, assembler: &mut Assembler, message: Message) {
+fn receive(
+    dispatcher: &Dispatcher,
+    binding: &Binding,
+    addressed: bool,
+    assembler: &mut Assembler,
+    message: Message,
+) {
     let replica = binding.replica.as_str();
     let now = dispatcher.clock().now();
     let headers = message.headers.as_ref();
@@ -97,6 +107,11 @@ fn receive(dispatcher: &Dispatcher, binding: &Binding, assembler: &mut Assembler
             return refuse(dispatcher, replica, &message.subject, message.reply, fault);
         }
     };
+    let request = match &binding.check {
+        Some(check) => check.pass(dispatcher, request, addressed, deadline, trace),
+        None => Some(request),
+    };
+    let Some(request) = request else { return };
     let permit = Arc::clone(&binding.permits).try_acquire_owned().ok();
     let full = permit.is_none();
     let delivery = Delivery::new(request, deadline, trace, dispatcher.clone(), replica, permit);

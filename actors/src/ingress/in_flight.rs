@@ -15,6 +15,7 @@ use kaskade_policy::stream_offset::StreamOffset;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::durable::{DurableConfig, Submission};
+use super::state::Published;
 use super::tally::Tally;
 use crate::{
     dispatch::dispatcher::Dispatcher,
@@ -143,6 +144,7 @@ pub struct Ingress {
     pub(super) dispatcher: Dispatcher,
     pub(super) metrics: Arc<Metrics>,
     pub(super) max_payload: usize,
+    pub(super) published: Published,
 }
 
 impl Ingress {
@@ -169,6 +171,7 @@ impl Ingress {
             dispatcher,
             metrics,
             max_payload,
+            published: Published::default(),
         }
     }
 

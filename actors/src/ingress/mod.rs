@@ -10,6 +10,7 @@
 //! | `in_flight` | the state of an ingress and of each request |
 //! | `completion` | from the results of stages to the reply |
 //! | `reply` | encoding and publishing replies |
+//! | `state` | publishing which epochs it needs |
 //! | `tally` | votes of an ensemble |
 //! | [`durable`] | durable requests on JetStream |
 
@@ -19,6 +20,7 @@ mod in_flight;
 mod intake;
 mod reply;
 mod request;
+mod state;
 mod tally;
 
 use std::time::Duration;
@@ -131,6 +133,7 @@ impl Actor for Ingress {
         ctx.run_interval(SWEEP, |ingress, _| {
             let now = ingress.dispatcher.clock().now();
             ingress.sweep(now);
+            ingress.tell_state(now);
         });
     }
 }
@@ -256,5 +259,6 @@ impl Handler<FailInFlight> for Ingress {
         for (_, entry) in self.ledger.drain_all() {
             self.refuse(entry.client, &fault);
         }
+        self.tell_gone(self.dispatcher.clock().now());
     }
 }

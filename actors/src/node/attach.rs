@@ -103,6 +103,7 @@ pub async fn attach(
         replica: config.replica.clone(),
         mailbox,
         permits: Arc::clone(&permits),
+        check: None,
     };
     let mut subscriptions = Vec::new();
     for (subject, group) in subjects {

@@ -20,6 +20,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::{
     bus::{Bus, BusConfig, BusError},
     clock::Clock,
+    control::epoch_gate,
     control::failure_detector,
     control::planner::{Planner, PlannerConfig},
     control::shifter::Shifter,
@@ -300,6 +301,9 @@ async fn assemble(
             .map(|ingress| ingress.address.clone().recipient()),
     )
     .await?;
+    if ingress.is_some() {
+        epoch_gate::watch(&bus, &dispatcher, &plans).await?;
+    }
     let seen = ingress.as_ref().map(|ingress| IngressHealth {
         permits: Arc::clone(&ingress.permits),
         capacity: ingress.capacity,
@@ -462,7 +466,7 @@ const FIRST_PLAN_TRIES: usize = 8;
 
 /// Waits until the worker has loaded its replicas of the first plan.
 async fn ready(plans: &PlanVersions, mut readiness: watch::Receiver<Readiness>) -> Result<(), NodeError> {
-    let Some((adopted, _)) = plans.current() else {
+    let Some(adopted) = plans.newest() else {
         return Ok(());
     };
     let reached = readiness.wait_for(|ready| ready.epoch >= adopted.epoch).await;

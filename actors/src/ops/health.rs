@@ -246,7 +246,7 @@ impl Health {
     }
 
     fn epoch(&self) -> Option<u64> {
-        self.0.plans.current().map(|(version, _)| version.epoch)
+        self.0.plans.newest().map(|version| version.epoch)
     }
 
     fn gauges(&self) -> Gauges {

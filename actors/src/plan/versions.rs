@@ -1,9 +1,12 @@
-//! The plan versions that a process knows, and the current gear.
+//! The plan versions that a process knows, and the gear of each.
 //!
-//! [`kaskade_policy::adoption`] decides which epoch runs and which are kept. The versions live in a watch channel, so
+//! [`kaskade_policy::adoption`] decides under which epoch requests are admitted and which are kept. The versions live in a watch channel, so
 //! that control does not wait behind a full mailbox.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use kaskade_policy::adoption::{Adoption, EPOCHS_KEPT};
 use kaskade_policy::confidence::Calibration;
@@ -45,25 +48,25 @@ pub enum AdoptError {
         ours: String,
     },
     /// A newer plan has been adopted already.
-    #[error("epoch {epoch} is stale: {current} is running")]
+    #[error("epoch {epoch} is stale: {current} is the newest")]
     Stale {
         /// The offered epoch.
         epoch: u64,
-        /// The running epoch.
+        /// The newest epoch.
         current: u64,
     },
-    /// The gear does not exist in the running plan.
+    /// The plan of the epoch is not known, or has no such gear.
     #[error(
-        "gear {gear} of epoch {epoch} does not exist in the running plan (epoch {current}, {gears} gears)"
+        "gear {gear} of epoch {epoch} does not exist (the newest epoch is {current}, epoch {epoch} has {gears} gears)"
     )]
     NoSuchGear {
         /// The requested gear.
         gear: u32,
         /// The epoch that it was meant for.
         epoch: u64,
-        /// The running epoch.
+        /// The newest epoch.
         current: u64,
-        /// Number of gears of the running plan.
+        /// Number of gears of that epoch's plan; 0 if it is not known.
         gears: usize,
     },
 }
@@ -140,6 +143,12 @@ impl PlanVersion {
         found.is_some_and(|stage| matches!(stage.exit, Exit::Next { .. }))
     }
 
+    /// Returns the replicas that the plan places on that worker.
+    pub fn placed_on<'a>(&'a self, worker: &'a str) -> impl Iterator<Item = &'a Replica> {
+        let placed = self.plan.placement.iter();
+        placed.filter(move |replica| replica.worker == worker)
+    }
+
     /// Returns whether the replica runs the stage, or another stage of its task.
     pub fn serves(&self, gear: u32, stage: &Stage, replica: &Replica) -> bool {
         let Some(gear) = self.gear(gear) else { return false };
@@ -194,7 +203,7 @@ impl PlanVersions {
         &self.app
     }
 
-    /// Returns the running plan and gear; `None` before the first plan.
+    /// Returns the plan under which requests are admitted, and its gear; `None` before the first plan.
     pub fn current(&self) -> Option<(Arc<PlanVersion>, u32)> {
         let state = self.state.borrow();
         state
@@ -202,15 +211,50 @@ impl PlanVersions {
             .map(|(_, version, gear)| (Arc::clone(version), gear))
     }
 
+    /// Returns the newest plan; `None` before the first. It is not admitted before it is in place.
+    pub fn newest(&self) -> Option<Arc<PlanVersion>> {
+        let state = self.state.borrow();
+        state.newest().map(|(_, version, _)| Arc::clone(version))
+    }
+
+    /// Returns whether the current plan was found in place at the workers.
+    pub fn is_admitted(&self) -> bool {
+        self.state.borrow().is_admitted()
+    }
+
+    /// Admits requests under that epoch from here on. Returns whether that changed anything.
+    pub fn admit(&self, epoch: u64) -> bool {
+        self.state.send_if_modified(|state| state.admit(epoch))
+    }
+
+    /// Keeps these epochs, however many newer ones come.
+    pub(crate) fn pin(&self, epochs: BTreeSet<u64>) {
+        self.state.send_if_modified(|state| {
+            state.pin(epochs);
+            false
+        });
+    }
+
+    /// Returns every plan that is kept, the oldest first.
+    pub fn all(&self) -> Vec<Arc<PlanVersion>> {
+        let state = self.state.borrow();
+        state.iter().map(|(_, version)| Arc::clone(version)).collect()
+    }
+
+    /// Returns the gear of that epoch, while it is kept.
+    pub fn gear_of(&self, epoch: u64) -> Option<u32> {
+        self.state.borrow().gear_of(epoch)
+    }
+
     /// Returns the plan of that epoch, while it is kept.
     pub fn at(&self, epoch: u64) -> Option<Arc<PlanVersion>> {
         self.state.borrow().at(epoch).cloned()
     }
 
-    /// Adopts a plan in its first gear.
+    /// Adopts a plan in its first gear. An ingress admits requests under it once it is in place at the workers.
     ///
     /// # Errors
-    /// [`AdoptError`]; the running plan stays.
+    /// [`AdoptError`]; nothing changes.
     pub fn adopt(&self, epoch: u64, plan: Plan) -> Result<(), AdoptError> {
         plan.validate().map_err(|error| AdoptError::Invalid {
             epoch,
@@ -232,14 +276,14 @@ impl PlanVersions {
         });
         outcome.map_err(|stale| AdoptError::Stale {
             epoch: stale.epoch,
-            current: stale.current,
+            current: stale.newest,
         })
     }
 
-    /// Shifts the running plan into another gear. Returns whether that changed the gear.
+    /// Shifts the plan of an epoch into another gear. Returns whether that changed the gear.
     ///
     /// # Errors
-    /// [`AdoptError::NoSuchGear`] if the running plan is of another epoch or has no such gear.
+    /// [`AdoptError::NoSuchGear`] if the epoch is not known or its plan has no such gear.
     pub fn shift(&self, epoch: u64, gear: u32) -> Result<bool, AdoptError> {
         let mut outcome = Ok(false);
         self.state.send_if_modified(|state| {
@@ -249,7 +293,7 @@ impl PlanVersions {
         outcome.map_err(|refused| AdoptError::NoSuchGear {
             gear: refused.gear,
             epoch: refused.epoch,
-            current: refused.current,
+            current: refused.newest,
             gears: refused.gears,
         })
     }
@@ -325,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn gears_shift_within_the_running_plan_only() {
+    fn gears_shift_within_a_known_plan_only() {
         let plans = PlanVersions::new("a");
         plans.adopt(1, two_gears()).unwrap();
         assert!(plans.shift(1, 1).unwrap());
@@ -337,7 +381,11 @@ mod tests {
         ));
         assert!(matches!(
             plans.shift(2, 0),
-            Err(AdoptError::NoSuchGear { current: 1, .. })
+            Err(AdoptError::NoSuchGear {
+                current: 1,
+                gears: 0,
+                ..
+            })
         ));
         plans.adopt(2, two_gears()).unwrap();
         assert_eq!(

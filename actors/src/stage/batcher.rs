@@ -18,6 +18,7 @@ use crate::{
     dispatch::exits::{Batch, Router},
     error::{Code, Fault},
     metrics::Metrics,
+    stage::hosting,
     stage::lease::{Device, Lease, LeaseGranted},
 };
 
@@ -190,6 +191,7 @@ impl Actor for Batcher {
         if let Some(lease) = self.lease.take() {
             lease.cancel();
         }
+        hosting::end(&mut self.executor);
     }
 }
 

@@ -22,6 +22,7 @@ use crate::{
     error::{Code, Fault},
     metrics::Metrics,
     plan::versions::PlanVersions,
+    stage::hosting,
     wire::Tokens,
 };
 
@@ -49,6 +50,8 @@ pub(crate) struct Generator {
     signature: Signature,
     running: BTreeMap<u64, Running>,
     next: u64,
+    /// Keeps the actor alive while requests are in progress: its model knows only a weak address.
+    itself: Option<Addr<Self>>,
 }
 
 /// A request in progress.
@@ -87,6 +90,7 @@ impl Generator {
             parts,
             running: BTreeMap::new(),
             next: 0,
+            itself: None,
         }
     }
 
@@ -160,8 +164,9 @@ impl Generator {
         }
     }
 
-    fn tell_depth(&self) {
+    fn tell_depth(&mut self, ctx: &Context<Self>) {
         self.parts.depth.store(self.running.len(), Ordering::Relaxed);
+        self.itself = (!self.running.is_empty()).then(|| ctx.address());
     }
 }
 
@@ -169,17 +174,24 @@ impl Actor for Generator {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        let generator = ctx.address();
-        self.parts
-            .executor
-            .listen(move |stepped| generator.do_send(Step(stepped)));
+        // Weak, because the generator owns the model, whose thread owns the listener.
+        let generator = ctx.address().downgrade();
+        self.parts.executor.listen(move |stepped| {
+            if let Some(generator) = generator.upgrade() {
+                generator.do_send(Step(stepped));
+            }
+        });
+    }
+
+    fn stopped(&mut self, _: &mut Context<Self>) {
+        hosting::end(&mut self.parts.executor);
     }
 }
 
 impl Handler<Delivery> for Generator {
     type Result = ();
 
-    fn handle(&mut self, mut delivery: Delivery, _: &mut Context<Self>) {
+    fn handle(&mut self, mut delivery: Delivery, ctx: &mut Context<Self>) {
         if let Err(error) = self.signature.check(&delivery.request.inputs) {
             return delivery.fail(Fault::new(Code::WrongInput, error.to_string()));
         }
@@ -206,14 +218,14 @@ impl Handler<Delivery> for Generator {
             streams,
         };
         self.running.insert(number, one);
-        self.tell_depth();
+        self.tell_depth(ctx);
     }
 }
 
 impl Handler<Step> for Generator {
     type Result = ();
 
-    fn handle(&mut self, Step(stepped): Step, _: &mut Context<Self>) {
+    fn handle(&mut self, Step(stepped): Step, ctx: &mut Context<Self>) {
         let now = self.parts.clock.now();
         let began = now.saturating_sub(stepped.run_us);
         let batch = stepped.progress.len();
@@ -222,14 +234,14 @@ impl Handler<Step> for Generator {
             self.progress(progress, began, now, batch);
         }
         self.expire(now);
-        self.tell_depth();
+        self.tell_depth(ctx);
     }
 }
 
 impl Handler<Abandon> for Generator {
     type Result = ();
 
-    fn handle(&mut self, Abandon { ingress, ids }: Abandon, _: &mut Context<Self>) {
+    fn handle(&mut self, Abandon { ingress, ids }: Abandon, ctx: &mut Context<Self>) {
         let abandoned = self.running.iter().filter(|(_, one)| {
             let request = &one.delivery.request;
             request.ingress == ingress && ids.contains(&request.id)
@@ -241,6 +253,6 @@ impl Handler<Abandon> for Generator {
                 one.delivery.discard();
             }
         }
-        self.tell_depth();
+        self.tell_depth(ctx);
     }
 }

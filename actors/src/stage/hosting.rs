@@ -1,7 +1,7 @@
 //! Starts the actors of a replica and binds them to its subjects.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -23,6 +23,7 @@ use super::generator::{Abandon, Generator, GeneratorParts};
 use crate::{
     bus::Bus,
     dispatch::dispatcher::Dispatcher,
+    dispatch::epoch_check::EpochCheck,
     dispatch::exits::Router,
     dispatch::local::LocalReplica,
     dispatch::subscribe::{self, Binding},
@@ -59,9 +60,9 @@ pub(super) struct Hosted {
     pub(super) replica: Replica,
     pub(super) local: LocalReplica,
     pub(super) actor: ReplicaActor,
-    /// The stages that it serves.
-    pub(super) stages: BTreeSet<String>,
-    /// Ends its subscriptions when it turns true.
+    /// The stages that it serves; the subscription to one ends when its sender turns true or is dropped.
+    pub(super) stages: BTreeMap<String, watch::Sender<bool>>,
+    /// Ends its other subscriptions when it turns true or is dropped.
     pub(super) stop: watch::Sender<bool>,
     /// All permits of `local`.
     pub(super) capacity: usize,
@@ -111,6 +112,7 @@ impl Hosted {
         };
         let local = LocalReplica {
             id: replica.id.clone(),
+            placed: Some(Arc::new(replica.clone())),
             mailbox: match &actor {
                 ReplicaActor::Batcher(batcher) => batcher.clone().recipient(),
                 ReplicaActor::Generator(generator) => generator.clone().recipient(),
@@ -125,33 +127,36 @@ impl Hosted {
             capacity: local.permits.available_permits(),
             local,
             actor,
-            stages: BTreeSet::new(),
+            stages: BTreeMap::new(),
             stop,
             replica,
         }
     }
 
-    /// Subscribes the replica to a subject in a task of its own.
+    /// Subscribes the replica to a subject in a task of its own, until `stop` turns true.
     pub(super) fn bind(
         &self,
         shared: &Shared,
         subject: Result<Subject, SubjectError>,
         group: Option<String>,
+        stop: watch::Receiver<bool>,
     ) -> Option<JoinHandle<()>> {
         // The names of replicas and stages are validated with the plan.
         let subject = subject.ok()?;
-        let (bus, dispatcher, stop) = (
-            shared.bus.clone(),
-            shared.dispatcher.clone(),
-            self.stop.subscribe(),
-        );
+        let (bus, dispatcher) = (shared.bus.clone(), shared.dispatcher.clone());
         let LocalReplica {
-            id, mailbox, permits, ..
+            id,
+            mailbox,
+            permits,
+            placed,
+            ..
         } = self.local.clone();
+        let plans = shared.plans.clone();
         let binding = Binding {
             replica: id,
             mailbox,
             permits,
+            check: placed.map(|replica| EpochCheck { replica, plans }),
         };
         Some(actor::spawn(async move {
             let replica = binding.replica.clone();
@@ -201,6 +206,16 @@ impl Hosted {
             ),
             ..ReplicaBeat::default()
         }
+    }
+}
+
+/// Ends a model without blocking the actors' thread while it finishes its batch and leaves memory.
+pub(super) fn end(executor: &mut Executor) {
+    let ending = executor.end();
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn_blocking(move || ending.wait())),
+        // The system has ended, and this thread serves no other actor.
+        Err(_) => ending.wait(),
     }
 }
 

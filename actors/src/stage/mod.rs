@@ -4,4 +4,5 @@ pub(crate) mod batcher;
 pub(crate) mod generator;
 pub(crate) mod hosting;
 pub(crate) mod lease;
+mod placement;
 pub mod worker;

@@ -1,7 +1,6 @@
 //! The worker: owns devices and runs the replicas that the placement assigns to it.
 //!
-//! When a plan moves replicas, the worker loads the new ones before it retires the old ones. A retiring replica first
-//! answers everything that it has taken.
+//! `placement` has how it follows plans.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,24 +8,20 @@ use std::{
     time::Duration,
 };
 
-use crate::actor::{self, Actor, Addr, AsyncContext, Context, Handler, Message};
-use futures::future::join_all;
+use crate::actor::{self, Actor, AsyncContext, Context, Handler, Message};
+use futures::StreamExt;
 use kaskade_models::{Executor, Model};
+use kaskade_policy::adoption::retention::Retention;
 use kaskade_policy::liveness::BEAT_PERIOD_US;
-use kaskade_policy::plan::{Batching, Replica, Sharing};
+use kaskade_policy::plan::Replica;
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinHandle,
 };
 
-use super::batcher::SetBatching;
-use super::hosting::{Hosted, ReplicaActor, Shared};
+use super::hosting::{Hosted, Shared};
 use super::lease::Device;
-use crate::{
-    plan::versions::PlanVersion,
-    subjects,
-    wire::{Beat, Message as _},
-};
+use crate::wire::{Beat, IngressState, Message as _};
 
 /// Loads the model of a replica. Called on the thread that will run it; the error is shown to the operator.
 pub type Loader = Arc<dyn Fn(&Replica) -> Result<Box<dyn Model>, String> + Send + Sync>;
@@ -45,30 +40,40 @@ pub struct WorkerConfig {
 pub struct Readiness {
     /// Epoch whose placement is in place; 0 before the first.
     pub epoch: u64,
-    /// Replicas that could not be loaded, with the reasons.
+    /// Replicas of that epoch that could not be loaded, with the reasons.
     pub failed: BTreeMap<String, String>,
 }
 
+/// How long a past epoch is kept if no ingress says that it is drained: the default of
+/// [`crate::ingress::IngressConfig::max_budget`].
+const KEEP_EPOCHS: Duration = Duration::from_mins(2);
+
 /// The worker actor.
 pub struct Worker {
-    config: WorkerConfig,
-    shared: Shared,
-    loader: Loader,
-    replicas: BTreeMap<String, Hosted>,
-    loading: BTreeSet<String>,
-    failed: BTreeMap<String, String>,
-    readiness: watch::Sender<Readiness>,
-    subscribing: Vec<JoinHandle<()>>,
+    pub(super) config: WorkerConfig,
+    pub(super) shared: Shared,
+    pub(super) loader: Loader,
+    /// What runs here. Two epochs may place different replicas under one id.
+    pub(super) replicas: BTreeMap<Replica, Hosted>,
+    pub(super) loading: BTreeSet<Replica>,
+    /// The replicas of the newest epoch that could not be loaded, with the reasons.
+    pub(super) failed: BTreeMap<Replica, String>,
+    pub(super) readiness: watch::Sender<Readiness>,
+    pub(super) subscribing: Vec<JoinHandle<()>>,
     beats: u64,
     /// Lost connections that the heartbeats have accounted for.
     disconnects: u64,
     /// Devices with exclusive use, by their names in the placement.
-    devices: BTreeMap<String, Device>,
-    /// The epoch whose placement is in place; 0 before the first.
-    in_place: u64,
+    pub(super) devices: BTreeMap<String, Device>,
+    /// The newest epoch that it has begun to load.
+    pub(super) newest: u64,
+    /// The newest epoch whose replicas are loaded, and which is in place once their subscriptions are active.
+    pub(super) loaded: u64,
+    /// The epochs that must stay.
+    pub(super) retention: Retention,
 }
 
-/// Aligns the replicas with the running plan.
+/// Aligns the replicas with the plans.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Reconcile;
@@ -78,17 +83,23 @@ pub struct Reconcile;
 #[rtype(result = "Draining")]
 pub struct Leave;
 
-/// Sends a heartbeat immediately, so that a new replica becomes known without waiting for the next period.
+/// The subscriptions of an epoch's replicas are active.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct BeatNow;
+pub(super) struct InPlace(pub(super) Readiness);
 
+/// A model was loaded, or could not be.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct Loaded {
-    replica: Replica,
-    executor: Result<Executor, String>,
+pub(super) struct Loaded {
+    pub(super) replica: Replica,
+    pub(super) executor: Result<Executor, String>,
 }
+
+/// An ingress has published its state.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct HeardIngress(pub(super) IngressState);
 
 /// The permits of retiring replicas.
 pub struct Draining(Vec<(Arc<Semaphore>, usize)>);
@@ -126,159 +137,37 @@ impl Worker {
             beats: 0,
             disconnects: 0,
             devices: BTreeMap::new(),
-            in_place: 0,
+            newest: 0,
+            loaded: 0,
+            retention: Retention::new(KEEP_EPOCHS.as_micros() as u64),
         };
         (worker, watch)
     }
 
-    fn reconcile(&mut self, ctx: &mut Context<Self>) {
-        let Some((version, gear)) = self.shared.plans.current() else {
-            return;
-        };
-        if self.in_place == version.epoch {
-            // Only the gear has changed: every model is loaded, every subject served.
-            return self.set_batching(&version, gear);
-        }
-        let wanted: BTreeMap<&str, &Replica> = version
-            .plan
-            .placement
-            .iter()
-            .filter(|replica| replica.worker == self.config.name)
-            .map(|replica| (replica.id.as_str(), replica))
-            .collect();
-        self.failed.retain(|id, _| wanted.contains_key(id.as_str()));
-        for replica in wanted.values() {
-            let known = self
-                .replicas
-                .get(&replica.id)
-                .is_some_and(|hosted| hosted.replica == **replica);
-            if !known && !self.failed.contains_key(&replica.id) && self.loading.insert(replica.id.clone()) {
-                self.load((*replica).clone(), ctx);
-            }
-        }
-        if !self.loading.is_empty() {
-            return;
-        }
-        // Everything new is loaded: retire the old replicas.
-        let leaving: Vec<String> = self
-            .replicas
-            .keys()
-            .filter(|id| !wanted.contains_key(id.as_str()))
-            .cloned()
-            .collect();
-        for id in leaving {
-            self.retire(&id);
-        }
-        self.set_batching(&version, gear);
-        self.serve_stages(&version, ctx.address());
-        self.in_place = version.epoch;
+    /// Sets how long a past epoch is kept if no ingress says that it is drained.
+    #[must_use]
+    pub fn keeping_epochs_for(mut self, time: Duration) -> Self {
+        self.retention = Retention::new(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        self
     }
 
-    fn set_batching(&mut self, version: &PlanVersion, gear: u32) {
-        for hosted in self.replicas.values() {
-            // A generator forms its batch at every step; it has no batching parameters.
-            let ReplicaActor::Batcher(batcher) = &hosted.actor else {
-                continue;
-            };
-            let device = (version.plan.sharing == Sharing::Exclusive).then(|| {
-                let device = self.devices.entry(hosted.replica.device.clone());
-                device.or_default().clone()
-            });
-            if let Some(batching) = version.batching(gear, &hosted.replica.variant) {
-                batcher.do_send(SetBatching { batching, device });
-            }
-        }
-    }
-
-    fn load(&self, replica: Replica, ctx: &mut Context<Self>) {
-        let (loader, worker) = (Arc::clone(&self.loader), ctx.address());
-        actor::spawn(async move {
-            let wanted = replica.clone();
-            let executor = tokio::task::spawn_blocking(move || {
-                Executor::spawn(&wanted.id.clone(), move || loader(&wanted))
-                    .map_err(|error| error.to_string())
-            });
-            let executor = executor
-                .await
-                .unwrap_or_else(|_| Err("loading the model panicked".to_owned()));
-            worker.do_send(Loaded { replica, executor });
-        });
-    }
-
-    fn host(&mut self, replica: Replica, executor: Executor, batching: Batching) {
-        self.retire(&replica.id);
-        let hosted = Hosted::start(
-            replica,
-            executor,
-            batching,
-            self.config.queue_capacity,
-            &self.shared,
-        );
-        self.subscribing.extend(hosted.listen_for_abandoned(&self.shared));
-        let subject = self.shared.dispatcher.app().replica(&hosted.replica.id);
-        self.subscribing.extend(hosted.bind(&self.shared, subject, None));
-        self.replicas.insert(hosted.replica.id.clone(), hosted);
-    }
-
-    /// Makes every replica serve every stage that any gear of the plan has for its variant.
-    fn serve_stages(&mut self, version: &PlanVersion, worker: Addr<Self>) {
-        let mut replicas = std::mem::take(&mut self.replicas);
-        for hosted in replicas.values_mut() {
-            for stage in version.stages_of(&hosted.replica) {
-                if hosted.stages.contains(&stage) {
-                    continue;
-                }
-                let subject = self.shared.dispatcher.app().stage(&stage);
-                let group = Some(subjects::STAGE_GROUP.to_owned());
-                self.subscribing.extend(hosted.bind(&self.shared, subject, group));
-                self.shared
-                    .dispatcher
-                    .register_replica(&stage, hosted.local.clone());
-                hosted.stages.insert(stage);
-            }
-        }
-        self.replicas = replicas;
-        let ready = Readiness {
-            epoch: version.epoch,
-            failed: self.failed.clone(),
-        };
-        let (bus, readiness) = (self.shared.bus.clone(), self.readiness.clone());
-        let subscribing = std::mem::take(&mut self.subscribing);
-        actor::spawn(async move {
-            join_all(subscribing).await;
-            // Only a round trip proves that the subscriptions are active.
-            let _ = bus.barrier().await;
-            let _ = worker.send(BeatNow).await;
-            readiness.send_replace(ready);
-        });
-    }
-
-    fn retire(&mut self, id: &str) {
-        if let Some(hosted) = self.replicas.remove(id) {
-            self.shared.dispatcher.unregister_replica(id);
-            hosted.stop.send_replace(true);
-        }
-    }
-
-    fn beat(&mut self) {
+    pub(super) fn beat(&mut self) {
         let disconnects = self.shared.bus.connection().counts().disconnects;
         if disconnects > std::mem::replace(&mut self.disconnects, disconnects) {
             // Messages on their way here are lost as after a restart, so restart the sequence.
             self.beats = 0;
         }
         self.beats += 1;
-        let replicas = self.replicas.values().map(Hosted::beat).collect::<Vec<_>>();
-        let epoch = self
-            .shared
-            .plans
-            .current()
-            .map_or(0, |(version, _)| version.epoch);
+        let mut replicas: Vec<_> = self.listed().map(Hosted::beat).collect();
+        replicas.dedup_by(|one, other| one.id == other.id);
+        let ready = self.readiness.borrow().clone();
         let beat = Beat {
             actor: self.config.name.clone(),
             kind: "worker".to_owned(),
             sequence: self.beats,
-            epoch,
-            in_place: 0,
+            epoch: self.newest,
+            in_place: ready.epoch,
+            failed: ready.failed.into_keys().collect(),
             leaving: false,
             queue: replicas.iter().map(|replica| replica.queue).sum(),
             in_flight: replicas.iter().map(|replica| replica.in_flight).sum(),
@@ -300,7 +189,11 @@ impl Actor for Worker {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        ctx.run_interval(Duration::from_micros(BEAT_PERIOD_US), |worker, _| worker.beat());
+        ctx.run_interval(Duration::from_micros(BEAT_PERIOD_US), |worker, _| {
+            worker.beat();
+            worker.release();
+        });
+        actor::spawn(follow_ingresses(self.shared.clone(), ctx.address()));
         ctx.notify(Reconcile);
     }
 }
@@ -313,11 +206,16 @@ impl Handler<Reconcile> for Worker {
     }
 }
 
-impl Handler<BeatNow> for Worker {
+impl Handler<InPlace> for Worker {
     type Result = ();
 
-    fn handle(&mut self, _: BeatNow, _: &mut Context<Self>) {
+    fn handle(&mut self, InPlace(ready): InPlace, ctx: &mut Context<Self>) {
+        self.retention
+            .placed(ready.epoch, self.shared.dispatcher.clock().now());
+        self.readiness.send_replace(ready);
+        // Announces it at once, instead of with the next period.
         self.beat();
+        self.reconcile(ctx);
     }
 }
 
@@ -325,14 +223,9 @@ impl Handler<Loaded> for Worker {
     type Result = ();
 
     fn handle(&mut self, Loaded { replica, executor }: Loaded, ctx: &mut Context<Self>) {
-        self.loading.remove(&replica.id);
-        let batching = self
-            .shared
-            .plans
-            .current()
-            .and_then(|(version, gear)| version.batching(gear, &replica.variant));
+        self.loading.remove(&replica);
         match executor {
-            Ok(executor) => self.host(replica, executor, batching.unwrap_or_default()),
+            Ok(executor) => self.host(replica, executor),
             Err(reason) => {
                 tracing::error!(
                     replica = replica.id,
@@ -340,10 +233,26 @@ impl Handler<Loaded> for Worker {
                     reason,
                     "loading a replica failed"
                 );
-                self.failed.insert(replica.id, reason);
+                self.failed.insert(replica, reason);
             }
         }
         self.reconcile(ctx);
+    }
+}
+
+impl Handler<HeardIngress> for Worker {
+    type Result = ();
+
+    fn handle(&mut self, HeardIngress(state): HeardIngress, ctx: &mut Context<Self>) {
+        let now = self.shared.dispatcher.clock().now();
+        let before = self.retention.admitted();
+        self.retention
+            .heard(&state.ingress, state.admits, state.oldest, state.gone, now);
+        if self.retention.admitted() == before {
+            self.release();
+        } else {
+            self.reconcile(ctx);
+        }
     }
 }
 
@@ -351,17 +260,32 @@ impl Handler<Leave> for Worker {
     type Result = Draining;
 
     fn handle(&mut self, _: Leave, _: &mut Context<Self>) -> Draining {
-        let leaving: Vec<String> = self.replicas.keys().cloned().collect();
+        let leaving: Vec<Replica> = self.replicas.keys().cloned().collect();
         let queues = self
             .replicas
             .values()
             .map(|hosted| (Arc::clone(&hosted.local.permits), hosted.capacity));
         let draining = Draining(queues.collect());
-        for id in leaving {
-            self.retire(&id);
+        for replica in leaving {
+            self.retire(&replica);
         }
         // Announces the leave at once, instead of after three missed heartbeats.
         self.beat();
         draining
+    }
+}
+
+/// Passes the states of ingresses to the worker, for as long as the connection lasts.
+async fn follow_ingresses(shared: Shared, worker: actor::Addr<Worker>) {
+    let subject = shared.dispatcher.app().ingresses();
+    let mut states = match shared.bus.subscribe(subject, None).await {
+        Ok(states) => states,
+        Err(error) => return tracing::error!(%error, "subscribing to the states of ingresses failed"),
+    };
+    while let Some(message) = states.next().await {
+        match IngressState::decode(&message.payload) {
+            Ok(state) => worker.do_send(HeardIngress(state)),
+            Err(error) => tracing::warn!(%error, "the state of an ingress could not be decoded"),
+        }
     }
 }

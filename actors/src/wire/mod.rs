@@ -283,6 +283,13 @@ pub struct Beat {
     /// the first.
     #[serde(default)]
     pub in_place: u64,
+    /// The replicas of that epoch that it failed to load.
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "at_most::<_, _, MAX_REPLICAS>"
+    )]
+    pub failed: Vec<String>,
     /// Whether it is shutting down: it finishes what it has accepted and must not be chosen for more.
     #[serde(default)]
     pub leaving: bool,
@@ -302,6 +309,7 @@ impl Message for Beat {
             .map(|(variant, fan_outs)| variant.len() + fan_outs_hint(fan_outs))
             .sum::<usize>()
             + self.runs.keys().map(|variant| variant.len() + 64).sum::<usize>()
+            + self.failed.iter().map(|replica| replica.len() + 8).sum::<usize>()
             + self.actor.len()
             + self.kind.len()
             + replicas

@@ -11,6 +11,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod adoption;
 mod common;
 mod durable;
 mod ensembles;

@@ -176,7 +176,7 @@ fn replicas_follow_the_load_period_by_period() {
         ..planner(scaling(), PATIENCE)
     };
     let node = service("scale").planner(config).start().unwrap();
-    let replicas = |node: &Node| node.plans().current().unwrap().0.plan.placement.len();
+    let replicas = |node: &Node| node.plans().newest().unwrap().plan.placement.len();
     let told = block_on(async {
         let mut told = events(&node, "scale", "planner").await;
         let client = Client::new(node.bus(), App::new("scale").unwrap());

@@ -407,7 +407,11 @@ fn a_new_plan_is_adopted_and_an_invalid_one_is_refused() {
         node.plans().adopt(running.epoch, large.clone()).is_err(),
         "an epoch is adopted once"
     );
-    node.plans().adopt(running.epoch + 1, large).unwrap();
+    let next = running.epoch + 1;
+    node.plans().adopt(next, large).unwrap();
+    kaskade_testkit::wait_until("the plan is in place", BUDGET, || {
+        node.plans().current().unwrap().0.epoch == next
+    });
     assert_eq!(stage(4.0), "large");
     node.stop();
 }

@@ -197,6 +197,7 @@ fn beat() -> Beat {
         runs: runs(),
         epoch: 3,
         in_place: 2,
+        failed: vec!["digits-small-0".into()],
         leaving: true,
         sequence: 70_000,
     }

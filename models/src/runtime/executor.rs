@@ -184,6 +184,13 @@ impl Executor {
             .is_some_and(|commands| commands.send(command).is_ok())
     }
 
+    /// Ends the model without waiting for it: its thread finishes the batch or the step in progress and drops the model. Later
+    /// batches are refused. The handle waits for that thread.
+    pub fn end(&mut self) -> Ending {
+        self.commands = None;
+        Ending(self.thread.take())
+    }
+
     /// Whether a batch is running.
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire)
@@ -218,11 +225,20 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        self.commands = None;
+        self.end().wait();
+    }
+}
+
+/// The thread of a model that has been told to end.
+#[derive(Debug)]
+pub struct Ending(Option<JoinHandle<()>>);
+
+impl Ending {
+    /// Waits until the model is dropped. Blocks the calling thread, unless that is the model's own.
+    pub fn wait(self) {
         // The last handle may be dropped inside `done`, on the thread itself, which cannot join itself.
         let elsewhere = self
-            .thread
-            .take()
+            .0
             .filter(|thread| thread.thread().id() != std::thread::current().id());
         if let Some(thread) = elsewhere {
             drop(thread.join());

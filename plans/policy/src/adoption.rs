@@ -40,7 +40,9 @@ pub struct Stale {
 
 /// The plan of the epoch is not known, or has no such gear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("gear {gear} of epoch {epoch} does not exist (newest epoch {newest}, {gears} gears in epoch {epoch})")]
+#[error(
+    "gear {gear} of epoch {epoch} does not exist (newest epoch {newest}, {gears} gears in epoch {epoch})"
+)]
 pub struct NoSuchGear {
     /// The requested gear.
     pub gear: u32,
@@ -173,9 +175,7 @@ impl<P> Adoption<P> {
         let entry = self.epochs.get_mut(&epoch);
         let gears = entry.as_ref().map_or(0, |entry| entry.gears);
         match entry {
-            Some(entry) if (gear as usize) < gears => {
-                Ok(std::mem::replace(&mut entry.gear, gear) != gear)
-            }
+            Some(entry) if (gear as usize) < gears => Ok(std::mem::replace(&mut entry.gear, gear) != gear),
             _ => Err(NoSuchGear {
                 gear,
                 epoch,
@@ -213,7 +213,11 @@ mod tests {
         assert!(adoption.admit(1) && !adoption.admit(1));
         for epoch in 2..=5 {
             adoption.adopt(epoch, 1, "newer").unwrap();
-            assert_eq!(adoption.current(), Some((1, &"one", 0)), "and it is never forgotten");
+            assert_eq!(
+                adoption.current(),
+                Some((1, &"one", 0)),
+                "and it is never forgotten"
+            );
         }
         assert!(!adoption.admit(2), "it was forgotten");
         assert!(adoption.admit(5));
@@ -267,7 +271,11 @@ mod tests {
         assert_eq!(adoption.shift(1, 2), Ok(false));
         adoption.adopt(2, 2, ()).unwrap();
         assert_eq!(adoption.current(), Some((1, &(), 2)));
-        assert_eq!(adoption.newest(), Some((2, &(), 0)), "a new plan begins in its first gear");
+        assert_eq!(
+            adoption.newest(),
+            Some((2, &(), 0)),
+            "a new plan begins in its first gear"
+        );
         assert_eq!(adoption.shift(1, 1), Ok(true), "the older one still admits");
         adoption.admit(2);
         assert_eq!((adoption.gear_of(1), adoption.gear_of(2)), (Some(1), Some(0)));

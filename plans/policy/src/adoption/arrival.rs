@@ -59,7 +59,10 @@ pub fn arrival<'a>(
     {
         return Arrival::Ignore;
     }
-    if let Some(other) = here.clone().find(|other| serves(plan, request.gear, request.stage, other)) {
+    if let Some(other) = here
+        .clone()
+        .find(|other| serves(plan, request.gear, request.stage, other))
+    {
         return Arrival::HandOver(other);
     }
     let mut members = members(plan, request.gear, request.stage);

@@ -37,10 +37,19 @@ fn a_replica_serves_what_the_plan_places_on_it() {
     assert_eq!(alone(&plan, to_group("s"), me), Arrival::Serve);
     assert_eq!(alone(&plan, addressed("s"), me), Arrival::Serve);
     assert_eq!(alone(&plan, addressed("unknown"), me), Arrival::Refuse);
-    let gear = Arriving { gear: 1, ..to_group("s") };
+    let gear = Arriving {
+        gear: 1,
+        ..to_group("s")
+    };
     assert_eq!(alone(&plan, gear, me), Arrival::Refuse);
-    assert_eq!(arrival(None, to_group("s"), me, std::iter::empty()), Arrival::Refuse);
-    let foreign = Arriving { epoch: 0, ..to_group("unknown") };
+    assert_eq!(
+        arrival(None, to_group("s"), me, std::iter::empty()),
+        Arrival::Refuse
+    );
+    let foreign = Arriving {
+        epoch: 0,
+        ..to_group("unknown")
+    };
     assert_eq!(arrival(None, foreign, me, std::iter::empty()), Arrival::Serve);
 }
 
@@ -48,10 +57,17 @@ fn a_replica_serves_what_the_plan_places_on_it() {
 fn a_stage_name_that_changed_its_variant_leads_to_the_new_one() {
     let (old, new) = (plan("s", "small", "w1"), plan("s", "large", "w1"));
     let me = &old.placement[0];
-    assert_eq!(alone(&new, to_group("s"), me), Arrival::Refuse, "the new one is not loaded");
+    assert_eq!(
+        alone(&new, to_group("s"), me),
+        Arrival::Refuse,
+        "the new one is not loaded"
+    );
     let other = &new.placement[0];
     let both = || [me, other].into_iter();
-    assert_eq!(arrival(Some(&new), to_group("s"), me, both()), Arrival::HandOver(other));
+    assert_eq!(
+        arrival(Some(&new), to_group("s"), me, both()),
+        Arrival::HandOver(other)
+    );
     let elsewhere = plan("s", "large", "w2");
     assert_eq!(alone(&elsewhere, to_group("s"), me), Arrival::Forward);
 }
@@ -60,7 +76,11 @@ fn a_stage_name_that_changed_its_variant_leads_to_the_new_one() {
 fn an_id_that_moved_is_served_where_the_plan_places_it() {
     let (old, new) = (plan("s", "small", "w1"), plan("s", "small", "w2"));
     let me = &old.placement[0];
-    assert_eq!(alone(&new, addressed("s"), me), Arrival::Ignore, "w2 receives it too");
+    assert_eq!(
+        alone(&new, addressed("s"), me),
+        Arrival::Ignore,
+        "w2 receives it too"
+    );
     assert_eq!(alone(&new, addressed("s"), &new.placement[0]), Arrival::Serve);
     assert_eq!(alone(&new, to_group("s"), me), Arrival::Forward);
 }
@@ -75,8 +95,15 @@ fn an_id_that_was_cut_anew_is_served_by_the_new_slice() {
     let both = || [me, other].into_iter();
     assert_eq!(arrival(Some(&new), addressed("s"), me, both()), Arrival::Ignore);
     assert_eq!(arrival(Some(&new), addressed("s"), other, both()), Arrival::Serve);
-    assert_eq!(arrival(Some(&old), addressed("s"), other, both()), Arrival::Ignore);
-    assert_eq!(alone(&new, addressed("s"), me), Arrival::Refuse, "it failed to load");
+    assert_eq!(
+        arrival(Some(&old), addressed("s"), other, both()),
+        Arrival::Ignore
+    );
+    assert_eq!(
+        alone(&new, addressed("s"), me),
+        Arrival::Refuse,
+        "it failed to load"
+    );
 }
 
 #[test]

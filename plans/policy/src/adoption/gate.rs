@@ -101,7 +101,8 @@ impl Gate {
         }
         let lasting = since.is_some_and(|since| now.saturating_sub(since) >= WITHOUT_REPLICA_US);
         let mut best = None;
-        for (epoch, plan) in plans.filter(|(epoch, _)| *epoch > current || (!confirmed && *epoch == current)) {
+        for (epoch, plan) in plans.filter(|(epoch, _)| *epoch > current || (!confirmed && *epoch == current))
+        {
             if best.is_some_and(|best| best > epoch) {
                 continue;
             }
@@ -138,7 +139,10 @@ impl Gate {
 
     /// Whether every live worker that the plan places replicas on reports the epoch in place.
     pub fn is_in_place(&self, epoch: u64, plan: &Plan, now: u64) -> bool {
-        let mut placed = plan.placement.iter().filter_map(|replica| self.workers.get(&replica.worker));
+        let mut placed = plan
+            .placement
+            .iter()
+            .filter_map(|replica| self.workers.get(&replica.worker));
         placed.all(|worker| !counts(worker, now) || worker.in_place.contains_key(&epoch))
     }
 

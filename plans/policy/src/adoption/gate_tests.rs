@@ -59,7 +59,11 @@ fn the_newest_in_place_is_admitted_and_one_that_was_skipped_is_not() {
     report(&mut gate, "w1", 3, 1);
     report(&mut gate, "w2", 3, 1);
     assert_eq!(admits(&mut gate, 1, &plans, 1), Some(3));
-    assert_eq!(admits(&mut gate, 1, &plans[..2], 1), None, "w2 never had 2 in place");
+    assert_eq!(
+        admits(&mut gate, 1, &plans[..2], 1),
+        None,
+        "w2 never had 2 in place"
+    );
 }
 
 #[test]
@@ -74,7 +78,11 @@ fn a_dead_worker_blocks_no_plan_that_can_do_without_it() {
     report(&mut gate, "w2", 1, 0);
     report(&mut gate, "w1", 2, 3 * BEAT);
     assert_eq!(admits(&mut gate, 1, &plans, 3 * BEAT), None, "w2 lives and loads");
-    assert_eq!(admits(&mut gate, 1, &plans, 3 * BEAT + 1), Some(2), "w2 is silent");
+    assert_eq!(
+        admits(&mut gate, 1, &plans, 3 * BEAT + 1),
+        Some(2),
+        "w2 is silent"
+    );
     // One that was never heard of blocks as little.
     let mut gate = Gate::default();
     report(&mut gate, "w1", 1, 0);
@@ -122,7 +130,11 @@ fn a_worker_that_started_again_or_leaves_does_not_count() {
         leaving: true,
     };
     assert!(gate.report(leaving, 3));
-    assert_eq!(admits(&mut gate, 1, &plans, 3), None, "no worker is left to serve it");
+    assert_eq!(
+        admits(&mut gate, 1, &plans, 3),
+        None,
+        "no worker is left to serve it"
+    );
 }
 
 #[test]

@@ -121,7 +121,10 @@ mod tests {
         assert_eq!(kept(&mut retention, 2, 3), [1, 2], "b admits under 1");
         retention.heard("b", 2, 1, false, 4);
         assert_eq!(kept(&mut retention, 2, 4), [1, 2], "b has requests of 1");
-        assert_eq!((retention.admitted(), retention.admitted_everywhere()), (Some(2), Some(2)));
+        assert_eq!(
+            (retention.admitted(), retention.admitted_everywhere()),
+            (Some(2), Some(2))
+        );
         retention.heard("b", 2, 2, false, 5);
         assert_eq!(kept(&mut retention, 2, 5), [2]);
         assert_eq!(retention.in_place(), 2);
@@ -138,7 +141,11 @@ mod tests {
         assert_eq!(kept(&mut retention, 2, INGRESS_SILENCE_US + 1), [2]);
         retention.placed(3, 0);
         retention.heard("b", 2, 2, true, INGRESS_SILENCE_US + 2);
-        assert_eq!(kept(&mut retention, 3, INGRESS_SILENCE_US + 2), [2, 3], "no ingress: the budget counts");
+        assert_eq!(
+            kept(&mut retention, 3, INGRESS_SILENCE_US + 2),
+            [2, 3],
+            "no ingress: the budget counts"
+        );
     }
 
     #[test]

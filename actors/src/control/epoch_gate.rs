@@ -1,0 +1,93 @@
+//! Watches which epochs are in place at the workers, and admits the newest one that is in place wherever it must be.
+//! The policy is [`kaskade_policy::adoption::gate`].
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use kaskade_policy::adoption::gate::{Gate, Report};
+
+use crate::{
+    actor,
+    bus::{Bus, BusError},
+    dispatch::dispatcher::Dispatcher,
+    plan::versions::PlanVersions,
+    wire::{Beat, Message as _},
+};
+
+/// Interval of the checks for workers that fell silent and block an epoch no longer: half a heartbeat period.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Subscribes to every heartbeat of the app, and admits epochs from then on.
+///
+/// # Errors
+/// [`BusError`] if the subscription fails.
+pub(crate) async fn watch(bus: &Bus, dispatcher: &Dispatcher, plans: &PlanVersions) -> Result<(), BusError> {
+    let mut beats = bus.subscribe(dispatcher.app().beats(), None).await?;
+    let (dispatcher, plans) = (dispatcher.clone(), plans.clone());
+    let mut changes = plans.changes();
+    actor::spawn(async move {
+        let mut gate = Gate::default();
+        let mut look = tokio::time::interval(LOOK);
+        loop {
+            let news = tokio::select! {
+                biased;
+                message = beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
+                    Some(Ok(beat)) => hear(&mut gate, &beat, dispatcher.clock().now()),
+                    // The failure detector logs a heartbeat that cannot be decoded.
+                    Some(Err(_)) => false,
+                    None => return,
+                },
+                more = changes.next() => match more {
+                    true => true,
+                    false => return,
+                },
+                _ = look.tick() => true,
+            };
+            if news {
+                admit(&mut gate, &plans, dispatcher.clock().now());
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Records a heartbeat. Returns whether it may change what is admitted.
+fn hear(gate: &mut Gate, beat: &Beat, now: u64) -> bool {
+    if beat.kind == "worker" {
+        let report = Report {
+            worker: &beat.actor,
+            in_place: beat.in_place,
+            failed: &beat.failed,
+            leaving: beat.leaving,
+        };
+        return gate.report(report, now);
+    }
+    // A custom actor serves its stage under every plan.
+    let serves = beat
+        .replicas
+        .iter()
+        .flat_map(|replica| [replica.id.as_str(), replica.stage.as_str()]);
+    gate.custom(&beat.actor, serves, now);
+    false
+}
+
+fn admit(gate: &mut Gate, plans: &PlanVersions, now: u64) {
+    let Some((current, _)) = plans.current() else {
+        return;
+    };
+    let confirmed = plans.is_admitted();
+    let versions = plans.all();
+    if confirmed && versions.last().is_none_or(|newest| newest.epoch == current.epoch) {
+        return;
+    }
+    let known = versions.iter().map(|version| (version.epoch, &version.plan));
+    if let Some(epoch) = gate.admits(current.epoch, confirmed, known, now)
+        && plans.admit(epoch)
+    {
+        tracing::info!(
+            epoch,
+            before = current.epoch,
+            "admitting requests under another epoch"
+        );
+    }
+}

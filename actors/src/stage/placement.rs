@@ -1,0 +1,241 @@
+//! How a worker follows plans: it loads what the newest one places here, reports it in place, and unloads what only past
+//! epochs need once they have drained ([`kaskade_policy::adoption::retention`]).
+//!
+//! A replica that is unloaded first answers everything that it has taken.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::future::join_all;
+use kaskade_models::Executor;
+use kaskade_policy::plan::{Replica, Sharing};
+use tokio::sync::watch;
+
+use super::batcher::SetBatching;
+use super::hosting::{self, Hosted, ReplicaActor};
+use super::worker::{InPlace, Loaded, Readiness, Worker};
+use crate::{
+    actor::{self, AsyncContext, Context},
+    plan::versions::PlanVersion,
+    subjects,
+};
+
+impl Worker {
+    /// Loads what is missing of the newest plan, unloads what no plan needs, and reports when all is in place.
+    pub(super) fn reconcile(&mut self, ctx: &mut Context<Self>) {
+        let Some(newest) = self.shared.plans.newest() else {
+            return;
+        };
+        if self.newest != newest.epoch {
+            self.newest = newest.epoch;
+            // A new plan is a new try.
+            self.failed.clear();
+        }
+        let mut complete = true;
+        for replica in newest.placed_on(&self.config.name) {
+            if self.replicas.contains_key(replica) || self.failed.contains_key(replica) {
+                continue;
+            }
+            complete = false;
+            if self.loading.insert(replica.clone()) {
+                self.load(replica.clone(), ctx);
+            }
+        }
+        self.release();
+        self.set_batching();
+        if complete && self.loaded < newest.epoch {
+            self.loaded = newest.epoch;
+            self.serve_stages(&newest, ctx);
+        }
+    }
+
+    fn load(&self, replica: Replica, ctx: &mut Context<Self>) {
+        let (loader, worker) = (Arc::clone(&self.loader), ctx.address());
+        actor::spawn(async move {
+            let wanted = replica.clone();
+            let executor = tokio::task::spawn_blocking(move || {
+                Executor::spawn(&wanted.id.clone(), move || loader(&wanted))
+                    .map_err(|error| error.to_string())
+            });
+            let executor = executor
+                .await
+                .unwrap_or_else(|_| Err("loading the model panicked".to_owned()));
+            worker.do_send(Loaded { replica, executor });
+        });
+    }
+
+    /// Starts the actors of a loaded replica, if a plan still needs it.
+    pub(super) fn host(&mut self, replica: Replica, mut executor: Executor) {
+        let Some((version, gear)) = self.version_for(&replica, &self.versions()) else {
+            return hosting::end(&mut executor);
+        };
+        let batching = version.batching(gear, &replica.variant).unwrap_or_default();
+        let capacity = self.config.queue_capacity;
+        let hosted = Hosted::start(replica.clone(), executor, batching, capacity, &self.shared);
+        self.subscribing.extend(hosted.listen_for_abandoned(&self.shared));
+        let (subject, stop) = (
+            self.shared.dispatcher.app().replica(&replica.id),
+            hosted.stop.subscribe(),
+        );
+        self.subscribing
+            .extend(hosted.bind(&self.shared, subject, None, stop));
+        self.replicas.insert(replica, hosted);
+    }
+
+    /// Makes every replica serve every stage that any gear of the plan has for it, and reports the plan in place once the
+    /// subscriptions are active.
+    fn serve_stages(&mut self, version: &PlanVersion, ctx: &mut Context<Self>) {
+        for (replica, hosted) in &mut self.replicas {
+            if !version.plan.placement.contains(replica) {
+                continue;
+            }
+            for stage in version.stages_of(replica) {
+                if hosted.stages.contains_key(&stage) {
+                    continue;
+                }
+                let (stop, stopped) = watch::channel(false);
+                let subject = self.shared.dispatcher.app().stage(&stage);
+                let group = Some(subjects::STAGE_GROUP.to_owned());
+                self.subscribing
+                    .extend(hosted.bind(&self.shared, subject, group, stopped));
+                self.shared
+                    .dispatcher
+                    .register_replica(&stage, hosted.local.clone());
+                hosted.stages.insert(stage, stop);
+            }
+        }
+        let failed = self.failed.iter();
+        let ready = Readiness {
+            epoch: version.epoch,
+            failed: failed
+                .map(|(replica, reason)| (replica.id.clone(), reason.clone()))
+                .collect(),
+        };
+        let (bus, worker) = (self.shared.bus.clone(), ctx.address());
+        let subscribing = std::mem::take(&mut self.subscribing);
+        actor::spawn(async move {
+            join_all(subscribing).await;
+            // Only a round trip proves that the subscriptions are active.
+            let _ = bus.barrier().await;
+            worker.do_send(InPlace(ready));
+        });
+    }
+
+    /// Unloads the replicas that no plan needs any more, and ends the subscriptions to stages that a replica no longer runs.
+    pub(super) fn release(&mut self) {
+        let versions = self.keep_versions();
+        let mut needed: BTreeMap<&Replica, BTreeSet<String>> = BTreeMap::new();
+        for version in &versions {
+            for replica in version.placed_on(&self.config.name) {
+                let stages = needed.entry(replica).or_default();
+                stages.extend(version.stages_of(replica));
+            }
+        }
+        let unneeded: Vec<Replica> = self
+            .replicas
+            .keys()
+            .filter(|replica| !needed.contains_key(replica))
+            .cloned()
+            .collect();
+        for (replica, hosted) in &mut self.replicas {
+            let Some(stages) = needed.get(replica) else {
+                continue;
+            };
+            let (dispatcher, local) = (&self.shared.dispatcher, &hosted.local);
+            hosted.stages.retain(|stage, _| {
+                let stays = stages.contains(stage);
+                if !stays {
+                    dispatcher.unregister_replica_from(stage, local);
+                }
+                stays
+            });
+        }
+        for replica in unneeded {
+            tracing::info!(
+                replica = replica.id,
+                variant = replica.variant,
+                "unloading a replica"
+            );
+            self.retire(&replica);
+        }
+    }
+
+    /// Stops serving with a replica. It ends once it has answered what it has taken.
+    pub(super) fn retire(&mut self, replica: &Replica) {
+        if let Some(hosted) = self.replicas.remove(replica) {
+            self.shared.dispatcher.unregister_replica(&hosted.local);
+            hosted.stop.send_replace(true);
+        }
+    }
+
+    /// Sets the batching of each replica, by the gear of the plan under which it mostly serves.
+    fn set_batching(&mut self) {
+        let versions = self.versions();
+        for (replica, hosted) in &self.replicas {
+            // A generator forms its batch at every step; it has no batching parameters.
+            let ReplicaActor::Batcher(batcher) = &hosted.actor else {
+                continue;
+            };
+            let Some((version, gear)) = self.version_for(replica, &versions) else {
+                continue;
+            };
+            let device = (version.plan.sharing == Sharing::Exclusive).then(|| {
+                let device = self.devices.entry(replica.device.clone());
+                device.or_default().clone()
+            });
+            if let Some(batching) = version.batching(gear, &replica.variant) {
+                batcher.do_send(SetBatching { batching, device });
+            }
+        }
+    }
+
+    /// The plan whose batching counts for a replica, and its gear: the first of `versions` that places it.
+    fn version_for(
+        &self,
+        replica: &Replica,
+        versions: &[Arc<PlanVersion>],
+    ) -> Option<(Arc<PlanVersion>, u32)> {
+        let mut versions = versions.iter();
+        let version = versions.find(|version| version.plan.placement.contains(replica))?;
+        Some((Arc::clone(version), self.shared.plans.gear_of(version.epoch)?))
+    }
+
+    /// The plans that must stay, the one under which most requests are admitted first, then the newest first.
+    fn versions(&self) -> Vec<Arc<PlanVersion>> {
+        let plans = &self.shared.plans;
+        let admitted = self.retention.admitted().and_then(|epoch| plans.at(epoch));
+        let admitted = admitted.or_else(|| plans.current().map(|(version, _)| version));
+        let others = plans.all();
+        admitted.into_iter().chain(others.into_iter().rev()).collect()
+    }
+
+    /// Returns the plans whose replicas must stay, and forgets the others.
+    fn keep_versions(&mut self) -> Vec<Arc<PlanVersion>> {
+        let now = self.shared.dispatcher.clock().now();
+        let kept = self.retention.keeps(self.newest, now);
+        let plans = &self.shared.plans;
+        let versions = kept.iter().filter_map(|epoch| plans.at(*epoch)).collect();
+        let mut pinned = kept;
+        pinned.extend(self.retention.admitted());
+        pinned.extend(self.retention.admitted_everywhere());
+        plans.pin(pinned);
+        versions
+    }
+
+    /// The replicas that heartbeats list. One whose id every ingress takes for a replica of another worker is not listed: that worker's
+    /// heartbeats say whether it is alive.
+    pub(super) fn listed(&self) -> impl Iterator<Item = &Hosted> {
+        let admitted = self.retention.admitted_everywhere();
+        let version = admitted.and_then(|epoch| self.shared.plans.at(epoch));
+        let moved = move |replica: &Replica| {
+            let placed = version.iter().flat_map(|version| &version.plan.placement);
+            placed
+                .filter(|placed| placed.id == replica.id)
+                .any(|placed| placed.worker != replica.worker)
+        };
+        let replicas = self.replicas.iter();
+        replicas
+            .filter(move |(replica, _)| !moved(replica))
+            .map(|(_, hosted)| hosted)
+    }
+}
