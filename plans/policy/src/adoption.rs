@@ -116,7 +116,7 @@ impl<P> Adoption<P> {
     }
 
     /// The epochs that are kept and their plans, the oldest first.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, &P)> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, &P)> + Clone {
         self.epochs.iter().map(|(epoch, entry)| (*epoch, &entry.plan))
     }
 

@@ -49,7 +49,7 @@ impl World {
         if !home.up || home.paused_until > self.now || home.cut_until > self.now {
             return;
         }
-        let expected = home.epoch();
+        let expected = home.newest();
         let plan = plans::draw(&self.scenario, &mut self.rng);
         assert_eq!(plan.validate(), Ok(()), "only sound plans are written");
         let plan = Rc::new(plan);
@@ -148,10 +148,13 @@ impl World {
             leader.map_or(0, |leader| leader.policy.gear()),
         );
         for (of, process) in self.processes.iter().enumerate() {
-            let holds = (process.epoch(), process.gear());
+            let newest = process.newest();
+            let holds = (newest, process.book.gear_of(newest).unwrap_or_default());
+            let admits = process.ingress.is_none() || process.epoch() == newest;
             self.judge
-                .demand(Oracle::Converges, process.up && holds == agreed, || {
-                    format!("p{of} holds epoch and gear {holds:?}, agreed are {agreed:?}")
+                .demand(Oracle::Converges, process.up && admits && holds == agreed, || {
+                    let admitted = process.epoch();
+                    format!("p{of} admits under epoch {admitted} and holds {holds:?}, agreed are {agreed:?}")
                 });
         }
     }

@@ -2,12 +2,15 @@
 
 use std::rc::Rc;
 
-use kaskade_policy::plan::{Edge, Plan};
+use kaskade_policy::adoption::arrival::{self, Arrival, Arriving};
+use kaskade_policy::plan::{Edge, Plan, Replica as Placed};
 use kaskade_policy::routing::{self, Destination};
 use rand::Rng;
 
 use super::messages::{Delivery, Done, Mail, Message, Name, Request};
 use super::oracle::Fault;
+use super::replica::{Replica, key as key_of};
+use super::sabotage::Sabotage;
 use super::world::World;
 
 impl World {
@@ -23,7 +26,8 @@ impl World {
         let draw = self.draw(of, from);
         request.stage = edge.stage.as_str().into();
         let process = &self.processes[of];
-        match routing::destination_from(edge, from, |replica| process.reachable(replica), draw) {
+        let plan = process.book.at(request.epoch);
+        match routing::destination_from(edge, from, |replica| process.reachable(plan, replica), draw) {
             Destination::Replica(id) => {
                 let id = Name::from(id);
                 self.send_to_replica(of, &id, request, deadline);
@@ -42,51 +46,80 @@ impl World {
         routing::draw(*count)
     }
 
-    fn send_to_replica(&mut self, of: usize, id: &Name, request: Request, deadline: u64) {
-        if self.processes[of].replicas.contains_key(id) {
-            return self.hand_over(of, id, request, deadline);
+    pub(crate) fn send_to_replica(&mut self, of: usize, id: &Name, request: Request, deadline: u64) {
+        if let Some(key) = self.near(of, &request, |replica| replica.id == *id) {
+            return self.hand_over(of, &key, request, deadline);
         }
-        let listener = self
-            .processes
-            .iter()
-            .position(|there| there.up && there.replicas.contains_key(id));
-        self.publish(of, listener.map(|to| (to, Rc::clone(id))), request, deadline);
+        // Every process with a replica of that id receives it.
+        let up = self.processes.iter().enumerate().filter(|(_, there)| there.up);
+        let listeners = up.flat_map(|(to, there)| there.replicas.values().map(move |replica| (to, replica)));
+        let listeners = listeners.filter(|(_, replica)| replica.id == *id);
+        let listeners: Vec<(usize, Name)> = listeners
+            .map(|(to, replica)| (to, Rc::clone(&replica.key)))
+            .collect();
+        self.publish(of, &listeners, true, &request, deadline);
     }
 
     fn send_to_group(&mut self, of: usize, request: Request, deadline: u64) -> Option<Name> {
-        let near = self.processes[of].replicas.values();
-        let near = near
-            .filter(|replica| *replica.variant == *request.stage)
-            .find(|replica| routing::prefer_local(replica.depth, replica.max_batch));
-        if let Some(id) = near.map(|replica| Rc::clone(&replica.id)) {
-            self.hand_over(of, &id, request, deadline);
-            return Some(id);
+        let near = self.near(of, &request, |replica| {
+            routing::prefer_local(replica.depth, replica.max_batch)
+        });
+        if let Some(key) = near {
+            let id = self.processes[of]
+                .replicas
+                .get(&key)
+                .map(|replica| Rc::clone(&replica.id));
+            self.hand_over(of, &key, request, deadline);
+            return id;
         }
         let members = self.members(&request.stage);
         let picked = (!members.is_empty()).then(|| members[self.rng.random_range(0..members.len())].clone());
-        self.publish(of, picked, request, deadline);
+        self.publish(of, picked.as_slice(), false, &request, deadline);
         None
+    }
+
+    /// The key of a replica of this process that runs the request's stage, and passes the test.
+    fn near(&self, of: usize, request: &Request, passes: impl Fn(&Replica) -> bool) -> Option<Name> {
+        let process = &self.processes[of];
+        let plan = process.book.at(request.epoch);
+        let unchecked = self.sabotage == Some(Sabotage::ChecksNoEpoch);
+        let serves = |replica: &Replica| {
+            unchecked
+                || plan
+                    .is_some_and(|plan| arrival::serves(plan, request.gear, &request.stage, &replica.placed))
+        };
+        let mut replicas = process.replicas.values();
+        let found = replicas
+            .find(|replica| replica.stages.contains(&*request.stage) && passes(replica) && serves(replica));
+        found.map(|replica| Rc::clone(&replica.key))
     }
 
     /// The replicas that listen for a stage, each with its process.
     fn members(&self, stage: &str) -> Vec<(usize, Name)> {
         let up = self.processes.iter().enumerate().filter(|(_, there)| there.up);
         let members = up.flat_map(|(to, there)| there.replicas.values().map(move |replica| (to, replica)));
-        let of_stage = members.filter(|(_, replica)| replica.variant == stage);
+        let of_stage = members.filter(|(_, replica)| replica.stages.contains(stage));
         of_stage
-            .map(|(to, replica)| (to, Rc::clone(&replica.id)))
+            .map(|(to, replica)| (to, Rc::clone(&replica.key)))
             .collect()
     }
 
-    /// Over the bus, to the listener that the broker picked; without one the broker notifies the reply subject, which is the
+    /// Over the bus, to the listeners that the broker knows; without one the broker notifies the reply subject, which is the
     /// ingress's.
-    fn publish(&mut self, of: usize, listener: Option<(usize, Name)>, request: Request, deadline: u64) {
+    fn publish(
+        &mut self,
+        of: usize,
+        listeners: &[(usize, Name)],
+        addressed: bool,
+        request: &Request,
+        deadline: u64,
+    ) {
         if self.processes[of].cut_until > self.now {
             let token = request.token;
             return self.note(format_args!("p{of} is cut off: request {token} goes nowhere"));
         }
-        let Some((to, replica)) = listener else {
-            let Request {
+        if listeners.is_empty() {
+            let &Request {
                 owner,
                 id,
                 attempt,
@@ -98,25 +131,83 @@ impl World {
             ));
             let notice = Message::NobodyListens { owner, id, attempt };
             return self.broker_says(owner.process, notice);
-        };
-        let message = Message::Stage {
-            replica,
-            request,
-            budget_us: deadline.saturating_sub(self.now),
-        };
-        self.post(of, to, message);
+        }
+        for (to, replica) in listeners {
+            let message = Message::Stage {
+                replica: Rc::clone(replica),
+                addressed,
+                request: request.clone(),
+                budget_us: deadline.saturating_sub(self.now),
+            };
+            self.post(of, *to, message);
+        }
     }
 
-    /// From the bus: the budget that is left is counted from now.
-    pub(crate) fn receive(&mut self, of: usize, replica: &Name, request: Request, budget_us: u64) {
-        self.hand_over(of, replica, request, self.now + budget_us);
+    /// From the bus: the budget that is left is counted from now. The replica checks whether it runs the stage under the request's
+    /// plan.
+    pub(crate) fn receive(
+        &mut self,
+        of: usize,
+        key: &Name,
+        addressed: bool,
+        request: Request,
+        budget_us: u64,
+    ) {
+        let deadline = self.now + budget_us;
+        let process = &self.processes[of];
+        let Some(replica) = process.replicas.get(key) else {
+            return;
+        };
+        let plan = process.book.at(request.epoch).map(|plan| &**plan);
+        let arriving = Arriving {
+            epoch: request.epoch,
+            gear: request.gear,
+            stage: &request.stage,
+            addressed,
+        };
+        let me = Rc::clone(&replica.placed);
+        let others: Vec<Rc<Placed>> = process
+            .replicas
+            .values()
+            .map(|other| Rc::clone(&other.placed))
+            .collect();
+        let here = others.iter().map(|other| &**other);
+        if self.sabotage == Some(Sabotage::ChecksNoEpoch) {
+            return self.hand_over(of, key, request, deadline);
+        }
+        match arrival::arrival(plan, arriving, &me, here) {
+            Arrival::Serve => self.hand_over(of, key, request, deadline),
+            Arrival::HandOver(other) => self.hand_over(of, &key_of(other), request, deadline),
+            Arrival::Ignore => {}
+            Arrival::Forward => self.send_on(of, &me, request, deadline),
+            Arrival::Refuse => self.answer_fault(of, &request, Fault::Unavailable),
+        }
+    }
+
+    /// Sends a request of a queue group on to a replica elsewhere.
+    fn send_on(&mut self, of: usize, me: &Placed, request: Request, deadline: u64) {
+        let from = Name::from(me.id.as_str());
+        let draw = self.draw(of, &from);
+        let process = &self.processes[of];
+        let plan = process.book.at(request.epoch);
+        let members = plan
+            .into_iter()
+            .flat_map(|plan| arrival::members(plan, request.gear, &request.stage));
+        let members = members
+            .filter(|member| member.worker != me.worker)
+            .map(|member| member.id.as_str());
+        let to = routing::member(members, |id| process.reachable(plan, id), draw).map(Name::from);
+        match to {
+            Some(id) => self.send_to_replica(of, &id, request, deadline),
+            None => self.answer_fault(of, &request, Fault::Unavailable),
+        }
     }
 
     /// Into the mailbox of a replica, or back at once if that has no room.
     fn hand_over(&mut self, of: usize, id: &Name, request: Request, deadline: u64) {
         let serial = self.serial();
         let Some(replica) = self.processes[of].replicas.get_mut(id) else {
-            return;
+            return self.answer_fault(of, &request, Fault::Unavailable);
         };
         let delivery = Delivery {
             serial,

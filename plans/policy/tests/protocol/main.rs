@@ -27,6 +27,7 @@ mod replica;
 mod sabotage;
 mod scenario;
 mod shifter;
+mod worker;
 mod world;
 
 mod mutations;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use kaskade_policy::plan::Plan;
+use kaskade_policy::plan::{Plan, Replica};
 
 use super::oracle::{Fault, Owner};
 use super::scenario::Strike;
@@ -52,14 +52,19 @@ pub(crate) struct Beat {
     pub(crate) worker: Name,
     pub(crate) life: u32,
     /// Replica, variant, requests that wait.
-    pub(crate) replicas: Rc<[(Name, &'static str, usize)]>,
+    pub(crate) replicas: Rc<[(Name, Name, usize)]>,
+    pub(crate) in_place: u64,
+    pub(crate) failed: Rc<[String]>,
 }
 
 /// What the broker carries.
 #[derive(Debug, Clone)]
 pub(crate) enum Message {
     Stage {
+        /// The replica that received it, by its key.
         replica: Name,
+        /// Whether it was sent to the replica's own subject.
+        addressed: bool,
         request: Request,
         budget_us: u64,
     },
@@ -71,6 +76,12 @@ pub(crate) enum Message {
         attempt: u32,
     },
     Beat(Beat),
+    /// The epoch under which an ingress admits, and the oldest of its requests.
+    State {
+        ingress: Name,
+        admits: u64,
+        oldest: u64,
+    },
     Load {
         ingress: Name,
         total: u64,
@@ -96,8 +107,17 @@ pub(crate) enum Timer {
     Tick,
     Look,
     Beat,
-    Wake { replica: Name, number: u64 },
-    BatchEnds { replica: Name },
+    Wake {
+        replica: Name,
+        number: u64,
+    },
+    BatchEnds {
+        replica: Name,
+    },
+    /// A model is loaded, or cannot be.
+    Loaded {
+        replica: Rc<Replica>,
+    },
 }
 
 /// What happens at some time.

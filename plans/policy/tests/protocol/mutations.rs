@@ -117,6 +117,24 @@ fn two_leaders_are_noticed() {
     notices(Sabotage::EveryoneLeads, Weather::Calm, Oracle::OneLeader);
 }
 
+/// What the actors did before: a request was admitted under a plan that no worker had loaded.
+#[test]
+fn admission_before_models_are_loaded_is_noticed() {
+    notices(Sabotage::AdmitsAtOnce, Weather::Calm, Oracle::Calm);
+}
+
+/// What the actors did before: a worker that had nothing to load retired a model that its successor had not loaded.
+#[test]
+fn retirement_before_requests_have_drained_is_noticed() {
+    notices(Sabotage::RetiresAtOnce, Weather::Calm, Oracle::Calm);
+}
+
+/// What the actors did before: a replica ran whatever the subject of a stage brought.
+#[test]
+fn a_request_that_the_wrong_model_runs_is_noticed() {
+    notices(Sabotage::ChecksNoEpoch, Weather::Calm, Oracle::RightModel);
+}
+
 #[test]
 fn a_needless_attempt_is_noticed() {
     notices(Sabotage::SendsTwice, Weather::Calm, Oracle::Calm);

@@ -23,6 +23,7 @@ pub(crate) enum Oracle {
     Calm,
     Recovers,
     NothingLost,
+    RightModel,
     Ends,
 }
 
@@ -47,6 +48,7 @@ impl Oracle {
             Self::Calm => "without faults nothing fails and nothing is sent twice",
             Self::Recovers => "once faults are over every request succeeds",
             Self::NothingLost => "a death costs no reply while another replica lives and budget is left",
+            Self::RightModel => "a stage is run by the variant that the request's plan has for it",
             Self::Ends => "a run comes to an end",
         }
     }

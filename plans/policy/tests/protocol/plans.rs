@@ -1,5 +1,6 @@
-//! Plans for the miniature: a cascade of two or three variants on the same replicas, in one to three gears. What differs from plan
-//! to plan is what a plan may change while requests are under way: wiring, bands, shares, backups and batching.
+//! Plans for the miniature: a cascade of two or three variants in one to three gears. What differs from plan to plan is what a
+//! plan may change while requests are under way: wiring, bands, shares, backups and batching; and, in scenarios that move
+//! replicas, which worker runs what, under which id, and which variant a stage runs.
 
 use std::collections::BTreeMap;
 
@@ -47,15 +48,16 @@ pub(crate) fn replica_id(variant: &str, process: usize) -> String {
 /// Another plan.
 pub(crate) fn draw(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Plan {
     let variants = variants(scenario);
-    let placement = hosts(scenario).flat_map(|process| {
-        variants.iter().map(move |variant| Replica {
-            id: replica_id(variant, process),
-            variant: (*variant).to_owned(),
-            worker: format!("w{process}"),
-            device: "cpu".to_owned(),
-            partition: None,
-        })
-    });
+    let placement = if scenario.moves {
+        scattered(scenario, rng)
+    } else {
+        everywhere(scenario)
+    };
+    let names = stage_names(scenario, rng);
+    let layout = Layout {
+        placement: &placement,
+        names: &names,
+    };
     let gears = rng.random_range(1..=3_usize);
     let mut from_qps = vec![0.0];
     for _ in 1..gears {
@@ -75,7 +77,7 @@ pub(crate) fn draw(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Plan {
                 }),
             })
             .collect(),
-        placement: placement.collect(),
+        placement: placement.clone(),
         sharing: Sharing::Concurrent,
         dropping: Dropping::None,
         slo: None,
@@ -88,7 +90,7 @@ pub(crate) fn draw(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Plan {
                 },
                 expected: None,
                 wiring: wiring(
-                    scenario,
+                    &layout,
                     &variants[..variants.len().saturating_sub(index).max(1)],
                     rng,
                 ),
@@ -97,16 +99,81 @@ pub(crate) fn draw(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Plan {
     }
 }
 
+/// Every variant on every host.
+fn everywhere(scenario: &Scenario) -> Vec<Replica> {
+    let variants = variants(scenario);
+    let on = |process| {
+        variants
+            .iter()
+            .map(move |variant| placed(replica_id(variant, process), variant, process))
+    };
+    hosts(scenario).flat_map(on).collect()
+}
+
+/// The device of a replica that cannot be loaded.
+pub(crate) const BROKEN: &str = "broken";
+
+/// One or two replicas of each variant, on any hosts, under ids that do not tell the variant. The second may fail to load.
+fn scattered(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Vec<Replica> {
+    let hosts: Vec<usize> = hosts(scenario).collect();
+    let mut ids: Vec<String> = (0..8).map(|number| format!("r{number}")).collect();
+    let mut placement = Vec::new();
+    for variant in variants(scenario) {
+        for copy in 0..rng.random_range(1..=2) {
+            let id = ids.swap_remove(rng.random_range(0..ids.len()));
+            let mut replica = placed(id, variant, hosts[rng.random_range(0..hosts.len())]);
+            if copy == 1 && rng.random_bool(0.2) {
+                BROKEN.clone_into(&mut replica.device);
+            }
+            placement.push(replica);
+        }
+    }
+    placement
+}
+
+fn placed(id: String, variant: &str, process: usize) -> Replica {
+    Replica {
+        id,
+        variant: variant.to_owned(),
+        worker: format!("w{process}"),
+        device: "cpu".to_owned(),
+        partition: None,
+    }
+}
+
+/// The stage that runs each variant.
+fn stage_names(scenario: &Scenario, rng: &mut ChaCha8Rng) -> BTreeMap<&'static str, String> {
+    let variants = variants(scenario);
+    let turn = if scenario.moves {
+        rng.random_range(0..variants.len())
+    } else {
+        0
+    };
+    let name = |index: usize| variants[(index + turn) % variants.len()].to_owned();
+    variants
+        .iter()
+        .enumerate()
+        .map(|(index, variant)| (*variant, name(index)))
+        .collect()
+}
+
+/// What the wiring of a plan refers to.
+struct Layout<'a> {
+    placement: &'a [Replica],
+    /// By variant, the name of its stage.
+    names: &'a BTreeMap<&'static str, String>,
+}
+
 /// A cascade of these variants; the higher the gear, the fewer of them.
-fn wiring(scenario: &Scenario, variants: &[&str], rng: &mut ChaCha8Rng) -> Wiring {
+fn wiring(layout: &Layout<'_>, variants: &[&str], rng: &mut ChaCha8Rng) -> Wiring {
     let stages = variants.iter().enumerate().map(|(index, variant)| {
         let later = &variants[index + 1..];
         Stage {
-            name: (*variant).to_owned(),
+            name: layout.names[variant].clone(),
             task: None,
             variant: (*variant).to_owned(),
             partition: None,
-            exit: exit(scenario, later, rng),
+            exit: exit(layout, later, rng),
             batching: batching(rng),
             budget_us: None,
             profiled: None,
@@ -114,14 +181,14 @@ fn wiring(scenario: &Scenario, variants: &[&str], rng: &mut ChaCha8Rng) -> Wirin
     });
     let stages = stages.collect();
     Wiring {
-        entry: edge(scenario, variants[0], rng),
+        entry: edge(layout, variants[0], rng),
         ensemble: Vec::new(),
         stages,
     }
 }
 
 /// The surer, the nearer: the least sure skips to the last stage.
-fn exit(scenario: &Scenario, later: &[&str], rng: &mut ChaCha8Rng) -> Exit {
+fn exit(layout: &Layout<'_>, later: &[&str], rng: &mut ChaCha8Rng) -> Exit {
     if later.is_empty() {
         return Exit::Reply;
     }
@@ -132,7 +199,7 @@ fn exit(scenario: &Scenario, later: &[&str], rng: &mut ChaCha8Rng) -> Exit {
         .enumerate()
         .map(|(index, stage)| Band {
             from: step * index as f64,
-            to: Target::Stage(edge(scenario, stage, rng)),
+            to: Target::Stage(edge(layout, stage, rng)),
         })
         .collect();
     bands.push(Band {
@@ -142,14 +209,16 @@ fn exit(scenario: &Scenario, later: &[&str], rng: &mut ChaCha8Rng) -> Exit {
     Exit::Bands { bands }
 }
 
-fn edge(scenario: &Scenario, stage: &str, rng: &mut ChaCha8Rng) -> Edge {
-    let mut edge = Edge::to(stage);
+fn edge(layout: &Layout<'_>, variant: &str, rng: &mut ChaCha8Rng) -> Edge {
+    let mut edge = Edge::to(layout.names[variant].as_str());
     if rng.random_bool(0.5) {
         return edge;
     }
-    let replicas: Vec<String> = hosts(scenario)
-        .map(|process| replica_id(stage, process))
-        .collect();
+    let replicas = layout
+        .placement
+        .iter()
+        .filter(|replica| replica.variant == variant);
+    let replicas: Vec<String> = replicas.map(|replica| replica.id.clone()).collect();
     let weights: Vec<f64> = replicas.iter().map(|_| rng.random_range(0.2..1.0)).collect();
     let sum: f64 = weights.iter().sum();
     let shares: BTreeMap<String, f64> = replicas

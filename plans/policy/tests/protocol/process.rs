@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use kaskade_policy::{
-    adoption::{Adoption, EPOCHS_KEPT},
+    adoption::{
+        Adoption, EPOCHS_KEPT,
+        gate::{Gate, Report},
+    },
     liveness::{BEAT_PERIOD_US, Liveness},
     plan::Plan,
 };
@@ -17,6 +20,7 @@ use super::plans;
 use super::replica::Replica;
 use super::sabotage::Sabotage;
 use super::scenario::{Blow, LOOK_US, STOP_US, Strike};
+use super::worker::Worker;
 use super::world::World;
 
 /// One process: an ingress, a worker, or both, with one set of plans and one view of liveness.
@@ -36,7 +40,11 @@ pub(crate) struct Process {
     /// Draws so far, by sender.
     pub(crate) draws: BTreeMap<Name, u64>,
     pub(crate) ingress: Option<Ingress>,
+    /// By key.
     pub(crate) replicas: BTreeMap<Name, Replica>,
+    /// What the ingress knows of the workers.
+    pub(crate) gate: Gate,
+    pub(crate) worker: Option<Worker>,
 }
 
 impl Process {
@@ -55,6 +63,8 @@ impl Process {
             draws: BTreeMap::new(),
             ingress: None,
             replicas: BTreeMap::new(),
+            gate: Gate::default(),
+            worker: None,
         }
     }
 
@@ -66,8 +76,14 @@ impl Process {
     }
 
     /// Whether the process believes that it could reach the replica.
-    pub(crate) fn reachable(&self, replica: &str) -> bool {
-        self.liveness.alive(replica) || self.replicas.contains_key(replica)
+    pub(crate) fn reachable(&self, plan: Option<&Rc<Plan>>, replica: &str) -> bool {
+        let placed = |local: &Replica| plan.is_some_and(|plan| plan.placement.contains(&local.placed));
+        let mut local = self.replicas.values();
+        self.liveness.alive(replica) || local.any(|local| *local.id == *replica && placed(local))
+    }
+
+    pub(crate) fn newest(&self) -> u64 {
+        self.book.newest().map_or(0, |(epoch, ..)| epoch)
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -99,10 +115,7 @@ impl World {
             process.ingress = Some(Ingress::new(index, process.life, self.now, attempts));
         }
         if plans::hosts(&self.scenario).any(|host| host == index) {
-            for variant in plans::variants(&self.scenario) {
-                let replica = Replica::new(variant, index, self.scenario.capacity, self.sabotage);
-                process.replicas.insert(Rc::clone(&replica.id), replica);
-            }
+            process.worker = Some(Worker::new());
         }
         let life = process.life;
         self.processes[index] = process;
@@ -169,12 +182,18 @@ impl World {
         match message {
             Message::Stage {
                 replica,
+                addressed,
                 request,
                 budget_us,
-            } => self.receive(to, &replica, request, budget_us),
+            } => self.receive(to, &replica, addressed, request, budget_us),
             Message::Done(done) => self.finished(to, &done),
             Message::NobodyListens { owner, id, attempt } => self.undeliverable(to, owner, id, attempt),
             Message::Beat(beat) => self.hear_beat(to, &beat),
+            Message::State {
+                ingress,
+                admits,
+                oldest,
+            } => self.hear_state(to, &ingress, admits, oldest),
             Message::Load { ingress, total } => self.hear_load(to, &ingress, total),
             Message::Gear { epoch, gear } => self.hear_gear(to, epoch, gear),
         }
@@ -185,17 +204,28 @@ impl World {
         if self.now < STOP_US {
             self.timer(of, BEAT_PERIOD_US, Timer::Beat);
         }
+        self.release(of);
+        self.beat_now(of);
+    }
+
+    pub(crate) fn beat_now(&mut self, of: usize) {
         let process = &self.processes[of];
-        if process.replicas.is_empty() {
-            return;
-        }
-        let replicas = process.replicas.values();
+        let Some(worker) = &process.worker else { return };
+        let listed = process
+            .replicas
+            .values()
+            .filter(|replica| !worker.has_moved(process, replica));
         let beat = Beat {
             worker: Rc::clone(&process.name),
             life: process.life,
-            replicas: replicas
-                .map(|replica| (Rc::clone(&replica.id), replica.variant, replica.depth))
+            replicas: listed
+                .map(|replica| {
+                    let variant = Name::from(replica.placed.variant.as_str());
+                    (Rc::clone(&replica.id), variant, replica.depth)
+                })
                 .collect(),
+            in_place: worker.in_place,
+            failed: worker.reported_failed.clone(),
         };
         self.everybody(of, &Message::Beat(beat));
     }
@@ -229,6 +259,41 @@ impl World {
         }
         if let Some(ingress) = &mut process.ingress {
             ingress.hear_queues(beat, now);
+            let report = Report {
+                worker: &beat.worker,
+                in_place: beat.in_place,
+                failed: &beat.failed,
+                leaving: false,
+            };
+            process.gate.report(report, now);
+            self.admit(to);
+        }
+    }
+
+    /// Admits requests under the newest epoch that is in place.
+    pub(crate) fn admit(&mut self, of: usize) {
+        let now = self.now;
+        let process = &mut self.processes[of];
+        let Some((current, ..)) = process.book.current().filter(|_| process.ingress.is_some()) else {
+            return;
+        };
+        let confirmed = process.book.is_admitted();
+        let known: Vec<(u64, Rc<Plan>)> = process
+            .book
+            .iter()
+            .map(|(epoch, plan)| (epoch, Rc::clone(plan)))
+            .collect();
+        let plans = known.iter().map(|(epoch, plan)| (*epoch, &**plan));
+        let epoch = if self.sabotage == Some(Sabotage::AdmitsAtOnce) {
+            Some(process.newest())
+        } else {
+            process.gate.admits(current, confirmed, plans, now)
+        };
+        if let Some(epoch) = epoch
+            && process.book.admit(epoch)
+        {
+            self.note(format_args!("p{of} admits under epoch {epoch}"));
+            self.rebatch(of);
         }
     }
 
@@ -265,6 +330,7 @@ impl World {
             return;
         }
         let lost = process.liveness.newly_lost(now);
+        self.admit(of);
         for replica in lost {
             self.note(format_args!("p{of} misses {replica}"));
             self.lose(of, &replica);
@@ -288,6 +354,8 @@ impl World {
             Ok(()) => {
                 self.note(format_args!("p{of} adopts epoch {epoch}"));
                 self.rebatch(of);
+                self.reconcile(of);
+                self.admit(of);
             }
             Err(stale) => self.note(format_args!("p{of}: {stale}")),
         }

@@ -6,12 +6,12 @@ use std::rc::Rc;
 use kaskade_policy::{
     batching::{BatchQueue, Next},
     confidence::Scores,
-    plan::{Batching, Plan},
+    plan::{Batching, Plan, Replica as Placed},
     routing::{self, Route},
     run_time::RunTimeEstimate,
 };
 
-use super::messages::{Delivery, Done, Name, Timer};
+use super::messages::{Delivery, Done, Name, Request, Timer};
 use super::oracle::{Fault, Oracle};
 use super::plans;
 use super::sabotage::Sabotage;
@@ -20,8 +20,13 @@ use super::world::World;
 
 /// One replica of one variant.
 pub(crate) struct Replica {
+    /// Unique in its process: two epochs may give one id to different replicas.
+    pub(crate) key: Name,
     pub(crate) id: Name,
-    pub(crate) variant: &'static str,
+    /// As the plan places it.
+    pub(crate) placed: Rc<Placed>,
+    /// The stages whose requests it receives.
+    pub(crate) stages: BTreeSet<String>,
     pub(crate) queue: BatchQueue<Delivery>,
     capacity: usize,
     /// What the queue should hold.
@@ -47,19 +52,16 @@ struct Running {
 }
 
 impl Replica {
-    pub(crate) fn new(
-        variant: &'static str,
-        process: usize,
-        capacity: usize,
-        sabotage: Option<Sabotage>,
-    ) -> Self {
+    pub(crate) fn new(placed: &Rc<Placed>, capacity: usize, sabotage: Option<Sabotage>) -> Self {
         let batching = Batching::default();
         let overfull = sabotage == Some(Sabotage::OverfillsQueue);
         // Room for a full queue and the batch that runs.
         let room = capacity + batching.max_batch as usize;
         Self {
-            id: plans::replica_id(variant, process).into(),
-            variant,
+            key: key(placed),
+            id: placed.id.as_str().into(),
+            placed: Rc::clone(placed),
+            stages: BTreeSet::new(),
             queue: BatchQueue::new(batching, if overfull { 2 * capacity } else { capacity }),
             capacity,
             held: BTreeSet::new(),
@@ -161,7 +163,7 @@ impl World {
 
     fn run_batch(&mut self, of: usize, id: &Name, batch: Vec<Delivery>) {
         let (now, size) = (self.now, batch.len());
-        let hangs = self.sabotage == Some(Sabotage::Hangs) && now >= HEAL_US && &**id == "small-2";
+        let hangs = self.sabotage == Some(Sabotage::Hangs) && now >= HEAL_US && id.starts_with("small-2/");
         let Some(replica) = self.replica(of, id) else {
             return;
         };
@@ -170,7 +172,7 @@ impl World {
             replica.allowed,
             replica.running.is_none(),
         );
-        let run_us = plans::run_us(replica.variant, size);
+        let run_us = plans::run_us(&replica.placed.variant, size);
         replica.wake += 1;
         replica.running = Some(Running { batch, started: now });
         self.note(format_args!("{id} runs a batch of {size}"));
@@ -219,6 +221,8 @@ impl World {
 
     fn route(&mut self, of: usize, id: &Name, delivery: &Delivery) {
         let request = &delivery.request;
+        let variant = self.replica(of, id).map(|replica| replica.placed.variant.clone());
+        self.examine_model(of, request, variant);
         if self.chance(if self.now < HEAL_US {
             self.scenario.model_fails
         } else {
@@ -230,6 +234,9 @@ impl World {
         let Some(plan) = self.plan_at(of, request.epoch) else {
             return self.answer_fault(of, request, Fault::Unavailable);
         };
+        let from = self
+            .replica(of, id)
+            .map_or_else(|| Rc::clone(id), |replica| Rc::clone(&replica.id));
         let (plan, epoch, gear) = if self.sabotage == Some(Sabotage::RoutesByNewest) {
             let process = &self.processes[of];
             let newest = process
@@ -244,7 +251,7 @@ impl World {
             Err(fault) => self.answer_fault(of, request, fault),
             Ok((Route::Forward(edge), _)) => {
                 let edge = edge.clone();
-                self.dispatch(of, id, &edge, request.clone(), delivery.deadline);
+                self.dispatch(of, &from, &edge, request.clone(), delivery.deadline);
             }
             Ok((_, confidence)) => {
                 let done = Done {
@@ -262,6 +269,24 @@ impl World {
         }
     }
 
+    /// Whether the plan of the request has this variant for its stage.
+    fn examine_model(&mut self, of: usize, request: &Request, variant: Option<String>) {
+        let plan = (request.epoch <= self.store.newest()).then(|| self.store.at(request.epoch));
+        let gear = plan
+            .as_ref()
+            .and_then(|plan| plan.gears.get(request.gear as usize));
+        let mut stages = gear.into_iter().flat_map(|gear| &gear.wiring.stages);
+        let stage = stages.find(|stage| *stage.name == *request.stage);
+        let right = stage.map(|stage| &stage.variant);
+        self.judge
+            .demand(Oracle::RightModel, right == variant.as_ref(), || {
+                format!(
+                    "p{of} runs {variant:?} at stage {} of epoch {}, which has {right:?}",
+                    request.stage, request.epoch
+                )
+            });
+    }
+
     /// The gear has shifted, or the plan has changed.
     pub(crate) fn rebatch(&mut self, of: usize) {
         let oversized = self.sabotage == Some(Sabotage::OversizedBatches);
@@ -277,7 +302,7 @@ impl World {
             let Some(replica) = self.replica(of, &id) else {
                 continue;
             };
-            let Some(mut batching) = gear.batching(replica.variant) else {
+            let Some(mut batching) = gear.batching(&replica.placed.variant) else {
                 continue;
             };
             replica.allowed = batching.max_batch as usize;
@@ -289,6 +314,11 @@ impl World {
             self.pump(of, &id);
         }
     }
+}
+
+/// Identifies what a plan places.
+pub(crate) fn key(placed: &Placed) -> Name {
+    format!("{}/{}/{}", placed.id, placed.variant, placed.device).into()
 }
 
 /// The exit of a stage for a model's result: a function of the result alone.

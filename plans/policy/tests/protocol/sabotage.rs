@@ -45,4 +45,10 @@ pub(crate) enum Sabotage {
     Hangs,
     /// The ingress gets no notice of silent processes.
     IgnoresLosses,
+    /// Ingresses admit under a plan as soon as they know it.
+    AdmitsAtOnce,
+    /// Workers unload what the newest plan does not need as soon as they have loaded it.
+    RetiresAtOnce,
+    /// Replicas run whatever reaches them.
+    ChecksNoEpoch,
 }

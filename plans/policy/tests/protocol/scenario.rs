@@ -114,6 +114,10 @@ pub(crate) struct Scenario {
     /// Whether there is a third variant between the smallest and the largest.
     pub(crate) skips: bool,
     pub(crate) planners: usize,
+    /// Whether plans move replicas between workers, and give stages and ids to other variants.
+    pub(crate) moves: bool,
+    /// Longest time to load a replica, microseconds, if plans move any.
+    pub(crate) load_us: u64,
     pub(crate) capacity: usize,
     /// Mean requests per second, apart from a surge.
     pub(crate) qps: f64,
@@ -144,6 +148,8 @@ impl Scenario {
             near: rng.random_bool(0.4),
             skips: rng.random_bool(0.5),
             planners: rng.random_range(0..=2),
+            moves: rng.random_bool(0.6),
+            load_us: rng.random_range(1_000..700_000),
             capacity: rng.random_range(48..=96),
             qps: rng.random_range(30.0..110.0),
             surge: rng.random_range(1.0..2.0),
@@ -168,6 +174,7 @@ impl Scenario {
     /// One worker after the other, each back and heard again before the next goes; budgets that outlast all of it.
     fn crashes(&mut self, rng: &mut ChaCha8Rng) {
         self.planners = 0;
+        self.moves = false;
         self.budget_us = (2_500_000, 3_500_000);
         let mut at = rng.random_range(300_000..700_000);
         while at < 1_400_000 {

@@ -15,12 +15,12 @@ const STALE_QUEUE_US: u64 = 500_000;
 
 impl Ingress {
     /// Requests that wait for the first stage, over the workers heard lately.
-    fn first_queue(&mut self, stage: &str, now: u64) -> usize {
+    fn first_queue(&mut self, variant: &str, now: u64) -> usize {
         self.queues
             .retain(|_, (heard, _)| now.saturating_sub(*heard) < STALE_QUEUE_US);
         let replicas = self.queues.values().flat_map(|(_, beat)| beat.replicas.iter());
         replicas
-            .filter(|(_, variant, _)| **variant == *stage)
+            .filter(|(_, running, _)| **running == *variant)
             .map(|(_, _, waiting)| waiting)
             .sum()
     }
@@ -57,10 +57,14 @@ impl World {
         if !everyone && !ingress.load.leads(&ingress.id, now) {
             return ingress.policy.set_gear(gear);
         }
-        let entry = plan
-            .gears
-            .get(gear as usize)
-            .map(|gear| gear.wiring.entry.stage.as_str());
+        let wiring = plan.gears.get(gear as usize).map(|gear| &gear.wiring);
+        let entry = wiring.and_then(|wiring| {
+            let first = wiring
+                .stages
+                .iter()
+                .find(|stage| stage.name == wiring.entry.stage);
+            first.map(|stage| stage.variant.as_str())
+        });
         let first_queue = entry.map_or(0, |stage| ingress.first_queue(stage, now));
         let count = (arrivals as f64 * TICK_US as f64 / elapsed as f64).round() as u64;
         let shifted = ingress.policy.tick(now, count, first_queue);

@@ -193,6 +193,7 @@ impl World {
             Timer::Beat => self.beat(of),
             Timer::Wake { replica, number } => self.wake(of, &replica, number),
             Timer::BatchEnds { replica } => self.batch_ends(of, &replica),
+            Timer::Loaded { replica } => self.loaded(of, &replica),
         }
     }
 
