@@ -150,6 +150,7 @@ impl Worker {
                 stays
             });
         }
+        let unloads = !unneeded.is_empty();
         for replica in unneeded {
             tracing::info!(
                 replica = replica.id,
@@ -157,6 +158,9 @@ impl Worker {
                 "unloading a replica"
             );
             self.retire(&replica);
+        }
+        if unloads {
+            self.beat();
         }
     }
 

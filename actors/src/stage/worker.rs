@@ -245,13 +245,16 @@ impl Handler<HeardIngress> for Worker {
 
     fn handle(&mut self, HeardIngress(state): HeardIngress, ctx: &mut Context<Self>) {
         let now = self.shared.dispatcher.clock().now();
-        let before = self.retention.admitted();
+        let admitted = |retention: &Retention| (retention.admitted(), retention.admitted_everywhere());
+        let before = admitted(&self.retention);
         self.retention
             .heard(&state.ingress, state.admits, state.oldest, state.gone, now);
-        if self.retention.admitted() == before {
+        if admitted(&self.retention) == before {
             self.release();
         } else {
             self.reconcile(ctx);
+            // What it lists may have changed.
+            self.beat();
         }
     }
 }

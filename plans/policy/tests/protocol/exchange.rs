@@ -132,6 +132,13 @@ impl World {
             let notice = Message::NobodyListens { owner, id, attempt };
             return self.broker_says(owner.process, notice);
         }
+        self.log.note(
+            self.now,
+            format_args!(
+                "p{of} sends request {} for {} to {listeners:?}",
+                request.token, request.stage
+            ),
+        );
         for (to, replica) in listeners {
             let message = Message::Stage {
                 replica: Rc::clone(replica),
@@ -155,7 +162,8 @@ impl World {
     ) {
         let deadline = self.now + budget_us;
         let process = &self.processes[of];
-        let Some(replica) = process.replicas.get(key) else {
+        let placed = process.replicas.get(key).map(|replica| &replica.placed);
+        let Some(me) = placed.or_else(|| process.retired.get(key)).map(Rc::clone) else {
             return;
         };
         let plan = process.book.at(request.epoch).map(|plan| &**plan);
@@ -165,7 +173,6 @@ impl World {
             stage: &request.stage,
             addressed,
         };
-        let me = Rc::clone(&replica.placed);
         let others: Vec<Rc<Placed>> = process
             .replicas
             .values()
@@ -175,7 +182,17 @@ impl World {
         if self.sabotage == Some(Sabotage::ChecksNoEpoch) {
             return self.hand_over(of, key, request, deadline);
         }
-        match arrival::arrival(plan, arriving, &me, here) {
+        let arrives = arrival::arrival(plan, arriving, &me, here);
+        if arrives != Arrival::Serve {
+            self.log.note(
+                self.now,
+                format_args!(
+                    "p{of}: request {} for {} finds {key}: {arrives:?}",
+                    request.token, request.stage
+                ),
+            );
+        }
+        match arrives {
             Arrival::Serve => self.hand_over(of, key, request, deadline),
             Arrival::HandOver(other) => self.hand_over(of, &key_of(other), request, deadline),
             Arrival::Ignore => {}

@@ -123,6 +123,8 @@ fn scattered(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Vec<Replica> {
             let id = ids.swap_remove(rng.random_range(0..ids.len()));
             let mut replica = placed(id, variant, hosts[rng.random_range(0..hosts.len())]);
             if copy == 1 && rng.random_bool(0.2) {
+                // Under an id of its own: while another worker still lists the id, senders would take it for loaded.
+                replica.id = format!("broken-{}", placement.len());
                 BROKEN.clone_into(&mut replica.device);
             }
             placement.push(replica);

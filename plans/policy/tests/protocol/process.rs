@@ -9,7 +9,7 @@ use kaskade_policy::{
         gate::{Gate, Report},
     },
     liveness::{BEAT_PERIOD_US, Liveness},
-    plan::Plan,
+    plan::{Plan, Replica as Placed},
 };
 use rand::Rng;
 
@@ -42,6 +42,8 @@ pub(crate) struct Process {
     pub(crate) ingress: Option<Ingress>,
     /// By key.
     pub(crate) replicas: BTreeMap<Name, Replica>,
+    /// Replicas that were unloaded, by key: what was on its way when their subscriptions ended still arrives.
+    pub(crate) retired: BTreeMap<Name, Rc<Placed>>,
     /// What the ingress knows of the workers.
     pub(crate) gate: Gate,
     pub(crate) worker: Option<Worker>,
@@ -63,6 +65,7 @@ impl Process {
             draws: BTreeMap::new(),
             ingress: None,
             replicas: BTreeMap::new(),
+            retired: BTreeMap::new(),
             gate: Gate::default(),
             worker: None,
         }

@@ -39,12 +39,12 @@ impl Worker {
         }
     }
 
-    /// Whether every ingress takes the id for a replica of another worker.
+    /// Whether every ingress takes the id for another replica.
     pub(crate) fn has_moved(&self, process: &Process, replica: &Replica) -> bool {
         let admitted = self.retention.admitted_everywhere();
         let plan = admitted.and_then(|epoch| process.book.at(epoch));
         let mut placed = plan.into_iter().flat_map(|plan| &plan.placement);
-        placed.any(|placed| *placed.id == *replica.id && placed.worker != replica.placed.worker)
+        placed.any(|placed| *placed.id == *replica.id && *placed != *replica.placed)
     }
 }
 
@@ -170,16 +170,30 @@ impl World {
             replica.stages.retain(|stage| run.contains(stage.as_str()));
         }
         // A replica that is unloaded first answers what it has taken.
-        process.replicas.retain(|_, replica| {
-            plans.iter().any(|plan| plan.placement.contains(&replica.placed)) || !replica.is_at_rest()
+        let before = process.replicas.len();
+        process.replicas.retain(|key, replica| {
+            let placed = &replica.placed;
+            let stays = plans.iter().any(|plan| plan.placement.contains(placed)) || !replica.is_at_rest();
+            if !stays {
+                process.retired.insert(Rc::clone(key), Rc::clone(placed));
+            }
+            stays
         });
+        if process.replicas.len() < before {
+            self.beat_now(of);
+        }
     }
 
     pub(crate) fn hear_state(&mut self, of: usize, ingress: &str, admits: u64, oldest: u64) {
         let now = self.now;
         if let Some(worker) = &mut self.processes[of].worker {
+            let before = worker.retention.admitted_everywhere();
             worker.retention.heard(ingress, admits, oldest, false, now);
+            let changed = worker.retention.admitted_everywhere() != before;
             self.release(of);
+            if changed {
+                self.beat_now(of);
+            }
         }
     }
 }
