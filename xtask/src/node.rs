@@ -58,6 +58,9 @@ pub(crate) struct Args {
     /// Run time of a batch.
     #[arg(long, default_value = "2ms")]
     run: Span,
+    /// Time to load a model.
+    #[arg(long, default_value = "0s")]
+    load: Span,
     /// Capacity of a replica's queue.
     #[arg(long, default_value_t = 1024)]
     queue: usize,
@@ -103,8 +106,9 @@ fn config(args: &Args, plan: Option<Plan>) -> NodeConfig {
         name: name.clone(),
         queue_capacity: args.queue,
     });
-    let run: Duration = args.run.into();
+    let (run, load): (Duration, Duration) = (args.run.into(), args.load.into());
     let loader: Loader = Arc::new(move |replica| {
+        std::thread::sleep(load);
         let strength = if replica.variant == LARGE { 4.0 } else { 1.0 };
         Ok(Box::new(Scripted { strength, run }))
     });

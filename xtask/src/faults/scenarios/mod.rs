@@ -1,5 +1,6 @@
 //! The faults.
 
+mod adoption;
 mod broker;
 mod durable;
 mod input;
@@ -30,6 +31,7 @@ pub(super) fn all() -> Vec<Scenario> {
         load::all(),
         input::all(),
         plans::all(),
+        adoption::all(),
         setup::all(),
         durable::all(),
     ];
