@@ -91,12 +91,12 @@ impl Names<'_> {
         (of > 1).then_some(Partition { index: part, of })
     }
 
-    /// `large-2`, or `large-2-p1` where it is a partition.
+    /// `large-2`, or `large-2-p1of3` where it is a partition: the same copy cut otherwise has another id.
     fn replica(&self, model: usize, copy: u32, part: u32) -> String {
         let name = self.variant(model);
         match self.slice(model, part) {
             None => format!("{name}-{copy}"),
-            Some(_) => format!("{name}-{copy}-p{part}"),
+            Some(Partition { index, of }) => format!("{name}-{copy}-p{index}of{of}"),
         }
     }
 
@@ -142,7 +142,7 @@ impl Names<'_> {
     fn stages(&self, gear: &Gear, stage: &Stage, model: usize) -> Vec<Stage> {
         let (replicas, partitions) = self.counts(model);
         let part = |part: u32| Stage {
-            name: part_name(&stage.name, part),
+            name: part_name(&stage.name, part, partitions),
             partition: self.slice(model, part),
             exit: if part + 1 < partitions {
                 Exit::Next {
@@ -163,7 +163,7 @@ impl Names<'_> {
 
     /// From a partition to the next, copy by copy.
     fn chain(&self, stage: &Stage, model: usize, part: u32) -> Edge {
-        let (replicas, _) = self.counts(model);
+        let (replicas, partitions) = self.counts(model);
         let pairs = (0..replicas).map(|copy| {
             (
                 self.replica(model, copy, part),
@@ -173,7 +173,7 @@ impl Names<'_> {
         Edge {
             shares: self.shares(model, part + 1),
             pairs: pairs.collect(),
-            ..Edge::to(part_name(&stage.name, part + 1))
+            ..Edge::to(part_name(&stage.name, part + 1, partitions))
         }
     }
 
@@ -239,11 +239,11 @@ impl Names<'_> {
 }
 
 /// The first partition has the name of the model's stage, so that edges into it stay as they are.
-fn part_name(stage: &str, part: u32) -> String {
+fn part_name(stage: &str, part: u32, of: u32) -> String {
     if part == 0 {
         stage.to_owned()
     } else {
-        format!("{stage}-p{part}")
+        format!("{stage}-p{part}of{of}")
     }
 }
 

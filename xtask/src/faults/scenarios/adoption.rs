@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::bail;
 use futures::StreamExt as _;
 use kaskade::policy::plan::Plan;
 use kaskade_actors::App;
@@ -94,6 +94,5 @@ async fn admitted(bus: &Bus, app: &App, epoch: u64) -> anyhow::Result<()> {
             return Ok(());
         }
     }
-    ensure!(false, "epoch {epoch} was not admitted in time");
-    Ok(())
+    bail!("epoch {epoch} was not admitted in time")
 }
