@@ -82,3 +82,98 @@ fn hear(dispatcher: &Dispatcher, hosts: &mut BTreeMap<String, BTreeSet<String>>,
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use crate::actor::{Actor, Context, Handler, System};
+    use crate::bus::{BusConfig, Embedded};
+    use crate::clock::Clock;
+    use crate::subjects::App;
+    use crate::wire::ReplicaBeat;
+    use kaskade_policy::liveness::BEAT_PERIOD_US;
+
+    use super::*;
+
+    struct Recorder(Arc<Mutex<Vec<String>>>);
+
+    impl Actor for Recorder {
+        type Context = Context<Self>;
+    }
+
+    impl Handler<LostReplicas> for Recorder {
+        type Result = ();
+
+        fn handle(&mut self, LostReplicas(lost): LostReplicas, _: &mut Context<Self>) {
+            self.0.lock().unwrap().extend(lost);
+        }
+    }
+
+    #[test]
+    fn a_stalled_process_blames_no_other() {
+        System::new().block_on(async {
+            let embedded = Embedded::start(kaskade_broker::BrokerConfig::default()).unwrap();
+            let config = BusConfig::new("stalled").embedded(&embedded);
+            let bus = Bus::connect(config).await.unwrap();
+            let dispatcher = Dispatcher::new(&bus, App::new("stalled").unwrap(), Clock::start());
+            let lost = Arc::new(Mutex::new(Vec::new()));
+            let recorder = Recorder(Arc::clone(&lost)).start();
+            watch(&bus, &dispatcher, Some(recorder.recipient()))
+                .await
+                .unwrap();
+            let mut seen = bus.subscribe(dispatcher.app().beats(), None).await.unwrap();
+            bus.barrier().await.unwrap();
+            let workers = ["a", "b"].map(|name| beating(name, embedded.url()));
+            for _ in 0..4 {
+                seen.next().await.unwrap();
+            }
+            // The stall under test: the thread of the actors does not run.
+            std::thread::sleep(Duration::from_millis(500));
+            for _ in 0..20 {
+                seen.next().await.unwrap();
+            }
+            assert_eq!(*lost.lock().unwrap(), Vec::<String>::new());
+            assert!(
+                ["a", "b"]
+                    .into_iter()
+                    .all(|name| dispatcher.liveness(|liveness| liveness.alive(name)))
+            );
+            for worker in workers {
+                worker.shutdown_background();
+            }
+        });
+    }
+
+    /// A worker on a thread of its own that publishes a heartbeat per period until it is dropped.
+    fn beating(name: &'static str, url: String) -> tokio::runtime::Runtime {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.spawn(async move {
+            let client = async_nats::connect(url).await.unwrap();
+            let subject = App::new("stalled").unwrap().beat(name).unwrap();
+            let mut period = tokio::time::interval(Duration::from_micros(BEAT_PERIOD_US));
+            for sequence in 0.. {
+                period.tick().await;
+                let beat = Beat {
+                    actor: name.to_owned(),
+                    kind: "worker".to_owned(),
+                    sequence,
+                    replicas: vec![ReplicaBeat {
+                        id: name.to_owned(),
+                        ..ReplicaBeat::default()
+                    }],
+                    ..Beat::default()
+                };
+                client
+                    .publish(subject.clone(), beat.encode().unwrap())
+                    .await
+                    .unwrap();
+            }
+        });
+        runtime
+    }
+}

@@ -245,6 +245,7 @@ impl World {
         if let Some(replica) = replica.map(Name::from)
             && self.processes[of].liveness.declare_lost(&replica)
         {
+            self.refresh(of);
             return self.lose(of, &replica);
         }
         self.fail(of, id, current, Fault::Unavailable);

@@ -1,5 +1,6 @@
 //! What travels, and what happens.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use kaskade_policy::plan::Plan;
@@ -71,6 +72,12 @@ pub(crate) enum Message {
         attempt: u32,
     },
     Beat(Beat),
+    /// The state of an ingress: the replicas to avoid.
+    State {
+        ingress: Name,
+        sequence: u64,
+        unavailable: Rc<BTreeSet<String>>,
+    },
     Load {
         ingress: Name,
         total: u64,
@@ -96,6 +103,8 @@ pub(crate) enum Timer {
     Tick,
     Look,
     Beat,
+    State,
+    Expire,
     Wake { replica: Name, number: u64 },
     BatchEnds { replica: Name },
 }

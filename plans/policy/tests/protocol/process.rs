@@ -5,8 +5,9 @@ use std::rc::Rc;
 
 use kaskade_policy::{
     adoption::{Adoption, EPOCHS_KEPT},
-    liveness::{BEAT_PERIOD_US, Liveness},
+    liveness::{BEAT_PERIOD_US, LOOK_PERIOD_US, Liveness},
     plan::Plan,
+    reachability::{IngressStates, Reachability, STATE_PERIOD_US},
 };
 use rand::Rng;
 
@@ -16,7 +17,7 @@ use super::oracle::{Oracle, Owner};
 use super::plans;
 use super::replica::Replica;
 use super::sabotage::Sabotage;
-use super::scenario::{Blow, LOOK_US, STOP_US, Strike};
+use super::scenario::{Blow, STOP_US, Strike};
 use super::world::World;
 
 /// One process: an ingress, a worker, or both, with one set of plans and one view of liveness.
@@ -28,7 +29,14 @@ pub(crate) struct Process {
     pub(crate) paused_until: u64,
     pub(crate) cut_until: u64,
     pub(crate) book: Adoption<Rc<Plan>>,
+    /// What an ingress hears of workers.
     pub(crate) liveness: Liveness,
+    /// What a process without an ingress hears of ingresses.
+    states: IngressStates,
+    /// Which replicas it may send to, and the liveness that this was made from.
+    view: (u64, Reachability),
+    /// States published by its ingress.
+    published: u64,
     /// Worker to the replicas that its last beat named.
     hosts: BTreeMap<Name, BTreeSet<Name>>,
     /// Worker to the newest life heard of, if heartbeats carry lives.
@@ -50,6 +58,9 @@ impl Process {
             cut_until: 0,
             book: Adoption::keeping(EPOCHS_KEPT),
             liveness: Liveness::default(),
+            states: IngressStates::default(),
+            view: (0, Reachability::default()),
+            published: 0,
             hosts: BTreeMap::new(),
             lives: BTreeMap::new(),
             draws: BTreeMap::new(),
@@ -67,7 +78,7 @@ impl Process {
 
     /// Whether the process believes that it could reach the replica.
     pub(crate) fn reachable(&self, replica: &str) -> bool {
-        self.liveness.alive(replica) || self.replicas.contains_key(replica)
+        self.view.1.is_reachable(replica) || self.replicas.contains_key(replica)
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -97,6 +108,8 @@ impl World {
                 self.scenario.glue.max_attempts
             };
             process.ingress = Some(Ingress::new(index, process.life, self.now, attempts));
+        } else {
+            process.view.1 = process.states.reachability();
         }
         if plans::hosts(&self.scenario).any(|host| host == index) {
             for variant in plans::variants(&self.scenario) {
@@ -111,8 +124,11 @@ impl World {
         if index < self.scenario.ingresses {
             self.begin_timer(index, super::scenario::SWEEP_US, Timer::Sweep);
             self.begin_timer(index, super::ingress::TICK_US, Timer::Tick);
+            self.begin_timer(index, LOOK_PERIOD_US, Timer::Look);
+            self.begin_timer(index, STATE_PERIOD_US, Timer::State);
+        } else {
+            self.begin_timer(index, LOOK_PERIOD_US, Timer::Expire);
         }
-        self.begin_timer(index, LOOK_US, Timer::Look);
         self.begin_timer(index, BEAT_PERIOD_US, Timer::Beat);
     }
 
@@ -175,12 +191,17 @@ impl World {
             Message::Done(done) => self.finished(to, &done),
             Message::NobodyListens { owner, id, attempt } => self.undeliverable(to, owner, id, attempt),
             Message::Beat(beat) => self.hear_beat(to, &beat),
+            Message::State {
+                ingress,
+                sequence,
+                unavailable,
+            } => self.hear_state(to, &ingress, sequence, &unavailable),
             Message::Load { ingress, total } => self.hear_load(to, &ingress, total),
             Message::Gear { epoch, gear } => self.hear_gear(to, epoch, gear),
         }
     }
 
-    /// A worker's heartbeat. All processes receive it, the sender too.
+    /// A worker's heartbeat. Ingresses receive it, the sender's too.
     pub(crate) fn beat(&mut self, of: usize) {
         if self.now < STOP_US {
             self.timer(of, BEAT_PERIOD_US, Timer::Beat);
@@ -197,15 +218,79 @@ impl World {
                 .map(|replica| (Rc::clone(&replica.id), replica.variant, replica.depth))
                 .collect(),
         };
-        self.everybody(of, &Message::Beat(beat));
+        self.to_all(of, &Message::Beat(beat), |to| to.ingress.is_some());
     }
 
     /// Publishes to all subscribers, which is every process that is up.
     pub(crate) fn everybody(&mut self, from: usize, message: &Message) {
+        self.to_all(from, message, |_| true);
+    }
+
+    fn to_all(&mut self, from: usize, message: &Message, subscribes: impl Fn(&Process) -> bool) {
         for to in 0..self.processes.len() {
-            if self.processes[to].up {
+            if self.processes[to].up && subscribes(&self.processes[to]) {
                 self.post(from, to, message.clone());
             }
+        }
+    }
+
+    /// The ingress publishes its state once per second, apart from changes.
+    pub(crate) fn state(&mut self, of: usize) {
+        if self.now < STOP_US {
+            self.timer(of, STATE_PERIOD_US, Timer::State);
+        }
+        self.publish_state(of);
+    }
+
+    /// After a change of liveness the ingress's own view follows, and workers are told.
+    pub(crate) fn refresh(&mut self, of: usize) {
+        let process = &mut self.processes[of];
+        let revision = process.liveness.revision();
+        if revision != process.view.0 {
+            process.view = (revision, process.liveness.reachability());
+            self.publish_state(of);
+        }
+    }
+
+    fn publish_state(&mut self, of: usize) {
+        if self.sabotage == Some(Sabotage::SilentIngresses) {
+            return;
+        }
+        let now = self.now;
+        let process = &mut self.processes[of];
+        let (Some(ingress), Some((_, plan, _))) = (&process.ingress, process.book.current()) else {
+            return;
+        };
+        process.published += 1;
+        let placed = plan.placement.iter().map(|replica| replica.id.as_str());
+        let message = Message::State {
+            ingress: ingress.id.clone(),
+            sequence: process.published,
+            unavailable: Rc::new(process.liveness.unavailable(placed, now)),
+        };
+        self.to_all(of, &message, |to| to.ingress.is_none());
+    }
+
+    fn hear_state(&mut self, to: usize, ingress: &str, sequence: u64, unavailable: &BTreeSet<String>) {
+        let now = self.now;
+        let process = &mut self.processes[to];
+        if process
+            .states
+            .hear(ingress, sequence, unavailable.clone(), false, now)
+        {
+            process.view.1 = process.states.reachability();
+        }
+    }
+
+    /// A worker no longer goes by the states of ingresses that fell silent.
+    pub(crate) fn expire(&mut self, of: usize) {
+        if self.now < STOP_US {
+            self.timer(of, LOOK_PERIOD_US, Timer::Expire);
+        }
+        let now = self.now;
+        let process = &mut self.processes[of];
+        if process.states.expire(now) {
+            process.view.1 = process.states.reachability();
         }
     }
 
@@ -230,6 +315,7 @@ impl World {
         if let Some(ingress) = &mut process.ingress {
             ingress.hear_queues(beat, now);
         }
+        self.refresh(to);
     }
 
     /// If heartbeats carry lives: a late message of an earlier life is ignored, and a new life means that all that the earlier one
@@ -257,7 +343,7 @@ impl World {
     /// Checks for silence. A process that is cut off from the broker hears no other, so it concludes nothing.
     pub(crate) fn look(&mut self, of: usize) {
         if self.now < STOP_US {
-            self.timer(of, LOOK_US, Timer::Look);
+            self.timer(of, LOOK_PERIOD_US, Timer::Look);
         }
         let now = self.now;
         let process = &mut self.processes[of];
@@ -265,6 +351,7 @@ impl World {
             return;
         }
         let lost = process.liveness.newly_lost(now);
+        self.refresh(of);
         for replica in lost {
             self.note(format_args!("p{of} misses {replica}"));
             self.lose(of, &replica);

@@ -45,4 +45,6 @@ pub(crate) enum Sabotage {
     Hangs,
     /// The ingress gets no notice of silent processes.
     IgnoresLosses,
+    /// The ingresses do not tell workers which replicas to avoid.
+    SilentIngresses,
 }
