@@ -1,6 +1,8 @@
 //! Control loops: gear shifts, replanning, failure detection.
 
 pub(crate) mod failure_detector;
+pub(crate) mod heartbeats;
+pub(crate) mod ingress_states;
 pub mod planner;
 pub mod replan_trigger;
 pub(crate) mod shifter;

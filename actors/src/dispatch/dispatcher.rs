@@ -14,9 +14,11 @@ use bytes::Bytes;
 use dashmap::DashMap;
 use kaskade_policy::liveness::Liveness;
 use kaskade_policy::plan::{Edge, Exit};
+use kaskade_policy::reachability::Reachability;
 use kaskade_policy::rerouting::{Backup, Decision, Dropped, Forwarding};
 use kaskade_policy::routing::Destination;
 use kaskade_policy::{rerouting, routing};
+use tokio::sync::watch;
 
 use crate::{
     bus::Bus,
@@ -51,24 +53,31 @@ struct Inner {
     app: App,
     clock: Clock,
     publisher: Publisher,
+    /// Publishes control messages, on their own connection.
+    control: Publisher,
     ingresses: DashMap<String, Recipient<Finished>>,
     local: LocalReplicas,
+    /// What this process hears of the workers' heartbeats, if it has an ingress.
     liveness: Mutex<Liveness>,
+    /// The replicas to which it may send: an immutable view, replaced at every change.
+    reachability: watch::Sender<Arc<Reachability>>,
     /// One sequence of draws per sender. A sequence shared by all senders would correlate the draws of a request at
     /// successive tasks.
     draws: DashMap<String, u64>,
 }
 
 impl Dispatcher {
-    /// Creates a dispatcher over `bus`. Call it inside an actix system: it spawns the publishing task.
+    /// Creates a dispatcher over `bus`. Call it inside an actix system: it spawns the publishing tasks.
     pub fn new(bus: &Bus, app: App, clock: Clock) -> Self {
         Self(Arc::new(Inner {
             app,
             clock,
             publisher: Publisher::new(bus),
+            control: Publisher::new(bus.control()),
             ingresses: DashMap::new(),
             local: LocalReplicas::default(),
             liveness: Mutex::default(),
+            reachability: watch::Sender::default(),
             draws: DashMap::new(),
         }))
     }
@@ -83,9 +92,31 @@ impl Dispatcher {
         &self.0.app
     }
 
-    /// Gives access to the liveness of replicas.
+    /// Gives access to the liveness of replicas. If `look` changes which replicas are reachable, the view of the process
+    /// changes with it. For processes that hear heartbeats.
     pub fn liveness<T>(&self, look: impl FnOnce(&mut Liveness) -> T) -> T {
-        look(&mut self.0.liveness.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut liveness = self.0.liveness.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = liveness.revision();
+        let seen = look(&mut liveness);
+        if liveness.revision() != before {
+            // Under the lock, so that views follow each other as the changes do.
+            self.set_reachability(liveness.reachability());
+        }
+        seen
+    }
+
+    /// Replaces the view of which replicas are reachable.
+    pub(crate) fn set_reachability(&self, view: Reachability) {
+        self.0.reachability.send_replace(Arc::new(view));
+    }
+
+    /// Returns the view of which replicas are reachable, and its changes.
+    pub(crate) fn reachability(&self) -> watch::Receiver<Arc<Reachability>> {
+        self.0.reachability.subscribe()
+    }
+
+    fn view(&self) -> Arc<Reachability> {
+        Arc::clone(&self.0.reachability.borrow())
     }
 
     /// Registers an ingress of this process.
@@ -113,6 +144,12 @@ impl Dispatcher {
         payload: Bytes,
     ) {
         self.0.publisher.publish(subject, reply, headers, payload);
+    }
+
+    /// Publishes a control message: a heartbeat, a state, a gear, an event. It does not wait behind data, and is not
+    /// ordered with respect to it.
+    pub fn publish_control(&self, subject: Subject, payload: Bytes) {
+        self.0.control.publish(subject, None, None, payload);
     }
 
     /// Sends a result to the ingress that owns the request.
@@ -184,8 +221,9 @@ impl Dispatcher {
             run_us: profiled(chosen).map_or(0, |profiled| profiled.run_us),
             last: stage(chosen).is_some_and(|stage| !matches!(stage.exit, Exit::FanOut { .. })),
         };
+        let view = self.view();
         let backups = edge.backup.iter().map(String::as_str).filter_map(|id| {
-            let profiled = profiled(id).filter(|_| self.reachable(id))?;
+            let profiled = profiled(id).filter(|_| self.is_reachable(&view, id))?;
             Some(Backup {
                 replica: id,
                 run_us: profiled.run_us,
@@ -205,7 +243,13 @@ impl Dispatcher {
     }
 
     fn destination<'a>(&self, from: &str, edge: &'a Edge) -> Destination<&'a str> {
-        routing::destination_from(edge, from, |replica| self.reachable(replica), self.draw(from))
+        let view = self.view();
+        routing::destination_from(
+            edge,
+            from,
+            |replica| self.is_reachable(&view, replica),
+            self.draw(from),
+        )
     }
 
     fn to_replica(
@@ -273,7 +317,8 @@ impl Dispatcher {
     /// Returns a replica to address instead of the queue group if one of the stage's replicas is lost
     /// ([`routing::past_the_silent`]).
     fn replica_past_lost(&self, from: &str, version: &PlanVersion, edge: &Edge, gear: u32) -> Option<String> {
-        if !self.liveness(|liveness| liveness.any_lost()) {
+        let view = self.view();
+        if !view.avoids_any() {
             return None;
         }
         let stage = version.stage(gear, &edge.stage)?;
@@ -281,8 +326,8 @@ impl Dispatcher {
         let members = placed
             .filter(|replica| stage.is_run_by(replica))
             .map(|replica| replica.id.as_str());
-        let silent = |id: &str| self.liveness(|liveness| liveness.lost(id));
-        let one = routing::past_the_silent(members, silent, |id| self.reachable(id), self.draw(from));
+        let alive = |id: &str| self.is_reachable(&view, id);
+        let one = routing::past_the_silent(members, |id| view.is_avoided(id), alive, self.draw(from));
         one.map(ToOwned::to_owned)
     }
 
@@ -293,8 +338,9 @@ impl Dispatcher {
         let Some(stage) = version.stage(gear, &edge.stage) else {
             return false;
         };
+        let view = self.view();
         let mut placed = version.plan.placement.iter();
-        !placed.any(|replica| version.serves(gear, stage, replica) && self.reachable(&replica.id))
+        !placed.any(|replica| version.serves(gear, stage, replica) && self.is_reachable(&view, &replica.id))
     }
 
     /// Returns a replica of the plan that serves the edge's stage. Actors outside the plan are not considered: they
@@ -305,11 +351,13 @@ impl Dispatcher {
         let members = placed
             .filter(|replica| stage.is_run_by(replica))
             .map(|replica| replica.id.as_str());
-        routing::member(members, |id| self.reachable(id), self.draw(from)).map(ToOwned::to_owned)
+        let view = self.view();
+        let alive = |id: &str| self.is_reachable(&view, id);
+        routing::member(members, alive, self.draw(from)).map(ToOwned::to_owned)
     }
 
-    fn reachable(&self, replica: &str) -> bool {
-        self.liveness(|liveness| liveness.alive(replica)) || self.0.local.has(replica)
+    fn is_reachable(&self, view: &Reachability, replica: &str) -> bool {
+        view.is_reachable(replica) || self.0.local.has(replica)
     }
 
     fn deliver_locally(&self, replica: &LocalReplica, request: StageRequest, deadline: u64, trace: Trace) {
@@ -360,7 +408,7 @@ impl Dispatcher {
 
     /// Resolves once everything published so far has reached the broker.
     pub async fn flush(&self) {
-        self.0.publisher.flush().await;
+        tokio::join!(self.0.publisher.flush(), self.0.control.flush());
     }
 
     fn draw(&self, from: &str) -> f64 {

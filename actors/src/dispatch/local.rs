@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use crate::actor::Recipient;
-use dashmap::DashMap;
+use dashmap::{DashMap, DashSet};
 use tokio::sync::Semaphore;
 
 use super::delivery::Delivery;
@@ -28,15 +28,20 @@ pub struct LocalReplica {
 
 /// Replicas of this process by stage.
 #[derive(Default)]
-pub(super) struct LocalReplicas(DashMap<String, Vec<LocalReplica>>);
+pub(super) struct LocalReplicas {
+    by_stage: DashMap<String, Vec<LocalReplica>>,
+    ids: DashSet<String>,
+}
 
 impl LocalReplicas {
     pub(super) fn register(&self, stage: &str, replica: LocalReplica) {
-        self.0.entry(stage.to_owned()).or_default().push(replica);
+        self.ids.insert(replica.id.clone());
+        self.by_stage.entry(stage.to_owned()).or_default().push(replica);
     }
 
     pub(super) fn unregister(&self, replica: &str) {
-        for mut replicas in self.0.iter_mut() {
+        self.ids.remove(replica);
+        for mut replicas in self.by_stage.iter_mut() {
             replicas.retain(|local| local.id != replica);
         }
     }
@@ -47,15 +52,15 @@ impl LocalReplicas {
         stage: &str,
         passes: impl Fn(&LocalReplica) -> bool,
     ) -> Option<LocalReplica> {
-        let replicas = self.0.get(stage)?;
+        let replicas = self.by_stage.get(stage)?;
         let candidates = replicas.iter().filter(|replica| passes(replica));
         candidates
             .min_by_key(|replica| replica.depth.load(Ordering::Relaxed))
             .cloned()
     }
 
+    /// Returns whether a replica of this process serves any stage, in constant time.
     pub(super) fn has(&self, replica: &str) -> bool {
-        let mut stages = self.0.iter();
-        stages.any(|replicas| replicas.iter().any(|local| local.id == replica))
+        self.ids.contains(replica)
     }
 }

@@ -9,6 +9,7 @@
 //! | `request` | reading and checking a client's request |
 //! | `in_flight` | the state of an ingress and of each request |
 //! | `completion` | from the results of stages to the reply |
+//! | `state` | publishing the state for workers |
 //! | `reply` | encoding and publishing replies |
 //! | `tally` | votes of an ensemble |
 //! | [`durable`] | durable requests on JetStream |
@@ -19,6 +20,7 @@ mod in_flight;
 mod intake;
 mod reply;
 mod request;
+mod state;
 mod tally;
 
 use std::time::Duration;
@@ -32,6 +34,7 @@ use durable::Submitted;
 use in_flight::{Cancel, Client, InFlight, Inbound, Reconnected, To, Undeliverable, may_retry};
 pub use in_flight::{FailInFlight, Ingress, IngressConfig, LostReplicas};
 pub use intake::{Intake, open};
+pub(crate) use state::StatePublisher;
 use tally::Tally;
 
 use crate::{

@@ -91,7 +91,7 @@ pub async fn attach(
     mailbox: Recipient<Delivery>,
 ) -> Result<Attached, NodeError> {
     let app = App::new(&config.app)?;
-    let bus = Bus::connect(bus).await?;
+    let bus = Bus::connect_with_control(bus).await?;
     let dispatcher = Dispatcher::new(&bus, app.clone(), Clock::start());
     let permits = Arc::new(Semaphore::new(config.max_in_flight));
     let (stop, stopped) = watch::channel(false);
@@ -168,7 +168,7 @@ async fn beat(
             ..Beat::default()
         };
         if let Ok(payload) = beat.encode() {
-            dispatcher.publish(subject.clone(), None, None, payload);
+            dispatcher.publish_control(subject.clone(), payload);
         }
         if leaving {
             return;

@@ -58,6 +58,8 @@ pub struct Worker {
     loading: BTreeSet<String>,
     failed: BTreeMap<String, String>,
     readiness: watch::Sender<Readiness>,
+    /// Its newest heartbeat, for the health of the process.
+    beat: watch::Sender<Arc<Beat>>,
     subscribing: Vec<JoinHandle<()>>,
     beats: u64,
     /// Lost connections that the heartbeats have accounted for.
@@ -122,6 +124,7 @@ impl Worker {
             loading: BTreeSet::new(),
             failed: BTreeMap::new(),
             readiness,
+            beat: watch::Sender::default(),
             subscribing: Vec::new(),
             beats: 0,
             disconnects: 0,
@@ -129,6 +132,11 @@ impl Worker {
             in_place: 0,
         };
         (worker, watch)
+    }
+
+    /// Returns a channel of its newest heartbeat.
+    pub fn heartbeats(&self) -> watch::Receiver<Arc<Beat>> {
+        self.beat.subscribe()
     }
 
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
@@ -286,13 +294,17 @@ impl Worker {
             runs: self.shared.metrics.runs(),
             replicas,
         };
-        // The name was validated when the worker was created.
-        if let (Ok(subject), Ok(payload)) = (
-            self.shared.dispatcher.app().beat(&self.config.name),
-            beat.encode(),
-        ) {
-            self.shared.dispatcher.publish(subject, None, None, payload);
+        // A heartbeat vouches for the connection on which requests arrive, not only for its own.
+        if self.shared.bus.connection().is_up() {
+            // The name was validated when the worker was created.
+            if let (Ok(subject), Ok(payload)) = (
+                self.shared.dispatcher.app().beat(&self.config.name),
+                beat.encode(),
+            ) {
+                self.shared.dispatcher.publish_control(subject, payload);
+            }
         }
+        self.beat.send_replace(Arc::new(beat));
     }
 }
 

@@ -1,0 +1,156 @@
+//! Publishes the state of an ingress for the workers: which replicas to avoid, and which epochs are in use.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use async_nats::Subject;
+use kaskade_policy::adoption::EPOCHS_KEPT;
+use kaskade_policy::liveness::BEAT_PERIOD_US;
+use kaskade_policy::reachability::STATE_PERIOD_US;
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, MissedTickBehavior, interval, sleep},
+};
+
+use crate::{
+    actor,
+    dispatch::dispatcher::Dispatcher,
+    plan::versions::PlanVersions,
+    subjects::SubjectError,
+    wire::{IngressState, MAX_REPLICAS, Message as _},
+};
+
+/// Interval of the checks for changes that come with time: replicas of a new plan, replicas that were never heard.
+const CHECK: Duration = Duration::from_micros(BEAT_PERIOD_US);
+
+/// Pause after a message. Changes within it are published together: when many workers start at once, the number of
+/// messages does not grow with the number of workers.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Publishes the state of an ingress at every change and once per second, until it is closed.
+pub(crate) struct StatePublisher {
+    epochs: watch::Sender<Epochs>,
+    close: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+/// The epochs that an ingress uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Epochs {
+    admits: u64,
+    oldest: u64,
+}
+
+impl StatePublisher {
+    /// Starts publishing the state of the ingress `id`. Call it inside an actix system.
+    ///
+    /// # Errors
+    /// [`SubjectError`] if `id` is not a valid token.
+    pub(crate) fn start(
+        id: &str,
+        dispatcher: &Dispatcher,
+        plans: &PlanVersions,
+    ) -> Result<Self, SubjectError> {
+        let (epochs, newest) = watch::channel(Epochs::default());
+        let (close, closed) = watch::channel(false);
+        let task = Task {
+            id: id.to_owned(),
+            subject: dispatcher.app().ingress(id)?,
+            dispatcher: dispatcher.clone(),
+            plans: plans.clone(),
+            epochs: newest,
+            closed,
+            sequence: 0,
+            published: None,
+        };
+        let task = actor::spawn(task.run());
+        Ok(Self { epochs, close, task })
+    }
+
+    /// Sets the epoch under which the ingress admits requests, and the oldest of its requests in flight.
+    #[expect(dead_code, reason = "the adoption of plans in two phases sets them")]
+    pub(crate) fn set_epochs(&self, admits: u64, oldest: u64) {
+        let epochs = Epochs { admits, oldest };
+        self.epochs
+            .send_if_modified(|known| std::mem::replace(known, epochs) != epochs);
+    }
+
+    /// Publishes the last state: the ingress is gone.
+    pub(crate) async fn close(self) {
+        self.close.send_replace(true);
+        let _ = self.task.await;
+    }
+}
+
+struct Task {
+    id: String,
+    subject: Subject,
+    dispatcher: Dispatcher,
+    plans: PlanVersions,
+    epochs: watch::Receiver<Epochs>,
+    closed: watch::Receiver<bool>,
+    sequence: u64,
+    /// The last state, and when it was published.
+    published: Option<(Instant, BTreeSet<String>, Epochs)>,
+}
+
+impl Task {
+    async fn run(mut self) {
+        let mut reachability = self.dispatcher.reachability();
+        let mut checks = interval(CHECK);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut closed = self.closed.clone();
+        loop {
+            tokio::select! {
+                _ = closed.wait_for(|closed| *closed) => return self.publish(true),
+                changed = reachability.changed() => if changed.is_err() { return },
+                changed = self.epochs.changed() => if changed.is_err() { return },
+                _ = checks.tick() => {}
+            }
+            if self.is_due() {
+                self.publish(false);
+                sleep(PAUSE).await;
+            }
+        }
+    }
+
+    fn unavailable(&self) -> BTreeSet<String> {
+        let now = self.dispatcher.clock().now();
+        let newest = self.plans.current().map_or(0, |(version, _)| version.epoch);
+        let oldest = newest.saturating_sub(EPOCHS_KEPT as u64);
+        let versions: Vec<_> = (oldest..=newest)
+            .filter_map(|epoch| self.plans.at(epoch))
+            .collect();
+        let placed = versions.iter().flat_map(|version| &version.plan.placement);
+        let placed = placed.map(|replica| replica.id.as_str());
+        self.dispatcher
+            .liveness(|liveness| liveness.unavailable(placed, now))
+    }
+
+    /// Whether the state has changed, or the last one is a period old.
+    fn is_due(&self) -> bool {
+        self.published.as_ref().is_none_or(|(at, unavailable, epochs)| {
+            at.elapsed() >= Duration::from_micros(STATE_PERIOD_US)
+                || *epochs != *self.epochs.borrow()
+                || *unavailable != self.unavailable()
+        })
+    }
+
+    fn publish(&mut self, gone: bool) {
+        let (unavailable, epochs) = (self.unavailable(), *self.epochs.borrow_and_update());
+        let state = IngressState {
+            ingress: self.id.clone(),
+            sequence: self.sequence,
+            admits: epochs.admits,
+            oldest: epochs.oldest,
+            unavailable: unavailable.iter().take(MAX_REPLICAS).cloned().collect(),
+            gone,
+        };
+        self.sequence += 1;
+        self.published = Some((Instant::now(), unavailable, epochs));
+        match state.encode() {
+            Ok(payload) => self.dispatcher.publish_control(self.subject.clone(), payload),
+            Err(error) => tracing::error!(%error, "the state of the ingress could not be encoded"),
+        }
+    }
+}
