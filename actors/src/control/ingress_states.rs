@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::Subscriber;
 use futures::StreamExt;
-use kaskade_policy::reachability::{IngressStates, STATE_PERIOD_US};
+use kaskade_policy::reachability::{IngressStates, IngressView, STATE_PERIOD_US};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
@@ -32,6 +32,15 @@ pub(crate) async fn follow(bus: &Bus, dispatcher: &Dispatcher) -> Result<(), Bus
     Ok(())
 }
 
+fn view(state: &IngressState) -> IngressView {
+    IngressView {
+        sequence: state.sequence,
+        starting: state.starting,
+        unavailable: state.unavailable.iter().cloned().collect(),
+        gone: state.gone,
+    }
+}
+
 async fn run(mut messages: Subscriber, mut states: IngressStates, dispatcher: Dispatcher) {
     let mut expiries = interval(Duration::from_micros(STATE_PERIOD_US));
     expiries.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -42,8 +51,7 @@ async fn run(mut messages: Subscriber, mut states: IngressStates, dispatcher: Di
             message = messages.next() => match message.map(|message| IngressState::decode(&message.payload)) {
                 Some(Ok(state)) => {
                     let now = dispatcher.clock().now();
-                    let unavailable = state.unavailable.into_iter().collect();
-                    states.hear(&state.ingress, state.sequence, unavailable, state.gone, now)
+                    states.hear(&state.ingress, view(&state), now)
                 }
                 Some(Err(error)) => {
                     tracing::warn!(%error, "the state of an ingress could not be decoded");

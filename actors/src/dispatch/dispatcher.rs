@@ -331,14 +331,23 @@ impl Dispatcher {
         one.map(ToOwned::to_owned)
     }
 
-    /// Returns whether this process knows no live replica behind the edge. Then the ingress that owns the request
-    /// must send it: the broker reports "no responders" only to the connection that sends the request and subscribes
-    /// to the reply.
-    pub(crate) fn no_known_replica(&self, version: &PlanVersion, edge: &Edge, gear: u32) -> bool {
+    /// Returns whether this process knows no live replica behind the edge, or has not learned from the ingress which
+    /// replicas live. Then the ingress, which owns the request, must send it: the broker reports "no responders" only
+    /// to the connection that sends the request and subscribes to the reply.
+    pub(crate) fn no_known_replica(
+        &self,
+        version: &PlanVersion,
+        edge: &Edge,
+        gear: u32,
+        ingress: &str,
+    ) -> bool {
         let Some(stage) = version.stage(gear, &edge.stage) else {
             return false;
         };
         let view = self.view();
+        if !view.is_informed_by(ingress) {
+            return true;
+        }
         let mut placed = version.plan.placement.iter();
         !placed.any(|replica| version.serves(gear, stage, replica) && self.is_reachable(&view, &replica.id))
     }

@@ -90,8 +90,16 @@ struct Task {
     epochs: watch::Receiver<Epochs>,
     closed: watch::Receiver<bool>,
     sequence: u64,
-    /// The last state, and when it was published.
-    published: Option<(Instant, BTreeSet<String>, Epochs)>,
+    /// What the last state said, and when it was published.
+    published: Option<(Instant, Said)>,
+}
+
+/// What changes from state to state.
+#[derive(PartialEq, Eq)]
+struct Said {
+    starting: bool,
+    unavailable: BTreeSet<String>,
+    epochs: Epochs,
 }
 
 impl Task {
@@ -114,7 +122,7 @@ impl Task {
         }
     }
 
-    fn unavailable(&self) -> BTreeSet<String> {
+    fn said(&self) -> Said {
         let now = self.dispatcher.clock().now();
         let newest = self.plans.current().map_or(0, |(version, _)| version.epoch);
         let oldest = newest.saturating_sub(EPOCHS_KEPT as u64);
@@ -123,31 +131,33 @@ impl Task {
             .collect();
         let placed = versions.iter().flat_map(|version| &version.plan.placement);
         let placed = placed.map(|replica| replica.id.as_str());
-        self.dispatcher
-            .liveness(|liveness| liveness.unavailable(placed, now))
+        self.dispatcher.liveness(|liveness| Said {
+            starting: liveness.is_starting(now),
+            unavailable: liveness.unavailable(placed, now),
+            epochs: *self.epochs.borrow(),
+        })
     }
 
     /// Whether the state has changed, or the last one is a period old.
     fn is_due(&self) -> bool {
-        self.published.as_ref().is_none_or(|(at, unavailable, epochs)| {
-            at.elapsed() >= Duration::from_micros(STATE_PERIOD_US)
-                || *epochs != *self.epochs.borrow()
-                || *unavailable != self.unavailable()
+        self.published.as_ref().is_none_or(|(at, said)| {
+            at.elapsed() >= Duration::from_micros(STATE_PERIOD_US) || *said != self.said()
         })
     }
 
     fn publish(&mut self, gone: bool) {
-        let (unavailable, epochs) = (self.unavailable(), *self.epochs.borrow_and_update());
+        let said = self.said();
         let state = IngressState {
             ingress: self.id.clone(),
             sequence: self.sequence,
-            admits: epochs.admits,
-            oldest: epochs.oldest,
-            unavailable: unavailable.iter().take(MAX_REPLICAS).cloned().collect(),
+            admits: said.epochs.admits,
+            oldest: said.epochs.oldest,
+            starting: said.starting,
+            unavailable: said.unavailable.iter().take(MAX_REPLICAS).cloned().collect(),
             gone,
         };
         self.sequence += 1;
-        self.published = Some((Instant::now(), unavailable, epochs));
+        self.published = Some((Instant::now(), said));
         match state.encode() {
             Ok(payload) => self.dispatcher.publish_control(self.subject.clone(), payload),
             Err(error) => tracing::error!(%error, "the state of the ingress could not be encoded"),

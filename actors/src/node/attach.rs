@@ -118,6 +118,7 @@ pub async fn attach(
     }
     bus.barrier().await?;
     let beat = actor::spawn(beat(
+        bus.clone(),
         dispatcher.clone(),
         config.clone(),
         Arc::clone(&permits),
@@ -136,6 +137,7 @@ pub async fn attach(
 
 /// Sends heartbeats until it is stopped. The last heartbeat lists no replica, which announces a leave in good order.
 async fn beat(
+    bus: Bus,
     dispatcher: Dispatcher,
     config: AttachConfig,
     permits: Arc<Semaphore>,
@@ -167,7 +169,8 @@ async fn beat(
             replicas: if leaving { Vec::new() } else { vec![replica] },
             ..Beat::default()
         };
-        if let Ok(payload) = beat.encode() {
+        // A heartbeat vouches for the connection on which requests arrive, not only for its own.
+        if let (true, Ok(payload)) = (bus.connection().is_up(), beat.encode()) {
             dispatcher.publish_control(subject.clone(), payload);
         }
         if leaving {

@@ -12,6 +12,7 @@
 )]
 
 mod common;
+mod control;
 mod durable;
 mod ensembles;
 mod gears;

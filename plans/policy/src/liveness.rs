@@ -199,13 +199,18 @@ impl Liveness {
         Reachability::heard(names(heard), names(avoided))
     }
 
+    /// Whether this process has looked for no longer than [`DETECTION_US`] at `now` (µs): it may not have heard all yet.
+    pub fn is_starting(&self, now: u64) -> bool {
+        let first = self.looks.map(|looks| looks.first);
+        first.is_none_or(|first| self.running(now).saturating_sub(first) <= DETECTION_US)
+    }
+
     /// The replicas that others should avoid: the lost, the leaving, and those of `placed` that were never heard although
-    /// this process has listened for [`DETECTION_US`] at `now` (µs).
+    /// this process no longer [is starting](Liveness::is_starting) at `now` (µs).
     pub fn unavailable<'a>(&self, placed: impl IntoIterator<Item = &'a str>, now: u64) -> BTreeSet<String> {
         let avoided = self.seen.iter().filter(|(_, seen)| seen.lost || seen.leaving);
         let mut names: BTreeSet<String> = avoided.map(|(name, _)| name.to_string()).collect();
-        let first = self.looks.map(|looks| looks.first);
-        if first.is_some_and(|first| self.running(now).saturating_sub(first) > DETECTION_US) {
+        if !self.is_starting(now) {
             let unheard = placed.into_iter().filter(|name| !self.seen.contains_key(*name));
             names.extend(unheard.map(ToOwned::to_owned));
         }

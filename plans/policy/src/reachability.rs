@@ -2,6 +2,9 @@
 //!
 //! Only ingresses follow the heartbeats ([`crate::liveness`]). Each publishes the replicas to avoid, at every change and
 //! once per second, so that liveness costs O(N) messages for N workers. A worker avoids what any live ingress lists.
+//!
+//! The broker reports "no responders" only to the connection that sends a request and subscribes to its reply: the
+//! ingress's. So a worker sends a request on by itself only if the ingress that owns it has told which replicas live.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -18,6 +21,8 @@ pub struct Reachability {
     /// The replicas that beat and do not leave; `None` where heartbeats are not followed.
     heard: Option<HashSet<Arc<str>>>,
     avoided: HashSet<Arc<str>>,
+    /// The ingresses that told which replicas live.
+    informed_by: HashSet<Arc<str>>,
 }
 
 impl Reachability {
@@ -27,12 +32,24 @@ impl Reachability {
         Self {
             heard: Some(heard),
             avoided,
+            informed_by: HashSet::new(),
         }
     }
 
-    /// The view of a process that follows ingresses: it may send to every replica but the avoided ones.
-    pub fn all_but(avoided: HashSet<Arc<str>>) -> Self {
-        Self { heard: None, avoided }
+    /// The view of a process that follows ingresses: it may send to every replica but the avoided ones. `informed_by`
+    /// are the ingresses that told which replicas live.
+    pub fn all_but(avoided: HashSet<Arc<str>>, informed_by: HashSet<Arc<str>>) -> Self {
+        Self {
+            heard: None,
+            avoided,
+            informed_by,
+        }
+    }
+
+    /// Whether the view includes what this ingress knows of the replicas. If not, the ingress must send its requests
+    /// itself: the broker reports a missing responder to no other process.
+    pub fn is_informed_by(&self, ingress: &str) -> bool {
+        self.heard.is_some() || self.informed_by.contains(ingress)
     }
 
     /// Whether the process may send to this replica.
@@ -67,40 +84,39 @@ pub struct IngressStates {
     states: BTreeMap<String, Heard>,
 }
 
+/// The state of an ingress.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct IngressView {
+    /// Number of the message; the newest counts.
+    pub sequence: u64,
+    /// Whether the ingress started too recently to know which replicas live.
+    pub starting: bool,
+    /// The replicas to avoid.
+    pub unavailable: BTreeSet<String>,
+    /// Whether this is its last state.
+    pub gone: bool,
+}
+
 #[derive(Debug, Clone)]
 struct Heard {
     at: u64,
-    sequence: u64,
-    gone: bool,
-    unavailable: BTreeSet<String>,
+    view: IngressView,
 }
 
 impl IngressStates {
-    /// Notes the state of an ingress that arrived at `now` (µs). `gone` says that it is the last one. An older state
-    /// than the newest, by its sequence number, is ignored. True if the view may have changed.
-    pub fn hear(
-        &mut self,
-        ingress: &str,
-        sequence: u64,
-        unavailable: BTreeSet<String>,
-        gone: bool,
-        now: u64,
-    ) -> bool {
-        let heard = Heard {
-            at: now,
-            sequence,
-            gone,
-            unavailable,
-        };
+    /// Notes the state of an ingress that arrived at `now` (µs). An older state than the newest, by its sequence number,
+    /// is ignored. True if the view may have changed.
+    pub fn hear(&mut self, ingress: &str, view: IngressView, now: u64) -> bool {
         let Some(known) = self.states.get_mut(ingress) else {
-            self.states.insert(ingress.to_owned(), heard);
+            self.states.insert(ingress.to_owned(), Heard { at: now, view });
             return true;
         };
-        if known.sequence > sequence {
+        if known.view.sequence > view.sequence {
             return false;
         }
-        let changed = known.gone != gone || known.unavailable != heard.unavailable;
-        *known = heard;
+        known.view.sequence = view.sequence;
+        let changed = known.view != view;
+        *known = Heard { at: now, view };
         changed
     }
 
@@ -114,9 +130,14 @@ impl IngressStates {
 
     /// What the worker may send to: every replica that no live ingress lists.
     pub fn reachability(&self) -> Reachability {
-        let live = self.states.values().filter(|heard| !heard.gone);
-        let avoided = live.flat_map(|heard| &heard.unavailable);
-        Reachability::all_but(avoided.map(|name| Arc::from(name.as_str())).collect())
+        let shared = |name: &String| Arc::from(name.as_str());
+        let live = || self.states.iter().filter(|(_, heard)| !heard.view.gone);
+        let avoided = live().flat_map(|(_, heard)| &heard.view.unavailable);
+        let informed_by = live().filter(|(_, heard)| !heard.view.starting);
+        Reachability::all_but(
+            avoided.map(shared).collect(),
+            informed_by.map(|(ingress, _)| shared(ingress)).collect(),
+        )
     }
 }
 
@@ -126,8 +147,12 @@ mod tests {
 
     use super::*;
 
-    fn set(names: &[&str]) -> BTreeSet<String> {
-        names.iter().map(|name| (*name).to_owned()).collect()
+    fn view(sequence: u64, unavailable: &[&str]) -> IngressView {
+        IngressView {
+            sequence,
+            unavailable: unavailable.iter().map(|name| (*name).to_owned()).collect(),
+            ..IngressView::default()
+        }
     }
 
     /// Which of `a`, `b` and `c` a worker may send to.
@@ -149,27 +174,53 @@ mod tests {
     fn a_worker_avoids_what_any_live_ingress_lists() {
         let mut states = IngressStates::default();
         assert_eq!(reached(&states), "abc", "before any ingress is heard");
-        assert!(states.hear("i", 0, set(&["a"]), false, 0));
-        assert!(states.hear("j", 0, set(&["b"]), false, 1_000));
+        assert!(states.hear("i", view(0, &["a"]), 0));
+        assert!(states.hear("j", view(0, &["b"]), 1_000));
         assert_eq!(reached(&states), "c");
         assert!(states.reachability().is_avoided("b") && states.reachability().avoids_any());
-        assert!(!states.hear("j", 1, set(&["b"]), false, 1_500), "the same again");
-        assert!(states.hear("j", 2, set(&[]), false, 2_000));
+        assert!(!states.hear("j", view(1, &["b"]), 1_500), "the same again");
+        assert!(states.hear("j", view(2, &[]), 2_000));
         assert_eq!(reached(&states), "bc");
     }
 
     #[test]
     fn an_ingress_that_left_or_fell_silent_has_no_say() {
         let mut states = IngressStates::default();
-        states.hear("i", 4, set(&["a"]), false, 0);
-        states.hear("j", 0, set(&["b"]), false, 10);
-        assert!(states.hear("i", 5, set(&["a"]), true, 20));
+        states.hear("i", view(4, &["a"]), 0);
+        states.hear("j", view(0, &["b"]), 10);
+        let last = IngressView {
+            gone: true,
+            ..view(5, &["a"])
+        };
+        assert!(states.hear("i", last, 20));
         assert_eq!(reached(&states), "ac");
-        assert!(!states.hear("i", 3, set(&["a"]), false, 30), "an old message");
+        assert!(!states.reachability().is_informed_by("i"));
+        assert!(!states.hear("i", view(3, &["a"]), 30), "an old message");
         assert_eq!(reached(&states), "ac");
         assert!(!states.expire(STATE_VALID_US + 9));
         assert!(states.expire(STATE_VALID_US + 10));
         assert_eq!(reached(&states), "abc");
+    }
+
+    #[test]
+    fn an_ingress_sends_by_itself_until_it_has_told_which_replicas_live() {
+        let mut states = IngressStates::default();
+        assert!(!states.reachability().is_informed_by("i"));
+        let first = IngressView {
+            starting: true,
+            ..view(0, &["a"])
+        };
+        states.hear("i", first, 0);
+        assert_eq!(reached(&states), "bc", "what it knows counts already");
+        assert!(!states.reachability().is_informed_by("i"));
+        assert!(states.hear("i", view(1, &["a"]), 1));
+        assert!(states.reachability().is_informed_by("i") && !states.reachability().is_informed_by("j"));
+        states.expire(1 + STATE_VALID_US);
+        assert!(!states.reachability().is_informed_by("i"));
+        assert!(
+            Reachability::default().is_informed_by("i"),
+            "a process that hears heartbeats knows itself"
+        );
     }
 
     proptest! {
@@ -181,7 +232,8 @@ mod tests {
             let mut states = IngressStates::default();
             let mut newest = BTreeMap::new();
             for ((ingress, unavailable, gone), sequence) in heard.into_iter().zip(0..) {
-                states.hear(&ingress, sequence, unavailable.clone(), gone, sequence);
+                let told = IngressView { sequence, starting: false, unavailable: unavailable.clone(), gone };
+                states.hear(&ingress, told, sequence);
                 newest.insert(ingress, (unavailable, gone));
             }
             let listed = |name: &str| newest.values().any(|(listed, gone)| !gone && listed.contains(name));

@@ -7,7 +7,7 @@ use kaskade_policy::{
     adoption::{Adoption, EPOCHS_KEPT},
     liveness::{BEAT_PERIOD_US, LOOK_PERIOD_US, Liveness},
     plan::Plan,
-    reachability::{IngressStates, Reachability, STATE_PERIOD_US},
+    reachability::{IngressStates, IngressView, Reachability, STATE_PERIOD_US},
 };
 use rand::Rng;
 
@@ -272,12 +272,14 @@ impl World {
     }
 
     fn hear_state(&mut self, to: usize, ingress: &str, sequence: u64, unavailable: &BTreeSet<String>) {
+        let view = IngressView {
+            sequence,
+            unavailable: unavailable.clone(),
+            ..IngressView::default()
+        };
         let now = self.now;
         let process = &mut self.processes[to];
-        if process
-            .states
-            .hear(ingress, sequence, unavailable.clone(), false, now)
-        {
+        if process.states.hear(ingress, view, now) {
             process.view.1 = process.states.reachability();
         }
     }
