@@ -164,3 +164,59 @@ impl Task {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use async_nats::Subscriber;
+    use futures::StreamExt;
+
+    use super::*;
+    use crate::actor::System;
+    use crate::bus::{Bus, BusConfig, Embedded};
+    use crate::clock::Clock;
+    use crate::control::ingress_states;
+    use crate::subjects::App;
+
+    async fn next(states: &mut Subscriber) -> IngressState {
+        IngressState::decode(&states.next().await.unwrap().payload).unwrap()
+    }
+
+    #[test]
+    fn workers_follow_the_state_of_an_ingress_until_it_is_gone() {
+        System::new().block_on(async {
+            let embedded = Embedded::start(kaskade_broker::BrokerConfig::default()).unwrap();
+            let app = App::new("told").unwrap();
+            let connect = || Bus::connect(BusConfig::new("told").embedded(&embedded));
+            let (ours, theirs) = (connect().await.unwrap(), connect().await.unwrap());
+            let dispatcher = Dispatcher::new(&ours, app.clone(), Clock::start());
+            let worker = Dispatcher::new(&theirs, app.clone(), Clock::start());
+            ingress_states::follow(&theirs, &worker).await.unwrap();
+            let mut view = worker.reachability();
+            assert!(view.borrow().is_reachable("r"), "before any ingress is heard");
+            assert!(!view.borrow().is_informed_by("i"));
+            let mut states = theirs.subscribe(app.ingresses(), None).await.unwrap();
+            theirs.barrier().await.unwrap();
+
+            let publisher = StatePublisher::start("i", &dispatcher, &PlanVersions::new("told")).unwrap();
+            let first = next(&mut states).await;
+            assert!(first.starting && first.unavailable.is_empty() && !first.gone);
+            dispatcher.liveness(|liveness| {
+                liveness.beat("r", 0);
+                liveness.declare_lost("r")
+            });
+            let lost = next(&mut states).await;
+            assert_eq!(
+                (lost.ingress.as_str(), lost.unavailable),
+                ("i", vec!["r".to_owned()])
+            );
+            view.wait_for(|view| view.is_avoided("r")).await.unwrap();
+            publisher.close().await;
+            let mut last = next(&mut states).await;
+            while !last.gone {
+                last = next(&mut states).await;
+            }
+            assert!(last.sequence > lost.sequence);
+            view.wait_for(|view| view.is_reachable("r")).await.unwrap();
+        });
+    }
+}
