@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use kaskade_actors::bus::{BusConfig, Embedded, PlanStorage};
+use kaskade_actors::ingress::IngressConfig;
+use kaskade_actors::stage::worker::WorkerConfig;
 use kaskade_actors::{
     App, AttachConfig, Client, Fault, Node, NodeConfig, Service, Stage, StageInput, StageOutput, attach_stage,
 };
@@ -17,8 +19,6 @@ use kaskade_testkit::{NatsOptions, NatsServer, PATIENCE};
 
 use crate::common::gears::block_on;
 use crate::common::{Scripted, ask};
-use kaskade_actors::ingress::IngressConfig;
-use kaskade_actors::stage::worker::WorkerConfig;
 
 /// Elements of the large output: 6 MiB in f32.
 const LARGE: usize = 3 << 19;
@@ -44,7 +44,10 @@ fn throttled(port: u16) -> String {
     thread::spawn(move || {
         for near in listener.incoming() {
             let near = near.unwrap();
-            let far = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+            // Without a server, the near end is closed.
+            let Ok(far) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else {
+                continue;
+            };
             for end in [&near, &far] {
                 end.set_nodelay(true).unwrap();
             }
