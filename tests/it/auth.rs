@@ -77,6 +77,7 @@ const MAY: [(&str, &[&str], &[&str]); 6] = [
         &[
             "stage.s",
             "replica.r",
+            "ingress.i",
             "gear",
             "event.load",
             "event.energy",
@@ -97,7 +98,7 @@ const MAY: [(&str, &[&str], &[&str]); 6] = [
     (
         "worker",
         &["stage.s", "replica.r", "done.i.1", "beat.w", "event.energy"],
-        &["stage.s", "replica.r", "beat.w", "gear"],
+        &["stage.s", "replica.r", "ingress.i", "gear"],
     ),
     (
         "planner",
@@ -115,6 +116,7 @@ const MAY: [(&str, &[&str], &[&str]); 6] = [
         &[],
         &[
             "beat.w",
+            "ingress.i",
             "gear",
             "event.load",
             "event.planner",
@@ -126,7 +128,7 @@ const MAY: [(&str, &[&str], &[&str]); 6] = [
 ];
 
 /// One subject of every kind; those without a dollar or an underscore belong to the app.
-const SUBJECTS: [&str; 25] = [
+const SUBJECTS: [&str; 26] = [
     "infer",
     "submit",
     "cancel",
@@ -135,6 +137,7 @@ const SUBJECTS: [&str; 25] = [
     "replica.r",
     "done.i.1",
     "beat.w",
+    "ingress.i",
     "gear",
     "replan",
     "event.load",

@@ -76,6 +76,11 @@ impl ConnectionHealth {
         self.link.subscribe()
     }
 
+    /// Returns whether it is connected.
+    pub fn is_up(&self) -> bool {
+        *self.link.borrow() == Link::Up
+    }
+
     pub(super) fn observe(&self, event: &Event) {
         match event {
             Event::Connected => self.set(Link::Up),

@@ -6,6 +6,9 @@
 //! After a lost connection the client reconnects without limit, renews its subscriptions and buffers up to 2,048
 //! commands; beyond that, publishing waits. Core NATS stores nothing, so messages that the server had not received or
 //! not delivered are lost. The ingress that owns a request therefore retries it; the bus never retries.
+//!
+//! A process that serves has a second connection for control messages ([`Bus::control`]): heartbeats, states of
+//! ingresses, gears, events. On one connection they would wait behind a large message that travels in chunks.
 
 mod bucket;
 mod connection;
@@ -160,6 +163,8 @@ struct Inner {
     jetstream: OnceCell<bool>,
     plans: PlanStorage,
     timeout: Duration,
+    /// The connection for control messages, if it has one of its own.
+    control: Option<Bus>,
 }
 
 impl Bus {
@@ -170,24 +175,55 @@ impl Bus {
     /// [`BusConfig::timeout`] for each address.
     pub async fn connect(config: BusConfig) -> Result<Self, BusError> {
         let (url, embedded) = locate_broker(&config, &SHARED)?;
+        Self::open(&config, &url, embedded, None).await
+    }
+
+    /// Connects twice: the second connection, with `/control` after its name, carries control messages
+    /// ([`Bus::control`]). For processes that serve.
+    ///
+    /// # Errors
+    /// As [`Bus::connect`].
+    pub async fn connect_with_control(config: BusConfig) -> Result<Self, BusError> {
+        let (url, embedded) = locate_broker(&config, &SHARED)?;
+        let second = BusConfig {
+            name: format!("{}/control", config.name),
+            ..config.clone()
+        };
+        let control = Self::open(&second, &url, embedded.clone(), None).await?;
+        Self::open(&config, &url, embedded, Some(control)).await
+    }
+
+    async fn open(
+        config: &BusConfig,
+        url: &str,
+        embedded: Option<Embedded>,
+        control: Option<Self>,
+    ) -> Result<Self, BusError> {
         let health = Arc::new(ConnectionHealth::new(config.observer.clone()));
-        let client = connect(&config, &url, &health).await?;
+        let client = connect(config, url, &health).await?;
         let found = client.server_info().version;
         if !new_enough(&found) {
             return Err(BusError::TooOld {
-                url: without_credentials(&url),
+                url: without_credentials(url),
                 found,
             });
         }
         Ok(Self(Arc::new(Inner {
             client,
-            url: without_credentials(&url),
+            url: without_credentials(url),
             health,
             embedded,
             jetstream: OnceCell::new(),
             plans: config.plans,
             timeout: config.timeout,
+            control,
         })))
+    }
+
+    /// Returns the connection for control messages; this one if it has no other. Messages on the two connections are
+    /// not ordered with respect to each other.
+    pub fn control(&self) -> &Self {
+        self.0.control.as_ref().unwrap_or(self)
     }
 
     /// Returns the NATS client, for operations that the bus does not wrap. The client does not keep an embedded
@@ -307,12 +343,20 @@ impl Bus {
         }
     }
 
-    /// Ends every subscription after its buffered messages, sends what is still queued, and closes the connection,
-    /// within `grace`. Without a drain the last publications may never leave the process.
+    /// Ends every subscription after its buffered messages, sends what is still queued, and closes the connection and
+    /// that for control messages, within `grace`. Without a drain the last publications may never leave the process.
     ///
     /// # Errors
-    /// [`BusError::Timeout`] if `grace` was too short, [`BusError::Failed`] if the connection was already closed.
+    /// [`BusError::Timeout`] if `grace` was too short, [`BusError::Failed`] if a connection was already closed.
     pub async fn drain(&self, grace: Duration) -> Result<(), BusError> {
+        let Some(control) = &self.0.control else {
+            return self.drain_one(grace).await;
+        };
+        let (data, control) = tokio::join!(self.drain_one(grace), control.drain_one(grace));
+        data.and(control)
+    }
+
+    async fn drain_one(&self, grace: Duration) -> Result<(), BusError> {
         let mut link = self.0.health.link();
         let drained = async {
             self.0

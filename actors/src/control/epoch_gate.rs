@@ -1,28 +1,24 @@
 //! Watches which epochs are in place at the workers, and admits the newest one that is in place wherever it must be.
 //! The policy is [`kaskade_policy::adoption::gate`].
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use futures::StreamExt;
 use kaskade_policy::adoption::gate::{Gate, Report};
+use tokio::sync::mpsc;
 
-use crate::{
-    actor,
-    bus::{Bus, BusError},
-    dispatch::dispatcher::Dispatcher,
-    plan::versions::PlanVersions,
-    wire::{Beat, Message as _},
-};
+use super::heartbeats::Heartbeats;
+use crate::{actor, dispatch::dispatcher::Dispatcher, plan::versions::PlanVersions, wire::Beat};
 
 /// Interval of the checks for workers that fell silent and block an epoch no longer: half a heartbeat period.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Subscribes to every heartbeat of the app, and admits epochs from then on.
-///
-/// # Errors
-/// [`BusError`] if the subscription fails.
-pub(crate) async fn watch(bus: &Bus, dispatcher: &Dispatcher, plans: &PlanVersions) -> Result<(), BusError> {
-    let mut beats = bus.subscribe(dispatcher.app().beats(), None).await?;
+/// Reads heartbeats, and admits epochs from then on.
+pub(crate) fn watch(heartbeats: &mut Heartbeats, dispatcher: &Dispatcher, plans: &PlanVersions) {
+    let (pass, mut beats) = mpsc::unbounded_channel::<Arc<Beat>>();
+    heartbeats.listen(move |beat| {
+        // The task ends with the plans, after everything that reads heartbeats.
+        let _ = pass.send(Arc::clone(beat));
+    });
     let (dispatcher, plans) = (dispatcher.clone(), plans.clone());
     let mut changes = plans.changes();
     actor::spawn(async move {
@@ -31,10 +27,8 @@ pub(crate) async fn watch(bus: &Bus, dispatcher: &Dispatcher, plans: &PlanVersio
         loop {
             let news = tokio::select! {
                 biased;
-                message = beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
-                    Some(Ok(beat)) => hear(&mut gate, &beat, dispatcher.clock().now()),
-                    // The failure detector logs a heartbeat that cannot be decoded.
-                    Some(Err(_)) => false,
+                beat = beats.recv() => match beat {
+                    Some(beat) => hear(&mut gate, &beat, dispatcher.clock().now()),
                     None => return,
                 },
                 more = changes.next() => match more {
@@ -48,7 +42,6 @@ pub(crate) async fn watch(bus: &Bus, dispatcher: &Dispatcher, plans: &PlanVersio
             }
         }
     });
-    Ok(())
 }
 
 /// Records a heartbeat. Returns whether it may change what is admitted.

@@ -2,6 +2,8 @@
 
 pub(crate) mod epoch_gate;
 pub(crate) mod failure_detector;
+pub(crate) mod heartbeats;
+pub(crate) mod ingress_states;
 pub mod planner;
 pub mod replan_trigger;
 pub(crate) mod shifter;

@@ -17,6 +17,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::{
     bus::{Bus, BusError},
+    control::heartbeats::Heartbeats,
     control::replan_trigger::{LoadListener, ReplanTrigger},
     dispatch::dispatcher::Dispatcher,
     plan::store::{PlanStore, StoreError},
@@ -90,19 +91,20 @@ impl Planner {
     ///
     /// # Errors
     /// [`BusError`] if a subscription fails.
-    pub async fn listen(self, bus: &Bus) -> Result<Addr<Self>, BusError> {
+    pub(crate) async fn listen(self, bus: &Bus, heartbeats: &mut Heartbeats) -> Result<Addr<Self>, BusError> {
         let app = self.dispatcher.app().clone();
         let (dispatcher, on_drift) = (self.dispatcher.clone(), self.config.on_drift);
         let trigger = match &self.config.trigger {
             ReplanTrigger::OnRequest => None,
-            unasked => Some(LoadListener::begin(bus, &dispatcher, *unasked).await?),
+            unasked => Some(LoadListener::begin(bus, heartbeats, &dispatcher, *unasked).await?),
         };
         let mut requests = bus
             .subscribe(app.replan(), Some(subjects::PLANNER_GROUP.to_owned()))
             .await?;
-        let mut drifts = bus.subscribe(app.event(DRIFT)?, None).await?;
-        // Only a round trip proves that the subscriptions are active.
+        let mut drifts = bus.control().subscribe(app.event(DRIFT)?, None).await?;
+        // Only round trips prove that the subscriptions are active.
         bus.barrier().await?;
+        bus.control().barrier().await?;
         let planner = self.start();
         if let Some(load_listener) = trigger {
             let listener = planner.clone();

@@ -1,17 +1,19 @@
 //! When a planner plans without a request: periodically, or at every observation of a pipeline (Loki §4). The
 //! planning function decides whether an observation leads to a new plan (`kaskade_planners::manager`).
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_nats::Subscriber;
 use futures::StreamExt;
 use kaskade_policy::arrivals::ArrivalCounter;
 use kaskade_policy::demand::Periods;
-use kaskade_policy::liveness::{BEAT_PERIOD_US, MISSED_BEATS};
+use kaskade_policy::liveness::{LOOK_PERIOD_US, Liveness};
+use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
     bus::{Bus, BusError},
+    control::heartbeats::Heartbeats,
     dispatch::dispatcher::Dispatcher,
     subjects::event::LOAD,
     wire::{Beat, LoadCount, Message as _, Observation, PlanRequest},
@@ -46,25 +48,32 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Shortest interval of any trigger.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The planner's subscriptions to load counts and heartbeats.
+/// The load counts and heartbeats that the planner follows.
 pub(crate) struct LoadListener {
     trigger: ReplanTrigger,
     dispatcher: Dispatcher,
     loads: Subscriber,
-    beats: Subscriber,
+    beats: mpsc::UnboundedReceiver<Arc<Beat>>,
 }
 
 impl LoadListener {
     pub(crate) async fn begin(
         bus: &Bus,
+        heartbeats: &mut Heartbeats,
         dispatcher: &Dispatcher,
         trigger: ReplanTrigger,
     ) -> Result<Self, BusError> {
-        let app = dispatcher.app();
+        let subject = dispatcher.app().event(LOAD)?;
+        let loads = bus.control().subscribe(subject, None).await?;
+        // Unbounded: the listener only counts, and runs on the thread that feeds it.
+        let (heard, beats) = mpsc::unbounded_channel();
+        heartbeats.listen(move |beat| {
+            let _ = heard.send(Arc::clone(beat));
+        });
         Ok(Self {
             trigger,
-            loads: bus.subscribe(app.event(LOAD)?, None).await?,
-            beats: bus.subscribe(app.beats(), None).await?,
+            loads,
+            beats,
             dispatcher: dispatcher.clone(),
         })
     }
@@ -78,29 +87,32 @@ impl LoadListener {
         let mut workers = LiveWorkers::default();
         let mut looks = interval(self.trigger.look());
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut silence = interval(Duration::from_micros(LOOK_PERIOD_US));
+        silence.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                biased;
                 message = self.loads.next() => match message.map(|message| LoadCount::decode(&message.payload)) {
                     Some(Ok(count)) => load.heard(&count.ingress, count.arrivals, clock.now()),
                     Some(Err(error)) => tracing::warn!(%error, "a load count could not be decoded"),
                     None => return,
                 },
-                message = self.beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
-                    Some(Ok(beat)) => {
+                beat = self.beats.recv() => match beat {
+                    Some(beat) => {
                         workers.heard(&beat, clock.now());
-                        hear(&mut fan_outs, &beat.actor, beat.fan_outs);
-                        hear(&mut runs, &beat.actor, beat.runs);
+                        hear(&mut fan_outs, &beat.actor, &beat.fan_outs);
+                        hear(&mut runs, &beat.actor, &beat.runs);
                     }
-                    Some(Err(error)) => tracing::warn!(%error, "a heartbeat could not be decoded"),
                     None => return,
                 },
+                _ = silence.tick() => workers.look(clock.now()),
                 _ = looks.tick() => {
                     let now = clock.now();
                     if let Some(mut request) = schedule.look(load.take(now), now) {
                         request.fan_outs.clone_from(&fan_outs);
                         request.runs.clone_from(&runs);
                         if let Some(observed) = &mut request.observed {
-                            observed.workers = workers.alive(now);
+                            observed.workers = workers.alive();
                         }
                         request_plan(request);
                     }
@@ -111,31 +123,34 @@ impl LoadListener {
 }
 
 /// Stores the latest counters that a worker reported for its variants.
-fn hear<T>(told: &mut BTreeMap<String, BTreeMap<String, T>>, worker: &str, now: BTreeMap<String, T>) {
+fn hear<T: Clone>(told: &mut BTreeMap<String, BTreeMap<String, T>>, worker: &str, now: &BTreeMap<String, T>) {
     if now.is_empty() {
         told.remove(worker);
     } else {
-        told.insert(worker.to_owned(), now);
+        told.insert(worker.to_owned(), now.clone());
     }
 }
 
-/// When each worker's last heartbeat arrived, microseconds. A worker that missed as many heartbeats as a lost replica
-/// counts as lost.
+/// The workers that send heartbeats. A worker that missed as many of them as a lost replica counts as lost.
 #[derive(Debug, Default)]
-struct LiveWorkers(BTreeMap<String, u64>);
+struct LiveWorkers(Liveness);
 
 impl LiveWorkers {
     fn heard(&mut self, beat: &Beat, now: u64) {
         // A leaving worker and one that waits for its first plan both send heartbeats without replicas.
         if beat.kind == "worker" {
-            self.0.insert(beat.actor.clone(), now);
+            self.0.beat(&beat.actor, now);
         }
     }
 
-    fn alive(&self, now: u64) -> Vec<String> {
-        let fresh = self.0.iter();
-        let fresh = fresh.filter(|(_, heard)| now.saturating_sub(**heard) <= MISSED_BEATS * BEAT_PERIOD_US);
-        fresh.map(|(worker, _)| worker.clone()).collect()
+    fn look(&mut self, now: u64) {
+        for lost in self.0.newly_lost(now) {
+            tracing::debug!(worker = lost, "a worker fell silent");
+        }
+    }
+
+    fn alive(&self) -> Vec<String> {
+        self.0.living().map(ToOwned::to_owned).collect()
     }
 }
 
@@ -183,6 +198,8 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
+    use kaskade_policy::liveness::DETECTION_US;
+
     use super::*;
 
     const SECOND: u64 = 1_000_000;
@@ -216,9 +233,13 @@ mod tests {
             ..Beat::default()
         };
         workers.heard(&beat("a"), 0);
-        workers.heard(&beat("b"), BEAT_PERIOD_US);
-        assert_eq!(workers.alive(BEAT_PERIOD_US), ["a", "b"]);
-        assert_eq!(workers.alive(1 + MISSED_BEATS * BEAT_PERIOD_US), ["b"]);
+        workers.heard(&beat("b"), LOOK_PERIOD_US);
+        for now in (0..=DETECTION_US).step_by(LOOK_PERIOD_US as usize) {
+            workers.look(now);
+        }
+        assert_eq!(workers.alive(), ["a", "b"]);
+        workers.look(DETECTION_US + LOOK_PERIOD_US);
+        assert_eq!(workers.alive(), ["b"]);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use kaskade_policy::shifting::ShiftConfig;
 
 use crate::{
     bus::{Bus, BusError},
+    control::heartbeats::Heartbeats,
     dispatch::dispatcher::Dispatcher,
     metrics::Metrics,
     plan::versions::{PlanVersion, PlanVersions},
@@ -47,17 +48,17 @@ pub(crate) struct Shifter {
     ticks: u64,
 }
 
-/// Queue lengths reported by one worker.
+/// The newest heartbeat of one worker, which has the lengths of its queues.
 struct Queues {
     heard: u64,
-    of_replica: BTreeMap<String, (String, u64)>,
+    beat: Arc<Beat>,
 }
 
 #[derive(Message)]
 #[rtype(result = "()")]
 enum Heard {
     Load(LoadCount),
-    Beat(Beat),
+    Beat(Arc<Beat>),
 }
 
 impl Shifter {
@@ -90,33 +91,24 @@ impl Shifter {
         }
     }
 
-    /// Starts the shifter; it subscribes to the other ingresses' counts and to the workers' heartbeats.
+    /// Starts the shifter; it subscribes to the other ingresses' counts, and listens to the workers' heartbeats.
     ///
     /// # Errors
     /// [`BusError`] if a subscription fails.
-    pub(crate) async fn listen(self, bus: &Bus) -> Result<Addr<Self>, BusError> {
-        let app = self.dispatcher.app().clone();
-        let mut beats = bus.subscribe(app.beats(), None).await?;
-        let mut loads = bus.subscribe(app.event(LOAD)?, None).await?;
-        // Only a round trip proves that the subscriptions are active.
-        bus.barrier().await?;
+    pub(crate) async fn listen(self, bus: &Bus, heartbeats: &mut Heartbeats) -> Result<Addr<Self>, BusError> {
+        let subject = self.dispatcher.app().event(LOAD)?;
+        let mut loads = bus.control().subscribe(subject, None).await?;
+        // Only a round trip proves that the subscription is active.
+        bus.control().barrier().await?;
         let shifter = self.start();
         let listener = shifter.clone();
+        heartbeats.listen(move |beat| listener.do_send(Heard::Beat(Arc::clone(beat))));
+        let listener = shifter.clone();
         actor::spawn(async move {
-            loop {
-                let heard = tokio::select! {
-                    message = beats.next() => match message {
-                        Some(message) => Beat::decode(&message.payload).map(Heard::Beat),
-                        None => return,
-                    },
-                    message = loads.next() => match message {
-                        Some(message) => LoadCount::decode(&message.payload).map(Heard::Load),
-                        None => return,
-                    },
-                };
-                match heard {
-                    Ok(heard) => listener.do_send(heard),
-                    Err(error) => tracing::warn!(%error, "a heartbeat or load count could not be decoded"),
+            while let Some(message) = loads.next().await {
+                match LoadCount::decode(&message.payload) {
+                    Ok(count) => listener.do_send(Heard::Load(count)),
+                    Err(error) => tracing::warn!(%error, "a load count could not be decoded"),
                 }
             }
         });
@@ -202,7 +194,7 @@ impl Shifter {
         };
         if let Ok(payload) = shift.encode() {
             self.dispatcher
-                .publish(self.dispatcher.app().gear(), None, None, payload);
+                .publish_control(self.dispatcher.app().gear(), payload);
         }
     }
 
@@ -246,16 +238,16 @@ impl Shifter {
             .map(|gear| gear.wiring.entry.stage.as_str())
             .and_then(|stage| version.stage(gear, stage));
         let Some(entry) = entry else { return 0 };
-        let of_replica = self.queues.values().flat_map(|queues| queues.of_replica.values());
-        of_replica
-            .filter(|(variant, _)| *variant == entry.variant)
-            .map(|(_, waiting)| waiting)
+        let replicas = self.queues.values().flat_map(|queues| &queues.beat.replicas);
+        replicas
+            .filter(|replica| replica.variant == entry.variant)
+            .map(|replica| u64::from(replica.queue))
             .sum()
     }
 
     fn publish_event(&self, name: &str, event: &impl crate::wire::Message) {
         if let (Ok(subject), Ok(payload)) = (self.dispatcher.app().event(name), event.encode()) {
-            self.dispatcher.publish(subject, None, None, payload);
+            self.dispatcher.publish_control(subject, payload);
         }
     }
 }
@@ -279,13 +271,8 @@ impl Handler<Heard> for Shifter {
             Heard::Load(count) if count.ingress == self.ingress => {}
             Heard::Load(count) => self.load.heard(&count.ingress, count.arrivals, now),
             Heard::Beat(beat) => {
-                let of_replica = beat.replicas.into_iter();
-                let of_replica = of_replica.map(|one| (one.id, (one.variant, u64::from(one.queue))));
-                let queues = Queues {
-                    heard: now,
-                    of_replica: of_replica.collect(),
-                };
-                self.queues.insert(beat.actor, queues);
+                self.queues
+                    .insert(beat.actor.clone(), Queues { heard: now, beat });
             }
         }
     }

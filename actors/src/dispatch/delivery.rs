@@ -140,7 +140,7 @@ impl Delivery {
         let gone = |handle: &ReplyHandle| {
             handle
                 .dispatcher
-                .no_known_replica(version, edge, self.request.gear)
+                .no_known_replica(version, edge, self.request.gear, &self.request.ingress)
         };
         self.request.branch.is_root() && self.handle.as_ref().is_some_and(gone)
     }

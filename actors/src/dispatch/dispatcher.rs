@@ -15,9 +15,11 @@ use dashmap::DashMap;
 use kaskade_policy::adoption::arrival;
 use kaskade_policy::liveness::Liveness;
 use kaskade_policy::plan::{Edge, Exit, Replica};
+use kaskade_policy::reachability::Reachability;
 use kaskade_policy::rerouting::{Backup, Decision, Dropped, Forwarding};
 use kaskade_policy::routing::Destination;
 use kaskade_policy::{rerouting, routing};
+use tokio::sync::watch;
 
 use crate::{
     bus::Bus,
@@ -52,24 +54,31 @@ struct Inner {
     app: App,
     clock: Clock,
     publisher: Publisher,
+    /// Publishes control messages, on their own connection.
+    control: Publisher,
     ingresses: DashMap<String, Recipient<Finished>>,
     local: LocalReplicas,
+    /// What this process hears of the workers' heartbeats, if it has an ingress.
     liveness: Mutex<Liveness>,
+    /// The replicas to which it may send: an immutable view, replaced at every change.
+    reachability: watch::Sender<Arc<Reachability>>,
     /// One sequence of draws per sender. A sequence shared by all senders would correlate the draws of a request at
     /// successive tasks.
     draws: DashMap<String, u64>,
 }
 
 impl Dispatcher {
-    /// Creates a dispatcher over `bus`. Call it inside an actix system: it spawns the publishing task.
+    /// Creates a dispatcher over `bus`. Call it inside an actix system: it spawns the publishing tasks.
     pub fn new(bus: &Bus, app: App, clock: Clock) -> Self {
         Self(Arc::new(Inner {
             app,
             clock,
             publisher: Publisher::new(bus),
+            control: Publisher::new(bus.control()),
             ingresses: DashMap::new(),
             local: LocalReplicas::default(),
             liveness: Mutex::default(),
+            reachability: watch::Sender::default(),
             draws: DashMap::new(),
         }))
     }
@@ -84,9 +93,31 @@ impl Dispatcher {
         &self.0.app
     }
 
-    /// Gives access to the liveness of replicas.
+    /// Gives access to the liveness of replicas. If `look` changes which replicas are reachable, the view of the process
+    /// changes with it. For processes that hear heartbeats.
     pub fn liveness<T>(&self, look: impl FnOnce(&mut Liveness) -> T) -> T {
-        look(&mut self.0.liveness.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut liveness = self.0.liveness.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = liveness.revision();
+        let seen = look(&mut liveness);
+        if liveness.revision() != before {
+            // Under the lock, so that views follow each other as the changes do.
+            self.set_reachability(liveness.reachability());
+        }
+        seen
+    }
+
+    /// Replaces the view of which replicas are reachable.
+    pub(crate) fn set_reachability(&self, view: Reachability) {
+        self.0.reachability.send_replace(Arc::new(view));
+    }
+
+    /// Returns the view of which replicas are reachable, and its changes.
+    pub(crate) fn reachability(&self) -> watch::Receiver<Arc<Reachability>> {
+        self.0.reachability.subscribe()
+    }
+
+    fn view(&self) -> Arc<Reachability> {
+        Arc::clone(&self.0.reachability.borrow())
     }
 
     /// Registers an ingress of this process.
@@ -149,7 +180,8 @@ impl Dispatcher {
             .filter(|member| member.worker != me.worker)
             .map(|member| member.id.as_str());
         let draw = self.draw(&me.id);
-        match routing::member(members, |id| self.reachable(version, id), draw) {
+        let view = self.view();
+        match routing::member(members, |id| self.is_reachable(&view, version, id), draw) {
             Some(id) => self.to_replica(version, &edge, id, request, deadline, trace),
             None => self.refuse(request, not_served(version.epoch)),
         }
@@ -164,6 +196,12 @@ impl Dispatcher {
         payload: Bytes,
     ) {
         self.0.publisher.publish(subject, reply, headers, payload);
+    }
+
+    /// Publishes a control message: a heartbeat, a state, a gear, an event. It does not wait behind data, and is not
+    /// ordered with respect to it.
+    pub fn publish_control(&self, subject: Subject, payload: Bytes) {
+        self.0.control.publish(subject, None, None, payload);
     }
 
     /// Sends a result to the ingress that owns the request.
@@ -235,8 +273,9 @@ impl Dispatcher {
             run_us: profiled(chosen).map_or(0, |profiled| profiled.run_us),
             last: stage(chosen).is_some_and(|stage| !matches!(stage.exit, Exit::FanOut { .. })),
         };
+        let view = self.view();
         let backups = edge.backup.iter().map(String::as_str).filter_map(|id| {
-            let profiled = profiled(id).filter(|_| self.reachable(version, id))?;
+            let profiled = profiled(id).filter(|_| self.is_reachable(&view, version, id))?;
             Some(Backup {
                 replica: id,
                 run_us: profiled.run_us,
@@ -256,7 +295,8 @@ impl Dispatcher {
     }
 
     fn destination<'a>(&self, from: &str, version: &PlanVersion, edge: &'a Edge) -> Destination<&'a str> {
-        let reachable = |replica: &str| self.reachable(version, replica);
+        let view = self.view();
+        let reachable = |replica: &str| self.is_reachable(&view, version, replica);
         routing::destination_from(edge, from, reachable, self.draw(from))
     }
 
@@ -328,7 +368,8 @@ impl Dispatcher {
     /// Returns a replica to address instead of the queue group if one of the stage's replicas is lost
     /// ([`routing::past_the_silent`]).
     fn replica_past_lost(&self, from: &str, version: &PlanVersion, edge: &Edge, gear: u32) -> Option<String> {
-        if !self.liveness(|liveness| liveness.any_lost()) {
+        let view = self.view();
+        if !view.avoids_any() {
             return None;
         }
         let stage = version.stage(gear, &edge.stage)?;
@@ -336,21 +377,32 @@ impl Dispatcher {
         let members = placed
             .filter(|replica| stage.is_run_by(replica))
             .map(|replica| replica.id.as_str());
-        let silent = |id: &str| self.liveness(|liveness| liveness.lost(id));
-        let one =
-            routing::past_the_silent(members, silent, |id| self.reachable(version, id), self.draw(from));
+        let alive = |id: &str| self.is_reachable(&view, version, id);
+        let one = routing::past_the_silent(members, |id| view.is_avoided(id), alive, self.draw(from));
         one.map(ToOwned::to_owned)
     }
 
-    /// Returns whether this process knows no live replica behind the edge. Then the ingress that owns the request
-    /// must send it: the broker reports "no responders" only to the connection that sends the request and subscribes
-    /// to the reply.
-    pub(crate) fn no_known_replica(&self, version: &PlanVersion, edge: &Edge, gear: u32) -> bool {
+    /// Returns whether this process knows no live replica behind the edge, or has not learned from the ingress which
+    /// replicas live. Then the ingress, which owns the request, must send it: the broker reports "no responders" only
+    /// to the connection that sends the request and subscribes to the reply.
+    pub(crate) fn no_known_replica(
+        &self,
+        version: &PlanVersion,
+        edge: &Edge,
+        gear: u32,
+        ingress: &str,
+    ) -> bool {
         let Some(stage) = version.stage(gear, &edge.stage) else {
             return false;
         };
+        let view = self.view();
+        if !view.is_informed_by(ingress) {
+            return true;
+        }
         let mut placed = version.plan.placement.iter();
-        !placed.any(|replica| version.serves(gear, stage, replica) && self.reachable(version, &replica.id))
+        !placed.any(|replica| {
+            version.serves(gear, stage, replica) && self.is_reachable(&view, version, &replica.id)
+        })
     }
 
     /// Returns a replica of the plan that serves the edge's stage. Actors outside the plan are not considered: they
@@ -361,12 +413,13 @@ impl Dispatcher {
         let members = placed
             .filter(|replica| stage.is_run_by(replica))
             .map(|replica| replica.id.as_str());
-        let reachable = |id: &str| self.reachable(version, id);
-        routing::member(members, reachable, self.draw(from)).map(ToOwned::to_owned)
+        let view = self.view();
+        let alive = |id: &str| self.is_reachable(&view, version, id);
+        routing::member(members, alive, self.draw(from)).map(ToOwned::to_owned)
     }
 
-    fn reachable(&self, version: &PlanVersion, replica: &str) -> bool {
-        self.liveness(|liveness| liveness.alive(replica)) || self.0.local.has(version, replica)
+    fn is_reachable(&self, view: &Reachability, version: &PlanVersion, replica: &str) -> bool {
+        view.is_reachable(replica) || self.0.local.has(version, replica)
     }
 
     fn deliver_locally(&self, replica: &LocalReplica, request: StageRequest, deadline: u64, trace: Trace) {
@@ -417,7 +470,7 @@ impl Dispatcher {
 
     /// Resolves once everything published so far has reached the broker.
     pub async fn flush(&self) {
-        self.0.publisher.flush().await;
+        tokio::join!(self.0.publisher.flush(), self.0.control.flush());
     }
 
     fn draw(&self, from: &str) -> f64 {

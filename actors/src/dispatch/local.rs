@@ -53,21 +53,30 @@ impl LocalReplica {
 
 /// Replicas of this process by stage.
 #[derive(Default)]
-pub(super) struct LocalReplicas(DashMap<String, Vec<LocalReplica>>);
+pub(super) struct LocalReplicas {
+    by_stage: DashMap<String, Vec<LocalReplica>>,
+    by_id: DashMap<String, Vec<LocalReplica>>,
+}
 
 impl LocalReplicas {
     pub(super) fn register(&self, stage: &str, replica: LocalReplica) {
-        self.0.entry(stage.to_owned()).or_default().push(replica);
+        self.by_id
+            .entry(replica.id.clone())
+            .or_default()
+            .push(replica.clone());
+        self.by_stage.entry(stage.to_owned()).or_default().push(replica);
     }
 
     pub(super) fn unregister(&self, replica: &LocalReplica) {
-        for mut replicas in self.0.iter_mut() {
-            replicas.retain(|local| !local.is(replica));
+        for registered in [&self.by_stage, &self.by_id] {
+            for mut replicas in registered.iter_mut() {
+                replicas.retain(|local| !local.is(replica));
+            }
         }
     }
 
     pub(super) fn unregister_from(&self, stage: &str, replica: &LocalReplica) {
-        if let Some(mut replicas) = self.0.get_mut(stage) {
+        if let Some(mut replicas) = self.by_stage.get_mut(stage) {
             replicas.retain(|local| !local.is(replica));
         }
     }
@@ -75,7 +84,7 @@ impl LocalReplicas {
     /// Returns what plans place of them.
     pub(super) fn placed(&self) -> Vec<Arc<Replica>> {
         let mut placed = Vec::new();
-        for replicas in &self.0 {
+        for replicas in &self.by_stage {
             placed.extend(replicas.iter().filter_map(|local| local.placed.clone()));
         }
         placed
@@ -84,7 +93,7 @@ impl LocalReplicas {
     /// Returns the running replica that a plan places so.
     pub(super) fn of(&self, placed: &Replica) -> Option<LocalReplica> {
         let is_it = |local: &&LocalReplica| local.placed.as_deref() == Some(placed);
-        self.0
+        self.by_stage
             .iter()
             .find_map(|replicas| replicas.iter().find(is_it).cloned())
     }
@@ -95,15 +104,16 @@ impl LocalReplicas {
         stage: &str,
         passes: impl Fn(&LocalReplica) -> bool,
     ) -> Option<LocalReplica> {
-        let replicas = self.0.get(stage)?;
+        let replicas = self.by_stage.get(stage)?;
         let candidates = replicas.iter().filter(|replica| passes(replica));
         candidates
             .min_by_key(|replica| replica.depth.load(Ordering::Relaxed))
             .cloned()
     }
 
+    /// Returns whether a replica of this process, placed by that plan, has the id.
     pub(super) fn has(&self, version: &PlanVersion, replica: &str) -> bool {
-        let is_it = |local: &LocalReplica| local.id == replica && local.is_placed_by(version);
-        self.0.iter().any(|replicas| replicas.iter().any(is_it))
+        let named = self.by_id.get(replica);
+        named.is_some_and(|named| named.iter().any(|local| local.is_placed_by(version)))
     }
 }

@@ -12,10 +12,10 @@ use kaskade_policy::ledger::{Ledger, LedgerConfig};
 use kaskade_policy::plan::Edge;
 use kaskade_policy::shifting::ShiftConfig;
 use kaskade_policy::stream_offset::StreamOffset;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::durable::{DurableConfig, Submission};
-use super::state::Published;
+use super::state::Epochs;
 use super::tally::Tally;
 use crate::{
     dispatch::dispatcher::Dispatcher,
@@ -144,7 +144,7 @@ pub struct Ingress {
     pub(super) dispatcher: Dispatcher,
     pub(super) metrics: Arc<Metrics>,
     pub(super) max_payload: usize,
-    pub(super) published: Published,
+    pub(super) epochs: watch::Sender<Epochs>,
 }
 
 impl Ingress {
@@ -171,7 +171,7 @@ impl Ingress {
             dispatcher,
             metrics,
             max_payload,
-            published: Published::default(),
+            epochs: watch::Sender::default(),
         }
     }
 

@@ -9,6 +9,7 @@
 //! | `request` | reading and checking a client's request |
 //! | `in_flight` | the state of an ingress and of each request |
 //! | `completion` | from the results of stages to the reply |
+//! | `state` | publishing the state for workers |
 //! | `reply` | encoding and publishing replies |
 //! | `state` | publishing which epochs it needs |
 //! | `tally` | votes of an ensemble |
@@ -34,6 +35,7 @@ use durable::Submitted;
 use in_flight::{Cancel, Client, InFlight, Inbound, Reconnected, To, Undeliverable, may_retry};
 pub use in_flight::{FailInFlight, Ingress, IngressConfig, LostReplicas};
 pub use intake::{Intake, open};
+pub(crate) use state::StatePublisher;
 use tally::Tally;
 
 use crate::{
@@ -133,7 +135,7 @@ impl Actor for Ingress {
         ctx.run_interval(SWEEP, |ingress, _| {
             let now = ingress.dispatcher.clock().now();
             ingress.sweep(now);
-            ingress.tell_state(now);
+            ingress.note_epochs();
         });
     }
 }
@@ -259,6 +261,5 @@ impl Handler<FailInFlight> for Ingress {
         for (_, entry) in self.ledger.drain_all() {
             self.refuse(entry.client, &fault);
         }
-        self.tell_gone(self.dispatcher.clock().now());
     }
 }

@@ -1,58 +1,238 @@
-//! Publishes the state of an ingress: the epoch under which it admits and the oldest that it still needs.
+//! Publishes the state of an ingress for the workers: which replicas to avoid, and which epochs are in use.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use async_nats::Subject;
+use kaskade_policy::adoption::EPOCHS_KEPT;
+use kaskade_policy::liveness::BEAT_PERIOD_US;
+use kaskade_policy::reachability::STATE_PERIOD_US;
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, MissedTickBehavior, interval, sleep},
+};
 
 use super::in_flight::Ingress;
-use crate::wire::{IngressState, Message as _};
+use crate::{
+    actor,
+    dispatch::dispatcher::Dispatcher,
+    plan::versions::PlanVersions,
+    subjects::SubjectError,
+    wire::{IngressState, MAX_REPLICAS, Message as _},
+};
 
-/// Interval at which an unchanged state is published again, microseconds: workers that missed it, or have just started,
-/// learn it then.
-const REPEAT_US: u64 = 1_000_000;
+/// Interval of the checks for changes that come with time: replicas of a new plan, replicas that were never heard.
+const CHECK: Duration = Duration::from_micros(BEAT_PERIOD_US);
 
-/// What was published last.
-#[derive(Debug, Default)]
-pub(super) struct Published {
-    sequence: u64,
-    at: Option<u64>,
-    admits: u64,
-    oldest: u64,
+/// Pause after a message. Changes within it are published together: when many workers start at once, the number of
+/// messages does not grow with the number of workers.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Publishes the state of an ingress at every change and once per second, until it is closed.
+pub(crate) struct StatePublisher {
+    close: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+/// The epochs that an ingress uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Epochs {
+    /// The epoch under which it admits requests; 0 before the first.
+    pub(super) admits: u64,
+    /// The oldest epoch of its requests in flight; `admits` if it has none.
+    pub(super) oldest: u64,
 }
 
 impl Ingress {
-    /// Publishes the state if it has changed or is due again.
-    pub(super) fn tell_state(&mut self, now: u64) {
+    /// Returns the epochs that it uses, as they change.
+    pub(crate) fn epochs(&self) -> watch::Receiver<Epochs> {
+        self.epochs.subscribe()
+    }
+
+    /// Notes the epochs that it uses now.
+    pub(super) fn note_epochs(&self) {
         let admits = self.plans.current().map_or(0, |(version, _)| version.epoch);
         // Requests are in order of admission, and epochs only grow.
         let first = self.ledger.iter().next();
         let oldest = first.map_or(admits, |(_, entry)| entry.version.epoch);
-        let published = &self.published;
-        let due = published.at.is_none_or(|at| now.saturating_sub(at) >= REPEAT_US);
-        if due || (published.admits, published.oldest) != (admits, oldest) {
-            self.publish_state(admits, oldest, false, now);
+        let epochs = Epochs { admits, oldest };
+        self.epochs
+            .send_if_modified(|known| std::mem::replace(known, epochs) != epochs);
+    }
+}
+
+impl StatePublisher {
+    /// Starts publishing the state of the ingress `id`. Call it inside an actix system.
+    ///
+    /// # Errors
+    /// [`SubjectError`] if `id` is not a valid token.
+    pub(crate) fn start(
+        id: &str,
+        dispatcher: &Dispatcher,
+        plans: &PlanVersions,
+        epochs: watch::Receiver<Epochs>,
+    ) -> Result<Self, SubjectError> {
+        let (close, closed) = watch::channel(false);
+        let task = Task {
+            id: id.to_owned(),
+            subject: dispatcher.app().ingress(id)?,
+            dispatcher: dispatcher.clone(),
+            plans: plans.clone(),
+            epochs,
+            closed,
+            sequence: 0,
+            published: None,
+        };
+        let task = actor::spawn(task.run());
+        Ok(Self { close, task })
+    }
+
+    /// Publishes the last state: the ingress is gone.
+    pub(crate) async fn close(self) {
+        self.close.send_replace(true);
+        let _ = self.task.await;
+    }
+}
+
+struct Task {
+    id: String,
+    subject: Subject,
+    dispatcher: Dispatcher,
+    plans: PlanVersions,
+    epochs: watch::Receiver<Epochs>,
+    closed: watch::Receiver<bool>,
+    sequence: u64,
+    /// What the last state said, and when it was published.
+    published: Option<(Instant, Said)>,
+}
+
+/// What changes from state to state.
+#[derive(PartialEq, Eq)]
+struct Said {
+    starting: bool,
+    unavailable: BTreeSet<String>,
+    epochs: Epochs,
+}
+
+impl Task {
+    async fn run(mut self) {
+        let mut reachability = self.dispatcher.reachability();
+        let mut checks = interval(CHECK);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut closed = self.closed.clone();
+        loop {
+            tokio::select! {
+                _ = closed.wait_for(|closed| *closed) => return self.publish(true),
+                changed = reachability.changed() => if changed.is_err() { return },
+                changed = self.epochs.changed() => if changed.is_err() { return },
+                _ = checks.tick() => {}
+            }
+            if self.is_due() {
+                self.publish(false);
+                sleep(PAUSE).await;
+            }
         }
     }
 
-    /// Publishes that this ingress needs no epoch any more.
-    pub(super) fn tell_gone(&mut self, now: u64) {
-        let (admits, oldest) = (self.published.admits, self.published.oldest);
-        self.publish_state(admits, oldest, true, now);
+    fn said(&self) -> Said {
+        let now = self.dispatcher.clock().now();
+        let newest = self.plans.current().map_or(0, |(version, _)| version.epoch);
+        let oldest = newest.saturating_sub(EPOCHS_KEPT as u64);
+        let versions: Vec<_> = (oldest..=newest)
+            .filter_map(|epoch| self.plans.at(epoch))
+            .collect();
+        let placed = versions.iter().flat_map(|version| &version.plan.placement);
+        let placed = placed.map(|replica| replica.id.as_str());
+        self.dispatcher.liveness(|liveness| Said {
+            starting: liveness.is_starting(now),
+            unavailable: liveness.unavailable(placed, now),
+            epochs: *self.epochs.borrow(),
+        })
     }
 
-    fn publish_state(&mut self, admits: u64, oldest: u64, gone: bool, now: u64) {
+    /// Whether the state has changed, or the last one is a period old.
+    fn is_due(&self) -> bool {
+        self.published.as_ref().is_none_or(|(at, said)| {
+            at.elapsed() >= Duration::from_micros(STATE_PERIOD_US) || *said != self.said()
+        })
+    }
+
+    fn publish(&mut self, gone: bool) {
+        let said = self.said();
         let state = IngressState {
             ingress: self.id.clone(),
-            sequence: self.published.sequence,
-            admits,
-            oldest,
-            unavailable: Vec::new(),
+            sequence: self.sequence,
+            admits: said.epochs.admits,
+            oldest: said.epochs.oldest,
+            starting: said.starting,
+            unavailable: said.unavailable.iter().take(MAX_REPLICAS).cloned().collect(),
             gone,
         };
-        self.published = Published {
-            sequence: self.published.sequence + 1,
-            at: Some(now),
-            admits,
-            oldest,
-        };
-        if let (Ok(subject), Ok(payload)) = (self.dispatcher.app().ingress(&self.id), state.encode()) {
-            self.dispatcher.publish(subject, None, None, payload);
+        self.sequence += 1;
+        self.published = Some((Instant::now(), said));
+        match state.encode() {
+            Ok(payload) => self.dispatcher.publish_control(self.subject.clone(), payload),
+            Err(error) => tracing::error!(%error, "the state of the ingress could not be encoded"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_nats::Subscriber;
+    use futures::StreamExt;
+
+    use super::*;
+    use crate::actor::System;
+    use crate::bus::{Bus, BusConfig, Embedded};
+    use crate::clock::Clock;
+    use crate::control::ingress_states;
+    use crate::subjects::App;
+
+    async fn next(states: &mut Subscriber) -> IngressState {
+        IngressState::decode(&states.next().await.unwrap().payload).unwrap()
+    }
+
+    #[test]
+    fn workers_follow_the_state_of_an_ingress_until_it_is_gone() {
+        System::new().block_on(async {
+            let embedded = Embedded::start(kaskade_broker::BrokerConfig::default()).unwrap();
+            let app = App::new("told").unwrap();
+            let connect = || Bus::connect(BusConfig::new("told").embedded(&embedded));
+            let (ours, theirs) = (connect().await.unwrap(), connect().await.unwrap());
+            let dispatcher = Dispatcher::new(&ours, app.clone(), Clock::start());
+            let worker = Dispatcher::new(&theirs, app.clone(), Clock::start());
+            ingress_states::follow(&theirs, &worker, true, |_| {})
+                .await
+                .unwrap();
+            let mut view = worker.reachability();
+            assert!(view.borrow().is_reachable("r"), "before any ingress is heard");
+            assert!(!view.borrow().is_informed_by("i"));
+            let mut states = theirs.subscribe(app.ingresses(), None).await.unwrap();
+            theirs.barrier().await.unwrap();
+
+            let (_epochs, used) = watch::channel(Epochs::default());
+            let publisher =
+                StatePublisher::start("i", &dispatcher, &PlanVersions::new("told"), used).unwrap();
+            let first = next(&mut states).await;
+            assert!(first.starting && first.unavailable.is_empty() && !first.gone);
+            dispatcher.liveness(|liveness| {
+                liveness.beat("r", 0);
+                liveness.declare_lost("r")
+            });
+            let lost = next(&mut states).await;
+            assert_eq!(
+                (lost.ingress.as_str(), lost.unavailable),
+                ("i", vec!["r".to_owned()])
+            );
+            view.wait_for(|view| view.is_avoided("r")).await.unwrap();
+            publisher.close().await;
+            let mut last = next(&mut states).await;
+            while !last.gone {
+                last = next(&mut states).await;
+            }
+            assert!(last.sequence > lost.sequence);
+            view.wait_for(|view| view.is_reachable("r")).await.unwrap();
+        });
     }
 }

@@ -91,7 +91,7 @@ pub async fn attach(
     mailbox: Recipient<Delivery>,
 ) -> Result<Attached, NodeError> {
     let app = App::new(&config.app)?;
-    let bus = Bus::connect(bus).await?;
+    let bus = Bus::connect_with_control(bus).await?;
     let dispatcher = Dispatcher::new(&bus, app.clone(), Clock::start());
     let permits = Arc::new(Semaphore::new(config.max_in_flight));
     let (stop, stopped) = watch::channel(false);
@@ -119,6 +119,7 @@ pub async fn attach(
     }
     bus.barrier().await?;
     let beat = actor::spawn(beat(
+        bus.clone(),
         dispatcher.clone(),
         config.clone(),
         Arc::clone(&permits),
@@ -137,6 +138,7 @@ pub async fn attach(
 
 /// Sends heartbeats until it is stopped. The last heartbeat lists no replica, which announces a leave in good order.
 async fn beat(
+    bus: Bus,
     dispatcher: Dispatcher,
     config: AttachConfig,
     permits: Arc<Semaphore>,
@@ -168,8 +170,9 @@ async fn beat(
             replicas: if leaving { Vec::new() } else { vec![replica] },
             ..Beat::default()
         };
-        if let Ok(payload) = beat.encode() {
-            dispatcher.publish(subject.clone(), None, None, payload);
+        // A heartbeat vouches for the connection on which requests arrive, not only for its own.
+        if let (true, Ok(payload)) = (bus.connection().is_up(), beat.encode()) {
+            dispatcher.publish_control(subject.clone(), payload);
         }
         if leaving {
             return;

@@ -21,12 +21,14 @@ use crate::{
     bus::{Bus, BusConfig, BusError},
     clock::Clock,
     control::epoch_gate,
-    control::failure_detector,
+    control::failure_detector::FailureDetector,
+    control::heartbeats::Heartbeats,
+    control::ingress_states,
     control::planner::{Planner, PlannerConfig},
     control::shifter::Shifter,
     dispatch::dispatcher::Dispatcher,
     ingress::durable::{self, DurableError, DurableIntake},
-    ingress::{self, FailInFlight, Ingress, IngressConfig},
+    ingress::{self, FailInFlight, Ingress, IngressConfig, StatePublisher},
     metrics::Metrics,
     ops::discovery::{self, Announcement},
     ops::health::{Health, IngressHealth, WorkerHealth},
@@ -34,7 +36,7 @@ use crate::{
     plan::store::{self, PlanStore, Plans, StoreError, Stored},
     plan::versions::{AdoptError, PlanVersions},
     stage::hosting::Shared,
-    stage::worker::{Leave, Loader, Readiness, Reconcile, Worker, WorkerConfig},
+    stage::worker::{HeardIngress, Leave, Loader, Readiness, Reconcile, Worker, WorkerConfig},
     subjects::{App, SubjectError},
     wire::{EnergyReport, GearShift, Message as _},
 };
@@ -230,6 +232,7 @@ struct RunningIngress {
     /// The same for durable requests.
     durable: Option<DurableIntake>,
     announced: Announcement,
+    state: StatePublisher,
 }
 
 impl RunningIngress {
@@ -262,7 +265,7 @@ async fn assemble(
     stopped: watch::Receiver<Option<Duration>>,
 ) -> Result<(Parts, Up), NodeError> {
     let app = App::new(&config.app)?;
-    let bus = Bus::connect(config.bus).await?;
+    let bus = Bus::connect_with_control(config.bus).await?;
     let store = store::open(&bus, &app).await?;
     let plans = PlanVersions::new(&config.app);
     first_plan(&*store, &plans, config.plan).await?;
@@ -274,36 +277,36 @@ async fn assemble(
     let dispatcher = Dispatcher::new(&bus, app.clone(), Clock::start());
     let (close, closed) = watch::channel(false);
 
-    let (worker, worker_vitals) = match config.worker {
+    let (worker, worker_health) = match config.worker {
         Some(worker) => {
-            let (worker, health) = host(worker, &bus, &plans, &dispatcher, &metrics).await?;
+            let alone = config.ingress.is_none();
+            let (worker, health) = host(worker, alone, &bus, &plans, &dispatcher, &metrics).await?;
             (Some(worker), Some(health))
         }
         None => (None, None),
     };
+    let mut heartbeats = Heartbeats::default();
     let ingress = match config.ingress {
-        Some(limits) => Some(start_ingress(limits, &bus, &plans, &dispatcher, &metrics, closed).await?),
+        Some(limits) => {
+            let shared = Shared {
+                bus: bus.clone(),
+                plans: plans.clone(),
+                dispatcher: dispatcher.clone(),
+                metrics: Arc::clone(&metrics),
+            };
+            Some(start_ingress(limits, shared, &mut heartbeats, closed).await?)
+        }
         None => None,
     };
     if let Some(planner) = config.planner {
         let planner = Planner::new(planner, Arc::clone(&store), plans.clone(), dispatcher.clone());
-        planner.listen(&bus).await?;
+        planner.listen(&bus, &mut heartbeats).await?;
     }
+    heartbeats.start(&bus, &app).await?;
     let meter = config.power.map(|power| {
         let meter = Meter::new(&node, power, dispatcher.clone(), Arc::clone(&metrics));
         meter.start()
     });
-    failure_detector::watch(
-        &bus,
-        &dispatcher,
-        ingress
-            .as_ref()
-            .map(|ingress| ingress.address.clone().recipient()),
-    )
-    .await?;
-    if ingress.is_some() {
-        epoch_gate::watch(&bus, &dispatcher, &plans).await?;
-    }
     let seen = ingress.as_ref().map(|ingress| IngressHealth {
         permits: Arc::clone(&ingress.permits),
         capacity: ingress.capacity,
@@ -315,7 +318,7 @@ async fn assemble(
         Arc::clone(&metrics),
         stopped,
         seen,
-        worker_vitals,
+        worker_health,
     );
     let up = Up {
         bus: bus.clone(),
@@ -343,12 +346,12 @@ async fn assemble(
 /// Starts the ingress, its subscriptions and its shifter, and announces it.
 async fn start_ingress(
     limits: IngressConfig,
-    bus: &Bus,
-    plans: &PlanVersions,
-    dispatcher: &Dispatcher,
-    metrics: &Arc<Metrics>,
+    shared: Shared,
+    heartbeats: &mut Heartbeats,
     closed: watch::Receiver<bool>,
 ) -> Result<RunningIngress, NodeError> {
+    let (bus, plans) = (&shared.bus, &shared.plans);
+    let (dispatcher, metrics) = (&shared.dispatcher, &shared.metrics);
     let id = discovery::instance_id();
     let ingress = Ingress::new(
         &id,
@@ -357,8 +360,9 @@ async fn start_ingress(
         dispatcher.clone(),
         Arc::clone(metrics),
         bus.max_payload(),
-    )
-    .start();
+    );
+    let epochs = ingress.epochs();
+    let ingress = ingress.start();
     let intake = ingress::open(
         bus,
         dispatcher,
@@ -387,7 +391,11 @@ async fn start_ingress(
         dispatcher.clone(),
         Arc::clone(metrics),
     );
-    shifter.listen(bus).await?;
+    shifter.listen(bus, heartbeats).await?;
+    let detector = FailureDetector::new(bus, dispatcher, ingress.clone().recipient());
+    heartbeats.detect(detector);
+    epoch_gate::watch(heartbeats, dispatcher, plans);
+    let state = StatePublisher::start(&id, dispatcher, plans, epochs)?;
     let announced = discovery::announce(bus, dispatcher.app(), &id, metrics.clone()).await?;
     Ok(RunningIngress {
         address: ingress,
@@ -395,18 +403,20 @@ async fn start_ingress(
         capacity: limits.max_in_flight,
         durable,
         announced,
+        state,
     })
 }
 
-/// Starts the worker, and waits until it has loaded its replicas of the first plan.
+/// Starts the worker, `alone` if its process has no ingress, and waits until it has loaded its replicas of the first plan.
 async fn host(
     (config, loader): (WorkerConfig, Loader),
+    alone: bool,
     bus: &Bus,
     plans: &PlanVersions,
     dispatcher: &Dispatcher,
     metrics: &Arc<Metrics>,
 ) -> Result<(Addr<Worker>, WorkerHealth), NodeError> {
-    let (name, capacity) = (config.name.clone(), config.queue_capacity);
+    let queue_capacity = config.queue_capacity;
     let (worker, readiness) = Worker::new(
         config,
         Shared {
@@ -417,8 +427,16 @@ async fn host(
         },
         loader,
     );
-    let health = WorkerHealth::listen(bus, dispatcher.app(), &name, capacity, readiness.clone()).await?;
+    let health = WorkerHealth {
+        readiness: readiness.clone(),
+        beat: worker.heartbeats(),
+        queue_capacity,
+    };
     let worker = worker.start();
+    let listener = worker.clone();
+    let heard = move |state| listener.do_send(HeardIngress(state));
+    // With an ingress in the same process, the dispatcher knows the heartbeats themselves.
+    ingress_states::follow(bus, dispatcher, alone, heard).await?;
     ready(plans, readiness).await?;
     Ok((worker, health))
 }
@@ -520,7 +538,7 @@ impl Parts {
         {
             until(end, || draining.done()).await;
         }
-        if let Some(ingress) = &self.ingress {
+        if let Some(ingress) = self.ingress {
             let _ = ingress.address.send(FailInFlight).await;
             // Returning a request to the stream takes a message; without it another ingress would wait for
             // `ack_wait`.
@@ -528,6 +546,7 @@ impl Parts {
                 ingress.durable_settled()
             })
             .await;
+            ingress.state.close().await;
         }
         self.dispatcher.flush().await;
         self.bus.close().await;
@@ -576,7 +595,7 @@ async fn follow_plans(mut stored: Plans, plans: &PlanVersions) {
 
 /// Follows published gear shifts.
 async fn follow_gears(bus: Bus, dispatcher: Dispatcher, plans: PlanVersions, metrics: Arc<Metrics>) {
-    let Ok(mut shifts) = bus.subscribe(dispatcher.app().gear(), None).await else {
+    let Ok(mut shifts) = bus.control().subscribe(dispatcher.app().gear(), None).await else {
         return;
     };
     while let Some(message) = shifts.next().await {

@@ -1,23 +1,22 @@
 //! Health of a process, for its probes and metrics ([`crate::ops::probes`]).
 //!
 //! A probe must not wait behind the work whose health it checks, so no serving actor is asked. The state comes from
-//! channels and counters that the actors keep anyway, and the worker's queues from its own heartbeats.
+//! channels and counters that the actors keep anyway, and the worker's queues from a channel of its heartbeats.
 
 use crate::actor;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-use crate::bus::{Bus, BusError, Link};
+use crate::bus::{Bus, Link};
 use crate::metrics::{Gauges, Metrics};
 use crate::plan::versions::PlanVersions;
 use crate::stage::worker::Readiness;
 use crate::subjects::App;
-use crate::wire::{Beat, Message as _};
+use crate::wire::Beat;
 
 /// Time within which the actors' thread must respond. It only moves messages, so a response usually takes far less.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -91,7 +90,8 @@ struct Inner {
     url: String,
     metrics: Arc<Metrics>,
     plans: PlanVersions,
-    link: watch::Receiver<Link>,
+    /// The connections for data and for control messages.
+    links: [watch::Receiver<Link>; 2],
     stopped: watch::Receiver<Option<Duration>>,
     liveness: mpsc::Sender<oneshot::Sender<()>>,
     ingress: Option<IngressHealth>,
@@ -106,41 +106,13 @@ pub(crate) struct IngressHealth {
 
 /// The health of a process's worker.
 pub(crate) struct WorkerHealth {
-    readiness: watch::Receiver<Readiness>,
+    pub(crate) readiness: watch::Receiver<Readiness>,
     /// Its newest heartbeat.
-    beat: watch::Receiver<Beat>,
-    queue_capacity: usize,
+    pub(crate) beat: watch::Receiver<Arc<Beat>>,
+    pub(crate) queue_capacity: usize,
 }
 
 impl WorkerHealth {
-    /// Subscribes to the worker's own heartbeats. Call it inside an actix system.
-    ///
-    /// # Errors
-    /// [`BusError`] if the subscription fails or `name` is not a valid token.
-    pub(crate) async fn listen(
-        bus: &Bus,
-        app: &App,
-        name: &str,
-        queue_capacity: usize,
-        readiness: watch::Receiver<Readiness>,
-    ) -> Result<Self, BusError> {
-        let mut beats = bus.subscribe(app.beat(name)?, None).await?;
-        let (heard, beat) = watch::channel(Beat::default());
-        actor::spawn(async move {
-            while let Some(message) = beats.next().await {
-                // An undecodable heartbeat is logged by the failure detector.
-                if let Ok(beat) = Beat::decode(&message.payload) {
-                    heard.send_replace(beat);
-                }
-            }
-        });
-        Ok(Self {
-            readiness,
-            beat,
-            queue_capacity,
-        })
-    }
-
     fn ready(&self, newest: u64) -> Result<(), NotReady> {
         let ready = self.readiness.borrow().clone();
         if ready.epoch < newest {
@@ -188,7 +160,7 @@ impl Health {
             url: bus.url().to_owned(),
             metrics,
             plans,
-            link: bus.connection().link(),
+            links: [bus.connection().link(), bus.control().connection().link()],
             stopped,
             liveness,
             ingress,
@@ -218,7 +190,7 @@ impl Health {
         if inner.stopped.borrow().is_some() {
             return Err(NotReady::Draining);
         }
-        if *inner.link.borrow() != Link::Up {
+        if inner.links.iter().any(|link| *link.borrow() != Link::Up) {
             return Err(NotReady::NoBroker {
                 url: inner.url.clone(),
             });

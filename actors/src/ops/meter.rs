@@ -85,7 +85,7 @@ impl Meter {
         }
         let report = self.report();
         if let (Ok(subject), Ok(payload)) = (self.dispatcher.app().event(ENERGY), report.encode()) {
-            self.dispatcher.publish(subject, None, None, payload);
+            self.dispatcher.publish_control(subject, payload);
         }
         self.metrics.metered(report);
     }

@@ -86,15 +86,7 @@ fn ingress(app: &App) -> Result<Permissions, SubjectError> {
 fn worker(app: &App) -> Result<Permissions, SubjectError> {
     let mut publish = app.all_of(["stage.*", "replica.*", "done.*.*", "beat.*"]);
     publish.extend(named(app, &[ENERGY])?);
-    let subscribe = app.all_of([
-        "stage.*",
-        "replica.*",
-        "abandon",
-        "beat.*",
-        "ingress.*",
-        "gear",
-        "plan",
-    ]);
+    let subscribe = app.all_of(["stage.*", "replica.*", "abandon", "ingress.*", "gear", "plan"]);
     Ok(joined([Permissions { publish, subscribe }, reads_plans(app)]))
 }
 

@@ -9,7 +9,6 @@ use std::{
 };
 
 use crate::actor::{self, Actor, AsyncContext, Context, Handler, Message};
-use futures::StreamExt;
 use kaskade_models::{Executor, Model};
 use kaskade_policy::adoption::retention::Retention;
 use kaskade_policy::liveness::BEAT_PERIOD_US;
@@ -59,6 +58,8 @@ pub struct Worker {
     /// The replicas of the newest epoch that could not be loaded, with the reasons.
     pub(super) failed: BTreeMap<Replica, String>,
     pub(super) readiness: watch::Sender<Readiness>,
+    /// Its newest heartbeat, for the health of the process.
+    beat: watch::Sender<Arc<Beat>>,
     pub(super) subscribing: Vec<JoinHandle<()>>,
     beats: u64,
     /// Lost connections that the heartbeats have accounted for.
@@ -99,7 +100,7 @@ pub(super) struct Loaded {
 /// An ingress has published its state.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(super) struct HeardIngress(pub(super) IngressState);
+pub(crate) struct HeardIngress(pub(crate) IngressState);
 
 /// The permits of retiring replicas.
 pub struct Draining(Vec<(Arc<Semaphore>, usize)>);
@@ -133,6 +134,7 @@ impl Worker {
             loading: BTreeSet::new(),
             failed: BTreeMap::new(),
             readiness,
+            beat: watch::Sender::default(),
             subscribing: Vec::new(),
             beats: 0,
             disconnects: 0,
@@ -149,6 +151,11 @@ impl Worker {
     pub fn keeping_epochs_for(mut self, time: Duration) -> Self {
         self.retention = Retention::new(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         self
+    }
+
+    /// Returns a channel of its newest heartbeat.
+    pub fn heartbeats(&self) -> watch::Receiver<Arc<Beat>> {
+        self.beat.subscribe()
     }
 
     pub(super) fn beat(&mut self) {
@@ -175,13 +182,17 @@ impl Worker {
             runs: self.shared.metrics.runs(),
             replicas,
         };
-        // The name was validated when the worker was created.
-        if let (Ok(subject), Ok(payload)) = (
-            self.shared.dispatcher.app().beat(&self.config.name),
-            beat.encode(),
-        ) {
-            self.shared.dispatcher.publish(subject, None, None, payload);
+        // A heartbeat vouches for the connection on which requests arrive, not only for its own.
+        if self.shared.bus.connection().is_up() {
+            // The name was validated when the worker was created.
+            if let (Ok(subject), Ok(payload)) = (
+                self.shared.dispatcher.app().beat(&self.config.name),
+                beat.encode(),
+            ) {
+                self.shared.dispatcher.publish_control(subject, payload);
+            }
         }
+        self.beat.send_replace(Arc::new(beat));
     }
 }
 
@@ -193,7 +204,6 @@ impl Actor for Worker {
             worker.beat();
             worker.release();
         });
-        actor::spawn(follow_ingresses(self.shared.clone(), ctx.address()));
         ctx.notify(Reconcile);
     }
 }
@@ -275,20 +285,5 @@ impl Handler<Leave> for Worker {
         // Announces the leave at once, instead of after three missed heartbeats.
         self.beat();
         draining
-    }
-}
-
-/// Passes the states of ingresses to the worker, for as long as the connection lasts.
-async fn follow_ingresses(shared: Shared, worker: actor::Addr<Worker>) {
-    let subject = shared.dispatcher.app().ingresses();
-    let mut states = match shared.bus.subscribe(subject, None).await {
-        Ok(states) => states,
-        Err(error) => return tracing::error!(%error, "subscribing to the states of ingresses failed"),
-    };
-    while let Some(message) = states.next().await {
-        match IngressState::decode(&message.payload) {
-            Ok(state) => worker.do_send(HeardIngress(state)),
-            Err(error) => tracing::warn!(%error, "the state of an ingress could not be decoded"),
-        }
     }
 }

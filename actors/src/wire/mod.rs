@@ -375,7 +375,10 @@ pub struct IngressState {
     /// The oldest epoch of its requests in flight; `admits` if it has none.
     #[serde(default)]
     pub oldest: u64,
-    /// Replicas that it has found lost or leaving.
+    /// Whether it started less than a detection period ago: it does not know yet which replicas live.
+    #[serde(default)]
+    pub starting: bool,
+    /// Replicas to avoid: lost, leaving, or placed by a plan and never heard.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_REPLICAS>")]
     pub unavailable: Vec<String>,
     /// Whether this is its last message.

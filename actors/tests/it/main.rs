@@ -13,6 +13,7 @@
 
 mod adoption;
 mod common;
+mod control;
 mod durable;
 mod ensembles;
 mod gears;

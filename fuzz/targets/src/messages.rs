@@ -267,6 +267,7 @@ fn ingress_state() -> IngressState {
         sequence: 12,
         admits: 4,
         oldest: 3,
+        starting: false,
         unavailable: vec!["digits-large-0".into()],
         gone: false,
     }

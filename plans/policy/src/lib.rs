@@ -25,6 +25,7 @@
 //! | [`admission`] | which requests to accept, so that goodput stays level under overload |
 //! | [`adoption`] | the plan and gear that a process runs, and the past plans that it keeps |
 //! | [`liveness`] | which processes are alive, judged by heartbeats |
+//! | [`reachability`] | which replicas a process may send to |
 //! | [`arrivals`] | total load, counted by several ingresses |
 //! | [`demand`] | measurements reported to planners: peaks of the load, run times |
 //! | [`shifting`] | the gear for a measured load |
@@ -52,6 +53,7 @@ pub mod partition;
 pub mod pipeline;
 pub mod plan;
 pub mod profile;
+pub mod reachability;
 pub mod redelivery;
 pub mod rerouting;
 pub mod routing;

@@ -2,8 +2,14 @@
 //!
 //! A process that was killed is noticed by the broker at once (its subjects have no responders). One that hangs, or
 //! is stopped, keeps its connection and its place in the queue groups; only its silence betrays it.
+//!
+//! The silence of others is measured in the time in which the observer itself runs. A process that was stalled has
+//! not read the heartbeats that arrived meanwhile, so the stall is no evidence against their senders.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::reachability::Reachability;
 
 /// How often actors beat, microseconds.
 pub const BEAT_PERIOD_US: u64 = 100_000;
@@ -12,36 +18,77 @@ pub const BEAT_PERIOD_US: u64 = 100_000;
 /// busy machine are forgiven, and a death is still noticed in well under half a second.
 pub const MISSED_BEATS: u64 = 3;
 
+/// Silence after which an actor counts as lost, microseconds.
+pub const DETECTION_US: u64 = MISSED_BEATS * BEAT_PERIOD_US;
+
+/// How often a process looks for silent actors, microseconds: half a heartbeat period.
+pub const LOOK_PERIOD_US: u64 = BEAT_PERIOD_US / 2;
+
+/// Time between two looks beyond which the observer counts as stalled, microseconds.
+const LATE_LOOK_US: u64 = 2 * LOOK_PERIOD_US;
+
 /// The living and the lost, by name.
 #[derive(Debug, Clone, Default)]
 pub struct Liveness {
-    seen: BTreeMap<String, Seen>,
+    seen: BTreeMap<Arc<str>, Seen>,
     /// By process, the number of its newest beat.
     counts: BTreeMap<String, u64>,
-    /// How many of [`Liveness::seen`] are lost.
-    lost: usize,
+    /// Counts the changes of what [`Liveness::reachability`] returns.
+    revision: u64,
+    looks: Option<Looks>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Seen {
+    /// When its newest beat arrived, in the time in which the observer runs.
     at: u64,
     lost: bool,
+    leaving: bool,
+}
+
+/// When the observer looked for silence.
+#[derive(Debug, Clone, Copy)]
+struct Looks {
+    first: u64,
+    last: u64,
+    /// Whether the last look was late.
+    late: bool,
+    /// Time during which the observer was stalled, microseconds.
+    stalled: u64,
 }
 
 impl Liveness {
-    /// Notes a beat of `name` at `now` (µs). True if it was unknown or lost until now.
+    /// Notes a beat of `name` at `now` (µs). True if it was unknown, lost or leaving until now.
     pub fn beat(&mut self, name: &str, now: u64) -> bool {
-        if let Some(seen) = self.seen.get_mut(name) {
-            let returned = seen.lost;
-            self.lost -= usize::from(returned);
-            *seen = Seen {
-                at: seen.at.max(now),
-                lost: false,
-            };
-            return returned;
-        }
-        self.seen.insert(name.to_owned(), Seen { at: now, lost: false });
-        true
+        self.heard(name, now, false)
+    }
+
+    /// Notes a beat of `name` at `now` (µs) that says that it is shutting down: it is alive and must not be chosen.
+    pub fn beat_leaving(&mut self, name: &str, now: u64) {
+        self.heard(name, now, true);
+    }
+
+    fn heard(&mut self, name: &str, now: u64, leaving: bool) -> bool {
+        let at = self.running(now);
+        let changed = match self.seen.get_mut(name) {
+            Some(seen) => {
+                let changed = seen.lost || seen.leaving != leaving;
+                let at = seen.at.max(at);
+                *seen = Seen {
+                    at,
+                    lost: false,
+                    leaving,
+                };
+                changed
+            }
+            None => {
+                let lost = false;
+                self.seen.insert(name.into(), Seen { at, lost, leaving });
+                true
+            }
+        };
+        self.revision += u64::from(changed);
+        changed
     }
 
     /// Notes the number of a process's beat, which counts from its start. True if the process has started again since its last
@@ -56,9 +103,17 @@ impl Liveness {
         false
     }
 
-    /// Names that fell silent since the last call: their newest beat is over [`MISSED_BEATS`] periods old at `now` (µs).
+    /// Looks for silence: names whose newest beat is over [`DETECTION_US`] old at `now` (µs) and that were not lost at
+    /// the last call. Call it every [`LOOK_PERIOD_US`], after reading the beats that have arrived.
+    ///
+    /// If the last call was much longer ago, the observer was stalled. Then the stall does not count as silence, and
+    /// this look finds nothing: beats may still be on their way through the observer's own queues. A second late look
+    /// in a row counts again, so that a process that is always late still finds the lost.
     pub fn newly_lost(&mut self, now: u64) -> Vec<String> {
-        let oldest = now.saturating_sub(BEAT_PERIOD_US * MISSED_BEATS);
+        if self.is_late(now) {
+            return Vec::new();
+        }
+        let oldest = self.running(now).saturating_sub(DETECTION_US);
         let silent = self
             .seen
             .iter_mut()
@@ -66,11 +121,38 @@ impl Liveness {
         let names: Vec<String> = silent
             .map(|(name, seen)| {
                 seen.lost = true;
-                name.clone()
+                name.to_string()
             })
             .collect();
-        self.lost += names.len();
+        self.revision += u64::from(!names.is_empty());
         names
+    }
+
+    /// Notes a look. True if it is the first late one after a look in time.
+    fn is_late(&mut self, now: u64) -> bool {
+        let looks = self.looks.get_or_insert(Looks {
+            first: now,
+            last: now,
+            late: false,
+            stalled: 0,
+        });
+        let gap = now.saturating_sub(std::mem::replace(&mut looks.last, now));
+        let late = gap > LATE_LOOK_US;
+        let before = std::mem::replace(&mut looks.late, late);
+        if late {
+            looks.stalled += gap - LOOK_PERIOD_US;
+            let running = self.running(now);
+            // Beats that were read between the stall and this look.
+            for seen in self.seen.values_mut() {
+                seen.at = seen.at.min(running);
+            }
+        }
+        late && !before
+    }
+
+    /// `now` without the time during which this process was stalled.
+    fn running(&self, now: u64) -> u64 {
+        now.saturating_sub(self.looks.map_or(0, |looks| looks.stalled))
     }
 
     /// Takes `name` for lost now, for a reason other than silence. True if it was alive.
@@ -79,14 +161,13 @@ impl Liveness {
             .seen
             .get_mut(name)
             .is_some_and(|seen| !std::mem::replace(&mut seen.lost, true));
-        self.lost += usize::from(alive);
+        self.revision += u64::from(alive);
         alive
     }
 
     /// Forgets `name`: it left in good order.
     pub fn forget(&mut self, name: &str) {
-        let forgotten = self.seen.remove(name);
-        self.lost -= usize::from(forgotten.is_some_and(|seen| seen.lost));
+        self.revision += u64::from(self.seen.remove(name).is_some());
     }
 
     /// Whether `name` beats.
@@ -94,19 +175,53 @@ impl Liveness {
         self.seen.get(name).is_some_and(|seen| !seen.lost)
     }
 
-    /// Whether any process is silent. Called first for every request, so it is fast.
-    pub fn any_lost(&self) -> bool {
-        self.lost > 0
-    }
-
     /// Whether `name` used to beat and fell silent.
     pub fn lost(&self, name: &str) -> bool {
         self.seen.get(name).is_some_and(|seen| seen.lost)
+    }
+
+    /// The names of those that beat, in order.
+    pub fn living(&self) -> impl Iterator<Item = &str> {
+        let living = self.seen.iter().filter(|(_, seen)| !seen.lost);
+        living.map(|(name, _)| &**name)
+    }
+
+    /// A number that changes whenever [`Liveness::reachability`] does.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Where a process that hears the beats itself may send: to those that beat and do not leave.
+    pub fn reachability(&self) -> Reachability {
+        let all = self.seen.iter();
+        let (avoided, heard) = all.partition::<Vec<_>, _>(|(_, seen)| seen.lost || seen.leaving);
+        let names = |of: Vec<(&Arc<str>, &Seen)>| of.into_iter().map(|(name, _)| Arc::clone(name)).collect();
+        Reachability::heard(names(heard), names(avoided))
+    }
+
+    /// Whether this process has looked for no longer than [`DETECTION_US`] at `now` (µs): it may not have heard all yet.
+    pub fn is_starting(&self, now: u64) -> bool {
+        let first = self.looks.map(|looks| looks.first);
+        first.is_none_or(|first| self.running(now).saturating_sub(first) <= DETECTION_US)
+    }
+
+    /// The replicas that others should avoid: the lost, the leaving, and those of `placed` that were never heard although
+    /// this process no longer [is starting](Liveness::is_starting) at `now` (µs).
+    pub fn unavailable<'a>(&self, placed: impl IntoIterator<Item = &'a str>, now: u64) -> BTreeSet<String> {
+        let avoided = self.seen.iter().filter(|(_, seen)| seen.lost || seen.leaving);
+        let mut names: BTreeSet<String> = avoided.map(|(name, _)| name.to_string()).collect();
+        if !self.is_starting(now) {
+            let unheard = placed.into_iter().filter(|name| !self.seen.contains_key(*name));
+            names.extend(unheard.map(ToOwned::to_owned));
+        }
+        names
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -123,21 +238,136 @@ mod tests {
         );
     }
 
+    /// Looks in time from one point to another; returns what was found.
+    fn looks(liveness: &mut Liveness, from: u64, until: u64) -> Vec<String> {
+        let times = (from..=until).step_by(LOOK_PERIOD_US as usize);
+        times.flat_map(|now| liveness.newly_lost(now)).collect()
+    }
+
     #[test]
-    fn that_somebody_is_lost_is_known_without_looking() {
+    fn every_change_of_reachability_changes_the_revision() {
         let mut liveness = Liveness::default();
+        let mut changed = |change: &mut dyn FnMut(&mut Liveness)| {
+            let before = (liveness.revision(), liveness.reachability());
+            change(&mut liveness);
+            let changed = before.0 != liveness.revision();
+            assert_eq!(changed, before.1 != liveness.reachability());
+            changed
+        };
+        assert!(changed(&mut |liveness| assert!(liveness.beat("a", 0))));
+        assert!(!changed(&mut |liveness| assert!(!liveness.beat("a", 1))));
+        assert!(changed(&mut |liveness| assert!(liveness.declare_lost("a"))));
+        assert!(!changed(&mut |liveness| assert!(!liveness.declare_lost("a"))));
+        assert!(
+            changed(&mut |liveness| assert!(liveness.beat("a", 2))),
+            "it is back"
+        );
+        assert!(changed(&mut |liveness| liveness.beat_leaving("a", 3)));
+        assert!(!changed(&mut |liveness| liveness.beat_leaving("a", 4)));
+        assert!(changed(&mut |liveness| liveness.forget("a")));
+        assert!(!changed(&mut |liveness| liveness.forget("a")));
+    }
+
+    #[test]
+    fn a_leaving_replica_is_avoided_and_still_lost_when_silent() {
+        let mut liveness = Liveness::default();
+        liveness.beat_leaving("a", 0);
+        assert!(liveness.alive("a") && !liveness.reachability().is_reachable("a"));
+        assert!(liveness.reachability().is_avoided("a"));
+        assert_eq!(looks(&mut liveness, 0, DETECTION_US + LOOK_PERIOD_US), ["a"]);
+    }
+
+    #[test]
+    fn a_stall_of_the_observer_is_no_evidence() {
+        let mut liveness = Liveness::default();
+        assert!(looks(&mut liveness, 0, 1_000_000).is_empty());
         for name in ["a", "b"] {
-            liveness.beat(name, 0);
+            liveness.beat(name, 1_000_000);
         }
-        assert!(!liveness.any_lost());
-        assert!(liveness.declare_lost("a") && !liveness.declare_lost("a") && liveness.any_lost());
-        liveness.beat("a", 1);
-        assert!(!liveness.any_lost(), "it is back");
-        assert_eq!(liveness.newly_lost(u64::MAX).len(), 2);
-        liveness.forget("a");
-        assert!(liveness.any_lost());
-        liveness.forget("b");
-        assert!(!liveness.any_lost(), "both have left in good order");
+        // The process does not run for 500 ms. Then it looks before it reads a beat, and one tick later again.
+        assert!(liveness.newly_lost(1_500_000).is_empty());
+        assert!(liveness.newly_lost(1_550_000).is_empty());
+        liveness.beat("a", 1_560_000);
+        // From here the time counts again: b fell silent, a goes on.
+        let mut found = Vec::new();
+        for now in (1_600_000..=2_500_000).step_by(LOOK_PERIOD_US as usize) {
+            liveness.beat("a", now);
+            found.extend(liveness.newly_lost(now));
+        }
+        assert_eq!(found, ["b"]);
+    }
+
+    #[test]
+    fn a_beat_read_after_a_stall_does_not_hide_a_death() {
+        let mut liveness = Liveness::default();
+        assert!(liveness.newly_lost(0).is_empty());
+        liveness.beat("a", 5_000_000);
+        assert!(liveness.newly_lost(5_000_000).is_empty());
+        let until = 5_000_000 + DETECTION_US + LOOK_PERIOD_US;
+        assert_eq!(looks(&mut liveness, 5_050_000, until), ["a"]);
+    }
+
+    #[test]
+    fn a_process_whose_looks_are_always_late_finds_the_lost() {
+        let mut liveness = Liveness::default();
+        liveness.beat("a", 0);
+        let mut times = (0..20).map(|look| look * 3 * LOOK_PERIOD_US);
+        assert!(times.any(|now| liveness.newly_lost(now) == ["a"]));
+    }
+
+    #[test]
+    fn placed_replicas_that_were_never_heard_are_unavailable_after_the_detection_time() {
+        let mut liveness = Liveness::default();
+        let placed = ["a", "b", "c"];
+        let told = |liveness: &Liveness, now| Vec::from_iter(liveness.unavailable(placed, now));
+        assert!(looks(&mut liveness, 0, DETECTION_US).is_empty());
+        liveness.beat("a", DETECTION_US);
+        assert!(
+            told(&liveness, DETECTION_US).is_empty(),
+            "it may be too early to tell"
+        );
+        assert_eq!(told(&liveness, DETECTION_US + 1), ["b", "c"]);
+        liveness.declare_lost("a");
+        liveness.beat("b", DETECTION_US);
+        liveness.beat_leaving("elsewhere", DETECTION_US);
+        assert_eq!(told(&liveness, DETECTION_US + 1), ["a", "c", "elsewhere"]);
+    }
+
+    proptest! {
+        /// However the process is stalled, it never loses a replica whose beats it reads before it looks again in time.
+        #[test]
+        fn stalls_never_accuse_a_replica_that_beats(stalls in prop::collection::vec(0_u64..3_000_000, 1..40)) {
+            let mut liveness = Liveness::default();
+            let mut now = 0;
+            for stall in stalls {
+                liveness.beat("a", now);
+                for _ in 0..2 {
+                    now += LOOK_PERIOD_US;
+                    prop_assert!(liveness.newly_lost(now).is_empty());
+                }
+                now += stall;
+                // The look comes first, and the beats that waited right after it.
+                prop_assert!(liveness.newly_lost(now).is_empty());
+            }
+        }
+
+        /// A replica that is silent is found, and in time if the looks are.
+        #[test]
+        fn silence_is_found_in_time(heard in 0_u64..1_000_000) {
+            let mut liveness = Liveness::default();
+            let late = heard + DETECTION_US + LOOK_PERIOD_US + 1;
+            liveness.newly_lost(0);
+            let found = (0..)
+                .map(|look| look * LOOK_PERIOD_US)
+                .take_while(|now| *now <= late)
+                .find(|now| {
+                    if *now >= heard && !liveness.alive("a") && !liveness.lost("a") {
+                        liveness.beat("a", heard);
+                    }
+                    !liveness.newly_lost(*now).is_empty()
+                });
+            prop_assert!(found.is_some_and(|found| found > heard + DETECTION_US));
+        }
     }
 
     #[test]
@@ -145,9 +375,9 @@ mod tests {
         let mut liveness = Liveness::default();
         assert!(liveness.beat("a", 0));
         assert!(!liveness.beat("a", BEAT_PERIOD_US));
-        assert!(liveness.newly_lost(4 * BEAT_PERIOD_US).is_empty());
+        assert!(looks(&mut liveness, 0, 4 * BEAT_PERIOD_US).is_empty());
         assert_eq!(liveness.newly_lost(4 * BEAT_PERIOD_US + 1), ["a"]);
-        assert!(liveness.newly_lost(9 * BEAT_PERIOD_US).is_empty());
+        assert!(looks(&mut liveness, 4 * BEAT_PERIOD_US + 2, 9 * BEAT_PERIOD_US).is_empty());
         assert!(liveness.lost("a") && !liveness.alive("a"));
         assert!(liveness.beat("a", 9 * BEAT_PERIOD_US));
         assert!(liveness.alive("a"));
@@ -158,7 +388,7 @@ mod tests {
         let mut liveness = Liveness::default();
         liveness.beat("a", 10 * BEAT_PERIOD_US);
         liveness.beat("a", 2 * BEAT_PERIOD_US);
-        assert!(liveness.newly_lost(12 * BEAT_PERIOD_US).is_empty());
+        assert!(looks(&mut liveness, 10 * BEAT_PERIOD_US, 12 * BEAT_PERIOD_US).is_empty());
     }
 
     #[test]
@@ -166,7 +396,7 @@ mod tests {
         let mut liveness = Liveness::default();
         liveness.beat("a", 0);
         liveness.forget("a");
-        assert!(liveness.newly_lost(u64::MAX).is_empty());
+        assert!(looks(&mut liveness, 0, 9 * BEAT_PERIOD_US).is_empty());
         assert!(!liveness.alive("a") && !liveness.lost("a"));
     }
 }

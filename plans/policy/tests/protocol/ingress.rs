@@ -12,7 +12,7 @@ use kaskade_policy::{
     shifting::{self, ShiftConfig},
 };
 
-use super::messages::{Beat, Done, Message, Name, Request, Timer};
+use super::messages::{Beat, Done, Name, Request, Timer};
 use super::oracle::{Fault, Oracle, Owner};
 use super::sabotage::Sabotage;
 use super::scenario::{STOP_US, SWEEP_US};
@@ -48,8 +48,8 @@ pub(crate) struct Ingress {
     pub(crate) ticks: u64,
     /// Arrivals that it has taken for load.
     pub(crate) counted: u64,
-    /// The epoch and the oldest epoch that it published last, and when.
-    pub(crate) told: (u64, u64, u64),
+    /// The epoch under which it admits, and the oldest of its requests, as published.
+    pub(crate) told: (u64, u64),
     /// Worker to when it was heard, and its replicas' variants and queues.
     pub(crate) queues: BTreeMap<Name, (u64, Beat)>,
 }
@@ -76,7 +76,7 @@ impl Ingress {
             last_tick: now,
             ticks: 0,
             counted: 0,
-            told: (0, 0, 0),
+            told: (0, 0),
             queues: BTreeMap::new(),
         }
     }
@@ -186,26 +186,15 @@ impl World {
         self.tell_state(of);
     }
 
-    /// Publishes which epochs the ingress needs, at each change and once per second.
+    /// Publishes the state when the epochs that the ingress needs have changed.
     fn tell_state(&mut self, of: usize) {
-        let (now, admits) = (self.now, self.processes[of].epoch());
+        let admits = self.processes[of].epoch();
         let Some(ingress) = self.ingress(of) else { return };
         let first = ingress.ledger.iter().next();
         let oldest = first.map_or(admits, |(_, kept)| kept.epoch);
-        let (was, had, at) = ingress.told;
-        if (was, had) == (admits, oldest) && now < at + 1_000_000 {
-            return;
+        if std::mem::replace(&mut ingress.told, (admits, oldest)) != (admits, oldest) {
+            self.publish_state(of);
         }
-        ingress.told = (admits, oldest, now);
-        let ingress = Rc::clone(&ingress.id);
-        self.everybody(
-            of,
-            &Message::State {
-                ingress,
-                admits,
-                oldest,
-            },
-        );
     }
 
     /// Answers what expired and sends again what is due.
@@ -271,6 +260,7 @@ impl World {
         if let Some(replica) = replica.map(Name::from)
             && self.processes[of].liveness.declare_lost(&replica)
         {
+            self.refresh(of);
             return self.lose(of, &replica);
         }
         self.fail(of, id, current, Fault::Unavailable);

@@ -1,5 +1,6 @@
 //! What travels, and what happens.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use kaskade_policy::plan::{Plan, Replica};
@@ -76,11 +77,13 @@ pub(crate) enum Message {
         attempt: u32,
     },
     Beat(Beat),
-    /// The epoch under which an ingress admits, and the oldest of its requests.
+    /// The state of an ingress: the replicas to avoid, the epoch under which it admits, and the oldest of its requests.
     State {
         ingress: Name,
+        sequence: u64,
         admits: u64,
         oldest: u64,
+        unavailable: Rc<BTreeSet<String>>,
     },
     Load {
         ingress: Name,
@@ -107,6 +110,8 @@ pub(crate) enum Timer {
     Tick,
     Look,
     Beat,
+    State,
+    Expire,
     Wake {
         replica: Name,
         number: u64,

@@ -151,6 +151,21 @@ fn a_replica_that_hangs_is_noticed() {
 }
 
 #[test]
+fn workers_that_learn_nothing_are_noticed() {
+    // Sixteen attempts outlast the death of a worker even if routers go on sending to it.
+    let few = Glue {
+        max_attempts: 9,
+        ..Glue::SERVING
+    };
+    notices_by(
+        few,
+        Sabotage::SilentIngresses,
+        Weather::Crashes,
+        Oracle::NothingLost,
+    );
+}
+
+#[test]
 fn an_unreported_loss_is_noticed() {
     notices(Sabotage::IgnoresLosses, Weather::Crashes, Oracle::NothingLost);
 }

@@ -8,8 +8,9 @@ use kaskade_policy::{
         Adoption, EPOCHS_KEPT,
         gate::{Gate, Report},
     },
-    liveness::{BEAT_PERIOD_US, Liveness},
+    liveness::{BEAT_PERIOD_US, LOOK_PERIOD_US, Liveness},
     plan::{Plan, Replica as Placed},
+    reachability::{IngressStates, IngressView, Reachability, STATE_PERIOD_US},
 };
 use rand::Rng;
 
@@ -19,7 +20,7 @@ use super::oracle::{Oracle, Owner};
 use super::plans;
 use super::replica::Replica;
 use super::sabotage::Sabotage;
-use super::scenario::{Blow, LOOK_US, STOP_US, Strike};
+use super::scenario::{Blow, STOP_US, Strike};
 use super::worker::Worker;
 use super::world::World;
 
@@ -32,7 +33,14 @@ pub(crate) struct Process {
     pub(crate) paused_until: u64,
     pub(crate) cut_until: u64,
     pub(crate) book: Adoption<Rc<Plan>>,
+    /// What an ingress hears of workers.
     pub(crate) liveness: Liveness,
+    /// What a process without an ingress hears of ingresses.
+    states: IngressStates,
+    /// Which replicas it may send to, and the liveness that this was made from.
+    view: (u64, Reachability),
+    /// States published by its ingress.
+    published: u64,
     /// Worker to the replicas that its last beat named.
     hosts: BTreeMap<Name, BTreeSet<Name>>,
     /// Worker to the newest life heard of, if heartbeats carry lives.
@@ -60,6 +68,9 @@ impl Process {
             cut_until: 0,
             book: Adoption::keeping(EPOCHS_KEPT),
             liveness: Liveness::default(),
+            states: IngressStates::default(),
+            view: (0, Reachability::default()),
+            published: 0,
             hosts: BTreeMap::new(),
             lives: BTreeMap::new(),
             draws: BTreeMap::new(),
@@ -82,7 +93,7 @@ impl Process {
     pub(crate) fn reachable(&self, plan: Option<&Rc<Plan>>, replica: &str) -> bool {
         let placed = |local: &Replica| plan.is_some_and(|plan| plan.placement.contains(&local.placed));
         let mut local = self.replicas.values();
-        self.liveness.alive(replica) || local.any(|local| *local.id == *replica && placed(local))
+        self.view.1.is_reachable(replica) || local.any(|local| *local.id == *replica && placed(local))
     }
 
     pub(crate) fn newest(&self) -> u64 {
@@ -116,6 +127,8 @@ impl World {
                 self.scenario.glue.max_attempts
             };
             process.ingress = Some(Ingress::new(index, process.life, self.now, attempts));
+        } else {
+            process.view.1 = process.states.reachability();
         }
         if plans::hosts(&self.scenario).any(|host| host == index) {
             process.worker = Some(Worker::new());
@@ -127,8 +140,11 @@ impl World {
         if index < self.scenario.ingresses {
             self.begin_timer(index, super::scenario::SWEEP_US, Timer::Sweep);
             self.begin_timer(index, super::ingress::TICK_US, Timer::Tick);
+            self.begin_timer(index, LOOK_PERIOD_US, Timer::Look);
+            self.begin_timer(index, STATE_PERIOD_US, Timer::State);
+        } else {
+            self.begin_timer(index, LOOK_PERIOD_US, Timer::Expire);
         }
-        self.begin_timer(index, LOOK_US, Timer::Look);
         self.begin_timer(index, BEAT_PERIOD_US, Timer::Beat);
     }
 
@@ -194,15 +210,20 @@ impl World {
             Message::Beat(beat) => self.hear_beat(to, &beat),
             Message::State {
                 ingress,
+                sequence,
                 admits,
                 oldest,
-            } => self.hear_state(to, &ingress, admits, oldest),
+                unavailable,
+            } => {
+                self.hear_avoided(to, &ingress, sequence, &unavailable);
+                self.hear_state(to, &ingress, admits, oldest);
+            }
             Message::Load { ingress, total } => self.hear_load(to, &ingress, total),
             Message::Gear { epoch, gear } => self.hear_gear(to, epoch, gear),
         }
     }
 
-    /// A worker's heartbeat. All processes receive it, the sender too.
+    /// A worker's heartbeat. Ingresses receive it, the sender's too.
     pub(crate) fn beat(&mut self, of: usize) {
         if self.now < STOP_US {
             self.timer(of, BEAT_PERIOD_US, Timer::Beat);
@@ -230,15 +251,91 @@ impl World {
             in_place: worker.in_place,
             failed: worker.reported_failed.clone(),
         };
-        self.everybody(of, &Message::Beat(beat));
+        self.to_all(of, &Message::Beat(beat), |to| to.ingress.is_some());
     }
 
     /// Publishes to all subscribers, which is every process that is up.
     pub(crate) fn everybody(&mut self, from: usize, message: &Message) {
+        self.to_all(from, message, |_| true);
+    }
+
+    fn to_all(&mut self, from: usize, message: &Message, subscribes: impl Fn(&Process) -> bool) {
         for to in 0..self.processes.len() {
-            if self.processes[to].up {
+            if self.processes[to].up && subscribes(&self.processes[to]) {
                 self.post(from, to, message.clone());
             }
+        }
+    }
+
+    /// The ingress publishes its state once per second, apart from changes.
+    pub(crate) fn state(&mut self, of: usize) {
+        if self.now < STOP_US {
+            self.timer(of, STATE_PERIOD_US, Timer::State);
+        }
+        self.publish_state(of);
+    }
+
+    /// After a change of liveness the ingress's own view follows, and workers are told.
+    pub(crate) fn refresh(&mut self, of: usize) {
+        let process = &mut self.processes[of];
+        let revision = process.liveness.revision();
+        if revision != process.view.0 {
+            process.view = (revision, process.liveness.reachability());
+            self.publish_state(of);
+        }
+    }
+
+    pub(crate) fn publish_state(&mut self, of: usize) {
+        let silent = self.sabotage == Some(Sabotage::SilentIngresses);
+        let now = self.now;
+        let process = &mut self.processes[of];
+        let (Some(ingress), Some((_, plan, _))) = (&process.ingress, process.book.current()) else {
+            return;
+        };
+        process.published += 1;
+        let placed = plan.placement.iter().map(|replica| replica.id.as_str());
+        let unavailable = if silent {
+            BTreeSet::new()
+        } else {
+            process.liveness.unavailable(placed, now)
+        };
+        let (admits, oldest) = ingress.told;
+        let message = Message::State {
+            ingress: ingress.id.clone(),
+            sequence: process.published,
+            admits,
+            oldest,
+            unavailable: Rc::new(unavailable),
+        };
+        self.to_all(of, &message, |to| to.worker.is_some());
+    }
+
+    /// A worker without an ingress avoids what ingresses tell it to.
+    fn hear_avoided(&mut self, to: usize, ingress: &str, sequence: u64, unavailable: &BTreeSet<String>) {
+        if self.processes[to].ingress.is_some() {
+            return;
+        }
+        let view = IngressView {
+            sequence,
+            unavailable: unavailable.clone(),
+            ..IngressView::default()
+        };
+        let now = self.now;
+        let process = &mut self.processes[to];
+        if process.states.hear(ingress, view, now) {
+            process.view.1 = process.states.reachability();
+        }
+    }
+
+    /// A worker no longer goes by the states of ingresses that fell silent.
+    pub(crate) fn expire(&mut self, of: usize) {
+        if self.now < STOP_US {
+            self.timer(of, LOOK_PERIOD_US, Timer::Expire);
+        }
+        let now = self.now;
+        let process = &mut self.processes[of];
+        if process.states.expire(now) {
+            process.view.1 = process.states.reachability();
         }
     }
 
@@ -271,6 +368,7 @@ impl World {
             process.gate.report(report, now);
             self.admit(to);
         }
+        self.refresh(to);
     }
 
     /// Admits requests under the newest epoch that is in place.
@@ -325,7 +423,7 @@ impl World {
     /// Checks for silence. A process that is cut off from the broker hears no other, so it concludes nothing.
     pub(crate) fn look(&mut self, of: usize) {
         if self.now < STOP_US {
-            self.timer(of, LOOK_US, Timer::Look);
+            self.timer(of, LOOK_PERIOD_US, Timer::Look);
         }
         let now = self.now;
         let process = &mut self.processes[of];
@@ -334,6 +432,7 @@ impl World {
         }
         let lost = process.liveness.newly_lost(now);
         self.admit(of);
+        self.refresh(of);
         for replica in lost {
             self.note(format_args!("p{of} misses {replica}"));
             self.lose(of, &replica);

@@ -51,4 +51,6 @@ pub(crate) enum Sabotage {
     RetiresAtOnce,
     /// Replicas run whatever reaches them.
     ChecksNoEpoch,
+    /// The ingresses do not tell workers which replicas to avoid.
+    SilentIngresses,
 }

@@ -5,8 +5,6 @@ use rand_chacha::ChaCha8Rng;
 
 /// Interval of checks for expiries and resends, microseconds, as in the ingress.
 pub(crate) const SWEEP_US: u64 = 5_000;
-/// Interval of checks for silence, microseconds, as in the watcher.
-pub(crate) const LOOK_US: u64 = 50_000;
 /// From here on nothing is lost, late, doubled or dead.
 pub(crate) const HEAL_US: u64 = 2_000_000;
 /// Planners write no more. Late enough that the last plan meets a healthy network, so that it must reach all processes.

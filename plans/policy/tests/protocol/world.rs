@@ -191,6 +191,8 @@ impl World {
             Timer::Tick => self.tick(of),
             Timer::Look => self.look(of),
             Timer::Beat => self.beat(of),
+            Timer::State => self.state(of),
+            Timer::Expire => self.expire(of),
             Timer::Wake { replica, number } => self.wake(of, &replica, number),
             Timer::BatchEnds { replica } => self.batch_ends(of, &replica),
             Timer::Loaded { replica } => self.loaded(of, &replica),

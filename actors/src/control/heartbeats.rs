@@ -1,0 +1,85 @@
+//! The heartbeats of an app, for one process: one subscription, each heartbeat decoded once.
+//!
+//! Only a process with an ingress or an observing planner subscribes. Workers learn from the ingresses what they must
+//! know of each other ([`super::ingress_states`]).
+
+use std::{sync::Arc, time::Duration};
+
+use async_nats::Subscriber;
+use futures::StreamExt;
+use kaskade_policy::liveness::LOOK_PERIOD_US;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::failure_detector::FailureDetector;
+use crate::{
+    actor,
+    bus::{Bus, BusError},
+    subjects::App,
+    wire::{Beat, Message as _},
+};
+
+type Listener = Box<dyn FnMut(&Arc<Beat>)>;
+
+/// The parts of a process that read heartbeats.
+#[derive(Default)]
+pub(crate) struct Heartbeats {
+    detector: Option<FailureDetector>,
+    listeners: Vec<Listener>,
+}
+
+impl Heartbeats {
+    /// Passes every heartbeat to `listener`.
+    pub(crate) fn listen(&mut self, listener: impl FnMut(&Arc<Beat>) + 'static) {
+        self.listeners.push(Box::new(listener));
+    }
+
+    /// Passes every heartbeat to the failure detector, and lets it look for silence.
+    pub(crate) fn detect(&mut self, detector: FailureDetector) {
+        self.detector = Some(detector);
+    }
+
+    /// Subscribes, unless no part of the process reads heartbeats. Returns once the subscription is active.
+    ///
+    /// # Errors
+    /// [`BusError`] if the subscription fails.
+    pub(crate) async fn start(self, bus: &Bus, app: &App) -> Result<(), BusError> {
+        if self.detector.is_none() && self.listeners.is_empty() {
+            return Ok(());
+        }
+        let beats = bus.control().subscribe(app.beats(), None).await?;
+        // Only a round trip proves that the subscription is active.
+        bus.control().barrier().await?;
+        actor::spawn(self.run(beats));
+        Ok(())
+    }
+
+    async fn run(mut self, mut beats: Subscriber) {
+        let mut looks = interval(Duration::from_micros(LOOK_PERIOD_US));
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            // Heartbeats first: those that waited are read before their senders are looked for.
+            tokio::select! {
+                biased;
+                message = beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
+                    Some(Ok(beat)) => self.hear(&Arc::new(beat)),
+                    Some(Err(error)) => tracing::warn!(%error, "a heartbeat could not be decoded"),
+                    None => return,
+                },
+                _ = looks.tick() => {
+                    if let Some(detector) = &mut self.detector {
+                        detector.look();
+                    }
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, beat: &Arc<Beat>) {
+        if let Some(detector) = &mut self.detector {
+            detector.hear(beat);
+        }
+        for listener in &mut self.listeners {
+            listener(beat);
+        }
+    }
+}
