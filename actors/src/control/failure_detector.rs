@@ -12,7 +12,7 @@ use futures::StreamExt;
 use crate::{
     bus::{Bus, BusError},
     dispatch::dispatcher::Dispatcher,
-    ingress::LostReplicas,
+    ingress::{LeftReplicas, LostReplicas},
     wire::{Beat, Message as _},
 };
 
@@ -27,13 +27,17 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(crate) async fn watch(
     bus: &Bus,
     dispatcher: &Dispatcher,
-    ingress: Option<Recipient<LostReplicas>>,
+    ingress: Option<(Recipient<LostReplicas>, Recipient<LeftReplicas>)>,
 ) -> Result<(), BusError> {
     let mut beats = bus.subscribe(dispatcher.app().beats(), None).await?;
     let (client, dispatcher) = (bus.client().clone(), dispatcher.clone());
-    let tell = move |lost: Vec<String>| {
-        if let (false, Some(ingress)) = (lost.is_empty(), &ingress) {
-            ingress.do_send(LostReplicas(lost));
+    let tell = move |Changes { lost, left }: Changes| {
+        let Some((losses, leaves)) = &ingress else { return };
+        if !lost.is_empty() {
+            losses.do_send(LostReplicas(lost));
+        }
+        if !left.is_empty() {
+            leaves.do_send(LeftReplicas(left));
         }
     };
     actor::spawn(async move {
@@ -52,7 +56,8 @@ pub(crate) async fn watch(
                         continue;
                     }
                     let now = dispatcher.clock().now();
-                    tell(dispatcher.liveness(|liveness| liveness.newly_lost(now)));
+                    let lost = dispatcher.liveness(|liveness| liveness.newly_lost(now));
+                    tell(Changes { lost, left: Vec::new() });
                 }
             }
         }
@@ -60,25 +65,43 @@ pub(crate) async fn watch(
     Ok(())
 }
 
-/// Records a heartbeat: the replicas that it lists are alive; those that its sender no longer lists have left in good
-/// order. Returns the replicas to treat as lost because their worker restarted.
-fn hear(dispatcher: &Dispatcher, hosts: &mut BTreeMap<String, BTreeSet<String>>, beat: &Beat) -> Vec<String> {
+/// Replicas whose requests the ingress must send again.
+struct Changes {
+    lost: Vec<String>,
+    /// They have left in good order.
+    left: Vec<String>,
+}
+
+/// Records a heartbeat: the replicas that it lists are alive, or leaving; those that its sender no longer lists have
+/// left in good order. The replicas of a worker that restarted are lost.
+fn hear(dispatcher: &Dispatcher, hosts: &mut BTreeMap<String, BTreeSet<String>>, beat: &Beat) -> Changes {
     let now = dispatcher.clock().now();
     let named: BTreeSet<String> = beat.replicas.iter().map(|replica| replica.id.clone()).collect();
     let before = hosts
         .insert(beat.actor.clone(), named.clone())
         .unwrap_or_default();
     dispatcher.liveness(|liveness| {
-        for left in before.difference(&named) {
-            liveness.forget(left);
+        let left: Vec<String> = before.difference(&named).cloned().collect();
+        for replica in &left {
+            liveness.forget(replica);
         }
         for replica in &named {
-            liveness.beat(replica, now);
+            if beat.leaving {
+                liveness.leaving(replica, now);
+            } else {
+                liveness.beat(replica, now);
+            }
         }
         if liveness.restarted(&beat.actor, beat.sequence) {
-            before.into_iter().collect()
-        } else {
-            Vec::new()
+            let lost = before.into_iter().collect();
+            return Changes {
+                lost,
+                left: Vec::new(),
+            };
+        }
+        Changes {
+            lost: Vec::new(),
+            left,
         }
     })
 }

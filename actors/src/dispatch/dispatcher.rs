@@ -270,10 +270,10 @@ impl Dispatcher {
         one
     }
 
-    /// Returns a replica to address instead of the queue group if one of the stage's replicas is lost
+    /// Returns a replica to address instead of the queue group if one of the stage's replicas is lost or leaving
     /// ([`routing::past_the_silent`]).
     fn replica_past_lost(&self, from: &str, version: &PlanVersion, edge: &Edge, gear: u32) -> Option<String> {
-        if !self.liveness(|liveness| liveness.any_lost()) {
+        if !self.liveness(|liveness| liveness.any_unavailable()) {
             return None;
         }
         let stage = version.stage(gear, &edge.stage)?;
@@ -281,8 +281,8 @@ impl Dispatcher {
         let members = placed
             .filter(|replica| stage.is_run_by(replica))
             .map(|replica| replica.id.as_str());
-        let silent = |id: &str| self.liveness(|liveness| liveness.lost(id));
-        let one = routing::past_the_silent(members, silent, |id| self.reachable(id), self.draw(from));
+        let avoided = |id: &str| self.liveness(|liveness| liveness.unavailable(id));
+        let one = routing::past_the_silent(members, avoided, |id| self.reachable(id), self.draw(from));
         one.map(ToOwned::to_owned)
     }
 

@@ -86,6 +86,11 @@ pub(super) struct Cancel {
 #[rtype(result = "()")]
 pub struct LostReplicas(pub Vec<String>);
 
+/// These replicas have left in good order, with all their results sent before.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct LeftReplicas(pub Vec<String>);
+
 /// The connection was lost and is up again: messages in transit may be gone.
 #[derive(Message)]
 #[rtype(result = "()")]

@@ -6,12 +6,15 @@ use crate::actor::{self, Addr};
 use async_nats::{Message, StatusCode};
 use futures::StreamExt;
 use kaskade_policy::gather::Branch;
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinHandle,
+};
 
 use super::in_flight::{Cancel, Client, Inbound, Ingress, IngressConfig, Reconnected, To, Undeliverable};
 use super::reply;
 use crate::{
-    bus::{Bus, BusError, Link},
+    bus::{Bus, BusError, Link, Padding, Subscription},
     dispatch::dispatcher::{Dispatcher, Finished},
     dispatch::subscribe,
     error::{Code, Fault},
@@ -25,6 +28,8 @@ use crate::{
 pub struct Intake {
     /// Permits for requests in flight; all free means that nothing is in flight.
     pub permits: Arc<Semaphore>,
+    /// The task that takes requests. Once it has ended, no further request is taken.
+    pub taking: JoinHandle<()>,
 }
 
 /// Subscribes to requests in the app's queue group and to results on `done.<ingress>.*`. The first subscription ends
@@ -51,10 +56,9 @@ pub async fn open(
         wanted_us,
     ));
     let permits = Arc::new(Semaphore::new(config.max_in_flight));
-    let requests = bus
-        .subscribe(app.infer(), Some(subjects::INGRESS_GROUP.to_owned()))
-        .await?;
-    actor::spawn(pump_requests(
+    let group = Some(subjects::INGRESS_GROUP.to_owned());
+    let requests = Subscription::open(bus, app.infer(), group).await?;
+    let taking = actor::spawn(pump_requests(
         requests,
         ingress.clone(),
         dispatcher.clone(),
@@ -66,7 +70,7 @@ pub async fn open(
     actor::spawn(pump_cancellations(cancelled, ingress.clone()));
     actor::spawn(watch_link(bus.connection().link(), ingress.clone()));
     bus.barrier().await?;
-    Ok(Intake { permits })
+    Ok(Intake { permits, taking })
 }
 
 /// Core NATS stores nothing: messages in transit when a connection broke are lost without notice.
@@ -90,7 +94,7 @@ async fn watch_link(mut link: watch::Receiver<Link>, ingress: Addr<Ingress>) {
 }
 
 async fn pump_requests(
-    mut requests: async_nats::Subscriber,
+    mut requests: Subscription,
     ingress: Addr<Ingress>,
     dispatcher: Dispatcher,
     metrics: Arc<Metrics>,
@@ -113,11 +117,7 @@ async fn pump_requests(
             _ = stop.wait_for(|stop| *stop) => break,
         }
     }
-    // Drain instead of drop: a dropped subscription loses its buffered messages.
-    let _ = requests.drain().await;
-    while let Some(message) = requests.next().await {
-        take(message);
-    }
+    requests.finish(Padding::Send, take).await;
 }
 
 /// Refuses a request immediately because no permit is free.

@@ -30,7 +30,7 @@ use kaskade_policy::stream_offset::StreamOffset;
 
 use durable::Submitted;
 use in_flight::{Cancel, Client, InFlight, Inbound, Reconnected, To, Undeliverable, may_retry};
-pub use in_flight::{FailInFlight, Ingress, IngressConfig, LostReplicas};
+pub use in_flight::{FailInFlight, Ingress, IngressConfig, LeftReplicas, LostReplicas};
 pub use intake::{Intake, open};
 use tally::Tally;
 
@@ -231,6 +231,19 @@ impl Handler<LostReplicas> for Ingress {
         let now = self.dispatcher.clock().now();
         for replica in replicas {
             self.replica_lost(&replica, now);
+        }
+    }
+}
+
+impl Handler<LeftReplicas> for Ingress {
+    type Result = ();
+
+    fn handle(&mut self, LeftReplicas(replicas): LeftReplicas, _: &mut Context<Self>) {
+        let now = self.dispatcher.clock().now();
+        for replica in replicas {
+            let entries = self.ledger.left(&replica, now);
+            tracing::info!(replica, resent = entries.len(), "a replica has left");
+            self.resend(entries, now);
         }
     }
 }

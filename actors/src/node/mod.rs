@@ -1,6 +1,7 @@
 //! A node: the actors of one process, assembled on one actix system.
 
 pub mod attach;
+mod leaving;
 pub mod service;
 pub mod stage;
 
@@ -15,7 +16,11 @@ use futures::StreamExt;
 use kaskade_models::power::PowerMeter;
 use kaskade_policy::plan::Plan;
 use thiserror::Error;
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinHandle,
+    time::Instant,
+};
 
 use crate::{
     bus::{Bus, BusConfig, BusError},
@@ -33,7 +38,7 @@ use crate::{
     plan::store::{self, PlanStore, Plans, StoreError, Stored},
     plan::versions::{AdoptError, PlanVersions},
     stage::hosting::Shared,
-    stage::worker::{Leave, Loader, Readiness, Reconcile, Worker, WorkerConfig},
+    stage::worker::{AnnounceLeave, Leave, Left, Loader, Readiness, Reconcile, Worker, WorkerConfig},
     subjects::{App, SubjectError},
     wire::{EnergyReport, GearShift, Message as _},
 };
@@ -228,13 +233,17 @@ struct RunningIngress {
     capacity: usize,
     /// The same for durable requests.
     durable: Option<DurableIntake>,
+    /// Takes requests until it has ended.
+    taking: JoinHandle<()>,
     announced: Announcement,
 }
 
 impl RunningIngress {
-    /// Returns whether every accepted request has its reply.
+    /// Returns whether no further request is taken and every accepted request has its reply.
     fn is_idle(&self) -> bool {
-        self.permits.available_permits() == self.capacity && self.durable_settled()
+        self.taking.is_finished()
+            && self.permits.available_permits() == self.capacity
+            && self.durable_settled()
     }
 
     /// Returns whether every durable request has been settled or returned to the stream.
@@ -295,9 +304,10 @@ async fn assemble(
     failure_detector::watch(
         &bus,
         &dispatcher,
-        ingress
-            .as_ref()
-            .map(|ingress| ingress.address.clone().recipient()),
+        ingress.as_ref().map(|ingress| {
+            let address = &ingress.address;
+            (address.clone().recipient(), address.clone().recipient())
+        }),
     )
     .await?;
     let seen = ingress.as_ref().map(|ingress| IngressHealth {
@@ -388,6 +398,7 @@ async fn start_ingress(
     Ok(RunningIngress {
         address: ingress,
         permits: intake.permits,
+        taking: intake.taking,
         capacity: limits.max_in_flight,
         durable,
         announced,
@@ -505,28 +516,41 @@ impl Parts {
     }
 
     async fn drain(self, grace: Duration) {
-        let end = tokio::time::Instant::now() + grace;
+        let end = Instant::now() + grace;
         self.close.send_replace(true);
         if let Some(ingress) = &self.ingress {
             ingress.announced.withdraw();
             until(end, || ingress.is_idle()).await;
         }
-        if let Some(worker) = &self.worker
-            && let Ok(draining) = worker.send(Leave).await
-        {
-            until(end, || draining.done()).await;
+        if let Some(worker) = &self.worker {
+            self.leave(worker, end).await;
         }
         if let Some(ingress) = &self.ingress {
             let _ = ingress.address.send(FailInFlight).await;
             // Returning a request to the stream takes a message; without it another ingress would wait for
             // `ack_wait`.
-            until(tokio::time::Instant::now() + HANDING_BACK, || {
-                ingress.durable_settled()
-            })
-            .await;
+            until(Instant::now() + HANDING_BACK, || ingress.durable_settled()).await;
         }
         self.dispatcher.flush().await;
         self.bus.close().await;
+    }
+
+    /// Takes the worker's replicas out of service: others stop choosing them, the subscriptions end, what was accepted
+    /// is answered, and a last heartbeat tells that they are gone.
+    async fn leave(&self, worker: &Addr<Worker>, end: Instant) {
+        let senders = leaving::Senders::listen(&self.bus, self.dispatcher.app()).await;
+        let Ok(replicas) = worker.send(AnnounceLeave).await else {
+            return;
+        };
+        match senders {
+            Ok(senders) if !replicas.is_empty() => senders.heed(&replicas, end).await,
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "leaving without a word from the ingresses"),
+        }
+        if let Ok(draining) = worker.send(Leave).await {
+            until(end, || draining.done()).await;
+        }
+        let _ = worker.send(Left).await;
     }
 }
 
@@ -534,9 +558,9 @@ impl Parts {
 const HANDING_BACK: Duration = Duration::from_secs(1);
 
 /// Polls until the condition holds or the time is over.
-async fn until(end: tokio::time::Instant, condition: impl Fn() -> bool) {
+async fn until(end: Instant, condition: impl Fn() -> bool) {
     const POLL: Duration = Duration::from_millis(2);
-    while !condition() && tokio::time::Instant::now() < end {
+    while !condition() && Instant::now() < end {
         tokio::time::sleep(POLL).await;
     }
 }

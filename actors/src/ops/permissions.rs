@@ -72,7 +72,8 @@ fn client(app: &App) -> Permissions {
 
 fn ingress(app: &App) -> Result<Permissions, SubjectError> {
     let events = [LOAD, SHIFTED, DRIFT, ENERGY];
-    let mut publish = app.all_of(["stage.*", "replica.*", "ingress.*", "abandon", "gear"]);
+    // To its own queue group, for the end of its subscription.
+    let mut publish = app.all_of(["infer", "stage.*", "replica.*", "ingress.*", "abandon", "gear"]);
     publish.extend(named(app, &events)?);
     publish.extend(subjects::durable_taking(app));
     // Clients choose their reply subjects; only inboxes, so that a reply cannot reach a stage.
@@ -121,7 +122,8 @@ fn actor(app: &App, name: &str, stages: &[String]) -> Result<Permissions, Subjec
     check_token("actor", name)?;
     let mut publish = app.all_of(["done.*.*"]);
     publish.push(app.beat(name)?.into_string());
-    let mut subscribe = vec![app.replica(name)?.into_string()];
+    let mut subscribe = app.all_of(["ingress.*"]);
+    subscribe.push(app.replica(name)?.into_string());
     for stage in stages {
         subscribe.push(app.stage(stage)?.into_string());
     }

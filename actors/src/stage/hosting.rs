@@ -21,7 +21,7 @@ use tokio::{
 use super::batcher::{Batcher, BatcherParts};
 use super::generator::{Abandon, Generator, GeneratorParts};
 use crate::{
-    bus::Bus,
+    bus::{Bus, Padding},
     dispatch::dispatcher::Dispatcher,
     dispatch::exits::Router,
     dispatch::local::LocalReplica,
@@ -152,6 +152,7 @@ impl Hosted {
             replica: id,
             mailbox,
             permits,
+            padding: Padding::Send,
         };
         Some(actor::spawn(async move {
             let replica = binding.replica.clone();

@@ -66,6 +66,8 @@ pub struct Worker {
     devices: BTreeMap<String, Device>,
     /// The epoch whose placement is in place; 0 before the first.
     in_place: u64,
+    /// Whether it is shutting down.
+    leaving: bool,
 }
 
 /// Aligns the replicas with the running plan.
@@ -73,10 +75,21 @@ pub struct Worker {
 #[rtype(result = "()")]
 pub struct Reconcile;
 
-/// Retires every replica; the answer tells when they are empty.
+/// Announces in every further heartbeat, and in one at once, that the worker leaves; answers with its replicas. It
+/// loads and retires nothing from here on.
+#[derive(Message)]
+#[rtype(result = "Vec<String>")]
+pub struct AnnounceLeave;
+
+/// Ends the subscriptions of every replica; the answer tells when all that they took has been answered.
 #[derive(Message)]
 #[rtype(result = "Draining")]
 pub struct Leave;
+
+/// Drops every replica and tells it in a heartbeat at once, which is the last one that matters.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Left;
 
 /// Sends a heartbeat immediately, so that a new replica becomes known without waiting for the next period.
 #[derive(Message)]
@@ -90,15 +103,22 @@ struct Loaded {
     executor: Result<Executor, String>,
 }
 
-/// The permits of retiring replicas.
-pub struct Draining(Vec<(Arc<Semaphore>, usize)>);
+/// Replicas that take no more requests.
+pub struct Draining(Vec<Emptying>);
+
+struct Emptying {
+    /// Held by the replica's subscriptions until they have ended.
+    stop: watch::Sender<bool>,
+    permits: Arc<Semaphore>,
+    capacity: usize,
+}
 
 impl Draining {
-    /// Returns whether every request that they took has been answered.
+    /// Returns whether their subscriptions have ended and every request that they took has been answered.
     pub fn done(&self) -> bool {
         self.0
             .iter()
-            .all(|(permits, capacity)| permits.available_permits() == *capacity)
+            .all(|one| one.stop.is_closed() && one.permits.available_permits() == one.capacity)
     }
 }
 
@@ -127,11 +147,15 @@ impl Worker {
             disconnects: 0,
             devices: BTreeMap::new(),
             in_place: 0,
+            leaving: false,
         };
         (worker, watch)
     }
 
     fn reconcile(&mut self, ctx: &mut Context<Self>) {
+        if self.leaving {
+            return;
+        }
         let Some((version, gear)) = self.shared.plans.current() else {
             return;
         };
@@ -279,7 +303,7 @@ impl Worker {
             sequence: self.beats,
             epoch,
             in_place: 0,
-            leaving: false,
+            leaving: self.leaving,
             queue: replicas.iter().map(|replica| replica.queue).sum(),
             in_flight: replicas.iter().map(|replica| replica.in_flight).sum(),
             fan_outs: self.shared.metrics.fan_outs(),
@@ -326,6 +350,9 @@ impl Handler<Loaded> for Worker {
 
     fn handle(&mut self, Loaded { replica, executor }: Loaded, ctx: &mut Context<Self>) {
         self.loading.remove(&replica.id);
+        if self.leaving {
+            return;
+        }
         let batching = self
             .shared
             .plans
@@ -347,21 +374,38 @@ impl Handler<Loaded> for Worker {
     }
 }
 
+impl Handler<AnnounceLeave> for Worker {
+    type Result = Vec<String>;
+
+    fn handle(&mut self, _: AnnounceLeave, _: &mut Context<Self>) -> Vec<String> {
+        self.leaving = true;
+        self.beat();
+        self.replicas.keys().cloned().collect()
+    }
+}
+
 impl Handler<Leave> for Worker {
     type Result = Draining;
 
     fn handle(&mut self, _: Leave, _: &mut Context<Self>) -> Draining {
-        let leaving: Vec<String> = self.replicas.keys().cloned().collect();
-        let queues = self
-            .replicas
-            .values()
-            .map(|hosted| (Arc::clone(&hosted.local.permits), hosted.capacity));
-        let draining = Draining(queues.collect());
-        for id in leaving {
-            self.retire(&id);
-        }
-        // Announces the leave at once, instead of after three missed heartbeats.
+        let emptying = self.replicas.iter().map(|(id, hosted)| {
+            self.shared.dispatcher.unregister_replica(id);
+            hosted.stop.send_replace(true);
+            Emptying {
+                stop: hosted.stop.clone(),
+                permits: Arc::clone(&hosted.local.permits),
+                capacity: hosted.capacity,
+            }
+        });
+        Draining(emptying.collect())
+    }
+}
+
+impl Handler<Left> for Worker {
+    type Result = ();
+
+    fn handle(&mut self, _: Left, _: &mut Context<Self>) {
+        self.replicas.clear();
         self.beat();
-        draining
     }
 }

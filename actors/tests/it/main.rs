@@ -16,6 +16,7 @@ mod durable;
 mod ensembles;
 mod gears;
 mod health;
+mod leaving;
 mod pipelines;
 mod planners;
 mod serving;
