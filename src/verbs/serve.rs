@@ -16,7 +16,7 @@ use kaskade_app::serving::{self, DEFAULT_ADDRESS, Service};
 use crate::args::{Broker, Role};
 
 /// Serves an app: its ingress, its replicas, its planner, or all of them. On SIGTERM or Ctrl-C it accepts no more requests, answers
-/// those in flight, and ends.
+/// those in flight, and ends. It ends with an error when one of its core tasks fails.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The TOML file of the app.
@@ -104,7 +104,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if matches!(args.role, Role::All | Role::Ingress) {
         say(&how_to_ask(&app, service.url()));
     }
-    runtime.block_on(stop.wait());
+    let failed = runtime.block_on(async {
+        tokio::select! {
+            _ = stop.wait() => None,
+            failed = service.failure() => Some(failed),
+        }
+    });
     say("draining");
     // The second signal ends the process without waiting for the rest.
     let (drained, done) = std::sync::mpsc::channel::<()>();
@@ -121,7 +126,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     // Does not wait for the blocking task if the second signal came first.
     runtime.shutdown_background();
     say("stopped");
-    Ok(())
+    failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
 /// Returns the command that sends a request to the app.

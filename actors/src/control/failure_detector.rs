@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::actor::{self, Recipient};
+use crate::actor::Recipient;
 use async_nats::connection::State;
 use futures::StreamExt;
 
@@ -30,8 +30,9 @@ pub(crate) async fn watch(
     ingress: Option<(Recipient<LostReplicas>, Recipient<LeftReplicas>)>,
 ) -> Result<(), BusError> {
     let mut beats = bus.subscribe(dispatcher.app().beats(), None).await?;
+    let supervisor = dispatcher.supervisor().clone();
     let (client, dispatcher) = (bus.client().clone(), dispatcher.clone());
-    let tell = move |Changes { lost, left }: Changes| {
+    let tell = move |lost: Vec<String>, left: Vec<String>| {
         let Some((losses, leaves)) = &ingress else { return };
         if !lost.is_empty() {
             losses.do_send(LostReplicas(lost));
@@ -40,13 +41,19 @@ pub(crate) async fn watch(
             leaves.do_send(LeftReplicas(left));
         }
     };
-    actor::spawn(async move {
+    supervisor.spawn("failure detector", async move {
         let mut hosts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        // Replicas that have left since the last check, and before it.
+        let (mut left, mut earlier) = (Vec::new(), Vec::new());
         let mut look = tokio::time::interval(LOOK);
         loop {
             tokio::select! {
                 message = beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
-                    Some(Ok(beat)) => tell(hear(&dispatcher, &mut hosts, &beat)),
+                    Some(Ok(beat)) => {
+                        let heard = hear(&dispatcher, &mut hosts, &beat);
+                        left.extend(heard.left);
+                        tell(heard.lost, Vec::new());
+                    }
                     Some(Err(error)) => tracing::warn!(%error, "a heartbeat could not be decoded"),
                     None => return,
                 },
@@ -57,7 +64,9 @@ pub(crate) async fn watch(
                     }
                     let now = dispatcher.clock().now();
                     let lost = dispatcher.liveness(|liveness| liveness.newly_lost(now));
-                    tell(Changes { lost, left: Vec::new() });
+                    // The results that a replica sent before it left may wait behind its last heartbeat.
+                    let left = std::mem::replace(&mut earlier, std::mem::take(&mut left));
+                    tell(lost, left);
                 }
             }
         }

@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use crate::actor::{self, Actor, Addr, AsyncContext, Context, Handler, Message};
+use crate::actor::{Actor, Addr, AsyncContext, Context, Handler, Message};
 use futures::StreamExt;
 use kaskade_policy::arrivals::ArrivalCounter;
 use kaskade_policy::drift::{Drift, DriftConfig, DriftWatch};
@@ -21,6 +21,7 @@ use crate::{
     metrics::Metrics,
     plan::versions::{PlanVersion, PlanVersions},
     subjects::event::{DRIFT, LOAD, SHIFTED},
+    supervision::TaskGuard,
     wire::{Beat, DriftNotice, GearShift, LoadCount, Message as _, ShiftReport},
 };
 
@@ -45,6 +46,7 @@ pub(crate) struct Shifter {
     drift: Option<DriftWatch>,
     last_tick: u64,
     ticks: u64,
+    _guard: TaskGuard,
 }
 
 /// Queue lengths reported by one worker.
@@ -79,6 +81,7 @@ impl Shifter {
             config,
             drift_config: drift,
             plans,
+            _guard: dispatcher.supervisor().guard("shifter"),
             dispatcher,
             metrics,
             load,
@@ -96,13 +99,14 @@ impl Shifter {
     /// [`BusError`] if a subscription fails.
     pub(crate) async fn listen(self, bus: &Bus) -> Result<Addr<Self>, BusError> {
         let app = self.dispatcher.app().clone();
+        let supervisor = self.dispatcher.supervisor().clone();
         let mut beats = bus.subscribe(app.beats(), None).await?;
         let mut loads = bus.subscribe(app.event(LOAD)?, None).await?;
         // Only a round trip proves that the subscriptions are active.
         bus.barrier().await?;
         let shifter = self.start();
         let listener = shifter.clone();
-        actor::spawn(async move {
+        supervisor.spawn("subscriptions of the shifter", async move {
             loop {
                 let heard = tokio::select! {
                     message = beats.next() => match message {

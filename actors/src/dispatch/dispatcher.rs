@@ -4,7 +4,7 @@
 //! over NATS. Senders see no difference.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -27,6 +27,7 @@ use crate::{
     error::{Code, Fault},
     plan::versions::PlanVersion,
     subjects::{App, SubjectError},
+    supervision::Supervisor,
     wire::headers::{self, Trace},
     wire::{Done, DoneResult, Message as _, StageRequest},
 };
@@ -51,6 +52,7 @@ struct Inner {
     app: App,
     clock: Clock,
     publisher: Publisher,
+    supervisor: Supervisor,
     ingresses: DashMap<String, Recipient<Finished>>,
     local: LocalReplicas,
     liveness: Mutex<Liveness>,
@@ -62,10 +64,12 @@ struct Inner {
 impl Dispatcher {
     /// Creates a dispatcher over `bus`. Call it inside an actix system: it spawns the publishing task.
     pub fn new(bus: &Bus, app: App, clock: Clock) -> Self {
+        let supervisor = Supervisor::default();
         Self(Arc::new(Inner {
             app,
             clock,
-            publisher: Publisher::new(bus),
+            publisher: Publisher::new(bus, &supervisor),
+            supervisor,
             ingresses: DashMap::new(),
             local: LocalReplicas::default(),
             liveness: Mutex::default(),
@@ -81,6 +85,11 @@ impl Dispatcher {
     /// Returns the subjects of the app.
     pub fn app(&self) -> &App {
         &self.0.app
+    }
+
+    /// Returns the supervisor of the process's core tasks.
+    pub fn supervisor(&self) -> &Supervisor {
+        &self.0.supervisor
     }
 
     /// Gives access to the liveness of replicas.
@@ -220,7 +229,7 @@ impl Dispatcher {
         let stage = version.stage_at(request.gear, edge, Some(id));
         let stage = stage.map_or(edge.stage.as_str(), |stage| stage.name.as_str());
         stage.clone_into(&mut request.stage);
-        match self.0.local.shortest(stage, |replica| replica.id == id) {
+        match self.0.local.least_busy(stage, |replica| replica.id == id) {
             Some(replica) => self.deliver_locally(&replica, request, deadline, trace),
             None => match self.0.publisher.encode_checked(&request) {
                 Ok(payload) => self.send(self.0.app.replica(id), request, &payload, deadline, trace),
@@ -239,9 +248,10 @@ impl Dispatcher {
         trace: Trace,
     ) -> Option<String> {
         edge.stage.clone_into(&mut request.stage);
-        let near = self.0.local.shortest(&edge.stage, |replica| {
-            routing::prefer_local(replica.depth.load(Ordering::Relaxed), replica.max_batch)
-        });
+        let near = self
+            .0
+            .local
+            .least_busy(&edge.stage, LocalReplica::has_room_in_next_batch);
         if let Some(replica) = near {
             self.deliver_locally(&replica, request, deadline, trace);
             return Some(replica.id);

@@ -21,6 +21,7 @@ use crate::{
     error::{Code, Fault},
     metrics::Metrics,
     plan::versions::{PlanVersion, PlanVersions},
+    supervision::TaskGuard,
     wire::headers::Trace,
     wire::{ContentType, Done, Hop, StageRequest},
 };
@@ -148,6 +149,7 @@ pub struct Ingress {
     pub(super) dispatcher: Dispatcher,
     pub(super) metrics: Arc<Metrics>,
     pub(super) max_payload: usize,
+    _guard: TaskGuard,
 }
 
 impl Ingress {
@@ -171,6 +173,7 @@ impl Ingress {
             ledger: Ledger::new(limits),
             admission: Admission::new(AdmissionConfig::default()),
             plans,
+            _guard: dispatcher.supervisor().guard("ingress"),
             dispatcher,
             metrics,
             max_payload,

@@ -200,10 +200,16 @@ impl Handler<Undeliverable> for Ingress {
     }
 }
 
+/// Request id whose cancellation makes the ingress panic in tests.
+#[cfg(test)]
+pub(crate) const PANICS: &str = "panics";
+
 impl Handler<Cancel> for Ingress {
     type Result = ();
 
     fn handle(&mut self, Cancel { id }: Cancel, _: &mut Context<Self>) {
+        #[cfg(test)]
+        assert_ne!(id, PANICS, "scripted to panic");
         let now = self.dispatcher.clock().now();
         let named = self
             .ledger

@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use crate::{
-    bus::{Bus, BusConfig, BusError},
+    bus::{Bus, BusConfig, BusError, Link},
     clock::Clock,
     control::failure_detector,
     control::planner::{Planner, PlannerConfig},
@@ -85,6 +85,12 @@ pub enum NodeError {
     /// Replicas could not be loaded.
     #[error("{} of the worker's replicas failed to load: {}", .0.failed.len(), reasons(.0))]
     Replicas(Readiness),
+    /// A core task ended while the node ran; the node ends too.
+    #[error("the task `{task}` of the node ended unexpectedly, so the node has ended")]
+    Ended {
+        /// The task.
+        task: &'static str,
+    },
     /// The thread of the actors did not start, or died.
     #[error("the actors' thread failed: {0}")]
     Thread(String),
@@ -187,6 +193,12 @@ impl Node {
     /// Returns the dispatcher of the node's actors, for custom actors in the same process.
     pub fn dispatcher(&self) -> &Dispatcher {
         &self.dispatcher
+    }
+
+    /// Waits until a core task of the node ends while it runs: the node then ends by itself, and so should the process.
+    pub async fn failure(&self) -> NodeError {
+        let task = self.dispatcher.supervisor().failure().await;
+        NodeError::Ended { task }
     }
 
     /// Drains within the grace time and stops: takes no new requests, answers those in flight.
@@ -316,7 +328,7 @@ async fn assemble(
     });
     let health = Health::new(
         &bus,
-        &app,
+        (&app, dispatcher.supervisor()),
         plans.clone(),
         Arc::clone(&metrics),
         stopped,
@@ -424,7 +436,14 @@ async fn host(
         },
         loader,
     );
-    let health = WorkerHealth::listen(bus, dispatcher.app(), &name, capacity, readiness.clone()).await?;
+    let health = WorkerHealth::listen(
+        bus,
+        (dispatcher.app(), dispatcher.supervisor()),
+        &name,
+        capacity,
+        readiness.clone(),
+    )
+    .await?;
     let worker = worker.start();
     ready(plans, readiness).await?;
     Ok((worker, health))
@@ -487,25 +506,42 @@ async fn ready(plans: &PlanVersions, mut readiness: watch::Receiver<Readiness>) 
 impl Parts {
     /// Follows plans and gears until it is stopped, then drains.
     async fn serve(self, mut stopped: watch::Receiver<Option<Duration>>) {
-        let follow_store = actor::spawn(follow_store(Arc::clone(&self.store), self.plans.clone()));
-        let follow_gears = actor::spawn(follow_gears(
-            self.bus.clone(),
-            self.dispatcher.clone(),
-            self.plans.clone(),
-            Arc::clone(&self.metrics),
-        ));
+        let supervisor = self.dispatcher.supervisor().clone();
+        let (store, plans) = (Arc::clone(&self.store), self.plans.clone());
+        let follow_store = supervisor.spawn_again("watch of the plan store", WATCH_AGAIN, move || {
+            follow_store(Arc::clone(&store), plans.clone())
+        });
+        let (bus, dispatcher) = (self.bus.clone(), self.dispatcher.clone());
+        let (plans, metrics) = (self.plans.clone(), Arc::clone(&self.metrics));
+        let follow_gears = supervisor.spawn_again("subscription to gears", WATCH_AGAIN, move || {
+            follow_gears(
+                bus.clone(),
+                dispatcher.clone(),
+                plans.clone(),
+                Arc::clone(&metrics),
+            )
+        });
         let follow_book = self.worker.clone().map(|worker| {
             let mut changes = self.plans.changes();
-            actor::spawn(async move {
+            supervisor.spawn("plans of the worker", async move {
                 while changes.next().await {
                     worker.do_send(Reconcile);
                 }
             })
         });
-        let grace = match stopped.wait_for(Option::is_some).await {
-            Ok(grace) => grace.unwrap_or_default(),
-            Err(_) => Duration::ZERO,
+        let mut link = self.bus.connection().link();
+        let grace = tokio::select! {
+            grace = stopped.wait_for(Option::is_some) => grace.map_or(Duration::ZERO, |grace| grace.unwrap_or_default()),
+            task = supervisor.failure() => {
+                tracing::error!(task, "a core task ended unexpectedly; the node ends");
+                AFTER_FAILURE
+            }
+            _ = link.wait_for(|link| *link == Link::Closed) => {
+                supervisor.report("connection to the broker");
+                Duration::ZERO
+            }
         };
+        supervisor.stop();
         for task in [Some(follow_store), Some(follow_gears), follow_book]
             .into_iter()
             .flatten()
@@ -554,6 +590,9 @@ impl Parts {
     }
 }
 
+/// Time in which a node whose core task ended leaves, and refuses what it still receives.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+
 /// Time for returning durable requests to the stream after the grace time.
 const HANDING_BACK: Duration = Duration::from_secs(1);
 
@@ -565,18 +604,15 @@ async fn until(end: Instant, condition: impl Fn() -> bool) {
     }
 }
 
-/// Adopts every plan that appears in the store; a refused plan changes nothing.
+/// Adopts every plan that appears in the store until the watch ends; a refused plan changes nothing.
 async fn follow_store(store: Arc<dyn PlanStore>, plans: PlanVersions) {
-    loop {
-        match store.watch().await {
-            Ok(stored) => follow_plans(stored, &plans).await,
-            Err(error) => tracing::error!(%error, "watching the plan store failed; retrying"),
-        }
-        tokio::time::sleep(WATCH_AGAIN).await;
+    match store.watch().await {
+        Ok(stored) => follow_plans(stored, &plans).await,
+        Err(error) => tracing::error!(%error, "watching the plan store failed; retrying"),
     }
 }
 
-/// Pause before the plan store is watched again after an error or the end of a watch.
+/// Pause before the plan store is watched, or gears are followed, again after an error or the end of a watch.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
 async fn follow_plans(mut stored: Plans, plans: &PlanVersions) {
@@ -614,3 +650,7 @@ async fn follow_gears(bus: Bus, dispatcher: Dispatcher, plans: PlanVersions, met
         }
     }
 }
+
+#[cfg(test)]
+#[path = "supervision_tests.rs"]
+mod supervision_tests;

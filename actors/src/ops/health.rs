@@ -3,7 +3,6 @@
 //! A probe must not wait behind the work whose health it checks, so no serving actor is asked. The state comes from
 //! channels and counters that the actors keep anyway, and the worker's queues from its own heartbeats.
 
-use crate::actor;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use crate::metrics::{Gauges, Metrics};
 use crate::plan::versions::PlanVersions;
 use crate::stage::worker::Readiness;
 use crate::subjects::App;
+use crate::supervision::Supervisor;
 use crate::wire::{Beat, Message as _};
 
 /// Time within which the actors' thread must respond. It only moves messages, so a response usually takes far less.
@@ -31,6 +31,18 @@ pub enum NotReady {
     /// The thread of the actors does not respond.
     #[error("the actors' thread has not responded for {PATIENCE:?}; restart the process if this persists")]
     Stuck,
+    /// A core task has ended.
+    #[error("the task `{task}` has ended unexpectedly; the process ends")]
+    Ended {
+        /// The task.
+        task: &'static str,
+    },
+    /// The connection to the broker is closed permanently.
+    #[error("the connection to the broker at {url} is closed and is not renewed; restart the process")]
+    Closed {
+        /// The broker's address, without credentials.
+        url: String,
+    },
     /// The process is shutting down.
     #[error("draining: answering requests in flight, accepting no new ones")]
     Draining,
@@ -94,6 +106,7 @@ struct Inner {
     link: watch::Receiver<Link>,
     stopped: watch::Receiver<Option<Duration>>,
     liveness: mpsc::Sender<oneshot::Sender<()>>,
+    supervisor: Supervisor,
     ingress: Option<IngressHealth>,
     worker: Option<WorkerHealth>,
 }
@@ -119,14 +132,14 @@ impl WorkerHealth {
     /// [`BusError`] if the subscription fails or `name` is not a valid token.
     pub(crate) async fn listen(
         bus: &Bus,
-        app: &App,
+        (app, supervisor): (&App, &Supervisor),
         name: &str,
         queue_capacity: usize,
         readiness: watch::Receiver<Readiness>,
     ) -> Result<Self, BusError> {
         let mut beats = bus.subscribe(app.beat(name)?, None).await?;
         let (heard, beat) = watch::channel(Beat::default());
-        actor::spawn(async move {
+        supervisor.spawn("subscription to its own heartbeats", async move {
             while let Some(message) = beats.next().await {
                 // An undecodable heartbeat is logged by the failure detector.
                 if let Ok(beat) = Beat::decode(&message.payload) {
@@ -170,7 +183,7 @@ impl Health {
     /// Call it inside an actix system: it spawns the task that answers liveness probes.
     pub(crate) fn new(
         bus: &Bus,
-        app: &App,
+        (app, supervisor): (&App, &Supervisor),
         plans: PlanVersions,
         metrics: Arc<Metrics>,
         stopped: watch::Receiver<Option<Duration>>,
@@ -178,7 +191,7 @@ impl Health {
         worker: Option<WorkerHealth>,
     ) -> Self {
         let (liveness, mut asked) = mpsc::channel::<oneshot::Sender<()>>(MAX_PENDING_PROBES);
-        actor::spawn(async move {
+        supervisor.spawn("answers to probes", async move {
             while let Some(answer) = asked.recv().await {
                 let _ = answer.send(());
             }
@@ -191,19 +204,27 @@ impl Health {
             link: bus.connection().link(),
             stopped,
             liveness,
+            supervisor: supervisor.clone(),
             ingress,
             worker,
         }))
     }
 
-    /// Checks that the actors' thread responds.
+    /// Checks that the actors' thread responds, that every core task runs, and that the connection is not closed
+    /// permanently.
     ///
     /// # Errors
-    /// [`NotReady::Stuck`].
+    /// [`NotReady::Ended`], [`NotReady::Stuck`] or [`NotReady::Closed`].
     pub async fn live(&self) -> Result<(), NotReady> {
+        if let Some(task) = self.0.supervisor.ended() {
+            return Err(NotReady::Ended { task });
+        }
         let (answer, answered) = oneshot::channel();
         self.0.liveness.try_send(answer).map_err(|_| NotReady::Stuck)?;
         match tokio::time::timeout(PATIENCE, answered).await {
+            Ok(Ok(())) if *self.0.link.borrow() == Link::Closed => Err(NotReady::Closed {
+                url: self.0.url.clone(),
+            }),
             Ok(Ok(())) => Ok(()),
             _ => Err(NotReady::Stuck),
         }

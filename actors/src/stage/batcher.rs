@@ -30,6 +30,7 @@ pub(crate) struct Batcher {
     router: Addr<Router>,
     clock: Clock,
     depth: Arc<AtomicUsize>,
+    running: Arc<AtomicUsize>,
     metrics: Arc<Metrics>,
     run_time: RunTimeEstimate,
     idle: bool,
@@ -73,6 +74,8 @@ pub(crate) struct BatcherParts {
     pub clock: Clock,
     /// Receives the current queue length.
     pub depth: Arc<AtomicUsize>,
+    /// Receives the size of the running batch.
+    pub running: Arc<AtomicUsize>,
     /// The process's counters.
     pub metrics: Arc<Metrics>,
 }
@@ -88,6 +91,7 @@ impl Batcher {
             router: parts.router,
             clock: parts.clock,
             depth: parts.depth,
+            running: parts.running,
             metrics: parts.metrics,
             run_time: RunTimeEstimate::default(),
             idle: true,
@@ -148,6 +152,7 @@ impl Batcher {
             .iter()
             .map(|delivery| delivery.request.inputs.clone())
             .collect();
+        let size = deliveries.len();
         let (router, batcher) = (self.router.clone(), ctx.address());
         let submitted = self.executor.run(inputs, move |result| {
             batcher.do_send(Idle {
@@ -161,6 +166,8 @@ impl Batcher {
             });
         });
         self.idle = submitted.is_err();
+        self.running
+            .store(if self.idle { 0 } else { size }, Ordering::Relaxed);
         self.granted = false;
         if submitted.is_err() {
             if let Some(lease) = &self.lease {
@@ -214,6 +221,7 @@ impl Handler<Idle> for Batcher {
 
     fn handle(&mut self, idle: Idle, ctx: &mut Context<Self>) {
         self.idle = true;
+        self.running.store(0, Ordering::Relaxed);
         if let Some(lease) = &self.lease {
             self.granted = lease.release();
         }

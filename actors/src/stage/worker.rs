@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -25,6 +25,7 @@ use super::lease::Device;
 use crate::{
     plan::versions::PlanVersion,
     subjects,
+    supervision::TaskGuard,
     wire::{Beat, Message as _},
 };
 
@@ -68,6 +69,7 @@ pub struct Worker {
     in_place: u64,
     /// Whether it is shutting down.
     leaving: bool,
+    _guard: TaskGuard,
 }
 
 /// Aligns the replicas with the running plan.
@@ -136,6 +138,7 @@ impl Worker {
         let (readiness, watch) = watch::channel(Readiness::default());
         let worker = Self {
             config,
+            _guard: shared.dispatcher.supervisor().guard("worker"),
             shared,
             loader,
             replicas: BTreeMap::new(),
@@ -209,6 +212,8 @@ impl Worker {
                 device.or_default().clone()
             });
             if let Some(batching) = version.batching(gear, &hosted.replica.variant) {
+                let max_batch = &hosted.local.max_batch;
+                max_batch.store(batching.max_batch, Ordering::Relaxed);
                 batcher.do_send(SetBatching { batching, device });
             }
         }
@@ -394,7 +399,7 @@ impl Handler<Leave> for Worker {
             Emptying {
                 stop: hosted.stop.clone(),
                 permits: Arc::clone(&hosted.local.permits),
-                capacity: hosted.capacity,
+                capacity: hosted.local.capacity,
             }
         });
         Draining(emptying.collect())

@@ -43,20 +43,21 @@ impl World {
     }
 
     fn send_to_replica(&mut self, of: usize, id: &Name, request: Request, deadline: u64) {
-        if self.processes[of].replicas.contains_key(id) {
+        if self.processes[of].hosts(id) {
             return self.hand_over(of, id, request, deadline);
         }
         let listener = self
             .processes
             .iter()
-            .position(|there| there.up && there.replicas.contains_key(id));
+            .position(|there| there.up && there.hosts(id));
         self.publish(of, listener.map(|to| (to, Rc::clone(id))), request, deadline);
     }
 
     fn send_to_group(&mut self, of: usize, request: Request, deadline: u64) -> Option<Name> {
         let near = self.processes[of].replicas.values();
+        let subscribed = self.processes[of].subscribed;
         let near = near
-            .filter(|replica| *replica.variant == *request.stage)
+            .filter(|replica| subscribed && *replica.variant == *request.stage)
             .find(|replica| routing::prefer_local(replica.depth, replica.max_batch));
         if let Some(id) = near.map(|replica| Rc::clone(&replica.id)) {
             self.hand_over(of, &id, request, deadline);
@@ -70,7 +71,8 @@ impl World {
 
     /// The replicas that listen for a stage, each with its process.
     fn members(&self, stage: &str) -> Vec<(usize, Name)> {
-        let up = self.processes.iter().enumerate().filter(|(_, there)| there.up);
+        let processes = self.processes.iter().enumerate();
+        let up = processes.filter(|(_, there)| there.up && there.subscribed);
         let members = up.flat_map(|(to, there)| there.replicas.values().map(move |replica| (to, replica)));
         let of_stage = members.filter(|(_, replica)| replica.variant == stage);
         of_stage

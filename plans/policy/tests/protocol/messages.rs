@@ -51,6 +51,7 @@ pub(crate) struct Done {
 pub(crate) struct Beat {
     pub(crate) worker: Name,
     pub(crate) life: u32,
+    pub(crate) leaving: bool,
     /// Replica, variant, requests that wait.
     pub(crate) replicas: Rc<[(Name, &'static str, usize)]>,
 }
@@ -96,8 +97,17 @@ pub(crate) enum Timer {
     Tick,
     Look,
     Beat,
-    Wake { replica: Name, number: u64 },
-    BatchEnds { replica: Name },
+    /// A leaving worker ends its subscriptions.
+    Unsubscribe,
+    /// A leaving worker checks whether it has answered what it took.
+    Empty,
+    Wake {
+        replica: Name,
+        number: u64,
+    },
+    BatchEnds {
+        replica: Name,
+    },
 }
 
 /// What happens at some time.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use kaskade_policy::{
     adoption::{Adoption, EPOCHS_KEPT},
-    liveness::{BEAT_PERIOD_US, Liveness},
+    liveness::{BEAT_PERIOD_US, Liveness, MISSED_BEATS},
     plan::Plan,
 };
 use rand::Rng;
@@ -16,7 +16,7 @@ use super::oracle::{Oracle, Owner};
 use super::plans;
 use super::replica::Replica;
 use super::sabotage::Sabotage;
-use super::scenario::{Blow, LOOK_US, STOP_US, Strike};
+use super::scenario::{Blow, LATE_US, LOOK_US, STOP_US, SWEEP_US, Strike};
 use super::world::World;
 
 /// One process: an ingress, a worker, or both, with one set of plans and one view of liveness.
@@ -37,6 +37,12 @@ pub(crate) struct Process {
     pub(crate) draws: BTreeMap<Name, u64>,
     pub(crate) ingress: Option<Ingress>,
     pub(crate) replicas: BTreeMap<Name, Replica>,
+    /// Whether it shuts down in good order.
+    leaving: bool,
+    /// Whether its replicas are subscribed.
+    pub(crate) subscribed: bool,
+    /// When it is to be back after its leave.
+    away_us: u64,
 }
 
 impl Process {
@@ -55,6 +61,9 @@ impl Process {
             draws: BTreeMap::new(),
             ingress: None,
             replicas: BTreeMap::new(),
+            leaving: false,
+            subscribed: true,
+            away_us: 0,
         }
     }
 
@@ -67,7 +76,12 @@ impl Process {
 
     /// Whether the process believes that it could reach the replica.
     pub(crate) fn reachable(&self, replica: &str) -> bool {
-        self.liveness.alive(replica) || self.replicas.contains_key(replica)
+        self.liveness.alive(replica) || self.hosts(replica)
+    }
+
+    /// Whether a replica of this process takes requests.
+    pub(crate) fn hosts(&self, replica: &str) -> bool {
+        self.subscribed && self.replicas.contains_key(replica)
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -141,6 +155,11 @@ impl World {
         match blow {
             Blow::Pause => there.paused_until = there.paused_until.max(until),
             Blow::Cut => there.cut_until = there.cut_until.max(until),
+            Blow::Leave => {
+                there.leaving = true;
+                there.away_us = for_us;
+                self.leave(process);
+            }
             Blow::Crash => {
                 let owner = there.owner(process);
                 there.up = false;
@@ -185,19 +204,54 @@ impl World {
         if self.now < STOP_US {
             self.timer(of, BEAT_PERIOD_US, Timer::Beat);
         }
-        let process = &self.processes[of];
-        if process.replicas.is_empty() {
-            return;
+        if !self.processes[of].replicas.is_empty() {
+            self.say_beat(of);
         }
+    }
+
+    fn say_beat(&mut self, of: usize) {
+        let process = &self.processes[of];
+        let silently = self.sabotage == Some(Sabotage::LeavesSilently);
         let replicas = process.replicas.values();
         let beat = Beat {
             worker: Rc::clone(&process.name),
             life: process.life,
+            leaving: process.leaving && !silently,
             replicas: replicas
                 .map(|replica| (Rc::clone(&replica.id), replica.variant, replica.depth))
                 .collect(),
         };
         self.everybody(of, &Message::Beat(beat));
+    }
+
+    /// A worker announces that it leaves, and ends its subscriptions once others can have heard of it.
+    fn leave(&mut self, of: usize) {
+        self.say_beat(of);
+        let heard_us = MISSED_BEATS * BEAT_PERIOD_US;
+        self.timer(of, heard_us, Timer::Unsubscribe);
+    }
+
+    /// The broker gives the worker nothing more; what is on its way arrives within a round trip.
+    pub(crate) fn unsubscribe(&mut self, of: usize) {
+        self.processes[of].subscribed = false;
+        self.note(format_args!("p{of} unsubscribes"));
+        let drops = self.sabotage == Some(Sabotage::DropsOnLeave);
+        let round_trip_us = if drops { 1 } else { 2 * LATE_US + 1_000 };
+        self.timer(of, round_trip_us, Timer::Empty);
+    }
+
+    /// The last heartbeat lists no replica.
+    pub(crate) fn end_when_empty(&mut self, of: usize) {
+        if !self.processes[of].replicas.values().all(Replica::is_at_rest) {
+            return self.timer(of, SWEEP_US, Timer::Empty);
+        }
+        self.processes[of].replicas.clear();
+        self.say_beat(of);
+        self.note(format_args!("p{of} has left"));
+        let process = &mut self.processes[of];
+        process.up = false;
+        let (life, back) = (process.life, self.now + process.away_us);
+        self.at(back, Event::Return { process: of, life });
     }
 
     /// Publishes to all subscribers, which is every process that is up.
@@ -221,14 +275,22 @@ impl World {
             .hosts
             .insert(Rc::clone(&beat.worker), named.clone())
             .unwrap_or_default();
-        for left in before.difference(&named) {
-            process.liveness.forget(left);
+        let left: Vec<Name> = before.difference(&named).cloned().collect();
+        for replica in &left {
+            process.liveness.forget(replica);
         }
         for replica in &named {
-            process.liveness.beat(replica, now);
+            if beat.leaving {
+                process.liveness.leaving(replica, now);
+            } else {
+                process.liveness.beat(replica, now);
+            }
         }
         if let Some(ingress) = &mut process.ingress {
             ingress.hear_queues(beat, now);
+        }
+        for replica in left {
+            self.has_left(to, &replica);
         }
     }
 
@@ -247,8 +309,9 @@ impl World {
             return false;
         }
         if known < beat.life {
-            for (replica, ..) in beat.replicas.iter() {
-                self.lose(to, replica);
+            let before = self.processes[to].hosts.get(&beat.worker).cloned();
+            for replica in before.unwrap_or_default() {
+                self.lose(to, &replica);
             }
         }
         true
