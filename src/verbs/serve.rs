@@ -16,7 +16,7 @@ use kaskade_app::serving::{self, DEFAULT_ADDRESS, Service};
 use crate::args::{Broker, Role};
 
 /// Serves an app: its ingress, its replicas, its planner, or all of them. On SIGTERM or Ctrl-C it accepts no more requests, answers
-/// those in flight, and ends. It ends with an error when one of its core tasks fails.
+/// those in flight, and ends.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The TOML file of the app.
