@@ -37,7 +37,6 @@ pub use connection::{ConnectionCounts, ConnectionHealth, Link, Observer};
 pub use embedded::Embedded;
 use embedded::{SHARED, SharedBroker};
 pub use error::BusError;
-pub use subscription::Padding;
 pub(crate) use subscription::Subscription;
 
 /// Oldest nats-server supported, major and minor. Key-value buckets cannot be created on older ones.

@@ -25,28 +25,58 @@ const BURST: u64 = 4;
 /// three members.
 const ROUNDS: u32 = 40;
 
-/// Whether a subscription sends padding messages to its own subject to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Padding {
-    /// It does. Every message that the server has sent is delivered.
-    Send,
-    /// It does not, because it may not publish there: its senders must have stopped before it ends.
-    Omit,
-}
-
 /// A subscription whose messages are counted, so that it can end without losing any.
 pub(crate) struct Subscription {
     bus: Bus,
     subject: Subject,
     group: Option<String>,
-    subscriber: Subscriber,
-    /// Messages that a lost connection had delivered.
-    buffered: VecDeque<Message>,
-    /// Messages taken from `subscriber`.
-    taken: u64,
+    counted: Counted,
     link: watch::Receiver<Link>,
     /// Lost connections when `subscriber` was made.
     disconnects: u64,
+}
+
+/// A subscriber, and the number of messages taken from it.
+struct Counted {
+    subscriber: Subscriber,
+    /// Messages that a lost connection had delivered.
+    buffered: VecDeque<Message>,
+    /// Messages taken from `subscriber`, padding included.
+    taken: u64,
+    /// Padding messages among them.
+    padded: u64,
+}
+
+impl Counted {
+    fn new(subscriber: Subscriber) -> Self {
+        Self {
+            subscriber,
+            buffered: VecDeque::new(),
+            taken: 0,
+            padded: 0,
+        }
+    }
+
+    /// Returns the next message that is not padding.
+    async fn next(&mut self) -> Option<Message> {
+        loop {
+            if let Some(message) = self.buffered.pop_front() {
+                return Some(message);
+            }
+            let message = self.subscriber.next().await?;
+            self.taken += 1;
+            if !headers::is_padding(message.headers.as_ref()) {
+                return Some(message);
+            }
+            self.padded += 1;
+        }
+    }
+
+    /// Returns the next message that has already arrived.
+    fn arrived(&mut self) -> Option<Message> {
+        // A task's budget would hide some of them.
+        unconstrained(self.next()).now_or_never().flatten()
+    }
 }
 
 impl Subscription {
@@ -57,13 +87,11 @@ impl Subscription {
     pub(crate) async fn open(bus: &Bus, subject: Subject, group: Option<String>) -> Result<Self, BusError> {
         let disconnects = bus.connection().counts().disconnects;
         Ok(Self {
-            subscriber: bus.subscribe(subject.clone(), group.clone()).await?,
+            counted: Counted::new(bus.subscribe(subject.clone(), group.clone()).await?),
             link: bus.connection().link(),
             bus: bus.clone(),
             subject,
             group,
-            buffered: VecDeque::new(),
-            taken: 0,
             disconnects,
         })
     }
@@ -71,12 +99,10 @@ impl Subscription {
     /// Returns the next message; `None` once the connection is closed. Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> Option<Message> {
         loop {
-            let bus = self.bus.clone();
-            let (mut link, disconnects) = (self.link.clone(), self.disconnects);
             tokio::select! {
                 biased;
-                message = self.next_of_subscriber() => return message,
-                () = lost(&bus, &mut link, disconnects) => self.renew().await?,
+                message = self.counted.next() => return message,
+                () = lost(&self.bus, &mut self.link, self.disconnects) => self.renew().await?,
             }
         }
     }
@@ -86,42 +112,38 @@ impl Subscription {
     async fn renew(&mut self) -> Option<()> {
         let disconnects = self.bus.connection().counts().disconnects;
         let renewed = self.bus.subscribe(self.subject.clone(), self.group.clone()).await;
-        let mut old = std::mem::replace(&mut self.subscriber, renewed.ok()?);
-        // A task's budget would end the loop early.
-        while let Some(Some(message)) = unconstrained(old.next()).now_or_never() {
-            if !headers::is_padding(message.headers.as_ref()) {
-                self.buffered.push_back(message);
-            }
+        let renewed = Counted::new(renewed.ok()?);
+        let mut old = std::mem::replace(&mut self.counted, renewed);
+        while let Some(message) = old.arrived() {
+            self.counted.buffered.push_back(message);
         }
-        (self.taken, self.disconnects) = (0, disconnects);
+        self.disconnects = disconnects;
         Some(())
     }
 
     /// Ends the subscription; `take` gets every message that the server has sent or still sends.
     ///
-    /// With [`Padding::Send`] no message is lost, unless the connection is lost meanwhile or more than [`BURST`] times as
-    /// many messages are in transit as before, and [`MARGIN`]. In a cluster this covers the server connected to, not
-    /// messages between servers.
-    pub(crate) async fn finish(mut self, padding: Padding, mut take: impl FnMut(Message)) {
-        let before = self.taken;
+    /// No message is lost if the client may publish to the subject, the connection stays up meanwhile, and at most
+    /// [`BURST`] times as many messages are in transit as before, and [`MARGIN`]. In a cluster this covers the server
+    /// connected to, not messages between servers.
+    pub(crate) async fn finish(mut self, mut take: impl FnMut(Message)) {
+        let before = self.counted.taken;
         let ended = match self.round_trip(&mut take).await {
             Round::Ended | Round::Lost => true,
-            Round::Over if padding == Padding::Send => self.count_down(before, &mut take).await,
-            Round::Over | Round::Failed => false,
+            Round::Over => self.count_down(before, &mut take).await,
+            Round::Failed => false,
         };
-        if ended || self.subscriber.drain().await.is_err() {
-            return self.take_buffered(&mut take);
+        if ended || self.counted.subscriber.drain().await.is_err() {
+            return self.take_arrived(&mut take);
         }
-        let bus = self.bus.clone();
-        let (mut link, disconnects) = (self.link.clone(), self.disconnects);
         loop {
             tokio::select! {
                 biased;
-                message = self.next_of_subscriber() => match message {
+                message = self.counted.next() => match message {
                     Some(message) => take(message),
                     None => return,
                 },
-                () = lost(&bus, &mut link, disconnects) => return,
+                () = lost(&self.bus, &mut self.link, self.disconnects) => return,
             }
         }
     }
@@ -129,14 +151,14 @@ impl Subscription {
     /// Lets the server end the subscription after a number of messages, and sends padding until it does. Returns false
     /// if the padding does not arrive.
     async fn count_down(&mut self, before: u64, take: &mut impl FnMut(Message)) -> bool {
-        let last = self.taken + MARGIN + BURST * self.taken.saturating_sub(before);
-        if self.subscriber.unsubscribe_after(last).await.is_err() {
+        let last = self.counted.taken + MARGIN + BURST * self.counted.taken.saturating_sub(before);
+        if self.counted.subscriber.unsubscribe_after(last).await.is_err() {
             return true;
         }
         // The first round suffices unless other members of the queue group take some of it.
-        let mut each = 1;
+        let (mut each, padded) = (1, self.counted.padded);
         for _ in 0..ROUNDS {
-            for _ in 0..each * last.saturating_sub(self.taken) {
+            for _ in 0..each * last.saturating_sub(self.counted.taken) {
                 let headers = Some(headers::for_padding());
                 let sent = self
                     .bus
@@ -148,6 +170,8 @@ impl Subscription {
             match self.round_trip(take).await {
                 Round::Ended | Round::Lost => return true,
                 Round::Failed => return false,
+                // The server does not let this client publish to the subject.
+                Round::Over if self.counted.padded == padded => return false,
                 Round::Over => each = 4,
             }
         }
@@ -157,45 +181,28 @@ impl Subscription {
 
     /// Hands messages over during a round trip, and those that arrived before its end.
     async fn round_trip(&mut self, take: &mut impl FnMut(Message)) -> Round {
-        let bus = self.bus.clone();
-        let (mut link, disconnects) = (self.link.clone(), self.disconnects);
-        if *link.borrow() != Link::Up {
+        if *self.link.borrow() != Link::Up {
             return Round::Lost;
         }
-        let barrier = bus.barrier();
+        let barrier = self.bus.barrier();
         tokio::pin!(barrier);
         loop {
             tokio::select! {
                 biased;
-                message = self.next_of_subscriber() => match message {
+                message = self.counted.next() => match message {
                     Some(message) => take(message),
                     None => return Round::Ended,
                 },
                 done = &mut barrier => return if done.is_ok() { Round::Over } else { Round::Failed },
-                () = lost(&bus, &mut link, disconnects) => return Round::Lost,
+                () = lost(&self.bus, &mut self.link, self.disconnects) => return Round::Lost,
             }
         }
     }
 
     /// Hands over what has arrived.
-    fn take_buffered(&mut self, take: &mut impl FnMut(Message)) {
-        // A task's budget would end the loop early.
-        while let Some(Some(message)) = unconstrained(self.next_of_subscriber()).now_or_never() {
+    fn take_arrived(&mut self, take: &mut impl FnMut(Message)) {
+        while let Some(message) = self.counted.arrived() {
             take(message);
-        }
-    }
-
-    /// Returns the next message of the current subscriber.
-    async fn next_of_subscriber(&mut self) -> Option<Message> {
-        loop {
-            if let Some(message) = self.buffered.pop_front() {
-                return Some(message);
-            }
-            let message = self.subscriber.next().await?;
-            self.taken += 1;
-            if !headers::is_padding(message.headers.as_ref()) {
-                return Some(message);
-            }
         }
     }
 }

@@ -77,7 +77,7 @@ async fn ends_without_loss(url: String, port: u16, others: u64) {
             taken.fetch_add(1, Ordering::SeqCst);
         }
         leaving
-            .finish(Padding::Send, |_| {
+            .finish(|_| {
                 taken.fetch_add(1, Ordering::SeqCst);
             })
             .await;
@@ -134,7 +134,7 @@ async fn the_last_subscription_takes_all_that_the_server_has_sent() {
                 leaving.next().await.unwrap();
                 taken += 1;
             }
-            leaving.finish(Padding::Send, |_| taken += 1).await;
+            leaving.finish(|_| taken += 1).await;
             stop.store(1, Ordering::SeqCst);
         };
         let (sent, ()) = tokio::join!(sending, ending);
@@ -156,7 +156,7 @@ async fn an_idle_subscription_ends_in_a_few_round_trips() {
         let idle = Subscription::open(&bus, "idle".into(), Some("q".to_owned()))
             .await
             .unwrap();
-        let ended = idle.finish(Padding::Send, |message| panic!("unexpected: {message:?}"));
+        let ended = idle.finish(|message| panic!("unexpected: {message:?}"));
         tokio::time::timeout(PATIENCE, ended).await.unwrap();
         let reply = Some(Subject::from_static("unanswered"));
         let mut notices = bus.subscribe("unanswered".into(), None).await.unwrap();
@@ -202,6 +202,19 @@ async fn a_subscription_ends_without_loss_after_a_reconnect() {
             .unwrap();
     }
     let mut taken = 0;
-    again.finish(Padding::Send, |_| taken += 1).await;
+    again.finish(|_| taken += 1).await;
     assert_eq!(taken, 500);
+}
+
+#[tokio::test]
+async fn a_subscription_ends_where_padding_is_not_permitted() {
+    let permissions = "authorization { users: [ { user: a, password: a, permissions: { publish: \"_KASKADE.>\", subscribe: \">\" } } ] }";
+    let server = NatsServer::start(NatsOptions {
+        config: permissions.to_owned(),
+        ..NatsOptions::default()
+    });
+    let bus = connect(server.url().replace("nats://", "nats://a:a@")).await;
+    let idle = Subscription::open(&bus, "idle".into(), None).await.unwrap();
+    let ended = idle.finish(|message| panic!("unexpected: {message:?}"));
+    tokio::time::timeout(PATIENCE, ended).await.unwrap();
 }

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    bus::{Bus, BusError, Padding, Subscription},
+    bus::{Bus, BusError, Subscription},
     dispatch::delivery::Delivery,
     dispatch::dispatcher::{Dispatcher, full_queue},
     error::{Code, Fault},
@@ -32,8 +32,6 @@ pub struct Binding {
     pub mailbox: Recipient<Delivery>,
     /// Permits for unanswered deliveries.
     pub permits: Arc<Semaphore>,
-    /// Whether the subscription may publish to its own subject, so that it ends without losing messages.
-    pub padding: Padding,
 }
 
 /// Serves `subject` with an actor: every message becomes a [`Delivery`] in its mailbox while permits are free;
@@ -65,7 +63,7 @@ pub async fn bind(
             }
         }
         let take = |message| receive(&dispatcher, &binding, &mut assembler, message);
-        subscription.finish(binding.padding, take).await;
+        subscription.finish(take).await;
     }))
 }
 

@@ -14,7 +14,7 @@ use tokio::{
 use super::in_flight::{Cancel, Client, Inbound, Ingress, IngressConfig, Reconnected, To, Undeliverable};
 use super::reply;
 use crate::{
-    bus::{Bus, BusError, Link, Padding, Subscription},
+    bus::{Bus, BusError, Link, Subscription},
     dispatch::dispatcher::{Dispatcher, Finished},
     dispatch::subscribe,
     error::{Code, Fault},
@@ -118,7 +118,7 @@ async fn pump_requests(
             _ = stop.wait_for(|stop| *stop) => break,
         }
     }
-    requests.finish(Padding::Send, take).await;
+    requests.finish(take).await;
 }
 
 /// Refuses a request immediately.

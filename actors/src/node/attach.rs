@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    bus::{Bus, BusConfig, Padding},
+    bus::{Bus, BusConfig},
     clock::Clock,
     dispatch::delivery::Delivery,
     dispatch::dispatcher::Dispatcher,
@@ -108,8 +108,6 @@ pub async fn attach(
         replica: config.replica.clone(),
         mailbox,
         permits: Arc::clone(&permits),
-        // A custom actor may not publish to stages; its senders stop before it ends.
-        padding: Padding::Omit,
     };
     let mut subscriptions = Vec::new();
     for (subject, group) in subjects {

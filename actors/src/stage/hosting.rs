@@ -21,7 +21,7 @@ use tokio::{
 use super::batcher::{Batcher, BatcherParts};
 use super::generator::{Abandon, Generator, GeneratorParts};
 use crate::{
-    bus::{Bus, Padding},
+    bus::Bus,
     dispatch::dispatcher::Dispatcher,
     dispatch::exits::Router,
     dispatch::local::LocalReplica,
@@ -154,7 +154,6 @@ impl Hosted {
             replica: id,
             mailbox,
             permits,
-            padding: Padding::Send,
         };
         Some(actor::spawn(async move {
             let replica = binding.replica.clone();
