@@ -54,10 +54,8 @@ impl Supervisor {
         self.spawn(task, async move {
             loop {
                 let run = std::panic::AssertUnwindSafe(async { work().await });
-                match run.catch_unwind().await {
-                    Ok(()) => tracing::warn!(task, "a task ended; starting it again"),
-                    Err(_) => tracing::error!(task, "a task panicked; starting it again"),
-                }
+                let panicked = run.catch_unwind().await.is_err();
+                tracing::warn!(task, panicked, "a task ended; starting it again");
                 tokio::time::sleep(pause).await;
             }
         })

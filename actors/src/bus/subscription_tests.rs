@@ -194,7 +194,7 @@ async fn a_subscription_ends_without_loss_after_a_reconnect() {
             .await
             .unwrap();
     };
-    let (message, _) = tokio::join!(again.next(), restart);
+    let (message, ()) = tokio::join!(again.next(), restart);
     assert_eq!(message.unwrap().payload, "back");
     for _ in 0..500 {
         bus.publish("again".into(), None, None, Bytes::new())

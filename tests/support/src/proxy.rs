@@ -20,6 +20,9 @@ pub struct DelayProxy {
 
 impl DelayProxy {
     /// Starts a proxy to this port of the loopback, on a thread of its own.
+    ///
+    /// # Panics
+    /// When no port is free.
     pub fn start(port: u16, delay: Duration) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("no free port");
