@@ -3,6 +3,7 @@
 //! | folder or file | holds |
 //! |---|---|
 //! | [`ids`], [`clock`], [`shutdown`] | unique identifiers, the actors' clock, graceful shutdown |
+//! | [`supervision`] | ends a node whose core tasks do not all run |
 //! | [`subjects`] | the grammar of every subject; no other module formats or parses one |
 //! | [`error`] | typed errors with stable codes |
 //! | [`wire`] | messages, headers, chunks and their codec |
@@ -35,6 +36,7 @@ pub mod plan;
 pub mod shutdown;
 pub mod stage;
 pub mod subjects;
+pub mod supervision;
 pub mod wire;
 
 pub use client::Client;

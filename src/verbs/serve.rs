@@ -104,7 +104,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if matches!(args.role, Role::All | Role::Ingress) {
         say(&how_to_ask(&app, service.url()));
     }
-    runtime.block_on(stop.wait());
+    let failed = runtime.block_on(async {
+        tokio::select! {
+            _ = stop.wait() => None,
+            failed = service.failure() => Some(failed),
+        }
+    });
     say("draining");
     // The second signal ends the process without waiting for the rest.
     let (drained, done) = std::sync::mpsc::channel::<()>();
@@ -121,7 +126,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     // Does not wait for the blocking task if the second signal came first.
     runtime.shutdown_background();
     say("stopped");
-    Ok(())
+    failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
 /// Returns the command that sends a request to the app.

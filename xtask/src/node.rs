@@ -88,7 +88,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let mut stop = shutdown::on_signals(GRACE)?;
         let node = Node::start(config(args, plan)).context("the node does not start")?;
         println!("serving");
-        stop.wait().await;
+        tokio::select! {
+            _ = stop.wait() => {}
+            failed = node.failure() => return Err(failed.into()),
+        }
         node.stop();
         anyhow::Ok(())
     })

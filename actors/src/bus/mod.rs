@@ -16,6 +16,7 @@ mod embedded;
 mod error;
 mod nkey;
 pub mod publisher;
+mod subscription;
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -39,6 +40,7 @@ pub use connection::{ConnectionCounts, ConnectionHealth, Link, Observer};
 pub use embedded::Embedded;
 use embedded::{SHARED, SharedBroker};
 pub use error::BusError;
+pub(crate) use subscription::Subscription;
 
 /// Oldest nats-server supported, major and minor. Key-value buckets cannot be created on older ones.
 pub const OLDEST_SERVER: (u32, u32) = (2, 10);

@@ -1,6 +1,5 @@
 //! Publishes the messages of a process in order, in chunks if they exceed the broker's limit.
 
-use crate::actor;
 use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
@@ -9,6 +8,7 @@ use crate::{
     bus::Bus,
     error::{Code, Fault},
     ids,
+    supervision::Supervisor,
     wire::headers,
     wire::{Limits, Message, chunks},
 };
@@ -34,10 +34,10 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    pub(crate) fn new(bus: &Bus) -> Self {
+    pub(crate) fn new(bus: &Bus, supervisor: &Supervisor) -> Self {
         // Unbounded; the number of messages is bounded by the permits under which requests were admitted.
         let (outgoing, receiver) = mpsc::unbounded_channel();
-        actor::spawn(publish(bus.client().clone(), receiver));
+        supervisor.spawn("publisher", publish(bus.client().clone(), receiver));
         Self {
             max_payload: bus.max_payload(),
             outgoing,

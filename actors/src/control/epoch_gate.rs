@@ -7,7 +7,7 @@ use kaskade_policy::adoption::gate::{Gate, Report};
 use tokio::sync::mpsc;
 
 use super::heartbeats::Heartbeats;
-use crate::{actor, dispatch::dispatcher::Dispatcher, plan::versions::PlanVersions, wire::Beat};
+use crate::{dispatch::dispatcher::Dispatcher, plan::versions::PlanVersions, wire::Beat};
 
 /// Interval of the checks for workers that fell silent and block an epoch no longer: half a heartbeat period.
 const LOOK: Duration = Duration::from_millis(50);
@@ -21,7 +21,8 @@ pub(crate) fn watch(heartbeats: &mut Heartbeats, dispatcher: &Dispatcher, plans:
     });
     let (dispatcher, plans) = (dispatcher.clone(), plans.clone());
     let mut changes = plans.changes();
-    actor::spawn(async move {
+    let supervisor = dispatcher.supervisor().clone();
+    supervisor.spawn("admission of epochs", async move {
         let mut gate = Gate::default();
         let mut look = tokio::time::interval(LOOK);
         loop {

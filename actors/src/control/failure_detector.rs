@@ -5,24 +5,38 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_nats::connection::State;
 
 use crate::{
-    actor::Recipient, bus::Bus, dispatch::dispatcher::Dispatcher, ingress::LostReplicas, wire::Beat,
+    actor::Recipient,
+    bus::Bus,
+    dispatch::dispatcher::Dispatcher,
+    ingress::{LeftReplicas, LostReplicas},
+    wire::Beat,
 };
 
 /// Updates the dispatcher's liveness, and reports lost replicas to the ingress. [`super::heartbeats`] feeds it.
 pub(crate) struct FailureDetector {
     bus: Bus,
     dispatcher: Dispatcher,
-    ingress: Recipient<LostReplicas>,
+    losses: Recipient<LostReplicas>,
+    leaves: Recipient<LeftReplicas>,
+    /// Replicas that have left since the last check, and before it.
+    left: [Vec<String>; 2],
     /// Replicas by the worker whose last heartbeat listed them.
     hosts: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl FailureDetector {
-    pub(crate) fn new(bus: &Bus, dispatcher: &Dispatcher, ingress: Recipient<LostReplicas>) -> Self {
+    pub(crate) fn new(
+        bus: &Bus,
+        dispatcher: &Dispatcher,
+        losses: Recipient<LostReplicas>,
+        leaves: Recipient<LeftReplicas>,
+    ) -> Self {
         Self {
             bus: bus.control().clone(),
             dispatcher: dispatcher.clone(),
-            ingress,
+            losses,
+            leaves,
+            left: Default::default(),
             hosts: BTreeMap::new(),
         }
     }
@@ -36,9 +50,10 @@ impl FailureDetector {
             .hosts
             .insert(beat.actor.clone(), named.clone())
             .unwrap_or_default();
+        let left: Vec<String> = before.difference(&named).cloned().collect();
         let restarted = self.dispatcher.liveness(|liveness| {
-            for left in before.difference(&named) {
-                liveness.forget(left);
+            for replica in &left {
+                liveness.forget(replica);
             }
             for replica in &named {
                 if beat.leaving {
@@ -51,6 +66,9 @@ impl FailureDetector {
         });
         if restarted {
             self.tell(before.into_iter().collect());
+        } else {
+            let [newest, _] = &mut self.left;
+            newest.extend(left);
         }
     }
 
@@ -62,11 +80,18 @@ impl FailureDetector {
         }
         let now = self.dispatcher.clock().now();
         self.tell(self.dispatcher.liveness(|liveness| liveness.newly_lost(now)));
+        // The results that a replica sent before it left may wait behind its last heartbeat, so its requests are sent
+        // again one check later.
+        let [newest, earlier] = &mut self.left;
+        let due = std::mem::replace(earlier, std::mem::take(newest));
+        if !due.is_empty() {
+            self.leaves.do_send(LeftReplicas(due));
+        }
     }
 
     fn tell(&self, lost: Vec<String>) {
         if !lost.is_empty() {
-            self.ingress.do_send(LostReplicas(lost));
+            self.losses.do_send(LostReplicas(lost));
         }
     }
 }
@@ -102,6 +127,12 @@ mod tests {
         }
     }
 
+    impl Handler<LeftReplicas> for Recorder {
+        type Result = ();
+
+        fn handle(&mut self, _: LeftReplicas, _: &mut Context<Self>) {}
+    }
+
     #[test]
     fn a_stalled_process_blames_no_other() {
         System::new().block_on(async {
@@ -112,8 +143,17 @@ mod tests {
             let lost = Arc::new(Mutex::new(Vec::new()));
             let recorder = Recorder(Arc::clone(&lost)).start();
             let mut heartbeats = Heartbeats::default();
-            heartbeats.detect(FailureDetector::new(&bus, &dispatcher, recorder.recipient()));
-            heartbeats.start(&bus, dispatcher.app()).await.unwrap();
+            let detector = FailureDetector::new(
+                &bus,
+                &dispatcher,
+                recorder.clone().recipient(),
+                recorder.recipient(),
+            );
+            heartbeats.detect(detector);
+            heartbeats
+                .start(&bus, dispatcher.app(), dispatcher.supervisor())
+                .await
+                .unwrap();
             let mut seen = bus.subscribe(dispatcher.app().beats(), None).await.unwrap();
             bus.barrier().await.unwrap();
             let workers = ["a", "b"].map(|name| beating(name, embedded.url()));

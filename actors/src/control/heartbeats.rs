@@ -12,9 +12,9 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::failure_detector::FailureDetector;
 use crate::{
-    actor,
     bus::{Bus, BusError},
     subjects::App,
+    supervision::Supervisor,
     wire::{Beat, Message as _},
 };
 
@@ -42,14 +42,14 @@ impl Heartbeats {
     ///
     /// # Errors
     /// [`BusError`] if the subscription fails.
-    pub(crate) async fn start(self, bus: &Bus, app: &App) -> Result<(), BusError> {
+    pub(crate) async fn start(self, bus: &Bus, app: &App, supervisor: &Supervisor) -> Result<(), BusError> {
         if self.detector.is_none() && self.listeners.is_empty() {
             return Ok(());
         }
         let beats = bus.control().subscribe(app.beats(), None).await?;
         // Only a round trip proves that the subscription is active.
         bus.control().barrier().await?;
-        actor::spawn(self.run(beats));
+        supervisor.spawn("heartbeats", self.run(beats));
         Ok(())
     }
 

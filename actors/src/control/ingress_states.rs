@@ -8,7 +8,6 @@ use kaskade_policy::reachability::{IngressStates, IngressView, STATE_PERIOD_US};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
-    actor,
     bus::{Bus, BusError},
     dispatch::dispatcher::Dispatcher,
     wire::{IngressState, Message as _},
@@ -36,7 +35,8 @@ pub(crate) async fn follow(
         .await?;
     // Only a round trip proves that the subscription is active.
     bus.control().barrier().await?;
-    actor::spawn(run(messages, states, dispatcher.clone(), avoids, heard));
+    let work = run(messages, states, dispatcher.clone(), avoids, heard);
+    dispatcher.supervisor().spawn("states of ingresses", work);
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use crate::actor::{self, Actor, Addr, Context, Handler, Message, ResponseFuture}
 use async_nats::Subject;
 use futures::StreamExt;
 use kaskade_policy::plan::Plan;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::{
     bus::{Bus, BusError},
@@ -26,6 +26,7 @@ use crate::{
         self,
         event::{DRIFT, PLANNED},
     },
+    supervision::TaskGuard,
     wire::{DriftNotice, Message as _, PlanReport, PlanRequest},
 };
 
@@ -61,8 +62,9 @@ pub struct Planner {
     store: Arc<dyn PlanStore>,
     plans: PlanVersions,
     dispatcher: Dispatcher,
-    /// Allows one planning run at a time.
+    /// Allows one planning thread at a time.
     permits: Arc<Semaphore>,
+    _guard: TaskGuard,
 }
 
 /// Requests a plan now.
@@ -82,6 +84,7 @@ impl Planner {
             config,
             store,
             plans,
+            _guard: dispatcher.supervisor().guard("planner"),
             dispatcher,
             permits: Arc::new(Semaphore::new(1)),
         }
@@ -108,10 +111,12 @@ impl Planner {
         let planner = self.start();
         if let Some(load_listener) = trigger {
             let listener = planner.clone();
-            actor::spawn(load_listener.ask(move |request| listener.do_send(MakePlan(request))));
+            let ask = load_listener.ask(move |request| listener.do_send(MakePlan(request)));
+            dispatcher.supervisor().spawn("replan trigger", ask);
         }
         let listener = planner.clone();
-        actor::spawn(async move {
+        let supervisor = dispatcher.supervisor().clone();
+        supervisor.spawn("subscriptions of the planner", async move {
             loop {
                 tokio::select! {
                     message = requests.next() => match message {
@@ -188,7 +193,8 @@ impl Handler<MakePlan> for Planner {
         let (config, store, plans) = (self.config.clone(), Arc::clone(&self.store), self.plans.clone());
         let dispatcher = self.dispatcher.clone();
         Box::pin(async move {
-            let report = make(&config, &*store, &plans, request).await;
+            let permit = Arc::new(permit);
+            let report = make(&config, &*store, &plans, request, &permit).await;
             drop(permit);
             match &report {
                 PlanReport::Adopted { epoch } => tracing::info!(epoch, "adopted a new plan"),
@@ -210,13 +216,18 @@ async fn make(
     store: &dyn PlanStore,
     plans: &PlanVersions,
     request: PlanRequest,
+    permit: &Arc<OwnedSemaphorePermit>,
 ) -> PlanReport {
     let running = plans.newest();
     // A thread instead of the runtime's pool: a planning function that hangs must not keep the process from stopping.
     let (finished, result) = oneshot::channel();
     let (planning, before) = (Arc::clone(&config.planning), running.clone());
+    // The thread holds the permit too: a run that exceeds its time limit goes on, and no other must start beside it.
+    let held = Arc::clone(permit);
     let spawned = thread::Builder::new().name("planner".to_owned()).spawn(move || {
-        let _ = finished.send(planning(&request, before.as_ref().map(|version| &version.plan)));
+        let plan = planning(&request, before.as_ref().map(|version| &version.plan));
+        drop(held);
+        let _ = finished.send(plan);
     });
     if let Err(error) = spawned {
         let reason = format!("the planning thread could not be started: {error}");

@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use crate::actor::{self, Actor, Addr, AsyncContext, Context, Handler, Message};
+use crate::actor::{Actor, Addr, AsyncContext, Context, Handler, Message};
 use futures::StreamExt;
 use kaskade_policy::arrivals::ArrivalCounter;
 use kaskade_policy::drift::{Drift, DriftConfig, DriftWatch};
@@ -22,6 +22,7 @@ use crate::{
     metrics::Metrics,
     plan::versions::{PlanVersion, PlanVersions},
     subjects::event::{DRIFT, LOAD, SHIFTED},
+    supervision::TaskGuard,
     wire::{Beat, DriftNotice, GearShift, LoadCount, Message as _, ShiftReport},
 };
 
@@ -46,6 +47,7 @@ pub(crate) struct Shifter {
     drift: Option<DriftWatch>,
     last_tick: u64,
     ticks: u64,
+    _guard: TaskGuard,
 }
 
 /// The newest heartbeat of one worker, which has the lengths of its queues.
@@ -80,6 +82,7 @@ impl Shifter {
             config,
             drift_config: drift,
             plans,
+            _guard: dispatcher.supervisor().guard("shifter"),
             dispatcher,
             metrics,
             load,
@@ -97,6 +100,7 @@ impl Shifter {
     /// [`BusError`] if a subscription fails.
     pub(crate) async fn listen(self, bus: &Bus, heartbeats: &mut Heartbeats) -> Result<Addr<Self>, BusError> {
         let subject = self.dispatcher.app().event(LOAD)?;
+        let supervisor = self.dispatcher.supervisor().clone();
         let mut loads = bus.control().subscribe(subject, None).await?;
         // Only a round trip proves that the subscription is active.
         bus.control().barrier().await?;
@@ -104,7 +108,7 @@ impl Shifter {
         let listener = shifter.clone();
         heartbeats.listen(move |beat| listener.do_send(Heard::Beat(Arc::clone(beat))));
         let listener = shifter.clone();
-        actor::spawn(async move {
+        supervisor.spawn("subscription of the shifter", async move {
             while let Some(message) = loads.next().await {
                 match LoadCount::decode(&message.payload) {
                     Ok(count) => listener.do_send(Heard::Load(count)),

@@ -4,7 +4,7 @@
 //! over NATS. Senders see no difference.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -30,6 +30,7 @@ use crate::{
     error::{Code, Fault},
     plan::versions::PlanVersion,
     subjects::{App, SubjectError},
+    supervision::Supervisor,
     wire::headers::{self, Trace},
     wire::{Done, DoneResult, Message as _, StageRequest},
 };
@@ -56,6 +57,7 @@ struct Inner {
     publisher: Publisher,
     /// Publishes control messages, on their own connection.
     control: Publisher,
+    supervisor: Supervisor,
     ingresses: DashMap<String, Recipient<Finished>>,
     local: LocalReplicas,
     /// What this process hears of the workers' heartbeats, if it has an ingress.
@@ -70,11 +72,13 @@ struct Inner {
 impl Dispatcher {
     /// Creates a dispatcher over `bus`. Call it inside an actix system: it spawns the publishing tasks.
     pub fn new(bus: &Bus, app: App, clock: Clock) -> Self {
+        let supervisor = Supervisor::default();
         Self(Arc::new(Inner {
             app,
             clock,
-            publisher: Publisher::new(bus),
-            control: Publisher::new(bus.control()),
+            publisher: Publisher::new(bus, &supervisor),
+            control: Publisher::new(bus.control(), &supervisor),
+            supervisor,
             ingresses: DashMap::new(),
             local: LocalReplicas::default(),
             liveness: Mutex::default(),
@@ -91,6 +95,11 @@ impl Dispatcher {
     /// Returns the subjects of the app.
     pub fn app(&self) -> &App {
         &self.0.app
+    }
+
+    /// Returns the supervisor of the process's core tasks.
+    pub fn supervisor(&self) -> &Supervisor {
+        &self.0.supervisor
     }
 
     /// Gives access to the liveness of replicas. If `look` changes which replicas are reachable, the view of the process
@@ -313,7 +322,7 @@ impl Dispatcher {
         let stage = stage.map_or(edge.stage.as_str(), |stage| stage.name.as_str());
         stage.clone_into(&mut request.stage);
         let is_it = |replica: &LocalReplica| replica.id == id && replica.serves(version, gear, stage);
-        match self.0.local.shortest(stage, is_it) {
+        match self.0.local.least_busy(stage, is_it) {
             Some(replica) => self.deliver_locally(&replica, request, deadline, trace),
             None => match self.0.publisher.encode_checked(&request) {
                 Ok(payload) => self.send(self.0.app.replica(id), request, &payload, deadline, trace),
@@ -333,9 +342,8 @@ impl Dispatcher {
     ) -> Option<String> {
         edge.stage.clone_into(&mut request.stage);
         let gear = request.gear;
-        let near = self.0.local.shortest(&edge.stage, |replica| {
-            routing::prefer_local(replica.depth.load(Ordering::Relaxed), replica.max_batch)
-                && replica.serves(version, gear, &edge.stage)
+        let near = self.0.local.least_busy(&edge.stage, |replica| {
+            replica.has_room_in_next_batch() && replica.serves(version, gear, &edge.stage)
         });
         if let Some(replica) = near {
             self.deliver_locally(&replica, request, deadline, trace);
@@ -365,7 +373,7 @@ impl Dispatcher {
         one
     }
 
-    /// Returns a replica to address instead of the queue group if one of the stage's replicas is lost
+    /// Returns a replica to address instead of the queue group if one of the stage's replicas is lost or leaving
     /// ([`routing::past_the_silent`]).
     fn replica_past_lost(&self, from: &str, version: &PlanVersion, edge: &Edge, gear: u32) -> Option<String> {
         let view = self.view();

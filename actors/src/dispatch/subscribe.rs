@@ -8,7 +8,6 @@ use std::{sync::Arc, time::Duration};
 use crate::actor::{self, Recipient, ToEnvelope};
 use async_nats::{Message, Subject};
 use bytes::Bytes;
-use futures::StreamExt;
 use kaskade_policy::gather::Branch;
 use tokio::{
     sync::{Semaphore, watch},
@@ -16,7 +15,7 @@ use tokio::{
 };
 
 use crate::{
-    bus::{Bus, BusError},
+    bus::{Bus, BusError, Subscription},
     dispatch::delivery::Delivery,
     dispatch::dispatcher::{Dispatcher, full_queue},
     dispatch::epoch_check::EpochCheck,
@@ -40,7 +39,8 @@ pub struct Binding {
 
 /// Serves `subject` with an actor: every message becomes a [`Delivery`] in its mailbox while permits are free;
 /// otherwise the sender is refused immediately with `Overloaded`. The members of a `group` share the messages. When
-/// `stop` turns true, the subscription ends after its buffered messages have been delivered; the returned task ends with it.
+/// `stop` turns true, the subscription ends after every message that the server has sent was delivered; the returned task,
+/// which holds `stop`, ends with it.
 ///
 /// # Errors
 /// [`BusError`] if the subscription fails.
@@ -53,7 +53,7 @@ pub async fn bind(
     mut stop: watch::Receiver<bool>,
 ) -> Result<JoinHandle<()>, BusError> {
     let addressed = group.is_none();
-    let mut subscription = bus.subscribe(subject, group).await?;
+    let mut subscription = Subscription::open(bus, subject, group).await?;
     let dispatcher = dispatcher.clone();
     Ok(actor::spawn(async move {
         let mut assembler = Assembler::default();
@@ -61,18 +61,13 @@ pub async fn bind(
             tokio::select! {
                 message = subscription.next() => match message {
                     Some(message) => receive(&dispatcher, &binding, addressed, &mut assembler, message),
-                    None => break,
+                    None => return,
                 },
-                _ = stop.wait_for(|stop| *stop) => {
-                    // Drain instead of drop: a dropped subscription loses its buffered messages.
-                    let _ = subscription.drain().await;
-                    while let Some(message) = subscription.next().await {
-                        receive(&dispatcher, &binding, addressed, &mut assembler, message);
-                    }
-                    break;
-                }
+                _ = stop.wait_for(|stop| *stop) => break,
             }
         }
+        let take = |message| receive(&dispatcher, &binding, addressed, &mut assembler, message);
+        subscription.finish(take).await;
     }))
 }
 

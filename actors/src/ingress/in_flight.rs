@@ -22,6 +22,7 @@ use crate::{
     error::{Code, Fault},
     metrics::Metrics,
     plan::versions::{PlanVersion, PlanVersions},
+    supervision::TaskGuard,
     wire::headers::Trace,
     wire::{ContentType, Done, Hop, StageRequest},
 };
@@ -87,6 +88,11 @@ pub(super) struct Cancel {
 #[rtype(result = "()")]
 pub struct LostReplicas(pub Vec<String>);
 
+/// These replicas have left in good order, with all their results sent before.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct LeftReplicas(pub Vec<String>);
+
 /// The connection was lost and is up again: messages in transit may be gone.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -145,6 +151,7 @@ pub struct Ingress {
     pub(super) metrics: Arc<Metrics>,
     pub(super) max_payload: usize,
     pub(super) epochs: watch::Sender<Epochs>,
+    _guard: TaskGuard,
 }
 
 impl Ingress {
@@ -168,6 +175,7 @@ impl Ingress {
             ledger: Ledger::new(limits),
             admission: Admission::new(AdmissionConfig::default()),
             plans,
+            _guard: dispatcher.supervisor().guard("ingress"),
             dispatcher,
             metrics,
             max_payload,

@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
-use crate::actor::{self, Addr};
+use crate::actor::Addr;
 use async_nats::{Message, StatusCode};
 use futures::StreamExt;
 use kaskade_policy::gather::Branch;
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinHandle,
+};
 
 use super::in_flight::{Cancel, Client, Inbound, Ingress, IngressConfig, Reconnected, To, Undeliverable};
 use super::reply;
 use crate::{
-    bus::{Bus, BusError, Link},
+    bus::{Bus, BusError, Link, Subscription},
     dispatch::dispatcher::{Dispatcher, Finished},
     dispatch::subscribe,
     error::{Code, Fault},
@@ -25,6 +28,8 @@ use crate::{
 pub struct Intake {
     /// Permits for requests in flight; all free means that nothing is in flight.
     pub permits: Arc<Semaphore>,
+    /// The task that takes requests. Once it has ended, no further request is taken.
+    pub taking: JoinHandle<()>,
 }
 
 /// Subscribes to requests in the app's queue group and to results on `done.<ingress>.*`. The first subscription ends
@@ -41,32 +46,30 @@ pub async fn open(
     metrics: Arc<Metrics>,
     stop: watch::Receiver<bool>,
 ) -> Result<Intake, BusError> {
-    let app = dispatcher.app();
+    let (app, supervisor) = (dispatcher.app(), dispatcher.supervisor());
     let answers = bus.subscribe(app.done_all(id)?, None).await?;
     let wanted_us = config.max_budget.as_micros() as u64;
-    actor::spawn(pump_answers(
-        answers,
-        dispatcher.clone(),
-        ingress.clone(),
-        wanted_us,
-    ));
+    let pump = pump_answers(answers, dispatcher.clone(), ingress.clone(), wanted_us);
+    supervisor.spawn("subscription to results", pump);
     let permits = Arc::new(Semaphore::new(config.max_in_flight));
-    let requests = bus
-        .subscribe(app.infer(), Some(subjects::INGRESS_GROUP.to_owned()))
-        .await?;
-    actor::spawn(pump_requests(
+    let group = Some(subjects::INGRESS_GROUP.to_owned());
+    let requests = Subscription::open(bus, app.infer(), group).await?;
+    let pump = pump_requests(
         requests,
         ingress.clone(),
         dispatcher.clone(),
         metrics,
         Arc::clone(&permits),
         stop,
-    ));
+    );
+    let taking = supervisor.spawn("subscription to requests", pump);
     let cancelled = bus.subscribe(app.cancel(), None).await?;
-    actor::spawn(pump_cancellations(cancelled, ingress.clone()));
-    actor::spawn(watch_link(bus.connection().link(), ingress.clone()));
+    let pump = pump_cancellations(cancelled, ingress.clone());
+    supervisor.spawn("subscription to cancellations", pump);
+    let watch = watch_link(bus.connection().link(), ingress.clone());
+    supervisor.spawn("watch of the connection", watch);
     bus.barrier().await?;
-    Ok(Intake { permits })
+    Ok(Intake { permits, taking })
 }
 
 /// Core NATS stores nothing: messages in transit when a connection broke are lost without notice.
@@ -90,7 +93,7 @@ async fn watch_link(mut link: watch::Receiver<Link>, ingress: Addr<Ingress>) {
 }
 
 async fn pump_requests(
-    mut requests: async_nats::Subscriber,
+    mut requests: Subscription,
     ingress: Addr<Ingress>,
     dispatcher: Dispatcher,
     metrics: Arc<Metrics>,
@@ -100,8 +103,10 @@ async fn pump_requests(
     let take = |message: Message| {
         metrics.arrived();
         match Arc::clone(&permits).try_acquire_owned() {
+            // An actor that has ended swallows its messages.
+            _ if !ingress.connected() => refuse(&dispatcher, &metrics, &message, &ended()),
             Ok(permit) => ingress.do_send(Inbound { message, permit }),
-            Err(_) => refuse_full(&dispatcher, &metrics, &message),
+            Err(_) => refuse(&dispatcher, &metrics, &message, &full()),
         }
     };
     loop {
@@ -113,22 +118,23 @@ async fn pump_requests(
             _ = stop.wait_for(|stop| *stop) => break,
         }
     }
-    // Drain instead of drop: a dropped subscription loses its buffered messages.
-    let _ = requests.drain().await;
-    while let Some(message) = requests.next().await {
-        take(message);
-    }
+    requests.finish(take).await;
 }
 
-/// Refuses a request immediately because no permit is free.
-fn refuse_full(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message) {
+/// Refuses a request immediately.
+fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message, fault: &Fault) {
+    let client = Client::of(message, To::inbox(message, None));
+    reply::refuse(dispatcher, metrics, client, fault);
+}
+
+fn full() -> Fault {
     let reason = "the ingress is at its limit of requests in flight; try again later";
-    reply::refuse(
-        dispatcher,
-        metrics,
-        Client::of(message, To::inbox(message, None)),
-        &Fault::new(Code::Overloaded, reason),
-    );
+    Fault::new(Code::Overloaded, reason)
+}
+
+fn ended() -> Fault {
+    let reason = "this ingress has failed and ends; send the request again";
+    Fault::new(Code::Draining, reason)
 }
 
 /// Every ingress receives every cancellation; only the owner of the request acts on it.

@@ -33,7 +33,7 @@ use kaskade_policy::stream_offset::StreamOffset;
 
 use durable::Submitted;
 use in_flight::{Cancel, Client, InFlight, Inbound, Reconnected, To, Undeliverable, may_retry};
-pub use in_flight::{FailInFlight, Ingress, IngressConfig, LostReplicas};
+pub use in_flight::{FailInFlight, Ingress, IngressConfig, LeftReplicas, LostReplicas};
 pub use intake::{Intake, open};
 pub(crate) use state::StatePublisher;
 use tally::Tally;
@@ -205,10 +205,16 @@ impl Handler<Undeliverable> for Ingress {
     }
 }
 
+/// Request id whose cancellation makes the ingress panic in tests.
+#[cfg(test)]
+pub(crate) const PANICS: &str = "panics";
+
 impl Handler<Cancel> for Ingress {
     type Result = ();
 
     fn handle(&mut self, Cancel { id }: Cancel, _: &mut Context<Self>) {
+        #[cfg(test)]
+        assert_ne!(id, PANICS, "scripted to panic");
         let now = self.dispatcher.clock().now();
         let named = self
             .ledger
@@ -236,6 +242,19 @@ impl Handler<LostReplicas> for Ingress {
         let now = self.dispatcher.clock().now();
         for replica in replicas {
             self.replica_lost(&replica, now);
+        }
+    }
+}
+
+impl Handler<LeftReplicas> for Ingress {
+    type Result = ();
+
+    fn handle(&mut self, LeftReplicas(replicas): LeftReplicas, _: &mut Context<Self>) {
+        let now = self.dispatcher.clock().now();
+        for replica in replicas {
+            let entries = self.ledger.left(&replica, now);
+            tracing::info!(replica, resent = entries.len(), "a replica has left");
+            self.resend(entries, now);
         }
     }
 }

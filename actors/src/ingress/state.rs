@@ -14,7 +14,6 @@ use tokio::{
 
 use super::in_flight::Ingress;
 use crate::{
-    actor,
     dispatch::dispatcher::Dispatcher,
     plan::versions::PlanVersions,
     subjects::SubjectError,
@@ -83,7 +82,7 @@ impl StatePublisher {
             sequence: 0,
             published: None,
         };
-        let task = actor::spawn(task.run());
+        let task = dispatcher.supervisor().spawn("state of the ingress", task.run());
         Ok(Self { close, task })
     }
 

@@ -9,6 +9,7 @@ use kaskade_policy::liveness::BEAT_PERIOD_US;
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinHandle,
+    time::Instant,
 };
 
 use crate::{
@@ -18,6 +19,7 @@ use crate::{
     dispatch::dispatcher::Dispatcher,
     dispatch::subscribe::{self, Binding},
     node::NodeError,
+    node::leaving::Senders,
     subjects::{self, App},
     wire::{Beat, Message as _, ReplicaBeat},
 };
@@ -68,7 +70,9 @@ impl AttachConfig {
 
 /// An attached actor. Dropping it detaches the actor.
 pub struct Attached {
+    replica: String,
     stop: watch::Sender<bool>,
+    presence: watch::Sender<Presence>,
     permits: Arc<Semaphore>,
     capacity: usize,
     bus: Bus,
@@ -95,6 +99,7 @@ pub async fn attach(
     let dispatcher = Dispatcher::new(&bus, app.clone(), Clock::start());
     let permits = Arc::new(Semaphore::new(config.max_in_flight));
     let (stop, stopped) = watch::channel(false);
+    let (presence, present) = watch::channel(Presence::Serving);
     let subjects = [
         (app.stage(&config.stage)?, Some(subjects::STAGE_GROUP.to_owned())),
         (app.replica(&config.replica)?, None),
@@ -123,10 +128,12 @@ pub async fn attach(
         dispatcher.clone(),
         config.clone(),
         Arc::clone(&permits),
-        stopped,
+        present,
     ));
     Ok(Attached {
+        replica: config.replica.clone(),
         stop,
+        presence,
         permits,
         capacity: config.max_in_flight,
         bus,
@@ -136,13 +143,21 @@ pub async fn attach(
     })
 }
 
-/// Sends heartbeats until it is stopped. The last heartbeat lists no replica, which announces a leave in good order.
+/// How far an attached replica is with leaving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    Serving,
+    Leaving,
+    Gone,
+}
+
+/// Sends heartbeats, at once when the presence changes. The last heartbeat lists no replica: it is gone.
 async fn beat(
     bus: Bus,
     dispatcher: Dispatcher,
     config: AttachConfig,
     permits: Arc<Semaphore>,
-    mut stopped: watch::Receiver<bool>,
+    mut presence: watch::Receiver<Presence>,
 ) {
     let Ok(subject) = dispatcher.app().beat(&config.replica) else {
         return;
@@ -150,9 +165,14 @@ async fn beat(
     let mut period = tokio::time::interval(Duration::from_micros(BEAT_PERIOD_US));
     let mut sequence = 0;
     loop {
-        let leaving = tokio::select! {
+        let detached = tokio::select! {
             _ = period.tick() => false,
-            _ = stopped.wait_for(|stop| *stop) => true,
+            changed = presence.changed() => changed.is_err(),
+        };
+        let now = if detached {
+            Presence::Gone
+        } else {
+            *presence.borrow()
         };
         sequence += 1;
         let in_flight = u32::try_from(config.max_in_flight.saturating_sub(permits.available_permits()))
@@ -167,36 +187,48 @@ async fn beat(
             actor: config.replica.clone(),
             kind: "custom".to_owned(),
             sequence,
-            replicas: if leaving { Vec::new() } else { vec![replica] },
+            leaving: now != Presence::Serving,
+            replicas: if now == Presence::Gone {
+                Vec::new()
+            } else {
+                vec![replica]
+            },
             ..Beat::default()
         };
         // A heartbeat vouches for the connection on which requests arrive, not only for its own.
         if let (true, Ok(payload)) = (bus.connection().is_up(), beat.encode()) {
             dispatcher.publish_control(subject.clone(), payload);
         }
-        if leaving {
+        if now == Presence::Gone {
             return;
         }
     }
 }
 
 impl Attached {
-    /// Announces the leave, stops taking deliveries, and waits at most `grace` until the taken ones are answered.
+    /// Announces the leave, stops taking deliveries once no ingress sends any, and waits at most `grace` until the taken
+    /// ones are answered.
     pub async fn detach(mut self, grace: Duration) {
+        let end = Instant::now() + grace;
+        let senders = Senders::listen(&self.bus, self.dispatcher.app()).await;
+        self.presence.send_replace(Presence::Leaving);
+        if let Ok(senders) = senders {
+            senders.heed(std::slice::from_ref(&self.replica), end).await;
+        }
         self.stop.send_replace(true);
-        // Ends at once, after the heartbeat that announces the leave.
-        let _ = (&mut self.beat).await;
         let answered = async {
-            // A subscription that ends delivers what it has buffered.
+            // A subscription that ends delivers what the server has sent.
             for subscription in &mut self.subscriptions {
                 let _ = subscription.await;
             }
             let all = u32::try_from(self.capacity).unwrap_or(u32::MAX);
             let _ = self.permits.acquire_many(all).await;
         };
-        if tokio::time::timeout(grace, answered).await.is_err() {
+        if tokio::time::timeout_at(end, answered).await.is_err() {
             tracing::warn!("a custom stage detached with unanswered requests");
         }
+        self.presence.send_replace(Presence::Gone);
+        let _ = (&mut self.beat).await;
         self.dispatcher.flush().await;
         self.bus.close().await;
     }

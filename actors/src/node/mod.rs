@@ -1,6 +1,7 @@
 //! A node: the actors of one process, assembled on one actix system.
 
 pub mod attach;
+mod leaving;
 pub mod service;
 pub mod stage;
 
@@ -15,10 +16,14 @@ use futures::StreamExt;
 use kaskade_models::power::PowerMeter;
 use kaskade_policy::plan::Plan;
 use thiserror::Error;
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinHandle,
+    time::Instant,
+};
 
 use crate::{
-    bus::{Bus, BusConfig, BusError},
+    bus::{Bus, BusConfig, BusError, Link},
     clock::Clock,
     control::epoch_gate,
     control::failure_detector::FailureDetector,
@@ -36,7 +41,9 @@ use crate::{
     plan::store::{self, PlanStore, Plans, StoreError, Stored},
     plan::versions::{AdoptError, PlanVersions},
     stage::hosting::Shared,
-    stage::worker::{HeardIngress, Leave, Loader, Readiness, Reconcile, Worker, WorkerConfig},
+    stage::worker::{
+        AnnounceLeave, HeardIngress, Leave, Left, Loader, Readiness, Reconcile, Worker, WorkerConfig,
+    },
     subjects::{App, SubjectError},
     wire::{EnergyReport, GearShift, Message as _},
 };
@@ -83,6 +90,12 @@ pub enum NodeError {
     /// Replicas could not be loaded.
     #[error("{} of the worker's replicas failed to load: {}", .0.failed.len(), reasons(.0))]
     Replicas(Readiness),
+    /// A core task ended while the node ran; the node ends too.
+    #[error("the task `{task}` of the node ended unexpectedly, so the node has ended")]
+    Ended {
+        /// The task.
+        task: &'static str,
+    },
     /// The thread of the actors did not start, or died.
     #[error("the actors' thread failed: {0}")]
     Thread(String),
@@ -187,6 +200,12 @@ impl Node {
         &self.dispatcher
     }
 
+    /// Waits until a core task of the node ends while it runs: the node then ends by itself, and so should the process.
+    pub async fn failure(&self) -> NodeError {
+        let task = self.dispatcher.supervisor().failure().await;
+        NodeError::Ended { task }
+    }
+
     /// Drains within the grace time and stops: takes no new requests, answers those in flight.
     pub fn stop(mut self) {
         self.finish(self.grace);
@@ -231,14 +250,18 @@ struct RunningIngress {
     capacity: usize,
     /// The same for durable requests.
     durable: Option<DurableIntake>,
+    /// Takes requests until it has ended.
+    taking: JoinHandle<()>,
     announced: Announcement,
     state: StatePublisher,
 }
 
 impl RunningIngress {
-    /// Returns whether every accepted request has its reply.
+    /// Returns whether no further request is taken and every accepted request has its reply.
     fn is_idle(&self) -> bool {
-        self.permits.available_permits() == self.capacity && self.durable_settled()
+        self.taking.is_finished()
+            && self.permits.available_permits() == self.capacity
+            && self.durable_settled()
     }
 
     /// Returns whether every durable request has been settled or returned to the stream.
@@ -302,7 +325,7 @@ async fn assemble(
         let planner = Planner::new(planner, Arc::clone(&store), plans.clone(), dispatcher.clone());
         planner.listen(&bus, &mut heartbeats).await?;
     }
-    heartbeats.start(&bus, &app).await?;
+    heartbeats.start(&bus, &app, dispatcher.supervisor()).await?;
     let meter = config.power.map(|power| {
         let meter = Meter::new(&node, power, dispatcher.clone(), Arc::clone(&metrics));
         meter.start()
@@ -313,7 +336,7 @@ async fn assemble(
     });
     let health = Health::new(
         &bus,
-        &app,
+        (&app, dispatcher.supervisor()),
         plans.clone(),
         Arc::clone(&metrics),
         stopped,
@@ -392,7 +415,12 @@ async fn start_ingress(
         Arc::clone(metrics),
     );
     shifter.listen(bus, heartbeats).await?;
-    let detector = FailureDetector::new(bus, dispatcher, ingress.clone().recipient());
+    let detector = FailureDetector::new(
+        bus,
+        dispatcher,
+        ingress.clone().recipient(),
+        ingress.clone().recipient(),
+    );
     heartbeats.detect(detector);
     epoch_gate::watch(heartbeats, dispatcher, plans);
     let state = StatePublisher::start(&id, dispatcher, plans, epochs)?;
@@ -400,6 +428,7 @@ async fn start_ingress(
     Ok(RunningIngress {
         address: ingress,
         permits: intake.permits,
+        taking: intake.taking,
         capacity: limits.max_in_flight,
         durable,
         announced,
@@ -498,25 +527,42 @@ async fn ready(plans: &PlanVersions, mut readiness: watch::Receiver<Readiness>) 
 impl Parts {
     /// Follows plans and gears until it is stopped, then drains.
     async fn serve(self, mut stopped: watch::Receiver<Option<Duration>>) {
-        let follow_store = actor::spawn(follow_store(Arc::clone(&self.store), self.plans.clone()));
-        let follow_gears = actor::spawn(follow_gears(
-            self.bus.clone(),
-            self.dispatcher.clone(),
-            self.plans.clone(),
-            Arc::clone(&self.metrics),
-        ));
+        let supervisor = self.dispatcher.supervisor().clone();
+        let (store, plans) = (Arc::clone(&self.store), self.plans.clone());
+        let follow_store = supervisor.spawn_again("watch of the plan store", WATCH_AGAIN, move || {
+            follow_store(Arc::clone(&store), plans.clone())
+        });
+        let (bus, dispatcher) = (self.bus.clone(), self.dispatcher.clone());
+        let (plans, metrics) = (self.plans.clone(), Arc::clone(&self.metrics));
+        let follow_gears = supervisor.spawn_again("subscription to gears", WATCH_AGAIN, move || {
+            follow_gears(
+                bus.clone(),
+                dispatcher.clone(),
+                plans.clone(),
+                Arc::clone(&metrics),
+            )
+        });
         let follow_book = self.worker.clone().map(|worker| {
             let mut changes = self.plans.changes();
-            actor::spawn(async move {
+            supervisor.spawn("plans of the worker", async move {
                 while changes.next().await {
                     worker.do_send(Reconcile);
                 }
             })
         });
-        let grace = match stopped.wait_for(Option::is_some).await {
-            Ok(grace) => grace.unwrap_or_default(),
-            Err(_) => Duration::ZERO,
+        let mut link = self.bus.connection().link();
+        let grace = tokio::select! {
+            grace = stopped.wait_for(Option::is_some) => grace.map_or(Duration::ZERO, |grace| grace.unwrap_or_default()),
+            task = supervisor.failure() => {
+                tracing::error!(task, "a core task ended unexpectedly; the node ends");
+                AFTER_FAILURE
+            }
+            _ = link.wait_for(|link| *link == Link::Closed) => {
+                supervisor.report("connection to the broker");
+                Duration::ZERO
+            }
         };
+        supervisor.stop();
         for task in [Some(follow_store), Some(follow_gears), follow_book]
             .into_iter()
             .flatten()
@@ -527,55 +573,68 @@ impl Parts {
     }
 
     async fn drain(self, grace: Duration) {
-        let end = tokio::time::Instant::now() + grace;
+        let end = Instant::now() + grace;
         self.close.send_replace(true);
         if let Some(ingress) = &self.ingress {
             ingress.announced.withdraw();
             until(end, || ingress.is_idle()).await;
         }
-        if let Some(worker) = &self.worker
-            && let Ok(draining) = worker.send(Leave).await
-        {
-            until(end, || draining.done()).await;
+        if let Some(worker) = &self.worker {
+            self.leave(worker, end).await;
         }
         if let Some(ingress) = self.ingress {
             let _ = ingress.address.send(FailInFlight).await;
             // Returning a request to the stream takes a message; without it another ingress would wait for
             // `ack_wait`.
-            until(tokio::time::Instant::now() + HANDING_BACK, || {
-                ingress.durable_settled()
-            })
-            .await;
+            until(Instant::now() + HANDING_BACK, || ingress.durable_settled()).await;
             ingress.state.close().await;
         }
         self.dispatcher.flush().await;
         self.bus.close().await;
     }
+
+    /// Takes the worker's replicas out of service: others stop choosing them, the subscriptions end, what was accepted
+    /// is answered, and a last heartbeat tells that they are gone.
+    async fn leave(&self, worker: &Addr<Worker>, end: Instant) {
+        let senders = leaving::Senders::listen(&self.bus, self.dispatcher.app()).await;
+        let Ok(replicas) = worker.send(AnnounceLeave).await else {
+            return;
+        };
+        match senders {
+            Ok(senders) if !replicas.is_empty() => senders.heed(&replicas, end).await,
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "leaving without a word from the ingresses"),
+        }
+        if let Ok(draining) = worker.send(Leave).await {
+            until(end, || draining.done()).await;
+        }
+        let _ = worker.send(Left).await;
+    }
 }
+
+/// Time in which a node whose core task ended leaves, and refuses what it still receives.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// Time for returning durable requests to the stream after the grace time.
 const HANDING_BACK: Duration = Duration::from_secs(1);
 
 /// Polls until the condition holds or the time is over.
-async fn until(end: tokio::time::Instant, condition: impl Fn() -> bool) {
+async fn until(end: Instant, condition: impl Fn() -> bool) {
     const POLL: Duration = Duration::from_millis(2);
-    while !condition() && tokio::time::Instant::now() < end {
+    while !condition() && Instant::now() < end {
         tokio::time::sleep(POLL).await;
     }
 }
 
-/// Adopts every plan that appears in the store; a refused plan changes nothing.
+/// Adopts every plan that appears in the store until the watch ends; a refused plan changes nothing.
 async fn follow_store(store: Arc<dyn PlanStore>, plans: PlanVersions) {
-    loop {
-        match store.watch().await {
-            Ok(stored) => follow_plans(stored, &plans).await,
-            Err(error) => tracing::error!(%error, "watching the plan store failed; retrying"),
-        }
-        tokio::time::sleep(WATCH_AGAIN).await;
+    match store.watch().await {
+        Ok(stored) => follow_plans(stored, &plans).await,
+        Err(error) => tracing::error!(%error, "watching the plan store failed; retrying"),
     }
 }
 
-/// Pause before the plan store is watched again after an error or the end of a watch.
+/// Pause before the plan store is watched, or gears are followed, again after an error or the end of a watch.
 const WATCH_AGAIN: Duration = Duration::from_secs(1);
 
 async fn follow_plans(mut stored: Plans, plans: &PlanVersions) {
@@ -613,3 +672,7 @@ async fn follow_gears(bus: Bus, dispatcher: Dispatcher, plans: PlanVersions, met
         }
     }
 }
+
+#[cfg(test)]
+#[path = "supervision_tests.rs"]
+mod supervision_tests;

@@ -3,7 +3,6 @@
 //! A probe must not wait behind the work whose health it checks, so no serving actor is asked. The state comes from
 //! channels and counters that the actors keep anyway, and the worker's queues from a channel of its heartbeats.
 
-use crate::actor;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use crate::metrics::{Gauges, Metrics};
 use crate::plan::versions::PlanVersions;
 use crate::stage::worker::Readiness;
 use crate::subjects::App;
+use crate::supervision::Supervisor;
 use crate::wire::Beat;
 
 /// Time within which the actors' thread must respond. It only moves messages, so a response usually takes far less.
@@ -30,6 +30,18 @@ pub enum NotReady {
     /// The thread of the actors does not respond.
     #[error("the actors' thread has not responded for {PATIENCE:?}; restart the process if this persists")]
     Stuck,
+    /// A core task has ended.
+    #[error("the task `{task}` has ended unexpectedly; the process ends")]
+    Ended {
+        /// The task.
+        task: &'static str,
+    },
+    /// The connection to the broker is closed permanently.
+    #[error("the connection to the broker at {url} is closed and is not renewed; restart the process")]
+    Closed {
+        /// The broker's address, without credentials.
+        url: String,
+    },
     /// The process is shutting down.
     #[error("draining: answering requests in flight, accepting no new ones")]
     Draining,
@@ -94,6 +106,7 @@ struct Inner {
     links: [watch::Receiver<Link>; 2],
     stopped: watch::Receiver<Option<Duration>>,
     liveness: mpsc::Sender<oneshot::Sender<()>>,
+    supervisor: Supervisor,
     ingress: Option<IngressHealth>,
     worker: Option<WorkerHealth>,
 }
@@ -142,7 +155,7 @@ impl Health {
     /// Call it inside an actix system: it spawns the task that answers liveness probes.
     pub(crate) fn new(
         bus: &Bus,
-        app: &App,
+        (app, supervisor): (&App, &Supervisor),
         plans: PlanVersions,
         metrics: Arc<Metrics>,
         stopped: watch::Receiver<Option<Duration>>,
@@ -150,7 +163,7 @@ impl Health {
         worker: Option<WorkerHealth>,
     ) -> Self {
         let (liveness, mut asked) = mpsc::channel::<oneshot::Sender<()>>(MAX_PENDING_PROBES);
-        actor::spawn(async move {
+        supervisor.spawn("answers to probes", async move {
             while let Some(answer) = asked.recv().await {
                 let _ = answer.send(());
             }
@@ -163,19 +176,29 @@ impl Health {
             links: [bus.connection().link(), bus.control().connection().link()],
             stopped,
             liveness,
+            supervisor: supervisor.clone(),
             ingress,
             worker,
         }))
     }
 
-    /// Checks that the actors' thread responds.
+    /// Checks that the actors' thread responds, that every core task runs, and that the connection is not closed
+    /// permanently.
     ///
     /// # Errors
-    /// [`NotReady::Stuck`].
+    /// [`NotReady::Ended`], [`NotReady::Stuck`] or [`NotReady::Closed`].
     pub async fn live(&self) -> Result<(), NotReady> {
+        if let Some(task) = self.0.supervisor.ended() {
+            return Err(NotReady::Ended { task });
+        }
         let (answer, answered) = oneshot::channel();
         self.0.liveness.try_send(answer).map_err(|_| NotReady::Stuck)?;
         match tokio::time::timeout(PATIENCE, answered).await {
+            Ok(Ok(())) if self.0.links.iter().any(|link| *link.borrow() == Link::Closed) => {
+                Err(NotReady::Closed {
+                    url: self.0.url.clone(),
+                })
+            }
             Ok(Ok(())) => Ok(()),
             _ => Err(NotReady::Stuck),
         }

@@ -72,7 +72,8 @@ fn client(app: &App) -> Permissions {
 
 fn ingress(app: &App) -> Result<Permissions, SubjectError> {
     let events = [LOAD, SHIFTED, DRIFT, ENERGY];
-    let mut publish = app.all_of(["stage.*", "replica.*", "ingress.*", "abandon", "gear"]);
+    // To its own queue group, for the end of its subscription.
+    let mut publish = app.all_of(["infer", "stage.*", "replica.*", "ingress.*", "abandon", "gear"]);
     publish.extend(named(app, &events)?);
     publish.extend(subjects::durable_taking(app));
     // Clients choose their reply subjects; only inboxes, so that a reply cannot reach a stage.
@@ -113,7 +114,8 @@ fn actor(app: &App, name: &str, stages: &[String]) -> Result<Permissions, Subjec
     check_token("actor", name)?;
     let mut publish = app.all_of(["done.*.*"]);
     publish.push(app.beat(name)?.into_string());
-    let mut subscribe = vec![app.replica(name)?.into_string()];
+    let mut subscribe = app.all_of(["ingress.*"]);
+    subscribe.push(app.replica(name)?.into_string());
     for stage in stages {
         subscribe.push(app.stage(stage)?.into_string());
     }
@@ -272,7 +274,8 @@ mod tests {
         assert_eq!(may_subscribe("kaskade.digits.stage.large"), ["worker"]);
         assert!(may_subscribe("_INBOX.UOTHER.1").is_empty());
         assert_eq!(may_subscribe("_INBOX.UKEY.1").len(), roles().len());
-        assert_eq!(may_publish("kaskade.digits.infer"), ["client"]);
+        // An ingress pads its own subscription when it leaves.
+        assert_eq!(may_publish("kaskade.digits.infer"), ["client", "ingress"]);
         assert_eq!(may_publish("kaskade.digits.done.x.1"), ["worker", "actor"]);
         assert_eq!(may_publish("kaskade.digits.beat.mine"), ["worker", "actor"]);
         assert_eq!(may_publish("kaskade.digits.beat.other"), ["worker"]);
@@ -291,7 +294,7 @@ mod tests {
                     .all(|subject| whole.subscribe.contains(subject))
             );
         }
-        assert!(!whole.publish.contains(&"kaskade.digits.infer".to_owned()));
+        assert!(!whole.publish.contains(&"kaskade.digits.submit".to_owned()));
     }
 
     #[test]

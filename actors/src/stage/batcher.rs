@@ -31,6 +31,7 @@ pub(crate) struct Batcher {
     router: Addr<Router>,
     clock: Clock,
     depth: Arc<AtomicUsize>,
+    running: Arc<AtomicUsize>,
     metrics: Arc<Metrics>,
     run_time: RunTimeEstimate,
     idle: bool,
@@ -74,6 +75,8 @@ pub(crate) struct BatcherParts {
     pub clock: Clock,
     /// Receives the current queue length.
     pub depth: Arc<AtomicUsize>,
+    /// Receives the size of the running batch.
+    pub running: Arc<AtomicUsize>,
     /// The process's counters.
     pub metrics: Arc<Metrics>,
 }
@@ -89,6 +92,7 @@ impl Batcher {
             router: parts.router,
             clock: parts.clock,
             depth: parts.depth,
+            running: parts.running,
             metrics: parts.metrics,
             run_time: RunTimeEstimate::default(),
             idle: true,
@@ -149,6 +153,7 @@ impl Batcher {
             .iter()
             .map(|delivery| delivery.request.inputs.clone())
             .collect();
+        let size = deliveries.len();
         let (router, batcher) = (self.router.clone(), ctx.address());
         let submitted = self.executor.run(inputs, move |result| {
             batcher.do_send(Idle {
@@ -162,6 +167,8 @@ impl Batcher {
             });
         });
         self.idle = submitted.is_err();
+        self.running
+            .store(if self.idle { 0 } else { size }, Ordering::Relaxed);
         self.granted = false;
         if submitted.is_err() {
             if let Some(lease) = &self.lease {
@@ -216,6 +223,7 @@ impl Handler<Idle> for Batcher {
 
     fn handle(&mut self, idle: Idle, ctx: &mut Context<Self>) {
         self.idle = true;
+        self.running.store(0, Ordering::Relaxed);
         if let Some(lease) = &self.lease {
             self.granted = lease.release();
         }

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
 };
 
@@ -64,8 +64,6 @@ pub(super) struct Hosted {
     pub(super) stages: BTreeMap<String, watch::Sender<bool>>,
     /// Ends its other subscriptions when it turns true or is dropped.
     pub(super) stop: watch::Sender<bool>,
-    /// All permits of `local`.
-    pub(super) capacity: usize,
 }
 
 impl Hosted {
@@ -78,6 +76,9 @@ impl Hosted {
         shared: &Shared,
     ) -> Self {
         let depth = Arc::new(AtomicUsize::new(0));
+        let running = Arc::new(AtomicUsize::new(0));
+        // A full queue and the running batch.
+        let capacity = queue_capacity + batching.max_batch as usize;
         let router = Router::new(
             &replica.variant,
             shared.plans.clone(),
@@ -106,6 +107,7 @@ impl Hosted {
                 router,
                 clock,
                 depth: queue_depth,
+                running: Arc::clone(&running),
                 metrics,
             });
             ReplicaActor::Batcher(batcher.start())
@@ -117,14 +119,14 @@ impl Hosted {
                 ReplicaActor::Batcher(batcher) => batcher.clone().recipient(),
                 ReplicaActor::Generator(generator) => generator.clone().recipient(),
             },
-            // A full queue and the running batch.
-            permits: Arc::new(Semaphore::new(queue_capacity + batching.max_batch as usize)),
+            permits: Arc::new(Semaphore::new(capacity)),
+            capacity,
             depth,
-            max_batch: batching.max_batch,
+            running,
+            max_batch: Arc::new(AtomicU32::new(batching.max_batch)),
         };
         let (stop, _) = watch::channel(false);
         Self {
-            capacity: local.permits.available_permits(),
             local,
             actor,
             stages: BTreeMap::new(),
@@ -200,10 +202,7 @@ impl Hosted {
             id: self.replica.id.clone(),
             variant: self.replica.variant.clone(),
             queue: count(self.local.depth.load(Ordering::Relaxed)),
-            in_flight: count(
-                self.capacity
-                    .saturating_sub(self.local.permits.available_permits()),
-            ),
+            in_flight: count(self.local.taken()),
             ..ReplicaBeat::default()
         }
     }

@@ -4,7 +4,7 @@
 //! A replica that is unloaded first answers everything that it has taken.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use futures::future::join_all;
 use kaskade_models::Executor;
@@ -23,6 +23,9 @@ use crate::{
 impl Worker {
     /// Loads what is missing of the newest plan, unloads what no plan needs, and reports when all is in place.
     pub(super) fn reconcile(&mut self, ctx: &mut Context<Self>) {
+        if self.leaving {
+            return;
+        }
         let Some(newest) = self.shared.plans.newest() else {
             return;
         };
@@ -188,6 +191,8 @@ impl Worker {
                 device.or_default().clone()
             });
             if let Some(batching) = version.batching(gear, &replica.variant) {
+                let max_batch = &hosted.local.max_batch;
+                max_batch.store(batching.max_batch, Ordering::Relaxed);
                 batcher.do_send(SetBatching { batching, device });
             }
         }

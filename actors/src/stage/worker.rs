@@ -20,7 +20,10 @@ use tokio::{
 
 use super::hosting::{Hosted, Shared};
 use super::lease::Device;
-use crate::wire::{Beat, IngressState, Message as _};
+use crate::{
+    supervision::TaskGuard,
+    wire::{Beat, IngressState, Message as _},
+};
 
 /// Loads the model of a replica. Called on the thread that will run it; the error is shown to the operator.
 pub type Loader = Arc<dyn Fn(&Replica) -> Result<Box<dyn Model>, String> + Send + Sync>;
@@ -72,6 +75,9 @@ pub struct Worker {
     pub(super) loaded: u64,
     /// The epochs that must stay.
     pub(super) retention: Retention,
+    /// Whether it is shutting down.
+    pub(super) leaving: bool,
+    _guard: TaskGuard,
 }
 
 /// Aligns the replicas with the plans.
@@ -79,10 +85,21 @@ pub struct Worker {
 #[rtype(result = "()")]
 pub struct Reconcile;
 
-/// Retires every replica; the answer tells when they are empty.
+/// Announces in every further heartbeat, and in one at once, that the worker leaves; answers with its replicas. It
+/// loads and retires nothing from here on.
+#[derive(Message)]
+#[rtype(result = "Vec<String>")]
+pub struct AnnounceLeave;
+
+/// Ends the subscriptions of every replica; the answer tells when all that they took has been answered.
 #[derive(Message)]
 #[rtype(result = "Draining")]
 pub struct Leave;
+
+/// Drops every replica and tells it in a heartbeat at once, which is the last one that matters.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Left;
 
 /// The subscriptions of an epoch's replicas are active.
 #[derive(Message)]
@@ -102,15 +119,22 @@ pub(super) struct Loaded {
 #[rtype(result = "()")]
 pub(crate) struct HeardIngress(pub(crate) IngressState);
 
-/// The permits of retiring replicas.
-pub struct Draining(Vec<(Arc<Semaphore>, usize)>);
+/// Replicas that take no more requests.
+pub struct Draining(Vec<Emptying>);
+
+struct Emptying {
+    /// Held by the replica's subscriptions until they have ended.
+    stop: watch::Sender<bool>,
+    permits: Arc<Semaphore>,
+    capacity: usize,
+}
 
 impl Draining {
-    /// Returns whether every request that they took has been answered.
+    /// Returns whether their subscriptions have ended and every request that they took has been answered.
     pub fn done(&self) -> bool {
         self.0
             .iter()
-            .all(|(permits, capacity)| permits.available_permits() == *capacity)
+            .all(|one| one.stop.is_closed() && one.permits.available_permits() == one.capacity)
     }
 }
 
@@ -128,6 +152,7 @@ impl Worker {
         let (readiness, watch) = watch::channel(Readiness::default());
         let worker = Self {
             config,
+            _guard: shared.dispatcher.supervisor().guard("worker"),
             shared,
             loader,
             replicas: BTreeMap::new(),
@@ -142,6 +167,7 @@ impl Worker {
             newest: 0,
             loaded: 0,
             retention: Retention::new(KEEP_EPOCHS.as_micros() as u64),
+            leaving: false,
         };
         (worker, watch)
     }
@@ -175,7 +201,7 @@ impl Worker {
             epoch: self.newest,
             in_place: ready.epoch,
             failed: ready.failed.into_keys().collect(),
-            leaving: false,
+            leaving: self.leaving,
             queue: replicas.iter().map(|replica| replica.queue).sum(),
             in_flight: replicas.iter().map(|replica| replica.in_flight).sum(),
             fan_outs: self.shared.metrics.fan_outs(),
@@ -234,6 +260,9 @@ impl Handler<Loaded> for Worker {
 
     fn handle(&mut self, Loaded { replica, executor }: Loaded, ctx: &mut Context<Self>) {
         self.loading.remove(&replica);
+        if self.leaving {
+            return;
+        }
         match executor {
             Ok(executor) => self.host(replica, executor),
             Err(reason) => {
@@ -269,21 +298,40 @@ impl Handler<HeardIngress> for Worker {
     }
 }
 
+impl Handler<AnnounceLeave> for Worker {
+    type Result = Vec<String>;
+
+    fn handle(&mut self, _: AnnounceLeave, _: &mut Context<Self>) -> Vec<String> {
+        self.leaving = true;
+        self.beat();
+        let mut ids: Vec<String> = self.replicas.keys().map(|replica| replica.id.clone()).collect();
+        ids.dedup();
+        ids
+    }
+}
+
 impl Handler<Leave> for Worker {
     type Result = Draining;
 
     fn handle(&mut self, _: Leave, _: &mut Context<Self>) -> Draining {
-        let leaving: Vec<Replica> = self.replicas.keys().cloned().collect();
-        let queues = self
-            .replicas
-            .values()
-            .map(|hosted| (Arc::clone(&hosted.local.permits), hosted.capacity));
-        let draining = Draining(queues.collect());
-        for replica in leaving {
-            self.retire(&replica);
-        }
-        // Announces the leave at once, instead of after three missed heartbeats.
+        let emptying = self.replicas.values().map(|hosted| {
+            self.shared.dispatcher.unregister_replica(&hosted.local);
+            hosted.stop.send_replace(true);
+            Emptying {
+                stop: hosted.stop.clone(),
+                permits: Arc::clone(&hosted.local.permits),
+                capacity: hosted.local.capacity,
+            }
+        });
+        Draining(emptying.collect())
+    }
+}
+
+impl Handler<Left> for Worker {
+    type Result = ();
+
+    fn handle(&mut self, _: Left, _: &mut Context<Self>) {
+        self.replicas.clear();
         self.beat();
-        draining
     }
 }

@@ -39,6 +39,9 @@ pub static PUSH: HeaderName = HeaderName::from_static("Kaskade-Push");
 /// Number of deliveries of a durable request that became a dead letter.
 pub static DELIVERIES: HeaderName = HeaderName::from_static("Kaskade-Deliveries");
 
+/// Marks a message without content, which every receiver ignores: a subscription that ends sends it to itself.
+pub static PADDING: HeaderName = HeaderName::from_static("Kaskade-Padding");
+
 /// Longest request id, bytes.
 pub const MAX_REQUEST_ID: usize = 128;
 
@@ -47,6 +50,18 @@ pub const MAX_BUDGET: Duration = Duration::from_hours(1);
 
 /// Bytes of a fault's message in a header; the body has the complete text.
 const MAX_ERROR_TEXT: usize = 512;
+
+/// Returns the headers of a padding message.
+pub fn for_padding() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(PADDING.clone(), "1");
+    headers
+}
+
+/// Returns whether a message is padding.
+pub fn is_padding(headers: Option<&HeaderMap>) -> bool {
+    headers.is_some_and(|headers| headers.get(PADDING.clone()).is_some())
+}
 
 /// The headers of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{PANIC, ask, label, service};
+use crate::common::{PANIC, Scripted, ask, label, service};
 use async_nats::HeaderMap;
 use futures::StreamExt;
 use kaskade_actors::bus::{Bus, BusConfig};
@@ -142,6 +142,30 @@ async fn waiting(asking: &Asking) -> u64 {
         .await
         .unwrap();
     stream.get_info().await.unwrap().state.messages
+}
+
+/// Two processes were started from files with different `ack_wait`: the consumer of the first one stays.
+#[tokio::test]
+async fn a_long_request_is_not_redelivered_by_a_consumer_with_a_shorter_ack_wait() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    served(&server, Some(quick())).start().unwrap().stop();
+    let durable = DurableConfig {
+        ack_wait: Duration::from_mins(1),
+        ..quick()
+    };
+    let run = Duration::from_millis(3_500);
+    let node = ["small", "medium", "large"]
+        .into_iter()
+        .fold(served(&server, Some(durable)), |service, name| {
+            service.model(name, move || Ok::<_, String>(Scripted { strength: 4.0, run }))
+        })
+        .start()
+        .unwrap();
+    let asking = Asking::at(&server).await;
+    assert_eq!(asking.submit("long", 2.0).await, Ok(false));
+    assert_eq!(asking.answer("long").await, Ok(2));
+    assert_eq!(node.metrics().read().arrived, 1, "it was delivered once");
+    node.stop();
 }
 
 #[tokio::test]

@@ -155,7 +155,7 @@ fn full_queues_and_full_ingresses_are_not_ready() {
 
 #[test]
 fn an_ingress_at_its_limit_is_not_ready() {
-    let (service, begins, let_go) = held("full");
+    let (service, begins, let_go) = held("limited");
     let node = service
         .ingress(IngressConfig {
             max_in_flight: 1,
@@ -164,7 +164,7 @@ fn an_ingress_at_its_limit_is_not_ready() {
         .start()
         .unwrap();
     let health = node.health().clone();
-    let asked = send(&node, "full", 1);
+    let asked = send(&node, "limited", 1);
     begins.recv_timeout(PATIENCE).unwrap();
     assert_eq!(health.ready(), Err(NotReady::IngressFull { in_flight: 1 }));
     let_go.send(()).unwrap();

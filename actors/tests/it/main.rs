@@ -18,6 +18,7 @@ mod durable;
 mod ensembles;
 mod gears;
 mod health;
+mod leaving;
 mod pipelines;
 mod planners;
 mod serving;

@@ -13,6 +13,7 @@ use kaskade_actors::control::planner::{PlannerConfig, Planning};
 use kaskade_actors::control::replan_trigger::ReplanTrigger;
 use kaskade_actors::wire::{DriftNotice, Message, PlanReport, PlanRequest};
 use kaskade_actors::{App, Client, Node};
+use kaskade_testkit::eventually;
 use tokio::time::timeout;
 
 fn planner(planning: Planning, limit: Duration) -> PlannerConfig {
@@ -84,6 +85,37 @@ fn a_planner_that_fails_keeps_the_running_plan() {
         assert_eq!(node.plans().current().unwrap().0.epoch, 1);
         node.stop();
     }
+}
+
+#[test]
+fn a_planner_that_hangs_is_busy_until_its_run_ends() {
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = Arc::new(std::sync::Mutex::new(released));
+    let started = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let runs = Arc::clone(&started);
+    let planning: Planning = Arc::new(move |_, _| {
+        runs.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let _ = released.lock().unwrap().recv();
+        Err("it was released".to_owned())
+    });
+    let service = service("hangs").planner(planner(planning, Duration::from_millis(50)));
+    let node = service.plan(geared("hangs")).start().unwrap();
+    block_on(async {
+        assert_eq!(
+            replan(&node, "hangs").await,
+            PlanReport::TimedOut { limit_ms: 50 }
+        );
+        for _ in 0..3 {
+            assert_eq!(replan(&node, "hangs").await, PlanReport::Busy);
+        }
+        assert_eq!(started.load(std::sync::atomic::Ordering::SeqCst), 1);
+        drop(release);
+        eventually("the planner is free again", PATIENCE, async || {
+            matches!(replan(&node, "hangs").await, PlanReport::Refused { .. })
+        })
+        .await;
+    });
+    node.stop();
 }
 
 #[test]

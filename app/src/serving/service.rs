@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use kaskade_actors::bus::BusConfig;
-use kaskade_actors::node::Node;
+use kaskade_actors::node::{Node, NodeError};
 use kaskade_policy::plan::Plan;
 
 use super::{Client, Connection, Role, ServingError, start};
@@ -196,6 +196,12 @@ impl Service {
     pub async fn client(&self) -> Result<Client, ServingError> {
         let budget = self.app.ingress.default_budget.duration();
         Client::open(self.app.name.as_str(), self.bus.clone(), budget).await
+    }
+
+    /// Waits until a core task of the service fails while it runs. The service then ends by itself; the process should end
+    /// with this error.
+    pub async fn failure(&self) -> NodeError {
+        self.node.failure().await
     }
 
     /// Stops: no more requests are accepted, those in flight are finished within the app's `ingress.drain`.

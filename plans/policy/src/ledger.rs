@@ -302,6 +302,28 @@ impl<T> Ledger<T> {
         again
     }
 
+    /// A replica has left in good order, with all its results sent before: returns the requests that are still known to be there, to
+    /// send again now, each with its new attempt's number, in order of admission. They crossed its leave and were not taken; neither
+    /// the replica nor the request failed, so no loss is counted. Requests whose replica is unknown are not included.
+    pub fn left(&mut self, replica: &str, now: u64) -> Vec<(u64, u32)> {
+        let there = self.placed.get(replica).cloned().unwrap_or_default();
+        let mut again = Vec::new();
+        for id in there {
+            let Some(entry) = self.entries.get(&id) else {
+                continue;
+            };
+            match self.config.after_loss(entry.attempt, 0, now, entry.deadline) {
+                AfterLoss::Resend => {
+                    let attempt = self.next_attempt(id, State::Unplaced);
+                    again.extend(attempt.map(|attempt| (id, attempt)));
+                }
+                AfterLoss::Exhausted => self.put(id, State::Exhausted),
+                AfterLoss::Expire => {}
+            }
+        }
+        again
+    }
+
     /// Messages may have been lost with a connection: every request that was sent somewhere is sent again now, if it has an attempt left,
     /// each with its new attempt's number, in order of admission. Replicas and requests are not counted as failed.
     pub fn scattered(&mut self, now: u64) -> Vec<(u64, u32)> {

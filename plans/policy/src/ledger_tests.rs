@@ -53,6 +53,27 @@ fn whatever_was_sent_is_sent_again_when_the_connection_was_lost() {
 }
 
 #[test]
+fn what_a_replica_that_left_did_not_take_is_sent_again_and_counts_as_no_loss() {
+    let mut ledger = Ledger::new(LedgerConfig {
+        max_attempts: 3,
+        max_losses: 1,
+        ..LedgerConfig::default()
+    });
+    let [here, there, unknown] =
+        ["here", "there", "unknown"].map(|kept| ledger.admit(0, 1_000, kept).unwrap().id);
+    ledger.sent(here, 1, Some("r"), 0);
+    ledger.sent(there, 1, Some("s"), 0);
+    ledger.sent(unknown, 1, None, 0);
+    assert_eq!(ledger.left("r", 1), [(here, 2)]);
+    assert_eq!(ledger.left("r", 2), [], "it is elsewhere now");
+    ledger.sent(here, 2, Some("s"), 2);
+    assert_eq!(ledger.left("s", 3), [(here, 3), (there, 2)]);
+    ledger.sent(here, 3, Some("t"), 3);
+    assert_eq!(ledger.left("t", 4), []);
+    assert_eq!(ledger.due(4).exhausted, [(here, "here")]);
+}
+
+#[test]
 fn a_request_settles_once_enough_was_tried_but_never_at_first() {
     let ledger: Ledger<()> = Ledger::new(LedgerConfig {
         settle_from: 0,
@@ -207,6 +228,9 @@ enum Step {
         older: u32,
         retryable: bool,
     },
+    Left {
+        replica: u8,
+    },
     Lost {
         replica: u8,
     },
@@ -224,6 +248,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (pick, older, prop::bool::ANY)
             .prop_map(|(pick, older, retryable)| Step::Failed { pick, older, retryable }),
         1 => (0..3_u8).prop_map(|replica| Step::Lost { replica }),
+        1 => (0..3_u8).prop_map(|replica| Step::Left { replica }),
         2 => Just(Step::Due),
     ]
 }
@@ -316,6 +341,13 @@ proptest! {
                 }
                 Step::Lost { replica } => {
                     for (id, attempt) in ledger.lost(&format!("r{replica}"), now) {
+                        let entry = known.get_mut(&id).unwrap();
+                        prop_assert!(attempt == entry.attempt + 1 && attempt <= 3 && entry.ends == 0);
+                        entry.attempt = attempt;
+                    }
+                }
+                Step::Left { replica } => {
+                    for (id, attempt) in ledger.left(&format!("r{replica}"), now) {
                         let entry = known.get_mut(&id).unwrap();
                         prop_assert!(attempt == entry.attempt + 1 && attempt <= 3 && entry.ends == 0);
                         entry.attempt = attempt;

@@ -4,6 +4,7 @@
 //! - [`nats_server_binary`] finds that program, and fetches one if none is installed (`binary.rs`).
 //! - [`kaskade()`] runs the command line, [`Served`] is a `kaskade serve` (`kaskade.rs`).
 //! - [`Process`] is a child process that is killed when dropped (`process.rs`).
+//! - [`DelayProxy`] delays what a server sends (`proxy.rs`).
 //! - [`oracle`] sends requests and counts the terminal replies to each (`oracle.rs`).
 //! - [`python`] returns an interpreter that has `nats-py` and `msgpack` (`python.rs`).
 //! - [`free_port`], [`wait_until`] and [`eventually`] serve tests that span processes; [`alone`] runs tests one at a time
@@ -23,6 +24,7 @@ mod cache;
 mod kaskade;
 pub mod oracle;
 mod process;
+mod proxy;
 mod python;
 mod server;
 mod wait;
@@ -33,6 +35,7 @@ pub use kaskade::{
     kaskade, refusal, said, text,
 };
 pub use process::Process;
+pub use proxy::DelayProxy;
 pub use python::python;
 pub use server::{NatsOptions, NatsServer};
 pub use wait::{alone, eventually, free_port, wait_until};

@@ -83,7 +83,9 @@ pub(crate) async fn open(
         ingress,
         permits: Arc::clone(&permits),
     };
-    actor::spawn(pump.run(consumer, stop));
+    dispatcher
+        .supervisor()
+        .spawn("durable requests", pump.run(consumer, stop));
     Ok(Some(DurableIntake { permits, capacity }))
 }
 

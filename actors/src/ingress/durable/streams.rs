@@ -1,6 +1,7 @@
 //! The streams of an app's durable requests, and the state that all submissions of an ingress share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream::{
@@ -29,6 +30,8 @@ pub(crate) struct Streams {
     pub(super) metrics: Arc<Metrics>,
     pub(super) bus: Bus,
     jetstream: jetstream::Context,
+    /// The `ack_wait` of the consumer, milliseconds. An existing consumer keeps its own, whatever the configuration says.
+    ack_wait_ms: AtomicU64,
     /// The ack subjects of requests in progress, by their sequence numbers in the stream.
     in_progress: DashMap<u64, Subject>,
 }
@@ -40,11 +43,13 @@ impl Streams {
         dispatcher: Dispatcher,
         metrics: Arc<Metrics>,
     ) -> Self {
+        let config_ms = milliseconds(config.ack_wait);
         Self {
             config,
             dispatcher,
             metrics,
             bus: bus.clone(),
+            ack_wait_ms: AtomicU64::new(config_ms),
             jetstream: jetstream::new(bus.client().clone()),
             in_progress: DashMap::new(),
         }
@@ -73,8 +78,15 @@ impl Streams {
             ..pull::Config::default()
         };
         let consumer = submitted.get_or_create_consumer(subjects::DURABLE_CONSUMER, config);
-        let consumer = consumer.await;
-        consumer.map_err(|error| DurableError::refused("creating the consumer of durable requests", error))
+        let consumer = consumer
+            .await
+            .map_err(|error| DurableError::refused("creating the consumer of durable requests", error))?;
+        let found = consumer.cached_info().config.ack_wait;
+        if found != ack_wait {
+            tracing::warn!(?found, configured = ?ack_wait, "the consumer of durable requests exists with another ack_wait, which is used");
+        }
+        self.ack_wait_ms.store(milliseconds(found), Ordering::Relaxed);
+        Ok(consumer)
     }
 
     async fn stream(&self, config: stream::Config) -> Result<stream::Stream, DurableError> {
@@ -152,7 +164,8 @@ impl Streams {
 
     /// Returns the interval at which [`Streams::send_in_progress`] must be called.
     pub(super) fn in_progress_period(&self) -> Duration {
-        self.config.ack_wait / IN_PROGRESS_PER_ACK_WAIT
+        let ack_wait = Duration::from_millis(self.ack_wait_ms.load(Ordering::Relaxed));
+        ack_wait / IN_PROGRESS_PER_ACK_WAIT
     }
 
     /// Sends a progress notice for every request in progress, so that the stream does not redeliver those that take
@@ -163,6 +176,12 @@ impl Streams {
             self.dispatcher.publish(ack, None, None, AckKind::Progress.into());
         }
     }
+}
+
+/// Returns a duration in milliseconds, at least as many as there are progress notices in it.
+fn milliseconds(duration: Duration) -> u64 {
+    let whole = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    whole.max(u64::from(IN_PROGRESS_PER_ACK_WAIT))
 }
 
 /// Why a message was not stored.

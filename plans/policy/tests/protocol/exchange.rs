@@ -51,7 +51,8 @@ impl World {
             return self.hand_over(of, &key, request, deadline);
         }
         // Every process with a replica of that id receives it.
-        let up = self.processes.iter().enumerate().filter(|(_, there)| there.up);
+        let processes = self.processes.iter().enumerate();
+        let up = processes.filter(|(_, there)| there.up && there.subscribed);
         let listeners = up.flat_map(|(to, there)| there.replicas.values().map(move |replica| (to, replica)));
         let listeners = listeners.filter(|(_, replica)| replica.id == *id);
         let listeners: Vec<(usize, Name)> = listeners
@@ -88,7 +89,7 @@ impl World {
                 || plan
                     .is_some_and(|plan| arrival::serves(plan, request.gear, &request.stage, &replica.placed))
         };
-        let mut replicas = process.replicas.values();
+        let mut replicas = process.replicas.values().filter(|_| process.subscribed);
         let found = replicas
             .find(|replica| replica.stages.contains(&*request.stage) && passes(replica) && serves(replica));
         found.map(|replica| Rc::clone(&replica.key))
@@ -96,7 +97,8 @@ impl World {
 
     /// The replicas that listen for a stage, each with its process.
     fn members(&self, stage: &str) -> Vec<(usize, Name)> {
-        let up = self.processes.iter().enumerate().filter(|(_, there)| there.up);
+        let processes = self.processes.iter().enumerate();
+        let up = processes.filter(|(_, there)| there.up && there.subscribed);
         let members = up.flat_map(|(to, there)| there.replicas.values().map(move |replica| (to, replica)));
         let of_stage = members.filter(|(_, replica)| replica.stages.contains(stage));
         of_stage

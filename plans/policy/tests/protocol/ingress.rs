@@ -240,6 +240,16 @@ impl World {
         self.resend(of, entries);
     }
 
+    /// A replica has left in good order; what it still had is sent again.
+    pub(crate) fn has_left(&mut self, of: usize, replica: &str) {
+        let (now, silently) = (self.now, self.sabotage == Some(Sabotage::LeavesSilently));
+        let Some(ingress) = self.ingress(of).filter(|_| !silently) else {
+            return;
+        };
+        let entries = ingress.ledger.left(replica, now);
+        self.resend(of, entries);
+    }
+
     /// The broker reports that the destination of a request has no listener.
     pub(crate) fn undeliverable(&mut self, of: usize, owner: Owner, id: u64, attempt: u32) {
         if self.processes[of].owner(of) != owner {

@@ -101,11 +101,17 @@ fn crashes() {
     run("crashes", Weather::Crashes, Glue::SERVING, STORMS / 3);
 }
 
+/// Workers that leave in good order over a slow network: nothing is lost, nothing is sent again.
+#[test]
+fn leaves() {
+    run("leaves", Weather::Leaves, Glue::SERVING, STORMS / 3);
+}
+
 /// The same seed is the same run, to the last event.
 #[test]
 fn replays() {
     for seed in 0..40 {
-        for weather in [Weather::Storm, Weather::Calm, Weather::Crashes] {
+        for weather in [Weather::Storm, Weather::Calm, Weather::Crashes, Weather::Leaves] {
             let trace = || {
                 let world = played(seed, weather, Glue::SERVING, None, false);
                 (world.log.hash(), world.log.lines(), world.judge.tally)

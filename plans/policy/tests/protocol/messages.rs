@@ -52,6 +52,7 @@ pub(crate) struct Done {
 pub(crate) struct Beat {
     pub(crate) worker: Name,
     pub(crate) life: u32,
+    pub(crate) leaving: bool,
     /// Replica, variant, requests that wait.
     pub(crate) replicas: Rc<[(Name, Name, usize)]>,
     pub(crate) in_place: u64,
@@ -112,6 +113,10 @@ pub(crate) enum Timer {
     Beat,
     State,
     Expire,
+    /// A leaving worker ends its subscriptions.
+    Unsubscribe,
+    /// A leaving worker checks whether it has answered what it took.
+    Empty,
     Wake {
         replica: Name,
         number: u64,

@@ -166,6 +166,16 @@ fn workers_that_learn_nothing_are_noticed() {
 }
 
 #[test]
+fn a_leave_that_drops_what_is_on_its_way_is_noticed() {
+    notices(Sabotage::DropsOnLeave, Weather::Leaves, Oracle::NothingLost);
+}
+
+#[test]
+fn a_leave_without_an_announcement_is_noticed() {
+    notices(Sabotage::LeavesSilently, Weather::Leaves, Oracle::SentOnce);
+}
+
+#[test]
 fn an_unreported_loss_is_noticed() {
     notices(Sabotage::IgnoresLosses, Weather::Crashes, Oracle::NothingLost);
 }

@@ -24,6 +24,7 @@ pub(crate) enum Oracle {
     Recovers,
     NothingLost,
     RightModel,
+    SentOnce,
     Ends,
 }
 
@@ -47,8 +48,11 @@ impl Oracle {
             Self::OneLeader => "once things have settled, exactly one ingress shifts gears",
             Self::Calm => "without faults nothing fails and nothing is sent twice",
             Self::Recovers => "once faults are over every request succeeds",
-            Self::NothingLost => "a death costs no reply while another replica lives and budget is left",
+            Self::NothingLost => {
+                "a death or a leave costs no reply while another replica lives and budget is left"
+            }
             Self::RightModel => "a stage is run by the variant that the request's plan has for it",
+            Self::SentOnce => "no request is sent again because a worker leaves in good order",
             Self::Ends => "a run comes to an end",
         }
     }
@@ -203,6 +207,7 @@ impl Judge {
     /// The ingress sends an attempt to the first stage.
     pub(crate) fn sent(&mut self, token: usize, attempt: u32) {
         let (max, calm) = (self.max_attempts, self.weather == Weather::Calm);
+        let leaves = self.weather == Weather::Leaves;
         let Some(Some(request)) = self.requests.get_mut(token) else {
             return;
         };
@@ -211,6 +216,9 @@ impl Judge {
         let rises = attempt > before && attempt <= max;
         self.demand(Oracle::Attempts, rises, || {
             format!("request {token}: attempt {attempt} after attempt {before}, {max} are allowed")
+        });
+        self.demand(Oracle::SentOnce, !leaves || attempt == 1, || {
+            format!("request {token} is sent again")
         });
         self.demand(Oracle::Calm, !calm || attempt == 1, || {
             format!("request {token} is sent again")
@@ -254,7 +262,8 @@ impl Judge {
         };
         self.demand(Oracle::Calm, self.weather != Weather::Calm, how);
         self.demand(Oracle::Recovers, request.accepted < SETTLED_US, how);
-        self.demand(Oracle::NothingLost, self.weather != Weather::Crashes, how);
+        let strict = matches!(self.weather, Weather::Crashes | Weather::Leaves);
+        self.demand(Oracle::NothingLost, !strict, how);
     }
 
     /// An ingress died, and its requests with it.

@@ -8,7 +8,7 @@ use kaskade_policy::{
         Adoption, EPOCHS_KEPT,
         gate::{Gate, Report},
     },
-    liveness::{BEAT_PERIOD_US, LOOK_PERIOD_US, Liveness},
+    liveness::{BEAT_PERIOD_US, LOOK_PERIOD_US, Liveness, MISSED_BEATS},
     plan::{Plan, Replica as Placed},
     reachability::{IngressStates, IngressView, Reachability, STATE_PERIOD_US},
 };
@@ -20,7 +20,7 @@ use super::oracle::{Oracle, Owner};
 use super::plans;
 use super::replica::Replica;
 use super::sabotage::Sabotage;
-use super::scenario::{Blow, STOP_US, Strike};
+use super::scenario::{Blow, LATE_US, STOP_US, SWEEP_US, Strike};
 use super::worker::Worker;
 use super::world::World;
 
@@ -55,6 +55,12 @@ pub(crate) struct Process {
     /// What the ingress knows of the workers.
     pub(crate) gate: Gate,
     pub(crate) worker: Option<Worker>,
+    /// Whether it shuts down in good order.
+    leaving: bool,
+    /// Whether its replicas are subscribed.
+    pub(crate) subscribed: bool,
+    /// When it is to be back after its leave.
+    away_us: u64,
 }
 
 impl Process {
@@ -79,6 +85,9 @@ impl Process {
             retired: BTreeMap::new(),
             gate: Gate::default(),
             worker: None,
+            leaving: false,
+            subscribed: true,
+            away_us: 0,
         }
     }
 
@@ -92,7 +101,7 @@ impl Process {
     /// Whether the process believes that it could reach the replica.
     pub(crate) fn reachable(&self, plan: Option<&Rc<Plan>>, replica: &str) -> bool {
         let placed = |local: &Replica| plan.is_some_and(|plan| plan.placement.contains(&local.placed));
-        let mut local = self.replicas.values();
+        let mut local = self.replicas.values().filter(|_| self.subscribed);
         self.view.1.is_reachable(replica) || local.any(|local| *local.id == *replica && placed(local))
     }
 
@@ -173,6 +182,11 @@ impl World {
         match blow {
             Blow::Pause => there.paused_until = there.paused_until.max(until),
             Blow::Cut => there.cut_until = there.cut_until.max(until),
+            Blow::Leave => {
+                there.leaving = true;
+                there.away_us = for_us;
+                self.leave(process);
+            }
             Blow::Crash => {
                 let owner = there.owner(process);
                 there.up = false;
@@ -233,6 +247,7 @@ impl World {
     }
 
     pub(crate) fn beat_now(&mut self, of: usize) {
+        let silently = self.sabotage == Some(Sabotage::LeavesSilently);
         let process = &self.processes[of];
         let Some(worker) = &process.worker else { return };
         let listed = process
@@ -242,6 +257,7 @@ impl World {
         let beat = Beat {
             worker: Rc::clone(&process.name),
             life: process.life,
+            leaving: process.leaving && !silently,
             replicas: listed
                 .map(|replica| {
                     let variant = Name::from(replica.placed.variant.as_str());
@@ -252,6 +268,36 @@ impl World {
             failed: worker.reported_failed.clone(),
         };
         self.to_all(of, &Message::Beat(beat), |to| to.ingress.is_some());
+    }
+
+    /// A worker announces that it leaves, and ends its subscriptions once others can have heard of it.
+    fn leave(&mut self, of: usize) {
+        self.beat_now(of);
+        let heard_us = MISSED_BEATS * BEAT_PERIOD_US;
+        self.timer(of, heard_us, Timer::Unsubscribe);
+    }
+
+    /// The broker gives the worker nothing more; what is on its way arrives within a round trip.
+    pub(crate) fn unsubscribe(&mut self, of: usize) {
+        self.processes[of].subscribed = false;
+        self.note(format_args!("p{of} unsubscribes"));
+        let drops = self.sabotage == Some(Sabotage::DropsOnLeave);
+        let round_trip_us = if drops { 1 } else { 2 * LATE_US + 1_000 };
+        self.timer(of, round_trip_us, Timer::Empty);
+    }
+
+    /// The last heartbeat lists no replica.
+    pub(crate) fn end_when_empty(&mut self, of: usize) {
+        if !self.processes[of].replicas.values().all(Replica::is_at_rest) {
+            return self.timer(of, SWEEP_US, Timer::Empty);
+        }
+        self.processes[of].replicas.clear();
+        self.beat_now(of);
+        self.note(format_args!("p{of} has left"));
+        let process = &mut self.processes[of];
+        process.up = false;
+        let (life, back) = (process.life, self.now + process.away_us);
+        self.at(back, Event::Return { process: of, life });
     }
 
     /// Publishes to all subscribers, which is every process that is up.
@@ -351,11 +397,16 @@ impl World {
             .hosts
             .insert(Rc::clone(&beat.worker), named.clone())
             .unwrap_or_default();
-        for left in before.difference(&named) {
-            process.liveness.forget(left);
+        let left: Vec<Name> = before.difference(&named).cloned().collect();
+        for replica in &left {
+            process.liveness.forget(replica);
         }
         for replica in &named {
-            process.liveness.beat(replica, now);
+            if beat.leaving {
+                process.liveness.beat_leaving(replica, now);
+            } else {
+                process.liveness.beat(replica, now);
+            }
         }
         if let Some(ingress) = &mut process.ingress {
             ingress.hear_queues(beat, now);
@@ -363,10 +414,13 @@ impl World {
                 worker: &beat.worker,
                 in_place: beat.in_place,
                 failed: &beat.failed,
-                leaving: false,
+                leaving: beat.leaving,
             };
             process.gate.report(report, now);
             self.admit(to);
+        }
+        for replica in left {
+            self.has_left(to, &replica);
         }
         self.refresh(to);
     }
@@ -413,8 +467,9 @@ impl World {
             return false;
         }
         if known < beat.life {
-            for (replica, ..) in beat.replicas.iter() {
-                self.lose(to, replica);
+            let before = self.processes[to].hosts.get(&beat.worker).cloned();
+            for replica in before.unwrap_or_default() {
+                self.lose(to, &replica);
             }
         }
         true

@@ -43,6 +43,10 @@ pub(crate) enum Sabotage {
     SendsTwice,
     /// One replica beats, takes requests and never ends a batch, also after the faults.
     Hangs,
+    /// A leaving worker drops what is on its way to it when it unsubscribes.
+    DropsOnLeave,
+    /// A leaving worker unsubscribes without an announcement, and nothing is sent again when it is gone.
+    LeavesSilently,
     /// The ingress gets no notice of silent processes.
     IgnoresLosses,
     /// Ingresses admit under a plan as soon as they know it.

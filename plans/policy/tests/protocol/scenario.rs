@@ -17,6 +17,9 @@ pub(crate) const LAST_REQUEST_US: u64 = 5_500_000;
 /// No timer begins anew, apart from sweeps of ledgers that hold something.
 pub(crate) const STOP_US: u64 = 7_000_000;
 
+/// Longest delay of a message while workers leave, microseconds.
+pub(crate) const LATE_US: u64 = 50_000;
+
 /// What may go wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weather {
@@ -24,6 +27,8 @@ pub(crate) enum Weather {
     Calm,
     /// Workers die in mid-batch and come back, never two at once; the network is perfect and the plan stays.
     Crashes,
+    /// Workers leave in good order and come back, never two at once; messages are late, none is lost, and the plan stays.
+    Leaves,
     /// Everything that the scenario draws.
     Storm,
 }
@@ -56,6 +61,8 @@ pub(crate) const PERFECT: Network = Network {
 pub(crate) enum Blow {
     /// It dies, and comes back without memory.
     Crash,
+    /// It leaves in good order, and comes back without memory.
+    Leave,
     /// It stops and goes on where it was, as under SIGSTOP.
     Pause,
     /// It is cut off in both directions; the broker has not noticed.
@@ -160,6 +167,7 @@ impl Scenario {
         match weather {
             Weather::Calm => {}
             Weather::Crashes => scenario.crashes(rng),
+            Weather::Leaves => scenario.leaves(rng),
             Weather::Storm => scenario.storm(rng),
         }
         scenario
@@ -184,6 +192,21 @@ impl Scenario {
             };
             at = strike.at + strike.for_us + rng.random_range(500_000..700_000);
             self.strikes.push(strike);
+        }
+    }
+
+    /// One worker after the other, over a network that delays messages by up to [`LATE_US`].
+    fn leaves(&mut self, rng: &mut ChaCha8Rng) {
+        self.network = Network {
+            slow: rng.random_range(0.1..1.0),
+            held_up_us: LATE_US,
+            ..PERFECT
+        };
+        self.crashes(rng);
+        for strike in &mut self.strikes {
+            strike.blow = Blow::Leave;
+            // Time to leave comes on top.
+            strike.for_us /= 4;
         }
     }
 

@@ -193,6 +193,8 @@ impl World {
             Timer::Beat => self.beat(of),
             Timer::State => self.state(of),
             Timer::Expire => self.expire(of),
+            Timer::Unsubscribe => self.unsubscribe(of),
+            Timer::Empty => self.end_when_empty(of),
             Timer::Wake { replica, number } => self.wake(of, &replica, number),
             Timer::BatchEnds { replica } => self.batch_ends(of, &replica),
             Timer::Loaded { replica } => self.loaded(of, &replica),
@@ -290,7 +292,7 @@ impl World {
         };
         let jitter = match self.scenario.weather {
             Weather::Storm => self.rng.random_range(0..400),
-            Weather::Calm | Weather::Crashes => 0,
+            Weather::Calm | Weather::Crashes | Weather::Leaves => 0,
         };
         100 + jitter + held_up
     }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use kaskade_testkit::DelayProxy;
+
 use super::scenarios;
 use crate::faults::oracle::{Load, Tally, under};
 use crate::faults::rig::{Process, Rig, Start, ended};
@@ -12,6 +14,7 @@ scenarios! {
     "replica-killed" "One of two workers is killed (SIGKILL) during a batch; its requests are sent to the other one." killed;
     "replica-stopped" "One of two workers is suspended (SIGSTOP) and ejected after three missed heartbeats; later it resumes, and its late results are ignored." stopped;
     "replica-drained" "One of two workers is asked to stop (SIGTERM); it finishes its requests, and no request fails." drained;
+    "leaving-behind-latency" "A worker and an ingress whose connections delay what the server sends by 50 ms leave (SIGTERM) at 2,000 requests per second; no request fails." leaving;
     "last-replica-killed" "The only worker is killed; requests fail at once with a typed error until another one serves." last_killed;
     "last-stage-down" "The only worker with the large model is killed; answers of the small model below the threshold are returned and flagged as degraded." last_stage;
     "deadly-request" "One request crashes every process that runs it, and six workers share the load; only this request fails, once it has no attempt left." deadly;
@@ -70,6 +73,33 @@ async fn drained() -> anyhow::Result<Verdict> {
     Ok(Verdict::of(&tally)
         .without_faults()
         .demand(well, "a drained process exits with success"))
+}
+
+async fn leaving() -> anyhow::Result<Verdict> {
+    let rig = Rig::new()?;
+    let proxy = DelayProxy::start(rig.nats.port(), Duration::from_millis(50));
+    let mut worker = rig.start(&Start::worker("w1").through(proxy.url()))?;
+    let _second = rig.start(&Start::worker("w2"))?;
+    let mut ingress = rig.start(&Start::ingress().through(proxy.url()))?;
+    let _other = rig.start(&Start::ingress())?;
+    let load = Load {
+        rate: 2_000.0,
+        total: 12_000,
+        ..Load::at(&rig.nats.url())
+    };
+    let mut well = true;
+    let tally = under(&load, async || {
+        let begun = Instant::now();
+        for process in [&mut worker, &mut ingress] {
+            process.terminate();
+            well &= ended(process).await?.success();
+        }
+        Ok(begun)
+    })
+    .await?;
+    Ok(Verdict::of(&tally)
+        .without_faults()
+        .demand(well, "a process that leaves exits with success"))
 }
 
 async fn last_killed() -> anyhow::Result<Verdict> {

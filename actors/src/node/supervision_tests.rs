@@ -1,0 +1,111 @@
+//! Tests of a node whose core tasks fail.
+
+use bytes::Bytes;
+use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
+use kaskade_testkit::wait_until;
+
+use super::*;
+use crate::client::Client;
+use crate::error::Code;
+use crate::ingress::PANICS;
+use crate::node::service::Service;
+use crate::ops::health::NotReady;
+use crate::wire::headers;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Constant;
+
+impl Model for Constant {
+    fn signature(&self) -> Signature {
+        Signature {
+            inputs: vec![InputSpec::required("x", Datatype::F32, vec![Extent::Exactly(1)])],
+        }
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let one = |_| Ok(vec![Tensor::from_f32("logits", &[2], &[0.0, 1.0])?]);
+        batch.iter().map(one).collect()
+    }
+}
+
+fn start(app: &str) -> Node {
+    Service::new(app)
+        .model("only", || Ok::<_, String>(Constant))
+        .start()
+        .unwrap()
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn an_ingress_that_panics_ends_its_node_and_takes_no_more_requests() {
+    let app = App::new("supervised").unwrap();
+    let node = start(app.name());
+    let health = node.health().clone();
+    runtime().block_on(async {
+        let bus = Bus::connect(BusConfig::new(app.name()).url(node.bus().url()))
+            .await
+            .unwrap();
+        let client = Client::new(&bus, app.clone());
+        let ask = || client.infer(vec![Tensor::from_f32("x", &[1], &[1.0]).unwrap()], PATIENCE);
+        ask().await.unwrap();
+        assert_eq!(health.live().await, Ok(()));
+        let mut cancel = async_nats::HeaderMap::new();
+        headers::put_request_id(&mut cancel, PANICS).unwrap();
+        bus.publish(app.cancel(), None, Some(cancel), Bytes::new())
+            .await
+            .unwrap();
+        let failure = tokio::time::timeout(PATIENCE, node.failure()).await.unwrap();
+        assert!(
+            matches!(failure, NodeError::Ended { task: "ingress" }),
+            "{failure}"
+        );
+        assert_eq!(health.live().await, Err(NotReady::Ended { task: "ingress" }));
+        // No request is swallowed: the pump refuses it, or the server finds no subscriber.
+        let refused = ask().await.unwrap_err();
+        assert!(
+            matches!(
+                refused.code,
+                Code::Draining | Code::UnknownApp | Code::Unavailable
+            ),
+            "{refused}"
+        );
+    });
+    wait_until("the node's thread ends", PATIENCE, || {
+        node.thread.as_ref().is_some_and(thread::JoinHandle::is_finished)
+    });
+    node.stop();
+}
+
+#[test]
+fn a_node_whose_connection_is_closed_is_not_live_and_ends() {
+    let node = start("closed-connection");
+    let health = node.health().clone();
+    runtime().block_on(async {
+        assert_eq!(health.live().await, Ok(()));
+        node.bus().close().await;
+        tokio::time::timeout(PATIENCE, node.failure()).await.unwrap();
+        assert!(matches!(
+            health.live().await,
+            Err(NotReady::Ended { .. } | NotReady::Closed { .. })
+        ));
+    });
+    wait_until("the node's thread ends", PATIENCE, || {
+        node.thread.as_ref().is_some_and(thread::JoinHandle::is_finished)
+    });
+}
+
+#[test]
+fn a_node_that_is_stopped_has_not_failed() {
+    let node = start("stopped-well");
+    let supervisor = node.dispatcher().supervisor().clone();
+    node.stop();
+    assert_eq!(supervisor.ended(), None);
+}

@@ -1,0 +1,158 @@
+//! Supervision of the core tasks of a node: if one ends while the node runs, the node ends.
+//!
+//! A panic in an actor ends that actor alone, and messages to it fail silently. Each core actor and task therefore holds a
+//! guard whose drop reports the end.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures::FutureExt;
+use tokio::{sync::watch, task::JoinHandle};
+
+use crate::actor;
+
+/// Watches the core tasks of a node. Clones watch the same tasks.
+#[derive(Debug, Clone, Default)]
+pub struct Supervisor(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    stopping: AtomicBool,
+    ended: watch::Sender<Option<&'static str>>,
+}
+
+impl Supervisor {
+    /// Returns a guard for a task to hold: its drop reports the end of the task.
+    pub(crate) fn guard(&self, task: &'static str) -> TaskGuard {
+        TaskGuard {
+            supervisor: self.clone(),
+            task,
+        }
+    }
+
+    /// Spawns a task that must not end before the node.
+    pub(crate) fn spawn(
+        &self,
+        task: &'static str,
+        work: impl Future<Output = ()> + 'static,
+    ) -> JoinHandle<()> {
+        let guard = self.guard(task);
+        actor::spawn(async move {
+            let _guard = guard;
+            work.await;
+        })
+    }
+
+    /// Spawns a task that is started again, after `pause`, when it ends or panics. It must be safe to start anew.
+    pub(crate) fn spawn_again<F: Future<Output = ()> + 'static>(
+        &self,
+        task: &'static str,
+        pause: std::time::Duration,
+        work: impl Fn() -> F + 'static,
+    ) -> JoinHandle<()> {
+        self.spawn(task, async move {
+            loop {
+                let run = std::panic::AssertUnwindSafe(async { work().await });
+                let panicked = run.catch_unwind().await.is_err();
+                tracing::warn!(task, panicked, "a task ended; starting it again");
+                tokio::time::sleep(pause).await;
+            }
+        })
+    }
+
+    /// Reports that a core task has ended.
+    pub(crate) fn report(&self, task: &'static str) {
+        if self.0.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        self.0.ended.send_if_modified(|ended| {
+            let first = ended.is_none();
+            ended.get_or_insert(task);
+            first
+        });
+    }
+
+    /// Ends the supervision: the node stops, and its tasks end.
+    pub(crate) fn stop(&self) {
+        self.0.stopping.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns the task that ended first while the node ran; `None` if all run.
+    pub fn ended(&self) -> Option<&'static str> {
+        *self.0.ended.borrow()
+    }
+
+    /// Waits until a task ends while the node runs, and returns its name.
+    pub async fn failure(&self) -> &'static str {
+        let mut ended = self.0.ended.subscribe();
+        loop {
+            if let Some(task) = *ended.borrow_and_update() {
+                return task;
+            }
+            if ended.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+/// Held by a core task for as long as it runs.
+#[derive(Debug)]
+pub(crate) struct TaskGuard {
+    supervisor: Supervisor,
+    task: &'static str,
+}
+
+impl Drop for TaskGuard {
+    fn drop(&mut self) {
+        self.supervisor.report(self.task);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_task_that_ends_is_reported_and_none_after_a_stop() {
+        let supervisor = Supervisor::default();
+        let (first, second) = (supervisor.guard("first"), supervisor.guard("second"));
+        assert_eq!(supervisor.ended(), None);
+        drop(second);
+        drop(first);
+        assert_eq!(supervisor.ended(), Some("second"));
+        let supervisor = Supervisor::default();
+        let guard = supervisor.guard("task");
+        supervisor.stop();
+        drop(guard);
+        assert_eq!(supervisor.ended(), None);
+    }
+
+    #[test]
+    fn a_panic_is_reported_and_a_restarted_task_is_not() {
+        let system = actor::System::new();
+        let supervisor = Supervisor::default();
+        let runs = std::rc::Rc::new(std::cell::Cell::new(0));
+        let reported = system.block_on(async {
+            let counted = std::rc::Rc::clone(&runs);
+            supervisor.spawn_again("restarts", std::time::Duration::ZERO, move || {
+                let run = counted.get();
+                counted.set(run + 1);
+                async move {
+                    assert!(run > 0, "the first run panics");
+                    if run > 2 {
+                        std::future::pending::<()>().await;
+                    }
+                }
+            });
+            while runs.get() < 4 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(supervisor.ended(), None);
+            supervisor.spawn("panics", async { panic!("scripted") });
+            supervisor.failure().await
+        });
+        assert_eq!(reported, "panics");
+    }
+}

@@ -1,0 +1,177 @@
+//! Processes that leave behind a connection that is slow from the server to the client: no request is lost.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::common::gears::block_on;
+use crate::common::{Scripted, ask, label};
+use kaskade_actors::bus::BusConfig;
+use kaskade_actors::ingress::IngressConfig;
+use kaskade_actors::stage::worker::WorkerConfig;
+use kaskade_actors::{
+    App, AttachConfig, Client, Code, Fault, Node, NodeConfig, Stage, StageInput, StageOutput, attach_stage,
+};
+use kaskade_models::Model;
+use kaskade_policy::plan::{Plan, Replica};
+use kaskade_testkit::{DelayProxy, NatsOptions, NatsServer};
+
+const DELAY: Duration = Duration::from_millis(50);
+const BUDGET: Duration = Duration::from_secs(5);
+/// 1,000 requests per second, which a test build on a busy machine serves.
+const PERIOD: Duration = Duration::from_millis(1);
+
+fn plan(app: &str, workers: &[&str]) -> Plan {
+    let mut plan = Plan::cascade(app)
+        .stage("only", "small")
+        .worker(workers[0])
+        .build()
+        .unwrap();
+    let first = plan.placement[0].clone();
+    plan.placement = workers
+        .iter()
+        .map(|worker| Replica {
+            id: format!("small-{worker}"),
+            worker: (*worker).to_owned(),
+            ..first.clone()
+        })
+        .collect();
+    plan
+}
+
+fn node(app: &str, bus: BusConfig, worker: Option<&str>, workers: &[&str]) -> Node {
+    let worker = worker.map(|name| {
+        let config = WorkerConfig {
+            name: name.to_owned(),
+            queue_capacity: 10_000,
+        };
+        let loader: kaskade_actors::stage::worker::Loader = std::sync::Arc::new(|_: &Replica| {
+            Ok(Box::new(Scripted {
+                strength: 9.0,
+                run: Duration::from_millis(2),
+            }) as Box<dyn Model>)
+        });
+        (config, loader)
+    });
+    Node::start(NodeConfig {
+        app: app.to_owned(),
+        bus,
+        ingress: worker.is_none().then(IngressConfig::default),
+        worker,
+        plan: Some(plan(app, workers)),
+        planner: None,
+        power: None,
+        grace: Duration::from_secs(20),
+    })
+    .unwrap()
+}
+
+/// Sends requests at a steady rate until `over`; returns the faults by code, and how many requests there were. Refused
+/// requests of a busy machine do not count.
+async fn load(client: &Client, over: &AtomicBool) -> (BTreeMap<&'static str, Fault>, usize) {
+    let mut pace = tokio::time::interval(PERIOD);
+    let mut asked = Vec::new();
+    while !over.load(Ordering::SeqCst) {
+        pace.tick().await;
+        let client = client.clone();
+        asked.push(tokio::spawn(
+            async move { client.infer(ask(1.0, 1.0), BUDGET).await },
+        ));
+    }
+    let count = asked.len();
+    let mut faults = BTreeMap::new();
+    for one in asked {
+        match one.await.unwrap() {
+            Ok(reply) => assert_eq!(label(&reply.outputs), 1),
+            Err(fault) if fault.code == Code::Overloaded => {}
+            Err(fault) => drop(faults.insert(fault.code.id(), fault)),
+        }
+    }
+    (faults, count)
+}
+
+/// Runs `leave` under load, after a while of it, and demands that every request is answered.
+async fn loses_nothing(client: Client, leave: impl Future<Output = ()>) {
+    let over = AtomicBool::new(false);
+    let leaving = async {
+        for _ in 0..20 {
+            client.infer(ask(1.0, 1.0), BUDGET).await.unwrap();
+        }
+        leave.await;
+        over.store(true, Ordering::SeqCst);
+    };
+    let ((faults, count), ()) = tokio::join!(load(&client, &over), leaving);
+    assert!(faults.is_empty(), "of {count} requests: {faults:?}");
+}
+
+async fn stop(node: Node) {
+    tokio::task::spawn_blocking(|| node.stop()).await.unwrap();
+}
+
+fn a_worker_leaves(app: &str, url: &str, port: u16) {
+    let proxy = DelayProxy::start(port, DELAY);
+    let workers = ["slow", "fast"];
+    let direct = || BusConfig::new(app).url(url);
+    let slow = node(app, BusConfig::new(app).url(proxy.url()), Some("slow"), &workers);
+    let fast = node(app, direct(), Some("fast"), &workers);
+    let ingress = node(app, direct(), None, &workers);
+    let client = Client::new(ingress.bus(), App::new(app).unwrap());
+    block_on(loses_nothing(client, stop(slow)));
+    assert_eq!(ingress.metrics().read().retried, 0, "nothing was sent twice");
+    ingress.stop();
+    fast.stop();
+}
+
+#[test]
+fn a_worker_leaves_without_losing_a_request() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    a_worker_leaves("leaving-worker", &server.url(), server.port());
+}
+
+#[test]
+fn an_ingress_leaves_without_losing_a_request() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let (app, workers) = ("leaving-ingress", ["only"]);
+    let proxy = DelayProxy::start(server.port(), DELAY);
+    let direct = || BusConfig::new(app).url(server.url());
+    let worker = node(app, direct(), Some("only"), &workers);
+    let staying = node(app, direct(), None, &workers);
+    let slow = node(app, BusConfig::new(app).url(proxy.url()), None, &workers);
+    let client = Client::new(staying.bus(), App::new(app).unwrap());
+    block_on(loses_nothing(client, stop(slow)));
+    staying.stop();
+    worker.stop();
+}
+
+/// Answers like the scripted model.
+struct Custom;
+
+impl Stage for Custom {
+    async fn run(&self, _: StageInput) -> Result<StageOutput, Fault> {
+        let outputs = vec![kaskade_models::Tensor::from_f32(
+            "logits",
+            &[4],
+            &[0.0, 9.0, 0.0, 0.0],
+        )?];
+        Ok(StageOutput::new(outputs).confidence(0.9))
+    }
+}
+
+#[test]
+fn an_attached_stage_leaves_without_losing_a_request() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let (app, workers) = ("leaving-custom", ["only"]);
+    let proxy = DelayProxy::start(server.port(), DELAY);
+    let direct = || BusConfig::new(app).url(server.url());
+    let worker = node(app, direct(), Some("only"), &workers);
+    let ingress = node(app, direct(), None, &workers);
+    let client = Client::new(ingress.bus(), App::new(app).unwrap());
+    let config = AttachConfig::new(app, "only", "custom").max_in_flight(10_000);
+    block_on(async {
+        let bus = BusConfig::new(app).url(proxy.url());
+        let attached = attach_stage(bus, config, Custom).await.unwrap();
+        loses_nothing(client, attached.detach(BUDGET)).await;
+    });
+    ingress.stop();
+    worker.stop();
+}
