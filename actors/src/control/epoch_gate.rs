@@ -37,10 +37,7 @@ pub(crate) async fn watch(bus: &Bus, dispatcher: &Dispatcher, plans: &PlanVersio
                     Some(Err(_)) => false,
                     None => return,
                 },
-                more = changes.next() => match more {
-                    true => true,
-                    false => return,
-                },
+                more = changes.next() => if more { true } else { return },
                 _ = look.tick() => true,
             };
             if news {

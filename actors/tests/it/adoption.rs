@@ -77,12 +77,12 @@ impl Named {
     fn one(&self, inputs: &Inputs) -> Result<Outputs, ModelError> {
         let x = inputs[0].to_f32()?;
         let Partition { index, of } = self.replica.partition.unwrap_or(Partition { index: 0, of: 1 });
-        let (passed, cut) = (x[0], x[1]);
-        if passed != index as f32 || (index > 0 && cut != of as f32) {
+        let (passed, cut) = (x[0] as u32, x[1] as u32);
+        if passed != index || (index > 0 && cut != of) {
             let reason = format!("slice {index} of {of} gets what {passed} slices of {cut} made");
             return Err(ModelError::Failed { reason });
         }
-        let x = Tensor::from_f32("x", &[2], &[passed + 1.0, of as f32])?;
+        let x = Tensor::from_f32("x", &[2], &[(passed + 1) as f32, of as f32])?;
         if index + 1 < of {
             return Ok(vec![x]);
         }
@@ -485,18 +485,18 @@ fn a_model_that_is_cut_anew_under_the_same_ids_answers_every_request() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let bus = BusConfig::new(app).url(server.url().clone());
     let cluster = Cluster::start(app, &bus, &cut(app, 2));
-    let slices = |reply: &InferReply| reply.outputs[0].to_f32().unwrap()[0];
-    assert_eq!(slices(&cluster.ask()), 2.0);
+    let slices = |reply: &InferReply| reply.outputs[0].to_f32().unwrap()[0] as u32;
+    assert_eq!(slices(&cluster.ask()), 2);
     let (replies, slowest) = cluster.under_load(|| {
         for of in [3, 2, 3] {
             let epoch = cluster.apply(&cut(app, of));
             cluster.admits(epoch);
             for _ in 0..30 {
-                assert_eq!(slices(&cluster.ask()), of as f32);
+                assert_eq!(slices(&cluster.ask()), of);
             }
         }
     });
-    assert!(replies.iter().all(|reply| [2.0, 3.0].contains(&slices(reply))));
+    assert!(replies.iter().all(|reply| [2, 3].contains(&slices(reply))));
     assert!(slowest < SOON, "the slowest reply took {slowest:?}");
     cluster.stop();
 }
