@@ -32,10 +32,7 @@ pub(crate) fn watch(heartbeats: &mut Heartbeats, dispatcher: &Dispatcher, plans:
                     Some(beat) => hear(&mut gate, &beat, dispatcher.clock().now()),
                     None => return,
                 },
-                more = changes.next() => match more {
-                    true => true,
-                    false => return,
-                },
+                more = changes.next() => if more { true } else { return },
                 _ = look.tick() => true,
             };
             if news {

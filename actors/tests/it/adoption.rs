@@ -1,7 +1,7 @@
 //! Plans that move, swap and recut models while requests are under way. Loading is held by the test, not by time.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,9 @@ use kaskade_actors::plan::store;
 use kaskade_actors::stage::worker::{Loader, WorkerConfig};
 use kaskade_actors::wire::InferReply;
 use kaskade_actors::{App, Client, Node};
-use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
+use kaskade_models::{
+    Continuous, Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Signature, Tensor,
+};
 use kaskade_policy::plan::{Edge, Exit, Partition, Plan, Replica};
 use kaskade_testkit::{NatsOptions, NatsServer, PATIENCE, wait_until};
 
@@ -22,10 +24,16 @@ use kaskade_testkit::{NatsOptions, NatsServer, PATIENCE, wait_until};
 const SOON: Duration = Duration::from_secs(2);
 
 /// Says which replica ran. A slice passes on how many slices the request has passed, and refuses what a slice of another cut sent.
+///
+/// The variant [`WRITER`] runs step by step, as language models do.
 struct Named {
     replica: Replica,
-    unloaded: Arc<AtomicUsize>,
+    loading: Arc<Loading>,
+    /// The requests of the next step.
+    pending: Vec<(u64, Inputs)>,
 }
+
+const WRITER: &str = "writer";
 
 impl Model for Named {
     fn signature(&self) -> Signature {
@@ -37,18 +45,44 @@ impl Model for Named {
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         batch.iter().map(|inputs| self.one(inputs)).collect()
     }
+
+    fn continuous(&mut self) -> Option<&mut dyn Continuous> {
+        (self.replica.variant == WRITER).then_some(self as &mut dyn Continuous)
+    }
+}
+
+impl Continuous for Named {
+    fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
+        self.pending.push((number, inputs.clone()));
+        Ok(())
+    }
+
+    fn cancel(&mut self, number: u64) {
+        self.pending.retain(|(pending, _)| *pending != number);
+    }
+
+    fn step(&mut self) -> Vec<Progress> {
+        let pending = std::mem::take(&mut self.pending);
+        let answer = |(number, inputs): (u64, Inputs)| Progress {
+            number,
+            pieces: 1,
+            part: Outputs::new(),
+            end: Some(self.one(&inputs)),
+        };
+        pending.into_iter().map(answer).collect()
+    }
 }
 
 impl Named {
     fn one(&self, inputs: &Inputs) -> Result<Outputs, ModelError> {
         let x = inputs[0].to_f32()?;
         let Partition { index, of } = self.replica.partition.unwrap_or(Partition { index: 0, of: 1 });
-        let (passed, cut) = (x[0], x[1]);
-        if passed != index as f32 || (index > 0 && cut != of as f32) {
+        let (passed, cut) = (x[0] as u32, x[1] as u32);
+        if passed != index || (index > 0 && cut != of) {
             let reason = format!("slice {index} of {of} gets what {passed} slices of {cut} made");
             return Err(ModelError::Failed { reason });
         }
-        let x = Tensor::from_f32("x", &[2], &[passed + 1.0, of as f32])?;
+        let x = Tensor::from_f32("x", &[2], &[(passed + 1) as f32, of as f32])?;
         if index + 1 < of {
             return Ok(vec![x]);
         }
@@ -63,7 +97,13 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        self.unloaded.fetch_add(1, Ordering::SeqCst);
+        let mut state = self.loading.state.lock().unwrap();
+        state.leaving += 1;
+        while state.stays {
+            state = self.loading.changed.wait(state).unwrap();
+        }
+        state.leaving -= 1;
+        state.unloaded += 1;
     }
 }
 
@@ -72,7 +112,6 @@ impl Drop for Named {
 struct Loading {
     state: Mutex<Hold>,
     changed: Condvar,
-    unloaded: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -80,6 +119,10 @@ struct Hold {
     held: bool,
     waiting: usize,
     fails: bool,
+    /// Models that leave memory take as long as this is set.
+    stays: bool,
+    leaving: usize,
+    unloaded: usize,
 }
 
 impl Loading {
@@ -96,7 +139,13 @@ impl Loading {
 
     fn unloaded(&self, models: usize) {
         wait_until("the old models have left memory", PATIENCE, || {
-            self.unloaded.load(Ordering::SeqCst) == models
+            self.state.lock().unwrap().unloaded == models
+        });
+    }
+
+    fn leaves(&self, models: usize) {
+        wait_until("the old models leave memory", PATIENCE, || {
+            self.state.lock().unwrap().leaving == models
         });
     }
 
@@ -114,7 +163,8 @@ impl Loading {
             }
             Ok(Box::new(Named {
                 replica: replica.clone(),
-                unloaded: Arc::clone(&loading.unloaded),
+                loading: Arc::clone(&loading),
+                pending: Vec::new(),
             }))
         })
     }
@@ -125,7 +175,7 @@ struct LetGo(Arc<Loading>);
 
 impl Drop for LetGo {
     fn drop(&mut self) {
-        self.0.set(|hold| hold.held = false);
+        self.0.set(|hold| (hold.held, hold.stays) = (false, false));
     }
 }
 
@@ -270,16 +320,16 @@ fn entry_on(app: &str, entry: (&str, &str), other: (&str, &str)) -> Plan {
     plan
 }
 
-fn swaps_variants(app: &str, bus: &BusConfig, shares: bool) {
+fn swaps_variants(app: &str, bus: &BusConfig, variant: &str, shares: bool) {
     let plan = |small, large| {
-        let mut plan = entry_on(app, ("small", small), ("large", large));
+        let mut plan = entry_on(app, (variant, small), ("large", large));
         if shares {
-            plan.gears[0].wiring.entry.shares = BTreeMap::from([("small-0".to_owned(), 1.0)]);
+            plan.gears[0].wiring.entry.shares = BTreeMap::from([(format!("{variant}-0"), 1.0)]);
         }
         plan
     };
     let cluster = Cluster::start(app, bus, &plan("w1", "w2"));
-    cluster.loading.set(|hold| hold.held = true);
+    cluster.loading.set(|hold| (hold.held, hold.stays) = (true, true));
     let mut epoch = 0;
     let (replies, slowest) = cluster.under_load(|| {
         epoch = cluster.apply(&plan("w2", "w1"));
@@ -294,10 +344,20 @@ fn swaps_variants(app: &str, bus: &BusConfig, shares: bool) {
         for _ in 0..50 {
             assert_eq!(by(&cluster.ask()).1, "w2");
         }
+        cluster.loading.leaves(2);
+        for worker in &cluster.workers {
+            let live = cluster.runtime.block_on(worker.health().live());
+            assert_eq!(
+                live,
+                Ok(()),
+                "a model that leaves memory does not block the actors"
+            );
+        }
+        cluster.loading.set(|hold| hold.stays = false);
         cluster.loading.unloaded(2);
     });
     assert!(replies.len() > 20, "{}", replies.len());
-    assert!(replies.iter().all(|reply| by(reply).0 == "small"));
+    assert!(replies.iter().all(|reply| by(reply).0 == variant));
     assert!(slowest < SOON, "the slowest reply took {slowest:?}");
     assert_eq!(by(&cluster.ask()).1, "w2");
     cluster.stop();
@@ -305,15 +365,20 @@ fn swaps_variants(app: &str, bus: &BusConfig, shares: bool) {
 
 #[test]
 fn two_workers_swap_variants_under_load_on_the_embedded_broker() {
-    swaps_variants("swap-embedded", &BusConfig::new("swap-embedded"), false);
+    swaps_variants("swap-embedded", &BusConfig::new("swap-embedded"), "small", false);
 }
 
 #[test]
 fn two_workers_swap_variants_under_load_on_a_nats_server() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let bus = |app: &str| BusConfig::new(app).url(server.url().clone());
-    swaps_variants("swap-nats", &bus("swap-nats"), false);
-    swaps_variants("swap-shares", &bus("swap-shares"), true);
+    swaps_variants("swap-nats", &bus("swap-nats"), "small", false);
+    swaps_variants("swap-shares", &bus("swap-shares"), "small", true);
+}
+
+#[test]
+fn a_language_model_that_moved_leaves_memory() {
+    swaps_variants("swap-writer", &BusConfig::new("swap-writer"), WRITER, false);
 }
 
 #[test]
@@ -341,11 +406,8 @@ fn a_stage_that_changes_its_variant_is_answered_by_the_one_of_the_requests_plan(
         );
     }
     assert!(slowest < SOON, "the slowest reply took {slowest:?}");
-    assert_eq!(
-        cluster.loading.unloaded.load(Ordering::SeqCst),
-        0,
-        "no model moved"
-    );
+    let unloaded = cluster.loading.state.lock().unwrap().unloaded;
+    assert_eq!(unloaded, 0, "no model moved");
     cluster.stop();
 }
 
@@ -423,18 +485,18 @@ fn a_model_that_is_cut_anew_under_the_same_ids_answers_every_request() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let bus = BusConfig::new(app).url(server.url().clone());
     let cluster = Cluster::start(app, &bus, &cut(app, 2));
-    let slices = |reply: &InferReply| reply.outputs[0].to_f32().unwrap()[0];
-    assert_eq!(slices(&cluster.ask()), 2.0);
+    let slices = |reply: &InferReply| reply.outputs[0].to_f32().unwrap()[0] as u32;
+    assert_eq!(slices(&cluster.ask()), 2);
     let (replies, slowest) = cluster.under_load(|| {
         for of in [3, 2, 3] {
             let epoch = cluster.apply(&cut(app, of));
             cluster.admits(epoch);
             for _ in 0..30 {
-                assert_eq!(slices(&cluster.ask()), of as f32);
+                assert_eq!(slices(&cluster.ask()), of);
             }
         }
     });
-    assert!(replies.iter().all(|reply| [2.0, 3.0].contains(&slices(reply))));
+    assert!(replies.iter().all(|reply| [2, 3].contains(&slices(reply))));
     assert!(slowest < SOON, "the slowest reply took {slowest:?}");
     cluster.stop();
 }

@@ -41,7 +41,7 @@ pub fn arrival<'a>(
     plan: Option<&Plan>,
     request: Arriving<'_>,
     me: &Replica,
-    here: impl Iterator<Item = &'a Replica> + Clone,
+    mut here: impl Iterator<Item = &'a Replica> + Clone,
 ) -> Arrival<'a> {
     if request.epoch == 0 {
         return Arrival::Serve;
@@ -59,10 +59,7 @@ pub fn arrival<'a>(
     {
         return Arrival::Ignore;
     }
-    if let Some(other) = here
-        .clone()
-        .find(|other| serves(plan, request.gear, request.stage, other))
-    {
+    if let Some(other) = here.find(|other| serves(plan, request.gear, request.stage, other)) {
         return Arrival::HandOver(other);
     }
     let mut members = members(plan, request.gear, request.stage);
