@@ -218,15 +218,15 @@ impl World {
                 .map(|replica| (Rc::clone(&replica.id), replica.variant, replica.depth))
                 .collect(),
         };
-        self.to_all(of, &Message::Beat(beat), |to| to.ingress.is_some());
+        self.publish_to(of, &Message::Beat(beat), |to| to.ingress.is_some());
     }
 
     /// Publishes to all subscribers, which is every process that is up.
     pub(crate) fn everybody(&mut self, from: usize, message: &Message) {
-        self.to_all(from, message, |_| true);
+        self.publish_to(from, message, |_| true);
     }
 
-    fn to_all(&mut self, from: usize, message: &Message, subscribes: impl Fn(&Process) -> bool) {
+    fn publish_to(&mut self, from: usize, message: &Message, subscribes: impl Fn(&Process) -> bool) {
         for to in 0..self.processes.len() {
             if self.processes[to].up && subscribes(&self.processes[to]) {
                 self.post(from, to, message.clone());
@@ -268,7 +268,7 @@ impl World {
             sequence: process.published,
             unavailable: Rc::new(process.liveness.unavailable(placed, now)),
         };
-        self.to_all(of, &message, |to| to.ingress.is_none());
+        self.publish_to(of, &message, |to| to.ingress.is_none());
     }
 
     fn hear_state(&mut self, to: usize, ingress: &str, sequence: u64, unavailable: &BTreeSet<String>) {
