@@ -39,7 +39,7 @@ const BEAT: Duration = Duration::from_millis(100);
 /// Time in which a started fleet settles.
 const SETTLE: Duration = Duration::from_secs(3);
 /// Time in which the fleet must be heard and every death noticed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 struct Yes;
 
@@ -184,7 +184,7 @@ async fn light(url: String, number: usize) -> Result<(), Failure> {
         tokio::select! {
             _ = period.tick() => {
                 beat.sequence += 1;
-                client.publish(subject.clone(), beat.encode()?.into()).await?;
+                client.publish(subject.clone(), beat.encode()?).await?;
             }
             Some(message) = states.next() => {
                 IngressState::decode(&message.payload)?;

@@ -226,11 +226,11 @@ mod tests {
             );
             view.wait_for(|view| view.is_avoided("r")).await.unwrap();
             publisher.close().await;
-            let mut last = next(&mut states).await;
-            while !last.gone {
-                last = next(&mut states).await;
+            let mut newest = next(&mut states).await;
+            while !newest.gone {
+                newest = next(&mut states).await;
             }
-            assert!(last.sequence > lost.sequence);
+            assert!(newest.sequence > lost.sequence);
             view.wait_for(|view| view.is_reachable("r")).await.unwrap();
         });
     }

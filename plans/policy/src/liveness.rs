@@ -70,22 +70,19 @@ impl Liveness {
 
     fn heard(&mut self, name: &str, now: u64, leaving: bool) -> bool {
         let at = self.running(now);
-        let changed = match self.seen.get_mut(name) {
-            Some(seen) => {
-                let changed = seen.lost || seen.leaving != leaving;
-                let at = seen.at.max(at);
-                *seen = Seen {
-                    at,
-                    lost: false,
-                    leaving,
-                };
-                changed
-            }
-            None => {
-                let lost = false;
-                self.seen.insert(name.into(), Seen { at, lost, leaving });
-                true
-            }
+        let changed = if let Some(seen) = self.seen.get_mut(name) {
+            let changed = seen.lost || seen.leaving != leaving;
+            let at = seen.at.max(at);
+            *seen = Seen {
+                at,
+                lost: false,
+                leaving,
+            };
+            changed
+        } else {
+            let lost = false;
+            self.seen.insert(name.into(), Seen { at, lost, leaving });
+            true
         };
         self.revision += u64::from(changed);
         changed
@@ -357,9 +354,8 @@ mod tests {
             let mut liveness = Liveness::default();
             let late = heard + DETECTION_US + LOOK_PERIOD_US + 1;
             liveness.newly_lost(0);
-            let found = (0..)
-                .map(|look| look * LOOK_PERIOD_US)
-                .take_while(|now| *now <= late)
+            let found = (0..=late)
+                .step_by(LOOK_PERIOD_US as usize)
                 .find(|now| {
                     if *now >= heard && !liveness.alive("a") && !liveness.lost("a") {
                         liveness.beat("a", heard);

@@ -267,7 +267,7 @@ impl World {
             in_place: worker.in_place,
             failed: worker.reported_failed.clone(),
         };
-        self.to_all(of, &Message::Beat(beat), |to| to.ingress.is_some());
+        self.publish_to(of, &Message::Beat(beat), |to| to.ingress.is_some());
     }
 
     /// A worker announces that it leaves, and ends its subscriptions once others can have heard of it.
@@ -302,10 +302,10 @@ impl World {
 
     /// Publishes to all subscribers, which is every process that is up.
     pub(crate) fn everybody(&mut self, from: usize, message: &Message) {
-        self.to_all(from, message, |_| true);
+        self.publish_to(from, message, |_| true);
     }
 
-    fn to_all(&mut self, from: usize, message: &Message, subscribes: impl Fn(&Process) -> bool) {
+    fn publish_to(&mut self, from: usize, message: &Message, subscribes: impl Fn(&Process) -> bool) {
         for to in 0..self.processes.len() {
             if self.processes[to].up && subscribes(&self.processes[to]) {
                 self.post(from, to, message.clone());
@@ -353,7 +353,7 @@ impl World {
             oldest,
             unavailable: Rc::new(unavailable),
         };
-        self.to_all(of, &message, |to| to.worker.is_some());
+        self.publish_to(of, &message, |to| to.worker.is_some());
     }
 
     /// A worker without an ingress avoids what ingresses tell it to.
