@@ -75,6 +75,7 @@ const MAY: [(&str, &[&str], &[&str]); 6] = [
     (
         "ingress",
         &[
+            "infer",
             "stage.s",
             "replica.r",
             "ingress.i",
