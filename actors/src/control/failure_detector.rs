@@ -50,7 +50,9 @@ impl FailureDetector {
             .hosts
             .insert(beat.actor.clone(), named.clone())
             .unwrap_or_default();
-        let left: Vec<String> = before.difference(&named).cloned().collect();
+        // Two epochs may give one id to replicas of two workers: while another lists it, it is there.
+        let gone = |replica: &&String| !self.hosts.values().any(|listed| listed.contains(*replica));
+        let left: Vec<String> = before.difference(&named).filter(gone).cloned().collect();
         let restarted = self.dispatcher.liveness(|liveness| {
             for replica in &left {
                 liveness.forget(replica);
@@ -66,7 +68,8 @@ impl FailureDetector {
         });
         if restarted {
             self.tell(before.into_iter().collect());
-        } else {
+        } else if beat.leaving {
+            // A worker that stays unloads only what has drained.
             let [newest, _] = &mut self.left;
             newest.extend(left);
         }

@@ -397,7 +397,8 @@ impl World {
             .hosts
             .insert(Rc::clone(&beat.worker), named.clone())
             .unwrap_or_default();
-        let left: Vec<Name> = before.difference(&named).cloned().collect();
+        let gone = |replica: &&Name| !process.hosts.values().any(|listed| listed.contains(*replica));
+        let left: Vec<Name> = before.difference(&named).filter(gone).cloned().collect();
         for replica in &left {
             process.liveness.forget(replica);
         }
@@ -419,7 +420,8 @@ impl World {
             process.gate.report(report, now);
             self.admit(to);
         }
-        for replica in left {
+        // A worker that stays unloads only what has drained.
+        for replica in left.into_iter().filter(|_| beat.leaving) {
             self.has_left(to, &replica);
         }
         self.refresh(to);
