@@ -8,11 +8,13 @@
 //! | `intake` | subscriptions: requests, results, cancellations |
 //! | `request` | reading and checking a client's request |
 //! | `in_flight` | the state of an ingress and of each request |
+//! | `check` | what results of stages must satisfy |
 //! | `completion` | from the results of stages to the reply |
 //! | `reply` | encoding and publishing replies |
 //! | `tally` | votes of an ensemble |
 //! | [`durable`] | durable requests on JetStream |
 
+pub mod check;
 mod completion;
 pub mod durable;
 mod in_flight;
@@ -158,8 +160,9 @@ impl Handler<Submitted> for Ingress {
 impl Handler<Finished> for Ingress {
     type Result = ();
 
-    fn handle(&mut self, Finished(mut done): Finished, _: &mut Context<Self>) {
+    fn handle(&mut self, Finished(done): Finished, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
+        let mut done = check::checked(done);
         self.fill_defaults(&mut done);
         match &done.result {
             DoneResult::Outputs { routed: true, .. } => self.answer(done, now),

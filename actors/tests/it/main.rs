@@ -14,6 +14,7 @@
 mod common;
 mod durable;
 mod ensembles;
+mod foreign;
 mod gears;
 mod health;
 mod pipelines;
