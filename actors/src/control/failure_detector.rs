@@ -13,7 +13,8 @@ use crate::{
     bus::{Bus, BusError},
     dispatch::dispatcher::Dispatcher,
     ingress::LostReplicas,
-    wire::{Beat, Message as _},
+    plan::{beats, versions::PlanVersions},
+    wire::Beat,
 };
 
 /// Interval of the checks for missed heartbeats: half a heartbeat period.
@@ -27,10 +28,11 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(crate) async fn watch(
     bus: &Bus,
     dispatcher: &Dispatcher,
+    plans: &PlanVersions,
     ingress: Option<Recipient<LostReplicas>>,
 ) -> Result<(), BusError> {
-    let mut beats = bus.subscribe(dispatcher.app().beats(), None).await?;
-    let (client, dispatcher) = (bus.client().clone(), dispatcher.clone());
+    let mut heartbeats = bus.subscribe(dispatcher.app().beats(), None).await?;
+    let (client, dispatcher, plans) = (bus.client().clone(), dispatcher.clone(), plans.clone());
     let tell = move |lost: Vec<String>| {
         if let (false, Some(ingress)) = (lost.is_empty(), &ingress) {
             ingress.do_send(LostReplicas(lost));
@@ -41,8 +43,9 @@ pub(crate) async fn watch(
         let mut look = tokio::time::interval(LOOK);
         loop {
             tokio::select! {
-                message = beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
-                    Some(Ok(beat)) => tell(hear(&dispatcher, &mut hosts, &beat)),
+                message = heartbeats.next() => match message.map(|message| beats::read(dispatcher.app(), &plans, &message)) {
+                    Some(Ok(None)) => {}
+                    Some(Ok(Some(beat))) => tell(hear(&dispatcher, &mut hosts, &beat)),
                     Some(Err(error)) => tracing::warn!(%error, "a heartbeat could not be decoded"),
                     None => return,
                 },

@@ -95,7 +95,7 @@ impl Planner {
         let (dispatcher, on_drift) = (self.dispatcher.clone(), self.config.on_drift);
         let trigger = match &self.config.trigger {
             ReplanTrigger::OnRequest => None,
-            unasked => Some(LoadListener::begin(bus, &dispatcher, *unasked).await?),
+            unasked => Some(LoadListener::begin(bus, &dispatcher, self.plans.clone(), *unasked).await?),
         };
         let mut requests = bus
             .subscribe(app.replan(), Some(subjects::PLANNER_GROUP.to_owned()))

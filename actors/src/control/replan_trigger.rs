@@ -13,6 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::{
     bus::{Bus, BusError},
     dispatch::dispatcher::Dispatcher,
+    plan::{beats, versions::PlanVersions},
     subjects::event::LOAD,
     wire::{Beat, LoadCount, Message as _, Observation, PlanRequest},
 };
@@ -50,6 +51,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 pub(crate) struct LoadListener {
     trigger: ReplanTrigger,
     dispatcher: Dispatcher,
+    plans: PlanVersions,
     loads: Subscriber,
     beats: Subscriber,
 }
@@ -58,11 +60,13 @@ impl LoadListener {
     pub(crate) async fn begin(
         bus: &Bus,
         dispatcher: &Dispatcher,
+        plans: PlanVersions,
         trigger: ReplanTrigger,
     ) -> Result<Self, BusError> {
         let app = dispatcher.app();
         Ok(Self {
             trigger,
+            plans,
             loads: bus.subscribe(app.event(LOAD)?, None).await?,
             beats: bus.subscribe(app.beats(), None).await?,
             dispatcher: dispatcher.clone(),
@@ -85,8 +89,9 @@ impl LoadListener {
                     Some(Err(error)) => tracing::warn!(%error, "a load count could not be decoded"),
                     None => return,
                 },
-                message = self.beats.next() => match message.map(|message| Beat::decode(&message.payload)) {
-                    Some(Ok(beat)) => {
+                message = self.beats.next() => match message.map(|message| beats::read(self.dispatcher.app(), &self.plans, &message)) {
+                    Some(Ok(None)) => {}
+                    Some(Ok(Some(beat))) => {
                         workers.heard(&beat, clock.now());
                         hear(&mut fan_outs, &beat.actor, beat.fan_outs);
                         hear(&mut runs, &beat.actor, beat.runs);

@@ -19,6 +19,7 @@ use crate::{
     bus::{Bus, BusError},
     dispatch::dispatcher::Dispatcher,
     metrics::Metrics,
+    plan::beats,
     plan::versions::{PlanVersion, PlanVersions},
     subjects::event::{DRIFT, LOAD, SHIFTED},
     wire::{Beat, DriftNotice, GearShift, LoadCount, Message as _, ShiftReport},
@@ -96,17 +97,22 @@ impl Shifter {
     /// [`BusError`] if a subscription fails.
     pub(crate) async fn listen(self, bus: &Bus) -> Result<Addr<Self>, BusError> {
         let app = self.dispatcher.app().clone();
-        let mut beats = bus.subscribe(app.beats(), None).await?;
+        let mut heartbeats = bus.subscribe(app.beats(), None).await?;
         let mut loads = bus.subscribe(app.event(LOAD)?, None).await?;
         // Only a round trip proves that the subscriptions are active.
         bus.barrier().await?;
+        let plans = self.plans.clone();
         let shifter = self.start();
         let listener = shifter.clone();
         actor::spawn(async move {
             loop {
                 let heard = tokio::select! {
-                    message = beats.next() => match message {
-                        Some(message) => Beat::decode(&message.payload).map(Heard::Beat),
+                    message = heartbeats.next() => match message {
+                        Some(message) => match beats::read(&app, &plans, &message) {
+                            Ok(Some(beat)) => Ok(Heard::Beat(beat)),
+                            Ok(None) => continue,
+                            Err(error) => Err(error),
+                        },
                         None => return,
                     },
                     message = loads.next() => match message {

@@ -108,7 +108,7 @@ impl Delivery {
             hops: Vec::new(),
             result: DoneResult::Part { outputs, from, until },
         };
-        handle.dispatcher.done(&request.ingress, done);
+        handle.dispatcher.done(&request.ingress, request.token, done);
     }
 
     /// Drops a request that was cancelled, without an answer.
@@ -175,6 +175,7 @@ impl Delivery {
             for (index, inputs) in (0..).zip(requests) {
                 let request = StageRequest {
                     branch: self.request.branch.child(task, index),
+                    token: self.request.token.child(task, index),
                     inputs: inputs.clone(),
                     ..self.request.without_inputs()
                 };
@@ -210,7 +211,7 @@ impl Delivery {
             hops: request.hops,
             result,
         };
-        handle.dispatcher.done(&request.ingress, done);
+        handle.dispatcher.done(&request.ingress, request.token, done);
     }
 }
 

@@ -28,7 +28,7 @@ use crate::{
     plan::versions::PlanVersion,
     subjects::{App, SubjectError},
     wire::headers::{self, Trace},
-    wire::{Done, DoneResult, Message as _, StageRequest},
+    wire::{Done, DoneResult, Message as _, StageRequest, Token},
 };
 
 /// A stage's result, delivered to the ingress that owns the request.
@@ -115,13 +115,17 @@ impl Dispatcher {
         self.0.publisher.publish(subject, reply, headers, payload);
     }
 
-    /// Sends a result to the ingress that owns the request.
-    pub fn done(&self, ingress: &str, done: Done) {
+    /// Sends a result to the ingress that owns the request, with the token of the request that it answers.
+    pub fn done(&self, ingress: &str, token: Token, done: Done) {
         if let Some(mailbox) = self.0.ingresses.get(ingress) {
             mailbox.do_send(Finished(done));
             return;
         }
-        let subject = match self.0.app.done(ingress, done.id) {
+        let subject = match self
+            .0
+            .app
+            .done(ingress, done.id, done.attempt, &token.to_string())
+        {
             Ok(subject) => subject,
             // Only a forged request names an invalid ingress; there is no one to answer.
             Err(error) => return tracing::warn!(%error, "a result has no valid ingress"),
@@ -333,8 +337,15 @@ impl Dispatcher {
     ) {
         let budget = Duration::from_micros(deadline.saturating_sub(self.0.clock.now()));
         // The reply subject receives the result and the server's "no responders" notice.
-        let addressed =
-            subject.and_then(|subject| Ok((subject, self.0.app.done(&request.ingress, request.id)?)));
+        let StageRequest {
+            ingress,
+            id,
+            attempt,
+            token,
+            ..
+        } = &request;
+        let reply = self.0.app.done(ingress, *id, *attempt, &token.to_string());
+        let addressed = subject.and_then(|subject| Ok((subject, reply?)));
         match addressed {
             Ok((subject, reply)) => {
                 let headers = headers::for_hop(budget, &trace.child());
@@ -355,7 +366,7 @@ impl Dispatcher {
             hops: request.hops,
             result: DoneResult::Fault(fault),
         };
-        self.done(&request.ingress, done);
+        self.done(&request.ingress, request.token, done);
     }
 
     /// Resolves once everything published so far has reached the broker.

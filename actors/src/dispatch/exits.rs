@@ -72,8 +72,8 @@ impl Router {
     fn route(&self, delivery: Delivery, outputs: Vec<Tensor>) {
         let request = &delivery.request;
         let Some(version) = self.plans.at(request.epoch) else {
-            let fault = unknown_epoch(request.epoch);
-            return delivery.fail(fault);
+            // The work is done: the ingress knows the plan that admitted the request, and routes the result.
+            return delivery.answer(outputs, None);
         };
         // Partitions of one model exit unconditionally, and hidden states have no confidence.
         let confidence = if version.has_next_partition(request.gear, &request.stage) {
@@ -225,12 +225,4 @@ fn score(calibration: &Calibration, outputs: &[Tensor]) -> Result<f64, String> {
             judge(&Scores::Given(given.ok_or("output `confidence` is empty")?))
         }
     }
-}
-
-fn unknown_epoch(epoch: u64) -> Fault {
-    // Retryable: the ingress resends under the same epoch, and this process may adopt the plan in the meantime.
-    Fault::new(
-        Code::Unavailable,
-        format!("this worker has not adopted epoch {epoch}"),
-    )
 }

@@ -57,17 +57,22 @@ impl Ingress {
                 self.fail_branch(done, Fault::new(Code::Internal, message), now);
             }
             Ok((RouteDecision::Forward(edge), _)) => {
-                let (edge, request) = (edge.clone(), self.stage_request(id, attempt, entry, done.hops));
-                self.send_to(&edge, request, now);
+                let edge = edge.clone();
+                if let Some(request) = self.stage_request(id, attempt, done.hops) {
+                    self.send_to(&edge, request, now);
+                }
             }
             Ok((RouteDecision::Continue(edge), _)) => {
-                let request = StageRequest {
-                    inputs: outputs,
-                    branch: done.branch,
-                    ..self.stage_request(id, attempt, entry, done.hops)
-                };
                 let edge = edge.clone();
-                self.send_to(&edge, request, now);
+                if let Some(request) = self.stage_request(id, attempt, done.hops) {
+                    let request = StageRequest {
+                        inputs: outputs,
+                        token: request.token.of_branch(&done.branch),
+                        branch: done.branch,
+                        ..request
+                    };
+                    self.send_to(&edge, request, now);
+                }
             }
             Ok((RouteDecision::FanOut(children), _)) => {
                 let children = children.to_vec();
@@ -87,9 +92,13 @@ impl Ingress {
             Ok(parts) => parts,
             Err(fault) => return self.fail_branch(done, fault, now),
         };
+        let Some(request) = self.stage_request(done.id, done.attempt, done.hops.clone()) else {
+            return;
+        };
         let bare = StageRequest {
             inputs: Vec::new(),
-            ..self.stage_request(done.id, done.attempt, entry, done.hops.clone())
+            token: request.token.of_branch(&done.branch),
+            ..request
         };
         for child in children {
             let task = version.task_of(gear, &child.to);
@@ -97,6 +106,7 @@ impl Ingress {
             for (index, inputs) in (0..).zip(requests) {
                 let request = StageRequest {
                     branch: done.branch.child(task, index),
+                    token: bare.token.child(task, index),
                     inputs: inputs.clone(),
                     ..bare.clone()
                 };
@@ -126,6 +136,10 @@ impl Ingress {
     }
 
     fn confidence_of(entry: &InFlight, stage: &str, outputs: &[Tensor]) -> Result<Option<f64>, Fault> {
+        // Partitions of one model exit unconditionally, and hidden states have no confidence.
+        if entry.version.has_next_partition(entry.gear, stage) {
+            return Ok(None);
+        }
         let variant = entry
             .version
             .stage(entry.gear, stage)
@@ -300,7 +314,8 @@ impl Ingress {
             // The sweep resends it once it is due.
             Failure::Retry { .. } => {}
             Failure::Terminal(entry) => {
-                self.admission.completed(now);
+                // Not a service: a refusal that counted would make a refusing stage look fast.
+                self.admission.ended();
                 self.close(entry, fault);
             }
             Failure::Stale => self.metrics.stale(),

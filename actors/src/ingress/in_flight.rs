@@ -14,6 +14,7 @@ use kaskade_policy::shifting::ShiftConfig;
 use kaskade_policy::stream_offset::StreamOffset;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::client_ids::{ClientIds, Listed};
 use super::durable::{DurableConfig, Submission};
 use super::tally::Tally;
 use crate::{
@@ -22,7 +23,7 @@ use crate::{
     metrics::Metrics,
     plan::versions::{PlanVersion, PlanVersions},
     wire::headers::Trace,
-    wire::{ContentType, Done, Hop, StageRequest},
+    wire::{ContentType, Done, Hop, StageRequest, TokenKey},
 };
 
 /// Configuration of an ingress.
@@ -67,11 +68,13 @@ pub(super) struct Inbound {
     pub(super) permit: OwnedSemaphorePermit,
 }
 
-/// The broker reports that no subscriber serves the subject that request `id` was sent to.
+/// The broker reports that no subscriber serves the subject to which this dispatch of a request was sent.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Undeliverable {
     pub(super) id: u64,
+    pub(super) attempt: u32,
+    pub(super) dispatch: u32,
 }
 
 /// A client cancels the requests of this id.
@@ -99,6 +102,8 @@ pub struct FailInFlight;
 /// State of a request until its terminal reply.
 pub(super) struct InFlight {
     pub(super) client: Client,
+    /// Its place in the index of client ids.
+    pub(super) listed: Option<Listed>,
     pub(super) inputs: Vec<Tensor>,
     pub(super) trace: Trace,
     pub(super) accepted: u64,
@@ -107,6 +112,8 @@ pub(super) struct InFlight {
     pub(super) gear: u32,
     /// The stage to which this ingress sent it last.
     pub(super) stage: String,
+    /// How often this ingress has sent it.
+    pub(super) dispatches: u32,
     /// The votes of an ensemble.
     pub(super) tally: Tally,
     /// The results of a pipeline's branches.
@@ -138,6 +145,8 @@ pub struct Ingress {
     pub(super) id: String,
     pub(super) config: IngressConfig,
     pub(super) ledger: Ledger<InFlight>,
+    pub(super) key: TokenKey,
+    pub(super) by_client: ClientIds,
     pub(super) admission: Admission,
     pub(super) plans: PlanVersions,
     pub(super) dispatcher: Dispatcher,
@@ -146,9 +155,10 @@ pub struct Ingress {
 }
 
 impl Ingress {
-    /// Creates an ingress of that id, which must be unique in the app.
+    /// Creates an ingress of that id, which must be unique in the app. Results must carry tokens of `key`.
     pub fn new(
         id: &str,
+        key: TokenKey,
         config: IngressConfig,
         plans: PlanVersions,
         dispatcher: Dispatcher,
@@ -164,6 +174,8 @@ impl Ingress {
             id: id.to_owned(),
             config,
             ledger: Ledger::new(limits),
+            key,
+            by_client: ClientIds::default(),
             admission: Admission::new(AdmissionConfig::default()),
             plans,
             dispatcher,
@@ -174,11 +186,13 @@ impl Ingress {
 
     /// Sends the request to the first stage of its wiring.
     pub(super) fn send(&mut self, id: u64, attempt: u32, now: u64) {
+        let Some(request) = self.stage_request(id, attempt, Vec::new()) else {
+            return;
+        };
         let Some(entry) = self.ledger.get(id) else { return };
         let Some(gear) = entry.version.gear(entry.gear) else {
             return;
         };
-        let request = self.stage_request(id, attempt, entry, Vec::new());
         let first = gear.wiring.entry.clone();
         if gear.wiring.ensemble.is_empty() {
             let may_be_forwarded = entry.version.may_be_forwarded(entry.gear, &first);
@@ -211,26 +225,26 @@ impl Ingress {
         self.ledger.sent(id, attempt, to.as_deref(), now);
     }
 
-    pub(super) fn stage_request(
-        &self,
-        id: u64,
-        attempt: u32,
-        entry: &InFlight,
-        hops: Vec<Hop>,
-    ) -> StageRequest {
-        StageRequest {
+    /// Begins a dispatch of a request: to its first stage, or to where a stage's exit leads. `None` if it has been
+    /// answered.
+    pub(super) fn stage_request(&mut self, id: u64, attempt: u32, hops: Vec<Hop>) -> Option<StageRequest> {
+        let settle = self.ledger.must_accept_below_threshold(attempt);
+        let entry = self.ledger.get_mut(id)?;
+        entry.dispatches = entry.dispatches.saturating_add(1);
+        Some(StageRequest {
             id,
             ingress: self.id.clone(),
             attempt,
+            token: self.key.issue(id, attempt, entry.dispatches),
             branch: Branch::ROOT,
             epoch: entry.version.epoch,
             gear: entry.gear,
             stage: String::new(),
             hops,
             stream: entry.reading.is_some(),
-            settle: self.ledger.must_accept_below_threshold(attempt),
+            settle,
             inputs: entry.inputs.clone(),
-        }
+        })
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     metrics::Metrics,
     subjects,
     wire::headers,
-    wire::{Done, DoneResult, Message as _, chunks::Assembler},
+    wire::{Done, DoneResult, Message as _, TokenKey, chunks::Assembler},
 };
 
 /// The running intake of an ingress.
@@ -27,8 +27,9 @@ pub struct Intake {
     pub permits: Arc<Semaphore>,
 }
 
-/// Subscribes to requests in the app's queue group and to results on `done.<ingress>.*`. The first subscription ends
-/// when `stop` turns true; the second stays, for the requests still in flight.
+/// Subscribes to requests in the app's queue group and to results on `done.<ingress>.*.*.*`. The first subscription ends
+/// when `stop` turns true; the second stays, for the requests still in flight. Results without a token of `key` are
+/// dropped.
 ///
 /// # Errors
 /// [`BusError`] if a subscription fails.
@@ -37,6 +38,7 @@ pub async fn open(
     dispatcher: &Dispatcher,
     ingress: &Addr<Ingress>,
     id: &str,
+    key: TokenKey,
     config: &IngressConfig,
     metrics: Arc<Metrics>,
     stop: watch::Receiver<bool>,
@@ -44,12 +46,15 @@ pub async fn open(
     let app = dispatcher.app();
     let answers = bus.subscribe(app.done_all(id)?, None).await?;
     let wanted_us = config.max_budget.as_micros() as u64;
-    actor::spawn(pump_answers(
-        answers,
-        dispatcher.clone(),
-        ingress.clone(),
+    let results = Results {
+        dispatcher: dispatcher.clone(),
+        ingress: ingress.clone(),
+        metrics: Arc::clone(&metrics),
+        key,
+        assembler: Assembler::default(),
         wanted_us,
-    ));
+    };
+    actor::spawn(results.pump(answers));
     let permits = Arc::new(Semaphore::new(config.max_in_flight));
     let requests = bus
         .subscribe(app.infer(), Some(subjects::INGRESS_GROUP.to_owned()))
@@ -146,41 +151,85 @@ async fn pump_cancellations(mut cancelled: async_nats::Subscriber, ingress: Addr
     }
 }
 
-/// `wanted_us` is the longest time that a partial message is kept, microseconds.
-async fn pump_answers(
-    mut answers: async_nats::Subscriber,
+/// The results of stages, on their way to the ingress.
+struct Results {
     dispatcher: Dispatcher,
     ingress: Addr<Ingress>,
+    metrics: Arc<Metrics>,
+    key: TokenKey,
+    assembler: Assembler,
+    /// The longest time that a partial message is kept, microseconds.
     wanted_us: u64,
-) {
-    let mut assembler = Assembler::default();
-    while let Some(message) = answers.next().await {
-        let Some(id) = dispatcher.app().parse_done(&message.subject) else {
-            continue;
+}
+
+impl Results {
+    async fn pump(mut self, mut answers: async_nats::Subscriber) {
+        while let Some(message) = answers.next().await {
+            self.take(&message);
+        }
+    }
+
+    /// Checks that the ingress sent the request to the sender of the result, before the result costs any memory.
+    fn take(&mut self, message: &Message) {
+        let Some((id, attempt, token)) = self.dispatcher.app().parse_done(&message.subject) else {
+            return;
+        };
+        let issued = token
+            .parse()
+            .ok()
+            .filter(|token| self.key.issued(id, attempt, *token));
+        let Some(token) = issued else {
+            return self.forged(message);
         };
         if message.status == Some(StatusCode::NO_RESPONDERS) {
-            ingress.do_send(Undeliverable { id });
-            continue;
+            return self.ingress.do_send(Undeliverable {
+                id,
+                attempt,
+                dispatch: token.dispatch(),
+            });
         }
-        let now = dispatcher.clock().now();
-        let done = match subscribe::whole(&mut assembler, &message, now, now.saturating_add(wanted_us)) {
-            Ok(None) => continue,
+        let Some(done) = self.read(message) else { return };
+        // The subject identifies the request: a worker may omit the id and the attempt, or get them wrong.
+        let done = Done { id, attempt, ..done };
+        // Any branch may fail the whole request. A branch may answer itself and those below it.
+        let answers = !matches!(done.result, DoneResult::Fault(_));
+        if answers && !self.key.permits(id, attempt, token, &done.branch) {
+            return self.forged(message);
+        }
+        self.ingress.do_send(Finished(done));
+    }
+
+    /// Decodes a result, or makes one of the reason why it cannot be read. `None` if chunks are missing.
+    fn read(&mut self, message: &Message) -> Option<Done> {
+        let now = self.dispatcher.clock().now();
+        let until = now.saturating_add(self.wanted_us);
+        let done = match subscribe::whole(&mut self.assembler, message, now, until) {
+            Ok(None) => return None,
             Ok(Some(payload)) => Done::decode(&payload).map_err(|error| {
                 let reason = format!("the stage's result could not be decoded: {error}");
                 Fault::new(Code::BadOutput, reason)
             }),
             Err(unreadable) => Err(unreadable.fault),
         };
-        let done = done.unwrap_or_else(|fault| Done {
-            id,
-            attempt: 0,
-            branch: Branch::ROOT,
-            stage: String::new(),
-            replica: String::new(),
-            hops: Vec::new(),
-            result: DoneResult::Fault(fault),
-        });
-        // The subject identifies the request: a worker may omit the id, or get it wrong.
-        ingress.do_send(Finished(Done { id, ..done }));
+        Some(done.unwrap_or_else(|fault| {
+            self.metrics.unreadable();
+            Done {
+                id: 0,
+                attempt: 0,
+                branch: Branch::ROOT,
+                stage: String::new(),
+                replica: String::new(),
+                hops: Vec::new(),
+                result: DoneResult::Fault(fault),
+            }
+        }))
+    }
+
+    fn forged(&self, message: &Message) {
+        let count = self.metrics.forged();
+        // Log repeated ones at 1, 2, 4, 8, ... only.
+        if count.is_power_of_two() {
+            tracing::warn!(subject = %message.subject, count, "a result without a valid token was dropped");
+        }
     }
 }

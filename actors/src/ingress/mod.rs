@@ -9,12 +9,14 @@
 //! | `request` | reading and checking a client's request |
 //! | `in_flight` | the state of an ingress and of each request |
 //! | `check` | what results of stages must satisfy |
+//! | `client_ids` | requests by the ids that clients gave them |
 //! | `completion` | from the results of stages to the reply |
 //! | `reply` | encoding and publishing replies |
 //! | `tally` | votes of an ensemble |
 //! | [`durable`] | durable requests on JetStream |
 
 pub mod check;
+mod client_ids;
 mod completion;
 pub mod durable;
 mod in_flight;
@@ -55,6 +57,7 @@ impl Ingress {
         }
         let due = self.ledger.due(now);
         for (_, entry) in due.expired {
+            self.admission.ended();
             self.close(
                 entry,
                 &Fault::new(Code::Expired, "no stage answered within the budget"),
@@ -74,9 +77,9 @@ impl Ingress {
         }
     }
 
-    fn replica_lost(&mut self, replica: &str, now: u64) {
-        let entries = self.ledger.lost(replica, now);
-        tracing::warn!(replica, resent = entries.len(), "lost a replica");
+    fn replicas_lost(&mut self, replicas: &[String], now: u64) {
+        let entries = self.ledger.lost_together(replicas, now);
+        tracing::warn!(?replicas, resent = entries.len(), "lost replicas");
         self.resend(entries, now);
     }
 
@@ -101,6 +104,7 @@ impl Ingress {
             .is_some_and(|gear| gear.wiring.gives_one_answer());
         let entry = InFlight {
             client,
+            listed: None,
             inputs: read.inputs,
             trace: read.trace,
             accepted: now,
@@ -108,6 +112,7 @@ impl Ingress {
             version,
             gear,
             stage: String::new(),
+            dispatches: 0,
             tally: Tally::default(),
             gather: Gather::default(),
             reading: (read.stream && one_answer).then(StreamOffset::default),
@@ -115,6 +120,10 @@ impl Ingress {
         match self.ledger.admit(now, read.budget_us, entry) {
             Ok(Admitted { id, attempt }) => {
                 self.metrics.accepted();
+                if let Some(entry) = self.ledger.get_mut(id) {
+                    let named = entry.client.id.as_deref();
+                    entry.listed = named.map(|named| self.by_client.list(named, id));
+                }
                 self.send(id, attempt, now);
             }
             Err((refusal, entry)) => {
@@ -170,6 +179,9 @@ impl Handler<Finished> for Ingress {
             DoneResult::Part { .. } => self.forward_part(done),
             DoneResult::Fault(fault) => {
                 let fault = fault.clone();
+                if fault.code == Code::Unreadable {
+                    self.metrics.unreadable();
+                }
                 if !done.branch.is_root() && !may_retry(&fault) {
                     self.gather(done, now);
                 } else if !self.fail_member(&done, &fault, now) {
@@ -184,19 +196,30 @@ impl Handler<Finished> for Ingress {
 impl Handler<Undeliverable> for Ingress {
     type Result = ();
 
-    fn handle(&mut self, Undeliverable { id }: Undeliverable, _: &mut Context<Self>) {
+    fn handle(&mut self, notice: Undeliverable, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
-        let Some((attempt, replica)) = self.ledger.place(id) else {
+        let Undeliverable {
+            id,
+            attempt,
+            dispatch,
+        } = notice;
+        let (Some((current, replica)), Some(entry)) = (self.ledger.place(id), self.ledger.get(id)) else {
             return;
         };
-        if let Some(replica) = replica.map(ToOwned::to_owned)
+        if attempt != current {
+            // The request is elsewhere by now: the notice is no evidence against the replica that has it.
+            return self.metrics.stale();
+        }
+        // Only the last dispatch went to the replica that the ledger names.
+        let is_last = dispatch == entry.dispatches;
+        if let Some(replica) = replica.filter(|_| is_last).map(ToOwned::to_owned)
             && self
                 .dispatcher
                 .liveness(|liveness| liveness.declare_lost(&replica))
         {
             // The replica's own subject has no subscriber, so its other requests are lost too; no need to wait for
             // missed heartbeats.
-            return self.replica_lost(&replica, now);
+            return self.replicas_lost(&[replica], now);
         }
         let message = "no replica serves the next stage: the last one is gone, or none was started";
         self.fail(id, attempt, &Fault::new(Code::Unavailable, message), now);
@@ -208,15 +231,11 @@ impl Handler<Cancel> for Ingress {
 
     fn handle(&mut self, Cancel { id }: Cancel, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
-        let named = self
-            .ledger
-            .iter()
-            .filter(|(_, entry)| entry.client.id.as_ref() == Some(&id));
-        let cancelled: Vec<u64> = named.map(|(number, _)| number).collect();
+        let cancelled = self.by_client.numbers(&id);
         for number in &cancelled {
             let attempt = self.ledger.place(*number).map_or(0, |(attempt, _)| attempt);
             if let Answer::First(entry) = self.ledger.answered(*number, attempt, now) {
-                self.admission.completed(now);
+                self.admission.ended();
                 self.refuse(
                     entry.client,
                     &Fault::new(Code::Cancelled, "the client cancelled it"),
@@ -232,9 +251,7 @@ impl Handler<LostReplicas> for Ingress {
 
     fn handle(&mut self, LostReplicas(replicas): LostReplicas, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
-        for replica in replicas {
-            self.replica_lost(&replica, now);
-        }
+        self.replicas_lost(&replicas, now);
     }
 }
 

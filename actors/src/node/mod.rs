@@ -35,7 +35,7 @@ use crate::{
     stage::hosting::Shared,
     stage::worker::{Leave, Loader, Readiness, Reconcile, Worker, WorkerConfig},
     subjects::{App, SubjectError},
-    wire::{EnergyReport, GearShift, Message as _},
+    wire::{EnergyReport, GearShift, Message as _, TokenKey},
 };
 
 /// Configuration of a node.
@@ -295,6 +295,7 @@ async fn assemble(
     failure_detector::watch(
         &bus,
         &dispatcher,
+        &plans,
         ingress
             .as_ref()
             .map(|ingress| ingress.address.clone().recipient()),
@@ -346,8 +347,10 @@ async fn start_ingress(
     closed: watch::Receiver<bool>,
 ) -> Result<RunningIngress, NodeError> {
     let id = discovery::instance_id();
+    let key = TokenKey::random().map_err(|error| NodeError::Thread(error.to_string()))?;
     let ingress = Ingress::new(
         &id,
+        key.clone(),
         limits.clone(),
         plans.clone(),
         dispatcher.clone(),
@@ -360,6 +363,7 @@ async fn start_ingress(
         dispatcher,
         &ingress,
         &id,
+        key,
         &limits,
         metrics.clone(),
         closed.clone(),

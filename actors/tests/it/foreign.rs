@@ -1,16 +1,17 @@
 //! Results of foreign stages: what a program of another vendor or language publishes is checked like any input.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::common::BUDGET;
 use futures::StreamExt;
 use kaskade_actors::bus::BusConfig;
-use kaskade_actors::wire::{Done, DoneResult, Message as _, StageRequest};
+use kaskade_actors::wire::{Beat, Done, DoneResult, Message as _, ReplicaBeat, StageRequest};
 use kaskade_actors::{App, Client, Code, Fault, Node, Service};
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::gather::{Branch, MAX_BRANCHES};
 use kaskade_policy::plan::Plan;
-use kaskade_testkit::PATIENCE;
+use kaskade_testkit::{PATIENCE, wait_until};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// The worker of replicas that no process of the tests hosts.
 const ELSEWHERE: &str = "elsewhere";
@@ -205,4 +206,270 @@ fn a_huge_first_axis_without_data_is_refused_without_an_allocation() {
         finding.abort();
     });
     served.node.stop();
+}
+
+/// Publishes `body` on the subject of a result.
+async fn publish(served: &Foreign, subject: String, body: Vec<u8>) {
+    let nats = served.node.bus().client();
+    nats.publish(subject, body.into()).await.unwrap();
+}
+
+/// Publishes a message with the status of the broker's "no responders" notice, as any client can.
+async fn publish_notice(served: &Foreign, subject: &str) {
+    let address = served.node.bus().url().replace("nats://", "");
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let head = "NATS/1.0 503\r\n\r\n";
+    let length = head.len();
+    let commands = format!(
+        "CONNECT {{\"verbose\":false,\"headers\":true,\"no_responders\":true,\"lang\":\"t\",\"version\":\"1\"}}\r\n\
+         HPUB {subject} {length} {length}\r\n{head}\r\nPING\r\n"
+    );
+    stream.write_all(commands.as_bytes()).await.unwrap();
+    let mut heard = String::new();
+    while !heard.contains("PONG") {
+        let mut bytes = [0; 1024];
+        let count = stream.read(&mut bytes).await.unwrap();
+        assert_ne!(count, 0, "the broker closed the connection: {heard}");
+        heard.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+}
+
+/// A request that its stage holds: the request, and where its result goes.
+struct Held {
+    request: StageRequest,
+    reply: String,
+    asked: tokio::task::JoinHandle<Result<kaskade_actors::wire::InferReply, Fault>>,
+}
+
+/// Sends a request to `served` and takes it out of the queue of `stage` without an answer.
+async fn hold(served: &Arc<Foreign>, stage: &str) -> Held {
+    let nats = served.node.bus().client().clone();
+    let mut requests = nats
+        .queue_subscribe(served.app.stage(stage).unwrap(), "q".into())
+        .await
+        .unwrap();
+    served.node.bus().barrier().await.unwrap();
+    let asking = Arc::clone(served);
+    let asked = tokio::spawn(async move { asking.ask(PATIENCE).await });
+    let message = requests.next().await.unwrap();
+    Held {
+        request: StageRequest::decode(&message.payload).unwrap(),
+        reply: message.reply.unwrap().to_string(),
+        asked,
+    }
+}
+
+/// `reply` with one of the tokens after `done` replaced.
+fn with(reply: &str, place: usize, token: &str) -> String {
+    let mut tokens: Vec<&str> = reply.split('.').collect();
+    tokens[3 + place] = token;
+    tokens.join(".")
+}
+
+#[test]
+fn a_result_without_the_token_of_the_request_is_dropped_and_counted() {
+    let served = Arc::new(Foreign::start("foreign-forged", one_stage("foreign-forged")));
+    runtime().block_on(async {
+        let held = hold(&served, "only").await;
+        let token = held.reply.rsplit('.').next().unwrap();
+        let forged: Vec<String> = vec![
+            with(&held.reply, 3, "1-0000000000000000-0000000000000000"),
+            with(&held.reply, 3, "guess"),
+            // Its own token, for another request, attempt or dispatch.
+            with(&held.reply, 1, &(held.request.id + 1).to_string()),
+            with(&held.reply, 2, &(held.request.attempt + 1).to_string()),
+            with(&held.reply, 3, &token.replacen("1-", "2-", 1)),
+        ];
+        for subject in &forged {
+            publish(
+                &served,
+                subject.clone(),
+                outputs(vec![logits(&[9.0])], Some(1.0), true),
+            )
+            .await;
+            publish(
+                &served,
+                subject.clone(),
+                done(DoneResult::Fault(Fault::new(Code::WrongInput, "no")))
+                    .encode()
+                    .unwrap()
+                    .to_vec(),
+            )
+            .await;
+            publish_notice(&served, subject).await;
+        }
+        let expected = 3 * forged.len() as u64;
+        let seen = Arc::clone(&served);
+        tokio::task::block_in_place(|| {
+            wait_until("every forged result is counted", PATIENCE, || {
+                seen.node.metrics().read().forged == expected
+            });
+        });
+        assert!(!held.asked.is_finished(), "a forged result ended the request");
+        publish(
+            &served,
+            held.reply.clone(),
+            outputs(vec![logits(&[2.0])], Some(1.0), true),
+        )
+        .await;
+        let reply = held.asked.await.unwrap().unwrap();
+        assert_eq!(reply.outputs[0].to_f32().unwrap(), [2.0]);
+        assert_eq!(served.node.metrics().read().retried, 0);
+    });
+    Arc::into_inner(served).unwrap().node.stop();
+}
+
+#[test]
+fn a_child_task_cannot_answer_for_its_parent_or_a_sibling() {
+    let served = Arc::new(Foreign::start("foreign-branch", pipeline("foreign-branch")));
+    runtime().block_on(async {
+        let rows = Tensor::from_f32("classify/x", &[2, 2], &[1.0; 4]).unwrap();
+        let body = outputs(vec![logits(&[1.0]), rows], None, false);
+        let finding = served.serve("find-finder", move |_| body.clone()).await;
+        let held = hold(&served, "classify-accurate").await;
+        assert!(!held.request.branch.is_root());
+        let own: u32 = held
+            .request
+            .branch
+            .to_string()
+            .rsplit('.')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap();
+        for branch in [
+            Branch::ROOT,
+            Branch::ROOT.child("classify", 1 - own),
+            Branch::ROOT.child("classify", 77),
+        ] {
+            let result = DoneResult::Outputs {
+                outputs: vec![logits(&[9.0])],
+                confidence: Some(1.0),
+                routed: true,
+                children: BTreeMap::new(),
+            };
+            let forged = Done {
+                branch,
+                ..done(result)
+            };
+            publish(&served, held.reply.clone(), forged.encode().unwrap().to_vec()).await;
+        }
+        let seen = Arc::clone(&served);
+        tokio::task::block_in_place(|| {
+            wait_until("every forged result is counted", PATIENCE, || {
+                seen.node.metrics().read().forged == 3
+            });
+        });
+        assert!(!held.asked.is_finished());
+        held.asked.abort();
+        finding.abort();
+    });
+    Arc::into_inner(served).unwrap().node.stop();
+}
+
+/// Two replicas by name, so that the ingress knows where a request is.
+fn two_replicas(app: &str) -> Plan {
+    let mut plan = Plan::cascade(app)
+        .stage("only", "foreign")
+        .worker("away-1")
+        .worker("away-2")
+        .build()
+        .unwrap();
+    let shares = plan.placement.iter().map(|replica| (replica.id.clone(), 0.5));
+    plan.gears[0].wiring.entry.shares = shares.collect();
+    plan
+}
+
+#[test]
+fn a_notice_about_an_old_attempt_blames_no_replica() {
+    let plan = two_replicas("foreign-stale");
+    let served = Arc::new(Foreign::start("foreign-stale", plan.clone()));
+    runtime().block_on(async {
+        let nats = served.node.bus().client().clone();
+        // The workers' heartbeats, so that the ingress takes both replicas for alive.
+        let beating = {
+            let (nats, app, plan) = (nats.clone(), served.app.clone(), plan.clone());
+            tokio::spawn(async move {
+                for sequence in 1.. {
+                    for replica in &plan.placement {
+                        let beat = Beat {
+                            actor: replica.worker.clone(),
+                            kind: "worker".into(),
+                            replicas: vec![ReplicaBeat {
+                                id: replica.id.clone(),
+                                ..ReplicaBeat::default()
+                            }],
+                            sequence,
+                            ..Beat::default()
+                        };
+                        let subject = app.beat(&replica.worker).unwrap();
+                        nats.publish(subject, beat.encode().unwrap()).await.unwrap();
+                    }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            })
+        };
+        let mut requests = nats
+            .subscribe(format!("kaskade.{}.replica.*", served.app))
+            .await
+            .unwrap();
+        served.node.bus().barrier().await.unwrap();
+        tokio::task::block_in_place(|| {
+            wait_until("both replicas are alive", PATIENCE, || {
+                served
+                    .node
+                    .dispatcher()
+                    .liveness(|liveness| plan.placement.iter().all(|replica| liveness.alive(&replica.id)))
+            });
+        });
+        let asking = Arc::clone(&served);
+        let asked = tokio::spawn(async move { asking.ask(PATIENCE).await });
+        let first = requests.next().await.unwrap();
+        let old = first.reply.unwrap().to_string();
+        // The first attempt fails, and the request moves on.
+        let failed = done(DoneResult::Fault(Fault::new(Code::Unavailable, "scripted")));
+        publish(&served, old.clone(), failed.encode().unwrap().to_vec()).await;
+        let second = requests.next().await.unwrap();
+        for _ in 0..20 {
+            publish_notice(&served, &old).await;
+        }
+        publish(
+            &served,
+            second.reply.unwrap().to_string(),
+            outputs(vec![logits(&[2.0])], Some(1.0), true),
+        )
+        .await;
+        assert!(asked.await.unwrap().is_ok());
+        assert_eq!(
+            served.node.metrics().read().retried,
+            1,
+            "the old notices caused no resend"
+        );
+        assert!(!served.node.dispatcher().liveness(|liveness| liveness.any_lost()));
+        beating.abort();
+    });
+    Arc::into_inner(served).unwrap().node.stop();
+}
+
+#[test]
+fn an_unreadable_internal_message_is_the_services_fault_and_is_tried_again() {
+    let served = Arc::new(Foreign::start("foreign-unread", one_stage("foreign-unread")));
+    runtime().block_on(async {
+        let failed = std::sync::atomic::AtomicBool::new(false);
+        // What a stage answers to a request that it cannot read, once.
+        let serving = served
+            .serve("only", move |_| {
+                if failed.swap(true, std::sync::atomic::Ordering::SeqCst) {
+                    return outputs(vec![logits(&[2.0])], Some(1.0), true);
+                }
+                let fault = Fault::new(Code::Unreadable, "scripted");
+                done(DoneResult::Fault(fault)).encode().unwrap().to_vec()
+            })
+            .await;
+        assert!(served.ask(BUDGET).await.is_ok());
+        let counted = served.node.metrics().read();
+        assert_eq!((counted.unreadable, counted.retried), (1, 1));
+        serving.abort();
+    });
+    Arc::into_inner(served).unwrap().node.stop();
 }

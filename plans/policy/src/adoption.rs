@@ -72,6 +72,11 @@ impl<P> Adoption<P> {
         self.epochs.get(&epoch).map(|entry| &entry.plan)
     }
 
+    /// Returns the plans that are kept, oldest first.
+    pub fn kept(&self) -> impl Iterator<Item = &P> {
+        self.epochs.values().map(|entry| &entry.plan)
+    }
+
     /// Makes a plan of that many gears the running one, in its first gear, and forgets the oldest beyond those that are kept.
     ///
     /// # Errors

@@ -54,6 +54,7 @@ pub mod plan;
 pub mod profile;
 pub mod redelivery;
 pub mod rerouting;
+pub mod retry_budget;
 pub mod routing;
 pub mod run_time;
 pub mod shifting;

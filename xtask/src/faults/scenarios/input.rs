@@ -147,7 +147,7 @@ async fn twice() -> anyhow::Result<Verdict> {
     let rig = Rig::new()?;
     let _processes = rig.start_all()?;
     let bus = rig.bus().await?;
-    let echoes = ["stage.*", "replica.*", "done.*.*"].map(|tail| format!("kaskade.{APP}.{tail}"));
+    let echoes = ["stage.*", "replica.*", "done.*.*.*.*"].map(|tail| format!("kaskade.{APP}.{tail}"));
     for subject in echoes {
         let mut heard = bus.subscribe(subject.into(), None).await?;
         let bus = bus.clone();
