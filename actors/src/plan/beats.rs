@@ -126,10 +126,7 @@ mod tests {
         assert_eq!(replicas(&heard), ["mine"]);
         let own = &heard.replicas[0];
         assert_eq!((own.variant.as_str(), own.queue), ("", 0), "it shifts no gear");
-        assert_eq!(
-            (heard.kind.as_str(), heard.in_place, heard.queue),
-            ("custom", 0, 0)
-        );
+        assert_eq!((heard.in_place, heard.queue), (0, 0));
         assert!(
             heard.fan_outs.is_empty() && heard.runs.is_empty(),
             "it teaches the planner nothing"
