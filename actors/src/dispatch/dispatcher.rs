@@ -3,10 +3,7 @@
 //! A cascade step inside one process costs two mailbox hops and copies no tensor; between processes it costs one hop
 //! over NATS. Senders see no difference.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex, PoisonError, atomic::Ordering};
 
 use crate::actor::{Message, Recipient};
 use async_nats::{HeaderMap, Subject};
@@ -20,7 +17,7 @@ use kaskade_policy::{rerouting, routing};
 
 use crate::{
     bus::Bus,
-    bus::publisher::Publisher,
+    bus::publisher::{Permits, Publisher},
     clock::Clock,
     dispatch::delivery::Delivery,
     dispatch::local::{LocalReplica, LocalReplicas},
@@ -65,7 +62,7 @@ impl Dispatcher {
         Self(Arc::new(Inner {
             app,
             clock,
-            publisher: Publisher::new(bus),
+            publisher: Publisher::new(bus, clock),
             ingresses: DashMap::new(),
             local: LocalReplicas::default(),
             liveness: Mutex::default(),
@@ -104,7 +101,7 @@ impl Dispatcher {
         self.0.draws.remove(replica);
     }
 
-    /// Publishes raw bytes.
+    /// Publishes a small message that must not wait for data: a heartbeat, a refusal, a notice.
     pub fn publish(
         &self,
         subject: Subject,
@@ -112,11 +109,29 @@ impl Dispatcher {
         headers: Option<HeaderMap>,
         payload: Bytes,
     ) {
-        self.0.publisher.publish(subject, reply, headers, payload);
+        self.0.publisher.control(subject, reply, headers, payload);
     }
 
-    /// Sends a result to the ingress that owns the request, with the token of the request that it answers.
-    pub fn done(&self, ingress: &str, token: Token, done: Done) {
+    /// Publishes a reply to a client. It holds `permits` until it has been written to the connection.
+    ///
+    /// # Errors
+    /// [`Code::Overloaded`] if the queue of outgoing messages is full.
+    pub(crate) fn reply(
+        &self,
+        subject: &Subject,
+        headers: Option<HeaderMap>,
+        payload: &Bytes,
+        permits: Permits,
+    ) -> Result<(), Fault> {
+        let headers = headers.unwrap_or_default();
+        self.0
+            .publisher
+            .send(subject, None, headers, None, payload, permits)
+    }
+
+    /// Sends a result to the ingress that owns the request, with the token of the request that it answers. It holds
+    /// `permits` until it has been written to the connection.
+    pub fn done(&self, ingress: &str, token: Token, done: Done, permits: Permits) {
         if let Some(mailbox) = self.0.ingresses.get(ingress) {
             mailbox.do_send(Finished(done));
             return;
@@ -130,12 +145,20 @@ impl Dispatcher {
             // Only a forged request names an invalid ingress; there is no one to answer.
             Err(error) => return tracing::warn!(%error, "a result has no valid ingress"),
         };
-        let payload = self.0.publisher.encode_checked(&done).or_else(|fault| {
-            let result = DoneResult::Fault(fault);
-            Done { result, ..done }.encode()
+        let sent = self.0.publisher.encode_checked(&done).and_then(|payload| {
+            let headers = HeaderMap::new();
+            self.0
+                .publisher
+                .send(&subject, None, headers, None, &payload, permits)
         });
-        match payload {
-            Ok(payload) => self.0.publisher.send(&subject, None, HeaderMap::new(), &payload),
+        let Err(fault) = sent else { return };
+        // A part may be lost: the complete answer follows.
+        if matches!(done.result, DoneResult::Part { .. }) {
+            return;
+        }
+        let result = DoneResult::Fault(fault);
+        match (Done { result, ..done }).encode() {
+            Ok(payload) => self.0.publisher.control(subject, None, None, payload),
             Err(error) => tracing::error!(%error, "a result could not be encoded"),
         }
     }
@@ -335,7 +358,6 @@ impl Dispatcher {
         deadline: u64,
         trace: Trace,
     ) {
-        let budget = Duration::from_micros(deadline.saturating_sub(self.0.clock.now()));
         // The reply subject receives the result and the server's "no responders" notice.
         let StageRequest {
             ingress,
@@ -348,8 +370,19 @@ impl Dispatcher {
         let addressed = subject.and_then(|subject| Ok((subject, reply?)));
         match addressed {
             Ok((subject, reply)) => {
-                let headers = headers::for_hop(budget, &trace.child());
-                self.0.publisher.send(&subject, Some(reply), headers, payload);
+                let headers = headers::for_trace(&trace.child());
+                let publisher = &self.0.publisher;
+                let sent = publisher.send(
+                    &subject,
+                    Some(reply),
+                    headers,
+                    Some(deadline),
+                    payload,
+                    Permits::new(),
+                );
+                if let Err(fault) = sent {
+                    self.refuse(request, fault);
+                }
             }
             Err(error) => self.refuse(request, error.into()),
         }
@@ -366,7 +399,7 @@ impl Dispatcher {
             hops: request.hops,
             result: DoneResult::Fault(fault),
         };
-        self.done(&request.ingress, request.token, done);
+        self.done(&request.ingress, request.token, done, Permits::new());
     }
 
     /// Resolves once everything published so far has reached the broker.

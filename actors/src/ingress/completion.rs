@@ -58,12 +58,18 @@ impl Ingress {
             }
             Ok((RouteDecision::Forward(edge), _)) => {
                 let edge = edge.clone();
+                if !self.forward_once(&done) {
+                    return self.metrics.stale();
+                }
                 if let Some(request) = self.stage_request(id, attempt, done.hops) {
                     self.send_to(&edge, request, now);
                 }
             }
             Ok((RouteDecision::Continue(edge), _)) => {
                 let edge = edge.clone();
+                if !self.forward_once(&done) {
+                    return self.metrics.stale();
+                }
                 if let Some(request) = self.stage_request(id, attempt, done.hops) {
                     let request = StageRequest {
                         inputs: outputs,
@@ -81,6 +87,11 @@ impl Ingress {
         }
     }
 
+    fn forward_once(&mut self, done: &Done) -> bool {
+        let entry = self.ledger.get_mut(done.id);
+        entry.is_some_and(|entry| entry.forward_once(done))
+    }
+
     /// Sends the child requests of a pipeline's task, for a stage that does not do so itself.
     fn fan_out_for_stage(&mut self, done: Done, children: &[Child], outputs: Vec<Tensor>, now: u64) {
         let Some(entry) = self.ledger.get(done.id) else {
@@ -92,6 +103,23 @@ impl Ingress {
             Ok(parts) => parts,
             Err(fault) => return self.fail_branch(done, fault, now),
         };
+        let newest = self.ledger.place(done.id).map_or(0, |(newest, _)| newest);
+        let Some(entry) = self.ledger.get(done.id) else {
+            return;
+        };
+        if !entry.gather.awaits(done.attempt, newest, &done.branch) {
+            return self.metrics.stale();
+        }
+        let counts = parts.counts();
+        let children_sent: usize = counts.values().map(|count| *count as usize).sum();
+        let room = entry.gather.room(done.attempt);
+        if children_sent > room {
+            let message = format!(
+                "stage `{}` makes {children_sent} requests of one; {room} more are allowed",
+                done.stage
+            );
+            return self.fail_branch(done, Fault::new(Code::BadOutput, message), now);
+        }
         let Some(request) = self.stage_request(done.id, done.attempt, done.hops.clone()) else {
             return;
         };
@@ -115,7 +143,7 @@ impl Ingress {
         }
         self.ledger.sent(done.id, done.attempt, None, now);
         let result = DoneResult::Outputs {
-            children: parts.counts(),
+            children: counts,
             outputs: parts.own,
             confidence: None,
             routed: true,

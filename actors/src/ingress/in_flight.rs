@@ -1,6 +1,6 @@
 //! The requests that an ingress owns, and the messages that it handles.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use crate::actor::Message;
 use async_nats::Subject;
@@ -12,12 +12,13 @@ use kaskade_policy::ledger::{Ledger, LedgerConfig};
 use kaskade_policy::plan::Edge;
 use kaskade_policy::shifting::ShiftConfig;
 use kaskade_policy::stream_offset::StreamOffset;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::client_ids::{ClientIds, Listed};
 use super::durable::{DurableConfig, Submission};
 use super::tally::Tally;
 use crate::{
+    bus::publisher::Permits,
     dispatch::dispatcher::Dispatcher,
     error::{Code, Fault},
     metrics::Metrics,
@@ -31,6 +32,9 @@ use crate::{
 pub struct IngressConfig {
     /// Requests in flight; beyond that, clients are refused immediately.
     pub max_in_flight: usize,
+    /// Bytes of the inputs of requests in flight; beyond that, clients are refused immediately. Durable requests are
+    /// bounded by their number.
+    pub max_in_flight_bytes: usize,
     /// Budget of a request without one.
     pub default_budget: Duration,
     /// Largest budget; longer ones are reduced to it.
@@ -50,6 +54,7 @@ impl Default for IngressConfig {
     fn default() -> Self {
         Self {
             max_in_flight: 4096,
+            max_in_flight_bytes: 1 << 30,
             default_budget: Duration::from_secs(5),
             max_budget: Duration::from_mins(2),
             max_attempts: 16,
@@ -65,7 +70,7 @@ impl Default for IngressConfig {
 #[rtype(result = "()")]
 pub(super) struct Inbound {
     pub(super) message: async_nats::Message,
-    pub(super) permit: OwnedSemaphorePermit,
+    pub(super) held: Held,
 }
 
 /// The broker reports that no subscriber serves the subject to which this dispatch of a request was sent.
@@ -114,12 +119,23 @@ pub(super) struct InFlight {
     pub(super) stage: String,
     /// How often this ingress has sent it.
     pub(super) dispatches: u32,
+    /// The attempts, branches and stages whose results this ingress has forwarded: each is forwarded once.
+    pub(super) forwarded: BTreeSet<(u32, Branch, String)>,
     /// The votes of an ensemble.
     pub(super) tally: Tally,
     /// The results of a pipeline's branches.
     pub(super) gather: Gather<Done>,
     /// Progress of a streamed answer, if the client asked for streaming.
     pub(super) reading: Option<StreamOffset>,
+}
+
+impl InFlight {
+    /// Notes that the result of a stage is forwarded. Returns false if it was before: a stage that repeats its answer
+    /// must not multiply the work of the next one.
+    pub(super) fn forward_once(&mut self, done: &Done) -> bool {
+        let key = (done.attempt, done.branch.clone(), done.stage.clone());
+        self.forwarded.insert(key)
+    }
 }
 
 /// Where the reply goes, and in which format.
@@ -132,12 +148,46 @@ pub(super) struct Client {
 /// The recipient of the reply, and the permit that the request holds until then.
 pub(super) enum To {
     /// A client's inbox; `None` if it gave no reply subject.
-    Inbox {
-        inbox: Option<Subject>,
-        _permit: Option<OwnedSemaphorePermit>,
-    },
+    Inbox { inbox: Option<Subject>, held: Held },
     /// The stream of durable requests.
     Stream(Box<Submission>),
+}
+
+/// What a request in flight holds until its reply has been written.
+#[derive(Default)]
+pub(super) struct Held {
+    permits: Permits,
+    /// The bytes that all requests of the ingress may hold, and how many of them this one holds.
+    bytes: Option<Arc<Semaphore>>,
+    charged: usize,
+}
+
+impl Held {
+    /// Holds a permit, and bytes of that semaphore.
+    pub(super) fn new(permit: OwnedSemaphorePermit, bytes: &Arc<Semaphore>) -> Self {
+        Self {
+            permits: vec![permit],
+            bytes: Some(Arc::clone(bytes)),
+            charged: 0,
+        }
+    }
+
+    /// Raises the bytes that the request holds to `size`. Returns false if there are too few.
+    pub(super) fn charge(&mut self, size: usize) -> bool {
+        let Some(bytes) = &self.bytes else { return true };
+        let more = size.saturating_sub(self.charged);
+        let permit = u32::try_from(more)
+            .ok()
+            .and_then(|more| Arc::clone(bytes).try_acquire_many_owned(more).ok());
+        let Some(permit) = permit else { return false };
+        self.permits.push(permit);
+        self.charged += more;
+        true
+    }
+
+    pub(super) fn into_permits(self) -> Permits {
+        self.permits
+    }
 }
 
 /// The ingress actor.

@@ -8,8 +8,10 @@ use futures::StreamExt;
 use kaskade_policy::gather::Branch;
 use tokio::sync::{Semaphore, watch};
 
-use super::in_flight::{Cancel, Client, Inbound, Ingress, IngressConfig, Reconnected, To, Undeliverable};
-use super::reply;
+use super::in_flight::{
+    Cancel, Client, Held, Inbound, Ingress, IngressConfig, Reconnected, To, Undeliverable,
+};
+use super::{reply, request};
 use crate::{
     bus::{Bus, BusError, Link},
     dispatch::dispatcher::{Dispatcher, Finished},
@@ -56,6 +58,8 @@ pub async fn open(
     };
     actor::spawn(results.pump(answers));
     let permits = Arc::new(Semaphore::new(config.max_in_flight));
+    let bytes = config.max_in_flight_bytes.min(Semaphore::MAX_PERMITS);
+    let bytes = Arc::new(Semaphore::new(bytes));
     let requests = bus
         .subscribe(app.infer(), Some(subjects::INGRESS_GROUP.to_owned()))
         .await?;
@@ -65,6 +69,7 @@ pub async fn open(
         dispatcher.clone(),
         metrics,
         Arc::clone(&permits),
+        Arc::clone(&bytes),
         stop,
     ));
     let cancelled = bus.subscribe(app.cancel(), None).await?;
@@ -100,13 +105,19 @@ async fn pump_requests(
     dispatcher: Dispatcher,
     metrics: Arc<Metrics>,
     permits: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
     mut stop: watch::Receiver<bool>,
 ) {
     let take = |message: Message| {
         metrics.arrived();
-        match Arc::clone(&permits).try_acquire_owned() {
-            Ok(permit) => ingress.do_send(Inbound { message, permit }),
-            Err(_) => refuse_full(&dispatcher, &metrics, &message),
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+            return refuse(&dispatcher, &metrics, &message, &too_many_requests());
+        };
+        let mut held = Held::new(permit, &bytes);
+        if held.charge(message.payload.len()) {
+            ingress.do_send(Inbound { message, held });
+        } else {
+            refuse(&dispatcher, &metrics, &message, &request::too_many_bytes());
         }
     };
     loop {
@@ -125,15 +136,15 @@ async fn pump_requests(
     }
 }
 
-/// Refuses a request immediately because no permit is free.
-fn refuse_full(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message) {
+fn too_many_requests() -> Fault {
     let reason = "the ingress is at its limit of requests in flight; try again later";
-    reply::refuse(
-        dispatcher,
-        metrics,
-        Client::of(message, To::inbox(message, None)),
-        &Fault::new(Code::Overloaded, reason),
-    );
+    Fault::new(Code::Overloaded, reason)
+}
+
+/// Refuses a request immediately because no permit is free.
+fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message, fault: &Fault) {
+    let client = Client::of(message, To::inbox(message, Held::default()));
+    reply::refuse(dispatcher, metrics, client, fault);
 }
 
 /// Every ingress receives every cancellation; only the owner of the request acts on it.

@@ -25,7 +25,7 @@ mod reply;
 mod request;
 mod tally;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::actor::{Actor, AsyncContext, Context, Handler};
 use kaskade_policy::gather::Gather;
@@ -83,12 +83,12 @@ impl Ingress {
         self.resend(entries, now);
     }
 
-    fn accept(&mut self, message: &async_nats::Message, to: To, now: u64) {
+    fn accept(&mut self, message: &async_nats::Message, mut to: To, now: u64) {
         let Some((version, gear)) = self.plans.current() else {
             let fault = Fault::new(Code::Unavailable, "no plan has been adopted yet");
             return self.refuse(Client::of(message, to), &fault);
         };
-        let read = request::read(message, &self.config).and_then(|read| read.check(&to).map(|()| read));
+        let read = request::read(message, &self.config).and_then(|read| read.check(&mut to).map(|()| read));
         let read = match read {
             Ok(read) => read,
             Err(fault) => return self.refuse(Client::of(message, to), &fault),
@@ -113,6 +113,7 @@ impl Ingress {
             gear,
             stage: String::new(),
             dispatches: 0,
+            forwarded: BTreeSet::new(),
             tally: Tally::default(),
             gather: Gather::default(),
             reading: (read.stream && one_answer).then(StreamOffset::default),
@@ -149,10 +150,10 @@ impl Actor for Ingress {
 impl Handler<Inbound> for Ingress {
     type Result = ();
 
-    fn handle(&mut self, Inbound { message, permit }: Inbound, _: &mut Context<Self>) {
+    fn handle(&mut self, Inbound { message, held }: Inbound, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
         self.sweep(now);
-        self.accept(&message, To::inbox(&message, Some(permit)), now);
+        self.accept(&message, To::inbox(&message, held), now);
     }
 }
 

@@ -5,11 +5,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use crate::common::BUDGET;
 use futures::StreamExt;
 use kaskade_actors::bus::BusConfig;
-use kaskade_actors::wire::{Beat, Done, DoneResult, Message as _, ReplicaBeat, StageRequest};
+use kaskade_actors::ingress::IngressConfig;
+use kaskade_actors::wire::{
+    Beat, Done, DoneResult, InferRequest, Message as _, ReplicaBeat, StageRequest, headers,
+};
 use kaskade_actors::{App, Client, Code, Fault, Node, Service};
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::gather::{Branch, MAX_BRANCHES};
-use kaskade_policy::plan::Plan;
+use kaskade_policy::plan::{Plan, Replica};
 use kaskade_testkit::{PATIENCE, wait_until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -364,7 +367,8 @@ fn a_child_task_cannot_answer_for_its_parent_or_a_sibling() {
         held.asked.abort();
         finding.abort();
     });
-    Arc::into_inner(served).unwrap().node.stop();
+    // Without a grace time: the request is still in flight.
+    drop(served);
 }
 
 /// Two replicas by name, so that the ingress knows where a request is.
@@ -372,9 +376,14 @@ fn two_replicas(app: &str) -> Plan {
     let mut plan = Plan::cascade(app)
         .stage("only", "foreign")
         .worker("away-1")
-        .worker("away-2")
         .build()
         .unwrap();
+    let first = plan.placement[0].clone();
+    plan.placement.push(Replica {
+        id: "foreign-1".into(),
+        worker: "away-2".into(),
+        ..first
+    });
     let shares = plan.placement.iter().map(|replica| (replica.id.clone(), 0.5));
     plan.gears[0].wiring.entry.shares = shares.collect();
     plan
@@ -472,4 +481,130 @@ fn an_unreadable_internal_message_is_the_services_fault_and_is_tried_again() {
         serving.abort();
     });
     Arc::into_inner(served).unwrap().node.stop();
+}
+
+#[test]
+fn the_bytes_of_requests_in_flight_are_bounded_and_the_rest_is_refused() {
+    const LIMIT: usize = 32 << 20;
+    const BODY: usize = 1_000_000;
+    const REQUESTS: usize = 128;
+    let name = "foreign-bytes";
+    let node = Service::new(name)
+        .plan(one_stage(name))
+        .bus(BusConfig::new(name))
+        .ingress(IngressConfig {
+            max_in_flight_bytes: LIMIT,
+            ..IngressConfig::default()
+        })
+        .start()
+        .unwrap();
+    runtime().block_on(async {
+        let app = App::new(name).unwrap();
+        let nats = node.bus().client();
+        // The stage takes requests and never answers.
+        let _held = nats
+            .queue_subscribe(app.stage("only").unwrap(), "q".into())
+            .await
+            .unwrap();
+        let mut replies = nats.subscribe("replies.bytes").await.unwrap();
+        node.bus().barrier().await.unwrap();
+        let request = InferRequest {
+            inputs: vec![Tensor {
+                name: "x".into(),
+                shape: vec![BODY],
+                datatype: Datatype::U8,
+                data: vec![7; BODY].into(),
+            }],
+            ..InferRequest::default()
+        };
+        let body = request.encode().unwrap();
+        let mut context = async_nats::HeaderMap::new();
+        headers::put_budget(&mut context, Duration::from_secs(115));
+        for number in 1..=REQUESTS as u64 {
+            let (subject, context, body) = (app.infer(), context.clone(), body.clone());
+            nats.publish_with_reply_and_headers(subject, "replies.bytes", context, body)
+                .await
+                .unwrap();
+            // One at a time: a burst would exceed what the broker keeps for a subscriber.
+            tokio::task::block_in_place(|| {
+                wait_until("the request has arrived", PATIENCE, || {
+                    node.metrics().read().arrived == number
+                });
+            });
+        }
+        let fewest = REQUESTS - LIMIT / BODY;
+        for _ in 0..fewest {
+            let reply = replies.next().await.unwrap();
+            let fault = headers::fault(reply.headers.as_ref()).unwrap();
+            assert_eq!(fault.code, Code::Overloaded, "{fault}");
+        }
+        let counted = node.metrics().read();
+        assert!(counted.accepted as usize * BODY <= LIMIT, "{}", counted.accepted);
+    });
+    drop(node);
+}
+
+#[test]
+fn a_repeated_answer_makes_no_more_work_for_later_stages() {
+    let app = "foreign-repeat";
+    let plan = Plan::cascade(app)
+        .stage("first", "doubtful")
+        .worker(ELSEWHERE)
+        .below(0.5)
+        .then("second", "sure")
+        .worker(ELSEWHERE)
+        .build()
+        .unwrap();
+    let served = Arc::new(Foreign::start(app, plan));
+    runtime().block_on(async {
+        let (seen, mut asked_second) = tokio::sync::mpsc::unbounded_channel();
+        let serving = served
+            .serve("second", move |request| {
+                seen.send(request.attempt).unwrap();
+                // A part without meaning: the request stays in flight.
+                let result = DoneResult::Part {
+                    outputs: vec![logits(&[1.0])],
+                    from: 0,
+                    until: 1,
+                };
+                done(result).encode().unwrap().to_vec()
+            })
+            .await;
+        let held = hold(&served, "first").await;
+        for stage in ["first"; 30] {
+            let result = DoneResult::Outputs {
+                outputs: vec![logits(&[1.0])],
+                confidence: Some(0.1),
+                routed: false,
+                children: BTreeMap::new(),
+            };
+            let again = Done {
+                stage: stage.into(),
+                ..done(result)
+            };
+            publish(&served, held.reply.clone(), again.encode().unwrap().to_vec()).await;
+        }
+        let metrics = Arc::clone(&served);
+        tokio::task::block_in_place(|| {
+            wait_until("every repetition is dropped", PATIENCE, || {
+                metrics.node.metrics().read().stale == 29
+            });
+        });
+        // The answer of the second stage ends the request.
+        publish(
+            &served,
+            held.reply.clone(),
+            outputs(vec![logits(&[2.0])], Some(1.0), true),
+        )
+        .await;
+        assert!(held.asked.await.unwrap().is_ok());
+        served.node.bus().barrier().await.unwrap();
+        let mut forwarded = 0;
+        while asked_second.try_recv().is_ok() {
+            forwarded += 1;
+        }
+        assert_eq!(forwarded, 1, "requests reached the second stage");
+        serving.abort();
+    });
+    drop(served);
 }
