@@ -29,9 +29,17 @@ pub struct Intake {
     pub permits: Arc<Semaphore>,
 }
 
+/// The name of an ingress, and the key of the tokens that it issues.
+pub struct Identity {
+    /// Its id, unique in the app.
+    pub id: String,
+    /// The key.
+    pub key: TokenKey,
+}
+
 /// Subscribes to requests in the app's queue group and to results on `done.<ingress>.*.*.*`. The first subscription ends
-/// when `stop` turns true; the second stays, for the requests still in flight. Results without a token of `key` are
-/// dropped.
+/// when `stop` turns true; the second stays, for the requests still in flight. Results without a token of its key
+/// are dropped.
 ///
 /// # Errors
 /// [`BusError`] if a subscription fails.
@@ -39,14 +47,13 @@ pub async fn open(
     bus: &Bus,
     dispatcher: &Dispatcher,
     ingress: &Addr<Ingress>,
-    id: &str,
-    key: TokenKey,
+    Identity { id, key }: Identity,
     config: &IngressConfig,
     metrics: Arc<Metrics>,
     stop: watch::Receiver<bool>,
 ) -> Result<Intake, BusError> {
     let app = dispatcher.app();
-    let answers = bus.subscribe(app.done_all(id)?, None).await?;
+    let answers = bus.subscribe(app.done_all(&id)?, None).await?;
     let wanted_us = config.max_budget.as_micros() as u64;
     let results = Results {
         dispatcher: dispatcher.clone(),

@@ -35,7 +35,7 @@ use kaskade_policy::stream_offset::StreamOffset;
 use durable::Submitted;
 use in_flight::{Cancel, Client, InFlight, Inbound, Reconnected, To, Undeliverable, may_retry};
 pub use in_flight::{FailInFlight, Ingress, IngressConfig, LostReplicas};
-pub use intake::{Intake, open};
+pub use intake::{Identity, Intake, open};
 use tally::Tally;
 
 use crate::{

@@ -40,10 +40,7 @@ impl Token {
         if branch.is_root() {
             return self;
         }
-        branch
-            .to_string()
-            .split('/')
-            .fold(self, |token, level| token.below(level))
+        branch.to_string().split('/').fold(self, Self::below)
     }
 
     fn below(self, level: &str) -> Self {

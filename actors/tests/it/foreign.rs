@@ -228,12 +228,12 @@ async fn publish_notice(served: &Foreign, subject: &str) {
          HPUB {subject} {length} {length}\r\n{head}\r\nPING\r\n"
     );
     stream.write_all(commands.as_bytes()).await.unwrap();
-    let mut heard = String::new();
-    while !heard.contains("PONG") {
+    let mut answered = String::new();
+    while !answered.contains("PONG") {
         let mut bytes = [0; 1024];
         let count = stream.read(&mut bytes).await.unwrap();
-        assert_ne!(count, 0, "the broker closed the connection: {heard}");
-        heard.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        assert_ne!(count, 0, "the broker closed the connection: {answered}");
+        answered.push_str(&String::from_utf8_lossy(&bytes[..count]));
     }
 }
 
